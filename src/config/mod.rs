@@ -1,0 +1,1 @@
+//! Configuration: file, environment and flags become values that are valid by construction.

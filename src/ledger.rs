@@ -1,0 +1,1 @@
+//! What is in flight, and the LSN that may be confirmed.

@@ -1,0 +1,3 @@
+//! The walpost program.
+
+fn main() {}

@@ -1,0 +1,63 @@
+//! An outbox event: what a row or a logical message says, before it is routed.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::lsn::Lsn;
+use crate::pgoutput::PgTimestamp;
+
+/// The only identity of an event in the log: the LSN of its transaction's
+/// commit record and its index among the transaction's outbox events.
+///
+/// Totally ordered, and equal after every replay with the same tables, prefix
+/// and filters. Text form `0000001600B374D8/00000003`: 16 hexadecimal digits
+/// and 8, so that texts sort as positions do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// LSN of the transaction's commit record.
+    pub commit_lsn: Lsn,
+    /// Index of the event inside its transaction, from 0.
+    pub ordinal: u32,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016X}/{:08X}", self.commit_lsn.as_u64(), self.ordinal)
+    }
+}
+
+/// A field's value: the text that PostgreSQL sent, or bytes decoded from it.
+/// `None` is SQL NULL, or a column that the table does not have.
+pub type Field<'a> = Option<Cow<'a, [u8]>>;
+
+/// What one outbox row, or one logical message, says.
+///
+/// Fields borrow from the received bytes wherever they can be passed on as
+/// they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// Where the event stands in the log.
+    pub position: Position,
+    /// When its transaction committed.
+    pub commit_time: PgTimestamp,
+    /// The event's id, for consumers that remove duplicates.
+    pub id: Field<'a>,
+    /// What kind of thing the event is about; routes it.
+    pub aggregate_type: Field<'a>,
+    /// Which one of them; keys it.
+    pub aggregate_id: Field<'a>,
+    /// What happened.
+    pub event_type: Field<'a>,
+    /// The content, byte for byte as stored (`bytea` decoded from its text form).
+    pub payload: Field<'a>,
+    /// A JSON object of further headers.
+    pub headers: Field<'a>,
+    /// W3C trace context, from a column of that name.
+    pub traceparent: Field<'a>,
+    /// W3C trace state, from a column of that name.
+    pub tracestate: Field<'a>,
+    /// The configured timestamp column, in PostgreSQL's text form.
+    pub timestamp: Field<'a>,
+    /// The columns that the topic template names beyond those above, in its order.
+    pub placed: Vec<Field<'a>>,
+}

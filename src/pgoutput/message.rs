@@ -1,0 +1,143 @@
+//! The messages of the pgoutput plugin, protocol version 1, as Rust types.
+//!
+//! A tuple keeps the bytes that it came in and hands out slices of them.
+//! <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
+
+use bytes::Bytes;
+
+use crate::lsn::Lsn;
+
+/// The object id of a relation.
+pub type Oid = u32;
+
+/// A PostgreSQL timestamp: microseconds since 2000-01-01 00:00 UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct PgTimestamp(i64);
+
+impl PgTimestamp {
+    /// Milliseconds from the Unix epoch to PostgreSQL's.
+    const EPOCH_UNIX_MS: i64 = 946_684_800_000;
+
+    /// The timestamp that many microseconds after PostgreSQL's epoch.
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Milliseconds since the Unix epoch, rounded down: Kafka's unit.
+    pub const fn unix_millis(self) -> i64 {
+        self.0.div_euclid(1000) + Self::EPOCH_UNIX_MS
+    }
+}
+
+/// One message of the plugin.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Message {
+    /// A transaction begins; everything up to its Commit belongs to it.
+    Begin(Begin),
+    /// The transaction ends.
+    Commit(Commit),
+    /// The transaction came from another server; carries no row.
+    Origin,
+    /// A relation's columns, sent before its first row of a session and after a change.
+    Relation(Relation),
+    /// A data type's name; carries no row.
+    Type,
+    /// A row was inserted.
+    Insert(Insert),
+    /// A row of this relation was updated; the row itself is passed over.
+    Update(Oid),
+    /// A row of this relation was deleted; the row itself is passed over.
+    Delete(Oid),
+    /// These relations were truncated.
+    Truncate(Vec<Oid>),
+    /// `pg_logical_emit_message`.
+    Logical(LogicalMessage),
+}
+
+/// Begin: what is known of a transaction before its rows come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begin {
+    /// LSN of the transaction's commit record (`final_lsn` on the wire).
+    pub commit_lsn: Lsn,
+    /// When the transaction committed.
+    pub commit_time: PgTimestamp,
+    /// The transaction's id.
+    pub xid: u32,
+}
+
+/// Commit: the end of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commit {
+    /// LSN of the commit record; equal to that of the Begin.
+    pub commit_lsn: Lsn,
+    /// LSN of the end of the commit record: what may be confirmed.
+    pub end_lsn: Lsn,
+    /// When the transaction committed.
+    pub commit_time: PgTimestamp,
+}
+
+/// A relation's name and columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Relation {
+    /// The relation's id; rows refer to it.
+    pub oid: Oid,
+    /// Schema, as stored in the catalog (unquoted).
+    pub schema: String,
+    /// Name, as stored in the catalog (unquoted).
+    pub name: String,
+    /// Columns in the order of the tuples.
+    pub columns: Vec<Column>,
+}
+
+/// A column of a relation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Name, as stored in the catalog (unquoted).
+    pub name: String,
+    /// The id of its data type (`pg_type.oid`).
+    pub type_oid: Oid,
+}
+
+/// An inserted row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Insert {
+    /// The relation that the row was inserted into.
+    pub relation: Oid,
+    /// The row.
+    pub tuple: Tuple,
+}
+
+/// A row's columns: the received bytes, checked once when decoded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tuple {
+    /// Number of columns.
+    pub(super) columns: u16,
+    /// The columns as they stand on the wire, after the count.
+    pub(super) bytes: Bytes,
+}
+
+/// One column's value in a tuple.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// SQL NULL.
+    Null,
+    /// An unchanged TOASTed value that was not sent (updates only).
+    Unchanged,
+    /// The type's text form, in the client's encoding.
+    Text(&'a [u8]),
+    /// The type's binary form.
+    Binary(&'a [u8]),
+}
+
+/// A message that was emitted with `pg_logical_emit_message`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogicalMessage {
+    /// Whether it belongs to a transaction (and comes between Begin and Commit).
+    pub transactional: bool,
+    /// LSN of the message itself.
+    pub lsn: Lsn,
+    /// The prefix that its emitter gave.
+    pub prefix: String,
+    /// The content: raw bytes in the database's encoding.
+    pub content: Bytes,
+}

@@ -1,0 +1,44 @@
+//! A Kafka record, ready to be produced.
+
+use std::borrow::Cow;
+
+/// What is handed to the sink: borrowed from the event and the router's own
+/// buffers, valid until the next one is routed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Topic: checked to be a name that Kafka accepts.
+    pub topic: &'a str,
+    /// Key, which chooses the partition. `None` is a null key.
+    pub key: Option<&'a [u8]>,
+    /// Value. `None` is a null value: a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// Milliseconds since the Unix epoch.
+    pub timestamp_ms: i64,
+    /// Headers, in the order in which they are sent.
+    pub headers: Vec<Header<'a>>,
+}
+
+/// One header of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// Its name; names may repeat.
+    pub name: Cow<'a, str>,
+    /// Its value. `None` is a null value.
+    pub value: Option<Cow<'a, [u8]>>,
+}
+
+impl Record<'_> {
+    /// Bytes of topic, key, value and headers: what the record weighs in the
+    /// in-flight budget, beside a fixed cost a record.
+    pub fn bytes(&self) -> usize {
+        let headers: usize = self
+            .headers
+            .iter()
+            .map(|header| header.name.len() + header.value.as_ref().map_or(0, |value| value.len()))
+            .sum();
+        self.topic.len()
+            + self.key.map_or(0, <[u8]>::len)
+            + self.value.map_or(0, <[u8]>::len)
+            + headers
+    }
+}

@@ -1,0 +1,1 @@
+//! The relay: the pure state machine, and the loop that performs what it decides.

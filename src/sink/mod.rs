@@ -1,0 +1,1 @@
+//! Where records go: the sink seam and its Kafka implementation.

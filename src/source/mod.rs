@@ -1,0 +1,1 @@
+//! Where changes come from: the replication session and the control connection.
