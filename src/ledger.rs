@@ -1,1 +1,316 @@
-//! What is in flight, and the LSN that may be confirmed.
+//! What is in flight, and from it the one LSN that may be confirmed.
+//!
+//! The ledger holds an entry for each transaction that has been received and
+//! is not wholly durable yet, and a slot for each record that was produced and
+//! has no delivery report yet. Everything else follows from these two queues:
+//!
+//! - The confirmable position A is the `end_lsn` of the last entry of the
+//!   longest prefix of entries that are sealed (their Commit was received) and
+//!   durable (each of their records has its acknowledgement). Entries of that
+//!   prefix are dropped as it grows, so A is where the queue begins.
+//! - A keepalive's `wal_end` says that PostgreSQL has sent every transaction
+//!   that committed before it. With no entry left A rises to it at once; behind
+//!   sealed entries it stands as the end of the last of them. Inside an open
+//!   transaction it says nothing.
+//! - A never falls.
+//!
+//! Confirming A is right because PostgreSQL sends a transaction T again after a
+//! restart at A exactly when its commit LSN is at or after A, and all that
+//! committed before A is durable.
+//!
+//! A failed delivery never counts: [`Ledger::failed`], [`Ledger::withdraw`] and
+//! [`Ledger::reset`] credit nothing to an entry.
+//!
+//! Pure: no clock, no task, no I/O.
+
+use std::collections::VecDeque;
+
+use crate::lsn::Lsn;
+
+/// Number of one production: unique for the life of the process, so that a
+/// report that comes late can never be taken for that of a replayed record.
+pub type Seq = u64;
+
+/// The account of what is in flight.
+#[derive(Debug)]
+pub struct Ledger {
+    /// A: what may be confirmed.
+    confirmable: Lsn,
+    /// Transactions in commit order; only the last may be open.
+    entries: VecDeque<Entry>,
+    /// How many entries have left the queue: the id of `entries[0]`.
+    first_entry: u64,
+    /// Productions in order; a resolved one leaves when it reaches the front.
+    slots: VecDeque<Slot>,
+    /// The number of `slots[0]`.
+    first_seq: Seq,
+    in_flight_records: usize,
+    in_flight_bytes: u64,
+}
+
+/// A transaction that is not durable yet.
+#[derive(Debug)]
+struct Entry {
+    commit_lsn: Lsn,
+    /// `None` until its Commit is received; then up to where the log is
+    /// known to hold no other transaction.
+    end_lsn: Option<Lsn>,
+    /// Records produced and not acknowledged.
+    undelivered: u64,
+}
+
+/// A record that was produced.
+#[derive(Debug)]
+struct Slot {
+    /// The id of its transaction's entry; `None` once the record was withdrawn.
+    entry: Option<u64>,
+    ordinal: u32,
+    bytes: u64,
+    resolved: bool,
+}
+
+/// A record's place: its transaction and its index in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// LSN of the transaction's commit record.
+    pub commit_lsn: Lsn,
+    /// Index among the transaction's outbox events.
+    pub ordinal: u32,
+}
+
+/// The stream broke PostgreSQL's own rules: nothing may be concluded from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// A transaction begins inside another.
+    #[error("Begin {inner} inside the transaction that commits at {outer}")]
+    NestedBegin {
+        /// Commit LSN of the open transaction.
+        outer: Lsn,
+        /// Commit LSN of the one that begins.
+        inner: Lsn,
+    },
+    /// A transaction that does not come after the one before it.
+    #[error("the transaction that commits at {next} comes after the one that ends at {previous}")]
+    OutOfOrder {
+        /// End LSN of the last transaction.
+        previous: Lsn,
+        /// Commit LSN of the one that begins.
+        next: Lsn,
+    },
+    /// Something that belongs inside a transaction came outside.
+    #[error("{what} outside a transaction")]
+    Outside {
+        /// The message's name.
+        what: &'static str,
+    },
+    /// A Commit that is not that of the open transaction.
+    #[error("Commit {commit} (end {end}) for the transaction that commits at {open}")]
+    WrongCommit {
+        /// Commit LSN of the open transaction.
+        open: Lsn,
+        /// Commit LSN in the Commit message.
+        commit: Lsn,
+        /// End LSN in the Commit message.
+        end: Lsn,
+    },
+}
+
+impl Ledger {
+    /// An empty ledger whose account begins at `start`: all that committed
+    /// before it counts as durable.
+    pub fn new(start: Lsn) -> Self {
+        Self {
+            confirmable: start,
+            entries: VecDeque::new(),
+            first_entry: 0,
+            slots: VecDeque::new(),
+            first_seq: 0,
+            in_flight_records: 0,
+            in_flight_bytes: 0,
+        }
+    }
+
+    /// A: the highest LSN that may be confirmed.
+    pub fn confirmable(&self) -> Lsn {
+        self.confirmable
+    }
+
+    /// Where a new session has to start so that nothing is missed and nothing
+    /// that is accounted for comes again: the end of the last sealed
+    /// transaction, else A.
+    pub fn resume_at(&self) -> Lsn {
+        let sealed = self.entries.iter().rev().find_map(|entry| entry.end_lsn);
+        sealed.unwrap_or(self.confirmable).max(self.confirmable)
+    }
+
+    /// Records produced whose delivery report has not come, withdrawn ones too.
+    pub fn in_flight_records(&self) -> usize {
+        self.in_flight_records
+    }
+
+    /// Their bytes, as given to [`Ledger::produce`].
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.in_flight_bytes
+    }
+
+    /// Whether a transaction has begun and not ended.
+    pub fn is_open(&self) -> bool {
+        self.open_entry().is_some()
+    }
+
+    /// Whether nothing is left to wait for: no entry, no record.
+    pub fn is_settled(&self) -> bool {
+        self.entries.is_empty() && self.in_flight_records == 0
+    }
+
+    /// The number that the next production will have.
+    pub fn next_seq(&self) -> Seq {
+        self.first_seq + self.slots.len() as u64
+    }
+
+    /// A transaction begins.
+    pub fn begin(&mut self, commit_lsn: Lsn) -> Result<(), StreamError> {
+        if let Some(open) = self.open_entry() {
+            return Err(StreamError::NestedBegin { outer: open.commit_lsn, inner: commit_lsn });
+        }
+        let previous = self.resume_at();
+        if commit_lsn < previous {
+            return Err(StreamError::OutOfOrder { previous, next: commit_lsn });
+        }
+        self.entries.push_back(Entry { commit_lsn, end_lsn: None, undelivered: 0 });
+        Ok(())
+    }
+
+    /// A record of the open transaction is produced, under
+    /// [`Ledger::next_seq`]; it weighs `bytes` in the account.
+    pub fn produce(&mut self, ordinal: u32, bytes: u64) -> Result<Seq, StreamError> {
+        let seq = self.next_seq();
+        let id = self.first_entry + self.entries.len() as u64;
+        let Some(open) = self.entries.back_mut().filter(|entry| entry.end_lsn.is_none()) else {
+            return Err(StreamError::Outside { what: "a record" });
+        };
+        open.undelivered += 1;
+        self.slots.push_back(Slot { entry: Some(id - 1), ordinal, bytes, resolved: false });
+        self.in_flight_records += 1;
+        self.in_flight_bytes += bytes;
+        Ok(seq)
+    }
+
+    /// The open transaction ends.
+    pub fn commit(&mut self, commit_lsn: Lsn, end_lsn: Lsn) -> Result<(), StreamError> {
+        let Some(open) = self.entries.back_mut().filter(|entry| entry.end_lsn.is_none()) else {
+            return Err(StreamError::Outside { what: "Commit" });
+        };
+        if open.commit_lsn != commit_lsn || end_lsn <= commit_lsn {
+            let open = open.commit_lsn;
+            return Err(StreamError::WrongCommit { open, commit: commit_lsn, end: end_lsn });
+        }
+        open.end_lsn = Some(end_lsn);
+        self.advance();
+        Ok(())
+    }
+
+    /// The server has sent everything that committed before `wal_end`.
+    pub fn keepalive(&mut self, wal_end: Lsn) {
+        match self.entries.back_mut() {
+            None => self.confirmable = self.confirmable.max(wal_end),
+            Some(Entry { end_lsn: Some(end), .. }) => *end = wal_end.max(*end),
+            Some(Entry { end_lsn: None, .. }) => {}
+        }
+    }
+
+    /// The broker acknowledged production `seq`. False where that number is
+    /// not in flight: reported before, or from before a reset.
+    pub fn delivered(&mut self, seq: Seq) -> bool {
+        let Some(entry) = self.resolve(seq) else {
+            return false;
+        };
+        if let Some(id) = entry {
+            let entry = &mut self.entries[index(id - self.first_entry)];
+            entry.undelivered -= 1;
+            self.advance();
+        }
+        true
+    }
+
+    /// Production `seq` failed: it leaves the byte account, and its entry goes
+    /// on waiting for it. Only [`Ledger::reset`] and a replay help then.
+    pub fn failed(&mut self, seq: Seq) -> Option<Place> {
+        let place = self.place(seq);
+        self.resolve(seq);
+        place
+    }
+
+    /// Where production `seq` stands in the log, while it is in flight.
+    pub fn place(&self, seq: Seq) -> Option<Place> {
+        let slot = self.slots.get(index(seq.checked_sub(self.first_seq)?))?;
+        let id = slot.entry.filter(|_| !slot.resolved)?;
+        let commit_lsn = self.entries[index(id - self.first_entry)].commit_lsn;
+        Some(Place { commit_lsn, ordinal: slot.ordinal })
+    }
+
+    /// The session was lost inside a transaction: its entry goes, since it will
+    /// be sent again from its beginning. Records that were produced for it stay
+    /// in the byte account until their reports come, and are credited to nothing.
+    pub fn withdraw(&mut self) {
+        if self.open_entry().is_none() {
+            return;
+        }
+        self.entries.pop_back();
+        let withdrawn = self.first_entry + self.entries.len() as u64;
+        let of_entry = |slot: &&mut Slot| slot.entry.is_none_or(|entry| entry >= withdrawn);
+        for slot in self.slots.iter_mut().rev().take_while(of_entry) {
+            slot.entry = None;
+        }
+    }
+
+    /// The producer was thrown away with all that it held: nothing is in
+    /// flight, and everything from A on will be sent and produced again.
+    pub fn reset(&mut self) {
+        self.first_seq = self.next_seq();
+        self.first_entry += self.entries.len() as u64;
+        self.entries.clear();
+        self.slots.clear();
+        self.in_flight_records = 0;
+        self.in_flight_bytes = 0;
+    }
+
+    fn open_entry(&self) -> Option<&Entry> {
+        self.entries.back().filter(|entry| entry.end_lsn.is_none())
+    }
+
+    /// Takes `seq` out of the account; gives the entry that waits for it.
+    fn resolve(&mut self, seq: Seq) -> Option<Option<u64>> {
+        let slot = self.slots.get_mut(index(seq.checked_sub(self.first_seq)?))?;
+        if slot.resolved {
+            return None;
+        }
+        slot.resolved = true;
+        let entry = slot.entry;
+        self.in_flight_records -= 1;
+        self.in_flight_bytes -= slot.bytes;
+        while self.slots.front().is_some_and(|slot| slot.resolved) {
+            self.slots.pop_front();
+            self.first_seq += 1;
+        }
+        Some(entry)
+    }
+
+    /// Drops the prefix of sealed, durable entries and raises A to its end.
+    fn advance(&mut self) {
+        while let Some(Entry { end_lsn: Some(end), undelivered: 0, .. }) = self.entries.front() {
+            self.confirmable = self.confirmable.max(*end);
+            self.entries.pop_front();
+            self.first_entry += 1;
+        }
+    }
+}
+
+/// An offset into a queue that is in memory.
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

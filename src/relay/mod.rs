@@ -1,1 +1,3 @@
 //! The relay: the pure state machine, and the loop that performs what it decides.
+
+pub mod core;

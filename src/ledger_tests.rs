@@ -1,0 +1,272 @@
+//! The ledger against a model so naive that it can be judged by eye: it keeps
+//! every transaction for ever and recounts everything at each question.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A transaction as the model keeps it.
+#[derive(Debug, Clone)]
+struct ModelTransaction {
+    commit: u64,
+    end: Option<u64>,
+    records: Vec<Seq>,
+}
+
+/// Every transaction of the account, every acknowledgement, every keepalive.
+#[derive(Debug, Default)]
+struct Model {
+    start: u64,
+    transactions: Vec<ModelTransaction>,
+    acknowledged: Vec<Seq>,
+    /// A keepalive, and how many transactions had been received before it.
+    keepalives: Vec<(u64, usize)>,
+    outstanding: Vec<(Seq, u64)>,
+}
+
+impl Model {
+    /// How many transactions from the first on are sealed and durable.
+    fn durable_prefix(&self) -> usize {
+        let durable = |transaction: &&ModelTransaction| {
+            let acknowledged = |seq: &Seq| self.acknowledged.contains(seq);
+            transaction.end.is_some() && transaction.records.iter().all(acknowledged)
+        };
+        self.transactions.iter().take_while(durable).count()
+    }
+
+    fn confirmable(&self) -> u64 {
+        let durable = self.durable_prefix();
+        let ends = self.transactions[..durable].iter().filter_map(|transaction| transaction.end);
+        let covered = |(_, before): &&(u64, usize)| *before <= durable;
+        let keepalives = self.keepalives.iter().filter(covered).map(|(wal_end, _)| *wal_end);
+        ends.chain(keepalives).max().unwrap_or(0).max(self.start)
+    }
+
+    fn is_open(&self) -> bool {
+        self.transactions.last().is_some_and(|transaction| transaction.end.is_none())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.outstanding.iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// What may happen; what does not fit the moment is passed over.
+#[derive(Debug, Clone)]
+enum Happening {
+    Begin {
+        gap: u8,
+    },
+    Produce {
+        bytes: u16,
+    },
+    Commit {
+        length: u8,
+    },
+    Keepalive {
+        ahead: u8,
+    },
+    /// The report of any number, in flight or not, comes.
+    Acknowledge {
+        pick: u16,
+    },
+    SessionLost,
+    ProducerLost,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        4 => any::<u8>().prop_map(|gap| Happening::Begin { gap }),
+        8 => any::<u16>().prop_map(|bytes| Happening::Produce { bytes }),
+        4 => any::<u8>().prop_map(|length| Happening::Commit { length }),
+        2 => any::<u8>().prop_map(|ahead| Happening::Keepalive { ahead }),
+        10 => any::<u16>().prop_map(|pick| Happening::Acknowledge { pick }),
+        1 => Just(Happening::SessionLost),
+        1 => Just(Happening::ProducerLost),
+    ]
+}
+
+/// Ledger and model side by side, and the log's end that both have seen.
+struct Pair {
+    ledger: Ledger,
+    model: Model,
+    wal: u64,
+}
+
+impl Pair {
+    fn new(start: u64) -> Self {
+        let model = Model { start, ..Model::default() };
+        Self { ledger: Ledger::new(Lsn::new(start)), model, wal: start }
+    }
+
+    fn happen(&mut self, happening: &Happening) {
+        let open = self.model.is_open();
+        match *happening {
+            Happening::Begin { gap } if !open => {
+                self.wal += u64::from(gap);
+                self.ledger.begin(Lsn::new(self.wal)).expect("in order");
+                let transaction =
+                    ModelTransaction { commit: self.wal, end: None, records: Vec::new() };
+                self.model.transactions.push(transaction);
+            }
+            Happening::Produce { bytes } if open => {
+                let bytes = u64::from(bytes);
+                let transaction = self.model.transactions.last_mut().expect("open");
+                let ordinal = u32::try_from(transaction.records.len()).expect("few");
+                let seq = self.ledger.produce(ordinal, bytes).expect("open");
+                let place = Place { commit_lsn: Lsn::new(transaction.commit), ordinal };
+                assert_eq!(self.ledger.place(seq), Some(place));
+                transaction.records.push(seq);
+                self.model.outstanding.push((seq, bytes));
+            }
+            Happening::Commit { length } if open => {
+                let transaction = self.model.transactions.last_mut().expect("open");
+                let end = self.wal + u64::from(length) + 1;
+                let commit = Lsn::new(transaction.commit);
+                self.ledger.commit(commit, Lsn::new(end)).expect("its own commit");
+                transaction.end = Some(end);
+                self.wal = end;
+            }
+            Happening::Keepalive { ahead } => {
+                let wal_end = if open { self.wal } else { self.wal + u64::from(ahead) };
+                self.ledger.keepalive(Lsn::new(wal_end));
+                if !open {
+                    self.wal = wal_end;
+                    self.model.keepalives.push((wal_end, self.model.transactions.len()));
+                }
+            }
+            Happening::Acknowledge { pick } => self.acknowledge(pick),
+            Happening::SessionLost => {
+                self.ledger.withdraw();
+                if open {
+                    self.model.transactions.pop();
+                }
+            }
+            Happening::ProducerLost => self.lose_producer(),
+            _ => {}
+        }
+    }
+
+    fn acknowledge(&mut self, pick: u16) {
+        let known = self.ledger.next_seq().saturating_sub(1).max(1);
+        let seq = u64::from(pick) % (known + 2);
+        let outstanding = self.model.outstanding.iter().position(|(number, _)| *number == seq);
+        assert_eq!(self.ledger.delivered(seq), outstanding.is_some(), "each resolves once");
+        if let Some(at) = outstanding {
+            self.model.outstanding.remove(at);
+            self.model.acknowledged.push(seq);
+        }
+    }
+
+    /// Everything from A on is thrown away and will be read again.
+    fn lose_producer(&mut self) {
+        let confirmable = self.model.confirmable();
+        self.ledger.reset();
+        let durable = self.model.durable_prefix();
+        self.model.transactions.truncate(durable);
+        self.model.keepalives.retain(|(_, before)| *before <= durable);
+        self.model.outstanding.clear();
+        self.wal = confirmable;
+    }
+
+    fn check(&self) {
+        let ledger = &self.ledger;
+        assert_eq!(ledger.confirmable(), Lsn::new(self.model.confirmable()));
+        assert_eq!(ledger.in_flight_bytes(), self.model.bytes());
+        assert_eq!(ledger.in_flight_records(), self.model.outstanding.len());
+        assert_eq!(ledger.is_open(), self.model.is_open());
+        assert!(ledger.resume_at() >= ledger.confirmable());
+        for transaction in &self.model.transactions {
+            let undelivered =
+                transaction.records.iter().any(|seq| !self.model.acknowledged.contains(seq));
+            if undelivered || transaction.end.is_none() {
+                let floor = ledger.confirmable();
+                assert!(Lsn::new(transaction.commit) >= floor, "I1: confirmed past a record");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// I1, I2, I3, I8: whatever order reports come in, and whichever are lost,
+    /// A is the naive model's, never falls, and never passes an undelivered record.
+    #[test]
+    fn the_confirmable_lsn_is_that_of_a_naive_model(
+        start in 1_u64..1000,
+        happenings in prop::collection::vec(happening(), 0..200),
+    ) {
+        let mut pair = Pair::new(start);
+        let mut last = pair.ledger.confirmable();
+        for happening in &happenings {
+            pair.happen(happening);
+            pair.check();
+            prop_assert!(pair.ledger.confirmable() >= last, "I2: A fell");
+            prop_assert!(pair.ledger.confirmable() <= Lsn::new(pair.wal.max(start)), "I2: A ran ahead");
+            last = pair.ledger.confirmable();
+        }
+    }
+
+    /// I4: once everything is acknowledged, A is the last keepalive.
+    #[test]
+    fn an_idle_ledger_follows_the_keepalives(
+        happenings in prop::collection::vec(happening(), 0..100),
+        ahead in 1_u64..1000,
+    ) {
+        let mut pair = Pair::new(1);
+        for happening in &happenings {
+            pair.happen(happening);
+        }
+        pair.happen(&Happening::Commit { length: 1 });
+        let wal_end = Lsn::new(pair.wal + ahead);
+        pair.ledger.keepalive(wal_end);
+        for (seq, _) in pair.model.outstanding.clone() {
+            pair.ledger.delivered(seq);
+        }
+        prop_assert_eq!(pair.ledger.confirmable(), wal_end);
+        prop_assert!(pair.ledger.is_settled());
+    }
+}
+
+#[test]
+fn a_report_from_before_a_reset_is_credited_to_nothing() {
+    let mut ledger = Ledger::new(Lsn::new(10));
+    ledger.begin(Lsn::new(20)).expect("in order");
+    let old = ledger.produce(0, 5).expect("open");
+    ledger.commit(Lsn::new(20), Lsn::new(30)).expect("its own");
+    ledger.reset();
+    ledger.begin(Lsn::new(20)).expect("replayed");
+    let new = ledger.produce(0, 5).expect("open");
+    ledger.commit(Lsn::new(20), Lsn::new(30)).expect("its own");
+    assert!(!ledger.delivered(old));
+    assert_eq!(ledger.confirmable(), Lsn::new(10));
+    assert!(ledger.delivered(new));
+    assert_eq!(ledger.confirmable(), Lsn::new(30));
+}
+
+#[test]
+fn a_withdrawn_record_stays_in_the_byte_account_until_its_report() {
+    let mut ledger = Ledger::new(Lsn::new(10));
+    ledger.begin(Lsn::new(20)).expect("in order");
+    let seq = ledger.produce(0, 5).expect("open");
+    ledger.withdraw();
+    assert_eq!((ledger.in_flight_bytes(), ledger.resume_at()), (5, Lsn::new(10)));
+    assert_eq!(ledger.place(seq), None);
+    assert!(ledger.delivered(seq));
+    assert_eq!((ledger.in_flight_bytes(), ledger.confirmable()), (0, Lsn::new(10)));
+}
+
+#[test]
+fn a_stream_that_breaks_postgresqls_rules_is_refused() {
+    let mut ledger = Ledger::new(Lsn::new(10));
+    assert!(matches!(ledger.begin(Lsn::new(9)), Err(StreamError::OutOfOrder { .. })));
+    assert!(matches!(ledger.produce(0, 1), Err(StreamError::Outside { .. })));
+    assert!(matches!(ledger.commit(Lsn::new(20), Lsn::new(21)), Err(StreamError::Outside { .. })));
+    ledger.begin(Lsn::new(20)).expect("in order");
+    assert!(matches!(ledger.begin(Lsn::new(30)), Err(StreamError::NestedBegin { .. })));
+    for (commit, end) in [(19, 30), (20, 20)] {
+        let refused = ledger.commit(Lsn::new(commit), Lsn::new(end));
+        assert!(matches!(refused, Err(StreamError::WrongCommit { .. })));
+    }
+}

@@ -1,0 +1,472 @@
+//! The relay's decisions, as a state machine without I/O.
+//!
+//! The driver feeds it what came (a message, a keepalive, a delivery report, a
+//! lost session) and asks it what to do: whether to take the next message,
+//! what may be confirmed, whether to replay, whether it is done. What it
+//! produces goes through an [`Outlet`], which must not block.
+//!
+//! A record that the broker refuses for good is never produced again alone
+//! behind its successors. The core asks for a replay from A with a new
+//! producer, and in that replay lets the guilty record through only when
+//! everything before it is durable and nothing follows it. Refused again
+//! there, it is poison, and the relay halts with all before it delivered.
+//!
+//! No socket, clock, task, metric or log call here.
+
+use crate::ledger::{Ledger, Place, Seq, StreamError};
+use crate::lsn::Lsn;
+use crate::outbox::{Event, EventError, Outbox, PlanError, Position};
+use crate::pgoutput::{Begin, Message, PgTimestamp};
+use crate::record::{Poison, Record, Router};
+
+/// What a record in flight costs beside its own bytes: librdkafka's message,
+/// header and queue structures (measured at 0.4 to 0.6 KiB with three headers),
+/// and its slot in the ledger. In bytes.
+pub const RECORD_OVERHEAD_BYTES: u64 = 512;
+
+/// Where the core puts what it produces.
+pub trait Outlet {
+    /// Queues `record` as production `seq`, without blocking.
+    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError>;
+}
+
+/// Why a record was not queued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProduceError {
+    /// The queue is full: the same record is offered again after a report.
+    Full,
+    /// This record will never be taken, for this reason.
+    Refused(String),
+    /// The producer is of no use any more, for this reason: a new one is needed.
+    Broken(String),
+}
+
+/// What became of a message that was offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Taken {
+    /// It is done with.
+    Yes,
+    /// The outlet is full: offer the same message again after a report.
+    NotYet,
+}
+
+/// Why the relay stops for a person to act.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Halt {
+    /// An event that cannot become a record.
+    #[error(transparent)]
+    Poison(#[from] Poison),
+    /// A row whose columns cannot be read.
+    #[error("{error} (at position {position})")]
+    Undecodable {
+        /// The row's position.
+        position: Position,
+        /// What is wrong with it.
+        error: EventError,
+    },
+    /// A record that the broker, or the producer's own limits, refuse for good.
+    #[error(
+        "the record of event {id} at position {position} for topic `{topic}` is refused: {reason}; \
+         raise the limit that refuses it or remove its cause, then start walpost again"
+    )]
+    Refused {
+        /// The record's position.
+        position: Position,
+        /// The event's id, as text; `?` where it has none.
+        id: String,
+        /// The topic it was meant for.
+        topic: String,
+        /// The refusal's own words.
+        reason: String,
+    },
+    /// The outbox table's columns do not fit the configuration.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// Things that walpost passes over, and how often.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Transactions received whole, those without an outbox event too.
+    pub transactions: u64,
+    /// Outbox events received, replayed ones again.
+    pub events: u64,
+    /// Updates of outbox rows, which are no events.
+    pub ignored_updates: u64,
+    /// Deletes of outbox rows, which are no events.
+    pub ignored_deletes: u64,
+    /// Truncates, which are no events.
+    pub ignored_truncates: u64,
+    /// Non-transactional logical messages with the configured prefix: refused,
+    /// since they have no position that survives a replay.
+    pub refused_messages: u64,
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub struct Core {
+    outbox: Outbox,
+    router: Router,
+    ledger: Ledger,
+    budget_bytes: u64,
+    transaction: Option<Transaction>,
+    phase: Phase,
+    replay: Option<String>,
+    suspect: Option<Suspect>,
+    counters: Counters,
+}
+
+/// The transaction whose rows are coming.
+#[derive(Debug)]
+struct Transaction {
+    commit_lsn: Lsn,
+    commit_time: PgTimestamp,
+    next_ordinal: u32,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Running,
+    /// Told to stop: nothing new is begun, what was begun is finished.
+    Draining,
+    /// A person must act: nothing more is read.
+    Halting(Box<Halt>),
+}
+
+/// A record that was refused and is to stand alone when it comes again.
+#[derive(Debug)]
+struct Suspect {
+    place: Place,
+    alone: Option<Alone>,
+}
+
+/// The suspect, produced with nothing beside it in flight.
+#[derive(Debug)]
+struct Alone {
+    seq: Seq,
+    position: Position,
+    id: String,
+    topic: String,
+}
+
+impl Core {
+    /// A core that has confirmed everything up to `start` and may hold
+    /// `budget_bytes` of records in flight, and one row more.
+    pub fn new(outbox: Outbox, router: Router, start: Lsn, budget_bytes: u64) -> Self {
+        Self {
+            outbox,
+            router,
+            ledger: Ledger::new(start),
+            budget_bytes,
+            transaction: None,
+            phase: Phase::Running,
+            replay: None,
+            suspect: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// A: what may be confirmed to PostgreSQL.
+    pub fn confirmable(&self) -> Lsn {
+        self.ledger.confirmable()
+    }
+
+    /// Where the next session has to start.
+    pub fn resume_at(&self) -> Lsn {
+        self.ledger.resume_at()
+    }
+
+    /// Records in flight, and their bytes with overhead.
+    pub fn in_flight(&self) -> (usize, u64) {
+        (self.ledger.in_flight_records(), self.ledger.in_flight_bytes())
+    }
+
+    /// What was received and passed over so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Whether the next message may be taken: false while the budget is spent,
+    /// while a suspect has to stand alone, and when nothing more shall begin.
+    pub fn wants_input(&self) -> bool {
+        let phase_allows = match &self.phase {
+            Phase::Running => true,
+            Phase::Draining => self.is_within_events(),
+            Phase::Halting(_) => false,
+        };
+        phase_allows
+            && self.replay.is_none()
+            && self.ledger.in_flight_bytes() < self.budget_bytes
+            && !self.suspect_waits()
+    }
+
+    /// Why everything from A on has to be produced again by a new producer, if
+    /// it has to; answered with [`Core::producer_replaced`]. Not while stopping:
+    /// what is not durable then comes again with the next start.
+    pub fn wants_replay(&self) -> Option<&str> {
+        self.replay.as_deref().filter(|_| matches!(self.phase, Phase::Running))
+    }
+
+    /// Why the relay has to stop, once what it had begun is delivered.
+    pub fn halted(&self) -> Option<&Halt> {
+        match &self.phase {
+            Phase::Halting(halt) => Some(halt),
+            Phase::Running | Phase::Draining => None,
+        }
+    }
+
+    /// Begins no further transaction; one whose events were produced in part
+    /// is read to its end, so that a clean restart repeats nothing.
+    pub fn drain(&mut self) {
+        if matches!(self.phase, Phase::Running) {
+            self.phase = Phase::Draining;
+        }
+    }
+
+    /// Whether draining or halting has nothing left to wait for.
+    pub fn is_drained(&self) -> bool {
+        let quiet = self.ledger.in_flight_records() == 0;
+        match &self.phase {
+            Phase::Running => false,
+            Phase::Draining => quiet && (!self.is_within_events() || self.replay.is_some()),
+            Phase::Halting(_) => quiet,
+        }
+    }
+
+    /// Takes a message of the stream, in order.
+    ///
+    /// An error means that the stream broke its own rules: the session has to
+    /// be given up ([`Core::session_lost`]).
+    pub fn receive(
+        &mut self,
+        message: &Message,
+        outlet: &mut impl Outlet,
+    ) -> Result<Taken, StreamError> {
+        match message {
+            Message::Begin(begin) => self.begin(begin)?,
+            Message::Commit(commit) => {
+                self.ledger.commit(commit.commit_lsn, commit.end_lsn)?;
+                self.transaction = None;
+                self.counters.transactions += 1;
+            }
+            Message::Relation(relation) => {
+                if let Err(error) = self.outbox.relation(relation) {
+                    self.halt(error.into());
+                }
+            }
+            Message::Insert(_) | Message::Logical(_) => return self.event(message, outlet),
+            Message::Update(relation) => {
+                self.counters.ignored_updates += u64::from(self.outbox.is_outbox(*relation));
+            }
+            Message::Delete(relation) => {
+                self.counters.ignored_deletes += u64::from(self.outbox.is_outbox(*relation));
+            }
+            Message::Truncate(relations) => {
+                let ours = relations.iter().filter(|relation| self.outbox.is_outbox(**relation));
+                self.counters.ignored_truncates += ours.count() as u64;
+            }
+            Message::Origin | Message::Type => {}
+        }
+        Ok(Taken::Yes)
+    }
+
+    /// A keepalive, in its order in the stream: the server has sent everything
+    /// that committed before `wal_end`.
+    pub fn keepalive(&mut self, wal_end: Lsn) {
+        self.ledger.keepalive(wal_end);
+    }
+
+    /// The broker acknowledged production `seq`.
+    pub fn delivered(&mut self, seq: Seq) {
+        self.ledger.delivered(seq);
+        if self.suspect_alone_is(seq) {
+            self.suspect = None;
+        }
+    }
+
+    /// Production `seq` failed, through no fault of its own (`Err(reason)` may
+    /// pass with time): it and what follows it is produced again.
+    pub fn lost(&mut self, seq: Seq, reason: &str) {
+        if self.ledger.failed(seq).is_some() {
+            self.ask_for_replay(reason);
+        }
+    }
+
+    /// The broker refused production `seq` for good.
+    pub fn refused(&mut self, seq: Seq, reason: &str) {
+        let Some(place) = self.ledger.failed(seq) else {
+            return;
+        };
+        if self.suspect_alone_is(seq) {
+            if let Some(alone) = self.suspect.take().and_then(|suspect| suspect.alone) {
+                self.halt(alone.refused(reason));
+            }
+            return;
+        }
+        if self.suspect.as_ref().is_none_or(|suspect| place < suspect.place) {
+            self.suspect = Some(Suspect { place, alone: None });
+        }
+        self.ask_for_replay(reason);
+    }
+
+    /// The session ended: what it had open will be sent again, and nothing it
+    /// said of the log's end counts any more.
+    pub fn session_lost(&mut self) {
+        self.ledger.withdraw();
+        self.transaction = None;
+        self.outbox.forget();
+    }
+
+    /// A new producer stands ready, and nothing of the old one is in flight.
+    /// The next session starts at A.
+    pub fn producer_replaced(&mut self) {
+        self.session_lost();
+        self.ledger.reset();
+        self.replay = None;
+        if let Some(suspect) = &mut self.suspect {
+            suspect.alone = None;
+        }
+    }
+
+    fn begin(&mut self, begin: &Begin) -> Result<(), StreamError> {
+        self.ledger.begin(begin.commit_lsn)?;
+        if self.suspect.as_ref().is_some_and(|suspect| suspect.place.commit_lsn < begin.commit_lsn) {
+            self.suspect = None;
+        }
+        self.transaction = Some(Transaction {
+            commit_lsn: begin.commit_lsn,
+            commit_time: begin.commit_time,
+            next_ordinal: 0,
+        });
+        Ok(())
+    }
+
+    /// A row or a logical message: becomes a record if it is an outbox event.
+    fn event(
+        &mut self,
+        message: &Message,
+        outlet: &mut impl Outlet,
+    ) -> Result<Taken, StreamError> {
+        if let Message::Logical(logical) = message
+            && !logical.transactional
+        {
+            self.counters.refused_messages += u64::from(self.outbox.is_ours(logical));
+            return Ok(Taken::Yes);
+        }
+        let Some(transaction) = &self.transaction else {
+            return Err(StreamError::Outside { what: "a change" });
+        };
+        let commit_time = transaction.commit_time;
+        let position =
+            Position { commit_lsn: transaction.commit_lsn, ordinal: transaction.next_ordinal };
+        let event = match message {
+            Message::Insert(insert) => self.outbox.event(insert, position, commit_time),
+            Message::Logical(logical) => self.outbox.message_event(logical, position, commit_time),
+            _ => None,
+        };
+        match event {
+            None => Ok(Taken::Yes),
+            Some(Ok(event)) => self.publish(&event, outlet),
+            Some(Err(error)) => {
+                self.halt(Halt::Undecodable { position, error });
+                Ok(Taken::Yes)
+            }
+        }
+    }
+
+    fn publish(
+        &mut self,
+        event: &Event<'_>,
+        outlet: &mut impl Outlet,
+    ) -> Result<Taken, StreamError> {
+        let suspected = self.is_suspect(event.position);
+        let seq = self.ledger.next_seq();
+        let record = match self.router.route(event) {
+            Ok(record) => record,
+            Err(poison) => {
+                self.halt(poison.into());
+                return Ok(Taken::Yes);
+            }
+        };
+        match outlet.produce(seq, &record) {
+            Ok(()) => {}
+            Err(ProduceError::Full) => return Ok(Taken::NotYet),
+            Err(ProduceError::Refused(reason)) => {
+                let halt = Alone::new(seq, event, &record).refused(&reason);
+                self.halt(halt);
+                return Ok(Taken::Yes);
+            }
+            Err(ProduceError::Broken(reason)) => {
+                self.ask_for_replay(&reason);
+                return Ok(Taken::Yes);
+            }
+        }
+        let weight = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
+        let alone = suspected.then(|| Alone::new(seq, event, &record));
+        self.ledger.produce(event.position.ordinal, weight)?;
+        self.counters.events += 1;
+        if let Some(transaction) = &mut self.transaction {
+            transaction.next_ordinal += 1;
+        }
+        if let Some(suspect) = self.suspect.as_mut().filter(|_| alone.is_some()) {
+            suspect.alone = alone;
+        }
+        Ok(Taken::Yes)
+    }
+
+    /// Whether the open transaction has produced an event.
+    fn is_within_events(&self) -> bool {
+        self.transaction.as_ref().is_some_and(|transaction| transaction.next_ordinal > 0)
+    }
+
+    fn is_suspect(&self, position: Position) -> bool {
+        let place = Place { commit_lsn: position.commit_lsn, ordinal: position.ordinal };
+        self.suspect.as_ref().is_some_and(|suspect| suspect.place == place)
+    }
+
+    /// Whether reading has to stop so that the suspect stands alone: with
+    /// others in flight before it, or with itself in flight.
+    fn suspect_waits(&self) -> bool {
+        let Some(suspect) = &self.suspect else {
+            return false;
+        };
+        let is_next = self.transaction.as_ref().is_some_and(|transaction| {
+            let next = Place {
+                commit_lsn: transaction.commit_lsn,
+                ordinal: transaction.next_ordinal,
+            };
+            next == suspect.place
+        });
+        suspect.alone.is_some() || (is_next && self.ledger.in_flight_records() > 0)
+    }
+
+    fn suspect_alone_is(&self, seq: Seq) -> bool {
+        let alone = self.suspect.as_ref().and_then(|suspect| suspect.alone.as_ref());
+        alone.is_some_and(|alone| alone.seq == seq)
+    }
+
+    fn halt(&mut self, halt: Halt) {
+        if self.halted().is_none() {
+            self.phase = Phase::Halting(Box::new(halt));
+        }
+    }
+
+    fn ask_for_replay(&mut self, reason: &str) {
+        if self.replay.is_none() {
+            self.replay = Some(reason.to_owned());
+        }
+    }
+}
+
+impl Alone {
+    fn new(seq: Seq, event: &Event<'_>, record: &Record<'_>) -> Self {
+        let id = event.id.as_deref().map_or("?".into(), String::from_utf8_lossy).into_owned();
+        Self { seq, position: event.position, id, topic: record.topic.to_owned() }
+    }
+
+    fn refused(self, reason: &str) -> Halt {
+        let Self { position, id, topic, .. } = self;
+        Halt::Refused { position, id, topic, reason: reason.to_owned() }
+    }
+}
