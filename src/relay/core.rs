@@ -316,6 +316,9 @@ impl Core {
         self.ledger.withdraw();
         self.transaction = None;
         self.outbox.forget();
+        if let Some(suspect) = &mut self.suspect {
+            suspect.alone = None;
+        }
     }
 
     /// A new producer stands ready, and nothing of the old one is in flight.
@@ -324,9 +327,11 @@ impl Core {
         self.session_lost();
         self.ledger.reset();
         self.replay = None;
-        if let Some(suspect) = &mut self.suspect {
-            suspect.alone = None;
-        }
+    }
+
+    /// The producer can deliver nothing more: a new one is needed.
+    pub fn producer_broken(&mut self, reason: &str) {
+        self.ask_for_replay(reason);
     }
 
     fn begin(&mut self, begin: &Begin) -> Result<(), StreamError> {

@@ -1,1 +1,67 @@
-//! Where records go: the sink seam and its Kafka implementation.
+//! Where records go: the seam that the relay produces through, and what stands
+//! behind it.
+//!
+//! A sink takes records without blocking and reports on each exactly once:
+//! delivered (durable at the broker), lost (may pass with time) or refused (for
+//! good). A record whose producer was replaced is never reported on.
+
+mod kafka;
+mod refusal;
+
+use std::future::Future;
+
+use crate::ledger::Seq;
+use crate::relay::core::Outlet;
+
+pub use kafka::{KafkaConfig, KafkaSink};
+
+/// What became of one production.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The production.
+    pub seq: Seq,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// How a production ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The broker has it, at `acks=all`.
+    Delivered,
+    /// It failed for a reason that may pass; the reason.
+    Lost(String),
+    /// It will never be taken; the reason.
+    Refused(String),
+}
+
+/// A change in how the sink stands to its peer, for people to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// No broker can be reached; why.
+    Unreachable(String),
+    /// The broker refuses who walpost says it is; why.
+    Unauthenticated(String),
+    /// The producer is of no use any more; why.
+    Broken(String),
+}
+
+/// A destination of records.
+pub trait Sink: Outlet {
+    /// Appends all reports that have come to `into`.
+    fn take_reports(&mut self, into: &mut Vec<Report>);
+
+    /// The conditions that came up since the last call.
+    fn take_conditions(&mut self) -> Vec<Condition>;
+
+    /// Completes when a report or a condition waits. Cancel-safe.
+    fn stirred(&self) -> impl Future<Output = ()> + Send;
+
+    /// Throws the producer away with all that it holds and makes a new one.
+    fn replace_producer(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send;
+}
+
+/// The sink cannot be made as configured.
+#[derive(Debug, thiserror::Error)]
+#[error("Kafka's client library refuses the configuration: {0}")]
+pub struct SinkError(#[from] rdkafka::error::KafkaError);

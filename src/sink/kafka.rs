@@ -1,0 +1,237 @@
+//! The Kafka sink: one idempotent librdkafka producer, `acks=all`.
+//!
+//! The delivery callback runs on the producer's polling thread. It takes one
+//! short lock to append to a list and wakes the relay; it never logs a record,
+//! blocks or panics. A replaced producer takes its list with it, so that what
+//! it says in dying reaches nobody.
+//!
+//! Facts relied on (librdkafka's CONFIGURATION.md and INTRODUCTION.md):
+//! idempotence keeps order with up to five requests in flight;
+//! `message.timeout.ms=0` is no limit, so that a long outage never becomes a
+//! gap; `murmur2_random` puts keys where Java's default partitioner does.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Header as KafkaHeader, Message as _, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
+use tokio::sync::Notify;
+
+use super::{Condition, Outcome, Report, Sink, SinkError, refusal};
+use crate::ledger::Seq;
+use crate::record::Record;
+use crate::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES};
+
+/// What the Kafka sink needs to know.
+#[derive(Debug, Clone)]
+pub struct KafkaConfig {
+    /// Comma-separated `host:port` list.
+    pub bootstrap_servers: String,
+    /// librdkafka properties of the user's own, checked to keep the promise.
+    pub properties: BTreeMap<String, String>,
+    /// The relay's in-flight budget, in bytes: bounds librdkafka's queue too.
+    pub in_flight_bytes: u64,
+}
+
+/// The idempotent producer behind the [`Sink`] seam.
+pub struct KafkaSink {
+    config: ClientConfig,
+    /// `None` only while one is being replaced, or after that failed.
+    producer: Option<ThreadedProducer<Context>>,
+    reports: Arc<Reports>,
+}
+
+/// What the polling thread leaves for the relay.
+#[derive(Debug, Default)]
+struct Reports {
+    waiting: Mutex<Waiting>,
+    stirred: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    reports: Vec<Report>,
+    conditions: Vec<Condition>,
+}
+
+/// librdkafka's callbacks.
+struct Context {
+    reports: Arc<Reports>,
+}
+
+impl KafkaSink {
+    /// Makes the producer. It connects in the background: a broker that cannot
+    /// be reached is no error here.
+    pub fn new(config: &KafkaConfig) -> Result<Self, SinkError> {
+        let config = client_config(config);
+        let reports = Arc::new(Reports::default());
+        let producer = make_producer(&config, &reports)?;
+        Ok(Self { config, producer: Some(producer), reports })
+    }
+}
+
+impl Outlet for KafkaSink {
+    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+        let Some(producer) = &self.producer else {
+            return Err(ProduceError::Broken("the producer could not be replaced".into()));
+        };
+        let Ok(opaque) = usize::try_from(seq) else {
+            return Err(ProduceError::Broken("production numbers are used up".into()));
+        };
+        let outgoing = BaseRecord::<[u8], [u8], usize> {
+            topic: record.topic,
+            partition: None,
+            payload: record.value,
+            key: record.key,
+            timestamp: Some(record.timestamp_ms),
+            headers: headers(record),
+            delivery_opaque: opaque,
+        };
+        producer.send(outgoing).map_err(|(error, _)| produce_error(&error, record.topic))
+    }
+}
+
+impl Sink for KafkaSink {
+    fn take_reports(&mut self, into: &mut Vec<Report>) {
+        into.append(&mut self.reports.lock().reports);
+    }
+
+    fn take_conditions(&mut self) -> Vec<Condition> {
+        mem::take(&mut self.reports.lock().conditions)
+    }
+
+    async fn stirred(&self) {
+        self.reports.stirred.notified().await;
+    }
+
+    async fn replace_producer(&mut self) -> Result<(), SinkError> {
+        let old = self.producer.take();
+        // Dropping purges and joins librdkafka's threads. It is waited for, so
+        // that nothing of the old producer is sent after the new one's first.
+        let dropped = tokio::task::spawn_blocking(move || drop(old)).await;
+        if let Err(error) = dropped {
+            tracing::error!(%error, "dropping a Kafka producer failed");
+        }
+        self.reports = Arc::new(Reports::default());
+        self.producer = Some(make_producer(&self.config, &self.reports)?);
+        Ok(())
+    }
+}
+
+impl Reports {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report(&self, report: Report) {
+        self.lock().reports.push(report);
+        self.stirred.notify_one();
+    }
+
+    fn condition(&self, condition: Condition) {
+        let mut waiting = self.lock();
+        if !waiting.conditions.contains(&condition) && waiting.conditions.len() < 16 {
+            waiting.conditions.push(condition);
+        }
+        drop(waiting);
+        self.stirred.notify_one();
+    }
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        // Changes of state are told once, by the relay; this is the detail.
+        match level {
+            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
+                tracing::error!(target: "librdkafka", facility, "{message}");
+            }
+            _ => tracing::debug!(target: "librdkafka", facility, "{message}"),
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        let reason = reason.to_owned();
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::AllBrokersDown) => {
+                self.reports.condition(Condition::Unreachable(reason));
+            }
+            Some(RDKafkaErrorCode::Authentication) => {
+                self.reports.condition(Condition::Unauthenticated(reason));
+            }
+            Some(RDKafkaErrorCode::Fatal) => self.reports.condition(Condition::Broken(reason)),
+            _ => tracing::debug!(target: "librdkafka", %error, "{reason}"),
+        }
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
+        let outcome = match result {
+            Ok(_) => Some(Outcome::Delivered),
+            Err((error, message)) => refusal::outcome(error, message.topic()),
+        };
+        if let Some(outcome) = outcome {
+            self.reports.report(Report { seq: opaque as Seq, outcome });
+        }
+    }
+}
+
+/// librdkafka's configuration: walpost's defaults, the user's properties over
+/// them, and what the promise rests on over both.
+fn client_config(config: &KafkaConfig) -> ClientConfig {
+    let records = config.in_flight_bytes / RECORD_OVERHEAD_BYTES + 1;
+    // Twice the budget: the budget is what stops the relay, one row may exceed
+    // it, and librdkafka counts a little differently.
+    let kbytes = (config.in_flight_bytes / 1024 * 2 + 1024).min(2_147_483_647);
+    let mut client = ClientConfig::new();
+    client
+        .set("client.id", "walpost")
+        .set("linger.ms", "1")
+        .set("reconnect.backoff.max.ms", "2000")
+        .set("socket.keepalive.enable", "true");
+    for (name, value) in &config.properties {
+        client.set(name, value);
+    }
+    client
+        .set("bootstrap.servers", &config.bootstrap_servers)
+        .set("acks", "all")
+        .set("enable.idempotence", "true")
+        .set("partitioner", "murmur2_random")
+        .set("message.timeout.ms", "0")
+        .set("queue.buffering.max.messages", records.clamp(1000, 10_000_000).to_string())
+        .set("queue.buffering.max.kbytes", kbytes.to_string());
+    client
+}
+
+fn make_producer(
+    config: &ClientConfig,
+    reports: &Arc<Reports>,
+) -> Result<ThreadedProducer<Context>, SinkError> {
+    let context = Context { reports: Arc::clone(reports) };
+    Ok(config.create_with_context(context)?)
+}
+
+fn headers(record: &Record<'_>) -> Option<OwnedHeaders> {
+    if record.headers.is_empty() {
+        return None;
+    }
+    let empty = OwnedHeaders::new_with_capacity(record.headers.len());
+    Some(record.headers.iter().fold(empty, |headers, header| {
+        headers.insert(KafkaHeader { key: &header.name, value: header.value.as_deref() })
+    }))
+}
+
+fn produce_error(error: &KafkaError, topic: &str) -> ProduceError {
+    match error.rdkafka_error_code() {
+        Some(RDKafkaErrorCode::QueueFull) => ProduceError::Full,
+        Some(code) if refusal::is_refusal(code) => ProduceError::Refused(code.to_string()),
+        Some(code) => ProduceError::Broken(refusal::reason(code, topic)),
+        None => ProduceError::Refused(error.to_string()),
+    }
+}

@@ -1,0 +1,237 @@
+//! What the catalogs say of the slot, the publication and the outbox tables,
+//! and whether that is what a relay needs. A few small queries at each connect.
+
+use tokio_postgres::{Client, Row};
+
+use super::SourceError;
+use crate::lsn::Lsn;
+use crate::outbox::TableName;
+use crate::pgoutput::{Column, Relation};
+
+/// The server and the slot, as the catalogs show them.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// `server_version_num`, for instance 150018.
+    pub version: i32,
+    /// The database of this connection.
+    pub database: String,
+    /// `wal_level`.
+    pub wal_level: String,
+    /// `wal_sender_timeout` in milliseconds; 0 is none.
+    pub wal_sender_timeout_ms: i64,
+    /// WAL flushed so far (replayed, on a standby).
+    pub flushed: Lsn,
+    /// The slot; `None` where there is none of that name.
+    pub slot: Option<Slot>,
+}
+
+/// A row of `pg_replication_slots`.
+#[derive(Debug, Clone)]
+pub struct Slot {
+    /// `physical` or `logical`.
+    pub slot_type: String,
+    /// The output plugin of a logical slot.
+    pub plugin: Option<String>,
+    /// The database of a logical slot.
+    pub database: Option<String>,
+    /// The server process that uses the slot.
+    pub active_pid: Option<i32>,
+    /// Up to where its consumer has confirmed.
+    pub confirmed_flush: Option<Lsn>,
+    /// `reserved`, `extended`, `unreserved` or `lost`.
+    pub wal_status: Option<String>,
+    /// Why the slot was invalidated (PostgreSQL 17 and later).
+    pub invalidation_reason: Option<String>,
+}
+
+const FACTS: &str = "
+    SELECT current_setting('server_version_num')::int4,
+           current_database()::text,
+           current_setting('wal_level'),
+           (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
+           (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+                 ELSE pg_catalog.pg_current_wal_flush_lsn() END)::text,
+           s.slot_type, s.plugin::text, s.database::text, s.active_pid,
+           s.confirmed_flush_lsn::text, s.wal_status,
+           pg_catalog.to_jsonb(s) ->> 'invalidation_reason'
+      FROM (SELECT) AS one
+      LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
+
+impl Facts {
+    /// Reads them over an ordinary connection.
+    pub async fn read(client: &Client, slot: &str) -> Result<Self, SourceError> {
+        let row = client
+            .query_one(FACTS, &[&slot])
+            .await
+            .map_err(|error| SourceError::query("reading the server's settings", &error))?;
+        Self::from_row(&row).map_err(|error| SourceError::query("the server's settings", &error))
+    }
+
+    fn from_row(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        let lsn = |text: Option<String>| text.and_then(|text| text.parse().ok());
+        let slot_type: Option<String> = row.try_get(5)?;
+        let slot = match slot_type {
+            None => None,
+            Some(slot_type) => Some(Slot {
+                slot_type,
+                plugin: row.try_get(6)?,
+                database: row.try_get(7)?,
+                active_pid: row.try_get(8)?,
+                confirmed_flush: lsn(row.try_get(9)?),
+                wal_status: row.try_get(10)?,
+                invalidation_reason: row.try_get(11)?,
+            }),
+        };
+        Ok(Self {
+            version: row.try_get(0)?,
+            database: row.try_get(1)?,
+            wal_level: row.try_get(2)?,
+            wal_sender_timeout_ms: row.try_get::<_, Option<i64>>(3)?.unwrap_or(60_000),
+            flushed: lsn(row.try_get(4)?).unwrap_or_default(),
+            slot,
+        })
+    }
+
+    /// Whether the server can decode logically at all.
+    pub fn require_wal_level(&self) -> Result<(), SourceError> {
+        if self.wal_level == "logical" {
+            return Ok(());
+        }
+        Err(SourceError::Setup(format!(
+            "wal_level is {}, logical decoding needs logical: ALTER SYSTEM SET wal_level = logical, \
+             then restart the server",
+            self.wal_level
+        )))
+    }
+
+    /// The slot's `confirmed_flush_lsn`, where the slot is one that walpost can
+    /// use on this database.
+    pub fn require_slot(&self, name: &str) -> Result<Lsn, SourceError> {
+        let Some(slot) = &self.slot else {
+            return Err(SourceError::slot_missing(name, &self.database));
+        };
+        let unusable = |why: String| Err(SourceError::Slot(format!("replication slot \"{name}\" {why}")));
+        if slot.slot_type != "logical" {
+            return unusable("is a physical one; choose another name with --slot".into());
+        }
+        if slot.plugin.as_deref() != Some("pgoutput") {
+            let plugin = slot.plugin.as_deref().unwrap_or("none");
+            return unusable(format!(
+                "uses the output plugin {plugin}, walpost reads pgoutput; choose another name with --slot"
+            ));
+        }
+        if slot.database.as_deref() != Some(&self.database) {
+            let theirs = slot.database.as_deref().unwrap_or("none");
+            return unusable(format!(
+                "belongs to database \"{theirs}\", this connection is to \"{}\"",
+                self.database
+            ));
+        }
+        if slot.wal_status.as_deref() == Some("lost") || slot.invalidation_reason.is_some() {
+            let reason = slot.invalidation_reason.as_deref().unwrap_or("wal_status is lost");
+            return unusable(format!(
+                "was invalidated by the server ({reason}) and never comes back: what it had not \
+                 delivered has to be published from the outbox table by hand, then drop it and run \
+                 `walpost init --apply` for a new one"
+            ));
+        }
+        slot.confirmed_flush.ok_or_else(|| {
+            SourceError::Lost(format!("replication slot \"{name}\" is still being created"))
+        })
+    }
+}
+
+const PUBLICATION: &str =
+    "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname::text = $1";
+
+/// The publication's view of a table's columns: all of them, or its column list.
+const TABLE: &str = "
+    SELECT c.oid, c.relkind::text, a.attname::text, a.atttypid,
+           EXISTS (SELECT FROM pg_catalog.pg_publication_tables t
+                    WHERE t.pubname::text = $3 AND t.schemaname = n.nspname AND t.tablename = c.relname),
+           coalesce((SELECT pg_catalog.to_jsonb(t) -> 'attnames' ? a.attname::text
+                       FROM pg_catalog.pg_publication_tables t
+                      WHERE t.pubname::text = $3 AND t.schemaname = n.nspname AND t.tablename = c.relname
+                        AND pg_catalog.to_jsonb(t) ? 'attnames'), true)
+             AND (a.attgenerated = '' OR current_setting('server_version_num')::int4 >= 180000)
+      FROM pg_catalog.pg_class c
+      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+      JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+     WHERE n.nspname::text = $1 AND c.relname::text = $2
+     ORDER BY a.attnum";
+
+/// The outbox tables with the columns that the publication sends of them, once
+/// the publication is seen to publish the inserts of all of them.
+pub async fn published_tables(
+    client: &Client,
+    publication: &str,
+    tables: &[TableName],
+) -> Result<Vec<Relation>, SourceError> {
+    let row = client
+        .query_opt(PUBLICATION, &[&publication])
+        .await
+        .map_err(|error| SourceError::query("reading the publication", &error))?;
+    let quoted = quote_identifier(publication);
+    let Some(row) = row else {
+        return Err(SourceError::Setup(format!(
+            "publication {quoted} does not exist in this database; run `walpost init --apply`, which \
+             makes it before the slot (a slot does not see a publication that is younger than itself)"
+        )));
+    };
+    if !row.get::<_, bool>(0) {
+        return Err(SourceError::Setup(format!(
+            "publication {quoted} does not publish inserts: ALTER PUBLICATION {quoted} SET (publish = 'insert')"
+        )));
+    }
+    let mut relations = Vec::with_capacity(tables.len());
+    for table in tables {
+        relations.push(published_table(client, publication, table).await?);
+    }
+    Ok(relations)
+}
+
+async fn published_table(
+    client: &Client,
+    publication: &str,
+    table: &TableName,
+) -> Result<Relation, SourceError> {
+    let rows = client
+        .query(TABLE, &[&table.schema, &table.name, &publication])
+        .await
+        .map_err(|error| SourceError::query("reading the outbox table's columns", &error))?;
+    let Some(first) = rows.first() else {
+        return Err(SourceError::Setup(format!(
+            "there is no table {table} in this database; run `walpost init --apply` or name yours with --table"
+        )));
+    };
+    let quoted = quote_identifier(publication);
+    if !first.get::<_, bool>(4) {
+        let partitioned = first.get::<_, String>(1) == "p";
+        let mend = if partitioned {
+            format!(
+                "ALTER PUBLICATION {quoted} ADD TABLE {table} where it is missing, and ALTER PUBLICATION \
+                 {quoted} SET (publish_via_partition_root = true), so that rows come under the table's own name"
+            )
+        } else {
+            format!("ALTER PUBLICATION {quoted} ADD TABLE {table}")
+        };
+        return Err(SourceError::Setup(format!(
+            "publication {quoted} does not publish table {table}: {mend}"
+        )));
+    }
+    let columns = rows.iter().filter(|row| row.get::<_, bool>(5)).map(|row| Column {
+        name: row.get(2),
+        type_oid: row.get(3),
+    });
+    Ok(Relation {
+        oid: first.get(0),
+        schema: table.schema.clone(),
+        name: table.name.clone(),
+        columns: columns.collect(),
+    })
+}
+
+/// `name` as an SQL identifier, always quoted.
+pub fn quote_identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}

@@ -1,0 +1,403 @@
+//! The live feed: one replication session on a logical slot, and a control
+//! connection beside it.
+//!
+//! Opening checks everything that a stream would pass over in silence: that
+//! this is still the same server and slot, and that the publication has the
+//! tables. The session then answers keepalives by itself, also while nobody
+//! takes its messages.
+//!
+//! The control connection's end is the session's end. A fast shutdown of
+//! PostgreSQL ends ordinary connections first and then waits for its
+//! walsenders, so letting go at that sign keeps walpost from holding a server
+//! up that was told to stop.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use pgwire_replication::{PgWireError, ReplicationClient, client::ReplicationEvent};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::connect::{self, Control};
+use super::facts::{Facts, published_tables};
+use super::SourceError;
+use crate::conninfo::ConnInfo;
+use crate::lsn::Lsn;
+use crate::outbox::TableName;
+use crate::pgoutput::{self, Begin, Commit, LogicalMessage, Message, PgTimestamp, Relation};
+
+/// Most often that a status update is sent.
+const STATUS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Events that the session's own buffer may hold beside the relay's budget.
+const BUFFER_EVENTS: usize = 64;
+
+/// Session settings: the text forms of values do not depend on the server's
+/// configuration, no timeout meant for clients ends the stream, and a large
+/// transaction is decoded in memory before the server puts it aside.
+const SESSION_OPTIONS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC \
+     -c bytea_output=hex -c extra_float_digits=1 -c statement_timeout=0 -c lock_timeout=0 \
+     -c idle_session_timeout=0 -c logical_decoding_work_mem=256MB";
+
+/// How long the last confirmation may take to show in the catalog.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a session is opened on.
+#[derive(Debug, Clone)]
+pub struct SourceConfig {
+    /// The server and the database.
+    pub conninfo: ConnInfo,
+    /// The replication slot, as stored in the catalog.
+    pub slot: String,
+    /// The publication, as stored in the catalog.
+    pub publication: String,
+    /// The outbox tables that it has to publish.
+    pub tables: Vec<TableName>,
+    /// Make a temporary slot of that name, which goes with the session.
+    pub temporary_slot: bool,
+}
+
+/// Which server a position belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerIdentity {
+    /// `IDENTIFY_SYSTEM`'s system identifier.
+    pub system_identifier: String,
+    /// The timeline of its log.
+    pub timeline: u32,
+}
+
+/// Where a session starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resume {
+    /// Where the slot stands.
+    AtSlot,
+    /// Where this process left off, on this server only.
+    At {
+        /// The server that the positions belong to.
+        identity: ServerIdentity,
+        /// A: what was confirmed to it.
+        confirmed: Lsn,
+        /// Where to read from: at or after A.
+        start: Lsn,
+    },
+}
+
+/// What a session hands out, in the order of the log.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Received {
+    /// A message of the plugin.
+    Message(Message),
+    /// The server has sent everything that committed before this LSN.
+    Keepalive(Lsn),
+}
+
+/// An open replication session.
+pub struct Session {
+    client: ReplicationClient,
+    control: Control,
+    slot: String,
+    temporary_slot: bool,
+    identity: ServerIdentity,
+    start: Lsn,
+    relations: Vec<Relation>,
+    silence_limit: Duration,
+    last_received: Instant,
+}
+
+impl Session {
+    /// Connects, checks, and starts streaming.
+    pub async fn open(config: &SourceConfig, resume: &Resume) -> Result<Self, SourceError> {
+        let control = connect::control(&config.conninfo, "walpost", SESSION_OPTIONS).await?;
+        let facts = Facts::read(&control.client, &config.slot).await?;
+        facts.require_wal_level()?;
+        let confirmed = if config.temporary_slot {
+            facts.flushed
+        } else {
+            check_slot(config, &facts, resume)?
+        };
+        let relations =
+            published_tables(&control.client, &config.publication, &config.tables).await?;
+        let (start, ack) = match resume {
+            Resume::AtSlot => (confirmed, confirmed),
+            Resume::At { confirmed, start, .. } => (*start, *confirmed),
+        };
+        let within = config.conninfo.connect_timeout;
+        let mut client = connect_gated(config, &control, &facts, start, ack).await?;
+        let identity = match timeout(within, begin(config, &mut client, &facts, resume)).await {
+            Ok(identity) => identity?,
+            Err(_) => {
+                client.abort();
+                return Err(SourceError::Lost(format!(
+                    "the replication session was not ready within {within:?}"
+                )));
+            }
+        };
+        let session = Self {
+            client,
+            control,
+            slot: config.slot.clone(),
+            temporary_slot: config.temporary_slot,
+            identity,
+            start: ack,
+            relations,
+            silence_limit: silence_limit(facts.wal_sender_timeout_ms),
+            last_received: Instant::now(),
+        };
+        session.check_started(confirmed).await?;
+        Ok(session)
+    }
+
+    /// Which server this is.
+    pub fn identity(&self) -> &ServerIdentity {
+        &self.identity
+    }
+
+    /// A at the start of this session.
+    pub fn start(&self) -> Lsn {
+        self.start
+    }
+
+    /// The outbox tables, with the columns that the publication sends.
+    pub fn relations(&self) -> &[Relation] {
+        &self.relations
+    }
+
+    /// The ordinary connection to the same server.
+    pub fn control(&self) -> &tokio_postgres::Client {
+        &self.control.client
+    }
+
+    /// What comes next. Cancel-safe.
+    pub async fn next(&mut self) -> Result<Received, SourceError> {
+        let event = self.client.recv().await;
+        self.received(event)
+    }
+
+    /// What has come already, if anything has.
+    pub fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
+        let event = self.client.recv().now_or_never()?;
+        Some(self.received(event))
+    }
+
+    /// Completes, with the reason, when the session has to be let go: the
+    /// control connection ended, or the server fell silent. `reading` says
+    /// whether the relay takes messages; while it does not, silence is its own.
+    /// Cancel-safe.
+    pub async fn broken(&mut self, reading: bool) -> SourceError {
+        if !reading {
+            self.last_received = Instant::now();
+        }
+        let silent = tokio::time::sleep_until(self.last_received + self.silence_limit);
+        tokio::select! {
+            reason = self.control.ended() => SourceError::Lost(reason),
+            () = silent, if reading => SourceError::Lost(format!(
+                "nothing came from PostgreSQL for {:?}, not even a keepalive", self.silence_limit
+            )),
+        }
+    }
+
+    /// Everything before `lsn` is durable. Sent within [`STATUS_INTERVAL`].
+    pub fn confirm(&self, lsn: Lsn) {
+        self.client.update_applied_lsn(pgwire_replication::Lsn::from_u64(lsn.as_u64()));
+    }
+
+    /// Confirms `lsn`, sees that the server has taken note of it, and ends the
+    /// session. Messages that still come are thrown away.
+    pub async fn finish(mut self, lsn: Lsn) -> Result<(), SourceError> {
+        self.confirm(lsn);
+        let noted = timeout(FINISH_TIMEOUT, self.await_confirmed(lsn)).await;
+        self.client.stop();
+        let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
+        match noted {
+            Ok(result) => result,
+            Err(_) => Err(SourceError::Lost(unseen)),
+        }
+    }
+
+    /// Reads on, so that the server gets round to reading what it was sent,
+    /// until the slot shows `lsn`.
+    async fn await_confirmed(&mut self, lsn: Lsn) -> Result<(), SourceError> {
+        if self.temporary_slot {
+            return Ok(());
+        }
+        loop {
+            let facts = Facts::read(&self.control.client, &self.slot).await?;
+            let confirmed = facts.slot.and_then(|slot| slot.confirmed_flush);
+            if confirmed.is_some_and(|confirmed| confirmed >= lsn) {
+                return Ok(());
+            }
+            let discard = async {
+                while self.client.recv().await.is_ok_and(|event| event.is_some()) {}
+            };
+            // Either this long, or until the session ends.
+            let _ = timeout(Duration::from_millis(20), discard).await;
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// The slot is held now: it must stand where it stood when it was looked at.
+    async fn check_started(&self, confirmed: Lsn) -> Result<(), SourceError> {
+        if self.temporary_slot {
+            return Ok(());
+        }
+        let facts = Facts::read(&self.control.client, &self.slot).await?;
+        let now = facts.require_slot(&self.slot)?;
+        if now > confirmed.max(self.start) {
+            return Err(SourceError::slot_moved(&self.slot, confirmed, now));
+        }
+        Ok(())
+    }
+
+    fn received(
+        &mut self,
+        event: Result<Option<ReplicationEvent>, PgWireError>,
+    ) -> Result<Received, SourceError> {
+        self.last_received = Instant::now();
+        match event {
+            Ok(Some(event)) => received(event),
+            Ok(None) => Err(SourceError::Lost("PostgreSQL ended the replication stream".into())),
+            Err(error) => Err(connect::stream_error(&error, &self.slot)),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // A session that was not finished must confirm nothing more.
+        self.client.abort();
+    }
+}
+
+/// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those
+/// that this process has been working with.
+fn check_slot(config: &SourceConfig, facts: &Facts, resume: &Resume) -> Result<Lsn, SourceError> {
+    let confirmed = facts.require_slot(&config.slot)?;
+    if let Resume::At { confirmed: ours, .. } = resume
+        && confirmed > *ours
+    {
+        return Err(SourceError::slot_moved(&config.slot, *ours, confirmed));
+    }
+    if let Some(pid) = facts.slot.as_ref().and_then(|slot| slot.active_pid) {
+        return Err(SourceError::InUse { slot: config.slot.clone(), pid: Some(pid) });
+    }
+    Ok(confirmed)
+}
+
+async fn connect_gated(
+    config: &SourceConfig,
+    control: &Control,
+    facts: &Facts,
+    start: Lsn,
+    ack: Lsn,
+) -> Result<ReplicationClient, SourceError> {
+    let mut options = SESSION_OPTIONS.to_owned();
+    if facts.wal_sender_timeout_ms == 0 {
+        // Without it the server sends no keepalive by which to notice a dead link.
+        options.push_str(" -c wal_sender_timeout=60s");
+    }
+    let (slot, publication) = (&config.slot, &config.publication);
+    let mut settings = connect::replication_config(
+        &config.conninfo,
+        &control.host,
+        slot,
+        publication,
+        "walpost",
+        &options,
+    )?;
+    let lsn = |lsn: Lsn| pgwire_replication::Lsn::from_u64(lsn.as_u64());
+    settings.start_lsn = lsn(start);
+    settings.ack_lsn = Some(lsn(ack));
+    settings.status_interval = STATUS_INTERVAL;
+    settings.idle_wakeup_interval = silence_limit(facts.wal_sender_timeout_ms) / 8;
+    settings.buffer_events = BUFFER_EVENTS;
+    ReplicationClient::connect_gated(settings)
+        .await
+        .map_err(|error| connect::stream_error(&error, slot))
+}
+
+/// Identifies the server and starts replication on it.
+async fn begin(
+    config: &SourceConfig,
+    client: &mut ReplicationClient,
+    facts: &Facts,
+    resume: &Resume,
+) -> Result<ServerIdentity, SourceError> {
+    let failed = |error: PgWireError| connect::stream_error(&error, &config.slot);
+    let system = client.identify_system().await.map_err(failed)?;
+    let identity =
+        ServerIdentity { system_identifier: system.system_id, timeline: system.timeline };
+    check_identity(&identity, Lsn::new(system.xlogpos.as_u64()), facts, resume)?;
+    if config.temporary_slot {
+        let slot = super::quote_identifier(&config.slot);
+        let create =
+            format!("CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT");
+        client.simple_query(&create).await.map_err(failed)?;
+    }
+    client.start().await.map_err(failed)?;
+    client.wait_started().await.map_err(failed)?;
+    Ok(identity)
+}
+
+/// Refuses another server at the same address.
+fn check_identity(
+    found: &ServerIdentity,
+    flushed: Lsn,
+    facts: &Facts,
+    resume: &Resume,
+) -> Result<(), SourceError> {
+    let Resume::At { identity, confirmed, start } = resume else {
+        return Ok(());
+    };
+    if identity != found {
+        return Err(SourceError::Slot(format!(
+            "another server answers at this address: system identifier {}, timeline {}, where walpost \
+             has worked with {}, timeline {}; nothing was published from it. If a failover was meant, \
+             see that its slot is not behind {confirmed}, then start walpost again",
+            found.system_identifier, found.timeline, identity.system_identifier, identity.timeline,
+        )));
+    }
+    if *start > flushed {
+        return Err(SourceError::Slot(format!(
+            "this server's WAL ends at {flushed} (database \"{}\"), walpost has already published up \
+             to {start}: the server lost WAL or was restored; nothing was published from it",
+            facts.database,
+        )));
+    }
+    Ok(())
+}
+
+/// Twice the server's own limit, so that a server that is merely busy is left
+/// alone, and never less than half a minute.
+fn silence_limit(wal_sender_timeout_ms: i64) -> Duration {
+    let millis = u64::try_from(wal_sender_timeout_ms).unwrap_or(0);
+    let millis = if millis == 0 { 60_000 } else { millis };
+    Duration::from_millis(millis.saturating_mul(2).clamp(2_000, 600_000))
+}
+
+fn received(event: ReplicationEvent) -> Result<Received, SourceError> {
+    let lsn = |lsn: pgwire_replication::Lsn| Lsn::new(lsn.as_u64());
+    let message = match event {
+        ReplicationEvent::XLogData { data, .. } => pgoutput::decode(&data).map_err(|error| {
+            SourceError::Undecodable(format!("PostgreSQL sent a message that walpost cannot read: {error}"))
+        })?,
+        ReplicationEvent::Begin { final_lsn, xid, commit_time_micros } => Message::Begin(Begin {
+            commit_lsn: lsn(final_lsn),
+            commit_time: PgTimestamp::from_micros(commit_time_micros),
+            xid,
+        }),
+        ReplicationEvent::Commit { lsn: commit_lsn, end_lsn, commit_time_micros } => {
+            Message::Commit(Commit {
+                commit_lsn: lsn(commit_lsn),
+                end_lsn: lsn(end_lsn),
+                commit_time: PgTimestamp::from_micros(commit_time_micros),
+            })
+        }
+        ReplicationEvent::Message { transactional, lsn: at, prefix, content } => {
+            Message::Logical(LogicalMessage { transactional, lsn: lsn(at), prefix, content })
+        }
+        ReplicationEvent::KeepAlive { wal_end, .. } => return Ok(Received::Keepalive(lsn(wal_end))),
+        ReplicationEvent::StoppedAt { .. } => {
+            return Err(SourceError::Lost("the replication stream was stopped".into()));
+        }
+    };
+    Ok(Received::Message(message))
+}
