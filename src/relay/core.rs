@@ -16,7 +16,7 @@
 use crate::ledger::{Ledger, Place, Seq, StreamError};
 use crate::lsn::Lsn;
 use crate::outbox::{Event, EventError, Outbox, PlanError, Position};
-use crate::pgoutput::{Begin, Message, PgTimestamp};
+use crate::pgoutput::{Begin, Message, PgTimestamp, Relation};
 use crate::record::{Poison, Record, Router};
 
 /// What a record in flight costs beside its own bytes: librdkafka's message,
@@ -151,13 +151,12 @@ struct Alone {
 }
 
 impl Core {
-    /// A core that has confirmed everything up to `start` and may hold
-    /// `budget_bytes` of records in flight, and one row more.
-    pub fn new(outbox: Outbox, router: Router, start: Lsn, budget_bytes: u64) -> Self {
+    /// A core that may hold `budget_bytes` of records in flight, and one row more.
+    pub fn new(outbox: Outbox, router: Router, budget_bytes: u64) -> Self {
         Self {
             outbox,
             router,
-            ledger: Ledger::new(start),
+            ledger: Ledger::new(Lsn::ZERO),
             budget_bytes,
             transaction: None,
             phase: Phase::Running,
@@ -308,6 +307,19 @@ impl Core {
             self.suspect = Some(Suspect { place, alone: None });
         }
         self.ask_for_replay(reason);
+    }
+
+    /// A session stands, on a slot that is confirmed up to `start`, over these
+    /// tables: their columns are checked before the first row comes.
+    pub fn connected(&mut self, start: Lsn, relations: &[Relation]) {
+        if self.ledger.confirmable().is_zero() {
+            self.ledger = Ledger::new(start);
+        }
+        for relation in relations {
+            if let Err(error) = self.outbox.relation(relation) {
+                self.halt(error.into());
+            }
+        }
     }
 
     /// The session ended: what it had open will be sent again, and nothing it

@@ -1,3 +1,8 @@
 //! The relay: the pure state machine, and the loop that performs what it decides.
 
 pub mod core;
+mod driver;
+mod stop;
+
+pub use driver::{Relay, RelayError, RelaySettings, Summary, Until};
+pub use stop::{StopHandle, stop_channel};

@@ -38,9 +38,6 @@ const SESSION_OPTIONS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c tim
      -c bytea_output=hex -c extra_float_digits=1 -c statement_timeout=0 -c lock_timeout=0 \
      -c idle_session_timeout=0 -c logical_decoding_work_mem=256MB";
 
-/// How long the last confirmation may take to show in the catalog.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// What a session is opened on.
 #[derive(Debug, Clone)]
 pub struct SourceConfig {
@@ -98,6 +95,7 @@ pub struct Session {
     temporary_slot: bool,
     identity: ServerIdentity,
     start: Lsn,
+    flushed: Lsn,
     relations: Vec<Relation>,
     silence_limit: Duration,
     last_received: Instant,
@@ -138,8 +136,9 @@ impl Session {
             temporary_slot: config.temporary_slot,
             identity,
             start: ack,
+            flushed: facts.flushed,
             relations,
-            silence_limit: silence_limit(facts.wal_sender_timeout_ms),
+            silence_limit: silence_limit(&facts),
             last_received: Instant::now(),
         };
         session.check_started(confirmed).await?;
@@ -166,9 +165,31 @@ impl Session {
         &self.control.client
     }
 
-    /// What comes next. Cancel-safe.
-    pub async fn next(&mut self) -> Result<Received, SourceError> {
-        let event = self.client.recv().await;
+    /// Where the server's log ended when the session was opened.
+    pub fn flushed(&self) -> Lsn {
+        self.flushed
+    }
+
+    /// What comes next; with `reading` false nothing is taken, and only the
+    /// session's end is waited for. An error is that end: the stream failed,
+    /// the control connection ended, or the server fell silent. Cancel-safe.
+    pub async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
+        if !reading {
+            // Nobody listens: the silence is the relay's own.
+            self.last_received = Instant::now();
+        }
+        let silent = tokio::time::sleep_until(self.last_received + self.silence_limit);
+        let event = tokio::select! {
+            biased;
+            event = self.client.recv(), if reading => event,
+            reason = self.control.ended() => return Err(SourceError::Lost(reason)),
+            () = silent, if reading => {
+                let limit = self.silence_limit;
+                return Err(SourceError::Lost(format!(
+                    "nothing came from PostgreSQL for {limit:?}, not even a keepalive"
+                )));
+            }
+        };
         self.received(event)
     }
 
@@ -178,23 +199,6 @@ impl Session {
         Some(self.received(event))
     }
 
-    /// Completes, with the reason, when the session has to be let go: the
-    /// control connection ended, or the server fell silent. `reading` says
-    /// whether the relay takes messages; while it does not, silence is its own.
-    /// Cancel-safe.
-    pub async fn broken(&mut self, reading: bool) -> SourceError {
-        if !reading {
-            self.last_received = Instant::now();
-        }
-        let silent = tokio::time::sleep_until(self.last_received + self.silence_limit);
-        tokio::select! {
-            reason = self.control.ended() => SourceError::Lost(reason),
-            () = silent, if reading => SourceError::Lost(format!(
-                "nothing came from PostgreSQL for {:?}, not even a keepalive", self.silence_limit
-            )),
-        }
-    }
-
     /// Everything before `lsn` is durable. Sent within [`STATUS_INTERVAL`].
     pub fn confirm(&self, lsn: Lsn) {
         self.client.update_applied_lsn(pgwire_replication::Lsn::from_u64(lsn.as_u64()));
@@ -202,10 +206,11 @@ impl Session {
 
     /// Confirms `lsn`, sees that the server has taken note of it, and ends the
     /// session. Messages that still come are thrown away.
-    pub async fn finish(mut self, lsn: Lsn) -> Result<(), SourceError> {
+    pub async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
         self.confirm(lsn);
-        let noted = timeout(FINISH_TIMEOUT, self.await_confirmed(lsn)).await;
-        self.client.stop();
+        let noted = timeout(within, self.await_confirmed(lsn)).await;
+        // Says goodbye in order; a server that does not answer is not waited for.
+        let _ = timeout(Duration::from_millis(500), self.client.shutdown()).await;
         let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
         match noted {
             Ok(result) => result,
@@ -307,7 +312,7 @@ async fn connect_gated(
     settings.start_lsn = lsn(start);
     settings.ack_lsn = Some(lsn(ack));
     settings.status_interval = STATUS_INTERVAL;
-    settings.idle_wakeup_interval = silence_limit(facts.wal_sender_timeout_ms) / 8;
+    settings.idle_wakeup_interval = wal_sender_timeout(facts) / 4;
     settings.buffer_events = BUFFER_EVENTS;
     ReplicationClient::connect_gated(settings)
         .await
@@ -365,12 +370,19 @@ fn check_identity(
     Ok(())
 }
 
-/// Twice the server's own limit, so that a server that is merely busy is left
-/// alone, and never less than half a minute.
-fn silence_limit(wal_sender_timeout_ms: i64) -> Duration {
-    let millis = u64::try_from(wal_sender_timeout_ms).unwrap_or(0);
-    let millis = if millis == 0 { 60_000 } else { millis };
-    Duration::from_millis(millis.saturating_mul(2).clamp(2_000, 600_000))
+/// `wal_sender_timeout` as it holds for the session.
+fn wal_sender_timeout(facts: &Facts) -> Duration {
+    match u64::try_from(facts.wal_sender_timeout_ms) {
+        Ok(0) | Err(_) => Duration::from_secs(60),
+        Ok(millis) => Duration::from_millis(millis),
+    }
+}
+
+/// How long nothing may come. The server asks for a sign of life after half of
+/// `wal_sender_timeout`; four times that leaves a merely busy server alone.
+fn silence_limit(facts: &Facts) -> Duration {
+    let limit = wal_sender_timeout(facts).saturating_mul(2);
+    limit.clamp(Duration::from_secs(10), Duration::from_secs(600))
 }
 
 fn received(event: ReplicationEvent) -> Result<Received, SourceError> {
