@@ -1,0 +1,377 @@
+//! From all that may say something about the connection to one `ConnInfo`.
+//! The order of precedence is libpq's: text, service file, environment,
+//! defaults.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+
+use super::error::{ConnInfoError, Origin};
+use super::info::{
+    ClientCertificate, ConnInfo, Host, HostAddress, Keepalive, Roots, SslMode, TargetSession,
+};
+use super::parameters::PARAMETERS;
+use super::{passfile, service, text};
+
+const DEFAULT_PORT: u16 = 5432;
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// libpq rounds a shorter one up to this.
+const LEAST_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What surrounds the process, as far as it matters to a connection.
+pub struct Surroundings<'a> {
+    /// The value of an environment variable.
+    pub environment: &'a dyn Fn(&str) -> Option<String>,
+    /// The user's home directory.
+    pub home: Option<PathBuf>,
+    /// Where the server's Unix socket is by default.
+    pub socket_directory: PathBuf,
+}
+
+impl<'a> Surroundings<'a> {
+    /// Those of a process with that environment.
+    pub fn of(environment: &'a dyn Fn(&str) -> Option<String>) -> Self {
+        Self {
+            environment,
+            home: environment("HOME").filter(|home| !home.is_empty()).map(PathBuf::from),
+            socket_directory: PathBuf::from("/var/run/postgresql"),
+        }
+    }
+
+    pub(super) fn variable(&self, name: &str) -> Option<String> {
+        (self.environment)(name)
+    }
+
+    /// A file in libpq's directory in the user's home, where it exists.
+    fn users_file(&self, name: &str) -> Option<PathBuf> {
+        let path = self.home.as_ref()?.join(".postgresql").join(name);
+        path.exists().then_some(path)
+    }
+}
+
+impl ConnInfo {
+    /// Resolves a connection string, or none, in that environment. Reads the
+    /// service file and the password file; takes certificates by their paths.
+    pub fn resolve(
+        text: Option<&str>,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConnInfoError> {
+        Self::resolve_in(text, &Surroundings::of(env))
+    }
+
+    /// [`ConnInfo::resolve`] with everything around it given.
+    pub fn resolve_in(
+        text: Option<&str>,
+        surroundings: &Surroundings<'_>,
+    ) -> Result<Self, ConnInfoError> {
+        let settings = Settings::gather(text.unwrap_or_default(), surroundings)?;
+        let hosts = hosts(&settings, surroundings)?;
+        let user = ["USER", "LOGNAME"]
+            .iter()
+            .filter_map(|name| surroundings.variable(name))
+            .find(|name| !name.is_empty());
+        let user = settings.text("user").or(user).ok_or(ConnInfoError::NoUser)?;
+        let dbname = settings.text("dbname").unwrap_or_else(|| user.clone());
+        let (sslmode, roots) = protection(&settings, surroundings)?;
+        let mut info = Self {
+            hosts,
+            user,
+            dbname,
+            password_in_text: settings.origin("password") == Origin::Text,
+            password: settings.text("password").map(SecretString::from),
+            passfile_passwords: Vec::new(),
+            connect_timeout: match settings.integer("connect_timeout")? {
+                Some(seconds @ 1..) => seconds_of(seconds).max(LEAST_CONNECT_TIMEOUT),
+                _ => DEFAULT_CONNECT_TIMEOUT,
+            },
+            options: settings.text("options"),
+            application_name: settings
+                .text("application_name")
+                .or_else(|| settings.text("fallback_application_name")),
+            sslmode,
+            roots,
+            client_certificate: client_certificate(&settings, surroundings)?,
+            target_session: settings
+                .choice(
+                    "target_session_attrs",
+                    &TargetSession::ALL,
+                    "any, read-write, read-only, primary, standby or prefer-standby",
+                )?
+                .unwrap_or(TargetSession::Any),
+            keepalive: keepalive(&settings)?,
+            warnings: Vec::new(),
+        };
+        info.ask_passfile(&settings, surroundings);
+        Ok(info)
+    }
+
+    /// Looks in the password file, where no password was given.
+    fn ask_passfile(&mut self, settings: &Settings, surroundings: &Surroundings<'_>) {
+        let in_home = || surroundings.home.as_ref().map(|home| home.join(".pgpass"));
+        let named = settings.text("passfile").map(PathBuf::from);
+        let Some(path) = named.or_else(in_home).filter(|_| self.password.is_none()) else {
+            return;
+        };
+        let file = match passfile::read(&path) {
+            Ok(Some(file)) => file,
+            Ok(None) => return,
+            Err(warning) => return self.warnings.push(warning),
+        };
+        let find = |host: &Host| {
+            let sought = match &host.address {
+                HostAddress::Tcp { name, .. } => name.clone(),
+                HostAddress::Unix(path) if *path == surroundings.socket_directory => {
+                    "localhost".to_owned()
+                }
+                HostAddress::Unix(path) => path.display().to_string(),
+            };
+            let wanted = passfile::Wanted {
+                host: &sought,
+                port: host.port,
+                dbname: &self.dbname,
+                user: &self.user,
+            };
+            passfile::find(file.expose_secret(), &wanted)
+        };
+        self.passfile_passwords = self.hosts.iter().map(find).collect();
+    }
+}
+
+/// Every parameter that something said anything about.
+struct Settings(BTreeMap<&'static str, (String, Origin)>);
+
+impl Settings {
+    fn gather(text: &str, surroundings: &Surroundings<'_>) -> Result<Self, ConnInfoError> {
+        let mut settings = Self(BTreeMap::new());
+        for (name, value) in text::parse(text)? {
+            settings.0.insert(name, (value, Origin::Text));
+        }
+        let service = match settings.0.get("service") {
+            Some((service, _)) => Some(service.clone()),
+            None => surroundings.variable("PGSERVICE"),
+        };
+        if let Some(service) = service.filter(|service| !service.is_empty()) {
+            let mut from_service = BTreeMap::new();
+            for (name, value) in service::load(&service, surroundings)? {
+                // libpq takes the first of two in a service file.
+                from_service.entry(name).or_insert((value, Origin::Service));
+            }
+            for (name, setting) in from_service {
+                settings.0.entry(name).or_insert(setting);
+            }
+        }
+        for parameter in PARAMETERS {
+            let Some(variable) = parameter.variable else { continue };
+            if let Some(value) = surroundings.variable(variable) {
+                settings
+                    .0
+                    .entry(parameter.name)
+                    .or_insert((value, Origin::Environment(variable)));
+            }
+        }
+        for parameter in PARAMETERS {
+            if let Some((value, origin)) = settings.0.get(parameter.name) {
+                parameter.check(value, *origin)?;
+            }
+        }
+        Ok(settings)
+    }
+
+    /// The value; an empty one is none.
+    fn text(&self, name: &str) -> Option<String> {
+        self.0.get(name).map(|(value, _)| value.clone()).filter(|value| !value.is_empty())
+    }
+
+    fn origin(&self, name: &str) -> Origin {
+        match self.0.get(name) {
+            Some((value, origin)) if !value.is_empty() => *origin,
+            _ => Origin::Default,
+        }
+    }
+
+    fn invalid(&self, parameter: &'static str, expected: &'static str) -> ConnInfoError {
+        ConnInfoError::InvalidValue { parameter, origin: self.origin(parameter), expected }
+    }
+
+    fn integer(&self, name: &'static str) -> Result<Option<i32>, ConnInfoError> {
+        self.text(name)
+            .map(|value| value.trim().parse())
+            .transpose()
+            .map_err(|_| self.invalid(name, "a whole number"))
+    }
+
+    fn choice<T: Copy>(
+        &self,
+        name: &'static str,
+        choices: &[(&str, T)],
+        expected: &'static str,
+    ) -> Result<Option<T>, ConnInfoError> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        choices
+            .iter()
+            .find(|(known, _)| *known == value)
+            .map(|&(_, choice)| Some(choice))
+            .ok_or_else(|| self.invalid(name, expected))
+    }
+
+    /// A file that was named, which must then exist.
+    fn file(&self, parameter: &'static str) -> Result<Option<PathBuf>, ConnInfoError> {
+        let Some(path) = self.text(parameter).map(PathBuf::from) else { return Ok(None) };
+        if path.exists() {
+            return Ok(Some(path));
+        }
+        Err(ConnInfoError::MissingFile { parameter, origin: self.origin(parameter), path })
+    }
+
+    /// A comma-separated list; empty where nothing was given.
+    fn list(&self, name: &str) -> Vec<String> {
+        self.text(name).map_or_else(Vec::new, |value| {
+            value.split(',').map(|item| item.trim().to_owned()).collect()
+        })
+    }
+}
+
+fn seconds_of(seconds: i32) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+fn hosts(
+    settings: &Settings,
+    surroundings: &Surroundings<'_>,
+) -> Result<Vec<Host>, ConnInfoError> {
+    let names = settings.list("host");
+    let addresses = settings.list("hostaddr");
+    let ports = settings.list("port");
+    let count = if names.is_empty() { addresses.len().max(1) } else { names.len() };
+    for (parameter, given, fits) in [
+        ("hostaddr", addresses.len(), [0, count]),
+        ("port", ports.len().max(1), [1, count]),
+    ] {
+        if !fits.contains(&given) {
+            return Err(ConnInfoError::ListLengths { parameter, given, hosts: count });
+        }
+    }
+    let item = |list: &[String], at: usize| -> String {
+        list.get(at).cloned().unwrap_or_default()
+    };
+    (0..count)
+        .map(|at| {
+            let port = match item(&ports, if ports.len() == 1 { 0 } else { at }).as_str() {
+                "" => DEFAULT_PORT,
+                port => port
+                    .parse()
+                    .ok()
+                    .filter(|&port| port != 0)
+                    .ok_or_else(|| settings.invalid("port", "a number from 1 to 65535"))?,
+            };
+            let hostaddr = match item(&addresses, at).as_str() {
+                "" => None,
+                address => Some(address.parse::<IpAddr>().map_err(|_| {
+                    settings.invalid("hostaddr", "an IPv4 or IPv6 address")
+                })?),
+            };
+            let address = host_address(item(&names, at), hostaddr, settings, surroundings)?;
+            Ok(Host { address, port })
+        })
+        .collect()
+}
+
+fn host_address(
+    name: String,
+    hostaddr: Option<IpAddr>,
+    settings: &Settings,
+    surroundings: &Surroundings<'_>,
+) -> Result<HostAddress, ConnInfoError> {
+    if name.contains('@') {
+        // Likelier a piece of a password than an abstract socket.
+        return Err(settings.invalid(
+            "host",
+            "a name, an address or a directory, without `@` (write %40 for one in a password)",
+        ));
+    }
+    Ok(match (name.as_str(), hostaddr) {
+        ("", Some(address)) => HostAddress::Tcp { name: address.to_string(), hostaddr },
+        ("", None) if surroundings.socket_directory.is_dir() => {
+            HostAddress::Unix(surroundings.socket_directory.clone())
+        }
+        ("", None) => HostAddress::Tcp { name: "localhost".to_owned(), hostaddr: None },
+        (directory, None) if directory.starts_with('/') => HostAddress::Unix(directory.into()),
+        _ => HostAddress::Tcp { name, hostaddr },
+    })
+}
+
+/// The effective mode and roots. `system` allows nothing less than
+/// `verify-full`, and a file of roots makes `verify-ca` of `require`, as in
+/// libpq; a file that was named but is missing is an error in every mode.
+fn protection(
+    settings: &Settings,
+    surroundings: &Surroundings<'_>,
+) -> Result<(SslMode, Roots), ConnInfoError> {
+    let expected = "disable, allow, prefer, require, verify-ca or verify-full";
+    let asked = settings.choice("sslmode", &SslMode::ALL, expected)?;
+    if settings.text("sslrootcert").as_deref() == Some("system") {
+        return match asked.unwrap_or(SslMode::VerifyFull) {
+            SslMode::VerifyFull => Ok((SslMode::VerifyFull, Roots::System)),
+            _ => Err(settings.invalid("sslmode", "verify-full where sslrootcert is system")),
+        };
+    }
+    let mode = asked.unwrap_or(SslMode::Prefer);
+    let file = settings.file("sslrootcert")?.or_else(|| surroundings.users_file("root.crt"));
+    let mode = match (mode, &file) {
+        (SslMode::Require, Some(_)) => SslMode::VerifyCa,
+        _ => mode,
+    };
+    if mode.verifies() && surroundings.users_file("root.crl").is_some() {
+        return Err(ConnInfoError::NotHonoured {
+            parameter: "sslcrl",
+            origin: Origin::Default,
+            reason: "certificate revocation lists are not checked; remove ~/.postgresql/root.crl",
+        });
+    }
+    Ok((mode, file.map_or(Roots::System, Roots::File)))
+}
+
+fn client_certificate(
+    settings: &Settings,
+    surroundings: &Surroundings<'_>,
+) -> Result<Option<ClientCertificate>, ConnInfoError> {
+    if settings.text("sslcertmode").as_deref() == Some("disable") {
+        return Ok(None);
+    }
+    let named = settings.file("sslcert")?;
+    let Some(certificate) = named.or_else(|| surroundings.users_file("postgresql.crt")) else {
+        return Ok(None);
+    };
+    let in_home = || surroundings.users_file("postgresql.key");
+    let key = settings.file("sslkey")?.or_else(in_home).ok_or_else(|| {
+        let directory = surroundings.home.clone().unwrap_or_default().join(".postgresql");
+        ConnInfoError::MissingFile {
+            parameter: "sslkey",
+            origin: Origin::Default,
+            path: directory.join("postgresql.key"),
+        }
+    })?;
+    Ok(Some(ClientCertificate { certificate, key }))
+}
+
+fn keepalive(settings: &Settings) -> Result<Keepalive, ConnInfoError> {
+    // As in libpq, 0 stands for the default, which here is walpost's own.
+    let positive = |name, default: i32| -> Result<i32, ConnInfoError> {
+        Ok(settings.integer(name)?.filter(|&value| value > 0).unwrap_or(default))
+    };
+    let milliseconds = u64::try_from(positive("tcp_user_timeout", 30_000)?).unwrap_or(0);
+    Ok(Keepalive {
+        enabled: settings.integer("keepalives")? != Some(0),
+        idle: seconds_of(positive("keepalives_idle", 30)?),
+        interval: seconds_of(positive("keepalives_interval", 10)?),
+        retries: u32::try_from(positive("keepalives_count", 3)?).unwrap_or(0),
+        user_timeout: Duration::from_millis(milliseconds),
+    })
+}
+
+#[cfg(test)]
+#[path = "resolve_tests.rs"]
+mod tests;
