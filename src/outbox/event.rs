@@ -1,10 +1,14 @@
 //! An outbox event: what a row or a logical message says, before it is routed.
+//!
+//! Only the values; which of them a record needs is decided when it is routed.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
+
+use super::columns::Role;
 
 /// The only identity of an event in the log: the LSN of its transaction's
 /// commit record and its index among the transaction's outbox events.
@@ -60,4 +64,76 @@ pub struct Event<'a> {
     pub timestamp: Field<'a>,
     /// The columns that the topic template names beyond those above, in its order.
     pub placed: Vec<Field<'a>>,
+}
+
+/// Where a column's value goes in an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Role(Role),
+    /// Index in [`Event::placed`].
+    Placed(usize),
+}
+
+impl<'a> Event<'a> {
+    /// An event without any value, with room for that many placed columns.
+    pub(super) fn empty(position: Position, commit_time: PgTimestamp, placed: usize) -> Self {
+        Self {
+            position,
+            commit_time,
+            id: None,
+            aggregate_type: None,
+            aggregate_id: None,
+            event_type: None,
+            payload: None,
+            headers: None,
+            traceparent: None,
+            tracestate: None,
+            timestamp: None,
+            placed: vec![None; placed],
+        }
+    }
+
+    /// Gives a value to one field; a place beyond [`Event::placed`] has none.
+    pub(super) fn put(&mut self, place: Place, value: Field<'a>) {
+        let field = match place {
+            Place::Role(Role::Id) => &mut self.id,
+            Place::Role(Role::AggregateType) => &mut self.aggregate_type,
+            Place::Role(Role::AggregateId) => &mut self.aggregate_id,
+            Place::Role(Role::EventType) => &mut self.event_type,
+            Place::Role(Role::Payload) => &mut self.payload,
+            Place::Role(Role::Headers) => &mut self.headers,
+            Place::Role(Role::Traceparent) => &mut self.traceparent,
+            Place::Role(Role::Tracestate) => &mut self.tracestate,
+            Place::Role(Role::Timestamp) => &mut self.timestamp,
+            Place::Placed(index) => match self.placed.get_mut(index) {
+                Some(field) => field,
+                None => return,
+            },
+        };
+        *field = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn position() -> impl Strategy<Value = Position> {
+        (any::<u64>(), any::<u32>())
+            .prop_map(|(lsn, ordinal)| Position { commit_lsn: Lsn::new(lsn), ordinal })
+    }
+
+    #[test]
+    fn a_position_is_printed_with_16_and_8_digits() {
+        let position = Position { commit_lsn: Lsn::new(0x16_00B3_74D8), ordinal: 3 };
+        assert_eq!(position.to_string(), "0000001600B374D8/00000003");
+    }
+
+    proptest! {
+        #[test]
+        fn texts_of_positions_sort_as_positions_do(one in position(), other in position()) {
+            prop_assert_eq!(one.cmp(&other), one.to_string().cmp(&other.to_string()));
+        }
+    }
 }

@@ -1,5 +1,142 @@
 //! From relation and tuple, or from a logical message, to an outbox event.
+//!
+//! It remembers a column plan for each outbox table, by the relation's id, and
+//! nothing of other relations. What becomes of an event is decided elsewhere.
 
+mod columns;
 mod event;
+pub(crate) mod json;
+mod message;
+mod plan;
+mod table;
 
+use std::collections::HashMap;
+
+use crate::pgoutput::{Insert, LogicalMessage, Oid, PgTimestamp, Relation};
+
+pub use columns::{ColumnNames, Role};
 pub use event::{Event, Field, Position};
+pub use json::JsonFault;
+pub use message::MessageFault;
+pub use plan::{Plan, PlanError, RowFault};
+pub use table::{ParseTableNameError, TableName};
+
+/// What counts as an outbox event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OutboxConfig {
+    /// The outbox tables.
+    pub tables: Vec<TableName>,
+    /// Their columns' names.
+    pub columns: ColumnNames,
+    /// Prefix of the logical messages that are events; `None`: none are.
+    pub message_prefix: Option<String>,
+    /// Columns that the topic template names beyond the roles, in its order.
+    pub placed: Vec<String>,
+}
+
+/// Something that should be an outbox event and cannot be read as one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EventError {
+    /// A row of an outbox table.
+    #[error("event {position}: the row of table {table} cannot be read: {fault}")]
+    Row {
+        /// The table.
+        table: TableName,
+        /// Where the event stands in the log.
+        position: Position,
+        /// What is the matter with the row.
+        fault: RowFault,
+    },
+    /// A logical message with the configured prefix.
+    #[error(
+        "event {position}: the logical message with prefix `{prefix}` cannot be read: {fault}; \
+         its content must be a JSON object in UTF-8 with a member for each column"
+    )]
+    Message {
+        /// The message's prefix.
+        prefix: String,
+        /// Where the event stands in the log.
+        position: Position,
+        /// What is the matter with the message.
+        fault: MessageFault,
+    },
+}
+
+/// The outbox: knows its tables by the ids that a replication session gave them.
+#[derive(Debug)]
+pub struct Outbox {
+    config: OutboxConfig,
+    /// Bounded by the number of tables of these names that one session sees:
+    /// one each, unless a table is dropped and created again.
+    plans: HashMap<Oid, Plan>,
+}
+
+impl Outbox {
+    /// An outbox that has not seen a relation yet.
+    pub fn new(config: OutboxConfig) -> Self {
+        Self { config, plans: HashMap::new() }
+    }
+
+    /// Takes note of a Relation message; one that comes again replaces the
+    /// first. After an error the relation's rows must not be read.
+    pub fn relation(&mut self, relation: &Relation) -> Result<(), PlanError> {
+        if self.config.tables.iter().any(|table| table.names(relation)) {
+            let plan = Plan::new(relation, &self.config.columns, &self.config.placed)?;
+            self.plans.insert(relation.oid, plan);
+        } else {
+            // An outbox table may have been renamed away.
+            self.plans.remove(&relation.oid);
+        }
+        Ok(())
+    }
+
+    /// Whether rows of that relation are events.
+    pub fn is_outbox(&self, relation: Oid) -> bool {
+        self.plans.contains_key(&relation)
+    }
+
+    /// The outbox table of that id.
+    pub fn table(&self, relation: Oid) -> Option<&TableName> {
+        self.plans.get(&relation).map(Plan::table)
+    }
+
+    /// The event of an inserted row; `None`: the table is no outbox.
+    pub fn event<'a>(
+        &self,
+        insert: &'a Insert,
+        position: Position,
+        commit_time: PgTimestamp,
+    ) -> Option<Result<Event<'a>, EventError>> {
+        let plan = self.plans.get(&insert.relation)?;
+        Some(plan.event(&insert.tuple, position, commit_time).map_err(|fault| EventError::Row {
+            table: plan.table().clone(),
+            position,
+            fault,
+        }))
+    }
+
+    /// The event of a logical message; `None`: its prefix is not the
+    /// configured one, or it belongs to no transaction and so has no position.
+    pub fn message_event<'a>(
+        &self,
+        message: &'a LogicalMessage,
+        position: Position,
+        commit_time: PgTimestamp,
+    ) -> Option<Result<Event<'a>, EventError>> {
+        let prefix = self.config.message_prefix.as_ref()?;
+        if !message.transactional || message.prefix != *prefix {
+            return None;
+        }
+        let OutboxConfig { columns, placed, .. } = &self.config;
+        let event = message::event(&message.content, columns, placed, position, commit_time);
+        Some(event.map_err(|fault| EventError::Message { prefix: prefix.clone(), position, fault }))
+    }
+
+    /// Forgets every relation: a new session sends them again, perhaps changed.
+    pub fn forget(&mut self) {
+        self.plans.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

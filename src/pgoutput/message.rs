@@ -23,6 +23,11 @@ impl PgTimestamp {
         Self(micros)
     }
 
+    /// Microseconds since PostgreSQL's epoch.
+    pub const fn micros(self) -> i64 {
+        self.0
+    }
+
     /// Milliseconds since the Unix epoch, rounded down: Kafka's unit.
     pub const fn unix_millis(self) -> i64 {
         self.0.div_euclid(1000) + Self::EPOCH_UNIX_MS

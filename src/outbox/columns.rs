@@ -1,0 +1,139 @@
+//! Which columns of a table play which part of an event.
+//!
+//! Names only: what a relation really has is looked up by its plan.
+
+/// A part of an event that a column can play.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The event's id.
+    Id,
+    /// What kind of thing the event is about.
+    AggregateType,
+    /// Which one of them.
+    AggregateId,
+    /// What happened.
+    EventType,
+    /// The content.
+    Payload,
+    /// Further headers, a JSON object.
+    Headers,
+    /// W3C trace context.
+    Traceparent,
+    /// W3C trace state.
+    Tracestate,
+    /// A timestamp for the record.
+    Timestamp,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Id,
+        Self::AggregateType,
+        Self::AggregateId,
+        Self::EventType,
+        Self::Payload,
+        Self::Headers,
+        Self::Traceparent,
+        Self::Tracestate,
+        Self::Timestamp,
+    ];
+
+    /// The role's name in the configuration, in templates and in errors.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::AggregateType => "aggregate_type",
+            Self::AggregateId => "aggregate_id",
+            Self::EventType => "event_type",
+            Self::Payload => "payload",
+            Self::Headers => "headers",
+            Self::Traceparent => "traceparent",
+            Self::Tracestate => "tracestate",
+            Self::Timestamp => "timestamp",
+        }
+    }
+
+    /// The names that are looked for where none is configured: our own first,
+    /// then that of Debezium's event router.
+    pub const fn default_columns(self) -> &'static [&'static str] {
+        match self {
+            Self::Id => &["id"],
+            Self::AggregateType => &["aggregate_type", "aggregatetype"],
+            Self::AggregateId => &["aggregate_id", "aggregateid"],
+            Self::EventType => &["event_type", "type"],
+            Self::Payload => &["payload"],
+            Self::Headers => &["headers"],
+            Self::Traceparent => &["traceparent"],
+            Self::Tracestate => &["tracestate"],
+            Self::Timestamp => &[],
+        }
+    }
+
+    const fn is_always_required(self) -> bool {
+        matches!(self, Self::Id | Self::AggregateType | Self::AggregateId | Self::Payload)
+    }
+}
+
+/// The configured column names, as the catalog stores them (unquoted);
+/// `None`: found by its default names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ColumnNames {
+    /// Column of the event's id.
+    pub id: Option<String>,
+    /// Column of the aggregate's type.
+    pub aggregate_type: Option<String>,
+    /// Column of the aggregate's id.
+    pub aggregate_id: Option<String>,
+    /// Column of the event's type.
+    pub event_type: Option<String>,
+    /// Column of the payload.
+    pub payload: Option<String>,
+    /// Column of further headers.
+    pub headers: Option<String>,
+    /// Column of the record's timestamp; without it there is none.
+    pub timestamp: Option<String>,
+}
+
+impl ColumnNames {
+    /// The names to look for, the best first; none where the role has no column.
+    pub fn looked_for(&self, role: Role) -> impl Iterator<Item = &str> {
+        let configured = self.configured(role);
+        let defaults = if configured.is_some() { &[] } else { role.default_columns() };
+        configured.into_iter().chain(defaults.iter().copied())
+    }
+
+    /// Whether a table without such a column is refused.
+    pub fn is_required(&self, role: Role) -> bool {
+        role.is_always_required() || self.configured(role).is_some()
+    }
+
+    fn configured(&self, role: Role) -> Option<&str> {
+        match role {
+            Role::Id => self.id.as_deref(),
+            Role::AggregateType => self.aggregate_type.as_deref(),
+            Role::AggregateId => self.aggregate_id.as_deref(),
+            Role::EventType => self.event_type.as_deref(),
+            Role::Payload => self.payload.as_deref(),
+            Role::Headers => self.headers.as_deref(),
+            Role::Timestamp => self.timestamp.as_deref(),
+            Role::Traceparent | Role::Tracestate => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configured_name_replaces_the_defaults_and_is_required() {
+        let names = ColumnNames { event_type: Some("kind".to_owned()), ..ColumnNames::default() };
+        assert_eq!(names.looked_for(Role::EventType).collect::<Vec<_>>(), ["kind"]);
+        assert!(names.is_required(Role::EventType));
+        let names = ColumnNames::default();
+        assert_eq!(names.looked_for(Role::EventType).collect::<Vec<_>>(), ["event_type", "type"]);
+        assert!(!names.is_required(Role::EventType));
+        assert_eq!(names.looked_for(Role::Timestamp).count(), 0);
+    }
+}

@@ -1,0 +1,207 @@
+//! A relation's column plan: which column of a row goes where in the event.
+//!
+//! It is made once for each Relation message and then used for every row. A
+//! value is passed on as it came; only `bytea` is decoded, from its text form.
+
+use std::borrow::Cow;
+
+use crate::pgoutput::{Oid, PgTimestamp, Relation, Tuple, Value};
+
+use super::columns::{ColumnNames, Role};
+use super::event::{Event, Field, Place, Position};
+use super::table::TableName;
+
+/// `pg_type.oid` of `bytea`.
+const BYTEA: Oid = 17;
+
+/// A table that cannot serve as an outbox as it is configured.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// No column for a part that an event needs.
+    #[error(
+        "table {table} has no column for `{}`: looked for {}, it has {}; name the column in \
+         outbox.columns.{}, or let the publication's column list include it",
+        role.name(), looked_for.join(" and "), has.join(", "), role.name()
+    )]
+    MissingColumn {
+        /// The table.
+        table: TableName,
+        /// What the column is for.
+        role: Role,
+        /// The names that would have done.
+        looked_for: Vec<String>,
+        /// The columns that the table, or its publication, has.
+        has: Vec<String>,
+    },
+    /// The topic template names a column that is not there.
+    #[error(
+        "table {table} has no column `{column}`, which the topic template names; it has {}; \
+         change record.topic, or let the publication's column list include it",
+        has.join(", ")
+    )]
+    MissingPlaced {
+        /// The table.
+        table: TableName,
+        /// The column's name.
+        column: String,
+        /// The columns that the table, or its publication, has.
+        has: Vec<String>,
+    },
+}
+
+/// A row that cannot be read as an event.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RowFault {
+    /// The row does not fit to the last Relation message.
+    #[error("it has {found} columns where its Relation message announced {expected}")]
+    ColumnCount {
+        /// Columns of the relation.
+        expected: usize,
+        /// Columns of the row.
+        found: usize,
+    },
+    /// A column's value has a form that cannot be read.
+    #[error("column `{column}` {why}")]
+    Undecodable {
+        /// The column.
+        column: String,
+        /// What is the matter with it.
+        why: &'static str,
+    },
+}
+
+/// Which column of a relation goes where.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    table: TableName,
+    columns: usize,
+    placed: usize,
+    /// Sorted by column, so that one pass over the row serves.
+    steps: Vec<Step>,
+}
+
+/// One column's way into the event; a column may have several.
+#[derive(Debug, Clone)]
+struct Step {
+    column: usize,
+    name: String,
+    place: Place,
+    is_bytea: bool,
+}
+
+impl Plan {
+    /// Finds the columns of `relation`; `placed` are those that the topic
+    /// template names beyond the roles.
+    pub fn new(
+        relation: &Relation,
+        names: &ColumnNames,
+        placed: &[String],
+    ) -> Result<Self, PlanError> {
+        let table = TableName::from(relation);
+        let has = || relation.columns.iter().map(|column| column.name.clone()).collect();
+        let step = |name: &str, place| {
+            let column = relation.columns.iter().position(|column| column.name == name)?;
+            let is_bytea =
+                place == Place::Role(Role::Payload) && relation.columns[column].type_oid == BYTEA;
+            Some(Step { column, name: name.to_owned(), place, is_bytea })
+        };
+        let mut steps = Vec::new();
+        for role in Role::ALL {
+            let found = names.looked_for(role).find_map(|name| step(name, Place::Role(role)));
+            if found.is_none() && names.is_required(role) {
+                let looked_for = names.looked_for(role).map(str::to_owned).collect();
+                return Err(PlanError::MissingColumn { table, role, looked_for, has: has() });
+            }
+            steps.extend(found);
+        }
+        for (index, column) in placed.iter().enumerate() {
+            let Some(found) = step(column, Place::Placed(index)) else {
+                let column = column.clone();
+                return Err(PlanError::MissingPlaced { table, column, has: has() });
+            };
+            steps.push(found);
+        }
+        steps.sort_by_key(|step| step.column);
+        Ok(Self { table, columns: relation.columns.len(), placed: placed.len(), steps })
+    }
+
+    /// The table that it is for.
+    pub fn table(&self) -> &TableName {
+        &self.table
+    }
+
+    /// The event that a row tells of. Its fields borrow from the row, but for
+    /// a `bytea` payload.
+    pub fn event<'a>(
+        &self,
+        tuple: &'a Tuple,
+        position: Position,
+        commit_time: PgTimestamp,
+    ) -> Result<Event<'a>, RowFault> {
+        if tuple.len() != self.columns {
+            return Err(RowFault::ColumnCount { expected: self.columns, found: tuple.len() });
+        }
+        let mut event = Event::empty(position, commit_time, self.placed);
+        let mut steps = self.steps.iter().peekable();
+        for (column, value) in tuple.iter().enumerate() {
+            while let Some(step) = steps.next_if(|step| step.column == column) {
+                let field = step
+                    .field(value)
+                    .map_err(|why| RowFault::Undecodable { column: step.name.clone(), why })?;
+                event.put(step.place, field);
+            }
+            if steps.peek().is_none() {
+                break;
+            }
+        }
+        Ok(event)
+    }
+}
+
+impl Step {
+    fn field<'a>(&self, value: Value<'a>) -> Result<Field<'a>, &'static str> {
+        match value {
+            Value::Text(text) if self.is_bytea => from_hex(text).map(|bytes| Some(bytes.into())),
+            Value::Text(text) => Ok(Some(Cow::Borrowed(text))),
+            Value::Null => Ok(None),
+            Value::Unchanged => Err("was not sent, which an inserted row does not allow"),
+            Value::Binary(_) => Err("was sent in binary form, which was not asked for"),
+        }
+    }
+}
+
+/// The bytes of a `bytea` from its hex text form
+/// (<https://www.postgresql.org/docs/current/datatype-binary.html>).
+fn from_hex(text: &[u8]) -> Result<Vec<u8>, &'static str> {
+    let digits = text.strip_prefix(b"\\x").ok_or(
+        "is a bytea in the old escape format: set bytea_output = 'hex' for walpost's role",
+    )?;
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err("is a bytea with half a byte at its end");
+    }
+    let mut bytes = Vec::with_capacity(pairs.len());
+    for &[high, low] in pairs {
+        let (high, low) = (HEX[usize::from(high)], HEX[usize::from(low)]);
+        if high > 0xF || low > 0xF {
+            return Err("is a bytea with a sign that is no hexadecimal digit");
+        }
+        bytes.push(high << 4 | low);
+    }
+    Ok(bytes)
+}
+
+/// The value of each hexadecimal digit; `0xFF` for what is none.
+const HEX: [u8; 256] = {
+    let mut values = [0xFF; 256];
+    let mut value = 0;
+    while value < 16 {
+        values[b"0123456789abcdef"[value as usize] as usize] = value;
+        values[b"0123456789ABCDEF"[value as usize] as usize] = value;
+        value += 1;
+    }
+    values
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! A table's name, read and written as SQL does.
+//!
+//! Only the name: whether the table exists is for the server to say.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::pgoutput::Relation;
+
+/// Bytes of an identifier at most (`NAMEDATALEN` - 1); PostgreSQL cuts off the rest.
+const IDENTIFIER_BYTES_MAX: usize = 63;
+
+/// The keywords that a schema or a table can only have in quotes
+/// (<https://www.postgresql.org/docs/current/sql-keywords-appendix.html>, "reserved").
+const RESERVED: &str = " all analyse analyze and any array as asc asymmetric authorization binary both \
+    case cast check collate collation column concurrently constraint create cross current_catalog \
+    current_date current_role current_schema current_time current_timestamp current_user default \
+    deferrable desc distinct do else end except false fetch for foreign freeze from full grant group \
+    having ilike in initially inner intersect into is isnull join lateral leading left like limit \
+    localtime localtimestamp natural not notnull null offset on only or order outer overlaps placing \
+    primary references returning right select session_user similar some symmetric system_user table \
+    tablesample then to trailing true union unique user using variadic verbose when where window with ";
+
+/// A table by schema and name, both as the catalog stores them.
+///
+/// As text it is what SQL takes: `outbox` is `public.outbox`, letters outside
+/// of quotes fold to lower case, and `"Sales"."OutBox"` keeps its capitals.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TableName {
+    /// Schema, without quotes.
+    pub schema: String,
+    /// Name, without quotes.
+    pub name: String,
+}
+
+impl TableName {
+    /// Whether this is the name of `relation`.
+    pub fn names(&self, relation: &Relation) -> bool {
+        self.name == relation.name && self.schema == relation.schema
+    }
+}
+
+impl From<&Relation> for TableName {
+    fn from(relation: &Relation) -> Self {
+        Self { schema: relation.schema.clone(), name: relation.name.clone() }
+    }
+}
+
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", Quoted(&self.schema), Quoted(&self.name))
+    }
+}
+
+/// A text that is not a table's name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is not a table's name: {why}; write it as in SQL, for instance public.outbox, \
+     or \"Sales\".\"OutBox\" where capitals or other signs are part of it"
+)]
+pub struct ParseTableNameError {
+    text: String,
+    why: &'static str,
+}
+
+impl FromStr for TableName {
+    type Err = ParseTableNameError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        split(text).map_err(|why| ParseTableNameError { text: text.to_owned(), why })
+    }
+}
+
+fn split(text: &str) -> Result<TableName, &'static str> {
+    let (first, rest) = identifier(text)?;
+    let Some(rest) = rest.strip_prefix('.') else {
+        return match rest {
+            "" => Ok(TableName { schema: "public".to_owned(), name: first }),
+            _ => Err("something stands behind the name"),
+        };
+    };
+    match identifier(rest)? {
+        (name, "") => Ok(TableName { schema: first, name }),
+        (_, rest) if rest.starts_with('.') => Err("it has more than a schema and a name"),
+        _ => Err("something stands behind the name"),
+    }
+}
+
+/// The identifier that `text` begins with, and what follows it.
+fn identifier(text: &str) -> Result<(String, &str), &'static str> {
+    let (name, rest) = match text.strip_prefix('"') {
+        Some(quoted) => quoted_identifier(quoted)?,
+        None => plain_identifier(text)?,
+    };
+    if name.len() > IDENTIFIER_BYTES_MAX {
+        return Err("an identifier has 63 bytes at most");
+    }
+    Ok((name, rest))
+}
+
+/// What stands before the closing quote, and what follows it.
+fn quoted_identifier(text: &str) -> Result<(String, &str), &'static str> {
+    let mut name = String::new();
+    let mut rest = text;
+    loop {
+        let (part, after) = rest.split_once('"').ok_or("a quote is not closed")?;
+        name.push_str(part);
+        let Some(more) = after.strip_prefix('"') else {
+            return match name.as_str() {
+                "" => Err("nothing stands between the quotes"),
+                name if name.contains('\0') => Err("it has a zero byte"),
+                _ => Ok((name, after)),
+            };
+        };
+        name.push('"');
+        rest = more;
+    }
+}
+
+fn plain_identifier(text: &str) -> Result<(String, &str), &'static str> {
+    let letter = |sign: char| sign.is_ascii_alphabetic() || sign == '_' || !sign.is_ascii();
+    let inner = |sign: char| letter(sign) || sign.is_ascii_digit() || sign == '$';
+    match text.chars().next() {
+        Some(first) if letter(first) => {
+            let end = text.find(|sign| !inner(sign)).unwrap_or(text.len());
+            Ok((text[..end].to_ascii_lowercase(), &text[end..]))
+        }
+        Some('.') | None => Err("a part of it is empty"),
+        Some(_) => Err("outside of quotes an identifier begins with a letter or an underscore"),
+    }
+}
+
+/// An identifier that is printed with quotes where SQL needs them.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = self.0.starts_with(|sign: char| sign.is_ascii_lowercase() || sign == '_')
+            && self.0.bytes().all(|sign| matches!(sign, b'a'..=b'z' | b'0'..=b'9' | b'_'));
+        if plain && !RESERVED.contains(&format!(" {} ", self.0)) {
+            f.write_str(self.0)
+        } else {
+            write!(f, "\"{}\"", self.0.replace('"', "\"\""))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn table(schema: &str, name: &str) -> TableName {
+        TableName { schema: schema.to_owned(), name: name.to_owned() }
+    }
+
+    #[test]
+    fn a_name_is_read_as_sql_reads_it() {
+        for (text, expected) in [
+            ("outbox", table("public", "outbox")),
+            ("public.outbox", table("public", "outbox")),
+            ("Public.OutBox", table("public", "outbox")),
+            ("\"Sales\".\"OutBox\"", table("Sales", "OutBox")),
+            ("sales.\"a.b\"", table("sales", "a.b")),
+            ("\"say \"\"hi\"\"\"", table("public", "say \"hi\"")),
+            ("_a1$.größe", table("_a1$", "größe")),
+        ] {
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused_with_the_way_to_write_it() {
+        for wrong in [
+            "", ".", "a.", ".a", "a.b.c", "a b", " a", "a-b", "1a", "\"a", "\"\"", "\"a\"b",
+            "a.\"\"", "a..b", "\"a\0\"",
+        ] {
+            let error = wrong.parse::<TableName>().expect_err(wrong).to_string();
+            assert!(error.contains("public.outbox"), "{error}");
+        }
+        assert!("a".repeat(64).parse::<TableName>().is_err());
+        assert!("a".repeat(63).parse::<TableName>().is_ok());
+    }
+
+    #[test]
+    fn quotes_are_printed_only_where_sql_needs_them() {
+        assert_eq!(table("public", "outbox_2").to_string(), "public.outbox_2");
+        assert_eq!(table("Sales", "a\"b").to_string(), "\"Sales\".\"a\"\"b\"");
+        assert_eq!(table("order", "user").to_string(), "\"order\".\"user\"");
+        assert_eq!(table("1st", "a b").to_string(), "\"1st\".\"a b\"");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_back(schema in "[^\0]{1,15}", name in "[a-zA-Z\"._ 0-9]{1,63}") {
+            let table = table(&schema, &name);
+            prop_assert_eq!(table.to_string().parse(), Ok(table));
+        }
+
+        #[test]
+        fn any_text_gives_a_name_or_an_error(text: String) {
+            let _ = text.parse::<TableName>();
+        }
+    }
+}

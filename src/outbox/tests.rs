@@ -1,0 +1,108 @@
+//! The outbox as the relay uses it: relations, rows and messages in turn.
+
+use bytes::Bytes;
+
+use super::*;
+use crate::lsn::Lsn;
+use crate::pgoutput::{Column, encode};
+
+const POSITION: Position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+const NOW: PgTimestamp = PgTimestamp::from_micros(0);
+
+fn outbox(tables: &[&str]) -> Outbox {
+    Outbox::new(OutboxConfig {
+        tables: tables.iter().map(|table| table.parse().expect("a table's name")).collect(),
+        message_prefix: Some("outbox".to_owned()),
+        ..OutboxConfig::default()
+    })
+}
+
+fn relation(oid: Oid, name: &str, columns: &[&str]) -> Relation {
+    let column = |name: &&str| Column { name: (*name).to_owned(), type_oid: 25 };
+    let columns = columns.iter().map(column).collect();
+    Relation { oid, schema: "public".to_owned(), name: name.to_owned(), columns }
+}
+
+const COLUMNS: [&str; 4] = ["id", "aggregate_type", "aggregate_id", "payload"];
+
+fn row(relation: Oid) -> Insert {
+    let tuple = encode::texts(&[Some("1"), Some("Order"), Some("7"), Some("{}")]);
+    Insert { relation, tuple }
+}
+
+#[test]
+fn only_rows_of_the_outbox_tables_are_events() {
+    let mut outbox = outbox(&["outbox", "public.outbox2"]);
+    outbox.relation(&relation(1, "outbox", &COLUMNS)).expect("a plan");
+    outbox.relation(&relation(2, "orders", &["id"])).expect("not ours");
+    assert!(outbox.is_outbox(1) && !outbox.is_outbox(2) && !outbox.is_outbox(3));
+    assert!(matches!(outbox.event(&row(1), POSITION, NOW), Some(Ok(_))));
+    assert!(outbox.event(&row(2), POSITION, NOW).is_none());
+    outbox.relation(&relation(3, "outbox2", &COLUMNS)).expect("a plan");
+    assert_eq!(outbox.table(3).map(ToString::to_string).as_deref(), Some("public.outbox2"));
+    let mut elsewhere = relation(4, "outbox", &COLUMNS);
+    elsewhere.schema = "sales".to_owned();
+    outbox.relation(&elsewhere).expect("not ours");
+    assert!(!outbox.is_outbox(4));
+}
+
+#[test]
+fn a_relation_that_comes_again_replaces_its_plan() {
+    let mut outbox = outbox(&["outbox"]);
+    outbox.relation(&relation(1, "outbox", &COLUMNS)).expect("a plan");
+    let turned = ["payload", "aggregate_id", "aggregate_type", "id"];
+    outbox.relation(&relation(1, "outbox", &turned)).expect("a plan");
+    let insert = row(1);
+    let event = outbox.event(&insert, POSITION, NOW).expect("ours").expect("an event");
+    assert_eq!(event.id.as_deref(), Some(b"{}".as_slice()));
+}
+
+#[test]
+fn a_table_that_was_renamed_away_is_no_outbox_any_more() {
+    let mut outbox = outbox(&["outbox"]);
+    outbox.relation(&relation(1, "outbox", &COLUMNS)).expect("a plan");
+    outbox.relation(&relation(1, "outbox_old", &COLUMNS)).expect("not ours");
+    assert!(outbox.event(&row(1), POSITION, NOW).is_none());
+}
+
+#[test]
+fn a_new_session_starts_without_relations() {
+    let mut outbox = outbox(&["outbox"]);
+    outbox.relation(&relation(1, "outbox", &COLUMNS)).expect("a plan");
+    outbox.forget();
+    assert!(!outbox.is_outbox(1));
+}
+
+#[test]
+fn a_row_that_cannot_be_read_names_its_table_and_position() {
+    let mut outbox = outbox(&["outbox"]);
+    outbox
+        .relation(&relation(1, "outbox", &["id", "aggregatetype", "aggregateid", "payload", "x"]))
+        .expect("a plan");
+    let insert = row(1);
+    let error = outbox.event(&insert, POSITION, NOW).expect("ours").expect_err("one column short");
+    let text = error.to_string();
+    assert!(text.contains("public.outbox") && text.contains("0000000000000007/00000001"), "{text}");
+}
+
+#[test]
+fn only_transactional_messages_with_the_prefix_are_events() {
+    let outbox = outbox(&[]);
+    let message = |transactional, prefix: &str, content: &'static str| LogicalMessage {
+        transactional,
+        lsn: Lsn::new(6),
+        prefix: prefix.to_owned(),
+        content: Bytes::from_static(content.as_bytes()),
+    };
+    assert!(matches!(
+        outbox.message_event(&message(true, "outbox", "{\"id\":1}"), POSITION, NOW),
+        Some(Ok(Event { id: Some(_), .. }))
+    ));
+    assert!(outbox.message_event(&message(false, "outbox", "{}"), POSITION, NOW).is_none());
+    assert!(outbox.message_event(&message(true, "outbox2", "{}"), POSITION, NOW).is_none());
+    let without = Outbox::new(OutboxConfig::default());
+    assert!(without.message_event(&message(true, "outbox", "{}"), POSITION, NOW).is_none());
+    let message = message(true, "outbox", "[]");
+    let error = outbox.message_event(&message, POSITION, NOW).expect("ours").expect_err("an array");
+    assert!(error.to_string().contains("is not a JSON object"), "{error}");
+}

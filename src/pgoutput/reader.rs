@@ -1,0 +1,200 @@
+//! The one reader through which all bytes from PostgreSQL pass.
+//!
+//! Each step is checked against what is left, and what is left over at the end
+//! is refused. It knows numbers and strings as PostgreSQL sends them, and
+//! nothing of messages.
+
+use crate::lsn::Lsn;
+
+use super::message::PgTimestamp;
+
+/// Bytes that are not a message of pgoutput's protocol version 1.
+///
+/// None of these is to be retried or skipped: either the server speaks another
+/// protocol, or the connection did not deliver what it was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The first byte names no message of protocol version 1.
+    #[error(
+        "a pgoutput message begins with byte 0x{0:02x}, which protocol version 1 does not know: \
+         is the plugin of the slot pgoutput?"
+    )]
+    UnknownTag(u8),
+    /// The message ends too early.
+    #[error("a pgoutput message is cut short at byte {offset}: wanted {wanted} more, {left} left")]
+    Short {
+        /// Bytes read before.
+        offset: usize,
+        /// Bytes that the next part needs.
+        wanted: usize,
+        /// Bytes that are left.
+        left: usize,
+    },
+    /// A string without its closing zero byte.
+    #[error("a pgoutput message has a string at byte {offset} that does not end")]
+    Unterminated {
+        /// Where the string begins.
+        offset: usize,
+    },
+    /// Bytes stand after the end of the message.
+    #[error("a pgoutput message goes on for {left} bytes after its end at byte {offset}")]
+    Trailing {
+        /// Where the message ends.
+        offset: usize,
+        /// Bytes after it.
+        left: usize,
+    },
+    /// A name that is not UTF-8, though the session's `client_encoding` is.
+    #[error("a pgoutput message has a string at byte {offset} that is not UTF-8")]
+    NotUtf8 {
+        /// Where the string begins.
+        offset: usize,
+    },
+    /// A byte that the protocol does not allow at its place.
+    #[error("a pgoutput message has byte 0x{found:02x} as {what} at byte {offset}")]
+    Unexpected {
+        /// What the byte stands for.
+        what: &'static str,
+        /// The byte.
+        found: u8,
+        /// Where it stands.
+        offset: usize,
+    },
+}
+
+/// Reads a byte slice from its beginning to its end.
+#[derive(Debug, Clone)]
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+    length: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, length: bytes.len() }
+    }
+
+    /// Bytes read so far.
+    pub(super) const fn offset(&self) -> usize {
+        self.length - self.rest.len()
+    }
+
+    /// Bytes not read yet: a bound for what a count may reserve.
+    pub(super) const fn left(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// The next `wanted` bytes.
+    pub(super) fn take(&mut self, wanted: usize) -> Result<&'a [u8], DecodeError> {
+        let (taken, rest) = self.rest.split_at_checked(wanted).ok_or_else(|| self.short(wanted))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    /// The next byte.
+    pub(super) fn u8(&mut self) -> Result<u8, DecodeError> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    /// The next byte, which must be one of `allowed`; `what` names it in the error.
+    pub(super) fn one_of(&mut self, allowed: &[u8], what: &'static str) -> Result<u8, DecodeError> {
+        let offset = self.offset();
+        let found = self.u8()?;
+        if allowed.contains(&found) {
+            Ok(found)
+        } else {
+            Err(DecodeError::Unexpected { what, found, offset })
+        }
+    }
+
+    /// The next two bytes, as a number.
+    pub(super) fn u16(&mut self) -> Result<u16, DecodeError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    /// The next four bytes, as a number.
+    pub(super) fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// A length of four bytes, and as many bytes after it.
+    pub(super) fn counted(&mut self) -> Result<&'a [u8], DecodeError> {
+        let length = self.u32()?;
+        self.take(usize::try_from(length).unwrap_or(usize::MAX))
+    }
+
+    /// The next eight bytes, as an LSN.
+    pub(super) fn lsn(&mut self) -> Result<Lsn, DecodeError> {
+        self.array().map(u64::from_be_bytes).map(Lsn::new)
+    }
+
+    /// The next eight bytes, as a timestamp.
+    pub(super) fn timestamp(&mut self) -> Result<PgTimestamp, DecodeError> {
+        self.array().map(i64::from_be_bytes).map(PgTimestamp::from_micros)
+    }
+
+    /// A string up to its zero byte, which is read as well.
+    pub(super) fn string(&mut self) -> Result<&'a str, DecodeError> {
+        let offset = self.offset();
+        let end = self
+            .rest
+            .iter()
+            .position(|&byte| byte == 0)
+            .ok_or(DecodeError::Unterminated { offset })?;
+        let text = self.take(end)?;
+        self.take(1)?;
+        std::str::from_utf8(text).map_err(|_| DecodeError::NotUtf8 { offset })
+    }
+
+    /// The end: an error where bytes are left.
+    pub(super) fn finish(&self) -> Result<(), DecodeError> {
+        match self.left() {
+            0 => Ok(()),
+            left => Err(DecodeError::Trailing { offset: self.offset(), left }),
+        }
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or_else(|| self.short(N))?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    const fn short(&self, wanted: usize) -> DecodeError {
+        DecodeError::Short { offset: self.offset(), wanted, left: self.left() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_short_is_refused_and_nothing_of_it_is_read() {
+        let mut reader = Reader::new(&[1, 2, 3]);
+        let short = |wanted| Err(DecodeError::Short { offset: 0, wanted, left: 3 });
+        assert_eq!(reader.u32(), short(4));
+        assert_eq!(reader.lsn().map(|_| 0), short(8));
+        assert_eq!(reader.take(usize::MAX).map(|_| 0), short(usize::MAX));
+        assert_eq!(reader.u16(), Ok(0x0102));
+        assert_eq!(reader.finish(), Err(DecodeError::Trailing { offset: 2, left: 1 }));
+        assert_eq!(reader.u8(), Ok(3));
+        assert_eq!(reader.finish(), Ok(()));
+    }
+
+    #[test]
+    fn a_string_ends_at_its_zero_byte_and_is_utf_8() {
+        let mut reader = Reader::new(b"ab\0\0\xff\0c");
+        assert_eq!(reader.string(), Ok("ab"));
+        assert_eq!(reader.string(), Ok(""));
+        assert_eq!(reader.string(), Err(DecodeError::NotUtf8 { offset: 4 }));
+        assert_eq!(reader.string(), Err(DecodeError::Unterminated { offset: 6 }));
+    }
+
+    #[test]
+    fn a_length_beyond_the_end_is_refused() {
+        let mut reader = Reader::new(&[0xFF, 0xFF, 0xFF, 0xFF, 1]);
+        let wanted = usize::try_from(u32::MAX).expect("a 64-bit machine runs the tests");
+        assert_eq!(reader.counted(), Err(DecodeError::Short { offset: 4, wanted, left: 1 }));
+    }
+}

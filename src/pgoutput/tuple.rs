@@ -1,0 +1,93 @@
+//! A row's columns on the wire: checked once, then read without errors.
+//!
+//! A tuple keeps the received bytes; its values are slices of them. What a
+//! value means is for the relation's column plan to say.
+
+use bytes::Bytes;
+
+use super::message::{Tuple, Value};
+use super::reader::{DecodeError, Reader};
+
+impl Tuple {
+    /// Reads and checks a tuple; `message` is what `reader` reads.
+    pub(super) fn read(message: &Bytes, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let columns = reader.u16()?;
+        let start = reader.offset();
+        for _ in 0..columns {
+            value(reader)?;
+        }
+        Ok(Self { columns, bytes: message.slice(start..reader.offset()) })
+    }
+
+    /// Reads and checks a tuple that nobody wants.
+    pub(super) fn pass_over(reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        for _ in 0..reader.u16()? {
+            value(reader)?;
+        }
+        Ok(())
+    }
+
+    /// Number of columns.
+    pub fn len(&self) -> usize {
+        usize::from(self.columns)
+    }
+
+    /// Whether it has no column at all.
+    pub fn is_empty(&self) -> bool {
+        self.columns == 0
+    }
+
+    /// The columns' values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Value<'_>> {
+        let mut reader = Reader::new(&self.bytes);
+        // `read` has gone over the same bytes in the same way, so each is a value.
+        (0..self.columns).map_while(move |_| value(&mut reader).ok())
+    }
+
+    /// The value of the column of that index, counted from 0. It walks over
+    /// those before it: for more than one column use [`Tuple::iter`].
+    pub fn get(&self, index: usize) -> Option<Value<'_>> {
+        self.iter().nth(index)
+    }
+}
+
+fn value<'a>(reader: &mut Reader<'a>) -> Result<Value<'a>, DecodeError> {
+    match reader.one_of(b"tnub", "the kind of a column's value")? {
+        b't' => reader.counted().map(Value::Text),
+        b'b' => reader.counted().map(Value::Binary),
+        b'u' => Ok(Value::Unchanged),
+        _ => Ok(Value::Null),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::encode;
+    use super::*;
+
+    #[test]
+    fn values_are_read_in_order_and_by_index() {
+        let values = [
+            Value::Text(b"one"),
+            Value::Null,
+            Value::Binary(b""),
+            Value::Unchanged,
+            Value::Text(b""),
+        ];
+        let tuple = encode::tuple(&values);
+        assert_eq!(tuple.len(), 5);
+        assert!(!tuple.is_empty());
+        assert_eq!(tuple.iter().collect::<Vec<_>>(), values);
+        assert_eq!(tuple.get(2), Some(Value::Binary(b"")));
+        assert_eq!(tuple.get(5), None);
+    }
+
+    #[test]
+    fn a_value_is_a_slice_of_the_received_bytes() {
+        let bytes = Bytes::from_static(b"\0\x01t\0\0\0\x03one");
+        let mut reader = Reader::new(&bytes);
+        let tuple = Tuple::read(&bytes, &mut reader).expect("a tuple of one column");
+        let Some(Value::Text(text)) = tuple.get(0) else { panic!("{tuple:?}") };
+        assert!(bytes.as_ptr_range().contains(&text.as_ptr()));
+    }
+}

@@ -1,0 +1,132 @@
+//! An event that cannot become a record: what, where, and the way out.
+//!
+//! It says what is the matter; whether to halt, to divert or to skip is the
+//! policy's decision.
+
+use crate::outbox::{Event, EventError, Position};
+
+/// An event that cannot become a record, now or later.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "event {position}{}: {cause}; {}, or set poison.{} to \"dead_letter\" or \"skip\"",
+    id.as_ref().map(|id| format!(" (id {id})")).unwrap_or_default(),
+    cause.mend(),
+    cause.key()
+)]
+pub struct Poison {
+    /// What is the matter.
+    pub cause: Cause,
+    /// Where the event stands in the log.
+    pub position: Position,
+    /// The event's id, where it has one that can be read.
+    pub id: Option<String>,
+}
+
+/// What is the matter with an event.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// A field that the record needs is NULL or empty.
+    #[error("`{field}` is NULL or empty, and the record needs it")]
+    MissingField {
+        /// The field, by role or column.
+        field: String,
+    },
+    /// The topic's name is not one that Kafka accepts.
+    #[error("topic `{topic}` {why}")]
+    InvalidTopic {
+        /// The topic that came out of the template.
+        topic: String,
+        /// What Kafka does not accept in it.
+        why: String,
+    },
+    /// A field's value cannot be read.
+    #[error("{field} {why}")]
+    Undecodable {
+        /// The field, by role or column.
+        field: String,
+        /// What is the matter with it.
+        why: String,
+    },
+}
+
+impl Cause {
+    /// The key of its policy, under `poison` in the configuration.
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::MissingField { .. } => "missing_field",
+            Self::InvalidTopic { .. } => "invalid_topic",
+            Self::Undecodable { .. } => "undecodable",
+        }
+    }
+
+    pub(super) fn undecodable(field: &str, why: impl Into<String>) -> Self {
+        Self::Undecodable { field: format!("`{field}`"), why: why.into() }
+    }
+
+    const fn mend(&self) -> &'static str {
+        match self {
+            Self::MissingField { .. } => "mend what writes the row",
+            Self::InvalidTopic { .. } => {
+                "change record.topic, perhaps with a modifier such as {aggregate_type|kebab}"
+            }
+            Self::Undecodable { .. } => "mend what writes it or the setting that it names",
+        }
+    }
+}
+
+impl Poison {
+    /// That `cause` is the matter with `event`.
+    pub(super) fn new(cause: Cause, event: &Event<'_>) -> Self {
+        let id = event.id.as_deref().map(|id| String::from_utf8_lossy(id).into_owned());
+        Self { cause, position: event.position, id }
+    }
+}
+
+/// A row or message that could not even be read as an event is poison too.
+impl From<EventError> for Poison {
+    fn from(error: EventError) -> Self {
+        let (field, why, position) = match error {
+            EventError::Row { table, position, fault } => {
+                (format!("the row of table {table}"), fault.to_string(), position)
+            }
+            EventError::Message { prefix, position, fault } => {
+                (format!("the logical message with prefix `{prefix}`"), fault.to_string(), position)
+            }
+        };
+        let why = format!("cannot be read: {why}");
+        Self { cause: Cause::Undecodable { field, why }, position, id: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lsn::Lsn;
+    use crate::outbox::RowFault;
+
+    const POSITION: Position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+
+    #[test]
+    fn the_text_says_what_where_and_the_way_out() {
+        let cause = Cause::MissingField { field: "aggregate_id".to_owned() };
+        let poison = Poison { cause, position: POSITION, id: Some("42".to_owned()) };
+        assert_eq!(
+            poison.to_string(),
+            "event 0000000000000007/00000001 (id 42): `aggregate_id` is NULL or empty, and the \
+             record needs it; mend what writes the row, or set poison.missing_field to \
+             \"dead_letter\" or \"skip\""
+        );
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_read_is_poison_at_its_position() {
+        let error = EventError::Row {
+            table: "outbox".parse().expect("a table's name"),
+            position: POSITION,
+            fault: RowFault::ColumnCount { expected: 4, found: 3 },
+        };
+        let poison = Poison::from(error);
+        assert_eq!((poison.position, poison.cause.key()), (POSITION, "undecodable"));
+        assert!(poison.to_string().contains("table public.outbox cannot be read"), "{poison}");
+    }
+}

@@ -1,0 +1,225 @@
+//! PostgreSQL's text form of a timestamp, as milliseconds since the Unix epoch.
+//!
+//! It reads the ISO style of `timestamptz` and `timestamp` (taken as UTC), as
+//! in `2026-11-21 14:55:01.123456+00`, and no other style.
+
+/// The last year of PostgreSQL's timestamps.
+const YEAR_MAX: i64 = 294_276;
+
+/// Milliseconds since the Unix epoch, rounded down; negative before 1970.
+pub(super) fn unix_millis(text: &str) -> Result<i64, &'static str> {
+    if matches!(text, "infinity" | "-infinity") {
+        return Err("is infinite, which no record's timestamp can be");
+    }
+    read(text).ok_or(
+        "is not a timestamp in ISO style: its column must be timestamptz or timestamp, and \
+         DateStyle ISO",
+    )
+}
+
+fn read(text: &str) -> Option<i64> {
+    let (text, is_bc) = match text.strip_suffix(" BC") {
+        Some(text) => (text, true),
+        None => (text, false),
+    };
+    let (date, time) = match text.split_once([' ', 'T']) {
+        Some((date, time)) => (date, Some(time)),
+        None => (text, None),
+    };
+    let days = days(date, is_bc)?;
+    let Some(time) = time else { return Some(days * 86_400_000) };
+    let (clock, offset) = match time.find(['+', '-', 'Z']) {
+        Some(at) => (&time[..at], offset_seconds(&time[at..])?),
+        None => (time, 0),
+    };
+    Some((days * 86_400 - offset) * 1000 + clock_millis(clock)?)
+}
+
+/// Days from the Unix epoch to `YYYY-MM-DD`, in the proleptic Gregorian calendar.
+fn days(date: &str, is_bc: bool) -> Option<i64> {
+    let mut parts = date.split('-');
+    let year = parts.next().filter(|year| (4..=6).contains(&year.len())).and_then(digits)?;
+    let month = parts.next().and_then(two_digits)?;
+    let day = parts.next().and_then(two_digits)?;
+    if parts.next().is_some() || !(1..=YEAR_MAX).contains(&year) {
+        return None;
+    }
+    // The year before 1 is 1 BC.
+    let year = if is_bc { 1 - year } else { year };
+    let is_leap =
+        year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0);
+    let days_of_month = match month {
+        2 if is_leap => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => return None,
+    };
+    if !(1..=days_of_month).contains(&day) {
+        return None;
+    }
+    // Years are counted from March, so that a leap day is a year's last.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let day_of_year = (153 * month + 2) / 5 + day - 1;
+    // 719,468 days lie between 0000-03-01 and 1970-01-01.
+    Some(year * 365 + leap_days + day_of_year - 719_468)
+}
+
+/// Milliseconds of `HH:MM[:SS[.fraction]]`.
+fn clock_millis(clock: &str) -> Option<i64> {
+    let (clock, fraction) = match clock.split_once('.') {
+        Some((clock, fraction)) => (clock, fraction),
+        None => (clock, "0"),
+    };
+    if !(1..=6).contains(&fraction.len()) {
+        return None;
+    }
+    let micros = format!("{fraction:0<6}");
+    Some(sexagesimal(clock, 23)? * 1000 + digits(&micros)? / 1000)
+}
+
+/// Seconds of `Z`, `±HH`, `±HH:MM` or `±HH:MM:SS`.
+fn offset_seconds(offset: &str) -> Option<i64> {
+    match offset.split_at(1) {
+        ("Z", "") => Some(0),
+        ("+", offset) => sexagesimal(offset, 15),
+        ("-", offset) => sexagesimal(offset, 15).map(|seconds| -seconds),
+        _ => None,
+    }
+}
+
+/// Seconds of `HH[:MM[:SS]]`.
+fn sexagesimal(text: &str, hours_max: i64) -> Option<i64> {
+    let mut parts = text.split(':');
+    let hours = parts.next().and_then(two_digits).filter(|&hours| hours <= hours_max)?;
+    let mut seconds = hours * 3600;
+    for unit in [60, 1] {
+        if let Some(part) = parts.next() {
+            seconds += two_digits(part).filter(|&count| count < 60)? * unit;
+        }
+    }
+    parts.next().is_none().then_some(seconds)
+}
+
+fn two_digits(text: &str) -> Option<i64> {
+    (text.len() == 2).then(|| digits(text)).flatten()
+}
+
+fn digits(text: &str) -> Option<i64> {
+    text.bytes().all(|digit| digit.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn timestamps_are_read_as_postgresql_prints_them() {
+        for (text, millis) in [
+            ("1970-01-01 00:00:00+00", 0),
+            ("1970-01-01", 0),
+            ("2026-11-21 14:55:01.123456+00", 1_795_272_901_123),
+            ("2026-11-21T14:55:01.123Z", 1_795_272_901_123),
+            ("2026-11-21 14:55:01.1", 1_795_272_901_100),
+            ("2026-11-21 16:55+02", 1_795_272_900_000),
+            ("2026-11-21 20:25:00+05:30", 1_795_272_900_000),
+            ("2026-11-21 11:25:00-03:30", 1_795_272_900_000),
+            // Amsterdam's time before 1937: a mean solar time.
+            ("1900-01-01 00:19:32+00:19:32", -2_208_988_800_000),
+            ("1969-12-31 23:59:59.9999+00", -1),
+            ("2000-02-29 00:00:00+00", 951_782_400_000),
+            ("2000-03-01 00:00:00+00", 951_868_800_000),
+            ("1900-03-01 00:00:00+00", -2_203_891_200_000),
+            ("2024-02-29 23:59:59+00", 1_709_251_199_000),
+            ("2024-12-31 00:00:00+00", 1_735_603_200_000),
+            ("0001-01-01 00:00:00+00", -62_135_596_800_000),
+            ("0001-12-31 00:00:00+00 BC", -62_135_683_200_000),
+            ("0001-02-29 00:00:00+00 BC", -62_162_121_600_000),
+            ("4714-11-24 00:00:00+00 BC", -210_866_803_200_000),
+            ("294276-12-31 23:59:59.999999+00", 9_224_318_015_999_999),
+        ] {
+            assert_eq!(unix_millis(text), Ok(millis), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_timestamp_is_refused() {
+        for text in [
+            "",
+            "now",
+            "1795272901",
+            "2026-02-29",
+            "1900-02-29",
+            "2026-13-01",
+            "2026-00-01",
+            "2026-01-00",
+            "2026-04-31",
+            "0000-01-01",
+            "294277-01-01",
+            "26-01-01",
+            "2026-1-01",
+            "2026-01-01 ",
+            "2026-01-01 24:00:00",
+            "2026-01-01 00:60",
+            "2026-01-01 00:00:60",
+            "2026-01-01 00:00:00.",
+            "2026-01-01 00:00:00.1234567",
+            "2026-01-01 00:00:00+",
+            "2026-01-01 00:00:00+16",
+            "2026-01-01 00:00:00Z0",
+            "2026-01-01 00:00:00 UTC",
+            "Sat 21 Nov 14:55:01 2026 UTC",
+            "21/11/2026 14:55:01",
+            "-2026-01-01",
+            "2026-01-01 +1:00",
+            "2026-01-01 00:00:00:00",
+        ] {
+            assert!(unix_millis(text).is_err(), "{text}");
+        }
+        assert!(unix_millis("infinity").expect_err("infinite").contains("infinite"));
+        assert!(unix_millis("-infinity").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_gives_a_time_or_an_error(text in "[0-9TZ:. +BC-]{0,40}") {
+            let _ = unix_millis(&text);
+        }
+
+        #[test]
+        fn each_day_follows_the_day_before(day in -2_000_000_i64..100_000_000) {
+            // Counted on from a date by the calendar's own rules, not by the formula above.
+            let date = civil(day);
+            let text = format!("{:04}-{:02}-{:02}", if date.0 > 0 { date.0 } else { 1 - date.0 }, date.1, date.2);
+            prop_assert_eq!(days(&text, date.0 <= 0), Some(day));
+        }
+    }
+
+    /// Year (0 is 1 BC), month and day of a day since the Unix epoch, by
+    /// walking over centuries, years and months.
+    fn civil(day: i64) -> (i64, i64, i64) {
+        let is_leap = |year: i64| {
+            year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0)
+        };
+        // 400 years are 146,097 days; 2000-01-01 is day 10,957.
+        let day = day - 10_957;
+        let mut year = 2000 + 400 * day.div_euclid(146_097);
+        let mut day = day.rem_euclid(146_097);
+        while day >= if is_leap(year) { 366 } else { 365 } {
+            day -= if is_leap(year) { 366 } else { 365 };
+            year += 1;
+        }
+        let february = if is_leap(year) { 29 } else { 28 };
+        let mut month = 1;
+        for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+            if day < length {
+                break;
+            }
+            day -= length;
+            month += 1;
+        }
+        (year, month, day + 1)
+    }
+}

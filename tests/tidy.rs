@@ -1,0 +1,213 @@
+//! The rules of the house that a compiler does not check.
+//!
+//! Imports point down, what decides does no I/O and looks at no clock, files
+//! stay short and say first what they are for. Judged by the text alone: it
+//! catches slips, not ill will.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const LINES_MAX: usize = 600;
+
+/// What a part of the crate may import of ours; its own modules are free.
+const IMPORTS: [(&str, &[&str]); 5] = [
+    ("src/pgoutput/", &["lsn", "pgoutput"]),
+    ("src/outbox/", &["lsn", "pgoutput", "outbox"]),
+    ("src/record/", &["lsn", "pgoutput", "outbox", "record"]),
+    ("src/ledger", &["lsn", "ledger"]),
+    ("src/relay/core", &["lsn", "pgoutput", "outbox", "record", "ledger", "relay"]),
+];
+
+/// What the pure parts do not even mention.
+const IMPURE: [&str; 10] = [
+    "tokio",
+    "rdkafka",
+    "tracing",
+    "std::fs",
+    "std::net",
+    "std::thread",
+    "std::env",
+    "SystemTime",
+    "Instant::now",
+    "println!",
+];
+
+/// Of the pure parts, those that do not take a time either.
+const TIMELESS: [&str; 4] = ["src/pgoutput/", "src/outbox/", "src/record/", "src/ledger"];
+
+/// What no file has.
+const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
+
+#[test]
+fn every_file_keeps_the_rules_of_the_house() {
+    let files = rust_files();
+    assert!(files.len() > 20, "too few files were found: {files:?}");
+    let faults: Vec<String> = files
+        .iter()
+        .flat_map(|path| {
+            let text = fs::read_to_string(root().join(path)).expect("a source file can be read");
+            judge(path, &text)
+        })
+        .collect();
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn each_broken_rule_is_found() {
+    for (path, text, fault) in [
+        ("src/pgoutput/x.rs", "//! X.\nuse crate::outbox::Event;", ":2: imports crate::outbox"),
+        ("src/outbox/x.rs", "//! X.\nuse crate::{lsn::Lsn, record::Record};", "crate::record"),
+        (
+            "src/outbox/x.rs",
+            "//! X.\nuse crate::{\n    lsn::{A,\n B},\n    sink,\n};",
+            "crate::sink",
+        ),
+        ("src/record/x.rs", "//! X.\nfn f(x: crate::ledger::Ledger) {}", "crate::ledger"),
+        ("src/ledger.rs", "//! X.\npub use crate::pgoutput::Oid;", "crate::pgoutput"),
+        ("src/relay/core.rs", "//! X.\nuse crate::source::Session;", "crate::source"),
+        ("src/relay/core/x.rs", "//! X.\nlet now = Instant::now();", ":2: mentions Instant::now"),
+        ("src/relay/core.rs", "//! X.\nuse super::driver::Driver;", "super::driver"),
+        ("src/relay/core.rs", "//! X.\nuse crate::relay::driver::Driver;", "relay::driver"),
+        ("src/record/x.rs", "//! X.\nuse std::time::Instant;", "Instant"),
+        ("src/ledger.rs", "//! X.\nasync fn f() { tokio::task::yield_now().await }", "tokio"),
+        ("src/outbox/x.rs", "//! X.\n    tracing::info!(\"x\");", "tracing"),
+        ("src/sink/x.rs", "// X.\nfn f() {}", "does not begin with a `//!`"),
+        ("src/sink/x.rs", "//! X.\nfn f() { todo!() }", "todo!"),
+        ("tests/x.rs", "fn f() { dbg!(1); }", "dbg!"),
+        ("tests/x.rs", &"\n".repeat(601), "601 lines"),
+    ] {
+        let faults = judge(path, text);
+        assert_eq!(faults.len(), 1, "{path}: {text}: {faults:?}");
+        assert!(faults[0].contains(fault), "{path}: {text}: {faults:?}");
+    }
+}
+
+#[test]
+fn what_keeps_the_rules_passes() {
+    for (path, text) in [
+        ("src/record/x.rs", "//! X.\nuse crate::outbox::{Event, Role};\nuse crate::lsn::Lsn;"),
+        ("src/record/x.rs", "//! Not by tokio, nor by crate::sink.\n// An Instant; crate::sink.\n"),
+        (
+            "src/outbox/x.rs",
+            "//! X.\nuse crate::{\n    lsn::Lsn,\n    pgoutput::{Oid, decode},\n};",
+        ),
+        (
+            "src/relay/core.rs",
+            "//! X.\nuse std::time::{Duration, Instant};\nuse crate::ledger::Ledger;",
+        ),
+        ("src/relay/driver.rs", "//! X.\nuse crate::sink::Sink;\nlet now = Instant::now();"),
+        ("tests/x.rs", &"\n".repeat(600)),
+    ] {
+        assert_eq!(judge(path, text), [""; 0], "{path}: {text}");
+    }
+}
+
+/// What is wrong with a file, one line a fault.
+fn judge(path: &str, text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let lines = text.lines().count();
+    if lines > LINES_MAX {
+        faults.push(format!("{path}: has {lines} lines, {LINES_MAX} are the most"));
+    }
+    if path.starts_with("src/") && !text.starts_with("//! ") {
+        faults.push(format!("{path}: does not begin with a `//!` that says what it is for"));
+    }
+    let imports = IMPORTS.iter().find(|(part, _)| path.starts_with(part));
+    let is_timeless = TIMELESS.iter().any(|part| path.starts_with(part));
+    for (line, code) in code_lines(text) {
+        let mut mention = |word: &str| faults.push(format!("{path}:{line}: mentions {word}"));
+        if path != "tests/tidy.rs" {
+            UNFINISHED.into_iter().filter(|word| code.contains(word)).for_each(&mut mention);
+        }
+        if imports.is_some() {
+            IMPURE.into_iter().filter(|word| code.contains(word)).for_each(&mut mention);
+        }
+        if is_timeless && code.contains("Instant") && !code.contains("Instant::now") {
+            mention("Instant");
+        }
+        if path.starts_with("src/relay/core") {
+            let driver = ["super::driver", "relay::driver"];
+            driver.into_iter().filter(|word| code.contains(word)).for_each(&mut mention);
+        }
+    }
+    if let Some((_, allowed)) = imports {
+        let foreign =
+            ours(text).into_iter().filter(|(_, module)| !allowed.contains(&module.as_str()));
+        faults.extend(
+            foreign.map(|(line, module)| format!("{path}:{line}: imports crate::{module}")),
+        );
+    }
+    faults
+}
+
+/// The lines that are not comments, counted from 1.
+fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let is_code = |line: &str| !line.trim_start().starts_with("//");
+    text.lines().enumerate().map(|(line, code)| (line + 1, code)).filter(move |it| is_code(it.1))
+}
+
+/// Our own modules that a file names, with the lines: `crate::a`, and each of
+/// `crate::{a::…, b::…}`.
+fn ours(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    // How deep inside the braces of a `crate::{…}` we are, over several lines.
+    let mut depth = 0;
+    for (line, code) in code_lines(text) {
+        let mut rest = code;
+        loop {
+            if depth == 0 {
+                let Some((_, after)) = rest.split_once("crate::") else { break };
+                if let Some(inside) = after.strip_prefix('{') {
+                    (depth, rest) = (1, inside);
+                } else {
+                    found.push((line, word(after)));
+                    rest = after;
+                }
+                continue;
+            }
+            let first = rest.trim_start_matches([',', ' ']);
+            if depth == 1 && !word(first).is_empty() {
+                found.push((line, word(first)));
+            }
+            let Some(at) = first.find(if depth == 1 { ['{', '}', ','] } else { ['{', '}', '}'] })
+            else {
+                break;
+            };
+            match first.as_bytes()[at] {
+                b'{' => depth += 1,
+                b'}' => depth -= 1,
+                _ => {}
+            }
+            rest = &first[at + 1..];
+        }
+    }
+    found
+}
+
+/// The identifier that `text` begins with.
+fn word(text: &str) -> String {
+    text.chars().take_while(|&sign| sign.is_ascii_alphanumeric() || sign == '_').collect()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The Rust files under `src` and `tests`, as paths from the crate's root.
+fn rust_files() -> Vec<String> {
+    let mut files = Vec::new();
+    let mut folders: Vec<PathBuf> = ["src", "tests"].map(|folder| root().join(folder)).into();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a source folder can be read") {
+            let path = entry.expect("a folder's entry can be read").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let path = path.strip_prefix(root()).expect("it lies below the crate's root");
+                files.push(path.to_str().expect("file names are UTF-8").replace('\\', "/"));
+            }
+        }
+    }
+    files.sort();
+    files
+}
