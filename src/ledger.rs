@@ -235,10 +235,12 @@ impl Ledger {
 
     /// Production `seq` failed: it leaves the byte account, and its entry goes
     /// on waiting for it. Only [`Ledger::reset`] and a replay help then.
-    pub fn failed(&mut self, seq: Seq) -> Option<Place> {
+    ///
+    /// `None` where that number is not in flight, as in [`Ledger::delivered`];
+    /// without a place where its transaction was withdrawn.
+    pub fn failed(&mut self, seq: Seq) -> Option<Option<Place>> {
         let place = self.place(seq);
-        self.resolve(seq);
-        place
+        self.resolve(seq).map(|_| place)
     }
 
     /// Where production `seq` stands in the log, while it is in flight.

@@ -123,13 +123,17 @@ impl Outbox {
         position: Position,
         commit_time: PgTimestamp,
     ) -> Option<Result<Event<'a>, EventError>> {
-        let prefix = self.config.message_prefix.as_ref()?;
-        if !message.transactional || message.prefix != *prefix {
+        if !message.transactional || !self.is_ours(message) {
             return None;
         }
         let OutboxConfig { columns, placed, .. } = &self.config;
         let event = message::event(&message.content, columns, placed, position, commit_time);
-        Some(event.map_err(|fault| EventError::Message { prefix: prefix.clone(), position, fault }))
+        Some(event.map_err(|fault| EventError::Message { prefix: message.prefix.clone(), position, fault }))
+    }
+
+    /// Whether the message has the configured prefix.
+    pub fn is_ours(&self, message: &LogicalMessage) -> bool {
+        self.config.message_prefix.as_ref() == Some(&message.prefix)
     }
 
     /// Forgets every relation: a new session sends them again, perhaps changed.

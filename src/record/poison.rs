@@ -8,10 +8,9 @@ use crate::outbox::{Event, EventError, Position};
 /// An event that cannot become a record, now or later.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "event {position}{}: {cause}; {}, or set poison.{} to \"dead_letter\" or \"skip\"",
+    "event {position}{}: {cause}; {}",
     id.as_ref().map(|id| format!(" (id {id})")).unwrap_or_default(),
-    cause.mend(),
-    cause.key()
+    cause.mend()
 )]
 pub struct Poison {
     /// What is the matter.
@@ -113,8 +112,7 @@ mod tests {
         assert_eq!(
             poison.to_string(),
             "event 0000000000000007/00000001 (id 42): `aggregate_id` is NULL or empty, and the \
-             record needs it; mend what writes the row, or set poison.missing_field to \
-             \"dead_letter\" or \"skip\""
+             record needs it; mend what writes the row"
         );
     }
 

@@ -15,7 +15,7 @@
 
 use crate::ledger::{Ledger, Place, Seq, StreamError};
 use crate::lsn::Lsn;
-use crate::outbox::{Event, EventError, Outbox, PlanError, Position};
+use crate::outbox::{Event, Outbox, PlanError, Position};
 use crate::pgoutput::{Begin, Message, PgTimestamp, Relation};
 use crate::record::{Poison, Record, Router};
 
@@ -57,14 +57,6 @@ pub enum Halt {
     /// An event that cannot become a record.
     #[error(transparent)]
     Poison(#[from] Poison),
-    /// A row whose columns cannot be read.
-    #[error("{error} (at position {position})")]
-    Undecodable {
-        /// The row's position.
-        position: Position,
-        /// What is wrong with it.
-        error: EventError,
-    },
     /// A record that the broker, or the producer's own limits, refuse for good.
     #[error(
         "the record of event {id} at position {position} for topic `{topic}` is refused: {reason}; \
@@ -303,7 +295,10 @@ impl Core {
             }
             return;
         }
-        if self.suspect.as_ref().is_none_or(|suspect| place < suspect.place) {
+        // Without a place its transaction comes again anyway, and shows it anew.
+        if let Some(place) = place
+            && self.suspect.as_ref().is_none_or(|suspect| place < suspect.place)
+        {
             self.suspect = Some(Suspect { place, alone: None });
         }
         self.ask_for_replay(reason);
@@ -386,7 +381,7 @@ impl Core {
             None => Ok(Taken::Yes),
             Some(Ok(event)) => self.publish(&event, outlet),
             Some(Err(error)) => {
-                self.halt(Halt::Undecodable { position, error });
+                self.halt(Halt::Poison(error.into()));
                 Ok(Taken::Yes)
             }
         }
@@ -487,3 +482,7 @@ impl Alone {
         Halt::Refused { position, id, topic, reason: reason.to_owned() }
     }
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

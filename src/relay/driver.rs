@@ -92,12 +92,20 @@ pub struct Relay<S> {
     deadline: Option<Instant>,
     reports: Vec<Report>,
     delivered: u64,
-    sink_down: Option<String>,
+    sink_down: Option<SinkDown>,
     /// Deliveries counted when the last replay began: none since means that
     /// the next replay has to wait longer.
     delivered_at_replay: Option<u64>,
     replay_delay: Backoff,
     warned: Counters,
+}
+
+/// Kafka was found unusable.
+struct SinkDown {
+    reason: String,
+    /// Deliveries counted then: one more means that it is over.
+    at: u64,
+    told: bool,
 }
 
 /// How a session ended, where the relay goes on or is done.
@@ -333,25 +341,30 @@ impl<S: Sink> Relay<S> {
                 }
                 Condition::Broken(reason) => self.core.producer_broken(&reason),
                 Condition::Unreachable(reason) | Condition::Unauthenticated(reason) => {
-                    if self.sink_down.is_none() {
-                        tracing::warn!(%reason, "Kafka cannot be used, trying again until it can; PostgreSQL keeps what is not delivered");
-                    }
-                    self.sink_down = Some(reason);
+                    self.sink_down.get_or_insert(SinkDown { reason, at: self.delivered, told: false });
                 }
             }
         }
-        if let Some(replay) = self.core.wants_replay() {
-            self.sink_down.get_or_insert_with(|| replay.to_owned());
-        } else if self.sink_down.is_some() && self.is_delivering() {
-            self.sink_down = None;
-            tracing::info!("Kafka takes records again");
+        let (records, _) = self.core.in_flight();
+        let matters = records > 0 || self.delivered == 0;
+        match &mut self.sink_down {
+            Some(down) if self.delivered > down.at => {
+                if down.told {
+                    tracing::info!("Kafka takes records again");
+                }
+                self.sink_down = None;
+            }
+            // A connection that closes while nothing is to be sent is no news.
+            Some(down) if matters && !down.told => {
+                down.told = true;
+                tracing::warn!(
+                    reason = %down.reason,
+                    "Kafka cannot be used, trying again until it can; PostgreSQL keeps what is not delivered"
+                );
+            }
+            _ => {}
         }
         Ok(())
-    }
-
-    /// Whether anything was delivered since Kafka was last found unusable.
-    fn is_delivering(&self) -> bool {
-        self.delivered_at_replay.is_none_or(|then| self.delivered > then)
     }
 
     fn tell_of_refused_messages(&mut self) {
@@ -384,7 +397,7 @@ impl<S: Sink> Relay<S> {
     /// came first.
     async fn replace_producer(&mut self) -> Result<bool, RelayError> {
         let reason = self.core.wants_replay().unwrap_or("asked for").to_owned();
-        if self.is_delivering() {
+        if self.delivered_at_replay.is_none_or(|then| self.delivered > then) {
             self.replay_delay = backoff(BACKOFF_LIMIT);
         }
         let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT);

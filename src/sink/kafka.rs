@@ -202,6 +202,7 @@ fn client_config(config: &KafkaConfig) -> ClientConfig {
         .set("bootstrap.servers", &config.bootstrap_servers)
         .set("acks", "all")
         .set("enable.idempotence", "true")
+        .set("enable.gapless.guarantee", "true")
         .set("partitioner", "murmur2_random")
         .set("message.timeout.ms", "0")
         .set("queue.buffering.max.messages", records.clamp(1000, 10_000_000).to_string())
