@@ -23,16 +23,20 @@ pub(super) struct Parameter {
     pub(super) treatment: Treatment,
 }
 
-const fn parameter(
-    name: &'static str,
-    variable: &'static str,
-    treatment: Treatment,
-) -> Parameter {
-    Parameter { name, variable: Some(variable), treatment }
+const fn parameter(name: &'static str, variable: &'static str, treatment: Treatment) -> Parameter {
+    Parameter {
+        name,
+        variable: Some(variable),
+        treatment,
+    }
 }
 
 const fn without_variable(name: &'static str, treatment: Treatment) -> Parameter {
-    Parameter { name, variable: None, treatment }
+    Parameter {
+        name,
+        variable: None,
+        treatment,
+    }
 }
 
 const NO_REVOCATION: &str = "certificate revocation lists are not checked; remove it";
@@ -89,21 +93,33 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     parameter(
         "gssencmode",
         "PGGSSENCMODE",
-        Only(&["disable", "prefer"], "GSSAPI encryption is not supported; use TLS"),
+        Only(
+            &["disable", "prefer"],
+            "GSSAPI encryption is not supported; use TLS",
+        ),
     ),
     parameter(
         "sslnegotiation",
         "PGSSLNEGOTIATION",
-        Only(&["postgres"], "only the negotiation named postgres is supported"),
+        Only(
+            &["postgres"],
+            "only the negotiation named postgres is supported",
+        ),
     ),
     parameter(
         "sslsni",
         "PGSSLSNI",
-        Only(&["1"], "the replication session always sends the server's name"),
+        Only(
+            &["1"],
+            "the replication session always sends the server's name",
+        ),
     ),
     without_variable(
         "sslpassword",
-        Only(&[], "encrypted private keys are not supported; decrypt the key"),
+        Only(
+            &[],
+            "encrypted private keys are not supported; decrypt the key",
+        ),
     ),
     parameter("sslcrl", "PGSSLCRL", Only(&[], NO_REVOCATION)),
     parameter("sslcrldir", "PGSSLCRLDIR", Only(&[], NO_REVOCATION)),
@@ -115,7 +131,10 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     parameter(
         "require_auth",
         "PGREQUIREAUTH",
-        Only(&[], "the authentication method cannot be demanded; use sslmode=verify-full instead"),
+        Only(
+            &[],
+            "the authentication method cannot be demanded; use sslmode=verify-full instead",
+        ),
     ),
     parameter(
         "ssl_min_protocol_version",
@@ -138,7 +157,10 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     parameter("max_protocol_version", "PGMAXPROTOCOLVERSION", Ignored),
     without_variable(
         "replication",
-        Only(&["false", "off", "no", "0"], "walpost opens the replication session itself"),
+        Only(
+            &["false", "off", "no", "0"],
+            "walpost opens the replication session itself",
+        ),
     ),
     without_variable("scram_client_key", Only(&[], NO_SCRAM_KEYS)),
     without_variable("scram_server_key", Only(&[], NO_SCRAM_KEYS)),
@@ -157,7 +179,10 @@ pub(super) fn known(name: &str) -> Option<&'static Parameter> {
 /// name may be a piece of a password and must not be shown.
 pub(super) fn unknown(name: &str, may_be_secret: bool) -> ConnInfoError {
     if may_be_secret {
-        return ConnInfoError::UnknownParameter { name: None, nearest: None };
+        return ConnInfoError::UnknownParameter {
+            name: None,
+            nearest: None,
+        };
     }
     let nearest = PARAMETERS
         .iter()
@@ -165,7 +190,10 @@ pub(super) fn unknown(name: &str, may_be_secret: bool) -> ConnInfoError {
         .filter(|(likeness, _)| *likeness > 0.8)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, nearest)| nearest);
-    ConnInfoError::UnknownParameter { name: Some(name.to_owned()), nearest }
+    ConnInfoError::UnknownParameter {
+        name: Some(name.to_owned()),
+        nearest,
+    }
 }
 
 impl Parameter {
@@ -174,7 +202,11 @@ impl Parameter {
     pub(super) fn check(&self, value: &str, origin: Origin) -> Result<(), ConnInfoError> {
         match self.treatment {
             Only(accepted, reason) if !value.is_empty() && !accepted.contains(&value) => {
-                Err(ConnInfoError::NotHonoured { parameter: self.name, origin, reason })
+                Err(ConnInfoError::NotHonoured {
+                    parameter: self.name,
+                    origin,
+                    reason,
+                })
             }
             _ => Ok(()),
         }
@@ -198,7 +230,10 @@ mod tests {
     #[test]
     fn an_unknown_name_is_met_with_the_nearest_known_one() {
         let said = |name| unknown(name, false).to_string();
-        assert_eq!(said("ssl_mode"), "unknown connection parameter `ssl_mode`: is `sslmode` meant?");
+        assert_eq!(
+            said("ssl_mode"),
+            "unknown connection parameter `ssl_mode`: is `sslmode` meant?"
+        );
         assert_eq!(said("datbase"), "unknown connection parameter `datbase`");
         assert!(said("usr").contains("`user`"));
         assert!(!unknown("hunter2", true).to_string().contains("hunter2"));

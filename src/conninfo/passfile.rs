@@ -28,7 +28,9 @@ pub(super) fn read(path: &Path) -> Result<Option<SecretString>, String> {
         Err(error) => return Err(format!("password file {shown} is ignored: {error}")),
     };
     if !metadata.is_file() {
-        return Err(format!("password file {shown} is ignored: it is not a plain file"));
+        return Err(format!(
+            "password file {shown} is ignored: it is not a plain file"
+        ));
     }
     if metadata.permissions().mode() & 0o077 != 0 {
         return Err(format!(
@@ -56,7 +58,11 @@ pub(super) fn find(text: &str, wanted: &Wanted<'_>) -> Option<SecretString> {
             let mut plain = String::with_capacity(password.len());
             let mut chars = password.chars();
             while let Some(c) = chars.next() {
-                plain.push(if c == '\\' { chars.next().unwrap_or(c) } else { c });
+                plain.push(if c == '\\' {
+                    chars.next().unwrap_or(c)
+                } else {
+                    c
+                });
             }
             SecretString::from(plain)
         })
@@ -72,7 +78,7 @@ fn after_field<'a>(line: &'a str, value: &str) -> Option<&'a str> {
     let mut chars = line.chars();
     loop {
         match chars.next()? {
-            ':' => return expected.next().is_none().then(|| chars.as_str()),
+            ':' => return expected.next().is_none().then_some(chars.as_str()),
             '\\' if expected.next() == chars.next() => {}
             c if c != '\\' && expected.next() == Some(c) => {}
             _ => return None,
@@ -86,7 +92,12 @@ mod tests {
     use proptest::prelude::*;
     use secrecy::ExposeSecret;
 
-    const DB: Wanted<'static> = Wanted { host: "db", port: 5432, dbname: "shop", user: "me" };
+    const DB: Wanted<'static> = Wanted {
+        host: "db",
+        port: 5432,
+        dbname: "shop",
+        user: "me",
+    };
 
     fn found(text: &str, wanted: &Wanted<'_>) -> Option<String> {
         find(text, wanted).map(|password| password.expose_secret().to_owned())
@@ -102,7 +113,10 @@ mod tests {
                     db:*:shop:me:yes\n\
                     *:*:*:*:late\n";
         assert_eq!(found(text, &DB).as_deref(), Some("yes"));
-        assert_eq!(found(text, &Wanted { host: "x", ..DB }).as_deref(), Some("late"));
+        assert_eq!(
+            found(text, &Wanted { host: "x", ..DB }).as_deref(),
+            Some("late")
+        );
         assert_eq!(found("db:5432:shop:me", &DB), None);
         assert_eq!(found("db:5432:shop:me:", &DB), None);
         assert_eq!(found("", &DB), None);
@@ -110,7 +124,11 @@ mod tests {
 
     #[test]
     fn colons_and_backslashes_are_escaped_in_fields_and_in_the_password() {
-        let wanted = Wanted { host: "::1", user: r"a\b", ..DB };
+        let wanted = Wanted {
+            host: "::1",
+            user: r"a\b",
+            ..DB
+        };
         let line = r"\:\:1:5432:shop:a\\b:p\:w\\d:x";
         assert_eq!(found(line, &wanted).as_deref(), Some(r"p:w\d:x"));
     }

@@ -36,7 +36,9 @@ impl<'a> Surroundings<'a> {
     pub fn of(environment: &'a dyn Fn(&str) -> Option<String>) -> Self {
         Self {
             environment,
-            home: environment("HOME").filter(|home| !home.is_empty()).map(PathBuf::from),
+            home: environment("HOME")
+                .filter(|home| !home.is_empty())
+                .map(PathBuf::from),
             socket_directory: PathBuf::from("/var/run/postgresql"),
         }
     }
@@ -73,7 +75,10 @@ impl ConnInfo {
             .iter()
             .filter_map(|name| surroundings.variable(name))
             .find(|name| !name.is_empty());
-        let user = settings.text("user").or(user).ok_or(ConnInfoError::NoUser)?;
+        let user = settings
+            .text("user")
+            .or(user)
+            .ok_or(ConnInfoError::NoUser)?;
         let dbname = settings.text("dbname").unwrap_or_else(|| user.clone());
         let (sslmode, roots) = protection(&settings, surroundings)?;
         let mut info = Self {
@@ -94,6 +99,7 @@ impl ConnInfo {
             sslmode,
             roots,
             client_certificate: client_certificate(&settings, surroundings)?,
+            channel_binding: settings.text("channel_binding").as_deref() != Some("disable"),
             target_session: settings
                 .choice(
                     "target_session_attrs",
@@ -164,7 +170,9 @@ impl Settings {
             }
         }
         for parameter in PARAMETERS {
-            let Some(variable) = parameter.variable else { continue };
+            let Some(variable) = parameter.variable else {
+                continue;
+            };
             if let Some(value) = surroundings.variable(variable) {
                 settings
                     .0
@@ -182,7 +190,10 @@ impl Settings {
 
     /// The value; an empty one is none.
     fn text(&self, name: &str) -> Option<String> {
-        self.0.get(name).map(|(value, _)| value.clone()).filter(|value| !value.is_empty())
+        self.0
+            .get(name)
+            .map(|(value, _)| value.clone())
+            .filter(|value| !value.is_empty())
     }
 
     fn origin(&self, name: &str) -> Origin {
@@ -193,7 +204,11 @@ impl Settings {
     }
 
     fn invalid(&self, parameter: &'static str, expected: &'static str) -> ConnInfoError {
-        ConnInfoError::InvalidValue { parameter, origin: self.origin(parameter), expected }
+        ConnInfoError::InvalidValue {
+            parameter,
+            origin: self.origin(parameter),
+            expected,
+        }
     }
 
     fn integer(&self, name: &'static str) -> Result<Option<i32>, ConnInfoError> {
@@ -209,7 +224,9 @@ impl Settings {
         choices: &[(&str, T)],
         expected: &'static str,
     ) -> Result<Option<T>, ConnInfoError> {
-        let Some(value) = self.text(name) else { return Ok(None) };
+        let Some(value) = self.text(name) else {
+            return Ok(None);
+        };
         choices
             .iter()
             .find(|(known, _)| *known == value)
@@ -219,17 +236,26 @@ impl Settings {
 
     /// A file that was named, which must then exist.
     fn file(&self, parameter: &'static str) -> Result<Option<PathBuf>, ConnInfoError> {
-        let Some(path) = self.text(parameter).map(PathBuf::from) else { return Ok(None) };
+        let Some(path) = self.text(parameter).map(PathBuf::from) else {
+            return Ok(None);
+        };
         if path.exists() {
             return Ok(Some(path));
         }
-        Err(ConnInfoError::MissingFile { parameter, origin: self.origin(parameter), path })
+        Err(ConnInfoError::MissingFile {
+            parameter,
+            origin: self.origin(parameter),
+            path,
+        })
     }
 
     /// A comma-separated list; empty where nothing was given.
     fn list(&self, name: &str) -> Vec<String> {
         self.text(name).map_or_else(Vec::new, |value| {
-            value.split(',').map(|item| item.trim().to_owned()).collect()
+            value
+                .split(',')
+                .map(|item| item.trim().to_owned())
+                .collect()
         })
     }
 }
@@ -238,25 +264,28 @@ fn seconds_of(seconds: i32) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-fn hosts(
-    settings: &Settings,
-    surroundings: &Surroundings<'_>,
-) -> Result<Vec<Host>, ConnInfoError> {
+fn hosts(settings: &Settings, surroundings: &Surroundings<'_>) -> Result<Vec<Host>, ConnInfoError> {
     let names = settings.list("host");
     let addresses = settings.list("hostaddr");
     let ports = settings.list("port");
-    let count = if names.is_empty() { addresses.len().max(1) } else { names.len() };
+    let count = if names.is_empty() {
+        addresses.len().max(1)
+    } else {
+        names.len()
+    };
     for (parameter, given, fits) in [
         ("hostaddr", addresses.len(), [0, count]),
         ("port", ports.len().max(1), [1, count]),
     ] {
         if !fits.contains(&given) {
-            return Err(ConnInfoError::ListLengths { parameter, given, hosts: count });
+            return Err(ConnInfoError::ListLengths {
+                parameter,
+                given,
+                hosts: count,
+            });
         }
     }
-    let item = |list: &[String], at: usize| -> String {
-        list.get(at).cloned().unwrap_or_default()
-    };
+    let item = |list: &[String], at: usize| -> String { list.get(at).cloned().unwrap_or_default() };
     (0..count)
         .map(|at| {
             let port = match item(&ports, if ports.len() == 1 { 0 } else { at }).as_str() {
@@ -269,9 +298,11 @@ fn hosts(
             };
             let hostaddr = match item(&addresses, at).as_str() {
                 "" => None,
-                address => Some(address.parse::<IpAddr>().map_err(|_| {
-                    settings.invalid("hostaddr", "an IPv4 or IPv6 address")
-                })?),
+                address => Some(
+                    address
+                        .parse::<IpAddr>()
+                        .map_err(|_| settings.invalid("hostaddr", "an IPv4 or IPv6 address"))?,
+                ),
             };
             let address = host_address(item(&names, at), hostaddr, settings, surroundings)?;
             Ok(Host { address, port })
@@ -293,11 +324,17 @@ fn host_address(
         ));
     }
     Ok(match (name.as_str(), hostaddr) {
-        ("", Some(address)) => HostAddress::Tcp { name: address.to_string(), hostaddr },
+        ("", Some(address)) => HostAddress::Tcp {
+            name: address.to_string(),
+            hostaddr,
+        },
         ("", None) if surroundings.socket_directory.is_dir() => {
             HostAddress::Unix(surroundings.socket_directory.clone())
         }
-        ("", None) => HostAddress::Tcp { name: "localhost".to_owned(), hostaddr: None },
+        ("", None) => HostAddress::Tcp {
+            name: "localhost".to_owned(),
+            hostaddr: None,
+        },
         (directory, None) if directory.starts_with('/') => HostAddress::Unix(directory.into()),
         _ => HostAddress::Tcp { name, hostaddr },
     })
@@ -319,7 +356,9 @@ fn protection(
         };
     }
     let mode = asked.unwrap_or(SslMode::Prefer);
-    let file = settings.file("sslrootcert")?.or_else(|| surroundings.users_file("root.crt"));
+    let file = settings
+        .file("sslrootcert")?
+        .or_else(|| surroundings.users_file("root.crt"));
     let mode = match (mode, &file) {
         (SslMode::Require, Some(_)) => SslMode::VerifyCa,
         _ => mode,
@@ -347,7 +386,11 @@ fn client_certificate(
     };
     let in_home = || surroundings.users_file("postgresql.key");
     let key = settings.file("sslkey")?.or_else(in_home).ok_or_else(|| {
-        let directory = surroundings.home.clone().unwrap_or_default().join(".postgresql");
+        let directory = surroundings
+            .home
+            .clone()
+            .unwrap_or_default()
+            .join(".postgresql");
         ConnInfoError::MissingFile {
             parameter: "sslkey",
             origin: Origin::Default,
@@ -360,7 +403,10 @@ fn client_certificate(
 fn keepalive(settings: &Settings) -> Result<Keepalive, ConnInfoError> {
     // As in libpq, 0 stands for the default, which here is walpost's own.
     let positive = |name, default: i32| -> Result<i32, ConnInfoError> {
-        Ok(settings.integer(name)?.filter(|&value| value > 0).unwrap_or(default))
+        Ok(settings
+            .integer(name)?
+            .filter(|&value| value > 0)
+            .unwrap_or(default))
     };
     let milliseconds = u64::try_from(positive("tcp_user_timeout", 30_000)?).unwrap_or(0);
     Ok(Keepalive {

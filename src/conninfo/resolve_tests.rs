@@ -16,7 +16,9 @@ struct Bed {
 
 impl Bed {
     fn new(environment: &[(&'static str, &str)]) -> Self {
-        let own = environment.iter().map(|&(name, value)| (name, value.to_owned()));
+        let own = environment
+            .iter()
+            .map(|&(name, value)| (name, value.to_owned()));
         Self {
             home: tempfile::tempdir().expect("a directory"),
             environment: [("USER", "me".to_owned())].into_iter().chain(own).collect(),
@@ -33,7 +35,11 @@ impl Bed {
 
     fn resolve(&self, text: &str) -> Result<ConnInfo, ConnInfoError> {
         let environment = |name: &str| {
-            let last = self.environment.iter().rev().find(|(known, _)| *known == name);
+            let last = self
+                .environment
+                .iter()
+                .rev()
+                .find(|(known, _)| *known == name);
             last.map(|(_, value)| value.clone())
         };
         ConnInfo::resolve_in(
@@ -47,7 +53,8 @@ impl Bed {
     }
 
     fn info(&self, text: &str) -> ConnInfo {
-        self.resolve(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+        self.resolve(text)
+            .unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
     fn refusal(&self, text: &str) -> String {
@@ -59,11 +66,18 @@ impl Bed {
 }
 
 fn password(info: &ConnInfo, at: usize) -> Option<&str> {
-    info.password_for(&info.hosts()[at]).map(ExposeSecret::expose_secret)
+    info.password_for(&info.hosts()[at])
+        .map(ExposeSecret::expose_secret)
 }
 
 fn tcp(name: &str, port: u16) -> Host {
-    Host { address: HostAddress::Tcp { name: name.to_owned(), hostaddr: None }, port }
+    Host {
+        address: HostAddress::Tcp {
+            name: name.to_owned(),
+            hostaddr: None,
+        },
+        port,
+    }
 }
 
 #[test]
@@ -78,7 +92,13 @@ fn nothing_given_means_libpqs_defaults() {
 
     let sockets = bed.home.path().join("sockets");
     fs::create_dir(&sockets).expect("made");
-    assert_eq!(bed.info("port=1").hosts()[0], Host { address: HostAddress::Unix(sockets), port: 1 });
+    assert_eq!(
+        bed.info("port=1").hosts()[0],
+        Host {
+            address: HostAddress::Unix(sockets),
+            port: 1
+        }
+    );
 }
 
 #[test]
@@ -111,22 +131,37 @@ fn the_system_directory_serves_what_the_users_file_does_not() {
     let mut bed = Bed::new(&[])
         .with_file(".pg_service.conf", "[other]\nhost=x\n")
         .with_file("etc/pg_service.conf", "[shop]\nhost=system\n");
-    bed.environment.push(("PGSYSCONFDIR", bed.home.path().join("etc").display().to_string()));
-    assert_eq!(bed.info("postgres://?service=shop").hosts(), [tcp("system", 5432)]);
+    bed.environment.push((
+        "PGSYSCONFDIR",
+        bed.home.path().join("etc").display().to_string(),
+    ));
+    assert_eq!(
+        bed.info("postgres://?service=shop").hosts(),
+        [tcp("system", 5432)]
+    );
 }
 
 #[test]
 fn hosts_addresses_and_ports_go_together() {
     let bed = Bed::new(&[]);
     let hosts = |text| bed.info(text).hosts;
-    assert_eq!(hosts("postgres://a:1,b,[::1]:3"), [tcp("a", 1), tcp("b", 5432), tcp("::1", 3)]);
+    assert_eq!(
+        hosts("postgres://a:1,b,[::1]:3"),
+        [tcp("a", 1), tcp("b", 5432), tcp("::1", 3)]
+    );
     assert_eq!(hosts("host=a,b port=7"), [tcp("a", 7), tcp("b", 7)]);
-    let unix = |port| Host { address: HostAddress::Unix("/var/lib/pg".into()), port };
+    let unix = |port| Host {
+        address: HostAddress::Unix("/var/lib/pg".into()),
+        port,
+    };
     assert_eq!(hosts("postgres://%2Fvar%2Flib%2Fpg:6/db"), [unix(6)]);
     assert_eq!(hosts("postgres:///db?host=/var/lib/pg"), [unix(5432)]);
     let address: IpAddr = "10.0.0.1".parse().expect("an address");
     let named = |name: &str| Host {
-        address: HostAddress::Tcp { name: name.to_owned(), hostaddr: Some(address) },
+        address: HostAddress::Tcp {
+            name: name.to_owned(),
+            hostaddr: Some(address),
+        },
         port: 5432,
     };
     assert_eq!(hosts("host=db hostaddr=10.0.0.1"), [named("db")]);
@@ -135,7 +170,14 @@ fn hosts_addresses_and_ports_go_together() {
         bed.refusal("host=a,b,c port=1,2"),
         "port names 2 where host names 3: give one for each host"
     );
-    for wrong in ["port=0", "port=65536", "port=x", "hostaddr=db", "host=@abstract", "host=a hostaddr=::1,::2"] {
+    for wrong in [
+        "port=0",
+        "port=65536",
+        "port=x",
+        "hostaddr=db",
+        "host=@abstract",
+        "host=a hostaddr=::1,::2",
+    ] {
         bed.refusal(wrong);
     }
     assert_eq!(
@@ -167,7 +209,9 @@ fn passwords_come_from_the_file_only_where_none_was_given() {
 
 #[test]
 fn localhost_in_the_password_file_covers_the_default_socket_alone() {
-    let bed = Bed::new(&[]).with_file(".pgpass", "localhost:*:*:*:x\n").with_file("sockets/x", "");
+    let bed = Bed::new(&[])
+        .with_file(".pgpass", "localhost:*:*:*:x\n")
+        .with_file("sockets/x", "");
     assert_eq!(password(&bed.info(""), 0), Some("x"));
     assert_eq!(password(&bed.info("host=/elsewhere"), 0), None);
 }
@@ -189,14 +233,20 @@ fn no_text_about_a_connection_shows_its_password() {
     for shown in [format!("{info:?}"), format!("{info:#?}"), info.to_string()] {
         assert!(!shown.contains("hunter2"), "{shown}");
     }
-    for wrong in ["postgres://u:hunter2/x@h", "postgres://u:x@hunter2@h", "postgres://u:hunter2"] {
+    for wrong in [
+        "postgres://u:hunter2/x@h",
+        "postgres://u:x@hunter2@h",
+        "postgres://u:hunter2",
+    ] {
         assert!(!bed.refusal(wrong).contains("hunter2"));
     }
 }
 
 #[test]
 fn a_file_of_roots_makes_verify_ca_of_require() {
-    let bed = Bed::new(&[]).with_file("ca.pem", "").with_file(".postgresql/x", "");
+    let bed = Bed::new(&[])
+        .with_file("ca.pem", "")
+        .with_file(".postgresql/x", "");
     let ca = bed.home.path().join("ca.pem");
     let protection = |text: &str| {
         let info = bed.info(text);
@@ -204,14 +254,35 @@ fn a_file_of_roots_makes_verify_ca_of_require() {
     };
     let file = Roots::File(ca.clone());
     let with_file = |mode: &str| format!("sslmode={mode} sslrootcert={}", ca.display());
-    assert_eq!(protection(&with_file("require")), (SslMode::VerifyCa, file.clone()));
-    assert_eq!(protection(&with_file("verify-full")), (SslMode::VerifyFull, file.clone()));
+    assert_eq!(
+        protection(&with_file("require")),
+        (SslMode::VerifyCa, file.clone())
+    );
+    assert_eq!(
+        protection(&with_file("verify-full")),
+        (SslMode::VerifyFull, file.clone())
+    );
     assert_eq!(protection(&with_file("prefer")), (SslMode::Prefer, file));
-    assert_eq!(protection("sslmode=require"), (SslMode::Require, Roots::System));
-    assert_eq!(protection("sslmode=verify-ca"), (SslMode::VerifyCa, Roots::System));
-    assert_eq!(protection("sslrootcert=system"), (SslMode::VerifyFull, Roots::System));
-    assert!(bed.refusal("sslrootcert=system sslmode=require").contains("verify-full"));
-    assert!(bed.refusal("sslmode=require sslrootcert=/nowhere").contains("/nowhere"));
+    assert_eq!(
+        protection("sslmode=require"),
+        (SslMode::Require, Roots::System)
+    );
+    assert_eq!(
+        protection("sslmode=verify-ca"),
+        (SslMode::VerifyCa, Roots::System)
+    );
+    assert_eq!(
+        protection("sslrootcert=system"),
+        (SslMode::VerifyFull, Roots::System)
+    );
+    assert!(
+        bed.refusal("sslrootcert=system sslmode=require")
+            .contains("verify-full")
+    );
+    assert!(
+        bed.refusal("sslmode=require sslrootcert=/nowhere")
+            .contains("/nowhere")
+    );
 
     let bed = Bed::new(&[]).with_file(".postgresql/root.crt", "");
     assert_eq!(bed.info("sslmode=require").sslmode, SslMode::VerifyCa);
@@ -226,7 +297,10 @@ fn a_client_certificate_goes_with_its_key() {
     assert_eq!(bed.info("sslcertmode=disable").client_certificate, None);
     let bed = bed.with_file(".postgresql/postgresql.key", "");
     let found = bed.info("").client_certificate.expect("found");
-    assert_eq!(found.key, bed.home.path().join(".postgresql/postgresql.key"));
+    assert_eq!(
+        found.key,
+        bed.home.path().join(".postgresql/postgresql.key")
+    );
     assert!(bed.refusal("sslcert=/nowhere").contains("sslcert"));
     let home = bed.home.path().display();
     let own = bed.info(&format!("sslkey={home}/.postgresql/postgresql.crt"));
@@ -252,12 +326,15 @@ fn what_protects_but_cannot_be_honoured_is_refused_with_its_origin() {
         let error = bed.refusal(refused);
         let (name, _) = refused.split_once('=').expect("a pair");
         assert!(
-            error.starts_with(&format!("{name} (in the connection string) cannot be honoured: ")),
+            error.starts_with(&format!(
+                "{name} (in the connection string) cannot be honoured: "
+            )),
             "{error}"
         );
     }
     let error = Bed::new(&[("PGGSSENCMODE", "require")]).refusal("");
     assert!(error.starts_with("gssencmode (in PGGSSENCMODE)"), "{error}");
+    assert!(!bed.info("channel_binding=disable").channel_binding);
     bed.info("channel_binding=prefer gssencmode=disable sslcrl='' krbsrvname=x sslsni=1");
 }
 
@@ -269,7 +346,9 @@ fn numbers_and_choices_are_checked() {
     assert_eq!(timeout("connect_timeout=-1"), 10);
     assert_eq!(timeout("connect_timeout=1"), 2);
     assert_eq!(timeout("connect_timeout=30"), 30);
-    let keepalive = bed.info("keepalives=0 keepalives_count=9 tcp_user_timeout=1500").keepalive;
+    let keepalive = bed
+        .info("keepalives=0 keepalives_count=9 tcp_user_timeout=1500")
+        .keepalive;
     assert!(!keepalive.enabled);
     assert_eq!(keepalive.retries, 9);
     assert_eq!(keepalive.user_timeout, Duration::from_millis(1500));
@@ -281,7 +360,10 @@ fn numbers_and_choices_are_checked() {
     );
     bed.refusal("connect_timeout=soon");
     bed.refusal("target_session_attrs=master");
-    assert_eq!(bed.info("target_session_attrs=primary").target_session, TargetSession::Primary);
+    assert_eq!(
+        bed.info("target_session_attrs=primary").target_session,
+        TargetSession::Primary
+    );
 }
 
 #[test]

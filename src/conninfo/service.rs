@@ -14,10 +14,7 @@ use super::text::Pairs;
 const SYSTEM_DIRECTORY: &str = "/etc/postgresql-common";
 
 /// The parameters of a service: from the user's file, else from the system's.
-pub(super) fn load(
-    service: &str,
-    surroundings: &Surroundings<'_>,
-) -> Result<Pairs, ConnInfoError> {
+pub(super) fn load(service: &str, surroundings: &Surroundings<'_>) -> Result<Pairs, ConnInfoError> {
     for (path, must_exist) in files(surroundings) {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -34,12 +31,18 @@ pub(super) fn load(
 fn files(surroundings: &Surroundings<'_>) -> Vec<(PathBuf, bool)> {
     let users = match surroundings.variable("PGSERVICEFILE") {
         Some(named) => Some((PathBuf::from(named), true)),
-        None => surroundings.home.as_ref().map(|home| (home.join(".pg_service.conf"), false)),
+        None => surroundings
+            .home
+            .as_ref()
+            .map(|home| (home.join(".pg_service.conf"), false)),
     };
     let directory = surroundings
         .variable("PGSYSCONFDIR")
         .map_or_else(|| PathBuf::from(SYSTEM_DIRECTORY), PathBuf::from);
-    users.into_iter().chain([(directory.join("pg_service.conf"), false)]).collect()
+    users
+        .into_iter()
+        .chain([(directory.join("pg_service.conf"), false)])
+        .collect()
 }
 
 fn section(text: &str, service: &str, path: &Path) -> Result<Option<Pairs>, ConnInfoError> {
@@ -67,7 +70,9 @@ fn section(text: &str, service: &str, path: &Path) -> Result<Option<Pairs>, Conn
         if line.starts_with("ldap:") || line.starts_with("ldaps:") {
             return Err(wrong("parameters from LDAP are not supported"));
         }
-        let (name, value) = line.split_once('=').ok_or_else(|| wrong("it must be name=value"))?;
+        let (name, value) = line
+            .split_once('=')
+            .ok_or_else(|| wrong("it must be name=value"))?;
         let (name, value) = (name.trim(), value.trim());
         if name == "service" {
             return Err(wrong("a service cannot name another service"));
@@ -88,7 +93,8 @@ mod tests {
 
     #[test]
     fn only_the_sections_own_lines_count() {
-        let text = "stray\n[other]\nhost=no\n[shop]\n# comment\n\n host = db \nport=1\n[more]\nport=2";
+        let text =
+            "stray\n[other]\nhost=no\n[shop]\n# comment\n\n host = db \nport=1\n[more]\nport=2";
         let pairs = read(text).expect("sound").expect("found");
         assert_eq!(pairs, [("host", "db".to_owned()), ("port", "1".to_owned())]);
         assert!(read("[other]\nhost=no").expect("sound").is_none());
@@ -97,8 +103,13 @@ mod tests {
     #[test]
     fn a_wrong_line_is_named_by_file_and_number() {
         for line in ["nonsense", "service=x", "ldap://host/x"] {
-            let error = read(&format!("[shop]\n{line}")).expect_err(line).to_string();
-            assert!(error.starts_with("service file /x/pg_service.conf, line 2: "), "{error}");
+            let error = read(&format!("[shop]\n{line}"))
+                .expect_err(line)
+                .to_string();
+            assert!(
+                error.starts_with("service file /x/pg_service.conf, line 2: "),
+                "{error}"
+            );
         }
         let error = read("[shop]\nhots=db").expect_err("unknown").to_string();
         assert!(error.contains("is `host` meant?"), "{error}");

@@ -27,7 +27,9 @@ pub(super) fn parse(text: &str) -> Result<Pairs, ConnInfoError> {
 
 fn looks_like_a_url(text: &str) -> bool {
     text.split_once("://").is_some_and(|(scheme, _)| {
-        scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+        scheme
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
     })
 }
 
@@ -82,7 +84,9 @@ fn parse_value(text: &str) -> Result<(String, &str), ConnInfoError> {
 
 fn parse_url(rest: &str) -> Result<Pairs, ConnInfoError> {
     let mut pairs = Pairs::new();
-    let at_sign = rest.find(['@', '/']).filter(|&at| rest[at..].starts_with('@'));
+    let at_sign = rest
+        .find(['@', '/'])
+        .filter(|&at| rest[at..].starts_with('@'));
     let rest = match at_sign {
         Some(at) => {
             let (user, password) = match rest[..at].split_once(':') {
@@ -119,7 +123,9 @@ fn parse_authority(mut rest: &str) -> Result<(String, String, &str), ConnInfoErr
             let (host, after) = inside
                 .split_once(']')
                 .filter(|(host, _)| !host.is_empty())
-                .ok_or(ConnInfoError::Malformed("an IPv6 address in brackets has no end"))?;
+                .ok_or(ConnInfoError::Malformed(
+                    "an IPv6 address in brackets has no end",
+                ))?;
             if !after.is_empty() && !after.starts_with(ENDS) {
                 return Err(ConnInfoError::Malformed(
                     "`:`, `/`, `,` or the end must follow an IPv6 address in brackets",
@@ -180,11 +186,7 @@ fn parse_query(query: &str, pairs: &mut Pairs) -> Result<(), ConnInfoError> {
     Ok(())
 }
 
-fn push_decoded(
-    pairs: &mut Pairs,
-    name: &'static str,
-    encoded: &str,
-) -> Result<(), ConnInfoError> {
+fn push_decoded(pairs: &mut Pairs, name: &'static str, encoded: &str) -> Result<(), ConnInfoError> {
     if !encoded.is_empty() {
         pairs.push((name, decode(encoded)?));
     }
@@ -219,7 +221,10 @@ mod tests {
     }
 
     fn pairs(expected: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
-        expected.iter().map(|&(name, value)| (name, value.to_owned())).collect()
+        expected
+            .iter()
+            .map(|&(name, value)| (name, value.to_owned()))
+            .collect()
     }
 
     #[test]
@@ -227,12 +232,25 @@ mod tests {
         for (url, expected) in [
             ("postgresql://", &[][..]),
             ("postgresql://localhost", &[("host", "localhost")]),
-            ("postgresql://localhost:5433", &[("host", "localhost"), ("port", "5433")]),
-            ("postgresql://localhost/mydb", &[("host", "localhost"), ("dbname", "mydb")]),
-            ("postgresql://user@localhost", &[("user", "user"), ("host", "localhost")]),
+            (
+                "postgresql://localhost:5433",
+                &[("host", "localhost"), ("port", "5433")],
+            ),
+            (
+                "postgresql://localhost/mydb",
+                &[("host", "localhost"), ("dbname", "mydb")],
+            ),
+            (
+                "postgresql://user@localhost",
+                &[("user", "user"), ("host", "localhost")],
+            ),
             (
                 "postgresql://user:secret@localhost",
-                &[("user", "user"), ("password", "secret"), ("host", "localhost")],
+                &[
+                    ("user", "user"),
+                    ("password", "secret"),
+                    ("host", "localhost"),
+                ],
             ),
             (
                 "postgresql://other@localhost/otherdb?connect_timeout=10&application_name=myapp",
@@ -261,7 +279,10 @@ mod tests {
                 "postgresql://[2001:db8::1234]/database",
                 &[("host", "2001:db8::1234"), ("dbname", "database")],
             ),
-            ("postgresql:///dbname?host=/var/lib/pg", &[("dbname", "dbname"), ("host", "/var/lib/pg")]),
+            (
+                "postgresql:///dbname?host=/var/lib/pg",
+                &[("dbname", "dbname"), ("host", "/var/lib/pg")],
+            ),
             (
                 "postgresql://%2Fvar%2Flib%2Fpg/dbname",
                 &[("host", "/var/lib/pg"), ("dbname", "dbname")],
@@ -276,9 +297,15 @@ mod tests {
                     ("options", "-c synchronous_commit=off"),
                 ],
             ),
-            ("postgres://h?ssl=true", &[("host", "h"), ("sslmode", "require")]),
+            (
+                "postgres://h?ssl=true",
+                &[("host", "h"), ("sslmode", "require")],
+            ),
             ("postgres://h1,h2:7", &[("host", "h1,h2"), ("port", ",7")]),
-            ("postgres://u:p%40%3A%2f%C3%A9@", &[("user", "u"), ("password", "p@:/é")]),
+            (
+                "postgres://u:p%40%3A%2f%C3%A9@",
+                &[("user", "u"), ("password", "p@:/é")],
+            ),
         ] {
             assert_eq!(parsed(url), pairs(expected), "{url}");
         }
@@ -301,7 +328,10 @@ mod tests {
                 r"  user = 'it\'s \\ me'  password= ''dbname=d",
                 &[("user", r"it's \ me"), ("password", ""), ("dbname", "d")],
             ),
-            (r"password=a\ b\\c host=", &[("password", r"a b\c"), ("host", "")]),
+            (
+                r"password=a\ b\\c host=",
+                &[("password", r"a b\c"), ("host", "")],
+            ),
             ("host=::1\n\tport=1", &[("host", "::1"), ("port", "1")]),
         ] {
             assert_eq!(parsed(text), pairs(expected), "{text}");
