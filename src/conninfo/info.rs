@@ -180,6 +180,8 @@ pub struct ConnInfo {
     pub roots: Roots,
     /// The certificate to show, where there is one.
     pub client_certificate: Option<ClientCertificate>,
+    /// Whether SCRAM is bound to the TLS channel where both ends can.
+    pub channel_binding: bool,
     /// What a server must be to be used.
     pub target_session: TargetSession,
     /// How a dead peer is noticed.

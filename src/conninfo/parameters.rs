@@ -23,11 +23,7 @@ pub(super) struct Parameter {
     pub(super) treatment: Treatment,
 }
 
-const fn parameter(
-    name: &'static str,
-    variable: &'static str,
-    treatment: Treatment,
-) -> Parameter {
+const fn parameter(name: &'static str, variable: &'static str, treatment: Treatment) -> Parameter {
     Parameter { name, variable: Some(variable), treatment }
 }
 
@@ -198,7 +194,10 @@ mod tests {
     #[test]
     fn an_unknown_name_is_met_with_the_nearest_known_one() {
         let said = |name| unknown(name, false).to_string();
-        assert_eq!(said("ssl_mode"), "unknown connection parameter `ssl_mode`: is `sslmode` meant?");
+        assert_eq!(
+            said("ssl_mode"),
+            "unknown connection parameter `ssl_mode`: is `sslmode` meant?"
+        );
         assert_eq!(said("datbase"), "unknown connection parameter `datbase`");
         assert!(said("usr").contains("`user`"));
         assert!(!unknown("hunter2", true).to_string().contains("hunter2"));

@@ -72,7 +72,7 @@ fn after_field<'a>(line: &'a str, value: &str) -> Option<&'a str> {
     let mut chars = line.chars();
     loop {
         match chars.next()? {
-            ':' => return expected.next().is_none().then(|| chars.as_str()),
+            ':' => return expected.next().is_none().then_some(chars.as_str()),
             '\\' if expected.next() == chars.next() => {}
             c if c != '\\' && expected.next() == Some(c) => {}
             _ => return None,

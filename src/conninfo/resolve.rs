@@ -94,6 +94,7 @@ impl ConnInfo {
             sslmode,
             roots,
             client_certificate: client_certificate(&settings, surroundings)?,
+            channel_binding: settings.text("channel_binding").as_deref() != Some("disable"),
             target_session: settings
                 .choice(
                     "target_session_attrs",
@@ -164,12 +165,11 @@ impl Settings {
             }
         }
         for parameter in PARAMETERS {
-            let Some(variable) = parameter.variable else { continue };
+            let Some(variable) = parameter.variable else {
+                continue;
+            };
             if let Some(value) = surroundings.variable(variable) {
-                settings
-                    .0
-                    .entry(parameter.name)
-                    .or_insert((value, Origin::Environment(variable)));
+                settings.0.entry(parameter.name).or_insert((value, Origin::Environment(variable)));
             }
         }
         for parameter in PARAMETERS {
@@ -209,7 +209,9 @@ impl Settings {
         choices: &[(&str, T)],
         expected: &'static str,
     ) -> Result<Option<T>, ConnInfoError> {
-        let Some(value) = self.text(name) else { return Ok(None) };
+        let Some(value) = self.text(name) else {
+            return Ok(None);
+        };
         choices
             .iter()
             .find(|(known, _)| *known == value)
@@ -219,7 +221,9 @@ impl Settings {
 
     /// A file that was named, which must then exist.
     fn file(&self, parameter: &'static str) -> Result<Option<PathBuf>, ConnInfoError> {
-        let Some(path) = self.text(parameter).map(PathBuf::from) else { return Ok(None) };
+        let Some(path) = self.text(parameter).map(PathBuf::from) else {
+            return Ok(None);
+        };
         if path.exists() {
             return Ok(Some(path));
         }
@@ -238,25 +242,19 @@ fn seconds_of(seconds: i32) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-fn hosts(
-    settings: &Settings,
-    surroundings: &Surroundings<'_>,
-) -> Result<Vec<Host>, ConnInfoError> {
+fn hosts(settings: &Settings, surroundings: &Surroundings<'_>) -> Result<Vec<Host>, ConnInfoError> {
     let names = settings.list("host");
     let addresses = settings.list("hostaddr");
     let ports = settings.list("port");
     let count = if names.is_empty() { addresses.len().max(1) } else { names.len() };
-    for (parameter, given, fits) in [
-        ("hostaddr", addresses.len(), [0, count]),
-        ("port", ports.len().max(1), [1, count]),
-    ] {
+    for (parameter, given, fits) in
+        [("hostaddr", addresses.len(), [0, count]), ("port", ports.len().max(1), [1, count])]
+    {
         if !fits.contains(&given) {
             return Err(ConnInfoError::ListLengths { parameter, given, hosts: count });
         }
     }
-    let item = |list: &[String], at: usize| -> String {
-        list.get(at).cloned().unwrap_or_default()
-    };
+    let item = |list: &[String], at: usize| -> String { list.get(at).cloned().unwrap_or_default() };
     (0..count)
         .map(|at| {
             let port = match item(&ports, if ports.len() == 1 { 0 } else { at }).as_str() {
@@ -269,9 +267,11 @@ fn hosts(
             };
             let hostaddr = match item(&addresses, at).as_str() {
                 "" => None,
-                address => Some(address.parse::<IpAddr>().map_err(|_| {
-                    settings.invalid("hostaddr", "an IPv4 or IPv6 address")
-                })?),
+                address => Some(
+                    address
+                        .parse::<IpAddr>()
+                        .map_err(|_| settings.invalid("hostaddr", "an IPv4 or IPv6 address"))?,
+                ),
             };
             let address = host_address(item(&names, at), hostaddr, settings, surroundings)?;
             Ok(Host { address, port })

@@ -78,7 +78,10 @@ fn nothing_given_means_libpqs_defaults() {
 
     let sockets = bed.home.path().join("sockets");
     fs::create_dir(&sockets).expect("made");
-    assert_eq!(bed.info("port=1").hosts()[0], Host { address: HostAddress::Unix(sockets), port: 1 });
+    assert_eq!(
+        bed.info("port=1").hosts()[0],
+        Host { address: HostAddress::Unix(sockets), port: 1 }
+    );
 }
 
 #[test]
@@ -135,13 +138,17 @@ fn hosts_addresses_and_ports_go_together() {
         bed.refusal("host=a,b,c port=1,2"),
         "port names 2 where host names 3: give one for each host"
     );
-    for wrong in ["port=0", "port=65536", "port=x", "hostaddr=db", "host=@abstract", "host=a hostaddr=::1,::2"] {
+    for wrong in [
+        "port=0",
+        "port=65536",
+        "port=x",
+        "hostaddr=db",
+        "host=@abstract",
+        "host=a hostaddr=::1,::2",
+    ] {
         bed.refusal(wrong);
     }
-    assert_eq!(
-        bed.info("postgres://a:1,[::1]/d").to_string(),
-        "a:1,[::1]:5432/d as me"
-    );
+    assert_eq!(bed.info("postgres://a:1,[::1]/d").to_string(), "a:1,[::1]:5432/d as me");
 }
 
 #[test]
@@ -258,6 +265,7 @@ fn what_protects_but_cannot_be_honoured_is_refused_with_its_origin() {
     }
     let error = Bed::new(&[("PGGSSENCMODE", "require")]).refusal("");
     assert!(error.starts_with("gssencmode (in PGGSSENCMODE)"), "{error}");
+    assert!(!bed.info("channel_binding=disable").channel_binding);
     bed.info("channel_binding=prefer gssencmode=disable sslcrl='' krbsrvname=x sslsni=1");
 }
 

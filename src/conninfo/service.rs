@@ -14,10 +14,7 @@ use super::text::Pairs;
 const SYSTEM_DIRECTORY: &str = "/etc/postgresql-common";
 
 /// The parameters of a service: from the user's file, else from the system's.
-pub(super) fn load(
-    service: &str,
-    surroundings: &Surroundings<'_>,
-) -> Result<Pairs, ConnInfoError> {
+pub(super) fn load(service: &str, surroundings: &Surroundings<'_>) -> Result<Pairs, ConnInfoError> {
     for (path, must_exist) in files(surroundings) {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -45,11 +42,8 @@ fn files(surroundings: &Surroundings<'_>) -> Vec<(PathBuf, bool)> {
 fn section(text: &str, service: &str, path: &Path) -> Result<Option<Pairs>, ConnInfoError> {
     let mut found: Option<Pairs> = None;
     for (number, line) in text.lines().enumerate() {
-        let wrong = |reason| ConnInfoError::ServiceLine {
-            path: path.to_owned(),
-            line: number + 1,
-            reason,
-        };
+        let wrong =
+            |reason| ConnInfoError::ServiceLine { path: path.to_owned(), line: number + 1, reason };
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -88,7 +82,8 @@ mod tests {
 
     #[test]
     fn only_the_sections_own_lines_count() {
-        let text = "stray\n[other]\nhost=no\n[shop]\n# comment\n\n host = db \nport=1\n[more]\nport=2";
+        let text =
+            "stray\n[other]\nhost=no\n[shop]\n# comment\n\n host = db \nport=1\n[more]\nport=2";
         let pairs = read(text).expect("sound").expect("found");
         assert_eq!(pairs, [("host", "db".to_owned()), ("port", "1".to_owned())]);
         assert!(read("[other]\nhost=no").expect("sound").is_none());

@@ -10,17 +10,15 @@ pub(super) type Pairs = Vec<(&'static str, String)>;
 /// Parses a URL or `key=value` text.
 pub(super) fn parse(text: &str) -> Result<Pairs, ConnInfoError> {
     let text = text.trim();
-    let url = ["postgresql://", "postgres://"]
-        .iter()
-        .find_map(|scheme| text.strip_prefix(scheme));
+    let url = ["postgresql://", "postgres://"].iter().find_map(|scheme| text.strip_prefix(scheme));
     if text.contains('\0') {
         return Err(ConnInfoError::Malformed("it has a zero byte"));
     }
     match url {
         Some(rest) => parse_url(rest),
-        None if looks_like_a_url(text) => Err(ConnInfoError::Malformed(
-            "a URL must begin with postgresql:// or postgres://",
-        )),
+        None if looks_like_a_url(text) => {
+            Err(ConnInfoError::Malformed("a URL must begin with postgresql:// or postgres://"))
+        }
         None => parse_pairs(text),
     }
 }
@@ -40,10 +38,8 @@ fn parse_pairs(text: &str) -> Result<Pairs, ConnInfoError> {
             .find(|c: char| c == '=' || c.is_whitespace())
             .ok_or(ConnInfoError::Malformed(NO_EQUALS))?;
         let (name, after) = rest.split_at(end);
-        let after = after
-            .trim_start()
-            .strip_prefix('=')
-            .ok_or(ConnInfoError::Malformed(NO_EQUALS))?;
+        let after =
+            after.trim_start().strip_prefix('=').ok_or(ConnInfoError::Malformed(NO_EQUALS))?;
         let parameter = known(name).ok_or_else(|| {
             // What follows an unquoted password may be the rest of it.
             let after_password = pairs.last().is_some_and(|(name, _)| is_secret(name));
@@ -147,11 +143,8 @@ fn parse_authority(mut rest: &str) -> Result<(String, String, &str), ConnInfoErr
             None => break,
         }
     }
-    let ports = if ports.iter().all(|port| port.is_empty()) {
-        String::new()
-    } else {
-        ports.join(",")
-    };
+    let ports =
+        if ports.iter().all(|port| port.is_empty()) { String::new() } else { ports.join(",") };
     Ok((hosts.join(","), ports, rest))
 }
 
@@ -162,12 +155,11 @@ fn parse_query(query: &str, pairs: &mut Pairs) -> Result<(), ConnInfoError> {
     // An `@` this late tells of a password that should have been encoded.
     let may_be_secret = query.contains('@');
     for pair in query.split('&') {
-        let (name, value) = pair
-            .split_once('=')
-            .filter(|(_, value)| !value.contains('='))
-            .ok_or(ConnInfoError::Malformed(
+        let (name, value) = pair.split_once('=').filter(|(_, value)| !value.contains('=')).ok_or(
+            ConnInfoError::Malformed(
                 "each parameter after `?` must be name=value, with `=` in a value as %3D",
-            ))?;
+            ),
+        )?;
         let name = decode(name)?;
         let value = decode(value)?;
         if name == "ssl" && value == "true" {
@@ -180,11 +172,7 @@ fn parse_query(query: &str, pairs: &mut Pairs) -> Result<(), ConnInfoError> {
     Ok(())
 }
 
-fn push_decoded(
-    pairs: &mut Pairs,
-    name: &'static str,
-    encoded: &str,
-) -> Result<(), ConnInfoError> {
+fn push_decoded(pairs: &mut Pairs, name: &'static str, encoded: &str) -> Result<(), ConnInfoError> {
     if !encoded.is_empty() {
         pairs.push((name, decode(encoded)?));
     }
@@ -261,7 +249,10 @@ mod tests {
                 "postgresql://[2001:db8::1234]/database",
                 &[("host", "2001:db8::1234"), ("dbname", "database")],
             ),
-            ("postgresql:///dbname?host=/var/lib/pg", &[("dbname", "dbname"), ("host", "/var/lib/pg")]),
+            (
+                "postgresql:///dbname?host=/var/lib/pg",
+                &[("dbname", "dbname"), ("host", "/var/lib/pg")],
+            ),
             (
                 "postgresql://%2Fvar%2Flib%2Fpg/dbname",
                 &[("host", "/var/lib/pg"), ("dbname", "dbname")],

@@ -128,7 +128,11 @@ impl Outbox {
         }
         let OutboxConfig { columns, placed, .. } = &self.config;
         let event = message::event(&message.content, columns, placed, position, commit_time);
-        Some(event.map_err(|fault| EventError::Message { prefix: message.prefix.clone(), position, fault }))
+        Some(event.map_err(|fault| EventError::Message {
+            prefix: message.prefix.clone(),
+            position,
+            fault,
+        }))
     }
 
     /// Whether the message has the configured prefix.

@@ -343,7 +343,8 @@ impl Core {
 
     fn begin(&mut self, begin: &Begin) -> Result<(), StreamError> {
         self.ledger.begin(begin.commit_lsn)?;
-        if self.suspect.as_ref().is_some_and(|suspect| suspect.place.commit_lsn < begin.commit_lsn) {
+        if self.suspect.as_ref().is_some_and(|suspect| suspect.place.commit_lsn < begin.commit_lsn)
+        {
             self.suspect = None;
         }
         self.transaction = Some(Transaction {
@@ -355,11 +356,7 @@ impl Core {
     }
 
     /// A row or a logical message: becomes a record if it is an outbox event.
-    fn event(
-        &mut self,
-        message: &Message,
-        outlet: &mut impl Outlet,
-    ) -> Result<Taken, StreamError> {
+    fn event(&mut self, message: &Message, outlet: &mut impl Outlet) -> Result<Taken, StreamError> {
         if let Message::Logical(logical) = message
             && !logical.transactional
         {
@@ -444,10 +441,8 @@ impl Core {
             return false;
         };
         let is_next = self.transaction.as_ref().is_some_and(|transaction| {
-            let next = Place {
-                commit_lsn: transaction.commit_lsn,
-                ordinal: transaction.next_ordinal,
-            };
+            let next =
+                Place { commit_lsn: transaction.commit_lsn, ordinal: transaction.next_ordinal };
             next == suspect.place
         });
         suspect.alone.is_some() || (is_next && self.ledger.in_flight_records() > 0)

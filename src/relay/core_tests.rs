@@ -305,7 +305,8 @@ impl World {
                 }
             }
             assert!(first.is_sorted(), "I6: partition {key} holds {log:?}");
-            let jumps = log.windows(2).filter(|pair| pair[1] > pair[0]).all(|pair| pair[1] == pair[0] + 5);
+            let jumps =
+                log.windows(2).filter(|pair| pair[1] > pair[0]).all(|pair| pair[1] == pair[0] + 5);
             assert!(jumps, "I6: partition {key} skips: {log:?}");
         }
     }
@@ -401,7 +402,9 @@ fn draining_reads_a_transaction_to_its_end_and_begins_no_other() {
 fn updates_deletes_and_truncates_are_counted_and_produce_nothing() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
-    for message in [Message::Update(TABLE), Message::Delete(TABLE), Message::Truncate(vec![TABLE, 99])] {
+    for message in
+        [Message::Update(TABLE), Message::Delete(TABLE), Message::Truncate(vec![TABLE, 99])]
+    {
         assert_eq!(core.receive(&message, &mut outlet), Ok(Taken::Yes));
     }
     assert_eq!(core.receive(&Message::Update(99), &mut outlet), Ok(Taken::Yes));

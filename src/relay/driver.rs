@@ -10,7 +10,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::core::{Core, Counters, Halt, Outlet as _, Taken};
+use super::core::{Core, Counters, Halt, Taken};
 use super::stop::{Order, StopReceiver};
 use crate::ledger::StreamError;
 use crate::lsn::Lsn;
@@ -72,7 +72,9 @@ pub enum RelayError {
     #[error(transparent)]
     Sink(#[from] SinkError),
     /// The broker refuses walpost's credentials, and always has.
-    #[error("Kafka refuses walpost's credentials: {0}; check security.protocol and the sasl.* and ssl.* properties")]
+    #[error(
+        "Kafka refuses walpost's credentials: {0}; check security.protocol and the sasl.* and ssl.* properties"
+    )]
     Unauthenticated(String),
     /// Told to leave at once.
     #[error("told to stop at once: left with nothing more confirmed")]
@@ -291,7 +293,9 @@ impl<S: Sink> Relay<S> {
         match received {
             Received::Keepalive(wal_end) => self.core.keepalive(wal_end),
             Received::Message(message) => {
-                let broken = |error: StreamError| SourceError::Lost(format!("PostgreSQL's stream broke its rules: {error}"));
+                let broken = |error: StreamError| {
+                    SourceError::Lost(format!("PostgreSQL's stream broke its rules: {error}"))
+                };
                 if self.core.receive(&message, &mut self.sink).map_err(broken)? == Taken::NotYet {
                     *held = Some(message);
                 }
@@ -341,7 +345,11 @@ impl<S: Sink> Relay<S> {
                 }
                 Condition::Broken(reason) => self.core.producer_broken(&reason),
                 Condition::Unreachable(reason) | Condition::Unauthenticated(reason) => {
-                    self.sink_down.get_or_insert(SinkDown { reason, at: self.delivered, told: false });
+                    self.sink_down.get_or_insert(SinkDown {
+                        reason,
+                        at: self.delivered,
+                        told: false,
+                    });
                 }
             }
         }
@@ -444,7 +452,9 @@ impl<S: Sink> Relay<S> {
 
 fn fatal_or_lost(error: SourceError) -> Result<Ended, RelayError> {
     match error {
-        SourceError::Lost(_) | SourceError::Access(_) | SourceError::InUse { .. } => Ok(Ended::Lost(error)),
+        SourceError::Lost(_) | SourceError::Access(_) | SourceError::InUse { .. } => {
+            Ok(Ended::Lost(error))
+        }
         fatal => Err(fatal.into()),
     }
 }

@@ -1,5 +1,10 @@
 //! What can go wrong on PostgreSQL's side, sorted by who has to act.
 
+use std::error::Error as StdError;
+
+use pgwire_replication::PgWireError;
+
+use super::refusal::ConnectError;
 use crate::lsn::Lsn;
 
 /// A failure of the source, by what follows from it.
@@ -42,9 +47,22 @@ fn by(pid: Option<i32>) -> String {
 
 impl SourceError {
     pub(super) fn query(what: &str, error: &tokio_postgres::Error) -> Self {
-        use std::error::Error as _;
-        let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-        Self::Lost(format!("{what}: {cause}"))
+        Self::Lost(format!("{what}: {}", with_causes(error)))
+    }
+
+    /// An error of the replication session on `slot`.
+    pub(super) fn stream(error: &PgWireError, host: &str, slot: &str) -> Self {
+        let error = ConnectError::of_replication(host, error);
+        let code = error.sqlstate();
+        let text = with_causes(&error);
+        match code.as_ref().map(super::refusal::SqlState::as_str) {
+            Some("55006") => Self::InUse { slot: slot.to_owned(), pid: None },
+            // The slot went between two looks, or what it needs of the log is gone.
+            Some("42704") if text.contains("replication slot") => Self::Slot(text),
+            Some("55000" | "58P01") if !text.contains("wal_level") => Self::Slot(text),
+            Some("42704" | "55000") => Self::Setup(text),
+            _ => error.into(),
+        }
     }
 
     pub(super) fn slot_missing(slot: &str, database: &str) -> Self {
@@ -62,4 +80,37 @@ impl SourceError {
              this walpost; find out who moved the slot, then start walpost again to go on from {theirs}"
         ))
     }
+}
+
+impl From<ConnectError> for SourceError {
+    fn from(error: ConnectError) -> Self {
+        let text = with_causes(&error);
+        match error {
+            ConnectError::Configuration { .. }
+            | ConnectError::Tls { .. }
+            | ConnectError::TlsSetUp(_) => Self::Access(text),
+            ConnectError::Unreachable { .. }
+            | ConnectError::TimedOut { .. }
+            | ConnectError::Transient { .. }
+            | ConnectError::WrongSession { .. }
+            | ConnectError::NoHost(_)
+            | ConnectError::Server { .. }
+            | ConnectError::Protocol { .. } => Self::Lost(text),
+        }
+    }
+}
+
+/// The error's text with those of its causes.
+fn with_causes(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        next = cause.source();
+    }
+    text
 }

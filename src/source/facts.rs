@@ -4,6 +4,7 @@
 use tokio_postgres::{Client, Row};
 
 use super::SourceError;
+use super::connect::quoted_identifier;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pgoutput::{Column, Relation};
@@ -110,7 +111,8 @@ impl Facts {
         let Some(slot) = &self.slot else {
             return Err(SourceError::slot_missing(name, &self.database));
         };
-        let unusable = |why: String| Err(SourceError::Slot(format!("replication slot \"{name}\" {why}")));
+        let unusable =
+            |why: String| Err(SourceError::Slot(format!("replication slot \"{name}\" {why}")));
         if slot.slot_type != "logical" {
             return unusable("is a physical one; choose another name with --slot".into());
         }
@@ -171,7 +173,7 @@ pub async fn published_tables(
         .query_opt(PUBLICATION, &[&publication])
         .await
         .map_err(|error| SourceError::query("reading the publication", &error))?;
-    let quoted = quote_identifier(publication);
+    let quoted = quoted_identifier(publication);
     let Some(row) = row else {
         return Err(SourceError::Setup(format!(
             "publication {quoted} does not exist in this database; run `walpost init --apply`, which \
@@ -204,7 +206,7 @@ async fn published_table(
             "there is no table {table} in this database; run `walpost init --apply` or name yours with --table"
         )));
     };
-    let quoted = quote_identifier(publication);
+    let quoted = quoted_identifier(publication);
     if !first.get::<_, bool>(4) {
         let partitioned = first.get::<_, String>(1) == "p";
         let mend = if partitioned {
@@ -219,19 +221,14 @@ async fn published_table(
             "publication {quoted} does not publish table {table}: {mend}"
         )));
     }
-    let columns = rows.iter().filter(|row| row.get::<_, bool>(5)).map(|row| Column {
-        name: row.get(2),
-        type_oid: row.get(3),
-    });
+    let columns = rows
+        .iter()
+        .filter(|row| row.get::<_, bool>(5))
+        .map(|row| Column { name: row.get(2), type_oid: row.get(3) });
     Ok(Relation {
         oid: first.get(0),
         schema: table.schema.clone(),
         name: table.name.clone(),
         columns: columns.collect(),
     })
-}
-
-/// `name` as an SQL identifier, always quoted.
-pub fn quote_identifier(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }

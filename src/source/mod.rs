@@ -7,10 +7,12 @@
 mod connect;
 mod error;
 mod facts;
+mod refusal;
 mod session;
 mod tls;
 
-pub use connect::install_crypto_provider;
+pub(crate) use connect::{Control, control};
 pub use error::SourceError;
-pub use facts::{Facts, Slot, published_tables, quote_identifier};
+pub use facts::{Facts, Slot, published_tables};
 pub use session::{Received, Resume, ServerIdentity, Session, SourceConfig};
+pub use tls::install_crypto_provider;

@@ -17,9 +17,9 @@ use futures_util::FutureExt as _;
 use pgwire_replication::{PgWireError, ReplicationClient, client::ReplicationEvent};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::SourceError;
 use super::connect::{self, Control};
 use super::facts::{Facts, published_tables};
-use super::SourceError;
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
@@ -31,12 +31,23 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 /// Events that the session's own buffer may hold beside the relay's budget.
 const BUFFER_EVENTS: usize = 64;
 
+/// What the server's views show of walpost.
+const APPLICATION_NAME: &str = "walpost";
+
 /// Session settings: the text forms of values do not depend on the server's
 /// configuration, no timeout meant for clients ends the stream, and a large
 /// transaction is decoded in memory before the server puts it aside.
 const SESSION_OPTIONS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC \
      -c bytea_output=hex -c extra_float_digits=1 -c statement_timeout=0 -c lock_timeout=0 \
-     -c idle_session_timeout=0 -c logical_decoding_work_mem=256MB";
+     -c idle_session_timeout=0";
+
+/// How much of a transaction the server decodes in memory before it puts it
+/// aside on disk; walpost raises it unless the connection's own `options` set it.
+const WORK_MEM: &str = "logical_decoding_work_mem";
+
+/// The control connection may be idle for days and must stay.
+const CONTROL_SETTINGS: &str =
+    "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0";
 
 /// What a session is opened on.
 #[derive(Debug, Clone)]
@@ -91,6 +102,7 @@ pub enum Received {
 pub struct Session {
     client: ReplicationClient,
     control: Control,
+    host: String,
     slot: String,
     temporary_slot: bool,
     identity: ServerIdentity,
@@ -104,14 +116,16 @@ pub struct Session {
 impl Session {
     /// Connects, checks, and starts streaming.
     pub async fn open(config: &SourceConfig, resume: &Resume) -> Result<Self, SourceError> {
-        let control = connect::control(&config.conninfo, "walpost", SESSION_OPTIONS).await?;
+        let control = connect::control(&config.conninfo, APPLICATION_NAME).await?;
+        control
+            .client
+            .batch_execute(CONTROL_SETTINGS)
+            .await
+            .map_err(|error| SourceError::query("preparing the control connection", &error))?;
         let facts = Facts::read(&control.client, &config.slot).await?;
         facts.require_wal_level()?;
-        let confirmed = if config.temporary_slot {
-            facts.flushed
-        } else {
-            check_slot(config, &facts, resume)?
-        };
+        let confirmed =
+            if config.temporary_slot { facts.flushed } else { check_slot(config, &facts, resume)? };
         let relations =
             published_tables(&control.client, &config.publication, &config.tables).await?;
         let (start, ack) = match resume {
@@ -120,17 +134,19 @@ impl Session {
         };
         let within = config.conninfo.connect_timeout;
         let mut client = connect_gated(config, &control, &facts, start, ack).await?;
-        let identity = match timeout(within, begin(config, &mut client, &facts, resume)).await {
-            Ok(identity) => identity?,
-            Err(_) => {
-                client.abort();
-                return Err(SourceError::Lost(format!(
-                    "the replication session was not ready within {within:?}"
-                )));
-            }
-        };
+        let identity =
+            match timeout(within, begin(config, &mut client, &control, &facts, resume)).await {
+                Ok(identity) => identity?,
+                Err(_) => {
+                    client.abort();
+                    return Err(SourceError::Lost(format!(
+                        "the replication session was not ready within {within:?}"
+                    )));
+                }
+            };
         let session = Self {
             client,
+            host: control.endpoint.host.to_string(),
             control,
             slot: config.slot.clone(),
             temporary_slot: config.temporary_slot,
@@ -182,7 +198,7 @@ impl Session {
         let event = tokio::select! {
             biased;
             event = self.client.recv(), if reading => event,
-            reason = self.control.ended() => return Err(SourceError::Lost(reason)),
+            ended = &mut self.control.ended => return Err(control_ended(ended)),
             () = silent, if reading => {
                 let limit = self.silence_limit;
                 return Err(SourceError::Lost(format!(
@@ -230,9 +246,8 @@ impl Session {
             if confirmed.is_some_and(|confirmed| confirmed >= lsn) {
                 return Ok(());
             }
-            let discard = async {
-                while self.client.recv().await.is_ok_and(|event| event.is_some()) {}
-            };
+            let discard =
+                async { while self.client.recv().await.is_ok_and(|event| event.is_some()) {} };
             // Either this long, or until the session ends.
             let _ = timeout(Duration::from_millis(20), discard).await;
             sleep(Duration::from_millis(1)).await;
@@ -260,7 +275,7 @@ impl Session {
         match event {
             Ok(Some(event)) => received(event),
             Ok(None) => Err(SourceError::Lost("PostgreSQL ended the replication stream".into())),
-            Err(error) => Err(connect::stream_error(&error, &self.slot)),
+            Err(error) => Err(SourceError::stream(&error, &self.host, &self.slot)),
         }
     }
 }
@@ -295,44 +310,50 @@ async fn connect_gated(
     ack: Lsn,
 ) -> Result<ReplicationClient, SourceError> {
     let mut options = SESSION_OPTIONS.to_owned();
+    let own_options = config.conninfo.options.as_deref().unwrap_or_default();
+    if !own_options.contains(WORK_MEM) {
+        options.push_str(" -c logical_decoding_work_mem=256MB");
+    }
     if facts.wal_sender_timeout_ms == 0 {
         // Without it the server sends no keepalive by which to notice a dead link.
         options.push_str(" -c wal_sender_timeout=60s");
     }
-    let (slot, publication) = (&config.slot, &config.publication);
     let mut settings = connect::replication_config(
         &config.conninfo,
-        &control.host,
-        slot,
-        publication,
-        "walpost",
+        &control.endpoint,
+        &config.slot,
+        &config.publication,
+        APPLICATION_NAME,
         &options,
-    )?;
+    );
     let lsn = |lsn: Lsn| pgwire_replication::Lsn::from_u64(lsn.as_u64());
     settings.start_lsn = lsn(start);
     settings.ack_lsn = Some(lsn(ack));
     settings.status_interval = STATUS_INTERVAL;
     settings.idle_wakeup_interval = wal_sender_timeout(facts) / 4;
     settings.buffer_events = BUFFER_EVENTS;
+    let host = control.endpoint.host.to_string();
     ReplicationClient::connect_gated(settings)
         .await
-        .map_err(|error| connect::stream_error(&error, slot))
+        .map_err(|error| SourceError::stream(&error, &host, &config.slot))
 }
 
 /// Identifies the server and starts replication on it.
 async fn begin(
     config: &SourceConfig,
     client: &mut ReplicationClient,
+    control: &Control,
     facts: &Facts,
     resume: &Resume,
 ) -> Result<ServerIdentity, SourceError> {
-    let failed = |error: PgWireError| connect::stream_error(&error, &config.slot);
+    let host = control.endpoint.host.to_string();
+    let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
     let system = client.identify_system().await.map_err(failed)?;
     let identity =
         ServerIdentity { system_identifier: system.system_id, timeline: system.timeline };
     check_identity(&identity, Lsn::new(system.xlogpos.as_u64()), facts, resume)?;
     if config.temporary_slot {
-        let slot = super::quote_identifier(&config.slot);
+        let slot = connect::quoted_identifier(&config.slot);
         let create =
             format!("CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT");
         client.simple_query(&create).await.map_err(failed)?;
@@ -385,11 +406,22 @@ fn silence_limit(facts: &Facts) -> Duration {
     limit.clamp(Duration::from_secs(10), Duration::from_secs(600))
 }
 
+fn control_ended(
+    ended: Result<Result<(), tokio_postgres::Error>, tokio::task::JoinError>,
+) -> SourceError {
+    match ended {
+        Ok(Err(error)) => SourceError::query("the control connection ended", &error),
+        Ok(Ok(())) | Err(_) => SourceError::Lost("the control connection ended".into()),
+    }
+}
+
 fn received(event: ReplicationEvent) -> Result<Received, SourceError> {
     let lsn = |lsn: pgwire_replication::Lsn| Lsn::new(lsn.as_u64());
     let message = match event {
         ReplicationEvent::XLogData { data, .. } => pgoutput::decode(&data).map_err(|error| {
-            SourceError::Undecodable(format!("PostgreSQL sent a message that walpost cannot read: {error}"))
+            SourceError::Undecodable(format!(
+                "PostgreSQL sent a message that walpost cannot read: {error}"
+            ))
         })?,
         ReplicationEvent::Begin { final_lsn, xid, commit_time_micros } => Message::Begin(Begin {
             commit_lsn: lsn(final_lsn),
@@ -406,7 +438,9 @@ fn received(event: ReplicationEvent) -> Result<Received, SourceError> {
         ReplicationEvent::Message { transactional, lsn: at, prefix, content } => {
             Message::Logical(LogicalMessage { transactional, lsn: lsn(at), prefix, content })
         }
-        ReplicationEvent::KeepAlive { wal_end, .. } => return Ok(Received::Keepalive(lsn(wal_end))),
+        ReplicationEvent::KeepAlive { wal_end, .. } => {
+            return Ok(Received::Keepalive(lsn(wal_end)));
+        }
         ReplicationEvent::StoppedAt { .. } => {
             return Err(SourceError::Lost("the replication stream was stopped".into()));
         }

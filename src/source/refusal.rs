@@ -1,0 +1,371 @@
+//! Why a connection failed, typed by what the operator can do about it. Judges
+//! the errors of both PostgreSQL clients by SQLSTATE; retries nothing.
+//!
+//! The codes: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use pgwire_replication::PgWireError;
+
+use super::tls::TlsError;
+use crate::conninfo::TargetSession;
+
+/// Five characters that say what a server's error is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SqlState([u8; 5]);
+
+impl SqlState {
+    /// The code, where the text is one.
+    pub(crate) fn new(text: &str) -> Option<Self> {
+        let code: [u8; 5] = text.as_bytes().try_into().ok()?;
+        let sound = code.iter().all(|c| c.is_ascii_digit() || c.is_ascii_uppercase());
+        sound.then_some(Self(code))
+    }
+
+    /// The code as text.
+    pub(crate) fn as_str(&self) -> &str {
+        // All five are ASCII.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for SqlState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for SqlState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why there is no connection, or no longer one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    /// No answer, or a connection that broke. Worth another try.
+    #[error("{host} cannot be reached, or hung up")]
+    Unreachable {
+        host: String,
+        #[source]
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// No session within the time for it. Worth another try.
+    #[error("{host} gave no session within {} s (connect_timeout)", after.as_secs())]
+    TimedOut { host: String, after: Duration },
+    /// The server refuses for now: it starts, stops, or is full. Worth another
+    /// try.
+    #[error("{host} refuses for now: {message} (SQLSTATE {sqlstate})")]
+    Transient { host: String, sqlstate: SqlState, message: String },
+    /// Not such a server as `target_session_attrs` asks for. Worth another try,
+    /// since a standby may be promoted.
+    #[error("{host} is not what target_session_attrs={wanted} asks for")]
+    WrongSession { host: String, wanted: TargetSession },
+    /// None of several hosts, each for a reason that is worth another try.
+    #[error("no host gives a session: {}", listed(.0))]
+    NoHost(Vec<ConnectError>),
+    /// The server will refuse until something is changed.
+    #[error("{host} refuses: {message}{}: {advice}", bracketed(*sqlstate))]
+    Configuration {
+        host: String,
+        sqlstate: Option<SqlState>,
+        message: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// TLS fails and will until something is changed.
+    #[error("{host}: TLS: {message}: {advice}")]
+    Tls {
+        host: String,
+        message: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The files that `sslrootcert`, `sslcert` or `sslkey` name are no good.
+    #[error("TLS cannot be set up")]
+    TlsSetUp(#[from] TlsError),
+    /// Any other error of the server: the caller judges it by its SQLSTATE.
+    #[error("{host}: {message}{}", bracketed(*sqlstate))]
+    Server { host: String, sqlstate: Option<SqlState>, message: String },
+    /// Not what a PostgreSQL server says.
+    #[error("{host} does not speak as PostgreSQL does: {message}")]
+    Protocol { host: String, message: String },
+}
+
+impl ConnectError {
+    /// Whether another try may do better with nothing changed. `Server` is for
+    /// the caller to judge, and `false` here.
+    pub(crate) fn is_worth_another_try(&self) -> bool {
+        match self {
+            Self::Unreachable { .. }
+            | Self::TimedOut { .. }
+            | Self::Transient { .. }
+            | Self::WrongSession { .. }
+            | Self::NoHost(_) => true,
+            Self::Configuration { .. }
+            | Self::Tls { .. }
+            | Self::TlsSetUp(_)
+            | Self::Server { .. }
+            | Self::Protocol { .. } => false,
+        }
+    }
+
+    /// The server's SQLSTATE, where it gave one.
+    pub(crate) fn sqlstate(&self) -> Option<SqlState> {
+        match self {
+            Self::Transient { sqlstate, .. } => Some(*sqlstate),
+            Self::Configuration { sqlstate, .. } | Self::Server { sqlstate, .. } => *sqlstate,
+            _ => None,
+        }
+    }
+
+    /// An error of the control connection.
+    pub(crate) fn of_control(host: &str, error: tokio_postgres::Error) -> Self {
+        let host = host.to_owned();
+        if let Some(refusal) = error.as_db_error() {
+            let sqlstate = SqlState::new(refusal.code().code());
+            return Self::of_server(host, sqlstate, refusal.message().to_owned());
+        }
+        if let Some(tls) = tls_cause(&error) {
+            return Self::of_tls(host, tls.to_string());
+        }
+        // The library types these by their text alone.
+        let kind = error.to_string();
+        let detail = error.source().map(ToString::to_string).unwrap_or_default();
+        if kind.starts_with("error performing TLS handshake") && !is_broken_line(&error) {
+            Self::of_tls(host, detail)
+        } else if kind.starts_with("invalid configuration") && detail == "password missing" {
+            Self::Configuration {
+                host,
+                sqlstate: None,
+                message: "it asks for a password and none is given".to_owned(),
+                advice: "give it in PGPASSWORD or in a password file (~/.pgpass)",
+            }
+        } else if kind.starts_with("authentication error") {
+            Self::Configuration {
+                host,
+                sqlstate: None,
+                message: detail,
+                advice: "walpost knows trust, password, md5, scram-sha-256 and cert \
+                         authentication: see pg_hba.conf",
+            }
+        } else if kind.starts_with("unexpected message") || kind.starts_with("error parsing") {
+            Self::Protocol { host, message: format!("{kind} {detail}").trim_end().to_owned() }
+        } else {
+            Self::Unreachable { host, source: Box::new(error) }
+        }
+    }
+
+    /// An error of the replication session.
+    pub(crate) fn of_replication(host: &str, error: &PgWireError) -> Self {
+        let host = host.to_owned();
+        match error {
+            PgWireError::Server(text) => {
+                let sqlstate = sqlstate_of_text(text);
+                let message = match sqlstate {
+                    Some(_) => text.rsplit_once(" (SQLSTATE ").map_or("", |(message, _)| message),
+                    None => text,
+                };
+                Self::of_server(host, sqlstate, message.to_owned())
+            }
+            PgWireError::Tls(text) if !is_broken_line_text(text) => {
+                Self::of_tls(host, text.clone())
+            }
+            PgWireError::Auth(text) => Self::Configuration {
+                host,
+                sqlstate: None,
+                message: text.clone(),
+                advice: "the replication session knows trust, password, md5 and scram-sha-256 \
+                         authentication: see pg_hba.conf",
+            },
+            PgWireError::Io(source) => match tls_cause(source.as_ref()) {
+                Some(tls) => Self::of_tls(host, tls.to_string()),
+                None => Self::Unreachable { host, source: Box::new(error.clone()) },
+            },
+            PgWireError::Protocol(_) | PgWireError::MessageTooLarge { .. } => {
+                Self::Protocol { host, message: error.to_string() }
+            }
+            other => Self::Unreachable { host, source: Box::new(other.clone()) },
+        }
+    }
+
+    fn of_server(host: String, sqlstate: Option<SqlState>, message: String) -> Self {
+        let Some(code) = sqlstate else {
+            return Self::Server { host, sqlstate, message };
+        };
+        if let Some(advice) = advice(code.as_str(), &message) {
+            return Self::Configuration { host, sqlstate, message, advice };
+        }
+        // 53400 is a limit that someone must raise.
+        let transient =
+            ["08", "53", "57"].contains(&&code.as_str()[..2]) || code.as_str() == "58030";
+        if transient && code.as_str() != "53400" {
+            Self::Transient { host, sqlstate: code, message }
+        } else {
+            Self::Server { host, sqlstate, message }
+        }
+    }
+
+    fn of_tls(host: String, message: String) -> Self {
+        let says = |part: &str| message.contains(part);
+        let advice = if says("does not support TLS") {
+            "turn ssl on in postgresql.conf, or lower sslmode"
+        } else if says("not valid for name") || says("NotValidForName") {
+            "connect by a name that the certificate has in its subjectAltName (hostaddr can say \
+             where that host is)"
+        } else if says("UnknownIssuer") || says("unknown issuer") {
+            "name the authority that signed the server's certificate by sslrootcert"
+        } else if says("CaUsedAsEndEntity") {
+            "the server shows an authority's own certificate: have the authority sign one for \
+             the server"
+        } else if says("expired") || says("Expired") {
+            "renew the server's certificate"
+        } else {
+            "see sslmode, sslrootcert, sslcert and sslkey, and the server's log"
+        };
+        Self::Tls { host, message, advice }
+    }
+}
+
+/// What to do about a refusal that only a change ends.
+fn advice(sqlstate: &str, message: &str) -> Option<&'static str> {
+    Some(match sqlstate {
+        "28P01" => "the password is wrong, or the user does not exist",
+        "28000" if message.contains("pg_hba.conf") => {
+            "add a line for this user, database and address to pg_hba.conf, or change sslmode"
+        }
+        "28000" => "see that the user exists, may log in, and may use this method of pg_hba.conf",
+        "3D000" => "name an existing database by dbname",
+        "57P04" => "the database was dropped: name an existing one by dbname",
+        "08P01" => {
+            "this may be a connection pooler: connect to PostgreSQL itself, since a pooler \
+             passes no replication"
+        }
+        "42501" => {
+            "give the role what it lacks: for the replication session that is \
+             ALTER ROLE ... REPLICATION"
+        }
+        _ => return None,
+    })
+}
+
+/// The SQLSTATE at the end of a replication error's text, as in
+/// `no such slot (SQLSTATE 42704)`.
+pub(crate) fn sqlstate_of_text(text: &str) -> Option<SqlState> {
+    let (_, code) = text.strip_suffix(')')?.rsplit_once("(SQLSTATE ")?;
+    SqlState::new(code)
+}
+
+fn tls_cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        // An I/O error hides what it wraps from `source`.
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let found = error
+            .downcast_ref()
+            .or_else(|| wrapped.and_then(<dyn StdError + Send + Sync>::downcast_ref));
+        if found.is_some() {
+            return found;
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn is_broken_line(error: &tokio_postgres::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
+    error.source().and_then(|source| source.downcast_ref::<io::Error>()).is_some_and(|error| {
+        [BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof]
+            .contains(&error.kind())
+    })
+}
+
+/// As `is_broken_line`, of the replication client, which keeps only the text.
+fn is_broken_line_text(text: &str) -> bool {
+    ["handshake eof", "reset by peer", "Broken pipe", "timed out", "unexpected end of file"]
+        .iter()
+        .any(|part| text.contains(part))
+}
+
+fn bracketed(sqlstate: Option<SqlState>) -> String {
+    sqlstate.map_or_else(String::new, |code| format!(" (SQLSTATE {code})"))
+}
+
+fn listed(failures: &[ConnectError]) -> String {
+    let texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_text(text: &str) -> ConnectError {
+        ConnectError::of_replication("db:5432", &PgWireError::Server(text.to_owned()))
+    }
+
+    #[test]
+    fn the_sqlstate_is_read_from_the_end_of_the_text_alone() {
+        let code = |text| sqlstate_of_text(text).map(|code| code.to_string());
+        assert_eq!(code("no such slot (SQLSTATE 42704)").as_deref(), Some("42704"));
+        assert_eq!(code("error (SQLSTATE 57P01)").as_deref(), Some("57P01"));
+        for none in
+            ["", "(SQLSTATE 42704) x", "(SQLSTATE 4270)", "(SQLSTATE é000)", "SQLSTATE 42704"]
+        {
+            assert_eq!(code(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn refusals_are_told_apart_by_who_can_end_them() {
+        for code in ["57P03", "57P01", "53300", "08006"] {
+            let error = of_text(&format!("not now (SQLSTATE {code})"));
+            assert!(matches!(error, ConnectError::Transient { .. }), "{code}");
+            assert!(error.is_worth_another_try());
+            assert_eq!(error.sqlstate(), SqlState::new(code));
+        }
+        for code in ["28P01", "28000", "3D000", "08P01", "42501", "57P04"] {
+            let error = of_text(&format!("no (SQLSTATE {code})"));
+            assert!(matches!(error, ConnectError::Configuration { .. }), "{code}");
+            assert!(!error.is_worth_another_try());
+        }
+        for code in ["42704", "55006", "53400", "XX000"] {
+            let error = of_text(&format!("no (SQLSTATE {code})"));
+            assert!(matches!(error, ConnectError::Server { .. }), "{code}");
+            assert_eq!(error.to_string(), format!("db:5432: no (SQLSTATE {code})"));
+        }
+        assert!(matches!(of_text("no code"), ConnectError::Server { sqlstate: None, .. }));
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let text = of_text("database \"x\" does not exist (SQLSTATE 3D000)").to_string();
+        assert_eq!(
+            text,
+            "db:5432 refuses: database \"x\" does not exist (SQLSTATE 3D000): \
+             name an existing database by dbname"
+        );
+    }
+
+    #[test]
+    fn a_line_that_broke_in_the_handshake_is_worth_another_try() {
+        let tls =
+            |text: &str| ConnectError::of_replication("db", &PgWireError::Tls(text.to_owned()));
+        assert!(tls("TLS handshake failed: tls handshake eof").is_worth_another_try());
+        let unknown = tls("TLS handshake failed: invalid peer certificate: UnknownIssuer");
+        assert!(!unknown.is_worth_another_try());
+        assert!(unknown.to_string().contains("sslrootcert"));
+    }
+
+    #[test]
+    fn a_tls_error_is_found_inside_an_io_error() {
+        let io = io::Error::other(rustls::Error::DecryptError);
+        let error = PgWireError::from(io);
+        let error = ConnectError::of_replication("db", &error);
+        assert!(matches!(error, ConnectError::Tls { .. }), "{error}");
+    }
+}

@@ -1,0 +1,329 @@
+//! TLS for both connections: what a certificate is checked against and how
+//! far, from a `ConnInfo`. Opens no connection.
+//!
+//! Where this differs from libpq: roots named `system`, and those of
+//! `verify-ca` and `verify-full` without a file, are the operating system's
+//! bundle; a certificate is valid for the names in its subjectAltName alone,
+//! not for its common name; and a self-signed server certificate cannot vouch
+//! for itself, since it is not an authority's. TLS 1.2 is the least.
+//!
+//! The replication session brings its own TLS (see `connect`), which reads
+//! roots from one PEM file or trusts Mozilla's. So that both connections trust
+//! the same roots, `system` is resolved to the system's bundle file here, once,
+//! and both read that.
+
+use std::env;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+
+use crate::conninfo::{ConnInfo, Roots, SslMode};
+
+/// Where the usual systems keep the bundle of the authorities they trust.
+const SYSTEM_BUNDLES: [&str; 6] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+    "/usr/local/share/certs/ca-root-nss.crt",
+];
+
+/// Makes ring the process's cryptography for TLS, which two libraries would
+/// otherwise contend for. To be called first thing in `main`; later calls
+/// change nothing.
+pub fn install_crypto_provider() {
+    // An error says that one is installed already, which is as good.
+    let _ = ring::default_provider().install_default();
+}
+
+/// Why TLS cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TlsError {
+    /// A PEM file that cannot be read, or has not what it should.
+    #[error("{what} {}: {reason}", path.display())]
+    File { what: &'static str, path: PathBuf, reason: String },
+    /// The system has no bundle of roots where one is looked for.
+    #[error(
+        "no root certificates of the system were found: install its CA certificates, or name \
+         a file by sslrootcert or SSL_CERT_FILE"
+    )]
+    NoSystemRoots,
+    /// A certificate and key that do not go together, or the like.
+    #[error("the client certificate or its key cannot be used: {0}")]
+    ClientCertificate(Error),
+    /// The roots cannot be used.
+    #[error("the root certificates cannot be used: {0}")]
+    Roots(String),
+}
+
+/// TLS as a `ConnInfo` asks for it.
+pub(crate) struct Tls {
+    pub(crate) config: ClientConfig,
+    /// The file of roots that certificates are checked against, if they are.
+    pub(crate) root_file: Option<PathBuf>,
+    /// After a handshake under `verify-ca` with a certificate that is not for
+    /// the host's name: a name that it is for, if there is one.
+    pub(crate) presented_name: Arc<Mutex<Option<String>>>,
+}
+
+impl Tls {
+    pub(crate) fn new(conninfo: &ConnInfo) -> Result<Self, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let presented_name = Arc::default();
+        let root_file = match (conninfo.sslmode.verifies(), &conninfo.roots) {
+            (false, _) => None,
+            (true, Roots::File(path)) => Some(path.clone()),
+            (true, Roots::System) => Some(system_bundle().ok_or(TlsError::NoSystemRoots)?),
+        };
+        let verifier: Arc<dyn ServerCertVerifier> = match &root_file {
+            None => Arc::new(AnyCertificate(Arc::clone(&provider))),
+            Some(path) => {
+                let roots = Arc::new(read_roots(path)?);
+                let webpki =
+                    WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
+                        .build()
+                        .map_err(|error| TlsError::Roots(error.to_string()))?;
+                if conninfo.sslmode == SslMode::VerifyFull {
+                    webpki
+                } else {
+                    Arc::new(AnyName { webpki, presented_name: Arc::clone(&presented_name) })
+                }
+            }
+        };
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| TlsError::Roots(error.to_string()))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let config = match &conninfo.client_certificate {
+            None => builder.with_no_client_auth(),
+            Some(client) => {
+                let chain = read_certificates("client certificate", &client.certificate)?;
+                let key = PrivateKeyDer::from_pem_file(&client.key)
+                    .map_err(|error| unreadable("private key", &client.key, &error))?;
+                builder.with_client_auth_cert(chain, key).map_err(TlsError::ClientCertificate)?
+            }
+        };
+        Ok(Self { config, root_file, presented_name })
+    }
+
+    /// The name that the certificate of the last handshake is for, where the
+    /// host's name is not one of its names.
+    pub(crate) fn take_presented_name(&self) -> Option<String> {
+        self.presented_name.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+fn system_bundle() -> Option<PathBuf> {
+    env::var_os("SSL_CERT_FILE")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+        .or_else(|| SYSTEM_BUNDLES.iter().map(PathBuf::from).find(|path| path.exists()))
+}
+
+fn unreadable(
+    what: &'static str,
+    path: &std::path::Path,
+    error: &rustls::pki_types::pem::Error,
+) -> TlsError {
+    let reason = match error {
+        rustls::pki_types::pem::Error::NoItemsFound => {
+            "it has none in PEM form (a private key must not be encrypted)".to_owned()
+        }
+        other => other.to_string(),
+    };
+    TlsError::File { what, path: path.to_owned(), reason }
+}
+
+fn read_certificates(
+    what: &'static str,
+    path: &std::path::Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    use rustls::pki_types::pem::Error::NoItemsFound;
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| unreadable(what, path, &error))?;
+    if certificates.is_empty() {
+        return Err(unreadable(what, path, &NoItemsFound));
+    }
+    Ok(certificates)
+}
+
+fn read_roots(path: &std::path::Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    let certificates = read_certificates("root certificate file", path)?;
+    // A system's bundle may hold one that cannot be parsed: that one vouches
+    // for nothing.
+    let (added, _) = roots.add_parsable_certificates(certificates);
+    if added == 0 {
+        return Err(TlsError::Roots(format!("{} has no usable one", path.display())));
+    }
+    Ok(roots)
+}
+
+/// Takes any certificate, for the modes below `verify-ca`; the server must
+/// still prove that it has the certificate's key.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// `verify-ca`: the chain must be sound, the name may be another.
+#[derive(Debug)]
+struct AnyName {
+    webpki: Arc<WebPkiServerVerifier>,
+    presented_name: Arc<Mutex<Option<String>>>,
+}
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        // The name is checked last, so that this error tells of a sound chain.
+        let presented = match self.webpki.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        ) {
+            Err(Error::InvalidCertificate(CertificateError::NotValidForName)) => None,
+            Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+                presented,
+                ..
+            })) => presented.iter().find_map(|shown| usable_name(shown)),
+            other => return other,
+        };
+        *self.presented_name.lock().unwrap_or_else(PoisonError::into_inner) = presented;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.webpki.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.webpki.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.webpki.supported_verify_schemes()
+    }
+}
+
+/// A server name that matches a name in a certificate, which is shown as
+/// `DnsName("*.example.com")` or `IpAddress(10.0.0.1)`.
+fn usable_name(shown: &str) -> Option<String> {
+    let name = shown
+        .strip_prefix("DnsName(\"")
+        .and_then(|rest| rest.strip_suffix("\")"))
+        .or_else(|| shown.strip_prefix("IpAddress(")?.strip_suffix(')'))?;
+    let name =
+        name.strip_prefix("*.").map_or_else(|| name.to_owned(), |rest| format!("any.{rest}"));
+    ServerName::try_from(name.clone()).is_ok().then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set_up(text: &str) -> Result<Tls, TlsError> {
+        let environment = |name: &str| (name == "USER").then(|| "me".to_owned());
+        Tls::new(&ConnInfo::resolve(Some(text), &environment).expect("sound"))
+    }
+
+    #[test]
+    fn without_verification_no_roots_are_needed() {
+        for mode in ["disable", "allow", "prefer", "require"] {
+            let tls = set_up(&format!("sslmode={mode}")).expect("set up");
+            assert_eq!(tls.root_file, None, "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_certificates_is_an_error_that_names_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("roots.pem");
+        for content in
+            ["", "not PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+        {
+            std::fs::write(&path, content).expect("written");
+            let text = format!("sslmode=verify-ca sslrootcert={}", path.display());
+            let error = set_up(&text).err().expect("refused").to_string();
+            assert!(error.contains("roots.pem"), "{error}");
+        }
+        let text = format!("sslmode=require sslcert={0} sslkey={0}", path.display());
+        std::fs::write(&path, "").expect("written");
+        assert!(set_up(&text).is_err());
+    }
+
+    #[test]
+    fn a_name_in_a_certificate_becomes_one_that_can_be_asked_for() {
+        for (shown, name) in [
+            ("DnsName(\"db.example.com\")", Some("db.example.com")),
+            ("DnsName(\"*.example.com\")", Some("any.example.com")),
+            ("IpAddress(10.0.0.1)", Some("10.0.0.1")),
+            ("DirectoryName", None),
+            ("DnsName(\"not a name\")", None),
+        ] {
+            assert_eq!(usable_name(shown).as_deref(), name, "{shown}");
+        }
+    }
+}
