@@ -60,7 +60,7 @@ struct Entry {
 }
 
 /// A record that was produced.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Slot {
     /// The id of its transaction's entry; `None` once the record was withdrawn.
     entry: Option<u64>,
@@ -76,6 +76,15 @@ pub struct Place {
     pub commit_lsn: Lsn,
     /// Index among the transaction's outbox events.
     pub ordinal: u32,
+}
+
+/// A production that failed while it was in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failed {
+    /// The record that stands there.
+    At(Place),
+    /// One whose transaction was withdrawn, and comes again as a whole.
+    Withdrawn,
 }
 
 /// The stream broke PostgreSQL's own rules: nothing may be concluded from it.
@@ -222,10 +231,10 @@ impl Ledger {
     /// The broker acknowledged production `seq`. False where that number is
     /// not in flight: reported before, or from before a reset.
     pub fn delivered(&mut self, seq: Seq) -> bool {
-        let Some(entry) = self.resolve(seq) else {
+        let Some(slot) = self.resolve(seq) else {
             return false;
         };
-        if let Some(id) = entry {
+        if let Some(id) = slot.entry {
             let entry = &mut self.entries[index(id - self.first_entry)];
             entry.undelivered -= 1;
             self.advance();
@@ -236,11 +245,11 @@ impl Ledger {
     /// Production `seq` failed: it leaves the byte account, and its entry goes
     /// on waiting for it. Only [`Ledger::reset`] and a replay help then.
     ///
-    /// `None` where that number is not in flight, as in [`Ledger::delivered`];
-    /// without a place where its transaction was withdrawn.
-    pub fn failed(&mut self, seq: Seq) -> Option<Option<Place>> {
+    /// `None` where that number is not in flight, as in [`Ledger::delivered`].
+    pub fn failed(&mut self, seq: Seq) -> Option<Failed> {
         let place = self.place(seq);
-        self.resolve(seq).map(|_| place)
+        self.resolve(seq)?;
+        Some(place.map_or(Failed::Withdrawn, Failed::At))
     }
 
     /// Where production `seq` stands in the log, while it is in flight.
@@ -281,21 +290,21 @@ impl Ledger {
         self.entries.back().filter(|entry| entry.end_lsn.is_none())
     }
 
-    /// Takes `seq` out of the account; gives the entry that waits for it.
-    fn resolve(&mut self, seq: Seq) -> Option<Option<u64>> {
+    /// Takes `seq` out of the account, where it is in it.
+    fn resolve(&mut self, seq: Seq) -> Option<Slot> {
         let slot = self.slots.get_mut(index(seq.checked_sub(self.first_seq)?))?;
         if slot.resolved {
             return None;
         }
         slot.resolved = true;
-        let entry = slot.entry;
+        let slot = *slot;
         self.in_flight_records -= 1;
         self.in_flight_bytes -= slot.bytes;
         while self.slots.front().is_some_and(|slot| slot.resolved) {
             self.slots.pop_front();
             self.first_seq += 1;
         }
-        Some(entry)
+        Some(slot)
     }
 
     /// Drops the prefix of sealed, durable entries and raises A to its end.

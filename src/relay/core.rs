@@ -13,7 +13,7 @@
 //!
 //! No socket, clock, task, metric or log call here.
 
-use crate::ledger::{Ledger, Place, Seq, StreamError};
+use crate::ledger::{Failed, Ledger, Place, Seq, StreamError};
 use crate::lsn::Lsn;
 use crate::outbox::{Event, Outbox, PlanError, Position};
 use crate::pgoutput::{Begin, Message, PgTimestamp, Relation};
@@ -286,7 +286,7 @@ impl Core {
 
     /// The broker refused production `seq` for good.
     pub fn refused(&mut self, seq: Seq, reason: &str) {
-        let Some(place) = self.ledger.failed(seq) else {
+        let Some(failed) = self.ledger.failed(seq) else {
             return;
         };
         if self.suspect_alone_is(seq) {
@@ -295,8 +295,7 @@ impl Core {
             }
             return;
         }
-        // Without a place its transaction comes again anyway, and shows it anew.
-        if let Some(place) = place
+        if let Failed::At(place) = failed
             && self.suspect.as_ref().is_none_or(|suspect| place < suspect.place)
         {
             self.suspect = Some(Suspect { place, alone: None });

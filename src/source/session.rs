@@ -134,16 +134,13 @@ impl Session {
         };
         let within = config.conninfo.connect_timeout;
         let mut client = connect_gated(config, &control, &facts, start, ack).await?;
-        let identity =
-            match timeout(within, begin(config, &mut client, &control, &facts, resume)).await {
-                Ok(identity) => identity?,
-                Err(_) => {
-                    client.abort();
-                    return Err(SourceError::Lost(format!(
-                        "the replication session was not ready within {within:?}"
-                    )));
-                }
-            };
+        let begun = timeout(within, begin(config, &mut client, &control, &facts, resume)).await;
+        let Ok(identity) = begun else {
+            client.abort();
+            let reason = format!("the replication session was not ready within {within:?}");
+            return Err(SourceError::Lost(reason));
+        };
+        let identity = identity?;
         let session = Self {
             client,
             host: control.endpoint.host.to_string(),
