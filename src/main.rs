@@ -1,3 +1,5 @@
 //! The walpost program.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    walpost::cli::main()
+}

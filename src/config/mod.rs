@@ -1,1 +1,151 @@
-//! Configuration: file, environment and flags become values that are valid by construction.
+//! Configuration: flags, environment and file become values that are valid by
+//! construction, each with where it was given.
+//!
+//! Precedence: flag, `WALPOST_*` variable, file, what lies around
+//! (`DATABASE_URL`, `KAFKA_BOOTSTRAP_SERVERS`, `RUST_LOG`), default. An empty
+//! value is a value. Reads its own file and those that `_FILE` variables name;
+//! talks to nobody.
+
+mod environment;
+mod error;
+mod file;
+mod given;
+mod kafka_properties;
+mod load;
+mod origin;
+mod redact;
+mod setting;
+mod shown;
+mod table_name;
+#[cfg(test)]
+mod tests;
+mod units;
+mod values;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use secrecy::SecretString;
+
+pub use environment::Environment;
+pub use error::ConfigError;
+pub use given::Flags;
+pub use kafka_properties::{KafkaProperties, refusal};
+pub use origin::Origin;
+pub use setting::Setting;
+pub use shown::{Shown, ShownValue};
+// SEAM: `crate::outbox::TableName` takes this one's place.
+pub use table_name::TableName;
+pub use values::{LogFormat, RecordTimestamp};
+
+/// Everything that can be set. Its `Debug` shows no secret.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `[source]`
+    pub source: Source,
+    /// `[outbox]`
+    pub outbox: Outbox,
+    /// `[record]`
+    pub record: Record,
+    /// `[kafka]`
+    pub kafka: Kafka,
+    /// `[delivery]`
+    pub delivery: Delivery,
+    /// `[log]`
+    pub log: Log,
+    origins: BTreeMap<Setting, Origin>,
+    property_origins: BTreeMap<String, Origin>,
+}
+
+/// Where events come from.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// Connection string, URL or `key=value`; `None`: libpq's own variables.
+    pub url: Option<SecretString>,
+    /// Replication slot.
+    pub slot: String,
+    /// Publication.
+    pub publication: String,
+}
+
+/// What an event is.
+#[derive(Debug, Clone)]
+pub struct Outbox {
+    /// Tables, at least one, none twice.
+    pub tables: Vec<TableName>,
+    /// Columns that are not found by their usual names.
+    pub columns: Columns,
+    /// Prefix of the logical messages that are events; `None`: none are.
+    pub message_prefix: Option<String>,
+}
+
+/// Configured names of columns; `None`: found by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[allow(
+    missing_docs,
+    reason = "each is the column of the event's field of that name"
+)]
+pub struct Columns {
+    pub id: Option<String>,
+    pub aggregate_type: Option<String>,
+    pub aggregate_id: Option<String>,
+    pub event_type: Option<String>,
+    pub payload: Option<String>,
+    pub headers: Option<String>,
+    pub timestamp: Option<String>,
+}
+
+/// What a record looks like.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// Topic template, not yet parsed.
+    pub topic: String,
+    /// Headers to send, not yet parsed; `None`: the usual ones.
+    pub headers: Option<Vec<String>>,
+    /// Where its timestamp comes from.
+    pub timestamp: RecordTimestamp,
+}
+
+/// Where records go.
+#[derive(Debug, Clone)]
+pub struct Kafka {
+    /// `host:port`, parted by commas.
+    pub bootstrap_servers: String,
+    /// Further librdkafka properties, none that would break the promise.
+    pub properties: KafkaProperties,
+}
+
+/// How records are delivered.
+#[derive(Debug, Clone)]
+pub struct Delivery {
+    /// Budget of bytes in flight.
+    pub in_flight_bytes: u64,
+    /// How long a stop waits for what is in flight.
+    pub drain_timeout: Duration,
+}
+
+/// What is logged.
+#[derive(Debug, Clone)]
+pub struct Log {
+    /// A level or a filter, as `tracing_subscriber::EnvFilter` takes it.
+    pub level: String,
+    /// `None`: text on a terminal, JSON elsewhere.
+    pub format: Option<LogFormat>,
+}
+
+impl Config {
+    /// Where a setting was given.
+    pub fn origin(&self, setting: Setting) -> &Origin {
+        self.origins.get(&setting).unwrap_or(&Origin::Default)
+    }
+
+    /// The error for a value that turns out not to be usable further on (a topic
+    /// template, a connection string), with the place where it was given.
+    pub fn invalid(&self, setting: Setting, reason: &impl ToString) -> ConfigError {
+        ConfigError::Invalid {
+            origin: self.origin(setting).clone(),
+            key: setting.key().to_owned(),
+            reason: reason.to_string(),
+        }
+    }
+}

@@ -1,0 +1,17 @@
+
+-- The replication slot: PostgreSQL keeps write-ahead log from here on until
+-- walpost has delivered it. Needs wal_level = logical (a restart) and the
+-- REPLICATION attribute. Running it again changes nothing; a slot of that name in
+-- another database, or for another plugin, is an error.
+--
+-- A slot that nobody reads keeps log until the disk is full: start walpost soon,
+-- set max_slot_wal_keep_size, and drop a slot that is no longer wanted:
+--   SELECT pg_drop_replication_slot('walpost');
+--
+-- It must be a transaction of its own: do not run this with psql --single-transaction.
+
+SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')
+WHERE NOT EXISTS (
+    SELECT FROM pg_replication_slots
+    WHERE slot_name = 'walpost' AND plugin = 'pgoutput' AND database = current_database()
+);

@@ -1,0 +1,48 @@
+-- Keeps the outbox small. Run it as often as you like, from cron or your
+-- scheduler, with the rights SELECT, UPDATE (for the row locks) and DELETE. Where
+-- the table is kept large, an index on created_at is worth its cost.
+--
+-- walpost reads the write-ahead log and publishes inserts only: it neither needs
+-- the rows nor notices that they go. What a row is kept for is you: to look up
+-- what was sent, and to send it again should the slot ever be lost. Choose the
+-- interval for that.
+
+-- At most 10,000 rows at a time, the oldest first, so that no lock is held for
+-- long; rows that another run is deleting are left to it.
+DELETE FROM public.outbox
+WHERE id IN (
+    SELECT id
+    FROM public.outbox
+    WHERE created_at < now() - interval '7 days'
+    ORDER BY created_at
+    LIMIT 10000
+    FOR UPDATE SKIP LOCKED
+);
+
+-- Without any retention: delete in the transaction that inserts. The event is in
+-- the log all the same, the table stays empty, and vacuum has little to do.
+--
+--   BEGIN;
+--   UPDATE orders SET status = 'paid' WHERE id = 42;
+--   INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload)
+--       VALUES ('0193a7e2-5b1c-7c3e-9f0a-6d2b8e4f1a90', 'order', '42', 'order_paid', '{"total": 99}');
+--   DELETE FROM public.outbox WHERE id = '0193a7e2-5b1c-7c3e-9f0a-6d2b8e4f1a90';
+--   COMMIT;
+--
+-- With many millions of rows: a table partitioned by day, where dropping a day
+-- costs nothing. Publish it under its own name (publish_via_partition_root, as
+-- 03-publication.sql does).
+--
+--   CREATE TABLE public.outbox (
+--       id             uuid        NOT NULL DEFAULT gen_random_uuid(),
+--       aggregate_type text        NOT NULL,
+--       aggregate_id   text        NOT NULL,
+--       event_type     text        NOT NULL,
+--       payload        jsonb,
+--       headers        jsonb,
+--       created_at     timestamptz NOT NULL DEFAULT now(),
+--       PRIMARY KEY (id, created_at)
+--   ) PARTITION BY RANGE (created_at);
+--   CREATE TABLE public.outbox_2026_01_01 PARTITION OF public.outbox
+--       FOR VALUES FROM ('2026-01-01') TO ('2026-01-02');
+--   DROP TABLE public.outbox_2026_01_01;

@@ -1,0 +1,324 @@
+//! The command line: commands, options and their help. Values are checked where
+//! the configuration is, so that a flag, a variable and the file say the same.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::config::{Flags, Setting};
+use crate::lsn::{Lsn, ParseLsnError};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+   0  all is well
+   1  something failed at run time, or `check` found what stops `run`
+   2  the command line makes no sense
+   3  the slot cannot be used any more: a person must decide
+   4  halted on an event that cannot be delivered
+  78  the configuration cannot be used";
+
+const CONFIGURATION: &str = "\
+Configuration: a flag wins over a WALPOST_* variable, that over the file, that over
+what lies around (DATABASE_URL, libpq's PG*, KAFKA_BOOTSTRAP_SERVERS, RUST_LOG), that
+over the default. Each WALPOST_* variable may end in _FILE to name a file that holds
+the value. `walpost config` shows every value and where it was given.";
+
+const EXAMPLES: &str = "\
+Examples:
+  walpost init --apply --source postgres://postgres@localhost/shop
+  walpost check --source postgres://walpost@localhost/shop
+  walpost run --source postgres://walpost@localhost/shop --bootstrap-servers localhost:9092";
+
+/// Tails a transactional outbox out of PostgreSQL's logical replication into Kafka.
+#[derive(Parser)]
+#[command(
+    name = "walpost",
+    version,
+    arg_required_else_help = true,
+    after_help = EXAMPLES,
+    after_long_help = format!("{EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "one value exists, once")]
+pub enum Command {
+    /// Tail the outbox into Kafka until told to stop
+    Run(RunArguments),
+    /// Print, as JSON lines, the records that `run` would publish; moves nothing, needs no Kafka
+    Tail(TailArguments),
+    /// Print the SQL that the outbox needs, or run it
+    Init(InitArguments),
+    /// Check both ends before `run`: one line a finding, with the mend
+    Check(CheckArguments),
+    /// Show every effective value with where it was given, secrets hidden
+    Config(ConfigArguments),
+    /// Print the completion script for a shell
+    #[command(after_help = "Example:\n  walpost completions bash > /etc/bash_completion.d/walpost")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+/// `walpost run`
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  \
+        walpost run --source postgres://walpost@db/shop --bootstrap-servers kafka:9092\n  \
+        walpost run --until current    # deliver what is there, then leave",
+    after_long_help = format!("{CONFIGURATION}\n\n{EXIT_CODES}"),
+)]
+pub struct RunArguments {
+    /// Leave once this position is confirmed: `current`, the end of the log as the run
+    /// begins, or an LSN such as 16/B374D848
+    #[arg(long, value_name = "LSN")]
+    pub until: Option<Until>,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// `walpost tail`
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    walpost tail                         # what happens from now on\n  \
+    walpost tail --from-slot --limit 10  # what `run` would publish next")]
+pub struct TailArguments {
+    /// Peek at what waits in the slot that `run` uses, without consuming it
+    #[arg(long)]
+    pub from_slot: bool,
+    /// Leave after that many records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// `walpost init`
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    walpost init | psql postgres://postgres@db/shop\n  \
+    walpost init --apply --source postgres://postgres@db/shop\n  \
+    walpost init --no-role --table billing.outbox --slot billing --publication billing")]
+pub struct InitArguments {
+    /// Run the SQL instead of printing it; what is there already stays as it is
+    #[arg(long)]
+    pub apply: bool,
+    /// The role to create for walpost, with REPLICATION and no other right
+    #[arg(long, value_name = "NAME", default_value = "walpost")]
+    pub role: String,
+    /// Create no role: walpost connects as one that exists
+    #[arg(long, conflicts_with = "role")]
+    pub no_role: bool,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// `walpost check`
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    walpost check --source postgres://walpost@db/shop --bootstrap-servers kafka:9092\n  \
+    walpost check --offline --config walpost.toml")]
+pub struct CheckArguments {
+    /// Read the configuration only, and connect to nothing
+    #[arg(long)]
+    pub offline: bool,
+    /// One JSON object instead of lines for people
+    #[arg(long)]
+    pub json: bool,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// `walpost config`
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  walpost config\n  walpost config --json | jq '.\"source.slot\"'"
+)]
+pub struct ConfigArguments {
+    /// One JSON object: key, then value and origin
+    #[arg(long)]
+    pub json: bool,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// Where `run --until` ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// The end of the log as the run begins.
+    Current,
+    /// That position.
+    Lsn(Lsn),
+}
+
+impl FromStr for Until {
+    type Err = ParseLsnError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "current" => Ok(Self::Current),
+            lsn => lsn.parse().map(Self::Lsn),
+        }
+    }
+}
+
+/// What can be configured by flags. No `Debug`: it may hold secrets.
+#[derive(Args, Default)]
+#[command(next_help_heading = "Configuration")]
+pub struct Options {
+    /// Configuration file [env: WALPOST_CONFIG] [default: ./walpost.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// PostgreSQL, as URL or key=value; a password here shows in the process list
+    /// [env: WALPOST_SOURCE_URL, DATABASE_URL, PG*]
+    #[arg(long, value_name = "URL")]
+    pub source: Option<String>,
+    /// Replication slot [env: WALPOST_SOURCE_SLOT] [default: walpost]
+    #[arg(long, value_name = "NAME")]
+    pub slot: Option<String>,
+    /// Publication [env: WALPOST_SOURCE_PUBLICATION] [default: walpost]
+    #[arg(long, value_name = "NAME")]
+    pub publication: Option<String>,
+    /// Outbox table, with SQL's quotes where needed; may be repeated
+    /// [env: WALPOST_OUTBOX_TABLE, parted by commas] [default: public.outbox]
+    #[arg(long = "table", value_name = "NAME")]
+    pub tables: Vec<String>,
+    /// Prefix of the logical messages that are events too
+    /// [env: WALPOST_OUTBOX_MESSAGE_PREFIX] [default: none are]
+    #[arg(long, value_name = "PREFIX")]
+    pub message_prefix: Option<String>,
+    /// Topic, a template over the row's columns
+    /// [env: WALPOST_RECORD_TOPIC] [default: outbox.event.{aggregate_type}]
+    #[arg(long, value_name = "TEMPLATE")]
+    pub topic: Option<String>,
+    /// Kafka brokers, host:port, parted by commas
+    /// [env: WALPOST_KAFKA_BOOTSTRAP_SERVERS, KAFKA_BOOTSTRAP_SERVERS] [default: localhost:9092]
+    #[arg(long, value_name = "LIST")]
+    pub bootstrap_servers: Option<String>,
+    /// A librdkafka property; may be repeated. One that would break the promise is refused
+    /// [env: WALPOST_KAFKA_PROPERTIES, one a line]
+    #[arg(short = 'X', value_name = "KEY=VALUE")]
+    pub properties: Vec<String>,
+    /// Budget of bytes in flight; takes KiB, MiB, GiB
+    /// [env: WALPOST_DELIVERY_IN_FLIGHT_BYTES] [default: 32MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub in_flight_bytes: Option<String>,
+    /// How long a stop waits for what is in flight; takes ms, s, min
+    /// [env: WALPOST_DELIVERY_DRAIN_TIMEOUT] [default: 20s]
+    #[arg(long, value_name = "DURATION")]
+    pub drain_timeout: Option<String>,
+    /// Address of the endpoints; only `off` is supported by this version
+    /// [env: WALPOST_ADMIN_LISTEN] [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub admin_listen: Option<String>,
+    /// error, warn, info, debug, trace, off, or a filter such as info,walpost=debug
+    /// [env: WALPOST_LOG_LEVEL, RUST_LOG] [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+    /// text or json [env: WALPOST_LOG_FORMAT] [default: text on a terminal, else json]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+}
+
+impl From<Options> for Flags {
+    fn from(options: Options) -> Self {
+        Self::new(options.config)
+            .with(Setting::SourceUrl, options.source)
+            .with(Setting::SourceSlot, options.slot)
+            .with(Setting::SourcePublication, options.publication)
+            .with(Setting::OutboxTable, options.tables)
+            .with(Setting::OutboxMessagePrefix, options.message_prefix)
+            .with(Setting::RecordTopic, options.topic)
+            .with(Setting::KafkaBootstrapServers, options.bootstrap_servers)
+            .with(Setting::KafkaProperties, options.properties)
+            .with(Setting::DeliveryInFlightBytes, options.in_flight_bytes)
+            .with(Setting::DeliveryDrainTimeout, options.drain_timeout)
+            .with(Setting::AdminListen, options.admin_listen)
+            .with(Setting::LogLevel, options.log_level)
+            .with(Setting::LogFormat, options.log_format)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn exit_of(line: &[&str]) -> i32 {
+        match Arguments::try_parse_from(line) {
+            Ok(_) => 0,
+            Err(error) => error.exit_code(),
+        }
+    }
+
+    #[test]
+    fn clap_finds_no_fault_with_the_definitions() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_line_that_makes_no_sense_ends_with_2_and_help_with_0() {
+        for line in [
+            &["walpost"][..],
+            &["walpost", "fly"],
+            &["walpost", "run", "--no-such"],
+            &["walpost", "run", "--until", "yesterday"],
+            &["walpost", "run", "--slot", "a", "--slot", "b"],
+            &["walpost", "init", "--role", "a", "--no-role"],
+        ] {
+            assert_eq!(exit_of(line), 2, "{line:?}");
+        }
+        for line in [
+            &["walpost", "--help"][..],
+            &["walpost", "--version"],
+            &["walpost", "run", "--help"],
+        ] {
+            assert_eq!(exit_of(line), 0, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn every_flag_of_the_configuration_is_an_argument_whose_help_names_its_variables() {
+        let command = Arguments::command();
+        let run = command.find_subcommand("run").unwrap();
+        for setting in Setting::ALL {
+            let Some(flag) = setting.flag() else { continue };
+            let argument = run.get_arguments().find(|argument| {
+                let long = argument.get_long().map(|long| format!("--{long}"));
+                let short = argument.get_short().map(|short| format!("-{short}"));
+                [long, short].into_iter().flatten().any(|name| name == flag)
+            });
+            let help = argument
+                .unwrap_or_else(|| panic!("{flag}"))
+                .get_help()
+                .unwrap()
+                .to_string();
+            for variable in [setting.variable(), setting.ambient()]
+                .into_iter()
+                .flatten()
+            {
+                assert!(help.contains(variable), "{flag}: {help}");
+            }
+        }
+    }
+
+    #[test]
+    fn until_takes_current_or_an_lsn() {
+        assert_eq!("current".parse(), Ok(Until::Current));
+        assert_eq!("0/10".parse(), Ok(Until::Lsn(Lsn::new(16))));
+        assert!("now".parse::<Until>().is_err());
+    }
+}

@@ -1,0 +1,33 @@
+//! `walpost completions SHELL`: the script that completes walpost's commands and
+//! options.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use super::args::Arguments;
+
+/// The script for `shell`.
+pub(super) fn script(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "walpost", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn every_shell_gets_a_script_that_knows_the_commands() {
+        for shell in Shell::value_variants() {
+            let script = script(*shell);
+            assert!(
+                script.contains("completions") && script.contains("--in-flight-bytes")
+                    || *shell == Shell::Fish,
+                "{shell}"
+            );
+            assert!(script.contains("in-flight-bytes"), "{shell}");
+        }
+    }
+}

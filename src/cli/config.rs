@@ -1,0 +1,99 @@
+//! `walpost config`: every effective value with where it was given, secrets hidden.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use crate::config::{Config, ShownValue};
+
+/// The values in columns, for people.
+pub(super) fn table(config: &Config) -> String {
+    let rows: Vec<_> = config
+        .shown()
+        .into_iter()
+        .map(|row| {
+            let value = match row.value {
+                None => "-".to_owned(),
+                Some(ShownValue::Text(text)) => one_line(text),
+                Some(ShownValue::List(items)) => one_line(items.join(", ")),
+            };
+            [row.key, value, row.origin.to_string()]
+        })
+        .collect();
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let (keys, values) = (width(0), width(1).min(60));
+    rows.iter()
+        .fold(String::new(), |mut table, [key, value, origin]| {
+            let _ = writeln!(table, "{key:<keys$}  {value:<values$}  {origin}");
+            table
+        })
+}
+
+/// Quoted where it would not read as one plain value.
+fn one_line(text: String) -> String {
+    let plain = !text.is_empty() && text != "-" && !text.contains(char::is_control);
+    if plain { text } else { format!("{text:?}") }
+}
+
+/// The values as one JSON object: key → value and origin.
+pub(super) fn json(config: &Config) -> String {
+    let rows = config.shown().into_iter().map(|row| {
+        let value = match row.value {
+            None => Value::Null,
+            Some(ShownValue::Text(text)) => text.into(),
+            Some(ShownValue::List(items)) => items.into(),
+        };
+        (
+            row.key,
+            json!({ "value": value, "origin": row.origin.to_string() }),
+        )
+    });
+    format!("{:#}\n", Value::Object(rows.collect::<Map<_, _>>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Environment, Flags, Setting};
+    use std::path::Path;
+
+    fn config() -> Config {
+        let flags = Flags::default()
+            .with(Setting::SourceUrl, ["postgres://u:s3cret@h/db".to_owned()])
+            .with(Setting::OutboxMessagePrefix, [String::new()])
+            .with(
+                Setting::KafkaProperties,
+                ["sasl.password=s3cret".to_owned()],
+            );
+        let nowhere = tempfile::TempDir::new().unwrap();
+        Config::load(
+            &flags,
+            &Environment::new([("WALPOST_SOURCE_SLOT", "s")], Path::new(nowhere.path())),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn both_forms_name_every_setting_with_its_origin_and_no_secret() {
+        let (table, json) = (table(&config()), json(&config()));
+        for text in [&table, &json] {
+            assert!(!text.contains("s3cret"), "{text}");
+            for setting in Setting::ALL {
+                assert!(text.contains(setting.key()), "{}", setting.key());
+            }
+        }
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(
+            json["source.slot"],
+            json!({ "value": "s", "origin": "WALPOST_SOURCE_SLOT" })
+        );
+        assert_eq!(json["outbox.table"]["value"], json!(["public.outbox"]));
+        assert_eq!(json["outbox.columns.id"]["value"], Value::Null);
+        assert_eq!(json["outbox.message_prefix"]["value"], "");
+    }
+}

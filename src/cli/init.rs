@@ -1,0 +1,331 @@
+//! `walpost init --apply`: creates what is missing and reports what was there.
+//!
+//! Nothing that exists is altered or dropped. The connection is given; it should
+//! be one of the database's owner, or of a superuser.
+
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Row};
+
+use super::Exit;
+use super::init_sql::{InitPlan, Object, Part};
+use crate::config::TableName;
+
+/// What became of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The object.
+    pub object: Object,
+    /// Whether it was created; else it was there.
+    pub created: bool,
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{}: {}",
+            self.object,
+            if self.created {
+                "created"
+            } else {
+                "already there"
+            }
+        )?;
+        match &self.object {
+            Object::Role(_) if self.created => f.write_str(" (it has no password yet)"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Display for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Table(name) => write!(f, "table {name}"),
+            Self::Role(name) => write!(f, "role {name}"),
+            Self::Publication(name) => write!(f, "publication {name}"),
+            Self::Slot(name) => write!(f, "slot {name}"),
+        }
+    }
+}
+
+/// Why init cannot go on. What was created before stays; init can be run again.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// The server does not write what logical replication reads.
+    #[error(
+        "wal_level is `{0}`, and logical replication needs `logical`: \
+         run ALTER SYSTEM SET wal_level = 'logical'; and restart PostgreSQL"
+    )]
+    WalLevel(String),
+    /// The server is a standby.
+    #[error("this server is a standby, where nothing can be created: connect to the primary")]
+    Standby,
+    /// The user may not create it.
+    #[error(
+        "{user} may not create {object}: {message}. Connect as a role that may, or give the \
+         output of `walpost init` to somebody who may{}",
+        role_advice(object)
+    )]
+    Denied {
+        /// What was to be created.
+        object: Box<Object>,
+        /// As whom.
+        user: String,
+        /// What PostgreSQL said.
+        message: String,
+    },
+    /// No slot is free.
+    #[error(
+        "no replication slot is free for {0}: drop one that is no longer wanted, or raise \
+         max_replication_slots and restart PostgreSQL"
+    )]
+    NoFreeSlot(Box<Object>),
+    /// The publication leaves something out.
+    #[error(
+        "publication {name} exists, and {problem}. It is left as it is; this would mend it: {mend}"
+    )]
+    Publication {
+        /// Its name.
+        name: String,
+        /// What it does not do.
+        problem: String,
+        /// The statement.
+        mend: String,
+    },
+    /// The slot of that name is another's.
+    #[error("slot {name} exists, and {problem}: choose another name with --slot")]
+    ForeignSlot {
+        /// Its name.
+        name: String,
+        /// In what it differs.
+        problem: String,
+    },
+    /// The slot was invalidated.
+    #[error(
+        "slot {0} is lost: PostgreSQL has removed log that it still needed, and it never comes \
+         back. What was committed since has to be sent in another way; then run \
+         SELECT pg_drop_replication_slot('{0}'); and init again"
+    )]
+    LostSlot(String),
+    /// The slot is older than its publication would be.
+    #[error(
+        "slot {slot} exists, and publication {publication} does not: a slot cannot see a \
+         publication that is younger than itself. If nothing that waits in the slot is wanted, \
+         run SELECT pg_drop_replication_slot('{slot}'); and init again"
+    )]
+    SlotBeforePublication {
+        /// The slot.
+        slot: String,
+        /// The publication.
+        publication: String,
+    },
+    /// Anything else that PostgreSQL says.
+    #[error("{doing}: {}", said(source))]
+    Database {
+        /// What was being done.
+        doing: String,
+        /// The error.
+        source: tokio_postgres::Error,
+    },
+}
+
+impl InitError {
+    /// The exit code that this error ends the command with.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::LostSlot(_) | Self::SlotBeforePublication { .. } => Exit::Slot,
+            Self::WalLevel(_)
+            | Self::Standby
+            | Self::Denied { .. }
+            | Self::NoFreeSlot(_)
+            | Self::Publication { .. }
+            | Self::ForeignSlot { .. }
+            | Self::Database { .. } => Exit::Failure,
+        }
+    }
+}
+
+fn role_advice(object: &Object) -> &'static str {
+    match object {
+        Object::Role(_) => "; --no-role leaves the role out",
+        _ => "",
+    }
+}
+
+/// What PostgreSQL said, in its words; the driver's own where it did not come to that.
+fn said(error: &tokio_postgres::Error) -> String {
+    error
+        .as_db_error()
+        .map_or_else(|| error.to_string(), |error| error.message().to_owned())
+}
+
+fn database(doing: &str) -> impl FnOnce(tokio_postgres::Error) -> InitError {
+    let doing = doing.to_owned();
+    |source| InitError::Database { doing, source }
+}
+
+/// Creates what is missing, each object in a transaction of its own, and hands every
+/// step to `report` as soon as it is done.
+///
+/// Running it again changes nothing. Dropping the future leaves what was created.
+pub async fn apply(
+    client: &Client,
+    plan: &InitPlan,
+    mut report: impl FnMut(Step),
+) -> Result<(), InitError> {
+    let user = server_is_ready(client).await?;
+    slot_is_ours_or_free(client, plan).await?;
+    for Part { object, sql } in plan.parts() {
+        let created = !exists(client, &object).await?;
+        if created {
+            client
+                .batch_execute(&sql)
+                .await
+                .map_err(|error| failed(error, &object, &user))?;
+        } else if let Object::Publication(name) = &object {
+            publication_serves(client, name, plan.tables()).await?;
+        }
+        report(Step { object, created });
+    }
+    Ok(())
+}
+
+/// The connected user, where slots can be created.
+async fn server_is_ready(client: &Client) -> Result<String, InitError> {
+    let row = client
+        .query_one(
+            "SELECT current_setting('wal_level'), pg_is_in_recovery(), current_user::text",
+            &[],
+        )
+        .await
+        .map_err(database("asking for the server's settings"))?;
+    match (row.get::<_, String>(0), row.get(1)) {
+        (_, true) => Err(InitError::Standby),
+        (level, false) if level != "logical" => Err(InitError::WalLevel(level)),
+        (_, false) => Ok(row.get(2)),
+    }
+}
+
+/// Looked at before anything is created, since it is what a person must decide about.
+async fn slot_is_ours_or_free(client: &Client, plan: &InitPlan) -> Result<(), InitError> {
+    let query = "SELECT coalesce(plugin::text, ''), coalesce(database::text, ''), \
+                 coalesce(wal_status, ''), current_database()::text, \
+                 EXISTS (SELECT FROM pg_publication WHERE pubname = $2) \
+                 FROM pg_replication_slots WHERE slot_name = $1";
+    let row = client
+        .query_opt(query, &[&plan.slot(), &plan.publication()])
+        .await
+        .map_err(database("looking for the slot"))?;
+    let Some(row) = row else { return Ok(()) };
+    let text = |column: usize| row.get::<_, String>(column);
+    let name = plan.slot().to_owned();
+    if text(0) != "pgoutput" {
+        let problem = match text(0) {
+            none if none.is_empty() => "is for physical replication".to_owned(),
+            plugin => format!("its plugin is {plugin}, not pgoutput"),
+        };
+        return Err(InitError::ForeignSlot { name, problem });
+    }
+    if text(1) != text(3) {
+        let problem = format!("belongs to database {}, not {}", text(1), text(3));
+        return Err(InitError::ForeignSlot { name, problem });
+    }
+    if text(2) == "lost" {
+        return Err(InitError::LostSlot(name));
+    }
+    if row.get(4) {
+        Ok(())
+    } else {
+        let publication = plan.publication().to_owned();
+        Err(InitError::SlotBeforePublication {
+            slot: name,
+            publication,
+        })
+    }
+}
+
+async fn exists(client: &Client, object: &Object) -> Result<bool, InitError> {
+    let (query, name) = match object {
+        Object::Table(table) => ("SELECT to_regclass($1) IS NOT NULL", table.to_string()),
+        Object::Role(name) => (
+            "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)",
+            name.clone(),
+        ),
+        Object::Publication(name) => (
+            "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)",
+            name.clone(),
+        ),
+        Object::Slot(name) => (
+            "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)",
+            name.clone(),
+        ),
+    };
+    let row = client.query_one(query, &[&name]).await;
+    row.map(|row| row.get(0))
+        .map_err(database(&format!("looking for {object}")))
+}
+
+fn failed(error: tokio_postgres::Error, object: &Object, user: &str) -> InitError {
+    match error.code() {
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => InitError::Denied {
+            object: Box::new(object.clone()),
+            user: user.to_owned(),
+            message: said(&error),
+        },
+        Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED) => {
+            InitError::NoFreeSlot(Box::new(object.clone()))
+        }
+        _ => database(&format!("creating {object}"))(error),
+    }
+}
+
+/// Whether a publication that is there publishes inserts into every table, under the
+/// table's own name where it has partitions.
+async fn publication_serves(
+    client: &Client,
+    name: &str,
+    tables: &[TableName],
+) -> Result<(), InitError> {
+    let quoted = postgres_protocol::escape::escape_identifier(name);
+    let problem = |problem: String, mend: String| InitError::Publication {
+        name: name.to_owned(),
+        problem,
+        mend,
+    };
+    for table in tables {
+        let row = publication_row(client, name, table).await?;
+        let [inserts, listed, partitioned, via_root]: [bool; 4] =
+            [0, 1, 2, 3].map(|column| row.get(column));
+        if !inserts {
+            let mend = format!("ALTER PUBLICATION {quoted} SET (publish = 'insert');");
+            return Err(problem("does not publish inserts".to_owned(), mend));
+        }
+        if partitioned && !via_root {
+            let mend =
+                format!("ALTER PUBLICATION {quoted} SET (publish_via_partition_root = true);");
+            let what = format!("publishes the partitions of {table} instead of {table} itself");
+            return Err(problem(what, mend));
+        }
+        if !listed {
+            let mend = format!("ALTER PUBLICATION {quoted} ADD TABLE {table};");
+            return Err(problem(format!("does not have the table {table}"), mend));
+        }
+    }
+    Ok(())
+}
+
+async fn publication_row(client: &Client, name: &str, table: &TableName) -> Result<Row, InitError> {
+    let query = "SELECT p.pubinsert, \
+                 EXISTS (SELECT FROM pg_publication_tables t \
+                         JOIN pg_namespace n ON n.nspname = t.schemaname \
+                         JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename \
+                         WHERE t.pubname = p.pubname AND c.oid = to_regclass($2)), \
+                 EXISTS (SELECT FROM pg_class WHERE oid = to_regclass($2) AND relkind = 'p'), \
+                 p.pubviaroot \
+                 FROM pg_publication p WHERE p.pubname = $1";
+    client
+        .query_one(query, &[&name, &table.to_string()])
+        .await
+        .map_err(database("looking at the publication"))
+}

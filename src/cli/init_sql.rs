@@ -1,0 +1,312 @@
+//! The SQL of `walpost init`: the files in `sql/`, with the configured names in the
+//! place of the default ones.
+//!
+//! A file holds a default name only where a name belongs; the places are found by
+//! the words around them. Nothing is run here.
+
+use postgres_protocol::escape::{escape_identifier, escape_literal};
+
+use crate::config::{Columns, Config, TableName};
+
+const SCHEMA: &str = include_str!("../../sql/01-schema.sql");
+const ROLE: &str = include_str!("../../sql/02-role.sql");
+const PUBLICATION: &str = include_str!("../../sql/03-publication.sql");
+const SLOT: &str = include_str!("../../sql/04-slot.sql");
+
+const DEFAULT_TABLE: &str = "public.outbox";
+const DEFAULT_NAME: &str = "walpost";
+/// What the `DO` blocks are quoted with.
+const DOLLAR_QUOTE: &str = "$init$";
+
+/// What init is to create, by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InitPlan {
+    tables: Vec<TableName>,
+    columns: Columns,
+    role: Option<String>,
+    publication: String,
+    slot: String,
+}
+
+/// A name that the SQL cannot hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "init cannot write SQL for the name {0:?}: it is empty, longer than 63 bytes, or holds a control character or `{DOLLAR_QUOTE}`"
+)]
+pub struct UnwritableName(String);
+
+/// One thing to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Object {
+    /// A table.
+    Table(TableName),
+    /// A role, by its plain name.
+    Role(String),
+    /// A publication, by its plain name.
+    Publication(String),
+    /// A replication slot.
+    Slot(String),
+}
+
+/// One thing to create, and the SQL that creates it where it is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// What is created.
+    pub object: Object,
+    /// Runs in psql as it is, in a transaction of its own.
+    pub sql: String,
+}
+
+impl InitPlan {
+    /// What the configuration names; `role`: the role to create, if any.
+    pub fn new(config: &Config, role: Option<&str>) -> Result<Self, UnwritableName> {
+        let plan = Self {
+            tables: config.outbox.tables.clone(),
+            columns: config.outbox.columns.clone(),
+            role: role.map(str::to_owned),
+            publication: config.source.publication.clone(),
+            slot: config.source.slot.clone(),
+        };
+        let tables: Vec<_> = plan.tables.iter().map(ToString::to_string).collect();
+        let columns = plan.columns().into_iter().filter_map(|(_, name)| name);
+        let names = [&plan.publication, &plan.slot]
+            .into_iter()
+            .chain(&plan.role)
+            .chain(columns);
+        let long = names.clone().find(|name| !(1..=63).contains(&name.len()));
+        let odd = names
+            .chain(&tables)
+            .find(|name| name.contains(DOLLAR_QUOTE) || name.contains(|c: char| c.is_control()));
+        match long.or(odd) {
+            Some(name) => Err(UnwritableName(name.clone())),
+            None => Ok(plan),
+        }
+    }
+
+    /// The tables.
+    pub fn tables(&self) -> &[TableName] {
+        &self.tables
+    }
+
+    /// The publication's plain name.
+    pub fn publication(&self) -> &str {
+        &self.publication
+    }
+
+    /// The slot's name.
+    pub fn slot(&self) -> &str {
+        &self.slot
+    }
+
+    /// What to create, in the order in which it must be: a slot sees only the
+    /// publications that are older than itself.
+    pub fn parts(&self) -> Vec<Part> {
+        let tables = self.tables.iter().map(|table| Part {
+            object: Object::Table(table.clone()),
+            sql: self.schema(table),
+        });
+        let role = self.role.iter().map(|role| Part {
+            object: Object::Role(role.clone()),
+            sql: role_sql(role),
+        });
+        let publication = Part {
+            object: Object::Publication(self.publication.clone()),
+            sql: self.publication_sql(),
+        };
+        let slot = Part {
+            object: Object::Slot(self.slot.clone()),
+            sql: slot_sql(&self.slot),
+        };
+        tables.chain(role).chain([publication, slot]).collect()
+    }
+
+    /// Everything, for psql. With default names these are the files, byte for byte.
+    pub fn sql(&self) -> String {
+        self.parts().into_iter().map(|part| part.sql).collect()
+    }
+
+    fn columns(&self) -> [(&'static str, Option<&String>); 7] {
+        let columns = &self.columns;
+        [
+            ("id", columns.id.as_ref()),
+            ("aggregate_type", columns.aggregate_type.as_ref()),
+            ("aggregate_id", columns.aggregate_id.as_ref()),
+            ("event_type", columns.event_type.as_ref()),
+            ("payload", columns.payload.as_ref()),
+            ("headers", columns.headers.as_ref()),
+            ("created_at", columns.timestamp.as_ref()),
+        ]
+    }
+
+    fn schema(&self, table: &TableName) -> String {
+        let mut places = vec![(DEFAULT_TABLE.to_owned(), table.to_string())];
+        for (default, name) in self.columns() {
+            if let Some(name) = name.filter(|name| *name != default) {
+                let quoted = escape_identifier(name);
+                places.push((
+                    format!("\n    {default:<14} "),
+                    format!("\n    {quoted:<14} "),
+                ));
+            }
+        }
+        put(SCHEMA, &places)
+    }
+
+    fn publication_sql(&self) -> String {
+        let tables: Vec<_> = self.tables.iter().map(ToString::to_string).collect();
+        let mut places = named("PUBLICATION walpost", &self.publication);
+        places.push((DEFAULT_TABLE.to_owned(), tables.join(", ")));
+        put(PUBLICATION, &places)
+    }
+}
+
+fn role_sql(role: &str) -> String {
+    let mut places = named("ROLE walpost", role);
+    places.extend(named("your_database  walpost", role));
+    places.extend(named("\\password walpost", role));
+    put(ROLE, &places)
+}
+
+fn slot_sql(slot: &str) -> String {
+    // A slot's name is made of letters, digits and underscores.
+    put(SLOT, &named("slot walpost", slot))
+}
+
+/// The place where `identifier` ends in the default name, and the one where the
+/// default name is a string, with what belongs there.
+fn named(identifier: &str, name: &str) -> Vec<(String, String)> {
+    if name == DEFAULT_NAME {
+        return Vec::new();
+    }
+    let before = identifier.strip_suffix(DEFAULT_NAME).unwrap_or(identifier);
+    vec![
+        (
+            format!("'{DEFAULT_NAME}'"),
+            escape_literal(name).trim_start().to_owned(),
+        ),
+        (
+            identifier.to_owned(),
+            format!("{before}{}", escape_identifier(name)),
+        ),
+    ]
+}
+
+/// Puts names into their places, in one pass: a name that looks like a place is
+/// not taken for one.
+fn put(template: &str, places: &[(String, String)]) -> String {
+    let mut sql = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some(next) = rest.chars().next() {
+        let here = places
+            .iter()
+            .find(|(place, _)| rest.starts_with(place.as_str()));
+        if let Some((place, name)) = here {
+            sql.push_str(name);
+            rest = &rest[place.len()..];
+        } else {
+            sql.push(next);
+            rest = &rest[next.len_utf8()..];
+        }
+    }
+    sql
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Environment, Flags, Setting};
+
+    fn plan(
+        settings: &[(Setting, &[&str])],
+        toml: &str,
+        role: Option<&str>,
+    ) -> Result<InitPlan, UnwritableName> {
+        let directory = tempfile::TempDir::new().unwrap();
+        std::fs::write(directory.path().join("walpost.toml"), toml).unwrap();
+        let flags = settings
+            .iter()
+            .fold(Flags::default(), |flags, (setting, values)| {
+                flags.with(*setting, values.iter().map(ToString::to_string))
+            });
+        let config = Config::load(&flags, &Environment::new([], directory.path())).unwrap();
+        InitPlan::new(&config, role)
+    }
+
+    #[test]
+    fn with_default_names_the_text_is_the_files_byte_for_byte() {
+        let sql = plan(&[], "", Some("walpost")).unwrap().sql();
+        assert_eq!(sql, [SCHEMA, ROLE, PUBLICATION, SLOT].concat());
+    }
+
+    #[test]
+    fn without_a_role_the_other_files_stand_alone() {
+        let sql = plan(&[], "", None).unwrap().sql();
+        assert_eq!(sql, [SCHEMA, PUBLICATION, SLOT].concat());
+    }
+
+    #[test]
+    fn every_default_name_gives_way_to_the_configured_one() {
+        let settings: &[(Setting, &[&str])] = &[
+            (
+                Setting::OutboxTable,
+                &[r#""Sales dept"."Out""Box""#, "billing.outbox"],
+            ),
+            (Setting::SourcePublication, &[r#"It's "mine""#]),
+            (Setting::SourceSlot, &["slot_2"]),
+        ];
+        let plan = plan(settings, "", Some("Relay")).unwrap();
+        let sql = plan.sql();
+        for expected in [
+            r#"CREATE TABLE IF NOT EXISTS "Sales dept"."Out""Box" ("#,
+            "CREATE TABLE IF NOT EXISTS billing.outbox (",
+            r#"CREATE PUBLICATION "It's ""mine""" FOR TABLE "Sales dept"."Out""Box", billing.outbox"#,
+            r#"pubname = 'It''s "mine"'"#,
+            r#"CREATE ROLE "Relay" LOGIN REPLICATION;"#,
+            "rolname = 'Relay'",
+            "pg_create_logical_replication_slot('slot_2', 'pgoutput')",
+            "pg_drop_replication_slot('slot_2')",
+            "slot_name = 'slot_2'",
+        ] {
+            assert!(sql.contains(expected), "{expected} in\n{sql}");
+        }
+        for left in [
+            "public.outbox",
+            "'walpost'",
+            "ROLE walpost",
+            "PUBLICATION walpost",
+            "password walpost",
+            "database  walpost",
+        ] {
+            assert!(!sql.contains(left), "{left} in\n{sql}");
+        }
+    }
+
+    #[test]
+    fn configured_columns_are_the_ones_that_are_created() {
+        let toml = "[outbox.columns]\nid = 'Event Id'\npayload = 'body'\ntimestamp = 'at'\n";
+        let sql = plan(&[], toml, None).unwrap().sql();
+        for expected in [
+            "\n    \"Event Id\"     uuid",
+            "\n    \"body\"         jsonb",
+            "\n    \"at\"           timestamptz",
+        ] {
+            assert!(sql.contains(expected), "{expected} in\n{sql}");
+        }
+        assert!(
+            !sql.contains("\n    payload") && !sql.contains("\n    created_at"),
+            "{sql}"
+        );
+    }
+
+    #[test]
+    fn a_name_that_could_break_out_of_its_place_is_refused() {
+        for name in ["a\nb", "$init$", "a$init$b"] {
+            assert!(
+                plan(&[(Setting::SourcePublication, &[name])], "", None).is_err(),
+                "{name}"
+            );
+        }
+        assert!(plan(&[], "", Some("")).is_err());
+        assert!(plan(&[], "", Some(&"a".repeat(64))).is_err());
+    }
+}

@@ -1,0 +1,256 @@
+//! The environment as a value: the process's own, or one made up by a test.
+//!
+//! Reads `WALPOST_*` variables and the files that their `_FILE` forms name, and
+//! refuses the ones that nothing is called.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::error::ConfigError;
+use super::given::{Given, Layer, Raw, split_outside_quotes};
+use super::origin::Origin;
+use super::setting::{Setting, Shape, nearest};
+
+/// The variable that names the configuration file.
+pub(crate) const CONFIG_VARIABLE: &str = "WALPOST_CONFIG";
+const PREFIX: &str = "WALPOST_";
+const FILE_SUFFIX: &str = "_FILE";
+
+/// Variables, and the directory from which relative paths count.
+#[derive(Clone, Default)]
+pub struct Environment {
+    variables: BTreeMap<String, OsString>,
+    directory: PathBuf,
+}
+
+impl Environment {
+    /// The process's own. Variables whose names are not UTF-8 are none of ours.
+    pub fn of_process() -> Self {
+        let variables = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+            .collect();
+        Self {
+            variables,
+            directory: PathBuf::new(),
+        }
+    }
+
+    /// One that holds these variables and stands in that directory.
+    pub fn new<'a>(
+        variables: impl IntoIterator<Item = (&'a str, &'a str)>,
+        directory: &Path,
+    ) -> Self {
+        let variables = variables
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.into()))
+            .collect();
+        Self {
+            variables,
+            directory: directory.to_owned(),
+        }
+    }
+
+    /// A path as seen from this environment's directory.
+    pub(crate) fn path(&self, path: &Path) -> PathBuf {
+        self.directory.join(path)
+    }
+
+    /// A variable's value; an empty one is a value.
+    pub(crate) fn text(&self, name: &str) -> Result<Option<String>, ConfigError> {
+        self.variables
+            .get(name)
+            .map(|value| {
+                let text = value.to_str().map(str::to_owned);
+                text.ok_or_else(|| ConfigError::NotText {
+                    name: name.to_owned(),
+                })
+            })
+            .transpose()
+    }
+
+    /// What `WALPOST_*` variables give.
+    pub(crate) fn own(&self) -> Result<Layer, ConfigError> {
+        self.refuse_unknown()?;
+        let mut layer = Layer::new();
+        for setting in Setting::ALL {
+            let Some(name) = setting.variable() else {
+                continue;
+            };
+            if let Some((text, origin)) = self.text_or_file(name)? {
+                layer.insert(setting, given(setting, text, origin)?);
+            }
+        }
+        Ok(layer)
+    }
+
+    /// What variables give that other programs share.
+    pub(crate) fn ambient(&self) -> Result<Layer, ConfigError> {
+        let mut layer = Layer::new();
+        for setting in Setting::ALL {
+            let Some(name) = setting.ambient() else {
+                continue;
+            };
+            if let Some(text) = self.text(name)? {
+                layer.insert(
+                    setting,
+                    given(setting, text, Origin::Variable(name.to_owned()))?,
+                );
+            }
+        }
+        Ok(layer)
+    }
+
+    fn text_or_file(&self, name: &str) -> Result<Option<(String, Origin)>, ConfigError> {
+        let file_name = format!("{name}{FILE_SUFFIX}");
+        let plain = self.text(name)?;
+        let Some(file) = self.variables.get(&file_name) else {
+            return Ok(plain.map(|text| (text, Origin::Variable(name.to_owned()))));
+        };
+        if plain.is_some() {
+            return Err(ConfigError::BothGiven {
+                name: name.to_owned(),
+            });
+        }
+        let path = PathBuf::from(file);
+        let mut text = std::fs::read_to_string(self.path(&path)).map_err(|source| {
+            ConfigError::Unreadable {
+                path: path.clone(),
+                named_by: file_name.clone(),
+                source,
+            }
+        })?;
+        if text.ends_with('\n') {
+            text.pop();
+            if text.ends_with('\r') {
+                text.pop();
+            }
+        }
+        Ok(Some((
+            text,
+            Origin::VariableFile {
+                name: file_name,
+                path,
+            },
+        )))
+    }
+
+    fn refuse_unknown(&self) -> Result<(), ConfigError> {
+        let known = Setting::ALL
+            .into_iter()
+            .filter_map(Setting::variable)
+            .chain([CONFIG_VARIABLE]);
+        for name in self
+            .variables
+            .keys()
+            .filter(|name| name.starts_with(PREFIX))
+        {
+            let setting = name.strip_suffix(FILE_SUFFIX).unwrap_or(name);
+            let is_known = known
+                .clone()
+                .any(|known| known == name || (known == setting && known != CONFIG_VARIABLE));
+            if !is_known && !is_service_link(name) {
+                return Err(ConfigError::UnknownVariable {
+                    name: name.clone(),
+                    nearest: nearest(setting, known).map(str::to_owned),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether Kubernetes sets this variable in each container beside a service whose
+/// name begins with `walpost`
+/// (<https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>).
+fn is_service_link(name: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let port = |tail: &str| {
+        let mut parts = tail.split('_');
+        let number = parts.next().is_some_and(digits);
+        let protocol = matches!(parts.next(), Some("TCP" | "UDP" | "SCTP"));
+        let part = matches!(parts.next(), None | Some("PROTO" | "PORT" | "ADDR"));
+        number && protocol && part && parts.next().is_none()
+    };
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || name.ends_with("_PORT")
+        || name
+            .match_indices("_PORT_")
+            .any(|(at, found)| port(&name[at + found.len()..]))
+}
+
+fn given(setting: Setting, text: String, origin: Origin) -> Result<Given, ConfigError> {
+    let raw = match setting.shape() {
+        Shape::Text | Shape::Size => Raw::Text(text),
+        Shape::Tables | Shape::List => Raw::List(split_outside_quotes(&text)),
+        Shape::Properties => {
+            let lines = text.lines().map(str::trim);
+            let pairs = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+            Raw::Properties(
+                pairs
+                    .map(|pair| property(pair, origin.clone()))
+                    .collect::<Result<_, _>>()?,
+            )
+        }
+    };
+    Ok(Given { raw, origin })
+}
+
+/// `name=value`, blanks around both left out.
+pub(crate) fn property(
+    pair: &str,
+    origin: Origin,
+) -> Result<(String, String, Origin), ConfigError> {
+    match pair.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() => {
+            Ok((name.trim().to_owned(), value.trim().to_owned(), origin))
+        }
+        _ => Err(ConfigError::Invalid {
+            origin,
+            key: Setting::KafkaProperties.key().to_owned(),
+            reason: "write a property as name=value".to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_a_kubernetes_service_are_not_mistaken_for_settings() {
+        for name in [
+            "WALPOST_SERVICE_HOST",
+            "WALPOST_SERVICE_PORT",
+            "WALPOST_SERVICE_PORT_METRICS",
+            "WALPOST_PORT",
+            "WALPOST_PORT_9641_TCP",
+            "WALPOST_PORT_9641_TCP_ADDR",
+            "WALPOST_EU_PORT_9641_TCP_PROTO",
+        ] {
+            let environment = Environment::new([(name, "x")], Path::new(""));
+            assert!(environment.own().is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_variable_names_the_nearest_known_one() {
+        for (wrong, meant) in [
+            ("WALPOST_SOURCE_SLTO", "WALPOST_SOURCE_SLOT"),
+            ("WALPOST_CONFIG_FILE", "WALPOST_CONFIG"),
+            ("WALPOST_SOURCE_ULR_FILE", "WALPOST_SOURCE_URL"),
+        ] {
+            let error = Environment::new([(wrong, "x")], Path::new(""))
+                .own()
+                .err()
+                .unwrap();
+            let text = error.to_string();
+            assert!(
+                text.contains(wrong) && text.contains(&format!("`{meant}`")),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What can be wrong with a configuration, said so that it can be mended.
+//!
+//! No message repeats a value that may be a secret.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::origin::Origin;
+
+/// The configuration cannot be used. Ends with exit code 78.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The configuration file, or one that a `_FILE` variable names, cannot be read.
+    #[error("cannot read {} (named by {named_by}): {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The flag or variable that names it, or where it is looked for.
+        named_by: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The configuration file is not TOML.
+    #[error("{origin}: not valid TOML: {message}")]
+    Syntax {
+        /// File and line.
+        origin: Origin,
+        /// What the parser said.
+        message: String,
+    },
+    /// A key that nothing is called.
+    #[error("{origin}: unknown key `{key}`{}", meant(nearest.as_ref()))]
+    UnknownKey {
+        /// File and line.
+        origin: Origin,
+        /// The key, dotted.
+        key: String,
+        /// A known key that is almost the same.
+        nearest: Option<String>,
+    },
+    /// A `WALPOST_*` variable that nothing is called.
+    #[error("unknown environment variable {name}{}", meant(nearest.as_ref()))]
+    UnknownVariable {
+        /// The variable.
+        name: String,
+        /// A known one that is almost the same.
+        nearest: Option<String>,
+    },
+    /// A variable and its `_FILE` are both given.
+    #[error("{name} and {name}_FILE are both set: unset one of them")]
+    BothGiven {
+        /// The variable, without `_FILE`.
+        name: String,
+    },
+    /// A variable holds bytes that are not text.
+    #[error("the value of {name} is not UTF-8")]
+    NotText {
+        /// The variable.
+        name: String,
+    },
+    /// A value of the wrong type in the file.
+    #[error("{origin}: `{key}` takes {expected}, not {found}")]
+    WrongType {
+        /// File and line.
+        origin: Origin,
+        /// The key, dotted.
+        key: String,
+        /// What it takes.
+        expected: &'static str,
+        /// What was found.
+        found: &'static str,
+    },
+    /// A value that cannot be.
+    #[error("{origin}: `{key}`: {reason}")]
+    Invalid {
+        /// Where it was given.
+        origin: Origin,
+        /// The key, dotted.
+        key: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A Kafka property that would break what walpost promises.
+    #[error("{origin}: the Kafka property `{name}` cannot be set so: {reason}")]
+    RefusedProperty {
+        /// Where it was given.
+        origin: Origin,
+        /// The property.
+        name: String,
+        /// What it would break, and what to do.
+        reason: String,
+    },
+}
+
+fn meant(nearest: Option<&String>) -> String {
+    nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
+}

@@ -1,0 +1,183 @@
+//! Which librdkafka properties a person may set, and which ones would break
+//! what walpost promises.
+//!
+//! Names and values are librdkafka's
+//! (<https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md>).
+//! Whether a name exists at all is left to librdkafka: this only refuses.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use secrecy::{ExposeSecret, SecretString};
+
+use super::redact;
+
+const ACKS: &str = "a record counts as delivered only when all in-sync replicas have it: \
+     leave it out, walpost sets `all`";
+const IDEMPOTENCE: &str = "without idempotence a retry can overtake or repeat a record: \
+     leave it out, walpost sets `true`";
+const IN_FLIGHT: &str = "order survives a retry only with 1 to 5 requests in flight";
+const TIMEOUT: &str = "a record that times out while the brokers are away would be a gap: \
+     leave it out, walpost sets 0, no limit";
+const RETRIES: &str =
+    "a record that is given up would be a gap: leave it out, retries have no limit";
+const PARTITIONER: &str = "keys must land in the partitions where Java clients put them: \
+     leave it out, walpost sets `murmur2_random` (`murmur2` is allowed too)";
+const BUDGET: &str =
+    "the queue follows the in-flight budget: set `delivery.in_flight_bytes` instead";
+const TRANSACTIONS: &str =
+    "this version of walpost produces without Kafka transactions: leave it out";
+const GAPLESS: &str =
+    "walpost itself holds back what follows a record that was refused: leave it out";
+const REPORTS: &str = "walpost confirms a position only when the delivery of its records is reported: \
+     leave it out";
+const SERVERS: &str = "set `kafka.bootstrap_servers` instead";
+const QUEUEING: &str = "records would be sent out of order: leave it out";
+const MOCK: &str = "records would go to brokers that exist in memory only";
+const CODE: &str = "its value is code, which a configuration cannot give";
+
+/// Why `name` may not be set to `value`; `None` when it may.
+///
+/// An empty value puts a property back to librdkafka's own default, so only
+/// the values that are known to be harmless pass.
+pub fn refusal(name: &str, value: &str) -> Option<&'static str> {
+    // librdkafka takes `topic.acks` for `acks`.
+    let bare = name.strip_prefix("topic.").unwrap_or(name);
+    let one_of = |allowed: &[&str]| allowed.iter().any(|one| one.eq_ignore_ascii_case(value));
+    let (allowed, reason) = match bare {
+        "acks" | "request.required.acks" => (one_of(&["all", "-1"]), ACKS),
+        "enable.idempotence" => (one_of(&["true", "t", "1"]), IDEMPOTENCE),
+        "max.in.flight" | "max.in.flight.requests.per.connection" => {
+            (one_of(&["1", "2", "3", "4", "5"]), IN_FLIGHT)
+        }
+        "message.timeout.ms" | "delivery.timeout.ms" => (one_of(&["0"]), TIMEOUT),
+        "retries" | "message.send.max.retries" => (one_of(&["2147483647"]), RETRIES),
+        "partitioner" => (one_of(&["murmur2_random", "murmur2"]), PARTITIONER),
+        "queue.buffering.max.messages" | "queue.buffering.max.kbytes" => (false, BUDGET),
+        "transactional.id" => (false, TRANSACTIONS),
+        "enable.gapless.guarantee" => (one_of(&["false", "f", "0"]), GAPLESS),
+        "delivery.report.only.error" => (one_of(&["false", "f", "0"]), REPORTS),
+        "bootstrap.servers" | "metadata.broker.list" => (false, SERVERS),
+        "queuing.strategy" => (one_of(&["fifo"]), QUEUEING),
+        "test.mock.num.brokers" => (one_of(&["0"]), MOCK),
+        "opaque" | "default_topic_conf" | "interceptors" | "enabled_events" => (false, CODE),
+        code if code.ends_with("_cb") => (false, CODE),
+        _ => (true, ""),
+    };
+    (!allowed).then_some(reason)
+}
+
+/// Properties that break nothing, by name. Secrets do not show in `Debug`.
+#[derive(Clone, Default)]
+pub struct KafkaProperties(BTreeMap<String, SecretString>);
+
+impl KafkaProperties {
+    /// Names and values, in the order of names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.expose_secret()))
+    }
+
+    /// The value of one property.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(ExposeSecret::expose_secret)
+    }
+
+    /// Takes a property up, unless it is refused; a later value wins.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), &'static str> {
+        if let Some(reason) = refusal(name, value) {
+            return Err(reason);
+        }
+        self.0.insert(name.to_owned(), value.into());
+        Ok(())
+    }
+}
+
+impl fmt::Debug for KafkaProperties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(
+                self.iter()
+                    .map(|(name, value)| (name, redact::property(name, value))),
+            )
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_break_the_promise_is_refused_under_every_name() {
+        for (name, value) in [
+            ("acks", "1"),
+            ("acks", "0"),
+            ("acks", ""),
+            ("request.required.acks", "1"),
+            ("topic.acks", "1"),
+            ("topic.request.required.acks", "1"),
+            ("enable.idempotence", "false"),
+            ("enable.idempotence", ""),
+            ("max.in.flight", "6"),
+            ("max.in.flight.requests.per.connection", "1000000"),
+            ("max.in.flight", ""),
+            ("message.timeout.ms", "300000"),
+            ("delivery.timeout.ms", "1"),
+            ("topic.message.timeout.ms", "1"),
+            ("retries", "3"),
+            ("message.send.max.retries", "0"),
+            ("partitioner", "consistent_random"),
+            ("partitioner", ""),
+            ("topic.partitioner", "random"),
+            ("queue.buffering.max.messages", "1"),
+            ("queue.buffering.max.kbytes", "1"),
+            ("transactional.id", "x"),
+            ("enable.gapless.guarantee", "true"),
+            ("delivery.report.only.error", "true"),
+            ("bootstrap.servers", "elsewhere:9092"),
+            ("metadata.broker.list", "elsewhere:9092"),
+            ("queuing.strategy", "lifo"),
+            ("test.mock.num.brokers", "3"),
+            ("dr_cb", "x"),
+            ("dr_msg_cb", "x"),
+            ("partitioner_cb", "x"),
+        ] {
+            assert!(refusal(name, value).is_some(), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn what_keeps_the_promise_passes() {
+        for (name, value) in [
+            ("acks", "all"),
+            ("acks", "-1"),
+            ("enable.idempotence", "true"),
+            ("max.in.flight", "5"),
+            ("max.in.flight.requests.per.connection", "1"),
+            ("message.timeout.ms", "0"),
+            ("retries", "2147483647"),
+            ("partitioner", "murmur2"),
+            ("linger.ms", "5"),
+            ("compression.type", "zstd"),
+            ("message.copy.max.bytes", "0"),
+            ("topic.metadata.refresh.interval.ms", "1000"),
+            ("sasl.password", "x"),
+        ] {
+            assert_eq!(refusal(name, value), None, "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let mut properties = KafkaProperties::default();
+        properties.set("sasl.password", "hunter2").unwrap();
+        properties.set("linger.ms", "5").unwrap();
+        let shown = format!("{properties:?}");
+        assert!(
+            !shown.contains("hunter2") && shown.contains("linger.ms"),
+            "{shown}"
+        );
+    }
+}

@@ -1,0 +1,291 @@
+//! Reads every layer, lets the highest one win, and checks what it says.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use secrecy::SecretString;
+
+use super::environment::{CONFIG_VARIABLE, property};
+use super::given::{Given, Layer, Raw};
+use super::setting::Shape;
+use super::{
+    Columns, Config, ConfigError, Delivery, Environment, Flags, Kafka, KafkaProperties, Log,
+    Origin, Outbox, Record, Setting, Source, TableName, file, units, values,
+};
+
+const DEFAULT_FILE: &str = "walpost.toml";
+const DEFAULT_NAME: &str = "walpost";
+const DEFAULT_TABLE: &str = "public.outbox";
+const DEFAULT_TOPIC: &str = "outbox.event.{aggregate_type}";
+const DEFAULT_SERVERS: &str = "localhost:9092";
+const DEFAULT_IN_FLIGHT: &str = "32MiB";
+const DEFAULT_DRAIN_TIMEOUT: &str = "20s";
+const DEFAULT_LEVEL: &str = "info";
+
+/// Less would hold hardly a row; more would not be a budget.
+const IN_FLIGHT_BYTES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 40;
+
+impl Config {
+    /// Reads and checks everything. The first thing wrong is the error.
+    pub fn load(flags: &Flags, environment: &Environment) -> Result<Self, ConfigError> {
+        let layers = [
+            of_flags(flags)?,
+            environment.own()?,
+            of_file(flags, environment)?,
+            environment.ambient()?,
+        ];
+        let mut picked = Picked {
+            layers,
+            origins: BTreeMap::new(),
+        };
+        let (properties, property_origins) = picked.properties()?;
+        let source = Source {
+            url: picked.text(Setting::SourceUrl).map(SecretString::from),
+            slot: picked.checked(Setting::SourceSlot, DEFAULT_NAME, values::slot)?,
+            publication: picked.checked(
+                Setting::SourcePublication,
+                DEFAULT_NAME,
+                values::identifier,
+            )?,
+        };
+        let outbox = Outbox {
+            tables: picked.tables()?,
+            columns: picked.columns()?,
+            message_prefix: picked.text(Setting::OutboxMessagePrefix),
+        };
+        let record = Record {
+            topic: picked.checked(Setting::RecordTopic, DEFAULT_TOPIC, |text| match text {
+                "" => Err("a topic has a name".to_owned()),
+                topic => Ok(topic.to_owned()),
+            })?,
+            headers: picked.list(Setting::RecordHeaders),
+            timestamp: picked.checked(Setting::RecordTimestamp, "commit", values::timestamp)?,
+        };
+        let servers = Setting::KafkaBootstrapServers;
+        let kafka = Kafka {
+            bootstrap_servers: picked.checked(servers, DEFAULT_SERVERS, values::servers)?,
+            properties,
+        };
+        let delivery = Delivery {
+            in_flight_bytes: picked.checked(
+                Setting::DeliveryInFlightBytes,
+                DEFAULT_IN_FLIGHT,
+                in_flight_bytes,
+            )?,
+            drain_timeout: picked.checked(
+                Setting::DeliveryDrainTimeout,
+                DEFAULT_DRAIN_TIMEOUT,
+                |text| units::parse_duration(text).map_err(|error| error.to_string()),
+            )?,
+        };
+        picked.checked(Setting::AdminListen, "off", values::admin_listen)?;
+        let log = picked.log()?;
+        let origins = picked.origins;
+        Ok(Self {
+            source,
+            outbox,
+            record,
+            kafka,
+            delivery,
+            log,
+            origins,
+            property_origins,
+        })
+    }
+}
+
+fn in_flight_bytes(text: &str) -> Result<u64, String> {
+    let bytes = units::parse_bytes(text).map_err(|error| error.to_string())?;
+    if IN_FLIGHT_BYTES.contains(&bytes) {
+        return Ok(bytes);
+    }
+    let [least, most] =
+        [IN_FLIGHT_BYTES.start(), IN_FLIGHT_BYTES.end()].map(|n| units::show_bytes(*n));
+    Err(format!("`{text}` is not between {least} and {most}"))
+}
+
+fn of_flags(flags: &Flags) -> Result<Layer, ConfigError> {
+    let mut layer = Layer::new();
+    for (setting, flag, texts) in flags.values() {
+        let origin = Origin::Flag(flag);
+        let raw = match setting.shape() {
+            Shape::Tables | Shape::List => Raw::List(texts.to_vec()),
+            Shape::Properties => {
+                let pairs = texts.iter().map(|text| property(text, origin.clone()));
+                Raw::Properties(pairs.collect::<Result<_, _>>()?)
+            }
+            Shape::Text | Shape::Size => match texts.last() {
+                Some(text) => Raw::Text(text.clone()),
+                None => continue,
+            },
+        };
+        layer.insert(setting, Given { raw, origin });
+    }
+    Ok(layer)
+}
+
+fn of_file(flags: &Flags, environment: &Environment) -> Result<Layer, ConfigError> {
+    let (path, named_by) = match (&flags.config, environment.text(CONFIG_VARIABLE)?) {
+        (Some(path), _) => (path.clone(), Some("--config")),
+        (None, Some(path)) => (PathBuf::from(path), Some(CONFIG_VARIABLE)),
+        (None, None) => (PathBuf::from(DEFAULT_FILE), None),
+    };
+    match std::fs::read_to_string(environment.path(&path)) {
+        Ok(text) => file::parse(&path, &text),
+        Err(error) if named_by.is_none() && error.kind() == io::ErrorKind::NotFound => {
+            Ok(Layer::new())
+        }
+        Err(source) => {
+            let named_by = named_by.unwrap_or("its usual place").to_owned();
+            Err(ConfigError::Unreadable {
+                path: Path::new(&path).to_owned(),
+                named_by,
+                source,
+            })
+        }
+    }
+}
+
+/// The layers, highest first, and the origins of what was taken from them.
+struct Picked {
+    layers: [Layer; 4],
+    origins: BTreeMap<Setting, Origin>,
+}
+
+impl Picked {
+    fn take(&mut self, setting: Setting) -> Option<Given> {
+        let given = self
+            .layers
+            .iter_mut()
+            .find_map(|layer| layer.remove(&setting))?;
+        self.origins.insert(setting, given.origin.clone());
+        Some(given)
+    }
+
+    fn text(&mut self, setting: Setting) -> Option<String> {
+        match self.take(setting)?.raw {
+            Raw::Text(text) => Some(text),
+            Raw::List(_) | Raw::Properties(_) => None,
+        }
+    }
+
+    fn list(&mut self, setting: Setting) -> Option<Vec<String>> {
+        match self.take(setting)?.raw {
+            Raw::List(list) => Some(list),
+            Raw::Text(_) | Raw::Properties(_) => None,
+        }
+    }
+
+    fn invalid(&self, setting: Setting, reason: String) -> ConfigError {
+        let origin = self
+            .origins
+            .get(&setting)
+            .unwrap_or(&Origin::Default)
+            .clone();
+        ConfigError::Invalid {
+            origin,
+            key: setting.key().to_owned(),
+            reason,
+        }
+    }
+
+    fn checked<T>(
+        &mut self,
+        setting: Setting,
+        default: &str,
+        check: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<T, ConfigError> {
+        let text = self.text(setting);
+        check(text.as_deref().unwrap_or(default)).map_err(|reason| self.invalid(setting, reason))
+    }
+
+    fn tables(&mut self) -> Result<Vec<TableName>, ConfigError> {
+        let setting = Setting::OutboxTable;
+        let names = self
+            .list(setting)
+            .unwrap_or_else(|| vec![DEFAULT_TABLE.to_owned()]);
+        if names.is_empty() {
+            return Err(self.invalid(setting, "name at least one table".to_owned()));
+        }
+        let mut tables: Vec<TableName> = Vec::new();
+        for name in names {
+            let table = name
+                .parse()
+                .map_err(|error: <TableName as std::str::FromStr>::Err| {
+                    self.invalid(setting, error.to_string())
+                })?;
+            if tables.contains(&table) {
+                return Err(self.invalid(setting, format!("`{table}` is named twice")));
+            }
+            tables.push(table);
+        }
+        Ok(tables)
+    }
+
+    fn columns(&mut self) -> Result<Columns, ConfigError> {
+        let mut column = |setting| {
+            let name = self.text(setting);
+            name.map(|name| {
+                values::identifier(&name).map_err(|reason| self.invalid(setting, reason))
+            })
+            .transpose()
+        };
+        Ok(Columns {
+            id: column(Setting::ColumnId)?,
+            aggregate_type: column(Setting::ColumnAggregateType)?,
+            aggregate_id: column(Setting::ColumnAggregateId)?,
+            event_type: column(Setting::ColumnEventType)?,
+            payload: column(Setting::ColumnPayload)?,
+            headers: column(Setting::ColumnHeaders)?,
+            timestamp: column(Setting::ColumnTimestamp)?,
+        })
+    }
+
+    /// Properties of all layers together, each name from the highest one.
+    fn properties(&mut self) -> Result<(KafkaProperties, BTreeMap<String, Origin>), ConfigError> {
+        let mut properties = KafkaProperties::default();
+        let mut origins = BTreeMap::new();
+        for layer in self.layers.iter_mut().rev() {
+            let Some(Given {
+                raw: Raw::Properties(given),
+                ..
+            }) = layer.remove(&Setting::KafkaProperties)
+            else {
+                continue;
+            };
+            for (name, value, origin) in given {
+                properties
+                    .set(&name, &value)
+                    .map_err(|reason| ConfigError::RefusedProperty {
+                        origin: origin.clone(),
+                        name: name.clone(),
+                        reason: reason.to_owned(),
+                    })?;
+                origins.insert(name, origin);
+            }
+        }
+        Ok((properties, origins))
+    }
+
+    fn log(&mut self) -> Result<Log, ConfigError> {
+        let level = self.text(Setting::LogLevel);
+        let origin = self.origins.get(&Setting::LogLevel);
+        let check = match origin {
+            Some(Origin::Variable(name)) if Some(name.as_str()) == Setting::LogLevel.ambient() => {
+                values::log_filter
+            }
+            _ => values::log_level,
+        };
+        let level = check(level.as_deref().unwrap_or(DEFAULT_LEVEL))
+            .map_err(|reason| self.invalid(Setting::LogLevel, reason))?;
+        let format = match self.text(Setting::LogFormat) {
+            Some(text) => Some(
+                values::log_format(&text)
+                    .map_err(|reason| self.invalid(Setting::LogFormat, reason))?,
+            ),
+            None => None,
+        };
+        Ok(Log { level, format })
+    }
+}

@@ -1,0 +1,41 @@
+//! Where a value was given: shown by `walpost config` and by every error.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A flag of the command line.
+    Flag(&'static str),
+    /// An environment variable.
+    Variable(String),
+    /// A file that an environment variable names.
+    VariableFile {
+        /// The variable, with its `_FILE`.
+        name: String,
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line of the configuration file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+    },
+    /// Nobody said anything.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(flag) => f.write_str(flag),
+            Self::Variable(name) => f.write_str(name),
+            Self::VariableFile { name, path } => write!(f, "{name} ({})", path.display()),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Takes secrets out of what is shown. Where a text cannot be understood, more
+//! is hidden than need be.
+
+/// What stands in a secret's place.
+pub(crate) const HIDDEN: &str = "[hidden]";
+
+/// A Kafka property's value, or [`HIDDEN`] where its name says that it is secret.
+pub(crate) fn property<'a>(name: &str, value: &'a str) -> &'a str {
+    const SECRET: [&str; 8] = [
+        "password",
+        "passphrase",
+        "secret",
+        "jaas",
+        "key.pem",
+        "private.key",
+        "ssl_key",
+        "oauthbearer.config",
+    ];
+    let name = name.to_ascii_lowercase();
+    let plain = [".file", ".location"].iter().any(|end| name.ends_with(end));
+    if !plain && SECRET.iter().any(|part| name.contains(part)) {
+        HIDDEN
+    } else {
+        value
+    }
+}
+
+/// A PostgreSQL connection string, URL or `key=value`, without its passwords.
+pub(crate) fn conninfo(text: &str) -> String {
+    for scheme in ["postgres://", "postgresql://"] {
+        if let Some(rest) = text.strip_prefix(scheme) {
+            return format!("{scheme}{}", url(rest));
+        }
+    }
+    pairs(text).unwrap_or_else(|| HIDDEN.to_owned())
+}
+
+/// Everything between the first `:` and the last `@` counts as the password: one
+/// that holds `/`, `?` or `@` unescaped is hidden too.
+fn url(rest: &str) -> String {
+    let (place, tail) = match rest.rsplit_once('@') {
+        Some((login, tail)) => match login.split_once(':') {
+            Some((user, _)) => (format!("{user}:{HIDDEN}@"), tail),
+            None => (format!("{login}@"), tail),
+        },
+        None => (String::new(), rest),
+    };
+    let Some((before, query)) = tail.split_once('?') else {
+        return place + tail;
+    };
+    let shown: Vec<_> = query
+        .split('&')
+        .map(|pair| match pair.split_once('=') {
+            // An escape in the name may spell `password`.
+            Some((name, _)) if is_secret(name) || name.contains('%') => format!("{name}={HIDDEN}"),
+            _ => pair.to_owned(),
+        })
+        .collect();
+    format!("{place}{before}?{}", shown.join("&"))
+}
+
+fn is_secret(name: &str) -> bool {
+    name.to_ascii_lowercase().contains("password")
+}
+
+/// `None` where the text is not a list of `key=value`
+/// (<https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-KEYWORD-VALUE>).
+fn pairs(text: &str) -> Option<String> {
+    let mut shown = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let (name, after) = rest.split_once('=')?;
+        let name = name.trim_end();
+        if name.is_empty() || name.contains(char::is_whitespace) {
+            return None;
+        }
+        let after = after.trim_start();
+        let end = value_end(after)?;
+        let (value, next) = after.split_at(end);
+        shown.push(format!(
+            "{name}={}",
+            if is_secret(name) { HIDDEN } else { value }
+        ));
+        rest = next.trim_start();
+    }
+    Some(shown.join(" "))
+}
+
+/// Where the value at the beginning of `text` ends; `None` for an open quote.
+fn value_end(text: &str) -> Option<usize> {
+    let quoted = text.starts_with('\'');
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(usize::from(quoted)) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '\'' if quoted => return Some(at + 1),
+            c if !quoted && c.is_whitespace() => return Some(at),
+            _ => {}
+        }
+    }
+    (!quoted).then_some(text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_never_shows() {
+        for text in [
+            "postgres://u:s3cret@h/db",
+            "postgresql://u:s3cret@h:5432,h2/db?sslmode=require",
+            "postgres://u:a/s3cret@h/db",
+            "postgres://u:a@s3cret@h/db",
+            "postgres://u:a?s3cret@h/db",
+            "postgres://u@h/db?password=s3cret&sslmode=require",
+            "postgres://h/db?sslpassword=s3cret",
+            "postgres://h/db?p%61ssword=s3cret",
+            "password=s3cret host=h",
+            "host=h password = 's3cret'",
+            r"host=h password='a\'s3cret' user=u",
+            r"host=h password=a\ s3cret user=u",
+            "host=h password='s3cret",
+            "s3cret",
+            "host=h s3cret password=x",
+        ] {
+            assert!(!conninfo(text).contains("s3cret"), "{}", conninfo(text));
+        }
+    }
+
+    #[test]
+    fn what_is_no_secret_stays() {
+        assert_eq!(
+            conninfo("postgres://u:p@h:1/db?sslmode=require"),
+            "postgres://u:[hidden]@h:1/db?sslmode=require"
+        );
+        assert_eq!(conninfo("postgres://u@h/db"), "postgres://u@h/db");
+        assert_eq!(
+            conninfo("host=h  user='a b' password=x"),
+            "host=h user='a b' password=[hidden]"
+        );
+        assert_eq!(conninfo(""), "");
+    }
+
+    #[test]
+    fn properties_are_hidden_by_name() {
+        for name in [
+            "sasl.password",
+            "ssl.key.password",
+            "ssl.key.pem",
+            "sasl.jaas.config",
+            "sasl.oauthbearer.client.secret",
+        ] {
+            assert_eq!(property(name, "x"), HIDDEN, "{name}");
+        }
+        for name in [
+            "linger.ms",
+            "ssl.key.location",
+            "sasl.oauthbearer.token.endpoint.url",
+            "sasl.username",
+        ] {
+            assert_eq!(property(name, "x"), "x", "{name}");
+        }
+    }
+}

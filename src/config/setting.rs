@@ -1,0 +1,212 @@
+//! The list of what can be set: for each setting its key in the file, its
+//! flag, its environment variables, and the shape of its value.
+//!
+//! The one place where these names stand. It reads nothing and knows no values.
+
+/// How a setting's value is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A string.
+    Text,
+    /// A number of bytes: an integer, or a string with a unit.
+    Size,
+    /// One table name, or several.
+    Tables,
+    /// An array of strings.
+    List,
+    /// A table of names and values.
+    Properties,
+}
+
+/// One thing that can be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(
+    missing_docs,
+    reason = "each is named after its key in the file: see `Setting::key`"
+)]
+pub enum Setting {
+    SourceUrl,
+    SourceSlot,
+    SourcePublication,
+    OutboxTable,
+    ColumnId,
+    ColumnAggregateType,
+    ColumnAggregateId,
+    ColumnEventType,
+    ColumnPayload,
+    ColumnHeaders,
+    ColumnTimestamp,
+    OutboxMessagePrefix,
+    RecordTopic,
+    RecordHeaders,
+    RecordTimestamp,
+    KafkaBootstrapServers,
+    KafkaProperties,
+    DeliveryInFlightBytes,
+    DeliveryDrainTimeout,
+    AdminListen,
+    LogLevel,
+    LogFormat,
+}
+
+/// A row of the list: key, flag, variable, ambient variable, shape.
+type Row = (
+    &'static str,
+    Option<&'static str>,
+    Option<&'static str>,
+    Option<&'static str>,
+    Shape,
+);
+
+impl Setting {
+    /// Every setting, in the order in which they are shown.
+    pub const ALL: [Self; 22] = [
+        Self::SourceUrl,
+        Self::SourceSlot,
+        Self::SourcePublication,
+        Self::OutboxTable,
+        Self::ColumnId,
+        Self::ColumnAggregateType,
+        Self::ColumnAggregateId,
+        Self::ColumnEventType,
+        Self::ColumnPayload,
+        Self::ColumnHeaders,
+        Self::ColumnTimestamp,
+        Self::OutboxMessagePrefix,
+        Self::RecordTopic,
+        Self::RecordHeaders,
+        Self::RecordTimestamp,
+        Self::KafkaBootstrapServers,
+        Self::KafkaProperties,
+        Self::DeliveryInFlightBytes,
+        Self::DeliveryDrainTimeout,
+        Self::AdminListen,
+        Self::LogLevel,
+        Self::LogFormat,
+    ];
+
+    #[rustfmt::skip]
+    const fn row(self) -> Row {
+        use Shape::{List, Properties, Size, Tables, Text};
+        match self {
+            Self::SourceUrl => ("source.url", Some("--source"), Some("WALPOST_SOURCE_URL"), Some("DATABASE_URL"), Text),
+            Self::SourceSlot => ("source.slot", Some("--slot"), Some("WALPOST_SOURCE_SLOT"), None, Text),
+            Self::SourcePublication => ("source.publication", Some("--publication"), Some("WALPOST_SOURCE_PUBLICATION"), None, Text),
+            Self::OutboxTable => ("outbox.table", Some("--table"), Some("WALPOST_OUTBOX_TABLE"), None, Tables),
+            Self::ColumnId => ("outbox.columns.id", None, None, None, Text),
+            Self::ColumnAggregateType => ("outbox.columns.aggregate_type", None, None, None, Text),
+            Self::ColumnAggregateId => ("outbox.columns.aggregate_id", None, None, None, Text),
+            Self::ColumnEventType => ("outbox.columns.event_type", None, None, None, Text),
+            Self::ColumnPayload => ("outbox.columns.payload", None, None, None, Text),
+            Self::ColumnHeaders => ("outbox.columns.headers", None, None, None, Text),
+            Self::ColumnTimestamp => ("outbox.columns.timestamp", None, None, None, Text),
+            Self::OutboxMessagePrefix => ("outbox.message_prefix", Some("--message-prefix"), Some("WALPOST_OUTBOX_MESSAGE_PREFIX"), None, Text),
+            Self::RecordTopic => ("record.topic", Some("--topic"), Some("WALPOST_RECORD_TOPIC"), None, Text),
+            Self::RecordHeaders => ("record.headers", None, None, None, List),
+            Self::RecordTimestamp => ("record.timestamp", None, None, None, Text),
+            Self::KafkaBootstrapServers => ("kafka.bootstrap_servers", Some("--bootstrap-servers"), Some("WALPOST_KAFKA_BOOTSTRAP_SERVERS"), Some("KAFKA_BOOTSTRAP_SERVERS"), Text),
+            Self::KafkaProperties => ("kafka.properties", Some("-X"), Some("WALPOST_KAFKA_PROPERTIES"), None, Properties),
+            Self::DeliveryInFlightBytes => ("delivery.in_flight_bytes", Some("--in-flight-bytes"), Some("WALPOST_DELIVERY_IN_FLIGHT_BYTES"), None, Size),
+            Self::DeliveryDrainTimeout => ("delivery.drain_timeout", Some("--drain-timeout"), Some("WALPOST_DELIVERY_DRAIN_TIMEOUT"), None, Text),
+            Self::AdminListen => ("admin.listen", Some("--admin-listen"), Some("WALPOST_ADMIN_LISTEN"), None, Text),
+            Self::LogLevel => ("log.level", Some("--log-level"), Some("WALPOST_LOG_LEVEL"), Some("RUST_LOG"), Text),
+            Self::LogFormat => ("log.format", Some("--log-format"), Some("WALPOST_LOG_FORMAT"), None, Text),
+        }
+    }
+
+    /// The key in the file, dotted: `source.slot`.
+    pub const fn key(self) -> &'static str {
+        self.row().0
+    }
+
+    /// The flag, with its dashes.
+    pub const fn flag(self) -> Option<&'static str> {
+        self.row().1
+    }
+
+    /// The environment variable of its own.
+    pub const fn variable(self) -> Option<&'static str> {
+        self.row().2
+    }
+
+    /// The variable that other programs share, read when nothing else is given.
+    pub const fn ambient(self) -> Option<&'static str> {
+        self.row().3
+    }
+
+    pub(crate) const fn shape(self) -> Shape {
+        self.row().4
+    }
+
+    /// The setting of that key.
+    pub(crate) fn of_key(key: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|setting| setting.key() == key)
+    }
+}
+
+/// The name among `known` that somebody who wrote `wrong` most likely meant.
+///
+/// The last part of a dotted name counts as the name itself, so that `slot`
+/// finds `source.slot`.
+pub(crate) fn nearest<'a>(
+    wrong: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> Option<&'a str> {
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    let wrong_last = last(wrong);
+    if let Some(same) = known.clone().find(|name| last(name) == wrong_last) {
+        return Some(same);
+    }
+    known
+        .map(|name| {
+            let whole = strsim::damerau_levenshtein(wrong, name);
+            let part = strsim::damerau_levenshtein(&wrong_last, &last(name));
+            // Where both are as near, the one in the same table is meant.
+            (whole.min(part), whole, name)
+        })
+        .min()
+        .filter(|(distance, ..)| *distance <= 2 || *distance * 3 <= wrong_last.len())
+        .map(|(.., name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_two_settings_share_a_name() {
+        let all = Setting::ALL;
+        let keys: BTreeSet<_> = all.into_iter().map(Setting::key).collect();
+        assert_eq!(keys.len(), all.len());
+        let variables: Vec<_> = all.into_iter().filter_map(Setting::variable).collect();
+        assert_eq!(
+            variables.iter().collect::<BTreeSet<_>>().len(),
+            variables.len()
+        );
+        let flags: Vec<_> = all.into_iter().filter_map(Setting::flag).collect();
+        assert_eq!(flags.iter().collect::<BTreeSet<_>>().len(), flags.len());
+    }
+
+    #[test]
+    fn a_variable_is_named_after_its_key() {
+        for setting in Setting::ALL {
+            if let Some(variable) = setting.variable() {
+                let expected = setting.key().replace('.', "_").to_uppercase();
+                assert_eq!(variable, format!("WALPOST_{expected}"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_slip_of_the_pen_finds_the_name_that_was_meant() {
+        let keys = Setting::ALL.into_iter().map(Setting::key);
+        assert_eq!(nearest("source.slto", keys.clone()), Some("source.slot"));
+        assert_eq!(nearest("slot", keys.clone()), Some("source.slot"));
+        assert_eq!(
+            nearest("kafka.bootstrap.servers", keys.clone()),
+            Some("kafka.bootstrap_servers")
+        );
+        assert_eq!(nearest("colour", keys), None);
+    }
+}

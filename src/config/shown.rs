@@ -1,0 +1,94 @@
+//! The configuration as it is shown: every effective value with its origin, and
+//! no secret.
+
+use secrecy::ExposeSecret;
+
+use super::{Config, Origin, Setting, redact, units};
+
+/// One effective value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown<'a> {
+    /// Key in the file, dotted.
+    pub key: String,
+    /// The value; `None` where nothing is set and nothing stands in.
+    pub value: Option<ShownValue>,
+    /// Where it was given.
+    pub origin: &'a Origin,
+}
+
+/// A value to show.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ShownValue {
+    /// One text.
+    Text(String),
+    /// Several.
+    List(Vec<String>),
+}
+
+impl Config {
+    /// Every effective value, in the order of [`Setting::ALL`].
+    pub fn shown(&self) -> Vec<Shown<'_>> {
+        let mut rows = Vec::new();
+        for setting in Setting::ALL {
+            if setting == Setting::KafkaProperties {
+                rows.extend(self.shown_properties());
+            } else {
+                let key = setting.key().to_owned();
+                rows.push(Shown {
+                    key,
+                    value: self.shown_value(setting),
+                    origin: self.origin(setting),
+                });
+            }
+        }
+        rows
+    }
+
+    fn shown_properties(&self) -> impl Iterator<Item = Shown<'_>> {
+        self.kafka.properties.iter().map(|(name, value)| Shown {
+            key: format!("{}.{name:?}", Setting::KafkaProperties.key()),
+            value: Some(ShownValue::Text(redact::property(name, value).to_owned())),
+            origin: self.property_origins.get(name).unwrap_or(&Origin::Default),
+        })
+    }
+
+    fn shown_value(&self, setting: Setting) -> Option<ShownValue> {
+        let columns = &self.outbox.columns;
+        let text = match setting {
+            Setting::SourceUrl => self
+                .source
+                .url
+                .as_ref()
+                .map(|url| redact::conninfo(url.expose_secret())),
+            Setting::SourceSlot => Some(self.source.slot.clone()),
+            Setting::SourcePublication => Some(self.source.publication.clone()),
+            Setting::OutboxTable => {
+                let names = self.outbox.tables.iter().map(ToString::to_string);
+                return Some(ShownValue::List(names.collect()));
+            }
+            Setting::ColumnId => columns.id.clone(),
+            Setting::ColumnAggregateType => columns.aggregate_type.clone(),
+            Setting::ColumnAggregateId => columns.aggregate_id.clone(),
+            Setting::ColumnEventType => columns.event_type.clone(),
+            Setting::ColumnPayload => columns.payload.clone(),
+            Setting::ColumnHeaders => columns.headers.clone(),
+            Setting::ColumnTimestamp => columns.timestamp.clone(),
+            Setting::OutboxMessagePrefix => self.outbox.message_prefix.clone(),
+            Setting::RecordTopic => Some(self.record.topic.clone()),
+            Setting::RecordHeaders => return self.record.headers.clone().map(ShownValue::List),
+            Setting::RecordTimestamp => Some(self.record.timestamp.to_string()),
+            Setting::KafkaBootstrapServers => Some(self.kafka.bootstrap_servers.clone()),
+            Setting::KafkaProperties => None,
+            Setting::DeliveryInFlightBytes => {
+                Some(units::show_bytes(self.delivery.in_flight_bytes))
+            }
+            Setting::DeliveryDrainTimeout => {
+                Some(units::show_duration(self.delivery.drain_timeout))
+            }
+            Setting::AdminListen => Some("off".to_owned()),
+            Setting::LogLevel => Some(self.log.level.clone()),
+            Setting::LogFormat => self.log.format.map(|format| format.to_string()),
+        };
+        text.map(ShownValue::Text)
+    }
+}

@@ -1,0 +1,190 @@
+//! From texts to values that can be used: one function a kind of value, each
+//! giving the reason where it cannot be.
+
+use std::fmt;
+
+/// Where a record's timestamp comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordTimestamp {
+    /// The time at which the event's transaction committed.
+    Commit,
+    /// The timestamp column.
+    Column,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl fmt::Display for RecordTimestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Commit => "commit",
+            Self::Column => "column",
+        })
+    }
+}
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        })
+    }
+}
+
+pub(super) fn timestamp(text: &str) -> Result<RecordTimestamp, String> {
+    match text {
+        "commit" => Ok(RecordTimestamp::Commit),
+        "column" => Ok(RecordTimestamp::Column),
+        _ => Err(format!("`{text}` is neither `commit` nor `column`")),
+    }
+}
+
+pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err(format!("`{text}` is neither `text` nor `json`")),
+    }
+}
+
+/// A slot's name as PostgreSQL takes it
+/// (<https://www.postgresql.org/docs/current/warm-standby.html#STREAMING-REPLICATION-SLOTS-MANIPULATION>).
+pub(super) fn slot(text: &str) -> Result<String, String> {
+    let plain = text
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    if plain && (1..=63).contains(&text.len()) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "`{text}` is not a slot's name: 1 to 63 lower-case letters, digits and underscores"
+        ))
+    }
+}
+
+/// A name as SQL takes it between double quotes: what is written is the name.
+pub(super) fn identifier(text: &str) -> Result<String, String> {
+    if text.contains('\0') || !(1..=63).contains(&text.len()) {
+        Err(format!(
+            "`{text}` is not a name that PostgreSQL takes: 1 to 63 bytes"
+        ))
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
+/// A list of `host:port`, or `host`, as librdkafka takes it.
+pub(super) fn servers(text: &str) -> Result<String, String> {
+    for server in text.split(',').map(str::trim) {
+        let address = server
+            .rsplit_once("://")
+            .map_or(server, |(_, address)| address);
+        // The last colon parts host and port, unless it stands inside `[…]`.
+        let (host, port) = match address.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, Some(port)),
+            _ => (address, None),
+        };
+        let good_port = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
+        let unbracketed = host.contains(':') && !host.starts_with('[');
+        if host.is_empty() || host.contains(char::is_whitespace) || unbracketed || !good_port {
+            return Err(format!(
+                "`{server}` is not `host:port`; several are parted by commas"
+            ));
+        }
+    }
+    Ok(text.to_owned())
+}
+
+/// A level, or a filter by module as `RUST_LOG` takes it.
+pub(super) fn log_level(text: &str) -> Result<String, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(text));
+    // A word alone would pass for a module's name: `inof` is none.
+    if level || (text.contains('=') && log_filter(text).is_ok()) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "`{text}` is not a level: error, warn, info, debug, trace or off, \
+         or a filter such as `info,walpost=debug`"
+    ))
+}
+
+/// What `RUST_LOG` may hold; other programs read it too, so that it is not judged
+/// further.
+pub(super) fn log_filter(text: &str) -> Result<String, String> {
+    match tracing_subscriber::EnvFilter::builder().parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("`{text}` is not a log filter: {error}")),
+    }
+}
+
+/// The only address there is so far.
+pub(super) fn admin_listen(text: &str) -> Result<(), String> {
+    match text {
+        "off" => Ok(()),
+        _ => Err(format!("`{text}`: only `off` is supported by this version")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_named_as_postgresql_wants_it() {
+        assert!(slot("walpost_2").is_ok() && slot(&"a".repeat(63)).is_ok());
+        for wrong in [
+            "",
+            "Walpost",
+            "wal-post",
+            "wal post",
+            "größe",
+            &"a".repeat(64),
+        ] {
+            assert!(slot(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn servers_are_hosts_with_or_without_a_port() {
+        for right in [
+            "localhost:9092",
+            "a:1,b:2",
+            "a, b",
+            "[::1]:9092",
+            "[::1]",
+            "SSL://a:9093",
+        ] {
+            assert!(servers(right).is_ok(), "{right}");
+        }
+        for wrong in [
+            "", ",", "a:1,", ":9092", "a:0", "a:99999", "a:b", "a b:1", "::1",
+        ] {
+            assert!(servers(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_level_is_not_taken_for_a_module() {
+        for right in [
+            "info",
+            "DEBUG",
+            "off",
+            "info,walpost=debug",
+            "walpost=trace",
+        ] {
+            assert!(log_level(right).is_ok(), "{right}");
+        }
+        for wrong in ["", "inof", "verbose", "walpost=loud"] {
+            assert!(log_level(wrong).is_err(), "{wrong}");
+        }
+    }
+}
