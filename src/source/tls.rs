@@ -4,7 +4,7 @@
 //! Where this differs from libpq: roots named `system`, and those of
 //! `verify-ca` and `verify-full` without a file, are the operating system's
 //! bundle; a certificate is valid for the names in its subjectAltName alone,
-//! not for its common name; and a self-signed server certificate cannot vouch
+//! not for its common name, and must have one; and a self-signed server certificate cannot vouch
 //! for itself, since it is not an authority's. TLS 1.2 is the least.
 //!
 //! The replication session brings its own TLS (see `connect`), which reads
@@ -248,7 +248,8 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// `verify-ca`: the chain must be sound, the name may be another.
+/// `verify-ca`: the chain must be sound, the name may be another. There must be
+/// one, since the replication session cannot do without.
 #[derive(Debug)]
 struct AnyName {
     webpki: Arc<WebPkiServerVerifier>,
@@ -264,21 +265,24 @@ impl ServerCertVerifier for AnyName {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // The name is checked last, so that this error tells of a sound chain.
-        let presented = match self.webpki.verify_server_cert(
+        let checked = self.webpki.verify_server_cert(
             end_entity,
             intermediates,
             server_name,
             ocsp_response,
             now,
-        ) {
-            Err(Error::InvalidCertificate(CertificateError::NotValidForName)) => None,
+        );
+        // The name is checked last, so that this error tells of a sound chain.
+        let presented = match &checked {
             Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext {
                 presented,
                 ..
             })) => presented.iter().find_map(|shown| usable_name(shown)),
-            other => return other,
+            _ => None,
         };
+        if presented.is_none() {
+            return checked;
+        }
         *self
             .presented_name
             .lock()
@@ -326,6 +330,9 @@ fn usable_name(shown: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// A moment at which the certificates in `testdata` are valid.
+    const NOW_SECONDS: u64 = 1_795_361_383;
+
     fn set_up(text: &str) -> Result<Tls, TlsError> {
         let environment = |name: &str| (name == "USER").then(|| "me".to_owned());
         Tls::new(&ConnInfo::resolve(Some(text), &environment).expect("sound"))
@@ -356,6 +363,40 @@ mod tests {
         let text = format!("sslmode=require sslcert={0} sslkey={0}", path.display());
         std::fs::write(&path, "").expect("written");
         assert!(set_up(&text).is_err());
+    }
+
+    /// What `verify-ca` makes of that certificate, of a server sought as `db`.
+    fn under_verify_ca(certificate: &[u8], roots: &str) -> Result<Option<String>, Error> {
+        let path = format!("{}/src/source/testdata/{roots}", env!("CARGO_MANIFEST_DIR"));
+        let presented_name = Arc::default();
+        let webpki = WebPkiServerVerifier::builder_with_provider(
+            Arc::new(read_roots(std::path::Path::new(&path)).expect("roots")),
+            Arc::new(ring::default_provider()),
+        );
+        let verifier = AnyName {
+            webpki: webpki.build().expect("built"),
+            presented_name: Arc::clone(&presented_name),
+        };
+        let certificate = CertificateDer::from_pem_slice(certificate).expect("a certificate");
+        let name = ServerName::try_from("db").expect("a name");
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW_SECONDS));
+        verifier.verify_server_cert(&certificate, &[], &name, &[], now)?;
+        Ok(presented_name.lock().expect("whole").take())
+    }
+
+    #[test]
+    fn verify_ca_takes_another_name_but_no_other_authority() {
+        const NAMED: &[u8] = include_bytes!("testdata/named.pem");
+        const NAMELESS: &[u8] = include_bytes!("testdata/nameless.pem");
+        let name = under_verify_ca(NAMED, "ca.pem").expect("sound");
+        assert_eq!(name.as_deref(), Some("db.example.com"));
+        let nameless = under_verify_ca(NAMELESS, "ca.pem").expect_err("no name");
+        assert!(
+            nameless.to_string().contains("not valid for any names"),
+            "{nameless}"
+        );
+        let stranger = under_verify_ca(NAMED, "other-ca.pem").expect_err("another authority");
+        assert!(stranger.to_string().contains("UnknownIssuer"), "{stranger}");
     }
 
     #[test]
