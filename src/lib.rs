@@ -1,8 +1,8 @@
 //! walpost tails a transactional outbox out of PostgreSQL into Kafka.
 // The essay is written last, when there is something to describe.
 
-//pub mod cli;
-//pub mod config;
+pub mod cli;
+pub mod config;
 pub mod conninfo;
 pub mod ledger;
 pub mod lsn;

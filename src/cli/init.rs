@@ -8,7 +8,7 @@ use tokio_postgres::{Client, Row};
 
 use super::Exit;
 use super::init_sql::{InitPlan, Object, Part};
-use crate::config::TableName;
+use crate::outbox::TableName;
 
 /// What became of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]

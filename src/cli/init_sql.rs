@@ -6,7 +6,8 @@
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 
-use crate::config::{Columns, Config, TableName};
+use crate::config::Config;
+use crate::outbox::{ColumnNames, TableName};
 
 const SCHEMA: &str = include_str!("../../sql/01-schema.sql");
 const ROLE: &str = include_str!("../../sql/02-role.sql");
@@ -22,7 +23,7 @@ const DOLLAR_QUOTE: &str = "$init$";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitPlan {
     tables: Vec<TableName>,
-    columns: Columns,
+    columns: ColumnNames,
     role: Option<String>,
     publication: String,
     slot: String,

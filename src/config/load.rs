@@ -10,9 +10,10 @@ use super::environment::{CONFIG_VARIABLE, property};
 use super::given::{Given, Layer, Raw};
 use super::setting::Shape;
 use super::{
-    Columns, Config, ConfigError, Delivery, Environment, Flags, Kafka, KafkaProperties, Log,
-    Origin, Outbox, Record, Setting, Source, TableName, file, units, values,
+    Config, ConfigError, Delivery, Environment, Flags, Kafka, KafkaProperties, Log,
+    Origin, Outbox, Record, Setting, Source, file, units, values,
 };
+use crate::outbox::{ColumnNames, TableName};
 
 const DEFAULT_FILE: &str = "walpost.toml";
 const DEFAULT_NAME: &str = "walpost";
@@ -223,7 +224,7 @@ impl Picked {
         Ok(tables)
     }
 
-    fn columns(&mut self) -> Result<Columns, ConfigError> {
+    fn columns(&mut self) -> Result<ColumnNames, ConfigError> {
         let mut column = |setting| {
             let name = self.text(setting);
             name.map(|name| {
@@ -231,7 +232,7 @@ impl Picked {
             })
             .transpose()
         };
-        Ok(Columns {
+        Ok(ColumnNames {
             id: column(Setting::ColumnId)?,
             aggregate_type: column(Setting::ColumnAggregateType)?,
             aggregate_id: column(Setting::ColumnAggregateId)?,

@@ -16,7 +16,6 @@ mod origin;
 mod redact;
 mod setting;
 mod shown;
-mod table_name;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -27,6 +26,8 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use crate::outbox::{ColumnNames, TableName};
+
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use given::Flags;
@@ -34,8 +35,6 @@ pub use kafka_properties::{KafkaProperties, refusal};
 pub use origin::Origin;
 pub use setting::Setting;
 pub use shown::{Shown, ShownValue};
-// SEAM: `crate::outbox::TableName` takes this one's place.
-pub use table_name::TableName;
 pub use values::{LogFormat, RecordTimestamp};
 
 /// Everything that can be set. Its `Debug` shows no secret.
@@ -74,25 +73,9 @@ pub struct Outbox {
     /// Tables, at least one, none twice.
     pub tables: Vec<TableName>,
     /// Columns that are not found by their usual names.
-    pub columns: Columns,
+    pub columns: ColumnNames,
     /// Prefix of the logical messages that are events; `None`: none are.
     pub message_prefix: Option<String>,
-}
-
-/// Configured names of columns; `None`: found by name.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[allow(
-    missing_docs,
-    reason = "each is the column of the event's field of that name"
-)]
-pub struct Columns {
-    pub id: Option<String>,
-    pub aggregate_type: Option<String>,
-    pub aggregate_id: Option<String>,
-    pub event_type: Option<String>,
-    pub payload: Option<String>,
-    pub headers: Option<String>,
-    pub timestamp: Option<String>,
 }
 
 /// What a record looks like.

@@ -3,15 +3,6 @@
 
 use std::fmt;
 
-/// Where a record's timestamp comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecordTimestamp {
-    /// The time at which the event's transaction committed.
-    Commit,
-    /// The timestamp column.
-    Column,
-}
-
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {

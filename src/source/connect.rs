@@ -9,11 +9,10 @@
 //!
 //! The replication client's own TLS is narrower than ours, and this is where
 //! that is made up for. It checks a name under `verify-ca` too: so it is given
-//! a name out of the certificate that the control connection has verified; a
-//! certificate without any usable name is refused there. It takes roots from
-//! one file: so it is given the one that the control connection used. Below
-//! `verify-ca` it does not check the handshake's signature; who asks for no
-//! verification gets none.
+//! a name out of the certificate that the control connection has verified. It
+//! takes roots from one file: so it is given the one that the control
+//! connection used. Below `verify-ca` it does not check the handshake's
+//! signature; who asks for no verification gets none.
 
 use std::iter;
 use std::net::IpAddr;

@@ -214,6 +214,8 @@ impl ConnectError {
         let says = |part: &str| message.contains(part);
         let advice = if says("does not support TLS") {
             "turn ssl on in postgresql.conf, or lower sslmode"
+        } else if says("not valid for any names") {
+            "have the server's certificate made with its names in subjectAltName"
         } else if says("not valid for name") || says("NotValidForName") {
             "connect by a name that the certificate has in its subjectAltName (hostaddr can say \
              where that host is)"
@@ -295,9 +297,26 @@ fn bracketed(sqlstate: Option<SqlState>) -> String {
     sqlstate.map_or_else(String::new, |code| format!(" (SQLSTATE {code})"))
 }
 
+/// Each failure with its causes, which no chain of sources could hold.
 fn listed(failures: &[ConnectError]) -> String {
-    let texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
-    texts.join("; ")
+    let mut text = String::new();
+    for failure in failures {
+        if !text.is_empty() {
+            text.push_str("; ");
+        }
+        let mut next: Option<&dyn StdError> = Some(failure);
+        while let Some(error) = next {
+            let separator = if text.is_empty() || text.ends_with("; ") {
+                ""
+            } else {
+                ": "
+            };
+            text.push_str(separator);
+            text.push_str(&error.to_string());
+            next = error.source();
+        }
+    }
+    text
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! Where this differs from libpq: roots named `system`, and those of
 //! `verify-ca` and `verify-full` without a file, are the operating system's
 //! bundle; a certificate is valid for the names in its subjectAltName alone,
-//! not for its common name; and a self-signed server certificate cannot vouch
+//! not for its common name, and must have one; and a self-signed server certificate cannot vouch
 //! for itself, since it is not an authority's. TLS 1.2 is the least.
 //!
 //! The replication session brings its own TLS (see `connect`), which reads
@@ -50,7 +50,11 @@ pub fn install_crypto_provider() {
 pub(crate) enum TlsError {
     /// A PEM file that cannot be read, or has not what it should.
     #[error("{what} {}: {reason}", path.display())]
-    File { what: &'static str, path: PathBuf, reason: String },
+    File {
+        what: &'static str,
+        path: PathBuf,
+        reason: String,
+    },
     /// The system has no bundle of roots where one is looked for.
     #[error(
         "no root certificates of the system were found: install its CA certificates, or name \
@@ -95,7 +99,10 @@ impl Tls {
                 if conninfo.sslmode == SslMode::VerifyFull {
                     webpki
                 } else {
-                    Arc::new(AnyName { webpki, presented_name: Arc::clone(&presented_name) })
+                    Arc::new(AnyName {
+                        webpki,
+                        presented_name: Arc::clone(&presented_name),
+                    })
                 }
             }
         };
@@ -110,16 +117,25 @@ impl Tls {
                 let chain = read_certificates("client certificate", &client.certificate)?;
                 let key = PrivateKeyDer::from_pem_file(&client.key)
                     .map_err(|error| unreadable("private key", &client.key, &error))?;
-                builder.with_client_auth_cert(chain, key).map_err(TlsError::ClientCertificate)?
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(TlsError::ClientCertificate)?
             }
         };
-        Ok(Self { config, root_file, presented_name })
+        Ok(Self {
+            config,
+            root_file,
+            presented_name,
+        })
     }
 
     /// The name that the certificate of the last handshake is for, where the
     /// host's name is not one of its names.
     pub(crate) fn take_presented_name(&self) -> Option<String> {
-        self.presented_name.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.presented_name
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 }
 
@@ -127,7 +143,12 @@ fn system_bundle() -> Option<PathBuf> {
     env::var_os("SSL_CERT_FILE")
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)
-        .or_else(|| SYSTEM_BUNDLES.iter().map(PathBuf::from).find(|path| path.exists()))
+        .or_else(|| {
+            SYSTEM_BUNDLES
+                .iter()
+                .map(PathBuf::from)
+                .find(|path| path.exists())
+        })
 }
 
 fn unreadable(
@@ -141,7 +162,11 @@ fn unreadable(
         }
         other => other.to_string(),
     };
-    TlsError::File { what, path: path.to_owned(), reason }
+    TlsError::File {
+        what,
+        path: path.to_owned(),
+        reason,
+    }
 }
 
 fn read_certificates(
@@ -165,7 +190,10 @@ fn read_roots(path: &std::path::Path) -> Result<RootCertStore, TlsError> {
     // for nothing.
     let (added, _) = roots.add_parsable_certificates(certificates);
     if added == 0 {
-        return Err(TlsError::Roots(format!("{} has no usable one", path.display())));
+        return Err(TlsError::Roots(format!(
+            "{} has no usable one",
+            path.display()
+        )));
     }
     Ok(roots)
 }
@@ -193,7 +221,12 @@ impl ServerCertVerifier for AnyCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+        verify_tls12_signature(
+            message,
+            cert,
+            dss,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -202,7 +235,12 @@ impl ServerCertVerifier for AnyCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            cert,
+            dss,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -210,7 +248,8 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// `verify-ca`: the chain must be sound, the name may be another.
+/// `verify-ca`: the chain must be sound, the name may be another. There must be
+/// one, since the replication session cannot do without.
 #[derive(Debug)]
 struct AnyName {
     webpki: Arc<WebPkiServerVerifier>,
@@ -226,22 +265,28 @@ impl ServerCertVerifier for AnyName {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // The name is checked last, so that this error tells of a sound chain.
-        let presented = match self.webpki.verify_server_cert(
+        let checked = self.webpki.verify_server_cert(
             end_entity,
             intermediates,
             server_name,
             ocsp_response,
             now,
-        ) {
-            Err(Error::InvalidCertificate(CertificateError::NotValidForName)) => None,
+        );
+        // The name is checked last, so that this error tells of a sound chain.
+        let presented = match &checked {
             Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext {
                 presented,
                 ..
             })) => presented.iter().find_map(|shown| usable_name(shown)),
-            other => return other,
+            _ => None,
         };
-        *self.presented_name.lock().unwrap_or_else(PoisonError::into_inner) = presented;
+        if presented.is_none() {
+            return checked;
+        }
+        *self
+            .presented_name
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = presented;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -275,14 +320,18 @@ fn usable_name(shown: &str) -> Option<String> {
         .strip_prefix("DnsName(\"")
         .and_then(|rest| rest.strip_suffix("\")"))
         .or_else(|| shown.strip_prefix("IpAddress(")?.strip_suffix(')'))?;
-    let name =
-        name.strip_prefix("*.").map_or_else(|| name.to_owned(), |rest| format!("any.{rest}"));
+    let name = name
+        .strip_prefix("*.")
+        .map_or_else(|| name.to_owned(), |rest| format!("any.{rest}"));
     ServerName::try_from(name.clone()).is_ok().then_some(name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A moment at which the certificates in `testdata` are valid.
+    const NOW_SECONDS: u64 = 1_795_361_383;
 
     fn set_up(text: &str) -> Result<Tls, TlsError> {
         let environment = |name: &str| (name == "USER").then(|| "me".to_owned());
@@ -301,9 +350,11 @@ mod tests {
     fn a_file_without_certificates_is_an_error_that_names_it() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("roots.pem");
-        for content in
-            ["", "not PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
-        {
+        for content in [
+            "",
+            "not PEM",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        ] {
             std::fs::write(&path, content).expect("written");
             let text = format!("sslmode=verify-ca sslrootcert={}", path.display());
             let error = set_up(&text).err().expect("refused").to_string();
@@ -312,6 +363,40 @@ mod tests {
         let text = format!("sslmode=require sslcert={0} sslkey={0}", path.display());
         std::fs::write(&path, "").expect("written");
         assert!(set_up(&text).is_err());
+    }
+
+    /// What `verify-ca` makes of that certificate, of a server sought as `db`.
+    fn under_verify_ca(certificate: &[u8], roots: &str) -> Result<Option<String>, Error> {
+        let path = format!("{}/src/source/testdata/{roots}", env!("CARGO_MANIFEST_DIR"));
+        let presented_name = Arc::default();
+        let webpki = WebPkiServerVerifier::builder_with_provider(
+            Arc::new(read_roots(std::path::Path::new(&path)).expect("roots")),
+            Arc::new(ring::default_provider()),
+        );
+        let verifier = AnyName {
+            webpki: webpki.build().expect("built"),
+            presented_name: Arc::clone(&presented_name),
+        };
+        let certificate = CertificateDer::from_pem_slice(certificate).expect("a certificate");
+        let name = ServerName::try_from("db").expect("a name");
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW_SECONDS));
+        verifier.verify_server_cert(&certificate, &[], &name, &[], now)?;
+        Ok(presented_name.lock().expect("whole").take())
+    }
+
+    #[test]
+    fn verify_ca_takes_another_name_but_no_other_authority() {
+        const NAMED: &[u8] = include_bytes!("testdata/named.pem");
+        const NAMELESS: &[u8] = include_bytes!("testdata/nameless.pem");
+        let name = under_verify_ca(NAMED, "ca.pem").expect("sound");
+        assert_eq!(name.as_deref(), Some("db.example.com"));
+        let nameless = under_verify_ca(NAMELESS, "ca.pem").expect_err("no name");
+        assert!(
+            nameless.to_string().contains("not valid for any names"),
+            "{nameless}"
+        );
+        let stranger = under_verify_ca(NAMED, "other-ca.pem").expect_err("another authority");
+        assert!(stranger.to_string().contains("UnknownIssuer"), "{stranger}");
     }
 
     #[test]
