@@ -24,12 +24,7 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Nobody is left to be told where printing fails.
             let _ = error.print();
-            return if error.use_stderr() {
-                Exit::Usage
-            } else {
-                Exit::Ok
-            }
-            .into();
+            return if error.use_stderr() { Exit::Usage } else { Exit::Ok }.into();
         }
     };
     dispatch(arguments.command).into()
@@ -62,12 +57,7 @@ fn configuration(options: Options) -> Result<Config, Exit> {
 }
 
 fn init(arguments: InitArguments) -> Exit {
-    let InitArguments {
-        apply,
-        role,
-        no_role,
-        options,
-    } = arguments;
+    let InitArguments { apply, role, no_role, options } = arguments;
     let config = match configuration(options) {
         Ok(config) => config,
         Err(exit) => return exit,
@@ -82,10 +72,7 @@ fn init(arguments: InitArguments) -> Exit {
     if !apply {
         return print(&plan.sql());
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-    {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             complain(&format!("cannot start: {error}"));
@@ -122,11 +109,7 @@ async fn apply_plan<E: std::fmt::Display>(
 /// SEAM: the source's own way to connect takes this one's place (it knows TLS).
 async fn connect(config: &Config) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
     use secrecy::ExposeSecret;
-    let url = config
-        .source
-        .url
-        .as_ref()
-        .map_or("", |url| url.expose_secret());
+    let url = config.source.url.as_ref().map_or("", |url| url.expose_secret());
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
     tokio::spawn(async move {
         // The client's next call says what went wrong.

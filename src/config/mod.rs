@@ -79,12 +79,10 @@ pub struct Outbox {
     pub message_prefix: Option<String>,
 }
 
+// SEAM: `crate::outbox::ColumnNames` has the same fields and takes this one's place.
 /// Configured names of columns; `None`: found by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[allow(
-    missing_docs,
-    reason = "each is the column of the event's field of that name"
-)]
+#[allow(missing_docs, reason = "each is the column of the event's field of that name")]
 pub struct Columns {
     pub id: Option<String>,
     pub aggregate_type: Option<String>,

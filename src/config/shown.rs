@@ -55,11 +55,9 @@ impl Config {
     fn shown_value(&self, setting: Setting) -> Option<ShownValue> {
         let columns = &self.outbox.columns;
         let text = match setting {
-            Setting::SourceUrl => self
-                .source
-                .url
-                .as_ref()
-                .map(|url| redact::conninfo(url.expose_secret())),
+            Setting::SourceUrl => {
+                self.source.url.as_ref().map(|url| redact::conninfo(url.expose_secret()))
+            }
             Setting::SourceSlot => Some(self.source.slot.clone()),
             Setting::SourcePublication => Some(self.source.publication.clone()),
             Setting::OutboxTable => {

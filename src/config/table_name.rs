@@ -33,10 +33,9 @@ impl FromStr for TableName {
         }
         match <[String; 2]>::try_from(parts) {
             Ok([schema, name]) => Ok(Self { schema, name }),
-            Err(mut parts) if parts.len() == 1 => Ok(Self {
-                schema: "public".to_owned(),
-                name: parts.remove(0),
-            }),
+            Err(mut parts) if parts.len() == 1 => {
+                Ok(Self { schema: "public".to_owned(), name: parts.remove(0) })
+            }
             Err(_) => Err(wrong()),
         }
     }
@@ -68,14 +67,9 @@ fn first_part(text: &str) -> Option<(String, &str)> {
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quote = |part: &str| {
-            let plain = part
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-            if plain {
-                part.to_owned()
-            } else {
-                format!("\"{}\"", part.replace('"', "\"\""))
-            }
+            let plain =
+                part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+            if plain { part.to_owned() } else { format!("\"{}\"", part.replace('"', "\"\"")) }
         };
         write!(f, "{}.{}", quote(&self.schema), quote(&self.name))
     }
