@@ -1,6 +1,7 @@
 //! walpost tails a transactional outbox out of PostgreSQL into Kafka.
 // The essay is written last, when there is something to describe.
 
+pub mod assembly;
 pub mod cli;
 pub mod config;
 pub mod conninfo;

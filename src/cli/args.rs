@@ -1,6 +1,8 @@
 //! The command line: commands, options and their help. Values are checked where
 //! the configuration is, so that a flag, a variable and the file say the same.
 
+#![allow(clippy::doc_markdown, reason = "help is printed as it stands, without backticks")]
+
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -77,9 +79,9 @@ pub enum Command {
     after_long_help = format!("{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
 pub struct RunArguments {
-    /// Leave once this position is confirmed: `current`, the end of the log as the run
-    /// begins, or an LSN such as 16/B374D848
-    #[arg(long, value_name = "LSN")]
+    /// Leave once this position is confirmed: the end of the log as the run begins, or an
+    /// LSN such as 16/B374D848
+    #[arg(long, value_name = "current|LSN")]
     pub until: Option<Until>,
     /// Options of the configuration.
     #[command(flatten)]
@@ -281,11 +283,9 @@ mod tests {
         ] {
             assert_eq!(exit_of(line), 2, "{line:?}");
         }
-        for line in [
-            &["walpost", "--help"][..],
-            &["walpost", "--version"],
-            &["walpost", "run", "--help"],
-        ] {
+        for line in
+            [&["walpost", "--help"][..], &["walpost", "--version"], &["walpost", "run", "--help"]]
+        {
             assert_eq!(exit_of(line), 0, "{line:?}");
         }
     }
@@ -301,15 +301,8 @@ mod tests {
                 let short = argument.get_short().map(|short| format!("-{short}"));
                 [long, short].into_iter().flatten().any(|name| name == flag)
             });
-            let help = argument
-                .unwrap_or_else(|| panic!("{flag}"))
-                .get_help()
-                .unwrap()
-                .to_string();
-            for variable in [setting.variable(), setting.ambient()]
-                .into_iter()
-                .flatten()
-            {
+            let help = argument.unwrap_or_else(|| panic!("{flag}")).get_help().unwrap().to_string();
+            for variable in [setting.variable(), setting.ambient()].into_iter().flatten() {
                 assert!(help.contains(variable), "{flag}: {help}");
             }
         }

@@ -20,18 +20,13 @@ pub(super) fn table(config: &Config) -> String {
             [row.key, value, row.origin.to_string()]
         })
         .collect();
-    let width = |column: usize| {
-        rows.iter()
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let (keys, values) = (width(0), width(1).min(60));
-    rows.iter()
-        .fold(String::new(), |mut table, [key, value, origin]| {
-            let _ = writeln!(table, "{key:<keys$}  {value:<values$}  {origin}");
-            table
-        })
+    rows.iter().fold(String::new(), |mut table, [key, value, origin]| {
+        let _ = writeln!(table, "{key:<keys$}  {value:<values$}  {origin}");
+        table
+    })
 }
 
 /// Quoted where it would not read as one plain value.
@@ -48,10 +43,7 @@ pub(super) fn json(config: &Config) -> String {
             Some(ShownValue::Text(text)) => text.into(),
             Some(ShownValue::List(items)) => items.into(),
         };
-        (
-            row.key,
-            json!({ "value": value, "origin": row.origin.to_string() }),
-        )
+        (row.key, json!({ "value": value, "origin": row.origin.to_string() }))
     });
     format!("{:#}\n", Value::Object(rows.collect::<Map<_, _>>()))
 }
@@ -66,10 +58,7 @@ mod tests {
         let flags = Flags::default()
             .with(Setting::SourceUrl, ["postgres://u:s3cret@h/db".to_owned()])
             .with(Setting::OutboxMessagePrefix, [String::new()])
-            .with(
-                Setting::KafkaProperties,
-                ["sasl.password=s3cret".to_owned()],
-            );
+            .with(Setting::KafkaProperties, ["sasl.password=s3cret".to_owned()]);
         let nowhere = tempfile::TempDir::new().unwrap();
         Config::load(
             &flags,
@@ -88,10 +77,7 @@ mod tests {
             }
         }
         let json: Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(
-            json["source.slot"],
-            json!({ "value": "s", "origin": "WALPOST_SOURCE_SLOT" })
-        );
+        assert_eq!(json["source.slot"], json!({ "value": "s", "origin": "WALPOST_SOURCE_SLOT" }));
         assert_eq!(json["outbox.table"]["value"], json!(["public.outbox"]));
         assert_eq!(json["outbox.columns.id"]["value"], Value::Null);
         assert_eq!(json["outbox.message_prefix"]["value"], "");

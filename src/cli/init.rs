@@ -21,16 +21,7 @@ pub struct Step {
 
 impl std::fmt::Display for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{}: {}",
-            self.object,
-            if self.created {
-                "created"
-            } else {
-                "already there"
-            }
-        )?;
+        write!(f, "{}: {}", self.object, if self.created { "created" } else { "already there" })?;
         match &self.object {
             Object::Role(_) if self.created => f.write_str(" (it has no password yet)"),
             _ => Ok(()),
@@ -155,9 +146,7 @@ fn role_advice(object: &Object) -> &'static str {
 
 /// What PostgreSQL said, in its words; the driver's own where it did not come to that.
 fn said(error: &tokio_postgres::Error) -> String {
-    error
-        .as_db_error()
-        .map_or_else(|| error.to_string(), |error| error.message().to_owned())
+    error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned())
 }
 
 fn database(doing: &str) -> impl FnOnce(tokio_postgres::Error) -> InitError {
@@ -179,10 +168,7 @@ pub async fn apply(
     for Part { object, sql } in plan.parts() {
         let created = !exists(client, &object).await?;
         if created {
-            client
-                .batch_execute(&sql)
-                .await
-                .map_err(|error| failed(error, &object, &user))?;
+            client.batch_execute(&sql).await.map_err(|error| failed(error, &object, &user))?;
         } else if let Object::Publication(name) = &object {
             publication_serves(client, name, plan.tables()).await?;
         }
@@ -238,32 +224,25 @@ async fn slot_is_ours_or_free(client: &Client, plan: &InitPlan) -> Result<(), In
         Ok(())
     } else {
         let publication = plan.publication().to_owned();
-        Err(InitError::SlotBeforePublication {
-            slot: name,
-            publication,
-        })
+        Err(InitError::SlotBeforePublication { slot: name, publication })
     }
 }
 
 async fn exists(client: &Client, object: &Object) -> Result<bool, InitError> {
     let (query, name) = match object {
         Object::Table(table) => ("SELECT to_regclass($1) IS NOT NULL", table.to_string()),
-        Object::Role(name) => (
-            "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)",
-            name.clone(),
-        ),
-        Object::Publication(name) => (
-            "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)",
-            name.clone(),
-        ),
-        Object::Slot(name) => (
-            "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)",
-            name.clone(),
-        ),
+        Object::Role(name) => {
+            ("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", name.clone())
+        }
+        Object::Publication(name) => {
+            ("SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)", name.clone())
+        }
+        Object::Slot(name) => {
+            ("SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", name.clone())
+        }
     };
     let row = client.query_one(query, &[&name]).await;
-    row.map(|row| row.get(0))
-        .map_err(database(&format!("looking for {object}")))
+    row.map(|row| row.get(0)).map_err(database(&format!("looking for {object}")))
 }
 
 fn failed(error: tokio_postgres::Error, object: &Object, user: &str) -> InitError {

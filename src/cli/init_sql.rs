@@ -70,10 +70,7 @@ impl InitPlan {
         };
         let tables: Vec<_> = plan.tables.iter().map(ToString::to_string).collect();
         let columns = plan.columns().into_iter().filter_map(|(_, name)| name);
-        let names = [&plan.publication, &plan.slot]
-            .into_iter()
-            .chain(&plan.role)
-            .chain(columns);
+        let names = [&plan.publication, &plan.slot].into_iter().chain(&plan.role).chain(columns);
         let long = names.clone().find(|name| !(1..=63).contains(&name.len()));
         let odd = names
             .chain(&tables)
@@ -102,22 +99,19 @@ impl InitPlan {
     /// What to create, in the order in which it must be: a slot sees only the
     /// publications that are older than itself.
     pub fn parts(&self) -> Vec<Part> {
-        let tables = self.tables.iter().map(|table| Part {
-            object: Object::Table(table.clone()),
-            sql: self.schema(table),
-        });
-        let role = self.role.iter().map(|role| Part {
-            object: Object::Role(role.clone()),
-            sql: role_sql(role),
-        });
+        let tables = self
+            .tables
+            .iter()
+            .map(|table| Part { object: Object::Table(table.clone()), sql: self.schema(table) });
+        let role = self
+            .role
+            .iter()
+            .map(|role| Part { object: Object::Role(role.clone()), sql: role_sql(role) });
         let publication = Part {
             object: Object::Publication(self.publication.clone()),
             sql: self.publication_sql(),
         };
-        let slot = Part {
-            object: Object::Slot(self.slot.clone()),
-            sql: slot_sql(&self.slot),
-        };
+        let slot = Part { object: Object::Slot(self.slot.clone()), sql: slot_sql(&self.slot) };
         tables.chain(role).chain([publication, slot]).collect()
     }
 
@@ -144,10 +138,7 @@ impl InitPlan {
         for (default, name) in self.columns() {
             if let Some(name) = name.filter(|name| *name != default) {
                 let quoted = escape_identifier(name);
-                places.push((
-                    format!("\n    {default:<14} "),
-                    format!("\n    {quoted:<14} "),
-                ));
+                places.push((format!("\n    {default:<14} "), format!("\n    {quoted:<14} ")));
             }
         }
         put(SCHEMA, &places)
@@ -181,14 +172,8 @@ fn named(identifier: &str, name: &str) -> Vec<(String, String)> {
     }
     let before = identifier.strip_suffix(DEFAULT_NAME).unwrap_or(identifier);
     vec![
-        (
-            format!("'{DEFAULT_NAME}'"),
-            escape_literal(name).trim_start().to_owned(),
-        ),
-        (
-            identifier.to_owned(),
-            format!("{before}{}", escape_identifier(name)),
-        ),
+        (format!("'{DEFAULT_NAME}'"), escape_literal(name).trim_start().to_owned()),
+        (identifier.to_owned(), format!("{before}{}", escape_identifier(name))),
     ]
 }
 
@@ -198,9 +183,7 @@ fn put(template: &str, places: &[(String, String)]) -> String {
     let mut sql = String::with_capacity(template.len());
     let mut rest = template;
     while let Some(next) = rest.chars().next() {
-        let here = places
-            .iter()
-            .find(|(place, _)| rest.starts_with(place.as_str()));
+        let here = places.iter().find(|(place, _)| rest.starts_with(place.as_str()));
         if let Some((place, name)) = here {
             sql.push_str(name);
             rest = &rest[place.len()..];
@@ -224,11 +207,9 @@ mod tests {
     ) -> Result<InitPlan, UnwritableName> {
         let directory = tempfile::TempDir::new().unwrap();
         std::fs::write(directory.path().join("walpost.toml"), toml).unwrap();
-        let flags = settings
-            .iter()
-            .fold(Flags::default(), |flags, (setting, values)| {
-                flags.with(*setting, values.iter().map(ToString::to_string))
-            });
+        let flags = settings.iter().fold(Flags::default(), |flags, (setting, values)| {
+            flags.with(*setting, values.iter().map(ToString::to_string))
+        });
         let config = Config::load(&flags, &Environment::new([], directory.path())).unwrap();
         InitPlan::new(&config, role)
     }
@@ -248,10 +229,7 @@ mod tests {
     #[test]
     fn every_default_name_gives_way_to_the_configured_one() {
         let settings: &[(Setting, &[&str])] = &[
-            (
-                Setting::OutboxTable,
-                &[r#""Sales dept"."Out""Box""#, "billing.outbox"],
-            ),
+            (Setting::OutboxTable, &[r#""Sales dept"."Out""Box""#, "billing.outbox"]),
             (Setting::SourcePublication, &[r#"It's "mine""#]),
             (Setting::SourceSlot, &["slot_2"]),
         ];
@@ -293,19 +271,13 @@ mod tests {
         ] {
             assert!(sql.contains(expected), "{expected} in\n{sql}");
         }
-        assert!(
-            !sql.contains("\n    payload") && !sql.contains("\n    created_at"),
-            "{sql}"
-        );
+        assert!(!sql.contains("\n    payload") && !sql.contains("\n    created_at"), "{sql}");
     }
 
     #[test]
     fn a_name_that_could_break_out_of_its_place_is_refused() {
         for name in ["a\nb", "$init$", "a$init$b"] {
-            assert!(
-                plan(&[(Setting::SourcePublication, &[name])], "", None).is_err(),
-                "{name}"
-            );
+            assert!(plan(&[(Setting::SourcePublication, &[name])], "", None).is_err(), "{name}");
         }
         assert!(plan(&[], "", Some("")).is_err());
         assert!(plan(&[], "", Some(&"a".repeat(64))).is_err());

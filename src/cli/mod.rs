@@ -1,12 +1,16 @@
 //! Command line: one file a command.
 
 pub mod args;
+mod check;
 mod completions;
 mod config;
 mod exit;
 pub mod init;
 pub mod init_sql;
+mod logging;
+mod run;
 mod stdout;
+mod tail;
 
 use std::process::ExitCode;
 
@@ -15,7 +19,9 @@ use clap::Parser;
 use self::args::{Arguments, Command, InitArguments, Options};
 pub use self::exit::Exit;
 use self::stdout::{complain, print};
+use crate::assembly;
 use crate::config::{Config, Environment};
+use crate::source::{self, SourceError};
 
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
@@ -24,12 +30,7 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Nobody is left to be told where printing fails.
             let _ = error.print();
-            return if error.use_stderr() {
-                Exit::Usage
-            } else {
-                Exit::Ok
-            }
-            .into();
+            return if error.use_stderr() { Exit::Usage } else { Exit::Ok }.into();
         }
     };
     dispatch(arguments.command).into()
@@ -44,12 +45,19 @@ fn dispatch(command: Command) -> Exit {
             Err(exit) => exit,
         },
         Command::Completions { shell } => print(&completions::script(shell)),
-        // SEAM: these commands are wired where their parts meet.
-        Command::Run(_) | Command::Tail(_) | Command::Check(_) => {
-            complain("this command is not wired");
-            Exit::Failure
+        Command::Run(arguments) => run::command(arguments),
+        Command::Tail(arguments) => tail::command(arguments),
+        Command::Check(arguments) => {
+            check::command(&arguments.options.into(), arguments.offline, arguments.json)
         }
     }
+}
+
+/// Runs a command on a runtime of one thread: what is received is produced on
+/// the same thread, which is faster than handing it over.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a process can have a timer and a poller").block_on(future)
 }
 
 /// The configuration that the options, the environment and the file make; what is
@@ -62,12 +70,7 @@ fn configuration(options: Options) -> Result<Config, Exit> {
 }
 
 fn init(arguments: InitArguments) -> Exit {
-    let InitArguments {
-        apply,
-        role,
-        no_role,
-        options,
-    } = arguments;
+    let InitArguments { apply, role, no_role, options } = arguments;
     let config = match configuration(options) {
         Ok(config) => config,
         Err(exit) => return exit,
@@ -82,32 +85,25 @@ fn init(arguments: InitArguments) -> Exit {
     if !apply {
         return print(&plan.sql());
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-    {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            complain(&format!("cannot start: {error}"));
-            return Exit::Failure;
-        }
-    };
-    runtime.block_on(apply_plan(&config, &plan, connect))
+    block_on(apply_plan(&config, &plan))
 }
 
-async fn apply_plan<E: std::fmt::Display>(
-    config: &Config,
-    plan: &init_sql::InitPlan,
-    connect: impl AsyncFnOnce(&Config) -> Result<tokio_postgres::Client, E>,
-) -> Exit {
-    let client = match connect(config).await {
-        Ok(client) => client,
+async fn apply_plan(config: &Config, plan: &init_sql::InitPlan) -> Exit {
+    let conninfo = match assembly::conninfo(config, &Environment::of_process()) {
+        Ok(conninfo) => conninfo,
         Err(error) => {
-            complain(&format!("cannot connect to PostgreSQL: {error}"));
+            complain(&error.to_string());
+            return Exit::Config;
+        }
+    };
+    let control = match source::control(&conninfo, "walpost init").await {
+        Ok(control) => control,
+        Err(error) => {
+            complain(&SourceError::from(error).to_string());
             return Exit::Failure;
         }
     };
-    let applied = init::apply(&client, plan, |step| {
+    let applied = init::apply(&control.client, plan, |step| {
         print(&format!("{step}\n"));
     });
     match applied.await {
@@ -117,20 +113,4 @@ async fn apply_plan<E: std::fmt::Display>(
             error.exit()
         }
     }
-}
-
-/// SEAM: the source's own way to connect takes this one's place (it knows TLS).
-async fn connect(config: &Config) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
-    use secrecy::ExposeSecret;
-    let url = config
-        .source
-        .url
-        .as_ref()
-        .map_or("", |url| url.expose_secret());
-    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
-    tokio::spawn(async move {
-        // The client's next call says what went wrong.
-        let _ = connection.await;
-    });
-    Ok(client)
 }

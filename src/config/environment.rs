@@ -30,10 +30,7 @@ impl Environment {
         let variables = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .collect();
-        Self {
-            variables,
-            directory: PathBuf::new(),
-        }
+        Self { variables, directory: PathBuf::new() }
     }
 
     /// One that holds these variables and stands in that directory.
@@ -41,14 +38,15 @@ impl Environment {
         variables: impl IntoIterator<Item = (&'a str, &'a str)>,
         directory: &Path,
     ) -> Self {
-        let variables = variables
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value.into()))
-            .collect();
-        Self {
-            variables,
-            directory: directory.to_owned(),
-        }
+        let variables =
+            variables.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+        Self { variables, directory: directory.to_owned() }
+    }
+
+    /// A variable's value, for whoever reads further ones (libpq's `PG*`); `None` where it
+    /// is not set or not UTF-8.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        self.variables.get(name)?.to_str().map(str::to_owned)
     }
 
     /// A path as seen from this environment's directory.
@@ -62,9 +60,7 @@ impl Environment {
             .get(name)
             .map(|value| {
                 let text = value.to_str().map(str::to_owned);
-                text.ok_or_else(|| ConfigError::NotText {
-                    name: name.to_owned(),
-                })
+                text.ok_or_else(|| ConfigError::NotText { name: name.to_owned() })
             })
             .transpose()
     }
@@ -92,10 +88,7 @@ impl Environment {
                 continue;
             };
             if let Some(text) = self.text(name)? {
-                layer.insert(
-                    setting,
-                    given(setting, text, Origin::Variable(name.to_owned()))?,
-                );
+                layer.insert(setting, given(setting, text, Origin::Variable(name.to_owned()))?);
             }
         }
         Ok(layer)
@@ -108,17 +101,11 @@ impl Environment {
             return Ok(plain.map(|text| (text, Origin::Variable(name.to_owned()))));
         };
         if plain.is_some() {
-            return Err(ConfigError::BothGiven {
-                name: name.to_owned(),
-            });
+            return Err(ConfigError::BothGiven { name: name.to_owned() });
         }
         let path = PathBuf::from(file);
         let mut text = std::fs::read_to_string(self.path(&path)).map_err(|source| {
-            ConfigError::Unreadable {
-                path: path.clone(),
-                named_by: file_name.clone(),
-                source,
-            }
+            ConfigError::Unreadable { path: path.clone(), named_by: file_name.clone(), source }
         })?;
         if text.ends_with('\n') {
             text.pop();
@@ -126,25 +113,12 @@ impl Environment {
                 text.pop();
             }
         }
-        Ok(Some((
-            text,
-            Origin::VariableFile {
-                name: file_name,
-                path,
-            },
-        )))
+        Ok(Some((text, Origin::VariableFile { name: file_name, path })))
     }
 
     fn refuse_unknown(&self) -> Result<(), ConfigError> {
-        let known = Setting::ALL
-            .into_iter()
-            .filter_map(Setting::variable)
-            .chain([CONFIG_VARIABLE]);
-        for name in self
-            .variables
-            .keys()
-            .filter(|name| name.starts_with(PREFIX))
-        {
+        let known = Setting::ALL.into_iter().filter_map(Setting::variable).chain([CONFIG_VARIABLE]);
+        for name in self.variables.keys().filter(|name| name.starts_with(PREFIX)) {
             let setting = name.strip_suffix(FILE_SUFFIX).unwrap_or(name);
             let is_known = known
                 .clone()
@@ -176,9 +150,7 @@ fn is_service_link(name: &str) -> bool {
         || name.ends_with("_SERVICE_PORT")
         || name.contains("_SERVICE_PORT_")
         || name.ends_with("_PORT")
-        || name
-            .match_indices("_PORT_")
-            .any(|(at, found)| port(&name[at + found.len()..]))
+        || name.match_indices("_PORT_").any(|(at, found)| port(&name[at + found.len()..]))
 }
 
 fn given(setting: Setting, text: String, origin: Origin) -> Result<Given, ConfigError> {
@@ -189,9 +161,7 @@ fn given(setting: Setting, text: String, origin: Origin) -> Result<Given, Config
             let lines = text.lines().map(str::trim);
             let pairs = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
             Raw::Properties(
-                pairs
-                    .map(|pair| property(pair, origin.clone()))
-                    .collect::<Result<_, _>>()?,
+                pairs.map(|pair| property(pair, origin.clone())).collect::<Result<_, _>>()?,
             )
         }
     };
@@ -242,15 +212,9 @@ mod tests {
             ("WALPOST_CONFIG_FILE", "WALPOST_CONFIG"),
             ("WALPOST_SOURCE_ULR_FILE", "WALPOST_SOURCE_URL"),
         ] {
-            let error = Environment::new([(wrong, "x")], Path::new(""))
-                .own()
-                .err()
-                .unwrap();
+            let error = Environment::new([(wrong, "x")], Path::new("")).own().err().unwrap();
             let text = error.to_string();
-            assert!(
-                text.contains(wrong) && text.contains(&format!("`{meant}`")),
-                "{text}"
-            );
+            assert!(text.contains(wrong) && text.contains(&format!("`{meant}`")), "{text}");
         }
     }
 }

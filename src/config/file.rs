@@ -36,10 +36,7 @@ impl Reader<'_> {
         // Comparing each byte is fast enough for a file that people write.
         #[allow(clippy::naive_bytecount)]
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        Origin::File {
-            path: self.path.to_owned(),
-            line,
-        }
+        Origin::File { path: self.path.to_owned(), line }
     }
 
     fn table(
@@ -65,11 +62,7 @@ impl Reader<'_> {
             } else {
                 let known = Setting::ALL.into_iter().map(Setting::key);
                 let nearest = nearest(&key, known).map(str::to_owned);
-                return Err(ConfigError::UnknownKey {
-                    origin,
-                    key,
-                    nearest,
-                });
+                return Err(ConfigError::UnknownKey { origin, key, nearest });
             }
         }
         Ok(())
@@ -85,9 +78,9 @@ impl Reader<'_> {
         match (setting.shape(), value.get_ref()) {
             (Shape::Text | Shape::Size, DeValue::String(text)) => Ok(Raw::Text(text.to_string())),
             (Shape::Text, _) => Err(wrong("a string")),
-            (Shape::Size, DeValue::Integer(number)) => integer(number)
-                .map(Raw::Text)
-                .ok_or_else(|| wrong("a smaller integer")),
+            (Shape::Size, DeValue::Integer(number)) => {
+                integer(number).map(Raw::Text).ok_or_else(|| wrong("a smaller integer"))
+            }
             (Shape::Size, _) => Err(wrong("an integer, or a string with a unit")),
             (Shape::Tables, DeValue::String(name)) => Ok(Raw::List(vec![name.to_string()])),
             (Shape::Tables | Shape::List, DeValue::Array(items)) => {
@@ -144,19 +137,14 @@ impl Reader<'_> {
 
 /// Whether settings stand below this key.
 fn is_table(key: &str) -> bool {
-    Setting::ALL.into_iter().any(|setting| {
-        setting
-            .key()
-            .strip_prefix(key)
-            .is_some_and(|rest| rest.starts_with('.'))
-    })
+    Setting::ALL
+        .into_iter()
+        .any(|setting| setting.key().strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
 }
 
 /// The number in decimal digits.
 fn integer(number: &DeInteger<'_>) -> Option<String> {
-    i64::from_str_radix(number.as_str(), number.radix())
-        .ok()
-        .map(|number| number.to_string())
+    i64::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number.to_string())
 }
 
 fn wrong_type(
@@ -174,10 +162,5 @@ fn wrong_type(
         DeValue::Array(_) => "an array",
         DeValue::Table(_) => "a table",
     };
-    ConfigError::WrongType {
-        origin,
-        key: key.to_owned(),
-        expected,
-        found,
-    }
+    ConfigError::WrongType { origin, key: key.to_owned(), expected, found }
 }

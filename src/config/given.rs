@@ -37,10 +37,7 @@ pub struct Flags {
 impl Flags {
     /// No flag but `--config FILE`, if that.
     pub fn new(config: Option<PathBuf>) -> Self {
-        Self {
-            config,
-            values: BTreeMap::new(),
-        }
+        Self { config, values: BTreeMap::new() }
     }
 
     /// Adds a flag's value; one that may be repeated keeps them all.
@@ -55,11 +52,7 @@ impl Flags {
 
     pub(crate) fn values(&self) -> impl Iterator<Item = (Setting, &'static str, &[String])> {
         self.values.iter().map(|(setting, values)| {
-            (
-                *setting,
-                setting.flag().unwrap_or("command line"),
-                values.as_slice(),
-            )
+            (*setting, setting.flag().unwrap_or("command line"), values.as_slice())
         })
     }
 }
@@ -76,10 +69,7 @@ pub(crate) fn split_outside_quotes(text: &str) -> Vec<String> {
             _ => parts.push(String::new()),
         }
     }
-    parts
-        .into_iter()
-        .map(|part| part.trim().to_owned())
-        .collect()
+    parts.into_iter().map(|part| part.trim().to_owned()).collect()
 }
 
 #[cfg(test)]

@@ -74,9 +74,7 @@ pub struct KafkaProperties(BTreeMap<String, SecretString>);
 impl KafkaProperties {
     /// Names and values, in the order of names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.expose_secret()))
+        self.0.iter().map(|(name, value)| (name.as_str(), value.expose_secret()))
     }
 
     /// The value of one property.
@@ -97,10 +95,7 @@ impl KafkaProperties {
 impl fmt::Debug for KafkaProperties {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map()
-            .entries(
-                self.iter()
-                    .map(|(name, value)| (name, redact::property(name, value))),
-            )
+            .entries(self.iter().map(|(name, value)| (name, redact::property(name, value))))
             .finish()
     }
 }
@@ -175,9 +170,6 @@ mod tests {
         properties.set("sasl.password", "hunter2").unwrap();
         properties.set("linger.ms", "5").unwrap();
         let shown = format!("{properties:?}");
-        assert!(
-            !shown.contains("hunter2") && shown.contains("linger.ms"),
-            "{shown}"
-        );
+        assert!(!shown.contains("hunter2") && shown.contains("linger.ms"), "{shown}");
     }
 }

@@ -10,10 +10,11 @@ use super::environment::{CONFIG_VARIABLE, property};
 use super::given::{Given, Layer, Raw};
 use super::setting::Shape;
 use super::{
-    Config, ConfigError, Delivery, Environment, Flags, Kafka, KafkaProperties, Log,
-    Origin, Outbox, Record, Setting, Source, file, units, values,
+    Config, ConfigError, Delivery, Environment, Flags, Kafka, KafkaProperties, Log, Origin, Outbox,
+    Record, Setting, Source, file, units, values,
 };
 use crate::outbox::{ColumnNames, TableName};
+use crate::record::TimestampSource;
 
 const DEFAULT_FILE: &str = "walpost.toml";
 const DEFAULT_NAME: &str = "walpost";
@@ -36,10 +37,7 @@ impl Config {
             of_file(flags, environment)?,
             environment.ambient()?,
         ];
-        let mut picked = Picked {
-            layers,
-            origins: BTreeMap::new(),
-        };
+        let mut picked = Picked { layers, origins: BTreeMap::new() };
         let (properties, property_origins) = picked.properties()?;
         let source = Source {
             url: picked.text(Setting::SourceUrl).map(SecretString::from),
@@ -55,14 +53,7 @@ impl Config {
             columns: picked.columns()?,
             message_prefix: picked.text(Setting::OutboxMessagePrefix),
         };
-        let record = Record {
-            topic: picked.checked(Setting::RecordTopic, DEFAULT_TOPIC, |text| match text {
-                "" => Err("a topic has a name".to_owned()),
-                topic => Ok(topic.to_owned()),
-            })?,
-            headers: picked.list(Setting::RecordHeaders),
-            timestamp: picked.checked(Setting::RecordTimestamp, "commit", values::timestamp)?,
-        };
+        let record = picked.record(&outbox.columns)?;
         let servers = Setting::KafkaBootstrapServers;
         let kafka = Kafka {
             bootstrap_servers: picked.checked(servers, DEFAULT_SERVERS, values::servers)?,
@@ -83,16 +74,7 @@ impl Config {
         picked.checked(Setting::AdminListen, "off", values::admin_listen)?;
         let log = picked.log()?;
         let origins = picked.origins;
-        Ok(Self {
-            source,
-            outbox,
-            record,
-            kafka,
-            delivery,
-            log,
-            origins,
-            property_origins,
-        })
+        Ok(Self { source, outbox, record, kafka, delivery, log, origins, property_origins })
     }
 }
 
@@ -139,11 +121,7 @@ fn of_file(flags: &Flags, environment: &Environment) -> Result<Layer, ConfigErro
         }
         Err(source) => {
             let named_by = named_by.unwrap_or("its usual place").to_owned();
-            Err(ConfigError::Unreadable {
-                path: Path::new(&path).to_owned(),
-                named_by,
-                source,
-            })
+            Err(ConfigError::Unreadable { path: Path::new(&path).to_owned(), named_by, source })
         }
     }
 }
@@ -156,10 +134,7 @@ struct Picked {
 
 impl Picked {
     fn take(&mut self, setting: Setting) -> Option<Given> {
-        let given = self
-            .layers
-            .iter_mut()
-            .find_map(|layer| layer.remove(&setting))?;
+        let given = self.layers.iter_mut().find_map(|layer| layer.remove(&setting))?;
         self.origins.insert(setting, given.origin.clone());
         Some(given)
     }
@@ -179,16 +154,8 @@ impl Picked {
     }
 
     fn invalid(&self, setting: Setting, reason: String) -> ConfigError {
-        let origin = self
-            .origins
-            .get(&setting)
-            .unwrap_or(&Origin::Default)
-            .clone();
-        ConfigError::Invalid {
-            origin,
-            key: setting.key().to_owned(),
-            reason,
-        }
+        let origin = self.origins.get(&setting).unwrap_or(&Origin::Default).clone();
+        ConfigError::Invalid { origin, key: setting.key().to_owned(), reason }
     }
 
     fn checked<T>(
@@ -203,19 +170,15 @@ impl Picked {
 
     fn tables(&mut self) -> Result<Vec<TableName>, ConfigError> {
         let setting = Setting::OutboxTable;
-        let names = self
-            .list(setting)
-            .unwrap_or_else(|| vec![DEFAULT_TABLE.to_owned()]);
+        let names = self.list(setting).unwrap_or_else(|| vec![DEFAULT_TABLE.to_owned()]);
         if names.is_empty() {
             return Err(self.invalid(setting, "name at least one table".to_owned()));
         }
         let mut tables: Vec<TableName> = Vec::new();
         for name in names {
-            let table = name
-                .parse()
-                .map_err(|error: <TableName as std::str::FromStr>::Err| {
-                    self.invalid(setting, error.to_string())
-                })?;
+            let table = name.parse().map_err(|error: <TableName as std::str::FromStr>::Err| {
+                self.invalid(setting, error.to_string())
+            })?;
             if tables.contains(&table) {
                 return Err(self.invalid(setting, format!("`{table}` is named twice")));
             }
@@ -243,26 +206,36 @@ impl Picked {
         })
     }
 
+    fn record(&mut self, columns: &ColumnNames) -> Result<Record, ConfigError> {
+        let topic = self.checked(Setting::RecordTopic, DEFAULT_TOPIC, |text| match text {
+            "" => Err("a topic has a name".to_owned()),
+            topic => Ok(topic.to_owned()),
+        })?;
+        let headers = self.list(Setting::RecordHeaders);
+        let timestamp = self.checked(Setting::RecordTimestamp, "commit", values::timestamp)?;
+        if timestamp == TimestampSource::Column && columns.timestamp.is_none() {
+            let reason = "`column` needs to know which: set `outbox.columns.timestamp`";
+            return Err(self.invalid(Setting::RecordTimestamp, reason.to_owned()));
+        }
+        Ok(Record { topic, headers, timestamp })
+    }
+
     /// Properties of all layers together, each name from the highest one.
     fn properties(&mut self) -> Result<(KafkaProperties, BTreeMap<String, Origin>), ConfigError> {
         let mut properties = KafkaProperties::default();
         let mut origins = BTreeMap::new();
         for layer in self.layers.iter_mut().rev() {
-            let Some(Given {
-                raw: Raw::Properties(given),
-                ..
-            }) = layer.remove(&Setting::KafkaProperties)
+            let Some(Given { raw: Raw::Properties(given), .. }) =
+                layer.remove(&Setting::KafkaProperties)
             else {
                 continue;
             };
             for (name, value, origin) in given {
-                properties
-                    .set(&name, &value)
-                    .map_err(|reason| ConfigError::RefusedProperty {
-                        origin: origin.clone(),
-                        name: name.clone(),
-                        reason: reason.to_owned(),
-                    })?;
+                properties.set(&name, &value).map_err(|reason| ConfigError::RefusedProperty {
+                    origin: origin.clone(),
+                    name: name.clone(),
+                    reason: reason.to_owned(),
+                })?;
                 origins.insert(name, origin);
             }
         }

@@ -27,6 +27,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use crate::outbox::{ColumnNames, TableName};
+use crate::record::TimestampSource;
 
 pub use environment::Environment;
 pub use error::ConfigError;
@@ -35,7 +36,7 @@ pub use kafka_properties::{KafkaProperties, refusal};
 pub use origin::Origin;
 pub use setting::Setting;
 pub use shown::{Shown, ShownValue};
-pub use values::{LogFormat, RecordTimestamp};
+pub use values::LogFormat;
 
 /// Everything that can be set. Its `Debug` shows no secret.
 #[derive(Debug, Clone)]
@@ -86,7 +87,7 @@ pub struct Record {
     /// Headers to send, not yet parsed; `None`: the usual ones.
     pub headers: Option<Vec<String>>,
     /// Where its timestamp comes from.
-    pub timestamp: RecordTimestamp,
+    pub timestamp: TimestampSource,
 }
 
 /// Where records go.

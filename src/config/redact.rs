@@ -18,11 +18,7 @@ pub(crate) fn property<'a>(name: &str, value: &'a str) -> &'a str {
     ];
     let name = name.to_ascii_lowercase();
     let plain = [".file", ".location"].iter().any(|end| name.ends_with(end));
-    if !plain && SECRET.iter().any(|part| name.contains(part)) {
-        HIDDEN
-    } else {
-        value
-    }
+    if !plain && SECRET.iter().any(|part| name.contains(part)) { HIDDEN } else { value }
 }
 
 /// A PostgreSQL connection string, URL or `key=value`, without its passwords.
@@ -77,10 +73,7 @@ fn pairs(text: &str) -> Option<String> {
         let after = after.trim_start();
         let end = value_end(after)?;
         let (value, next) = after.split_at(end);
-        shown.push(format!(
-            "{name}={}",
-            if is_secret(name) { HIDDEN } else { value }
-        ));
+        shown.push(format!("{name}={}", if is_secret(name) { HIDDEN } else { value }));
         rest = next.trim_start();
     }
     Some(shown.join(" "))

@@ -20,10 +20,7 @@ pub(crate) enum Shape {
 
 /// One thing that can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(
-    missing_docs,
-    reason = "each is named after its key in the file: see `Setting::key`"
-)]
+#[allow(missing_docs, reason = "each is named after its key in the file: see `Setting::key`")]
 pub enum Setting {
     SourceUrl,
     SourceSlot,
@@ -50,13 +47,7 @@ pub enum Setting {
 }
 
 /// A row of the list: key, flag, variable, ambient variable, shape.
-type Row = (
-    &'static str,
-    Option<&'static str>,
-    Option<&'static str>,
-    Option<&'static str>,
-    Shape,
-);
+type Row = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'static str>, Shape);
 
 impl Setting {
     /// Every setting, in the order in which they are shown.
@@ -180,10 +171,7 @@ mod tests {
         let keys: BTreeSet<_> = all.into_iter().map(Setting::key).collect();
         assert_eq!(keys.len(), all.len());
         let variables: Vec<_> = all.into_iter().filter_map(Setting::variable).collect();
-        assert_eq!(
-            variables.iter().collect::<BTreeSet<_>>().len(),
-            variables.len()
-        );
+        assert_eq!(variables.iter().collect::<BTreeSet<_>>().len(), variables.len());
         let flags: Vec<_> = all.into_iter().filter_map(Setting::flag).collect();
         assert_eq!(flags.iter().collect::<BTreeSet<_>>().len(), flags.len());
     }

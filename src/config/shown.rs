@@ -4,6 +4,7 @@
 use secrecy::ExposeSecret;
 
 use super::{Config, Origin, Setting, redact, units};
+use crate::record::TimestampSource;
 
 /// One effective value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,11 +56,9 @@ impl Config {
     fn shown_value(&self, setting: Setting) -> Option<ShownValue> {
         let columns = &self.outbox.columns;
         let text = match setting {
-            Setting::SourceUrl => self
-                .source
-                .url
-                .as_ref()
-                .map(|url| redact::conninfo(url.expose_secret())),
+            Setting::SourceUrl => {
+                self.source.url.as_ref().map(|url| redact::conninfo(url.expose_secret()))
+            }
             Setting::SourceSlot => Some(self.source.slot.clone()),
             Setting::SourcePublication => Some(self.source.publication.clone()),
             Setting::OutboxTable => {
@@ -76,7 +75,7 @@ impl Config {
             Setting::OutboxMessagePrefix => self.outbox.message_prefix.clone(),
             Setting::RecordTopic => Some(self.record.topic.clone()),
             Setting::RecordHeaders => return self.record.headers.clone().map(ShownValue::List),
-            Setting::RecordTimestamp => Some(self.record.timestamp.to_string()),
+            Setting::RecordTimestamp => Some(timestamp(self.record.timestamp).to_owned()),
             Setting::KafkaBootstrapServers => Some(self.kafka.bootstrap_servers.clone()),
             Setting::KafkaProperties => None,
             Setting::DeliveryInFlightBytes => {
@@ -90,5 +89,12 @@ impl Config {
             Setting::LogFormat => self.log.format.map(|format| format.to_string()),
         };
         text.map(ShownValue::Text)
+    }
+}
+
+fn timestamp(source: TimestampSource) -> &'static str {
+    match source {
+        TimestampSource::Commit => "commit",
+        TimestampSource::Column => "column",
     }
 }

@@ -20,10 +20,7 @@ fn load(
     variables: &[(&str, &str)],
     directory: &Path,
 ) -> Result<Config, ConfigError> {
-    Config::load(
-        flags,
-        &Environment::new(variables.iter().copied(), directory),
-    )
+    Config::load(flags, &Environment::new(variables.iter().copied(), directory))
 }
 
 fn of_toml(toml: &str) -> Result<Config, ConfigError> {
@@ -43,27 +40,18 @@ fn nothing_given_means_the_documented_defaults() {
     let config = load(&Flags::default(), &[], TempDir::new().unwrap().path()).unwrap();
     assert!(config.source.url.is_none());
     assert_eq!(
-        (
-            config.source.slot.as_str(),
-            config.source.publication.as_str()
-        ),
+        (config.source.slot.as_str(), config.source.publication.as_str()),
         ("walpost", "walpost")
     );
     assert_eq!(config.outbox.tables, ["public.outbox".parse().unwrap()]);
     assert_eq!(config.outbox.columns, Columns::default());
     assert_eq!(config.outbox.message_prefix, None);
     assert_eq!(config.record.topic, "outbox.event.{aggregate_type}");
-    assert_eq!(
-        (config.record.headers, config.record.timestamp),
-        (None, RecordTimestamp::Commit)
-    );
+    assert_eq!((config.record.headers, config.record.timestamp), (None, TimestampSource::Commit));
     assert_eq!(config.kafka.bootstrap_servers, "localhost:9092");
     assert_eq!(config.delivery.in_flight_bytes, 32 << 20);
     assert_eq!(config.delivery.drain_timeout, Duration::from_secs(20));
-    assert_eq!(
-        (config.log.level.as_str(), config.log.format),
-        ("info", None)
-    );
+    assert_eq!((config.log.level.as_str(), config.log.format), ("info", None));
 }
 
 #[test]
@@ -72,21 +60,9 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
     let path = directory.path();
     let variable = [("WALPOST_SOURCE_SLOT", "of_variable")];
     let cases = [
-        (
-            load(&slot_flag("of_flag"), &variable, path),
-            "of_flag",
-            "--slot",
-        ),
-        (
-            load(&Flags::default(), &variable, path),
-            "of_variable",
-            "WALPOST_SOURCE_SLOT",
-        ),
-        (
-            load(&Flags::default(), &[], path),
-            "of_file",
-            "walpost.toml:3",
-        ),
+        (load(&slot_flag("of_flag"), &variable, path), "of_flag", "--slot"),
+        (load(&Flags::default(), &variable, path), "of_variable", "WALPOST_SOURCE_SLOT"),
+        (load(&Flags::default(), &[], path), "of_file", "walpost.toml:3"),
     ];
     for (config, slot, origin) in cases {
         let config = config.unwrap();
@@ -104,25 +80,16 @@ fn what_lies_around_comes_after_the_file_and_before_the_default() {
     ];
     let empty = TempDir::new().unwrap();
     let config = load(&Flags::default(), &around, empty.path()).unwrap();
-    assert_eq!(
-        config.source.url.as_ref().unwrap().expose_secret(),
-        "postgres://around"
-    );
+    assert_eq!(config.source.url.as_ref().unwrap().expose_secret(), "postgres://around");
     assert_eq!(config.kafka.bootstrap_servers, "around:1");
     assert_eq!(config.log.level, "walpost");
-    assert_eq!(
-        config.origin(Setting::SourceUrl).to_string(),
-        "DATABASE_URL"
-    );
+    assert_eq!(config.origin(Setting::SourceUrl).to_string(), "DATABASE_URL");
 
     let file = directory(
         "source.url = 'host=file'\nkafka.bootstrap_servers = 'file:2'\nlog.level = 'warn'\n",
     );
     let config = load(&Flags::default(), &around, file.path()).unwrap();
-    assert_eq!(
-        config.source.url.as_ref().unwrap().expose_secret(),
-        "host=file"
-    );
+    assert_eq!(config.source.url.as_ref().unwrap().expose_secret(), "host=file");
     assert_eq!(config.kafka.bootstrap_servers, "file:2");
     assert_eq!(config.log.level, "warn");
 }
@@ -130,22 +97,10 @@ fn what_lies_around_comes_after_the_file_and_before_the_default() {
 #[test]
 fn an_empty_value_is_not_a_missing_one() {
     let directory = directory("source.slot = 'of_file'\nsource.url = 'host=file'\n");
-    let error = load(
-        &Flags::default(),
-        &[("WALPOST_SOURCE_SLOT", "")],
-        directory.path(),
-    )
-    .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("WALPOST_SOURCE_SLOT: `source.slot`"),
-        "{error}"
-    );
-    let variables = [
-        ("WALPOST_SOURCE_URL", ""),
-        ("WALPOST_OUTBOX_MESSAGE_PREFIX", ""),
-    ];
+    let error =
+        load(&Flags::default(), &[("WALPOST_SOURCE_SLOT", "")], directory.path()).unwrap_err();
+    assert!(error.to_string().starts_with("WALPOST_SOURCE_SLOT: `source.slot`"), "{error}");
+    let variables = [("WALPOST_SOURCE_URL", ""), ("WALPOST_OUTBOX_MESSAGE_PREFIX", "")];
     let config = load(&Flags::default(), &variables, directory.path()).unwrap();
     assert_eq!(config.source.url.unwrap().expose_secret(), "");
     assert_eq!(config.outbox.message_prefix.as_deref(), Some(""));
@@ -155,19 +110,12 @@ fn an_empty_value_is_not_a_missing_one() {
 fn a_variable_may_name_a_file_that_holds_its_value() {
     let directory = TempDir::new().unwrap();
     let path = directory.path();
-    for (content, value) in [
-        ("a b\n", "a b"),
-        ("a b", "a b"),
-        ("a b\r\n", "a b"),
-        ("a b\n\n", "a b\n"),
-    ] {
+    for (content, value) in
+        [("a b\n", "a b"), ("a b", "a b"), ("a b\r\n", "a b"), ("a b\n\n", "a b\n")]
+    {
         fs::write(path.join("secret"), content).unwrap();
-        let config = load(
-            &Flags::default(),
-            &[("WALPOST_SOURCE_URL_FILE", "secret")],
-            path,
-        )
-        .unwrap();
+        let config =
+            load(&Flags::default(), &[("WALPOST_SOURCE_URL_FILE", "secret")], path).unwrap();
         assert_eq!(config.source.url.as_ref().unwrap().expose_secret(), value);
         assert_eq!(
             config.origin(Setting::SourceUrl).to_string(),
@@ -179,32 +127,20 @@ fn a_variable_may_name_a_file_that_holds_its_value() {
 #[test]
 fn a_variable_and_its_file_together_are_refused_and_a_missing_file_too() {
     let directory = TempDir::new().unwrap();
-    let both = [
-        ("WALPOST_SOURCE_URL", "x"),
-        ("WALPOST_SOURCE_URL_FILE", "y"),
-    ];
+    let both = [("WALPOST_SOURCE_URL", "x"), ("WALPOST_SOURCE_URL_FILE", "y")];
     let error = load(&Flags::default(), &both, directory.path()).unwrap_err();
     assert!(matches!(error, ConfigError::BothGiven { .. }), "{error}");
     let missing = [("WALPOST_SOURCE_URL_FILE", "nowhere")];
     let error = load(&Flags::default(), &missing, directory.path()).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("nowhere (named by WALPOST_SOURCE_URL_FILE)"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("nowhere (named by WALPOST_SOURCE_URL_FILE)"), "{error}");
 }
 
 #[test]
 fn a_file_that_was_named_must_exist_and_the_usual_one_need_not() {
     let empty = TempDir::new().unwrap();
     assert!(load(&Flags::default(), &[], empty.path()).is_ok());
-    let error = load(
-        &Flags::default(),
-        &[("WALPOST_CONFIG", "no.toml")],
-        empty.path(),
-    )
-    .unwrap_err();
+    let error =
+        load(&Flags::default(), &[("WALPOST_CONFIG", "no.toml")], empty.path()).unwrap_err();
     assert!(error.to_string().contains("WALPOST_CONFIG"), "{error}");
     let flags = Flags::new(Some("no.toml".into()));
     let error = load(&flags, &[], empty.path()).unwrap_err();
@@ -218,22 +154,13 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
             "\n[source]\nslto = 'x'",
             "walpost.toml:3: unknown key `source.slto`; did you mean `source.slot`?",
         ),
-        (
-            "slot = 'x'",
-            "walpost.toml:1: unknown key `slot`; did you mean `source.slot`?",
-        ),
+        ("slot = 'x'", "walpost.toml:1: unknown key `slot`; did you mean `source.slot`?"),
         (
             "[outbox.columns]\npayloda = 'x'",
             "walpost.toml:2: unknown key `outbox.columns.payloda`; did you mean `outbox.columns.payload`?",
         ),
-        (
-            "[colours]\nred = 1",
-            "walpost.toml:1: unknown key `colours`",
-        ),
-        (
-            "source.catch_up = 'stream'",
-            "walpost.toml:1: unknown key `source.catch_up`",
-        ),
+        ("[colours]\nred = 1", "walpost.toml:1: unknown key `colours`"),
+        ("source.catch_up = 'stream'", "walpost.toml:1: unknown key `source.catch_up`"),
     ] {
         assert_eq!(of_toml(toml).unwrap_err().to_string(), expected);
     }
@@ -242,14 +169,8 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
 #[test]
 fn a_wrong_type_is_named_with_its_key_and_line() {
     for (toml, expected) in [
-        (
-            "[source]\nslot = 5",
-            "walpost.toml:2: `source.slot` takes a string, not an integer",
-        ),
-        (
-            "source = 5",
-            "walpost.toml:1: `source` takes a table, not an integer",
-        ),
+        ("[source]\nslot = 5", "walpost.toml:2: `source.slot` takes a string, not an integer"),
+        ("source = 5", "walpost.toml:1: `source` takes a table, not an integer"),
         (
             "outbox.table = [\n 'a',\n 5]",
             "walpost.toml:3: `outbox.table` takes strings, not an integer",
@@ -273,23 +194,15 @@ fn a_wrong_type_is_named_with_its_key_and_line() {
 
 #[test]
 fn a_syntax_error_names_the_line_and_repeats_none_of_it() {
-    let error = of_toml("\nsource.url = 'postgres://u:s3cret@h")
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.starts_with("walpost.toml:2: not valid TOML"),
-        "{error}"
-    );
+    let error = of_toml("\nsource.url = 'postgres://u:s3cret@h").unwrap_err().to_string();
+    assert!(error.starts_with("walpost.toml:2: not valid TOML"), "{error}");
     assert!(!error.contains("s3cret"), "{error}");
 }
 
 #[test]
 fn a_value_that_cannot_be_is_named_with_its_place() {
     for (toml, part) in [
-        (
-            "source.slot = 'Upper'",
-            "walpost.toml:1: `source.slot`: `Upper` is not a slot's name",
-        ),
+        ("source.slot = 'Upper'", "walpost.toml:1: `source.slot`: `Upper` is not a slot's name"),
         ("source.publication = ''", "not a name"),
         ("outbox.table = 'a.b.c'", "not a table's name"),
         ("outbox.table = []", "at least one table"),
@@ -297,18 +210,13 @@ fn a_value_that_cannot_be_is_named_with_its_place() {
         ("outbox.columns.id = ''", "`outbox.columns.id`"),
         ("record.topic = ''", "`record.topic`"),
         ("record.timestamp = 'now'", "neither `commit` nor `column`"),
+        ("record.timestamp = 'column'", "set `outbox.columns.timestamp`"),
         ("kafka.bootstrap_servers = ''", "not `host:port`"),
         ("delivery.in_flight_bytes = '1MB'", "KiB, MiB or GiB"),
-        (
-            "delivery.in_flight_bytes = 0",
-            "not between 1KiB and 1024GiB",
-        ),
+        ("delivery.in_flight_bytes = 0", "not between 1KiB and 1024GiB"),
         ("delivery.in_flight_bytes = -1", "not a size"),
         ("delivery.drain_timeout = '20'", "ms, s or min"),
-        (
-            "admin.listen = '127.0.0.1:9641'",
-            "only `off` is supported by this version",
-        ),
+        ("admin.listen = '127.0.0.1:9641'", "only `off` is supported by this version"),
         ("log.level = 'inof'", "not a level"),
         ("log.format = 'xml'", "neither `text` nor `json`"),
     ] {
@@ -361,41 +269,28 @@ fn everything_that_the_file_takes_arrives() {
     assert_eq!(config.outbox.tables[1].to_string(), r#""Sales"."OutBox""#);
     assert_eq!(config.outbox.columns.timestamp.as_deref(), Some("7"));
     assert_eq!(config.record.headers.as_ref().unwrap().len(), 2);
-    assert_eq!(config.record.timestamp, RecordTimestamp::Column);
+    assert_eq!(config.record.timestamp, TimestampSource::Column);
     assert_eq!(
         config.kafka.properties.iter().collect::<Vec<_>>(),
-        [
-            ("client.id", "c"),
-            ("linger.ms", "16"),
-            ("socket.keepalive.enable", "true")
-        ]
+        [("client.id", "c"), ("linger.ms", "16"), ("socket.keepalive.enable", "true")]
     );
     assert_eq!(config.delivery.in_flight_bytes, 1 << 20);
     assert_eq!(config.delivery.drain_timeout, Duration::from_secs(120));
     assert_eq!(config.log.format, Some(LogFormat::Json));
-    let unset: Vec<_> = config
-        .shown()
-        .into_iter()
-        .filter(|row| *row.origin == Origin::Default)
-        .collect();
+    let unset: Vec<_> =
+        config.shown().into_iter().filter(|row| *row.origin == Origin::Default).collect();
     assert_eq!(unset, []);
 }
 
 #[test]
 fn properties_of_all_places_come_together_and_the_highest_wins() {
     let directory = directory("[kafka.properties]\nlinger.ms = 1\nclient.id = 'file'\n");
-    let variables = [(
-        "WALPOST_KAFKA_PROPERTIES",
-        "# of the variable\nlinger.ms = 2\n\nclient.rack=r=1\n",
-    )];
+    let variables =
+        [("WALPOST_KAFKA_PROPERTIES", "# of the variable\nlinger.ms = 2\n\nclient.rack=r=1\n")];
     let config = load(&property_flag("linger.ms=3"), &variables, directory.path()).unwrap();
     assert_eq!(
         config.kafka.properties.iter().collect::<Vec<_>>(),
-        [
-            ("client.id", "file"),
-            ("client.rack", "r=1"),
-            ("linger.ms", "3")
-        ]
+        [("client.id", "file"), ("client.rack", "r=1"), ("linger.ms", "3")]
     );
     let shown = config.shown();
     let linger = shown.iter().find(|row| row.key.contains("linger")).unwrap();
@@ -405,13 +300,8 @@ fn properties_of_all_places_come_together_and_the_highest_wins() {
 
 #[test]
 fn a_property_that_breaks_the_promise_is_refused_with_place_and_reason() {
-    let error = of_toml("[kafka.properties]\n\nacks = 1\n")
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.starts_with("walpost.toml:3: the Kafka property `acks`"),
-        "{error}"
-    );
+    let error = of_toml("[kafka.properties]\n\nacks = 1\n").unwrap_err().to_string();
+    assert!(error.starts_with("walpost.toml:3: the Kafka property `acks`"), "{error}");
     assert!(error.contains("in-sync"), "{error}");
     // One that a higher place would override is refused all the same.
     let directory = directory("[kafka.properties]\nacks = 1\n");
@@ -421,18 +311,8 @@ fn a_property_that_breaks_the_promise_is_refused_with_place_and_reason() {
 #[test]
 fn tables_in_a_variable_are_parted_by_commas() {
     let variables = [("WALPOST_OUTBOX_TABLE", r#"a.b, "Odd, one".c"#)];
-    let config = load(
-        &Flags::default(),
-        &variables,
-        TempDir::new().unwrap().path(),
-    )
-    .unwrap();
-    let tables: Vec<_> = config
-        .outbox
-        .tables
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let config = load(&Flags::default(), &variables, TempDir::new().unwrap().path()).unwrap();
+    let tables: Vec<_> = config.outbox.tables.iter().map(ToString::to_string).collect();
     assert_eq!(tables, ["a.b", r#""Odd, one".c"#]);
 }
 

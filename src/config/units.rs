@@ -2,12 +2,8 @@
 
 use std::time::Duration;
 
-const SIZE_UNITS: [(&str, u64); 4] = [
-    ("GiB", 1 << 30),
-    ("MiB", 1 << 20),
-    ("KiB", 1 << 10),
-    ("B", 1),
-];
+const SIZE_UNITS: [(&str, u64); 4] =
+    [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 const DURATION_UNITS_MS: [(&str, u64); 3] = [("min", 60_000), ("s", 1_000), ("ms", 1)];
 
 /// A text that is not a size or a duration; says how to write one.
@@ -25,11 +21,7 @@ pub(crate) enum UnitError {
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, UnitError> {
     split(text)
         .and_then(|(number, unit)| {
-            let factor = if unit.is_empty() {
-                1
-            } else {
-                factor_of(unit, &SIZE_UNITS)?
-            };
+            let factor = if unit.is_empty() { 1 } else { factor_of(unit, &SIZE_UNITS)? };
             number.checked_mul(factor)
         })
         .ok_or_else(|| UnitError::Size(text.to_owned()))
@@ -50,25 +42,17 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
 
 /// A duration, whole milliseconds; [`parse_duration`] reads it.
 pub(crate) fn show_duration(duration: Duration) -> String {
-    show(
-        u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
-        &DURATION_UNITS_MS,
-    )
+    show(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX), &DURATION_UNITS_MS)
 }
 
 fn split(text: &str) -> Option<(u64, &str)> {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
     Some((digits.parse().ok()?, unit.trim_start()))
 }
 
 fn factor_of(unit: &str, units: &[(&str, u64)]) -> Option<u64> {
-    units
-        .iter()
-        .find(|(name, _)| *name == unit)
-        .map(|(_, factor)| *factor)
+    units.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor)
 }
 
 fn show(amount: u64, units: &[(&str, u64)]) -> String {
@@ -97,47 +81,19 @@ mod tests {
         ] {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
-        for wrong in [
-            "",
-            " ",
-            "MiB",
-            "1.5MiB",
-            "-1",
-            "1MB",
-            "1kB",
-            "1mib",
-            "1 MiB ",
-            "20000000000GiB",
-            "٣",
-        ] {
+        for wrong in
+            ["", " ", "MiB", "1.5MiB", "-1", "1MB", "1kB", "1mib", "1 MiB ", "20000000000GiB", "٣"]
+        {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn durations_need_a_unit() {
-        for (text, ms) in [
-            ("250ms", 250),
-            ("20s", 20_000),
-            ("2 min", 120_000),
-            ("0s", 0),
-        ] {
-            assert_eq!(
-                parse_duration(text),
-                Ok(Duration::from_millis(ms)),
-                "{text}"
-            );
+        for (text, ms) in [("250ms", 250), ("20s", 20_000), ("2 min", 120_000), ("0s", 0)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for wrong in [
-            "",
-            "20",
-            "s",
-            "1h",
-            "1.5s",
-            "-1s",
-            "1S",
-            "99999999999999999999s",
-        ] {
+        for wrong in ["", "20", "s", "1h", "1.5s", "-1s", "1S", "99999999999999999999s"] {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
     }

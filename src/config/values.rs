@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::record::TimestampSource;
+
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
@@ -10,15 +12,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
-}
-
-impl fmt::Display for RecordTimestamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Commit => "commit",
-            Self::Column => "column",
-        })
-    }
 }
 
 impl fmt::Display for LogFormat {
@@ -30,10 +23,10 @@ impl fmt::Display for LogFormat {
     }
 }
 
-pub(super) fn timestamp(text: &str) -> Result<RecordTimestamp, String> {
+pub(super) fn timestamp(text: &str) -> Result<TimestampSource, String> {
     match text {
-        "commit" => Ok(RecordTimestamp::Commit),
-        "column" => Ok(RecordTimestamp::Column),
+        "commit" => Ok(TimestampSource::Commit),
+        "column" => Ok(TimestampSource::Column),
         _ => Err(format!("`{text}` is neither `commit` nor `column`")),
     }
 }
@@ -49,9 +42,7 @@ pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
 /// A slot's name as PostgreSQL takes it
 /// (<https://www.postgresql.org/docs/current/warm-standby.html#STREAMING-REPLICATION-SLOTS-MANIPULATION>).
 pub(super) fn slot(text: &str) -> Result<String, String> {
-    let plain = text
-        .bytes()
-        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    let plain = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     if plain && (1..=63).contains(&text.len()) {
         Ok(text.to_owned())
     } else {
@@ -64,9 +55,7 @@ pub(super) fn slot(text: &str) -> Result<String, String> {
 /// A name as SQL takes it between double quotes: what is written is the name.
 pub(super) fn identifier(text: &str) -> Result<String, String> {
     if text.contains('\0') || !(1..=63).contains(&text.len()) {
-        Err(format!(
-            "`{text}` is not a name that PostgreSQL takes: 1 to 63 bytes"
-        ))
+        Err(format!("`{text}` is not a name that PostgreSQL takes: 1 to 63 bytes"))
     } else {
         Ok(text.to_owned())
     }
@@ -75,9 +64,7 @@ pub(super) fn identifier(text: &str) -> Result<String, String> {
 /// A list of `host:port`, or `host`, as librdkafka takes it.
 pub(super) fn servers(text: &str) -> Result<String, String> {
     for server in text.split(',').map(str::trim) {
-        let address = server
-            .rsplit_once("://")
-            .map_or(server, |(_, address)| address);
+        let address = server.rsplit_once("://").map_or(server, |(_, address)| address);
         // The last colon parts host and port, unless it stands inside `[…]`.
         let (host, port) = match address.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => (host, Some(port)),
@@ -86,9 +73,7 @@ pub(super) fn servers(text: &str) -> Result<String, String> {
         let good_port = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
         let unbracketed = host.contains(':') && !host.starts_with('[');
         if host.is_empty() || host.contains(char::is_whitespace) || unbracketed || !good_port {
-            return Err(format!(
-                "`{server}` is not `host:port`; several are parted by commas"
-            ));
+            return Err(format!("`{server}` is not `host:port`; several are parted by commas"));
         }
     }
     Ok(text.to_owned())
@@ -132,46 +117,24 @@ mod tests {
     #[test]
     fn slots_are_named_as_postgresql_wants_it() {
         assert!(slot("walpost_2").is_ok() && slot(&"a".repeat(63)).is_ok());
-        for wrong in [
-            "",
-            "Walpost",
-            "wal-post",
-            "wal post",
-            "größe",
-            &"a".repeat(64),
-        ] {
+        for wrong in ["", "Walpost", "wal-post", "wal post", "größe", &"a".repeat(64)] {
             assert!(slot(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn servers_are_hosts_with_or_without_a_port() {
-        for right in [
-            "localhost:9092",
-            "a:1,b:2",
-            "a, b",
-            "[::1]:9092",
-            "[::1]",
-            "SSL://a:9093",
-        ] {
+        for right in ["localhost:9092", "a:1,b:2", "a, b", "[::1]:9092", "[::1]", "SSL://a:9093"] {
             assert!(servers(right).is_ok(), "{right}");
         }
-        for wrong in [
-            "", ",", "a:1,", ":9092", "a:0", "a:99999", "a:b", "a b:1", "::1",
-        ] {
+        for wrong in ["", ",", "a:1,", ":9092", "a:0", "a:99999", "a:b", "a b:1", "::1"] {
             assert!(servers(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn a_misspelt_level_is_not_taken_for_a_module() {
-        for right in [
-            "info",
-            "DEBUG",
-            "off",
-            "info,walpost=debug",
-            "walpost=trace",
-        ] {
+        for right in ["info", "DEBUG", "off", "info,walpost=debug", "walpost=trace"] {
             assert!(log_level(right).is_ok(), "{right}");
         }
         for wrong in ["", "inof", "verbose", "walpost=loud"] {

@@ -163,6 +163,11 @@ impl Core {
         self.ledger.confirmable()
     }
 
+    /// The number that the next production will have.
+    pub fn next_seq(&self) -> Seq {
+        self.ledger.next_seq()
+    }
+
     /// Where the next session has to start.
     pub fn resume_at(&self) -> Lsn {
         self.ledger.resume_at()

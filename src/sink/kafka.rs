@@ -13,12 +13,13 @@
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header as KafkaHeader, Message as _, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
 use tokio::sync::Notify;
 
 use super::{Condition, Outcome, Report, Sink, SinkError, refusal};
@@ -26,8 +27,8 @@ use crate::ledger::Seq;
 use crate::record::Record;
 use crate::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES};
 
-/// What the Kafka sink needs to know.
-#[derive(Debug, Clone)]
+/// What the Kafka sink needs to know. No `Debug`: properties may be secrets.
+#[derive(Clone)]
 pub struct KafkaConfig {
     /// Comma-separated `host:port` list.
     pub bootstrap_servers: String,
@@ -72,6 +73,44 @@ impl KafkaSink {
         let producer = make_producer(&config, &reports)?;
         Ok(Self { config, producer: Some(producer), reports })
     }
+}
+
+/// Why Kafka cannot be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ReachError {
+    /// Its client refuses the configuration.
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+    /// The broker refuses the credentials; its words.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// No broker answers; why.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+/// Asks the brokers for their metadata; gives how many brokers there are.
+/// Blocks for at most `within`.
+pub fn reach(config: &KafkaConfig, within: Duration) -> Result<usize, ReachError> {
+    let reports = Arc::new(Reports::default());
+    let producer = make_producer(&client_config(config), &reports)?;
+    let error = match producer.client().fetch_metadata(None, within) {
+        Ok(metadata) => return Ok(metadata.brokers().len()),
+        Err(error) => error,
+    };
+    let conditions = mem::take(&mut reports.lock().conditions);
+    let unauthenticated = conditions.iter().find_map(|condition| match condition {
+        Condition::Unauthenticated(reason) => Some(reason.clone()),
+        _ => None,
+    });
+    let unreachable = conditions.into_iter().find_map(|condition| match condition {
+        Condition::Unreachable(reason) => Some(reason),
+        _ => None,
+    });
+    Err(match unauthenticated {
+        Some(reason) => ReachError::Unauthenticated(reason),
+        None => ReachError::Unreachable(unreachable.unwrap_or_else(|| error.to_string())),
+    })
 }
 
 impl Outlet for KafkaSink {

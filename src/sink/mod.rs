@@ -13,7 +13,7 @@ use std::future::Future;
 use crate::ledger::Seq;
 use crate::relay::core::Outlet;
 
-pub use kafka::{KafkaConfig, KafkaSink};
+pub use kafka::{KafkaConfig, KafkaSink, ReachError, reach};
 
 /// What became of one production.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ mod refusal;
 mod session;
 mod tls;
 
-pub(crate) use connect::{Control, control};
+pub(crate) use connect::control;
 pub use error::SourceError;
 pub use facts::{Facts, Slot, published_tables};
 pub use session::{Received, Resume, ServerIdentity, Session, SourceConfig};

@@ -306,11 +306,7 @@ fn listed(failures: &[ConnectError]) -> String {
         }
         let mut next: Option<&dyn StdError> = Some(failure);
         while let Some(error) = next {
-            let separator = if text.is_empty() || text.ends_with("; ") {
-                ""
-            } else {
-                ": "
-            };
+            let separator = if text.is_empty() || text.ends_with("; ") { "" } else { ": " };
             text.push_str(separator);
             text.push_str(&error.to_string());
             next = error.source();

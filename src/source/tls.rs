@@ -50,11 +50,7 @@ pub fn install_crypto_provider() {
 pub(crate) enum TlsError {
     /// A PEM file that cannot be read, or has not what it should.
     #[error("{what} {}: {reason}", path.display())]
-    File {
-        what: &'static str,
-        path: PathBuf,
-        reason: String,
-    },
+    File { what: &'static str, path: PathBuf, reason: String },
     /// The system has no bundle of roots where one is looked for.
     #[error(
         "no root certificates of the system were found: install its CA certificates, or name \
@@ -99,10 +95,7 @@ impl Tls {
                 if conninfo.sslmode == SslMode::VerifyFull {
                     webpki
                 } else {
-                    Arc::new(AnyName {
-                        webpki,
-                        presented_name: Arc::clone(&presented_name),
-                    })
+                    Arc::new(AnyName { webpki, presented_name: Arc::clone(&presented_name) })
                 }
             }
         };
@@ -117,25 +110,16 @@ impl Tls {
                 let chain = read_certificates("client certificate", &client.certificate)?;
                 let key = PrivateKeyDer::from_pem_file(&client.key)
                     .map_err(|error| unreadable("private key", &client.key, &error))?;
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(TlsError::ClientCertificate)?
+                builder.with_client_auth_cert(chain, key).map_err(TlsError::ClientCertificate)?
             }
         };
-        Ok(Self {
-            config,
-            root_file,
-            presented_name,
-        })
+        Ok(Self { config, root_file, presented_name })
     }
 
     /// The name that the certificate of the last handshake is for, where the
     /// host's name is not one of its names.
     pub(crate) fn take_presented_name(&self) -> Option<String> {
-        self.presented_name
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.presented_name.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -143,12 +127,7 @@ fn system_bundle() -> Option<PathBuf> {
     env::var_os("SSL_CERT_FILE")
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)
-        .or_else(|| {
-            SYSTEM_BUNDLES
-                .iter()
-                .map(PathBuf::from)
-                .find(|path| path.exists())
-        })
+        .or_else(|| SYSTEM_BUNDLES.iter().map(PathBuf::from).find(|path| path.exists()))
 }
 
 fn unreadable(
@@ -162,11 +141,7 @@ fn unreadable(
         }
         other => other.to_string(),
     };
-    TlsError::File {
-        what,
-        path: path.to_owned(),
-        reason,
-    }
+    TlsError::File { what, path: path.to_owned(), reason }
 }
 
 fn read_certificates(
@@ -190,10 +165,7 @@ fn read_roots(path: &std::path::Path) -> Result<RootCertStore, TlsError> {
     // for nothing.
     let (added, _) = roots.add_parsable_certificates(certificates);
     if added == 0 {
-        return Err(TlsError::Roots(format!(
-            "{} has no usable one",
-            path.display()
-        )));
+        return Err(TlsError::Roots(format!("{} has no usable one", path.display())));
     }
     Ok(roots)
 }
@@ -221,12 +193,7 @@ impl ServerCertVerifier for AnyCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
+        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -235,12 +202,7 @@ impl ServerCertVerifier for AnyCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -283,10 +245,7 @@ impl ServerCertVerifier for AnyName {
         if presented.is_none() {
             return checked;
         }
-        *self
-            .presented_name
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = presented;
+        *self.presented_name.lock().unwrap_or_else(PoisonError::into_inner) = presented;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -320,9 +279,8 @@ fn usable_name(shown: &str) -> Option<String> {
         .strip_prefix("DnsName(\"")
         .and_then(|rest| rest.strip_suffix("\")"))
         .or_else(|| shown.strip_prefix("IpAddress(")?.strip_suffix(')'))?;
-    let name = name
-        .strip_prefix("*.")
-        .map_or_else(|| name.to_owned(), |rest| format!("any.{rest}"));
+    let name =
+        name.strip_prefix("*.").map_or_else(|| name.to_owned(), |rest| format!("any.{rest}"));
     ServerName::try_from(name.clone()).is_ok().then_some(name)
 }
 
@@ -350,11 +308,9 @@ mod tests {
     fn a_file_without_certificates_is_an_error_that_names_it() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("roots.pem");
-        for content in [
-            "",
-            "not PEM",
-            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-        ] {
+        for content in
+            ["", "not PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+        {
             std::fs::write(&path, content).expect("written");
             let text = format!("sslmode=verify-ca sslrootcert={}", path.display());
             let error = set_up(&text).err().expect("refused").to_string();
@@ -391,10 +347,7 @@ mod tests {
         let name = under_verify_ca(NAMED, "ca.pem").expect("sound");
         assert_eq!(name.as_deref(), Some("db.example.com"));
         let nameless = under_verify_ca(NAMELESS, "ca.pem").expect_err("no name");
-        assert!(
-            nameless.to_string().contains("not valid for any names"),
-            "{nameless}"
-        );
+        assert!(nameless.to_string().contains("not valid for any names"), "{nameless}");
         let stranger = under_verify_ca(NAMED, "other-ca.pem").expect_err("another authority");
         assert!(stranger.to_string().contains("UnknownIssuer"), "{stranger}");
     }

@@ -1,0 +1,116 @@
+//! `walpost run`: the daemon.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::args::{RunArguments, Until as UntilArgument};
+use super::{Exit, block_on, complain, configuration, logging};
+use crate::assembly::{self, AssemblyError};
+use crate::config::{Config, Environment};
+use crate::relay::{RelayError, StopHandle, Summary, Until};
+use crate::source::SourceError;
+
+pub(super) fn command(arguments: RunArguments) -> Exit {
+    let config = match configuration(arguments.options) {
+        Ok(config) => config,
+        Err(exit) => return exit,
+    };
+    if let Err(error) = logging::start(&config.log) {
+        complain(&error);
+        return Exit::Config;
+    }
+    let until = arguments.until.map(|until| match until {
+        UntilArgument::Current => Until::Current,
+        UntilArgument::Lsn(lsn) => Until::Lsn(lsn),
+    });
+    block_on(run(config, until))
+}
+
+async fn run(config: Config, until: Option<Until>) -> Exit {
+    let (relay, stop) = match assembly::relay(&config, &Environment::of_process(), until) {
+        Ok(parts) => parts,
+        Err(error) => {
+            complain(&error.to_string());
+            return match error {
+                AssemblyError::Config(_) | AssemblyError::Sink(_) => Exit::Config,
+            };
+        }
+    };
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        slot = %config.source.slot,
+        publication = %config.source.publication,
+        bootstrap_servers = %config.kafka.bootstrap_servers,
+        "walpost starts"
+    );
+    if let Err(error) = obey_signals(stop) {
+        complain(&format!("cannot take signals: {error}"));
+        return Exit::Failure;
+    }
+    match relay.run().await {
+        Ok(summary) => {
+            tell(&summary);
+            Exit::Ok
+        }
+        Err(error) => {
+            tracing::error!("{error}");
+            exit(&error)
+        }
+    }
+}
+
+fn tell(summary: &Summary) {
+    let counters = summary.counters;
+    tracing::info!(
+        delivered = summary.delivered,
+        transactions = counters.transactions,
+        ignored_updates = counters.ignored_updates,
+        ignored_deletes = counters.ignored_deletes,
+        ignored_truncates = counters.ignored_truncates,
+        refused_messages = counters.refused_messages,
+        confirmed = %summary.confirmed,
+        undrained = summary.undrained,
+        "walpost stops"
+    );
+}
+
+/// SIGTERM and SIGINT drain; the second one, of either kind, leaves at once.
+fn obey_signals(stop: StopHandle) -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        loop {
+            let name = one_of(&mut terminate, &mut interrupt).await;
+            tracing::info!(signal = name, "told to stop");
+            stop.stop();
+        }
+    });
+    Ok(())
+}
+
+async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+    tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    }
+}
+
+/// The exit code of the interface for each way in which a relay fails.
+fn exit(error: &RelayError) -> Exit {
+    match error {
+        RelayError::Halt(halt) => match **halt {
+            crate::relay::core::Halt::Poison(_) | crate::relay::core::Halt::Refused { .. } => {
+                Exit::Poison
+            }
+            crate::relay::core::Halt::Plan(_) => Exit::Config,
+        },
+        RelayError::Source(source) => match source {
+            SourceError::Slot(_) => Exit::Slot,
+            SourceError::Access(_) | SourceError::Setup(_) => Exit::Config,
+            SourceError::Lost(_) | SourceError::InUse { .. } | SourceError::Undecodable(_) => {
+                Exit::Failure
+            }
+        },
+        RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,
+        RelayError::Aborted => Exit::Failure,
+    }
+}

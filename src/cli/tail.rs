@@ -1,0 +1,231 @@
+//! `walpost tail`: what `run` would publish, as JSON lines on standard output.
+//!
+//! From a temporary slot of its own it shows what is committed from now on and
+//! moves nothing; with `--from-slot` it peeks at what waits in the real slot,
+//! without consuming it, and ends with it. Needs no Kafka.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+
+use bytes::Bytes;
+use futures_util::TryStreamExt as _;
+use serde::Serialize;
+
+use super::args::TailArguments;
+use super::{Exit, block_on, complain, configuration, logging};
+use crate::assembly;
+use crate::config::{Config, ConfigError, Environment};
+use crate::ledger::Seq;
+use crate::pgoutput;
+use crate::record::Record;
+use crate::relay::core::{Core, Outlet, ProduceError, Taken};
+use crate::source::{self, Facts, Received, Resume, Session, SourceConfig, SourceError};
+
+pub(super) fn command(arguments: TailArguments) -> Exit {
+    let TailArguments { from_slot, limit, options } = arguments;
+    let config = match configuration(options) {
+        Ok(config) => config,
+        Err(exit) => return exit,
+    };
+    if let Err(error) = logging::start(&config.log) {
+        complain(&error);
+        return Exit::Config;
+    }
+    match block_on(tail(&config, from_slot, limit.unwrap_or(u64::MAX))) {
+        Ok(()) => Exit::Ok,
+        Err(error) => {
+            complain(&error.to_string());
+            error.exit()
+        }
+    }
+}
+
+/// Why tail ends early.
+#[derive(Debug, thiserror::Error)]
+enum TailError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error("{0}")]
+    Event(String),
+    #[error("{0}")]
+    Query(String),
+}
+
+impl TailError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Config(_) | Self::Source(SourceError::Access(_) | SourceError::Setup(_)) => {
+                Exit::Config
+            }
+            Self::Source(SourceError::Slot(_)) => Exit::Slot,
+            Self::Event(_) => Exit::Poison,
+            Self::Source(_) | Self::Query(_) => Exit::Failure,
+        }
+    }
+}
+
+async fn tail(config: &Config, from_slot: bool, limit: u64) -> Result<(), TailError> {
+    let mut core = assembly::core(config)?;
+    let source = assembly::source(config, &Environment::of_process())?;
+    let mut printer = Printer { left: limit, failed: None };
+    if limit == 0 {
+        return Ok(());
+    }
+    if from_slot {
+        peek(&source, &mut core, &mut printer).await
+    } else {
+        tokio::select! {
+            done = follow(source, &mut core, &mut printer) => done,
+            _ = tokio::signal::ctrl_c() => Ok(()),
+        }
+    }
+}
+
+/// Prints records until the limit, or for ever.
+async fn follow(
+    mut source: SourceConfig,
+    core: &mut Core,
+    printer: &mut Printer,
+) -> Result<(), TailError> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = now.map_or(0, |since| since.subsec_nanos());
+    source.slot = format!("walpost_tail_{}_{nanos}", std::process::id());
+    source.temporary_slot = true;
+    let mut session = Session::open(&source, &Resume::AtSlot).await?;
+    core.connected(session.start(), session.relations());
+    tracing::info!(from = %session.flushed(), "showing what is committed from here on");
+    loop {
+        match session.next(true).await? {
+            Received::Keepalive(wal_end) => core.keepalive(wal_end),
+            Received::Message(message) => {
+                if take(core, &message, printer)? {
+                    return Ok(());
+                }
+            }
+        }
+        session.confirm(core.confirmable());
+    }
+}
+
+const PEEK: &str = "SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes($1, NULL, NULL, \
+     'proto_version', '1', 'publication_names', $2, 'messages', 'true')";
+
+/// Prints what waits in the slot.
+async fn peek(
+    source: &SourceConfig,
+    core: &mut Core,
+    printer: &mut Printer,
+) -> Result<(), TailError> {
+    let control =
+        source::control(&source.conninfo, "walpost tail").await.map_err(SourceError::from)?;
+    let facts = Facts::read(&control.client, &source.slot).await?;
+    let confirmed = facts.require_slot(&source.slot)?;
+    let relations =
+        source::published_tables(&control.client, &source.publication, &source.tables).await?;
+    core.connected(confirmed, &relations);
+    let failed = |error: tokio_postgres::Error| {
+        let cause = error
+            .as_db_error()
+            .map_or_else(|| error.to_string(), |error| error.message().to_owned());
+        TailError::Query(format!("cannot peek at slot \"{}\": {cause}", source.slot))
+    };
+    let publication = format!("\"{}\"", source.publication.replace('"', "\"\""));
+    let settings = "SET datestyle = ISO; SET timezone = UTC; SET intervalstyle = postgres; \
+                    SET bytea_output = hex; SET extra_float_digits = 1";
+    control.client.batch_execute(settings).await.map_err(failed)?;
+    let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&source.slot, &publication];
+    let rows = control.client.query_raw(PEEK, parameters).await.map_err(failed)?;
+    let mut rows = std::pin::pin!(rows);
+    while let Some(row) = rows.try_next().await.map_err(failed)? {
+        let data = Bytes::from(row.get::<_, Vec<u8>>(0));
+        let message =
+            pgoutput::decode(&data).map_err(|error| TailError::Query(error.to_string()))?;
+        if take(core, &message, printer)? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Lets the core have a message; true once nothing more is to be printed.
+fn take(
+    core: &mut Core,
+    message: &pgoutput::Message,
+    printer: &mut Printer,
+) -> Result<bool, TailError> {
+    let next = core.next_seq();
+    let taken =
+        core.receive(message, printer).map_err(|error| TailError::Query(error.to_string()))?;
+    if let Some(halt) = core.halted() {
+        return Err(TailError::Event(halt.to_string()));
+    }
+    if core.next_seq() > next {
+        core.delivered(next);
+    }
+    if let Some(error) = printer.failed.take() {
+        // A reader that has gone has seen what it wanted.
+        let gone = error.kind() == io::ErrorKind::BrokenPipe;
+        return if gone { Ok(true) } else { Err(TailError::Query(error.to_string())) };
+    }
+    Ok(taken == Taken::NotYet || printer.left == 0)
+}
+
+/// Standard output as an outlet.
+struct Printer {
+    left: u64,
+    failed: Option<io::Error>,
+}
+
+/// A record as it is printed.
+#[derive(Serialize)]
+struct Line<'a> {
+    topic: &'a str,
+    key: Option<Text<'a>>,
+    value: Option<Text<'a>>,
+    timestamp: i64,
+    headers: BTreeMap<&'a str, Option<Text<'a>>>,
+}
+
+/// Bytes as text; what is no text, as `{"hex": "…"}`.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Text<'a> {
+    Utf8(&'a str),
+    Bytes { hex: String },
+}
+
+impl<'a> From<&'a [u8]> for Text<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Utf8(text),
+            Err(_) => Self::Bytes { hex: bytes.iter().map(|byte| format!("{byte:02x}")).collect() },
+        }
+    }
+}
+
+impl Outlet for Printer {
+    fn produce(&mut self, _: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+        if self.left == 0 {
+            return Err(ProduceError::Full);
+        }
+        let headers = record.headers.iter();
+        let line = Line {
+            topic: record.topic,
+            key: record.key.map(Text::from),
+            value: record.value.map(Text::from),
+            timestamp: record.timestamp_ms,
+            headers: headers
+                .map(|header| (&*header.name, header.value.as_deref().map(Text::from)))
+                .collect(),
+        };
+        let mut stdout = io::stdout().lock();
+        let written = serde_json::to_writer(&mut stdout, &line)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(stdout));
+        self.failed = written.err();
+        self.left -= 1;
+        Ok(())
+    }
+}
