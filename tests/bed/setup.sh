@@ -1,0 +1,50 @@
+#!/bin/sh
+# Installs what building and testing walpost need on Debian and its kin.
+# Does nothing where all is there. Servers beyond the system's own PostgreSQL
+# are fetched by the test bed itself, into its cache.
+set -eu
+
+packages=""
+need() { # need PACKAGE... unless the last command succeeded
+    packages="$packages $*"
+}
+has() { command -v "$1" >/dev/null 2>&1; }
+installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed'; }
+
+if ! has dpkg-query; then
+    echo "setup: not a Debian: bring PostgreSQL, OpenSSL and zlib headers, a C compiler, Java, Maven and npm yourself" >&2
+    exit 1
+fi
+for package in postgresql postgresql-client libssl-dev zlib1g-dev; do
+    installed "$package" || need "$package"
+done
+has pkg-config || need pkg-config
+has cc && has c++ && has make || need build-essential
+has java || need default-jdk-headless
+has mvn || need maven
+has npm || need npm
+
+[ -n "$packages" ] || exit 0
+if [ "$(id -u)" -ne 0 ]; then
+    echo "setup: as root, run: apt-get install$packages" >&2
+    exit 1
+fi
+
+# The tests make clusters of their own: the package need not start one.
+if ! installed postgresql-common && [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+    mkdir -p /etc/postgresql-common
+    echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+fi
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+export DEBIAN_FRONTEND=noninteractive
+install() {
+    # shellcheck disable=SC2086 # the list is to be split
+    apt-get install -qq -y --no-install-recommends -o Dpkg::Options::=--force-confold $packages >>"$log" 2>&1
+}
+if ! install && ! { apt-get update -qq >>"$log" 2>&1 && install; }; then
+    echo "setup: apt-get install$packages failed:" >&2
+    tail -n 20 "$log" >&2
+    exit 1
+fi

@@ -1,0 +1,144 @@
+//! Brings Apache Kafka's jars into the cache, with all that makes a broker start fast.
+//!
+//! Two entries: the jars with an empty formatted log directory, then an archive
+//! of the classes that a broker loads. The archive is bound to the jars' final
+//! path, so it is made after them; it halves the time of a start.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::{Kafka, KafkaBuilder};
+use crate::cache;
+use crate::error::{BedError, Doing};
+use crate::eventually::within_blocking;
+use crate::port::Port;
+use crate::server::Server;
+
+const POM: &str = include_str!("../../kafka/pom.xml");
+const LOGGING: &str = include_str!("../../kafka/log4j2.properties");
+/// Any will do, and one for all lets the formatted directory be copied.
+const CLUSTER_ID: &str = "d2FscG9zdC1iZWQtMDAwMA";
+const TRAINING: Duration = Duration::from_secs(60);
+
+/// The directory of the installed broker.
+pub(crate) fn install() -> Result<PathBuf, BedError> {
+    let name = format!("kafka-{:016x}", hash(&[POM, LOGGING]));
+    let installed = cache::entry(&name, fetch)?;
+    cache::entry(&format!("{name}-classes"), |partial| {
+        archive(&installed, partial)
+    })?;
+    Ok(installed)
+}
+
+/// What every java of the bed is told: a quick start counts, throughput hardly.
+pub(super) fn jvm_arguments(installed: &Path) -> Vec<String> {
+    let mut classes = installed.as_os_str().to_owned();
+    classes.push("-classes/kafka.jsa");
+    let mut arguments = plain_arguments(installed);
+    if Path::new(&classes).exists() {
+        arguments.insert(
+            0,
+            format!("-XX:SharedArchiveFile={}", Path::new(&classes).display()),
+        );
+    }
+    arguments
+}
+
+fn plain_arguments(installed: &Path) -> Vec<String> {
+    let logging = installed.join("log4j2.properties");
+    vec![
+        "-XX:TieredStopAtLevel=1".to_owned(),
+        "-XX:+UseSerialGC".to_owned(),
+        "-Xshare:auto".to_owned(),
+        format!("-Dlog4j2.configurationFile={}", logging.display()),
+        "-cp".to_owned(),
+        format!("{}/libs/*", installed.display()),
+    ]
+}
+
+fn fetch(partial: &Path) -> Result<(), BedError> {
+    let write = |name: &str, text: &str| {
+        fs::write(partial.join(name), text).doing(|| format!("writing {name}"))
+    };
+    write("pom.xml", POM)?;
+    write("log4j2.properties", LOGGING)?;
+    let mut java = Command::new("java");
+    cache::run(java.arg("-version"), "java", "default-jre-headless")?;
+    let mut maven = Command::new("mvn");
+    maven
+        .args([
+            "-q",
+            "-B",
+            "dependency:copy-dependencies",
+            "-DoutputDirectory=libs",
+        ])
+        .current_dir(partial);
+    cache::run(&mut maven, "mvn", "maven")?;
+    let formatted = partial.join("formatted");
+    let properties = format!(
+        "process.roles=broker,controller\nnode.id=1\nlog.dirs={}\n\
+         controller.quorum.voters=1@127.0.0.1:1\ncontroller.listener.names=CONTROLLER\n\
+         listeners=PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:1\n",
+        formatted.display()
+    );
+    write("format.properties", &properties)?;
+    let mut format = Command::new("java");
+    format
+        .args(plain_arguments(partial))
+        .args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"])
+        .arg(partial.join("format.properties"));
+    cache::run(&mut format, "java", "default-jre-headless").map(drop)
+}
+
+/// Runs a broker once until it accepts connections; at its end the JVM writes
+/// what it loaded. A JVM that cannot do this leaves no archive, which is no failure.
+fn archive(installed: &Path, partial: &Path) -> Result<(), BedError> {
+    let server = Server::new("kafka-classes", Signal::KILL)?;
+    let data = server.directory().join("data");
+    let mut copy = Command::new("cp");
+    copy.arg("-a").arg(installed.join("formatted")).arg(&data);
+    cache::run(&mut copy, "cp", "coreutils")?;
+    let log = server.log()?;
+    let kafka = Kafka {
+        server,
+        installed: installed.to_owned(),
+        port: Port::reserve()?,
+        controller_port: Port::reserve()?,
+        sasl_port: None,
+        proxied_port: None,
+    };
+    fs::write(
+        kafka.properties_path(),
+        KafkaBuilder::default().server_properties(&kafka),
+    )
+    .doing(|| "writing server.properties".into())?;
+    let archive = partial.join("kafka.jsa");
+    let mut command = kafka.server.keeper().launcher(Path::new("java"));
+    command
+        .arg(format!("-XX:ArchiveClassesAtExit={}", archive.display()))
+        .args(plain_arguments(installed))
+        .arg("kafka.Kafka")
+        .arg(kafka.properties_path())
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().doing(|| "sharing the log".into())?)
+        .stderr(log);
+    kafka.server.launch(&mut command, |_| ())?;
+    let accepts = || TcpStream::connect(kafka.bootstrap()).is_ok() || kafka.pid().is_none();
+    let _ = within_blocking(TRAINING, accepts);
+    kafka.begin_stop();
+    let _ = within_blocking(TRAINING, || kafka.pid().is_none());
+    Ok(())
+}
+
+/// FNV-1a: the same in every build, as a name on disk must be.
+fn hash(texts: &[&str]) -> u64 {
+    let bytes = texts.iter().flat_map(|text| text.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,41 @@
+//! The test bed: real PostgreSQL, real Kafka, the walpost binary and an oracle.
+//!
+//! Tests, benches and the demo stand on it. It installs the servers once into a
+//! cache, starts them on free ports of 127.0.0.1, and sees to it that they and
+//! their files are gone when the process that started them is gone, however it
+//! went. What goes wrong in a bed is a failed test, so the short forms panic
+//! with one line; each has a `try_` form for a caller that wants the error.
+//!
+//! It knows nothing of walpost's inside: it sees what an operator sees.
+#![forbid(unsafe_code)]
+
+mod account;
+mod cache;
+mod consumer;
+mod error;
+mod eventually;
+mod kafka;
+mod keeper;
+pub mod oracle;
+mod port;
+mod postgres;
+mod proxy;
+mod server;
+mod walpost;
+
+pub use consumer::{Consumed, Follower, Tail, Topics, read_all};
+pub use error::BedError;
+pub use eventually::{Outcome, eventually, within};
+pub use kafka::{Kafka, KafkaBuilder};
+pub use postgres::{Major, Postgres, PostgresBuilder, Stop};
+pub use proxy::Proxy;
+pub use walpost::{Walpost, WalpostBuilder};
+
+/// Installs Kafka and the named majors of PostgreSQL, where they are not yet.
+pub fn set_up(majors: &[Major]) -> Result<(), BedError> {
+    kafka::install()?;
+    for major in majors {
+        postgres::install(*major)?;
+    }
+    Ok(())
+}

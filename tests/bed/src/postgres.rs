@@ -1,0 +1,446 @@
+//! A PostgreSQL server of a chosen major, with its own data, on a port of its own.
+//!
+//! The bed itself comes in through the socket as the superuser, which stays
+//! open whatever `pg_hba.conf` a test writes for the others. What is decoded,
+//! published or slotted is the test's affair.
+
+mod install;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+
+use crate::account::Account;
+use crate::cache;
+use crate::error::{BedError, Doing};
+use crate::eventually::within;
+use crate::port::Port;
+use crate::server::Server;
+
+pub(crate) use install::install;
+
+/// How long a server may take to accept its first connection, recovery included.
+const READY: Duration = Duration::from_secs(60);
+
+/// A major version of PostgreSQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Major {
+    V14,
+    V15,
+    V16,
+    V17,
+    V18,
+}
+
+impl Major {
+    pub const ALL: [Self; 5] = [Self::V14, Self::V15, Self::V16, Self::V17, Self::V18];
+
+    pub fn number(self) -> u8 {
+        match self {
+            Self::V14 => 14,
+            Self::V15 => 15,
+            Self::V16 => 16,
+            Self::V17 => 17,
+            Self::V18 => 18,
+        }
+    }
+}
+
+/// A way to stop, as in [the manual](https://www.postgresql.org/docs/current/server-shutdown.html).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Waits until the sessions end by themselves.
+    Smart,
+    /// Ends the sessions, then writes a shutdown checkpoint.
+    Fast,
+    /// Ends at once; the next start recovers.
+    Immediate,
+}
+
+impl Stop {
+    fn signal(self) -> Signal {
+        match self {
+            Self::Smart => Signal::TERM,
+            Self::Fast => Signal::INT,
+            Self::Immediate => Signal::QUIT,
+        }
+    }
+}
+
+/// What a server is to be like; [`PostgresBuilder::start`] makes it.
+#[derive(Clone, Debug)]
+pub struct PostgresBuilder {
+    major: Major,
+    encoding: String,
+    own_identity: bool,
+    hba: Option<String>,
+    settings: Vec<(String, String)>,
+}
+
+impl PostgresBuilder {
+    fn new(major: Major) -> Self {
+        let settings = [
+            ("wal_level", "logical"),
+            ("max_wal_senders", "20"),
+            ("max_replication_slots", "20"),
+            ("max_prepared_transactions", "20"),
+            ("fsync", "off"),
+            // Its segments lie in the data directory, so a killed server leaves none elsewhere.
+            ("dynamic_shared_memory_type", "mmap"),
+            ("timezone", "UTC"),
+            ("log_timezone", "UTC"),
+        ];
+        Self {
+            major,
+            encoding: "UTF8".to_owned(),
+            own_identity: false,
+            hba: None,
+            settings: settings
+                .map(|(name, value)| (name.into(), value.into()))
+                .into(),
+        }
+    }
+
+    /// A line of `postgresql.conf`; a later one of the same name wins.
+    #[must_use]
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    #[must_use]
+    pub fn wal_sender_timeout(self, timeout: Duration) -> Self {
+        self.setting("wal_sender_timeout", &format!("{}ms", timeout.as_millis()))
+    }
+
+    /// The encoding of the template databases, for example `LATIN1`; the locale is C.
+    #[must_use]
+    pub fn encoding(mut self, encoding: &str) -> Self {
+        encoding.clone_into(&mut self.encoding);
+        self
+    }
+
+    /// The whole text of `pg_hba.conf` for connections over TCP.
+    #[must_use]
+    pub fn hba(mut self, text: &str) -> Self {
+        self.hba = Some(text.to_owned());
+        self
+    }
+
+    /// Gives the cluster a system identifier of its own, which costs a second.
+    ///
+    /// Without it all servers of one major and encoding are copies that share one.
+    #[must_use]
+    pub fn own_identity(mut self) -> Self {
+        self.own_identity = true;
+        self
+    }
+
+    /// Starts it and awaits that it accepts connections.
+    pub async fn start(self) -> Postgres {
+        self.try_start()
+            .await
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub async fn try_start(self) -> Result<Postgres, BedError> {
+        let server = tokio::task::spawn_blocking(move || self.lay_out())
+            .await
+            .expect("laying out a cluster does not panic")?;
+        server.try_start_again().await?;
+        Ok(server)
+    }
+
+    /// A cluster on disk with its settings, not running yet.
+    fn lay_out(self) -> Result<Postgres, BedError> {
+        let binaries = install(self.major)?;
+        let account = Account::of_postgres()?;
+        let server = Server::new("pg", Signal::QUIT)?;
+        let port = Port::reserve()?;
+        let data = server.directory().join("data");
+        let sockets = server.directory().join("sock");
+        cache::make_open(&sockets)?;
+        account.own(&sockets)?;
+        account.own(&server.keeper().run_directory())?;
+        if self.own_identity {
+            cache::make_open(&data)?;
+            account.own(&data)?;
+            install::init(&binaries, account, &self.encoding, &data)?;
+        } else {
+            let template = install::template(&binaries, account, &self.encoding)?;
+            let mut copy = Command::new("cp");
+            copy.arg("-a").arg(template).arg(&data);
+            cache::run(&mut copy, "cp", "coreutils")?;
+        }
+        let postgres = Postgres {
+            server,
+            account,
+            program: binaries.join("postgres"),
+            major: self.major,
+            port,
+            hba: Mutex::new(self.hba),
+        };
+        postgres.write_settings(&self.settings)?;
+        postgres.write_hba()?;
+        Ok(postgres)
+    }
+}
+
+/// A running (or stopped) server. Dropped, it is gone with its data.
+#[derive(Debug)]
+pub struct Postgres {
+    server: Server,
+    account: Account,
+    program: PathBuf,
+    major: Major,
+    port: Port,
+    hba: Mutex<Option<String>>,
+}
+
+impl Postgres {
+    pub fn builder(major: Major) -> PostgresBuilder {
+        PostgresBuilder::new(major)
+    }
+
+    /// A server with logical decoding on and all else as usual.
+    pub async fn start(major: Major) -> Self {
+        Self::builder(major).start().await
+    }
+
+    pub fn major(&self) -> Major {
+        self.major
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// Where its Unix socket lies, as a `host` of a connection string.
+    pub fn socket_dir(&self) -> PathBuf {
+        self.server.directory().join("sock")
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.server.directory().join("data")
+    }
+
+    /// The address of the superuser on the database `postgres`; no password.
+    pub fn url(&self) -> String {
+        self.url_for("postgres")
+    }
+
+    pub fn url_for(&self, user: &str) -> String {
+        format!("postgres://{user}@127.0.0.1:{}/postgres", self.port())
+    }
+
+    /// The process id of the postmaster, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.server.pid()
+    }
+
+    /// The last lines of the server's log.
+    pub fn log_tail(&self, lines: usize) -> String {
+        self.server.log_tail(lines)
+    }
+
+    /// A session of the superuser; it ends when the client is dropped.
+    pub async fn client(&self) -> Client {
+        self.client_of("postgres").await
+    }
+
+    /// A session of the superuser on another database.
+    pub async fn client_of(&self, database: &str) -> Client {
+        self.connect(database)
+            .await
+            .unwrap_or_else(|error| panic!("connecting to {database}: {}", spelled(&error)))
+    }
+
+    async fn connect(&self, database: &str) -> Result<Client, tokio_postgres::Error> {
+        let (client, connection) = tokio_postgres::Config::new()
+            .host_path(self.socket_dir())
+            .port(self.port())
+            .user("postgres")
+            .dbname(database)
+            .application_name("walpost-bed")
+            .connect(NoTls)
+            .await?;
+        // The connection ends with its client; an error there shows at the client.
+        tokio::spawn(connection);
+        Ok(client)
+    }
+
+    /// Runs statements in a session of their own; several make one transaction.
+    pub async fn execute(&self, sql: &str) {
+        if let Err(error) = self.client().await.batch_execute(sql).await {
+            panic!("{sql}: {}", spelled(&error));
+        }
+    }
+
+    /// The first column of the first row, as text; nothing for no row or NULL.
+    pub async fn query_text(&self, sql: &str) -> Option<String> {
+        self.query_rows(sql)
+            .await
+            .into_iter()
+            .next()?
+            .into_iter()
+            .next()?
+    }
+
+    /// All rows, all columns, as text.
+    pub async fn query_rows(&self, sql: &str) -> Vec<Vec<Option<String>>> {
+        let answer = self.client().await.simple_query(sql).await;
+        let messages = answer.unwrap_or_else(|error| panic!("{sql}: {}", spelled(&error)));
+        messages
+            .iter()
+            .filter_map(|message| match message {
+                SimpleQueryMessage::Row(row) => Some(
+                    (0..row.len())
+                        .map(|at| row.get(at).map(str::to_owned))
+                        .collect(),
+                ),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Asks it to stop and returns at once.
+    pub fn begin_stop(&self, how: Stop) {
+        self.server.signal(how.signal());
+    }
+
+    /// Asks it to stop; whether it had stopped within the deadline.
+    pub async fn stop(&self, how: Stop, deadline: Duration) -> bool {
+        self.begin_stop(how);
+        self.stopped(deadline).await
+    }
+
+    /// Whether it had stopped within the deadline.
+    pub async fn stopped(&self, deadline: Duration) -> bool {
+        self.server.ended(deadline).await;
+        self.pid().is_none()
+    }
+
+    /// Kills the postmaster and all its children with SIGKILL; they are gone on return.
+    pub async fn kill9(&self) {
+        self.server.kill_all().await;
+    }
+
+    /// Starts a stopped server on its port with its data, and awaits that it is ready.
+    pub async fn start_again(&self) {
+        self.try_start_again()
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    pub async fn try_start_again(&self) -> Result<(), BedError> {
+        let log = self.server.log()?;
+        let errors = log.try_clone().doing(|| "sharing the log".into())?;
+        let mut command = self.server.keeper().launcher(&self.program);
+        command
+            .arg("-D")
+            .arg(self.data_dir())
+            .stdin(std::process::Stdio::null());
+        command
+            .stdout(log)
+            .stderr(errors)
+            .current_dir("/")
+            .env_remove("PGDATA");
+        self.account.apply(&mut command);
+        self.server.launch(&mut command, |_| ())?;
+        let ready = within(READY, async || match self.connect("postgres").await {
+            Ok(_) => Ok(Ok(())),
+            Err(error) if answers(&error) => Ok(Ok(())),
+            Err(_) if self.pid().is_none() => Ok(Err("it ended")),
+            Err(error) => Err(spelled(&error)),
+        })
+        .await;
+        match ready {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(reason)) => Err(self.not_started(reason.to_owned())),
+            Err(seen) => Err(self.not_started(seen)),
+        }
+    }
+
+    fn not_started(&self, reason: String) -> BedError {
+        BedError::Start {
+            server: format!("PostgreSQL {}", self.major.number()),
+            reason,
+            log: self.log_tail(10),
+        }
+    }
+
+    /// Stops it (a minute is given) and starts it again.
+    pub async fn restart(&self, how: Stop) {
+        let stopped = self.stop(how, Duration::from_secs(60)).await;
+        assert!(
+            stopped,
+            "PostgreSQL did not stop ({how:?}):\n{}",
+            self.log_tail(10)
+        );
+        self.start_again().await;
+    }
+
+    /// Replaces `pg_hba.conf` for connections over TCP, in force for new connections on return.
+    pub async fn change_hba(&self, text: &str) {
+        *self.hba.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.to_owned());
+        self.write_hba().unwrap_or_else(|error| panic!("{error}"));
+        let loaded = "SELECT pg_conf_load_time()::text";
+        let before = self.query_text(loaded).await;
+        self.execute("SELECT pg_reload_conf()").await;
+        crate::eventually(READY, "the reload", async || {
+            self.query_text(loaded).await != before
+        })
+        .await;
+    }
+
+    fn write_settings(&self, settings: &[(String, String)]) -> Result<(), BedError> {
+        let path = self.data_dir().join("postgresql.conf");
+        let mut text = fs::read_to_string(&path).doing(|| format!("reading {}", path.display()))?;
+        let sockets = self.socket_dir();
+        let own = [
+            ("listen_addresses", "127.0.0.1".to_owned()),
+            ("port", self.port().to_string()),
+            ("unix_socket_directories", sockets.display().to_string()),
+        ];
+        let own = own.iter().map(|(name, value)| (*name, value.as_str()));
+        let asked = settings
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in own.chain(asked) {
+            let quoted = value.replace('\'', "''");
+            let _ = writeln!(text, "{name} = '{quoted}'");
+        }
+        fs::write(&path, text).doing(|| format!("writing {}", path.display()))
+    }
+
+    fn write_hba(&self) -> Result<(), BedError> {
+        let hba = self.hba.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(text) = hba.as_ref() else {
+            return Ok(());
+        };
+        let path = self.data_dir().join("pg_hba.conf");
+        fs::write(&path, format!("local all postgres trust\n{text}\n"))
+            .doing(|| format!("writing {}", path.display()))
+    }
+}
+
+/// An error that only a server which accepts connections can send.
+fn answers(error: &tokio_postgres::Error) -> bool {
+    error
+        .code()
+        .is_some_and(|code| *code != SqlState::CANNOT_CONNECT_NOW)
+}
+
+fn spelled(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(server) => format!("{} ({})", server.message(), server.code().code()),
+        None => error.to_string(),
+    }
+}

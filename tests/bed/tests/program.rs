@@ -1,0 +1,71 @@
+//! A program under the hands of a test, with a shell in walpost's place.
+
+use std::time::Duration;
+
+use walpost_bed::Walpost;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn shell(script: &str) -> Walpost {
+    Walpost::builder("/bin/sh").args(["-c", script]).start()
+}
+
+#[tokio::test]
+async fn lines_of_both_outputs_are_read_while_it_runs() {
+    let program = shell("echo one; echo two >&2; exec sleep 60");
+    program.await_line("one", LONG).await;
+    program.await_line("two", LONG).await;
+    assert_eq!(program.stdout(), ["one"]);
+    assert_eq!(program.stderr(), ["two"]);
+    assert!(program.pid().is_some());
+    assert!(program.rss_bytes().unwrap() > 100_000);
+    assert!(program.cpu_time().unwrap() < LONG);
+}
+
+#[tokio::test]
+async fn signals_arrive_and_the_exit_code_is_told() {
+    let program = shell("trap 'echo asked; exit 7' TERM; echo ready; while :; do sleep 0.02; done");
+    program.await_line("ready", LONG).await;
+    assert_eq!(program.wait(Duration::from_millis(100)).await, None);
+    program.terminate();
+    let status = program.wait(LONG).await.unwrap();
+    assert_eq!(status.code(), Some(7));
+    assert_eq!(program.stdout(), ["ready", "asked"]);
+}
+
+#[tokio::test]
+async fn a_stopped_program_does_nothing_until_it_goes_on() {
+    let program = shell("trap 'echo asked; exit 0' INT; echo ready; while :; do sleep 0.02; done");
+    program.await_line("ready", LONG).await;
+    program.pause();
+    program.interrupt();
+    assert_eq!(program.wait(Duration::from_millis(200)).await, None);
+    program.resume();
+    assert_eq!(program.wait(LONG).await.unwrap().code(), Some(0));
+}
+
+#[tokio::test]
+async fn the_testers_own_settings_do_not_reach_it() {
+    let program = Walpost::builder("/usr/bin/env")
+        .env("WALPOST_SLOT", "mine")
+        .start();
+    program.wait(LONG).await.unwrap();
+    let lines = program.stdout();
+    let foreign = ["PG", "DATABASE_URL", "WALPOST_", "KAFKA_", "RUST_LOG"];
+    let found: Vec<_> = lines
+        .iter()
+        .filter(|line| foreign.iter().any(|name| line.starts_with(name)))
+        .collect();
+    assert_eq!(found, ["WALPOST_SLOT=mine"]);
+    assert!(lines.iter().any(|line| line.starts_with("PATH=")));
+}
+
+#[tokio::test]
+#[should_panic(expected = "it ended with exit status: 3; it said:\nbye")]
+async fn a_line_that_never_comes_is_told_with_what_was_said() {
+    let program = shell("echo bye; exit 3");
+    program.wait(LONG).await.unwrap();
+    program
+        .await_line("hello", Duration::from_millis(100))
+        .await;
+}
