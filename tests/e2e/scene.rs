@@ -1,0 +1,144 @@
+//! A database with an outbox, a topic of its own on the shared broker, and the
+//! walpost binary between them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use walpost_bed::oracle::{self, Row, Verdict};
+use walpost_bed::{
+    Consumed, Kafka, Major, Postgres, PostgresBuilder, Topics, Walpost, WalpostBuilder, eventually,
+    read_all,
+};
+
+/// Generous: a condition that holds is seen at once.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// For what takes its time on two busy cores.
+pub const LATER: Duration = Duration::from_secs(180);
+
+/// The program under test.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_walpost");
+
+/// The default outbox, and what stands around it.
+pub struct Scene {
+    /// The database's server.
+    pub postgres: Postgres,
+    /// The brokers' address.
+    pub bootstrap: String,
+    prefix: String,
+}
+
+impl Scene {
+    /// On Debian's PostgreSQL, with the shared broker, after `walpost init --apply`.
+    pub async fn new() -> Self {
+        Self::on(Major::V15).await
+    }
+
+    /// The same on another major version.
+    pub async fn on(major: Major) -> Self {
+        Self::with(Postgres::builder(major)).await
+    }
+
+    /// The same on a server of one's own making.
+    pub async fn with(postgres: PostgresBuilder) -> Self {
+        let scene = Self::bare(postgres.start().await, &Kafka::shared().await.bootstrap());
+        scene.init(&[]).await;
+        // The order of commits, for each key that one session writes.
+        scene.postgres.execute("ALTER TABLE public.outbox ADD COLUMN n bigserial").await;
+        scene
+    }
+
+    /// Without an outbox yet.
+    pub fn bare(postgres: Postgres, bootstrap: &str) -> Self {
+        static SCENES: AtomicUsize = AtomicUsize::new(0);
+        let number = SCENES.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("e2e-{}-{number}.", std::process::id());
+        Self { postgres, bootstrap: bootstrap.to_owned(), prefix }
+    }
+
+    /// Runs `walpost init --apply`.
+    pub async fn init(&self, arguments: &[&str]) {
+        let init = self.command("init").arg("--apply").args(arguments).start();
+        let status = init.wait(SOON).await.expect("init ends");
+        assert!(status.success(), "init failed: {:?}", init.stderr());
+    }
+
+    /// A command with the scene's source, topic and brokers.
+    pub fn command(&self, name: &str) -> WalpostBuilder {
+        Walpost::builder(PROGRAM)
+            .arg(name)
+            .args(["--source", &self.postgres.url()])
+            .args(["--bootstrap-servers", &self.bootstrap])
+            .args(["--topic", &format!("{}{{aggregate_type}}", self.prefix)])
+    }
+
+    /// `walpost run`, streaming.
+    pub async fn run(&self) -> Walpost {
+        let walpost = self.command("run").start();
+        walpost.await_line("streaming from PostgreSQL", SOON).await;
+        walpost
+    }
+
+    /// The scene's topics.
+    pub fn topics(&self) -> Topics {
+        Topics::starting_with(self.prefix.clone())
+    }
+
+    /// The topic of that aggregate type.
+    pub fn topic(&self, aggregate_type: &str) -> String {
+        format!("{}{aggregate_type}", self.prefix)
+    }
+
+    /// What the scene's topics hold now.
+    pub async fn records(&self) -> Vec<Consumed> {
+        read_all(&self.bootstrap, self.topics()).await
+    }
+
+    /// The committed rows, in commit order for each key that one session wrote.
+    pub async fn committed(&self) -> Vec<Row> {
+        let query = "SELECT id, aggregate_id FROM public.outbox ORDER BY n";
+        let rows = self.postgres.query_rows(query).await;
+        let text = |value: &Option<String>| value.clone().expect("not null");
+        rows.iter().map(|row| Row::new(text(&row[0]), text(&row[1]))).collect()
+    }
+
+    /// Awaits that the slot has confirmed everything that is committed now.
+    pub async fn confirmed(&self, deadline: Duration) {
+        let query = "SELECT pg_current_wal_lsn()";
+        let lsn = self.postgres.query_text(query).await.expect("an LSN");
+        let query = format!(
+            "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = 'walpost'"
+        );
+        eventually(deadline, "the slot confirms what is committed", async || {
+            self.postgres.query_text(&query).await == Some("true".into())
+        })
+        .await;
+    }
+
+    /// The oracle on everything: the table against the topics.
+    pub async fn judge(&self) -> Verdict {
+        let (committed, records) = (self.committed().await, self.records().await);
+        oracle::judge(&committed, std::iter::empty(), &records)
+    }
+
+    /// Everything is confirmed, and each row was published once.
+    pub async fn assert_exact(&self, deadline: Duration) {
+        self.confirmed(deadline).await;
+        self.judge().await.assert_exact();
+    }
+
+    /// Everything is confirmed, and each row was published, perhaps again.
+    pub async fn assert_ok(&self, deadline: Duration) {
+        self.confirmed(deadline).await;
+        self.judge().await.assert_ok();
+    }
+}
+
+/// Inserts `count` rows with keys from `keys`, one transaction in all.
+pub fn insert(count: u32, keys: u32) -> String {
+    format!(
+        "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+         SELECT 'order', (i % {keys})::text, 'placed', jsonb_build_object('i', i) \
+           FROM generate_series(1, {count}) AS i"
+    )
+}
