@@ -1,4 +1,4 @@
-//! A real Apache Kafka: one node, broker and controller in one, without ZooKeeper.
+//! A real Apache Kafka: one node, broker and controller in one.
 //!
 //! Besides the plain listener that the bed itself uses it may have one with
 //! passwords and one that advertises a proxy's address. It has no clusters.
@@ -24,7 +24,7 @@ use crate::eventually::within;
 use crate::port::Port;
 use crate::server::Server;
 
-pub(crate) use install::install;
+use install::install;
 
 /// How long a broker may take to answer, recovery of its logs included.
 const READY: Duration = Duration::from_secs(90);

@@ -38,7 +38,12 @@ if [ -f "$dir/data/postmaster.pid" ]; then
   set -- $(sed -n 7p "$dir/data/postmaster.pid")
   [ -n "$2" ] && ipcrm -m "$2" 2>/dev/null
 fi
-rm -rf -- "$dir"
+# A copy that was under way when its starter died may still be writing.
+turns=0
+while rm -rf -- "$dir"; [ -e "$dir" ] && [ $turns -lt 100 ]; do
+  sleep 0.1
+  turns=$((turns + 1))
+done 2>/dev/null
 "#;
 
 const LAUNCH: &str = r#"echo $$ >"$1/run/pid" || exit 127; shift; exec "$@""#;

@@ -24,7 +24,7 @@ use crate::eventually::within;
 use crate::port::Port;
 use crate::server::Server;
 
-pub(crate) use install::install;
+use install::install;
 
 /// How long a server may take to accept its first connection, recovery included.
 const READY: Duration = Duration::from_secs(60);
