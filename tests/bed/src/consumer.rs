@@ -114,6 +114,10 @@ fn consumer(bootstrap: &str) -> BaseConsumer {
         .set("isolation.level", "read_committed")
         .set("enable.partition.eof", "true")
         .set("fetch.message.max.bytes", "8388608")
+        // A full queue is looked at again at once: the usual second is idle time.
+        .set("fetch.queue.backoff.ms", "2")
+        .set("queued.min.messages", "1000000")
+        .set("queued.max.messages.kbytes", "262144")
         .set("fetch.error.backoff.ms", "50")
         .set("reconnect.backoff.max.ms", "200");
     config
