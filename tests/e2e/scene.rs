@@ -110,7 +110,7 @@ impl Scene {
             "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = 'walpost'"
         );
         eventually(deadline, "the slot confirms what is committed", async || {
-            self.postgres.query_text(&query).await == Some("true".into())
+            self.postgres.query_text(&query).await == Some("t".into())
         })
         .await;
     }

@@ -51,8 +51,7 @@ pub(crate) fn entry(
     }
     let lock_path = cache.join(format!("{name}.lock"));
     let lock = File::create(&lock_path).doing(|| format!("making {}", lock_path.display()))?;
-    lock.lock()
-        .doing(|| format!("locking {}", lock_path.display()))?;
+    lock.lock().doing(|| format!("locking {}", lock_path.display()))?;
     if place.exists() {
         return Ok(place);
     }
@@ -124,11 +123,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named_with_its_package() {
         let error = run(&mut Command::new("/no/such/npm"), "npm", "npm").unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with("npm is missing: apt-get install npm")
-        );
+        assert!(error.to_string().starts_with("npm is missing: apt-get install npm"));
     }
 
     #[test]
@@ -136,10 +131,9 @@ mod tests {
         let name = format!("test-entry-{}", std::process::id());
         let failed = entry(&name, |_| Err(BedError::NoPort));
         assert!(failed.is_err());
-        let made = entry(&name, |partial| {
-            fs::write(partial.join("whole"), "").doing(|| "writing".into())
-        })
-        .unwrap();
+        let made =
+            entry(&name, |partial| fs::write(partial.join("whole"), "").doing(|| "writing".into()))
+                .unwrap();
         assert!(made.join("whole").exists());
         fs::remove_dir_all(&made).unwrap();
         fs::remove_file(directory().unwrap().join(format!("{name}.lock"))).unwrap();

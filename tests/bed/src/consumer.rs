@@ -42,9 +42,7 @@ impl Consumed {
     fn of(message: &BorrowedMessage<'_>) -> Self {
         let headers = message.headers().map_or_else(Vec::new, |headers| {
             let pairs = headers.iter();
-            pairs
-                .map(|one| (one.key.to_owned(), one.value.map(<[u8]>::to_vec)))
-                .collect()
+            pairs.map(|one| (one.key.to_owned(), one.value.map(<[u8]>::to_vec))).collect()
         });
         Self {
             topic: message.topic().to_owned(),
@@ -114,26 +112,22 @@ fn consumer(bootstrap: &str) -> BaseConsumer {
         .set("isolation.level", "read_committed")
         .set("enable.partition.eof", "true")
         .set("fetch.message.max.bytes", "8388608")
+        // A full queue is looked at again at once: the usual second is idle time.
+        .set("fetch.queue.backoff.ms", "2")
+        .set("queued.min.messages", "1000000")
+        .set("queued.max.messages.kbytes", "262144")
         .set("fetch.error.backoff.ms", "50")
         .set("reconnect.backoff.max.ms", "200");
-    config
-        .create()
-        .expect("a plain configuration makes a consumer")
+    config.create().expect("a plain configuration makes a consumer")
 }
 
 /// The partitions of the chosen topics, as far as the broker tells.
 fn partitions(consumer: &BaseConsumer, topics: &Topics) -> Result<Vec<(String, i32)>, KafkaError> {
     // All topics are asked for: to ask for one by its name could make it.
     let seen = consumer.fetch_metadata(None, ANSWER)?;
-    let chosen = seen
-        .topics()
-        .iter()
-        .filter(|topic| topics.contain(topic.name()));
+    let chosen = seen.topics().iter().filter(|topic| topics.contain(topic.name()));
     let pairs = chosen.flat_map(|topic| {
-        let ids = topic
-            .partitions()
-            .iter()
-            .map(rdkafka::metadata::MetadataPartition::id);
+        let ids = topic.partitions().iter().map(rdkafka::metadata::MetadataPartition::id);
         ids.map(|id| (topic.name().to_owned(), id))
     });
     Ok(pairs.collect())
@@ -201,10 +195,7 @@ fn read_topic(
             Some(Ok(message)) if message.topic() == topic => {
                 last = Instant::now();
                 let partition = message.partition();
-                if ends
-                    .get(&partition)
-                    .is_some_and(|end| message.offset() + 1 >= *end)
-                {
+                if ends.get(&partition).is_some_and(|end| message.offset() + 1 >= *end) {
                     ends.remove(&partition);
                 }
                 records.push(Consumed::of(&message));
@@ -253,10 +244,7 @@ impl Tail {
                 }
             }
         });
-        Self {
-            ends,
-            thread: Some(thread),
-        }
+        Self { ends, thread: Some(thread) }
     }
 }
 
@@ -278,15 +266,8 @@ fn take_new_partitions(
     let Ok(found) = partitions(consumer, topics) else {
         return;
     };
-    let new: Vec<_> = found
-        .into_iter()
-        .filter(|pair| !known.contains(pair))
-        .collect();
-    if !new.is_empty()
-        && consumer
-            .incremental_assign(&from_the_beginning(new.iter()))
-            .is_ok()
-    {
+    let new: Vec<_> = found.into_iter().filter(|pair| !known.contains(pair)).collect();
+    if !new.is_empty() && consumer.incremental_assign(&from_the_beginning(new.iter())).is_ok() {
         known.extend(new);
     }
 }
@@ -304,9 +285,7 @@ impl Follower {
         let kept = Arc::clone(&seen);
         let tail = Tail::start(bootstrap, topics, move |message| {
             let record = Consumed::of(message);
-            kept.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(record);
+            kept.lock().unwrap_or_else(PoisonError::into_inner).push(record);
         });
         Self { seen, _tail: tail }
     }
@@ -345,10 +324,7 @@ impl Follower {
         })
         .await;
         found.unwrap_or_else(|count| {
-            let last = self
-                .seen()
-                .last()
-                .map(|one| (one.topic.clone(), one.partition, one.offset));
+            let last = self.seen().last().map(|one| (one.topic.clone(), one.partition, one.offset));
             panic!("not within {deadline:?}: {what}; {count} records came, the last is {last:?}")
         })
     }
@@ -356,7 +332,6 @@ impl Follower {
     /// Awaits at least this many records.
     pub async fn until_count(&self, count: usize, deadline: Duration) -> Vec<Consumed> {
         let what = format!("{count} records");
-        self.until(&what, deadline, |seen| seen.len() >= count)
-            .await
+        self.until(&what, deadline, |seen| seen.len() >= count).await
     }
 }

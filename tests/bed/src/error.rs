@@ -5,10 +5,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum BedError {
     #[error("{program} is missing: apt-get install {package} (or run tests/bed/setup.sh)")]
-    Missing {
-        program: &'static str,
-        package: &'static str,
-    },
+    Missing { program: &'static str, package: &'static str },
     #[error("the user postgres is missing: apt-get install postgresql (or do not run as root)")]
     NoPostgresUser,
     #[error("the cache {} cannot be reached by the user postgres: set WALPOST_CACHE to another directory", .0.display())]
@@ -18,11 +15,7 @@ pub enum BedError {
     #[error("{what} failed: {output}")]
     Command { what: String, output: String },
     #[error("{server} did not start: {reason}\n{log}")]
-    Start {
-        server: String,
-        reason: String,
-        log: String,
-    },
+    Start { server: String, reason: String, log: String },
     #[error("{what}: {source}")]
     Io {
         what: String,
@@ -40,9 +33,6 @@ pub(crate) trait Doing<T> {
 
 impl<T> Doing<T> for std::io::Result<T> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T, BedError> {
-        self.map_err(|source| BedError::Io {
-            what: what(),
-            source,
-        })
+        self.map_err(|source| BedError::Io { what: what(), source })
     }
 }

@@ -29,11 +29,7 @@ impl<T, E: Debug> Outcome for Result<T, E> {
 impl Outcome for bool {
     type Value = ();
     fn outcome(self) -> Result<(), String> {
-        if self {
-            Ok(())
-        } else {
-            Err("false".to_owned())
-        }
+        if self { Ok(()) } else { Err("false".to_owned()) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A real Apache Kafka: one node, broker and controller in one, without ZooKeeper.
+//! A real Apache Kafka: one node, broker and controller in one.
 //!
 //! Besides the plain listener that the bed itself uses it may have one with
 //! passwords and one that advertises a proxy's address. It has no clusters.
@@ -24,7 +24,7 @@ use crate::eventually::within;
 use crate::port::Port;
 use crate::server::Server;
 
-pub(crate) use install::install;
+use install::install;
 
 /// How long a broker may take to answer, recovery of its logs included.
 const READY: Duration = Duration::from_secs(90);
@@ -62,9 +62,7 @@ impl KafkaBuilder {
 
     /// Starts it and awaits that it answers for its metadata.
     pub async fn start(self) -> Kafka {
-        self.try_start()
-            .await
-            .unwrap_or_else(|error| panic!("{error}"))
+        self.try_start().await.unwrap_or_else(|error| panic!("{error}"))
     }
 
     pub async fn try_start(self) -> Result<Kafka, BedError> {
@@ -80,9 +78,7 @@ impl KafkaBuilder {
         let installed = install()?;
         let server = Server::new("kafka", Signal::KILL)?;
         let mut copy = Command::new("cp");
-        copy.arg("-a")
-            .arg(installed.join("formatted"))
-            .arg(server.directory().join("data"));
+        copy.arg("-a").arg(installed.join("formatted")).arg(server.directory().join("data"));
         cache::run(&mut copy, "cp", "coreutils")?;
         let reserve_if = |wanted: bool| wanted.then(Port::reserve).transpose();
         let kafka = Kafka {
@@ -239,9 +235,7 @@ impl Kafka {
 
     /// Starts a stopped broker on its ports with its data, and awaits that it answers.
     pub async fn start_again(&self) {
-        self.try_start_again()
-            .await
-            .unwrap_or_else(|error| panic!("{error}"));
+        self.try_start_again().await.unwrap_or_else(|error| panic!("{error}"));
     }
 
     pub async fn try_start_again(&self) -> Result<(), BedError> {
@@ -249,9 +243,7 @@ impl Kafka {
         let errors = log.try_clone().doing(|| "sharing the log".into())?;
         let java = Path::new("java");
         let mut command = self.server.keeper().launcher(java);
-        command
-            .arg("-Xmx512m")
-            .args(install::jvm_arguments(&self.installed));
+        command.arg("-Xmx512m").args(install::jvm_arguments(&self.installed));
         command.arg("kafka.Kafka").arg(self.properties_path());
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         self.server.launch(&mut command, |_| ())?;
@@ -266,11 +258,7 @@ impl Kafka {
             Ok(Err(reason)) => reason.to_owned(),
             Err(seen) => seen,
         };
-        Err(BedError::Start {
-            server: "Kafka".to_owned(),
-            reason,
-            log: self.log_tail(10),
-        })
+        Err(BedError::Start { server: "Kafka".to_owned(), reason, log: self.log_tail(10) })
     }
 
     /// Makes a topic; it has leaders when this returns.
@@ -284,10 +272,7 @@ impl Kafka {
         for (setting, value) in settings {
             topic = topic.set(setting, value);
         }
-        let done = self
-            .admin()
-            .create_topics([&topic], &AdminOptions::new())
-            .await;
+        let done = self.admin().create_topics([&topic], &AdminOptions::new()).await;
         let results = done.unwrap_or_else(|error| panic!("creating {name}: {error}"));
         for result in results {
             result.unwrap_or_else(|(_, code)| panic!("creating {name}: {code}"));
@@ -304,10 +289,7 @@ impl Kafka {
     }
 
     pub async fn delete_topic(&self, name: &str) {
-        let done = self
-            .admin()
-            .delete_topics(&[name], &AdminOptions::new())
-            .await;
+        let done = self.admin().delete_topics(&[name], &AdminOptions::new()).await;
         let results = done.unwrap_or_else(|error| panic!("deleting {name}: {error}"));
         for result in results {
             result.unwrap_or_else(|(_, code)| panic!("deleting {name}: {code}"));
@@ -316,9 +298,7 @@ impl Kafka {
 
     /// A client for all else that a test wants of the broker's administration.
     pub fn admin(&self) -> AdminClient<DefaultClientContext> {
-        self.client_config()
-            .create()
-            .expect("a plain configuration makes a client")
+        self.client_config().create().expect("a plain configuration makes a client")
     }
 
     fn client_config(&self) -> ClientConfig {
@@ -335,9 +315,7 @@ impl Kafka {
     /// Whether a metadata fetch shows this broker.
     async fn answers(&self) -> Result<(), String> {
         let address = self.bootstrap();
-        tokio::net::TcpStream::connect(&address)
-            .await
-            .map_err(|error| error.to_string())?;
+        tokio::net::TcpStream::connect(&address).await.map_err(|error| error.to_string())?;
         let config = self.client_config();
         in_background(move || {
             let client: BaseConsumer = config.create().map_err(|error| error.to_string())?;
@@ -369,7 +347,5 @@ impl Kafka {
 async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| Err(error.to_string()))
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(error.to_string()))
 }

@@ -38,7 +38,12 @@ if [ -f "$dir/data/postmaster.pid" ]; then
   set -- $(sed -n 7p "$dir/data/postmaster.pid")
   [ -n "$2" ] && ipcrm -m "$2" 2>/dev/null
 fi
-rm -rf -- "$dir"
+# A copy that was under way when its starter died may still be writing.
+turns=0
+while rm -rf -- "$dir"; [ -e "$dir" ] && [ $turns -lt 100 ]; do
+  sleep 0.1
+  turns=$((turns + 1))
+done 2>/dev/null
 "#;
 
 const LAUNCH: &str = r#"echo $$ >"$1/run/pid" || exit 127; shift; exec "$@""#;
@@ -54,9 +59,7 @@ impl Keeper {
     pub(crate) fn new(name: &str, gentle: &str) -> Result<Self, BedError> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let count = MADE.fetch_add(1, Ordering::Relaxed);
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let directory = std::env::temp_dir().join(format!(
             "walpost-{name}-{}-{count}-{}",
             std::process::id(),
@@ -74,10 +77,7 @@ impl Keeper {
             .spawn()
             .doing(|| "starting a watchdog".into())?;
         make_open(&directory.join("run"))?;
-        Ok(Self {
-            directory,
-            watchdog,
-        })
+        Ok(Self { directory, watchdog })
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -91,11 +91,7 @@ impl Keeper {
     /// A command that makes itself known to the watchdog before it becomes `program`.
     pub(crate) fn launcher(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
-        command
-            .args(["-c", LAUNCH, "launch"])
-            .arg(&self.directory)
-            .arg(program)
-            .process_group(0);
+        command.args(["-c", LAUNCH, "launch"]).arg(&self.directory).arg(program).process_group(0);
         command
     }
 

@@ -30,12 +30,3 @@ pub use kafka::{Kafka, KafkaBuilder};
 pub use postgres::{Major, Postgres, PostgresBuilder, Stop};
 pub use proxy::Proxy;
 pub use walpost::{Walpost, WalpostBuilder};
-
-/// Installs Kafka and the named majors of PostgreSQL, where they are not yet.
-pub fn set_up(majors: &[Major]) -> Result<(), BedError> {
-    kafka::install()?;
-    for major in majors {
-        postgres::install(*major)?;
-    }
-    Ok(())
-}

@@ -29,17 +29,11 @@ pub struct Row {
 #[allow(clippy::needless_pass_by_value)]
 impl Row {
     pub fn new(id: impl ToString, key: impl ToString) -> Self {
-        Self {
-            id: id.to_string(),
-            key: Some(key.to_string()),
-        }
+        Self { id: id.to_string(), key: Some(key.to_string()) }
     }
 
     pub fn unkeyed(id: impl ToString) -> Self {
-        Self {
-            id: id.to_string(),
-            key: None,
-        }
+        Self { id: id.to_string(), key: None }
     }
 }
 
@@ -65,11 +59,7 @@ impl Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} at {}/{}@{}",
-            self.id, self.topic, self.partition, self.offset
-        )
+        write!(f, "{} at {}/{}@{}", self.id, self.topic, self.partition, self.offset)
     }
 }
 
@@ -114,34 +104,19 @@ pub fn judge<'a>(
     let mut position: HashMap<&str, usize> = HashMap::with_capacity(committed.len());
     for (at, row) in committed.iter().enumerate() {
         let before = position.insert(&row.id, at);
-        assert!(
-            before.is_none(),
-            "the id {} stands twice among the committed rows",
-            row.id
-        );
+        assert!(before.is_none(), "the id {} stands twice among the committed rows", row.id);
         let both = rolled_back.contains(row.id.as_str());
-        assert!(
-            !both,
-            "the id {} is said to be committed and rolled back",
-            row.id
-        );
+        assert!(!both, "the id {} is said to be committed and rolled back", row.id);
     }
     let mut seen = vec![false; committed.len()];
     let mut keys: HashMap<(&str, &str), KeyState> = HashMap::new();
-    let mut verdict = Verdict {
-        expected: committed.len(),
-        consumed: consumed.len(),
-        ..Verdict::default()
-    };
+    let mut verdict =
+        Verdict { expected: committed.len(), consumed: consumed.len(), ..Verdict::default() };
     for record in consumed {
         let id = record.header("id");
         let Some(at) = id.and_then(|id| position.get(id).copied()) else {
             let known = id.is_some_and(|id| rolled_back.contains(id));
-            let list = if known {
-                &mut verdict.rolled_back
-            } else {
-                &mut verdict.unexpected
-            };
+            let list = if known { &mut verdict.rolled_back } else { &mut verdict.unexpected };
             list.push(Place::of(record));
             continue;
         };
@@ -156,10 +131,9 @@ pub fn judge<'a>(
         let Some(key) = row.key.as_deref() else {
             continue;
         };
-        let state = keys.entry((&record.topic, key)).or_insert(KeyState {
-            latest: at,
-            partition: record.partition,
-        });
+        let state = keys
+            .entry((&record.topic, key))
+            .or_insert(KeyState { latest: at, partition: record.partition });
         if state.partition != record.partition {
             verdict.scattered.push(Place::of(record));
         } else if first && at < state.latest {
@@ -202,32 +176,18 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} rows committed, {} records seen",
-            self.expected, self.consumed
-        )?;
+        write!(f, "{} rows committed, {} records seen", self.expected, self.consumed)?;
         let row = |row: &Row| match &row.key {
             Some(key) => format!("{} (key {key})", row.id),
             None => row.id.clone(),
         };
         let order = |(place, later): &(Place, String)| format!("{place}, after {later}");
         list(f, "missing", &self.missing, row)?;
-        list(
-            f,
-            "rolled back, yet there",
-            &self.rolled_back,
-            Place::to_string,
-        )?;
+        list(f, "rolled back, yet there", &self.rolled_back, Place::to_string)?;
         list(f, "of no known row", &self.unexpected, Place::to_string)?;
         list(f, "under a wrong key", &self.wrong_key, Place::to_string)?;
         list(f, "out of order", &self.out_of_order, order)?;
-        list(
-            f,
-            "in another partition than their key",
-            &self.scattered,
-            Place::to_string,
-        )?;
+        list(f, "in another partition than their key", &self.scattered, Place::to_string)?;
         list(f, "repeated", &self.duplicates, Place::to_string)
     }
 }
@@ -269,17 +229,12 @@ mod tests {
 
     /// Rows 1 to 4, of the keys a, b, a, b.
     fn committed() -> Vec<Row> {
-        [(1, "a"), (2, "b"), (3, "a"), (4, "b")]
-            .map(|(id, key)| Row::new(id, key))
-            .into()
+        [(1, "a"), (2, "b"), (3, "a"), (4, "b")].map(|(id, key)| Row::new(id, key)).into()
     }
 
     fn judged(records: &[(&str, &str)]) -> Verdict {
-        let records: Vec<_> = records
-            .iter()
-            .zip(0..)
-            .map(|((id, key), offset)| record(id, key, 0, offset))
-            .collect();
+        let records: Vec<_> =
+            records.iter().zip(0..).map(|((id, key), offset)| record(id, key, 0, offset)).collect();
         judge(&committed(), ["9"], &records)
     }
 
@@ -290,14 +245,7 @@ mod tests {
 
     #[test]
     fn a_repeat_of_a_run_is_at_least_once_but_not_exact() {
-        let runs = [
-            ("1", "a"),
-            ("2", "b"),
-            ("3", "a"),
-            ("1", "a"),
-            ("3", "a"),
-            ("4", "b"),
-        ];
+        let runs = [("1", "a"), ("2", "b"), ("3", "a"), ("1", "a"), ("3", "a"), ("4", "b")];
         let verdict = judged(&runs);
         verdict.assert_ok();
         assert!(!verdict.is_exact());
@@ -333,10 +281,7 @@ mod tests {
         assert!(!verdict.is_ok());
         assert_eq!(verdict.out_of_order[0].0.id, "1");
         assert_eq!(verdict.out_of_order[0].1, "3");
-        assert!(
-            verdict.to_string().contains("1 at t/0@1, after 3"),
-            "{verdict}"
-        );
+        assert!(verdict.to_string().contains("1 at t/0@1, after 3"), "{verdict}");
     }
 
     #[test]

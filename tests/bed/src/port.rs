@@ -36,10 +36,7 @@ impl Port {
             let path = directory.join(number.to_string());
             let held = File::create(&path).doing(|| format!("making {}", path.display()))?;
             if held.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
-                return Ok(Self {
-                    number,
-                    _held: held,
-                });
+                return Ok(Self { number, _held: held });
             }
         }
         Err(BedError::NoPort)

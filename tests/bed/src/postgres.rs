@@ -24,7 +24,7 @@ use crate::eventually::within;
 use crate::port::Port;
 use crate::server::Server;
 
-pub(crate) use install::install;
+use install::install;
 
 /// How long a server may take to accept its first connection, recovery included.
 const READY: Duration = Duration::from_secs(60);
@@ -102,9 +102,7 @@ impl PostgresBuilder {
             encoding: "UTF8".to_owned(),
             own_identity: false,
             hba: None,
-            settings: settings
-                .map(|(name, value)| (name.into(), value.into()))
-                .into(),
+            settings: settings.map(|(name, value)| (name.into(), value.into())).into(),
         }
     }
 
@@ -145,9 +143,7 @@ impl PostgresBuilder {
 
     /// Starts it and awaits that it accepts connections.
     pub async fn start(self) -> Postgres {
-        self.try_start()
-            .await
-            .unwrap_or_else(|error| panic!("{error}"))
+        self.try_start().await.unwrap_or_else(|error| panic!("{error}"))
     }
 
     pub async fn try_start(self) -> Result<Postgres, BedError> {
@@ -285,12 +281,7 @@ impl Postgres {
 
     /// The first column of the first row, as text; nothing for no row or NULL.
     pub async fn query_text(&self, sql: &str) -> Option<String> {
-        self.query_rows(sql)
-            .await
-            .into_iter()
-            .next()?
-            .into_iter()
-            .next()?
+        self.query_rows(sql).await.into_iter().next()?.into_iter().next()?
     }
 
     /// All rows, all columns, as text.
@@ -300,11 +291,9 @@ impl Postgres {
         messages
             .iter()
             .filter_map(|message| match message {
-                SimpleQueryMessage::Row(row) => Some(
-                    (0..row.len())
-                        .map(|at| row.get(at).map(str::to_owned))
-                        .collect(),
-                ),
+                SimpleQueryMessage::Row(row) => {
+                    Some((0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect())
+                }
                 _ => None,
             })
             .collect()
@@ -334,24 +323,15 @@ impl Postgres {
 
     /// Starts a stopped server on its port with its data, and awaits that it is ready.
     pub async fn start_again(&self) {
-        self.try_start_again()
-            .await
-            .unwrap_or_else(|error| panic!("{error}"));
+        self.try_start_again().await.unwrap_or_else(|error| panic!("{error}"));
     }
 
     pub async fn try_start_again(&self) -> Result<(), BedError> {
         let log = self.server.log()?;
         let errors = log.try_clone().doing(|| "sharing the log".into())?;
         let mut command = self.server.keeper().launcher(&self.program);
-        command
-            .arg("-D")
-            .arg(self.data_dir())
-            .stdin(std::process::Stdio::null());
-        command
-            .stdout(log)
-            .stderr(errors)
-            .current_dir("/")
-            .env_remove("PGDATA");
+        command.arg("-D").arg(self.data_dir()).stdin(std::process::Stdio::null());
+        command.stdout(log).stderr(errors).current_dir("/").env_remove("PGDATA");
         self.account.apply(&mut command);
         self.server.launch(&mut command, |_| ())?;
         let ready = within(READY, async || match self.connect("postgres").await {
@@ -379,11 +359,7 @@ impl Postgres {
     /// Stops it (a minute is given) and starts it again.
     pub async fn restart(&self, how: Stop) {
         let stopped = self.stop(how, Duration::from_secs(60)).await;
-        assert!(
-            stopped,
-            "PostgreSQL did not stop ({how:?}):\n{}",
-            self.log_tail(10)
-        );
+        assert!(stopped, "PostgreSQL did not stop ({how:?}):\n{}", self.log_tail(10));
         self.start_again().await;
     }
 
@@ -394,10 +370,8 @@ impl Postgres {
         let loaded = "SELECT pg_conf_load_time()::text";
         let before = self.query_text(loaded).await;
         self.execute("SELECT pg_reload_conf()").await;
-        crate::eventually(READY, "the reload", async || {
-            self.query_text(loaded).await != before
-        })
-        .await;
+        crate::eventually(READY, "the reload", async || self.query_text(loaded).await != before)
+            .await;
     }
 
     fn write_settings(&self, settings: &[(String, String)]) -> Result<(), BedError> {
@@ -410,9 +384,7 @@ impl Postgres {
             ("unix_socket_directories", sockets.display().to_string()),
         ];
         let own = own.iter().map(|(name, value)| (*name, value.as_str()));
-        let asked = settings
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()));
+        let asked = settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in own.chain(asked) {
             let quoted = value.replace('\'', "''");
             let _ = writeln!(text, "{name} = '{quoted}'");
@@ -433,9 +405,7 @@ impl Postgres {
 
 /// An error that only a server which accepts connections can send.
 fn answers(error: &tokio_postgres::Error) -> bool {
-    error
-        .code()
-        .is_some_and(|code| *code != SqlState::CANNOT_CONNECT_NOW)
+    error.code().is_some_and(|code| *code != SqlState::CANNOT_CONNECT_NOW)
 }
 
 fn spelled(error: &tokio_postgres::Error) -> String {

@@ -41,9 +41,7 @@ pub struct Proxy {
 impl Proxy {
     /// A proxy that leads nowhere yet, for a server that has to know its port first.
     pub async fn start() -> Self {
-        Self::try_start()
-            .await
-            .unwrap_or_else(|error| panic!("{error}"))
+        Self::try_start().await.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// A proxy in front of this port.
@@ -56,10 +54,7 @@ impl Proxy {
     async fn try_start() -> Result<Self, BedError> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.doing(|| "opening a proxy".into())?;
-        let port = listener
-            .local_addr()
-            .doing(|| "the proxy's port".into())?
-            .port();
+        let port = listener.local_addr().doing(|| "the proxy's port".into())?.port();
         let state = Arc::new(State {
             mode: watch::Sender::new(Mode::Pass),
             cuts: watch::Sender::new(0),
@@ -74,11 +69,7 @@ impl Proxy {
                 }
             }
         });
-        Ok(Self {
-            port,
-            state,
-            accepting,
-        })
+        Ok(Self { port, state, accepting })
     }
 
     /// The port on which it listens.
@@ -131,10 +122,7 @@ async fn carry(client: TcpStream, target: SocketAddr, state: Arc<State>) {
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
-        tokio::join!(
-            pump(from_client, to_server, &state),
-            pump(from_server, to_client, &state)
-        );
+        tokio::join!(pump(from_client, to_server, &state), pump(from_server, to_client, &state));
     };
     tokio::select! {
         () = carried => {}
@@ -188,17 +176,13 @@ mod tests {
                 tokio::spawn(async move { tokio::io::copy(&mut read, &mut write).await });
             }
         });
-        let client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port()))
-            .await
-            .unwrap();
+        let client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
         (proxy, client)
     }
 
     async fn answer(client: &mut TcpStream, within: Duration) -> Option<usize> {
         let mut byte = [0];
-        let read = tokio::time::timeout(within, client.read(&mut byte))
-            .await
-            .ok()?;
+        let read = tokio::time::timeout(within, client.read(&mut byte)).await.ok()?;
         Some(read.unwrap_or(0))
     }
 
@@ -221,9 +205,7 @@ mod tests {
         assert_eq!(answer(&mut client, LONG).await, Some(1));
         proxy.cut();
         assert_eq!(answer(&mut client, LONG).await, Some(0));
-        let mut next = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port()))
-            .await
-            .unwrap();
+        let mut next = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
         next.write_all(b"c").await.unwrap();
         assert_eq!(answer(&mut next, LONG).await, Some(1));
     }

@@ -98,12 +98,7 @@ impl Server {
     pub(crate) fn exit(&self) -> Option<ExitStatus> {
         self.pid()
             .is_none()
-            .then(|| {
-                *self
-                    .last_exit
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-            })
+            .then(|| *self.last_exit.lock().unwrap_or_else(PoisonError::into_inner))
             .flatten()
     }
 
@@ -112,10 +107,7 @@ impl Server {
         let ended = child.as_mut().and_then(|one| one.try_wait().ok().flatten());
         if let Some(status) = ended {
             *child = None;
-            *self
-                .last_exit
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = Some(status);
+            *self.last_exit.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
             self.keeper.forget_process();
         }
     }

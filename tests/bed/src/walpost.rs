@@ -60,15 +60,9 @@ impl WalpostBuilder {
         let program = std::path::absolute(&self.program).doing(|| "the program's path".into())?;
         let mut command = server.keeper().launcher(&program);
         command.args(&self.arguments).current_dir(&directory);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         for (name, _) in std::env::vars_os() {
-            if FOREIGN
-                .iter()
-                .any(|one| name.as_encoded_bytes().starts_with(one.as_bytes()))
-            {
+            if FOREIGN.iter().any(|one| name.as_encoded_bytes().starts_with(one.as_bytes())) {
                 command.env_remove(name);
             }
         }
@@ -81,11 +75,7 @@ impl WalpostBuilder {
             stdout = Some(Lines::read(out, Arc::clone(&mirror)));
             stderr = Some(Lines::read(err, Arc::clone(&mirror)));
         })?;
-        Ok(Walpost {
-            server,
-            stdout: stdout.expect("launched"),
-            stderr: stderr.expect("launched"),
-        })
+        Ok(Walpost { server, stdout: stdout.expect("launched"), stderr: stderr.expect("launched") })
     }
 }
 
@@ -201,10 +191,7 @@ impl Walpost {
     /// How it ended, with all its lines read; nothing when it still runs at the deadline.
     pub async fn wait(&self, deadline: Duration) -> Option<ExitStatus> {
         let status = self.server.ended(deadline).await?;
-        let _ = within(deadline, async || {
-            self.stdout.ended() && self.stderr.ended()
-        })
-        .await;
+        let _ = within(deadline, async || self.stdout.ended() && self.stderr.ended()).await;
         Some(status)
     }
 
@@ -250,21 +237,13 @@ impl Lines {
         let reader = std::thread::spawn(move || {
             let mut output = BufReader::new(output);
             let mut line = Vec::new();
-            while output
-                .read_until(b'\n', &mut line)
-                .is_ok_and(|count| count > 0)
-            {
+            while output.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
                 // The mirror is for people; memory has the line in any case.
                 let mut file = mirror.lock().unwrap_or_else(PoisonError::into_inner);
                 let _ = file.write_all(&line);
                 drop(file);
-                let text = String::from_utf8_lossy(&line)
-                    .trim_end_matches(['\r', '\n'])
-                    .to_owned();
-                shared
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(text);
+                let text = String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned();
+                shared.lock().unwrap_or_else(PoisonError::into_inner).push(text);
                 line.clear();
             }
         });

@@ -9,10 +9,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 fn is_alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit(')')
-        .next()
-        .and_then(|rest| rest.trim().chars().next());
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
     !stat.is_empty() && state != Some('Z')
 }
 
@@ -49,9 +46,7 @@ async fn a_killed_process_leaves_no_server_and_no_directory() {
     assert!(segment_exists(&segment));
     // SIGKILL for the holder alone: the servers' end is the watchdogs' work.
     let pid = holder.pid().unwrap().to_string();
-    let sent = std::process::Command::new("kill")
-        .args(["-KILL", &pid])
-        .status();
+    let sent = std::process::Command::new("kill").args(["-KILL", &pid]).status();
     assert!(sent.unwrap().success());
     for (pid, directory) in &servers {
         eventually(MINUTE, "the end of a server", async || !is_alive(pid)).await;

@@ -46,16 +46,12 @@ async fn a_stopped_program_does_nothing_until_it_goes_on() {
 
 #[tokio::test]
 async fn the_testers_own_settings_do_not_reach_it() {
-    let program = Walpost::builder("/usr/bin/env")
-        .env("WALPOST_SLOT", "mine")
-        .start();
+    let program = Walpost::builder("/usr/bin/env").env("WALPOST_SLOT", "mine").start();
     program.wait(LONG).await.unwrap();
     let lines = program.stdout();
     let foreign = ["PG", "DATABASE_URL", "WALPOST_", "KAFKA_", "RUST_LOG"];
-    let found: Vec<_> = lines
-        .iter()
-        .filter(|line| foreign.iter().any(|name| line.starts_with(name)))
-        .collect();
+    let found: Vec<_> =
+        lines.iter().filter(|line| foreign.iter().any(|name| line.starts_with(name))).collect();
     assert_eq!(found, ["WALPOST_SLOT=mine"]);
     assert!(lines.iter().any(|line| line.starts_with("PATH=")));
 }
@@ -65,7 +61,5 @@ async fn the_testers_own_settings_do_not_reach_it() {
 async fn a_line_that_never_comes_is_told_with_what_was_said() {
     let program = shell("echo bye; exit 3");
     program.wait(LONG).await.unwrap();
-    program
-        .await_line("hello", Duration::from_millis(100))
-        .await;
+    program.await_line("hello", Duration::from_millis(100)).await;
 }

@@ -11,10 +11,7 @@ use walpost_bed::{
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn producer(bootstrap: &str) -> FutureProducer {
-    ClientConfig::new()
-        .set("bootstrap.servers", bootstrap)
-        .create()
-        .unwrap()
+    ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap()
 }
 
 async fn produce(producer: &FutureProducer, topic: &str, key: &str, value: &str) {
@@ -25,16 +22,11 @@ async fn produce(producer: &FutureProducer, topic: &str, key: &str, value: &str)
 #[tokio::test]
 async fn a_postgresql_comes_back_after_every_kind_of_stop_with_what_was_committed() {
     let postgres = Postgres::start(Major::V15).await;
-    assert_eq!(
-        postgres.query_text("SHOW wal_level").await.unwrap(),
-        "logical"
-    );
+    assert_eq!(postgres.query_text("SHOW wal_level").await.unwrap(), "logical");
     postgres.execute("CREATE TABLE seen (how text)").await;
     for how in [Stop::Smart, Stop::Fast, Stop::Immediate] {
         let before = postgres.pid();
-        postgres
-            .execute(&format!("INSERT INTO seen VALUES ('{how:?}')"))
-            .await;
+        postgres.execute(&format!("INSERT INTO seen VALUES ('{how:?}')")).await;
         postgres.restart(how).await;
         assert_ne!(postgres.pid(), before);
     }
@@ -65,31 +57,16 @@ async fn a_builder_changes_encoding_settings_and_who_may_come_in() {
         .hba("host all barred 127.0.0.1/32 reject\nhost all all 127.0.0.1/32 trust")
         .start()
         .await;
-    assert_eq!(
-        postgres.query_text("SHOW server_encoding").await.unwrap(),
-        "LATIN1"
-    );
-    assert_eq!(
-        postgres
-            .query_text("SHOW wal_sender_timeout")
-            .await
-            .unwrap(),
-        "1s"
-    );
-    postgres
-        .execute("CREATE ROLE barred LOGIN; CREATE ROLE guest LOGIN")
-        .await;
+    assert_eq!(postgres.query_text("SHOW server_encoding").await.unwrap(), "LATIN1");
+    assert_eq!(postgres.query_text("SHOW wal_sender_timeout").await.unwrap(), "1s");
+    postgres.execute("CREATE ROLE barred LOGIN; CREATE ROLE guest LOGIN").await;
     let connect = async |user| {
         let url = postgres.url_for(user);
-        tokio_postgres::connect(&url, tokio_postgres::NoTls)
-            .await
-            .map(drop)
+        tokio_postgres::connect(&url, tokio_postgres::NoTls).await.map(drop)
     };
     assert!(connect("barred").await.is_err());
     connect("guest").await.unwrap();
-    postgres
-        .change_hba("host all all 127.0.0.1/32 reject")
-        .await;
+    postgres.change_hba("host all all 127.0.0.1/32 reject").await;
     assert!(connect("guest").await.is_err());
 }
 
@@ -121,10 +98,7 @@ async fn every_major_starts_and_decodes() {
     for major in Major::ALL {
         let postgres = Postgres::start(major).await;
         let version = postgres.query_text("SHOW server_version").await.unwrap();
-        assert!(
-            version.starts_with(&major.number().to_string()),
-            "{version}"
-        );
+        assert!(version.starts_with(&major.number().to_string()), "{version}");
         let slot = "SELECT pg_create_logical_replication_slot('s', 'pgoutput')";
         assert!(postgres.query_text(slot).await.is_some());
     }
@@ -164,9 +138,7 @@ async fn only_committed_records_are_read() {
     let kafka = Kafka::shared().await;
     kafka.create_topic("transacted", 1).await;
     let mut config = ClientConfig::new();
-    config
-        .set("bootstrap.servers", kafka.bootstrap())
-        .set("transactional.id", "bed");
+    config.set("bootstrap.servers", kafka.bootstrap()).set("transactional.id", "bed");
     let producer: FutureProducer = config.create().unwrap();
     let (begun, done) = std::sync::mpsc::channel();
     let handle = tokio::runtime::Handle::current();
@@ -185,10 +157,7 @@ async fn only_committed_records_are_read() {
     });
     eventually(MINUTE, "two transactions", async || done.try_recv()).await;
     let records = read_all(&kafka.bootstrap(), "transacted").await;
-    let values: Vec<_> = records
-        .iter()
-        .map(|record| record.value_text().unwrap())
-        .collect();
+    let values: Vec<_> = records.iter().map(|record| record.value_text().unwrap()).collect();
     assert_eq!(values, ["kept"]);
 }
 
@@ -214,10 +183,7 @@ async fn a_broker_comes_back_after_a_stop_and_a_kill_with_its_records() {
         .set("sasl.password", "secret");
     produce(&config.create().unwrap(), "kept", "k", "as alice").await;
     let records = read_all(&address, "kept").await;
-    let values: Vec<_> = records
-        .iter()
-        .map(|record| record.value_text().unwrap())
-        .collect();
+    let values: Vec<_> = records.iter().map(|record| record.value_text().unwrap()).collect();
     assert_eq!(values, ["before", "between", "as alice"]);
 }
 
@@ -227,9 +193,7 @@ async fn a_paused_broker_answers_when_it_is_resumed() {
     let producer = producer(&kafka.bootstrap());
     produce(&producer, "slow", "k", "1").await;
     kafka.pause();
-    let sent = producer
-        .send_result(FutureRecord::to("slow").key("k").payload("2"))
-        .unwrap();
+    let sent = producer.send_result(FutureRecord::to("slow").key("k").payload("2")).unwrap();
     let mut sent = Box::pin(sent);
     let early = tokio::time::timeout(Duration::from_millis(300), &mut sent).await;
     assert!(early.is_err(), "a frozen broker acknowledged");
@@ -249,10 +213,7 @@ async fn clients_of_a_broker_behind_a_proxy_stay_behind_it() {
     let record = FutureRecord::to("proxied").key("k").payload("2");
     let mut sent = Box::pin(producer.send_result(record).unwrap());
     let early = tokio::time::timeout(Duration::from_millis(300), &mut sent).await;
-    assert!(
-        early.is_err(),
-        "an acknowledgement came through a black hole"
-    );
+    assert!(early.is_err(), "an acknowledgement came through a black hole");
     proxy.restore();
     sent.await.unwrap().unwrap();
     assert_eq!(read_all(&kafka.bootstrap(), "proxied").await.len(), 2);
@@ -267,9 +228,7 @@ async fn a_million_records_are_read() {
     use std::time::Instant;
     let kafka = Kafka::start().await;
     let mut config = ClientConfig::new();
-    config
-        .set("bootstrap.servers", kafka.bootstrap())
-        .set("linger.ms", "20");
+    config.set("bootstrap.servers", kafka.bootstrap()).set("linger.ms", "20");
     config.set("queue.buffering.max.messages", "2000000");
     config.set("queue.buffering.max.kbytes", "2000000");
     let producer: FutureProducer = config.create().unwrap();

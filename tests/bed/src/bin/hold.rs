@@ -9,16 +9,8 @@ async fn main() {
     let postgres = Postgres::start(Major::V15).await;
     let kafka = Kafka::start().await;
     let pid = |id: Option<u32>| id.map_or_else(|| "none".to_owned(), |id| id.to_string());
-    println!(
-        "postgres {} {}",
-        pid(postgres.pid()),
-        postgres.data_dir().display()
-    );
-    println!(
-        "kafka {} {}",
-        pid(kafka.pid()),
-        kafka.directory().join("data").display()
-    );
+    println!("postgres {} {}", pid(postgres.pid()), postgres.data_dir().display());
+    println!("kafka {} {}", pid(kafka.pid()), kafka.directory().join("data").display());
     println!("url {}", postgres.url());
     println!("bootstrap {}", kafka.bootstrap());
     std::future::pending::<()>().await;

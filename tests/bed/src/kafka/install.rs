@@ -29,9 +29,7 @@ const TRAINING: Duration = Duration::from_secs(60);
 pub(crate) fn install() -> Result<PathBuf, BedError> {
     let name = format!("kafka-{:016x}", hash(&[POM, LOGGING]));
     let installed = cache::entry(&name, fetch)?;
-    cache::entry(&format!("{name}-classes"), |partial| {
-        archive(&installed, partial)
-    })?;
+    cache::entry(&format!("{name}-classes"), |partial| archive(&installed, partial))?;
     Ok(installed)
 }
 
@@ -41,10 +39,7 @@ pub(super) fn jvm_arguments(installed: &Path) -> Vec<String> {
     classes.push("-classes/kafka.jsa");
     let mut arguments = plain_arguments(installed);
     if Path::new(&classes).exists() {
-        arguments.insert(
-            0,
-            format!("-XX:SharedArchiveFile={}", Path::new(&classes).display()),
-        );
+        arguments.insert(0, format!("-XX:SharedArchiveFile={}", Path::new(&classes).display()));
     }
     arguments
 }
@@ -71,12 +66,7 @@ fn fetch(partial: &Path) -> Result<(), BedError> {
     cache::run(java.arg("-version"), "java", "default-jre-headless")?;
     let mut maven = Command::new("mvn");
     maven
-        .args([
-            "-q",
-            "-B",
-            "dependency:copy-dependencies",
-            "-DoutputDirectory=libs",
-        ])
+        .args(["-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"])
         .current_dir(partial);
     cache::run(&mut maven, "mvn", "maven")?;
     let formatted = partial.join("formatted");
@@ -112,11 +102,8 @@ fn archive(installed: &Path, partial: &Path) -> Result<(), BedError> {
         sasl_port: None,
         proxied_port: None,
     };
-    fs::write(
-        kafka.properties_path(),
-        KafkaBuilder::default().server_properties(&kafka),
-    )
-    .doing(|| "writing server.properties".into())?;
+    fs::write(kafka.properties_path(), KafkaBuilder::default().server_properties(&kafka))
+        .doing(|| "writing server.properties".into())?;
     let archive = partial.join("kafka.jsa");
     let mut command = kafka.server.keeper().launcher(Path::new("java"));
     command

