@@ -80,7 +80,8 @@ async fn a_publication_of_all_tables_shows_the_outbox_among_heavy_traffic() {
     let scene = Scene::empty()
         .await
         .over(
-            "CREATE TABLE public.other (id int PRIMARY KEY, t text);
+            "CREATE TABLE public.other (id int, t text);
+             ALTER TABLE public.other REPLICA IDENTITY FULL;
              CREATE SCHEMA aside;
              CREATE TABLE aside.outbox (id int, aggregate_type text, aggregate_id text);
              CREATE PUBLICATION walpost FOR ALL TABLES",
@@ -88,9 +89,9 @@ async fn a_publication_of_all_tables_shows_the_outbox_among_heavy_traffic() {
         .await;
     scene.postgres.execute("ALTER TABLE public.outbox ADD COLUMN n bigserial").await;
     let walpost = scene.run().await;
-    let heavy =
-        "INSERT INTO public.other SELECT i, repeat('x', 300) FROM generate_series(1, 50000) AS i;
-                 INSERT INTO aside.outbox SELECT i, 'order', i FROM generate_series(1, 100) AS i";
+    let heavy = "INSERT INTO public.other
+           SELECT i, repeat('x', 300) FROM generate_series(1, 50000) AS i;
+         INSERT INTO aside.outbox SELECT i, 'order', i FROM generate_series(1, 100) AS i";
     let rows = insert(20, 3);
     scene.postgres.execute(&format!("{heavy}; {rows}; {heavy}")).await;
     scene.postgres.execute(heavy).await;

@@ -1,5 +1,7 @@
 //! Many rows: in one transaction, each in its own, and from many writers at once.
 
+use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually, oracle};
+
 use crate::scene::{LATER, SOON, Scene, assert_in_log_order, insert, stop};
 
 /// What a release build may have, and room for a debug build's.
@@ -7,19 +9,46 @@ const MEMORY_BYTES: u64 = (96 + 32) << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_million_rows_in_one_transaction_need_no_more_memory_than_the_budget() {
-    let scene = Scene::new().await;
-    // Rows come faster without it, and walpost needs none.
-    scene.postgres.execute("ALTER TABLE public.outbox DROP CONSTRAINT outbox_pkey").await;
+    let kafka = Kafka::start().await;
+    let scene = Scene::bare(Postgres::start(Major::V15).await, &kafka.bootstrap());
+    scene.init(&[]).await;
+    // Rows come faster without a key, and walpost needs none.
+    let columns = "DROP CONSTRAINT outbox_pkey, ADD COLUMN n bigserial";
+    scene.postgres.execute(&format!("ALTER TABLE public.outbox {columns}")).await;
     let walpost = scene.run().await;
-    scene.postgres.execute(&insert(1_000_000, 1000)).await;
+    scene.postgres.execute(&insert(1, 1)).await;
+    scene.confirmed(SOON).await;
+
+    let client = scene.postgres.client().await;
+    client.batch_execute(&format!("BEGIN; {}", insert(1_000_000, 1000))).await.expect("rows");
+    kafka.pause();
+    client.batch_execute("COMMIT").await.expect("a commit");
+    await_standstill(&walpost).await;
+    let stalled = walpost.peak_rss_bytes().expect("it runs");
+    kafka.resume();
     scene.confirmed(LATER).await;
     let peak = walpost.peak_rss_bytes().expect("it runs");
+    assert!(peak < MEMORY_BYTES, "{} MiB, {} MiB of it in the stall", peak >> 20, stalled >> 20);
+
     let (committed, records) = tokio::join!(scene.committed(), scene.records());
-    walpost_bed::oracle::judge(&committed, [], &records).assert_exact();
-    assert_eq!(records.len(), 1_000_000);
+    oracle::judge(&committed, [], &records).assert_exact();
+    assert_eq!(records.len(), 1_000_001);
     assert_in_log_order(&records);
-    assert!(peak < MEMORY_BYTES, "{} MiB", peak >> 20);
     stop(walpost).await;
+}
+
+/// Awaits that walpost has begun to fill its budget and reads no more: its
+/// memory has grown and then stays as it is over many looks.
+async fn await_standstill(walpost: &Walpost) {
+    let before = walpost.rss_bytes().expect("it runs");
+    let (mut last, mut looks) = (before, 0);
+    eventually(LATER, "nothing more is read", async || {
+        let now = walpost.rss_bytes().expect("it runs");
+        looks = if now == last && now > before + (8 << 20) { looks + 1 } else { 0 };
+        last = now;
+        if looks >= 50 { Ok(()) } else { Err((before, now, looks)) }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
