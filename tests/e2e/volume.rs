@@ -21,9 +21,10 @@ async fn a_million_rows_in_one_transaction_need_no_more_memory_than_the_budget()
 
     let client = scene.postgres.client().await;
     client.batch_execute(&format!("BEGIN; {}", insert(1_000_000, 1000))).await.expect("rows");
+    let before = walpost.rss_bytes().expect("it runs");
     kafka.pause();
     client.batch_execute("COMMIT").await.expect("a commit");
-    await_standstill(&walpost).await;
+    await_standstill(&walpost, before).await;
     let stalled = walpost.peak_rss_bytes().expect("it runs");
     kafka.resume();
     scene.confirmed(LATER).await;
@@ -39,8 +40,7 @@ async fn a_million_rows_in_one_transaction_need_no_more_memory_than_the_budget()
 
 /// Awaits that walpost has begun to fill its budget and reads no more: its
 /// memory has grown and then stays as it is over many looks.
-async fn await_standstill(walpost: &Walpost) {
-    let before = walpost.rss_bytes().expect("it runs");
+async fn await_standstill(walpost: &Walpost, before: u64) {
     let (mut last, mut looks) = (before, 0);
     eventually(LATER, "nothing more is read", async || {
         let now = walpost.rss_bytes().expect("it runs");
