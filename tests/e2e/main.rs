@@ -1,5 +1,15 @@
 //! End to end: the walpost binary between a real PostgreSQL and a real Kafka,
 //! judged by the oracle on what a real consumer read.
 
+// Nothing is reachable from outside a test's program.
+#![allow(unreachable_pub)]
+
+mod backlog;
+mod majors;
+mod messages;
+mod passed_over;
 mod scene;
 mod shapes;
+mod tables;
+mod values;
+mod volume;

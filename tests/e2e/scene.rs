@@ -26,6 +26,9 @@ pub struct Scene {
     /// The brokers' address.
     pub bootstrap: String,
     prefix: String,
+    template: String,
+    slot: String,
+    options: Vec<String>,
 }
 
 impl Scene {
@@ -52,8 +55,41 @@ impl Scene {
     pub fn bare(postgres: Postgres, bootstrap: &str) -> Self {
         static SCENES: AtomicUsize = AtomicUsize::new(0);
         let number = SCENES.fetch_add(1, Ordering::Relaxed);
-        let prefix = format!("e2e-{}-{number}.", std::process::id());
-        Self { postgres, bootstrap: bootstrap.to_owned(), prefix }
+        Self {
+            postgres,
+            bootstrap: bootstrap.to_owned(),
+            prefix: format!("e2e-{}-{number}.", std::process::id()),
+            template: "{aggregate_type}".to_owned(),
+            slot: "walpost".to_owned(),
+            options: Vec::new(),
+        }
+    }
+
+    /// The same on Debian's PostgreSQL with the shared broker.
+    pub async fn empty() -> Self {
+        Self::bare(Postgres::start(Major::V15).await, &Kafka::shared().await.bootstrap())
+    }
+
+    /// An option that every command has from here on.
+    pub fn option(mut self, name: &str, value: &str) -> Self {
+        if name == "--slot" {
+            value.clone_into(&mut self.slot);
+        }
+        self.options.extend([name.to_owned(), value.to_owned()]);
+        self
+    }
+
+    /// Another end of the topic's name than the aggregate type.
+    pub fn template(mut self, template: &str) -> Self {
+        template.clone_into(&mut self.template);
+        self
+    }
+
+    /// Runs statements, then init: what they create stays as it is.
+    pub async fn over(self, sql: &str) -> Self {
+        self.postgres.execute(sql).await;
+        self.init(&[]).await;
+        self
     }
 
     /// Runs `walpost init --apply`.
@@ -69,7 +105,8 @@ impl Scene {
             .arg(name)
             .args(["--source", &self.postgres.url()])
             .args(["--bootstrap-servers", &self.bootstrap])
-            .args(["--topic", &format!("{}{{aggregate_type}}", self.prefix)])
+            .args(["--topic", &format!("{}{}", self.prefix, self.template)])
+            .args(&self.options)
     }
 
     /// `walpost run`, streaming.
@@ -96,7 +133,11 @@ impl Scene {
 
     /// The committed rows, in commit order for each key that one session wrote.
     pub async fn committed(&self) -> Vec<Row> {
-        let query = "SELECT id, aggregate_id FROM public.outbox ORDER BY n";
+        self.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY n").await
+    }
+
+    /// The rows of a query for id and key.
+    pub async fn rows(&self, query: &str) -> Vec<Row> {
         let rows = self.postgres.query_rows(query).await;
         let text = |value: &Option<String>| value.clone().expect("not null");
         rows.iter().map(|row| Row::new(text(&row[0]), text(&row[1]))).collect()
@@ -107,7 +148,8 @@ impl Scene {
         let query = "SELECT pg_current_wal_lsn()";
         let lsn = self.postgres.query_text(query).await.expect("an LSN");
         let query = format!(
-            "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = 'walpost'"
+            "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = '{}'",
+            self.slot
         );
         eventually(deadline, "the slot confirms what is committed", async || {
             self.postgres.query_text(&query).await == Some("t".into())
@@ -127,10 +169,51 @@ impl Scene {
         self.judge().await.assert_exact();
     }
 
+    /// Everything is confirmed, and these rows were published once each, no others.
+    pub async fn assert_published(&self, rows: &[Row], deadline: Duration) -> Vec<Consumed> {
+        self.confirmed(deadline).await;
+        let records = self.records().await;
+        oracle::judge(rows, std::iter::empty(), &records).assert_exact();
+        records
+    }
+
     /// Everything is confirmed, and each row was published, perhaps again.
     pub async fn assert_ok(&self, deadline: Duration) {
         self.confirmed(deadline).await;
         self.judge().await.assert_ok();
+    }
+}
+
+/// Stops it; what its last line says.
+pub async fn stop(walpost: Walpost) -> serde_json::Value {
+    walpost.terminate();
+    let status = walpost.wait(SOON).await.expect("it stops");
+    assert!(status.success(), "{:?}", walpost.stderr());
+    let lines = walpost.stderr();
+    let last = lines.iter().find(|line| line.contains("walpost stops")).expect("a last line");
+    serde_json::from_str(last).expect("a JSON line")
+}
+
+/// The only record of that id.
+#[track_caller]
+pub fn record_of<'a>(records: &'a [Consumed], id: &str) -> &'a Consumed {
+    let mut found = records.iter().filter(|record| record.header("id") == Some(id));
+    let first = found.next().unwrap_or_else(|| panic!("no record of {id}"));
+    assert!(found.next().is_none(), "{id} came twice");
+    first
+}
+
+/// Within each partition, positions rise from record to record: commits stand
+/// in their order, and rows in that of their transaction.
+#[track_caller]
+pub fn assert_in_log_order(records: &[Consumed]) {
+    for pair in records.windows(2) {
+        let [one, next] = pair else { continue };
+        if (&one.topic, one.partition) == (&next.topic, next.partition) {
+            let [before, after] =
+                [one, next].map(|record| record.header("walpost.position").expect("a position"));
+            assert!(before < after, "{after} stands after {before} in {}", one.topic);
+        }
     }
 }
 

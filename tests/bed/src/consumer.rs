@@ -114,6 +114,8 @@ fn consumer(bootstrap: &str) -> BaseConsumer {
         .set("fetch.message.max.bytes", "8388608")
         // A full queue is looked at again at once: the usual second is idle time.
         .set("fetch.queue.backoff.ms", "2")
+        // The end of an empty partition is told only after this wait; usually it is 500.
+        .set("fetch.wait.max.ms", "20")
         .set("queued.min.messages", "1000000")
         .set("queued.max.messages.kbytes", "262144")
         .set("fetch.error.backoff.ms", "50")

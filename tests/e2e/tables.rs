@@ -1,0 +1,181 @@
+//! Outbox tables of every kind: odd names, another encoding, partitions, column
+//! lists, several at once, and Debezium's columns.
+
+use crate::scene::{SOON, Scene, assert_in_log_order, insert, record_of, stop};
+use walpost_bed::{Kafka, Major, Postgres};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_want_quotes_are_taken_as_they_are() {
+    let table = r#""Sales dept"."Out""Box's, ÄÖ""#;
+    let scene = Scene::empty()
+        .await
+        .option("--table", table)
+        .option("--publication", r#"It's "mine", too"#)
+        .option("--slot", "1_odd_slot_")
+        .over(r#"CREATE SCHEMA "Sales dept""#)
+        .await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(20, 3).replace("public.outbox", table)).await;
+    let rows = scene.rows(&format!("SELECT id, aggregate_id FROM {table} ORDER BY payload")).await;
+    assert_eq!(rows.len(), 20);
+    scene.assert_published(&rows, SOON).await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_of_a_latin1_database_arrives_as_utf8() {
+    let postgres = Postgres::builder(Major::V15).encoding("LATIN1").start().await;
+    let scene = Scene::bare(postgres, &Kafka::shared().await.bootstrap())
+        .option("--table", "public.\"Ausgänge\"");
+    scene.init(&[]).await;
+    assert_eq!(scene.postgres.query_text("SHOW server_encoding").await.as_deref(), Some("LATIN1"));
+    let walpost = scene.run().await;
+    scene
+        .postgres
+        .execute(
+            "INSERT INTO public.\"Ausgänge\" (aggregate_type, aggregate_id, event_type, payload, headers)
+               VALUES ('order', 'Käse', 'geprüft', '{\"größe\": \"½ Maß\"}', '{\"für\": \"Jürgen\"}')",
+        )
+        .await;
+    let rows = scene.rows("SELECT id, aggregate_id FROM public.\"Ausgänge\"").await;
+    let records = scene.assert_published(&rows, SOON).await;
+    assert_eq!(records[0].key_text(), Some("Käse"));
+    assert_eq!(records[0].value_text(), Some(r#"{"größe": "½ Maß"}"#));
+    assert_eq!(records[0].header("event_type"), Some("geprüft"));
+    assert_eq!(records[0].header("für"), Some("Jürgen"));
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_column_list_that_has_what_records_need_is_enough() {
+    let scene = Scene::empty()
+        .await
+        .over(
+            "CREATE TABLE public.outbox (secret text DEFAULT 'secret', id serial PRIMARY KEY,
+               aggregate_type text, between int DEFAULT 7, aggregate_id text, event_type text, payload jsonb,
+               headers jsonb DEFAULT '{\"secret\": \"secret\"}');
+             CREATE PUBLICATION walpost
+               FOR TABLE public.outbox (payload, id, aggregate_id, aggregate_type)
+               WITH (publish = 'insert')",
+        )
+        .await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(30, 4)).await;
+    let rows = scene.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
+    let records = scene.assert_published(&rows, SOON).await;
+    for record in records {
+        let names: Vec<_> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["id", "walpost.position"]);
+        assert!(record.value_text().is_some_and(|value| value.starts_with("{\"i\": ")));
+    }
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partitioned_outbox_is_published_under_its_own_name() {
+    let scene = Scene::empty()
+        .await
+        .over(
+            "CREATE TABLE public.outbox (id serial, aggregate_type text, aggregate_id text, event_type text,
+               payload jsonb) PARTITION BY RANGE (id);
+             CREATE TABLE public.outbox_1 PARTITION OF public.outbox FOR VALUES FROM (1) TO (100)",
+        )
+        .await;
+    let walpost = scene.run().await;
+    let rows = insert(60, 3);
+    scene.postgres.execute(&rows).await;
+    // A later partition, attached, with its columns in another order, and one
+    // in between that was dropped.
+    scene
+        .postgres
+        .execute(
+            "CREATE TABLE public.outbox_2 (payload jsonb, old int, event_type text, aggregate_id text,
+               id int NOT NULL, aggregate_type text);
+             ALTER TABLE public.outbox_2 DROP COLUMN old;
+             ALTER TABLE public.outbox ATTACH PARTITION public.outbox_2 FOR VALUES FROM (100) TO (200)",
+        )
+        .await;
+    scene.postgres.execute(&rows).await;
+    scene
+        .postgres
+        .execute(
+            "INSERT INTO public.outbox_2 (id, aggregate_type, aggregate_id, event_type, payload)
+               VALUES (199, 'order', '0', 'placed', '{\"i\": 1}')",
+        )
+        .await;
+    let rows = scene.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
+    assert_eq!(rows.len(), 121);
+    let records = scene.assert_published(&rows, SOON).await;
+    assert_in_log_order(&records);
+    assert_eq!(record_of(&records, "199").value_text(), Some("{\"i\": 1}"));
+    scene.postgres.execute("DROP TABLE public.outbox_1").await;
+    scene.confirmed(SOON).await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_several_outbox_tables_keep_the_order_of_their_transaction() {
+    let scene = Scene::empty()
+        .await
+        .option("--table", "public.outbox")
+        .option("--table", "billing.outbox")
+        .option("--table", "billing.\"Debezium\"")
+        .over(
+            "CREATE SCHEMA billing; CREATE SEQUENCE n;
+             CREATE TABLE public.outbox (id int PRIMARY KEY DEFAULT nextval('n'), aggregate_type text,
+               aggregate_id text, event_type text, payload jsonb);
+             CREATE TABLE billing.outbox (payload text, aggregate_id varchar(9), aggregate_type name,
+               event_type text, id bigint PRIMARY KEY DEFAULT nextval('n'));
+             CREATE TABLE billing.\"Debezium\" (id int PRIMARY KEY DEFAULT nextval('n'),
+               aggregatetype varchar(255), aggregateid varchar(255), type varchar(255), payload jsonb);
+             CREATE TABLE billing.unrelated (id int)",
+        )
+        .await;
+    let walpost = scene.run().await;
+    let row = |table: &str, names: &str| {
+        format!("INSERT INTO {table} ({names}, payload) VALUES ('order', 'k', 'placed', '1')")
+    };
+    let ours = "aggregate_type, aggregate_id, event_type";
+    let [one, two, three] = [
+        row("public.outbox", ours),
+        row("billing.outbox", ours),
+        row("billing.\"Debezium\"", "aggregatetype, aggregateid, type"),
+    ];
+    for _ in 0..20 {
+        let sql = format!(
+            "{one}; {two}; {one}; {three}; INSERT INTO billing.unrelated VALUES (1); {two}; {three}; {one}"
+        );
+        scene.postgres.execute(&sql).await;
+    }
+    let query = "SELECT i, 'k' FROM generate_series(1, 140) AS i";
+    let rows = scene.rows(query).await;
+    let records = scene.assert_published(&rows, SOON).await;
+    assert_in_log_order(&records);
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn debeziums_column_names_serve_as_they_are() {
+    let scene = Scene::empty()
+        .await
+        .over(
+            "CREATE TABLE public.outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+               aggregatetype varchar(255) NOT NULL, aggregateid varchar(255) NOT NULL,
+               type varchar(255) NOT NULL, payload jsonb, n serial)",
+        )
+        .await;
+    let walpost = scene.run().await;
+    scene
+        .postgres
+        .execute(
+            "INSERT INTO public.outbox (aggregatetype, aggregateid, type, payload)
+               SELECT 'order', i % 3, 'OrderCreated', '{\"a\": 1}' FROM generate_series(1, 9) AS i",
+        )
+        .await;
+    let rows = scene.rows("SELECT id, aggregateid FROM public.outbox ORDER BY n").await;
+    let records = scene.assert_published(&rows, SOON).await;
+    assert_eq!(records[0].topic, scene.topic("order"));
+    assert_eq!(records[0].header("event_type"), Some("OrderCreated"));
+    assert_eq!(records[0].value_text(), Some("{\"a\": 1}"));
+    stop(walpost).await;
+}

@@ -1,0 +1,190 @@
+//! What a row's values become: payloads of each type, headers, topics, timestamps.
+
+use walpost_bed::{Kafka, Major, Postgres};
+
+use crate::scene::{SOON, Scene, insert, record_of, stop};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_type_of_payload_comes_out_as_it_was_stored() {
+    let table = |kind: &str| {
+        format!(
+            "CREATE TABLE public.{kind} (id text PRIMARY KEY, aggregate_type text, aggregate_id text,
+               event_type text, payload {kind})"
+        )
+    };
+    let kinds = ["json", "jsonb", "text", "bytea"];
+    let scene = kinds.iter().fold(Scene::empty().await, |scene, kind| {
+        scene.option("--table", &format!("public.{kind}"))
+    });
+    let scene = scene.over(&kinds.map(table).join(";")).await;
+    let walpost = scene.run().await;
+    let row = |kind: &str, id: &str, payload: &str| {
+        format!(
+            "INSERT INTO public.{kind} VALUES ('{kind} {id}', 'order', '{kind}', 'e', {payload})"
+        )
+    };
+    let all_bytes = "decode((SELECT string_agg(lpad(to_hex(i), 2, '0'), '' ORDER BY i)
+                               FROM generate_series(0, 255) AS i), 'hex')";
+    let written = r#"{"b" :  null,"a":1.50, "a":"\u00fc"}"#;
+    let statements = [
+        row("json", "object", &format!("'{written}'")),
+        row("json", "string", r#"'"x"'"#),
+        row("jsonb", "object", &format!("'{written}'")),
+        row("jsonb", "null", "'null'"),
+        row("text", "words", "E'two\\nlines and a \\\\ ü 🦀'"),
+        row("text", "empty", "''"),
+        row("bytea", "all", all_bytes),
+        row("bytea", "empty", "''"),
+        row("json", "none", "NULL"),
+        row("jsonb", "none", "NULL"),
+        row("text", "none", "NULL"),
+        row("bytea", "none", "NULL"),
+    ];
+    scene.postgres.execute(&statements.join(";")).await;
+    let query = kinds.map(|kind| format!("SELECT id, aggregate_id FROM public.{kind}"));
+    let rows = scene.rows(&format!("{} ORDER BY 1", query.join(" UNION ALL "))).await;
+    scene.confirmed(SOON).await;
+    let records = scene.records().await;
+    assert_eq!(records.len(), rows.len());
+    let value = |id: &str| record_of(&records, id).value.as_deref();
+    assert_eq!(value("json object"), Some(written.as_bytes()));
+    assert_eq!(value("json string"), Some(b"\"x\"".as_slice()));
+    assert_eq!(value("jsonb object"), Some("{\"a\": \"ü\", \"b\": null}".as_bytes()));
+    assert_eq!(value("jsonb null"), Some(b"null".as_slice()));
+    assert_eq!(value("text words"), Some("two\nlines and a \\ ü 🦀".as_bytes()));
+    assert_eq!(value("text empty"), Some(b"".as_slice()));
+    assert_eq!(value("bytea all"), Some((0..=255).collect::<Vec<u8>>().as_slice()));
+    assert_eq!(value("bytea empty"), Some(b"".as_slice()));
+    for kind in kinds {
+        assert_eq!(value(&format!("{kind} none")), None, "a tombstone");
+    }
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rows_headers_become_headers_one_a_key() {
+    let scene = Scene::new().await;
+    let columns = "ADD COLUMN traceparent text, ADD COLUMN tracestate text";
+    scene.postgres.execute(&format!("ALTER TABLE public.outbox {columns}")).await;
+    let walpost = scene.run().await;
+    let row = |headers: &str| {
+        format!(
+            "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, headers, traceparent)
+               VALUES ('order', 'k', 'placed', {headers}, '00-4bf92f-00f067-01')"
+        )
+    };
+    let object = r#"{"tenant": "acme", "n": 1.50, "no": null, "deep": {"k": [1, "x"]}, "ü": "\u00df", "yes": true}"#;
+    let sql = format!("{}; {}; {}", row(&format!("'{object}'")), row("NULL"), row("'{}'"));
+    scene.postgres.execute(&sql).await;
+    scene.assert_exact(SOON).await;
+    let records = scene.records().await;
+    let full = &records[0];
+    for (name, value) in [
+        ("tenant", "acme"),
+        ("n", "1.50"),
+        ("deep", r#"{"k": [1, "x"]}"#),
+        ("ü", "ß"),
+        ("yes", "true"),
+        ("traceparent", "00-4bf92f-00f067-01"),
+    ] {
+        assert_eq!(full.header(name), Some(value), "{name}");
+    }
+    assert!(full.headers.contains(&("no".to_owned(), None)), "{:?}", full.headers);
+    for bare in &records[1..] {
+        let names: Vec<_> = bare.headers.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["id", "event_type", "traceparent", "walpost.position"]);
+    }
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_is_made_of_columns_and_their_modifiers() {
+    let scene =
+        Scene::empty().await.template("{region|lower}.{aggregate_type|kebab}.{event_type|snake}");
+    let scene = scene
+        .over(
+            "CREATE TABLE public.outbox (region text, id int PRIMARY KEY, aggregate_type text,
+               aggregate_id text, event_type text, payload text)",
+        )
+        .await;
+    let walpost = scene.run().await;
+    scene
+        .postgres
+        .execute(
+            "INSERT INTO public.outbox VALUES
+               ('EU-West', 1, 'OrderLine', 'k', 'LinePlaced', 'one'),
+               ('us', 2, 'order_line', 'k', 'line-placed', 'two'),
+               ('US', 3, 'Order', 'k', 'HTTPCalled', 'three')",
+        )
+        .await;
+    let rows = scene.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
+    let records = scene.assert_published(&rows, SOON).await;
+    for (id, topic) in [
+        ("1", "eu-west.order-line.line_placed"),
+        ("2", "us.order-line.line_placed"),
+        ("3", "us.order.http_called"),
+    ] {
+        assert_eq!(record_of(&records, id).topic, scene.topic(topic));
+    }
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payload_of_a_mebibyte_passes_where_kafka_is_told_to_take_it() {
+    let scene = Scene::empty()
+        .await
+        .option("-X", "message.max.bytes=2000000")
+        .over(
+            "CREATE TABLE public.outbox (id int PRIMARY KEY, aggregate_type text, aggregate_id text,
+               event_type text, payload text)",
+        )
+        .await;
+    let topic = scene.topic("order");
+    let settings = [("max.message.bytes", "2000000")];
+    Kafka::shared().await.create_topic_with(&topic, 1, &settings).await;
+    let walpost = scene.run().await;
+    // The second does not shrink, so that neither side can keep it small.
+    scene
+        .postgres
+        .execute(
+            "INSERT INTO public.outbox
+               SELECT 1, 'order', 'k', 'e', repeat('x', 1048576)
+               UNION ALL SELECT 2, 'order', 'k', 'e', string_agg(md5(i::text), '')
+                           FROM generate_series(1, 32768) AS i
+               UNION ALL SELECT 3, 'order', 'k', 'e', 'small'",
+        )
+        .await;
+    let rows = scene.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
+    let records = scene.assert_published(&rows, SOON).await;
+    assert_eq!(records[0].value, Some(vec![b'x'; 1 << 20]));
+    let stored = scene.postgres.query_text("SELECT payload FROM public.outbox WHERE id = 2").await;
+    assert_eq!(records[1].value_text().map(str::len), Some(1 << 20));
+    assert_eq!(records[1].value_text(), stored.as_deref());
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_records_timestamp_is_the_time_of_its_commit() {
+    let builder = Postgres::builder(Major::V15).setting("track_commit_timestamp", "on");
+    let scene = Scene::with(builder).await;
+    let walpost = scene.run().await;
+    for count in [1, 10, 1] {
+        // What the row itself says of the time is another matter.
+        scene.postgres.execute(&insert(count, 3)).await;
+        scene
+            .postgres
+            .execute(&format!("BEGIN; {}; SELECT pg_sleep(0.05); COMMIT", insert(1, 1)))
+            .await;
+    }
+    scene.assert_exact(SOON).await;
+    let records = scene.records().await;
+    let query =
+        "SELECT id, floor(extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000)::bigint
+                   FROM public.outbox";
+    for row in scene.postgres.query_rows(query).await {
+        let [Some(id), Some(millis)] = row.as_slice() else { panic!("a NULL in {row:?}") };
+        let record = record_of(&records, id);
+        assert_eq!(record.timestamp_ms.map(|time| time.to_string()).as_ref(), Some(millis));
+    }
+    stop(walpost).await;
+}

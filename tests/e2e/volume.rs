@@ -1,0 +1,112 @@
+//! Many rows: in one transaction, each in its own, and from many writers at once.
+
+use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually, oracle};
+
+use crate::scene::{LATER, SOON, Scene, assert_in_log_order, insert, stop};
+
+/// What a release build may have, and room for a debug build's.
+const MEMORY_BYTES: u64 = (96 + 32) << 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_million_rows_in_one_transaction_need_no_more_memory_than_the_budget() {
+    let kafka = Kafka::start().await;
+    let scene = Scene::bare(Postgres::start(Major::V15).await, &kafka.bootstrap());
+    scene.init(&[]).await;
+    // Rows come faster without a key, and walpost needs none.
+    let columns = "DROP CONSTRAINT outbox_pkey, ADD COLUMN n bigserial";
+    scene.postgres.execute(&format!("ALTER TABLE public.outbox {columns}")).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(1, 1)).await;
+    scene.confirmed(SOON).await;
+
+    let client = scene.postgres.client().await;
+    client.batch_execute(&format!("BEGIN; {}", insert(1_000_000, 1000))).await.expect("rows");
+    let before = walpost.rss_bytes().expect("it runs");
+    kafka.pause();
+    client.batch_execute("COMMIT").await.expect("a commit");
+    await_standstill(&walpost, before).await;
+    let stalled = walpost.peak_rss_bytes().expect("it runs");
+    kafka.resume();
+    scene.confirmed(LATER).await;
+    let peak = walpost.peak_rss_bytes().expect("it runs");
+    assert!(peak < MEMORY_BYTES, "{} MiB, {} MiB of it in the stall", peak >> 20, stalled >> 20);
+
+    let (committed, records) = tokio::join!(scene.committed(), scene.records());
+    oracle::judge(&committed, [], &records).assert_exact();
+    assert_eq!(records.len(), 1_000_001);
+    assert_in_log_order(&records);
+    stop(walpost).await;
+}
+
+/// Awaits that walpost has begun to fill its budget and reads no more: its
+/// memory has grown and then stays as it is over many looks.
+async fn await_standstill(walpost: &Walpost, before: u64) {
+    let (mut last, mut looks) = (before, 0);
+    eventually(LATER, "nothing more is read", async || {
+        let now = walpost.rss_bytes().expect("it runs");
+        looks = if now == last && now > before + (8 << 20) { looks + 1 } else { 0 };
+        last = now;
+        if looks >= 50 { Ok(()) } else { Err((before, now, looks)) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_thousand_transactions_of_one_row_are_published_as_they_commit() {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    scene
+        .postgres
+        .execute(
+            "CREATE PROCEDURE write_one_by_one(writer int, count int) LANGUAGE plpgsql AS $$
+             BEGIN
+               FOR i IN 1..count LOOP
+                 INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
+                   VALUES ('order', writer || '-' || i % 10, 'placed', jsonb_build_object('i', i));
+                 COMMIT;
+               END LOOP;
+             END $$",
+        )
+        .await;
+    let write = async |writer: u32| {
+        scene.postgres.execute(&format!("CALL write_one_by_one({writer}, 25000)")).await;
+    };
+    tokio::join!(write(1), write(2), write(3), write(4));
+    scene.assert_exact(LATER).await;
+    let records = scene.records().await;
+    assert_eq!(records.len(), 100_000);
+    assert_in_log_order(&records);
+    let last = stop(walpost).await;
+    assert!(last["transactions"].as_u64() >= Some(100_000), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_transactions_that_run_into_each_other_come_whole_and_in_commit_order() {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    let write = async |writer: u32| {
+        let client = scene.postgres.client().await;
+        for turn in 0..125 {
+            client.batch_execute("BEGIN").await.expect("a transaction");
+            for row in 0..=turn % 4 {
+                let sql = format!(
+                    "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) \
+                     VALUES ('order', '{writer}-{}', 'placed')",
+                    row % 2
+                );
+                client.batch_execute(&sql).await.expect("a row");
+            }
+            let end = if turn % 9 == 0 { "ROLLBACK" } else { "COMMIT" };
+            client.batch_execute(end).await.expect("an end");
+        }
+    };
+    tokio::join!(write(1), write(2), write(3), write(4), write(5), write(6), write(7), write(8));
+    // Else the test would prove nothing.
+    let query = "SELECT count(*) FROM (SELECT FROM public.outbox GROUP BY xmin::text
+                   HAVING max(n) - min(n) >= count(*)) AS mingled";
+    let mingled = scene.postgres.query_text(query).await.expect("a number");
+    assert!(mingled.parse::<u32>().expect("a number") > 100, "{mingled} transactions mingled");
+    scene.assert_exact(SOON).await;
+    assert_in_log_order(&scene.records().await);
+    stop(walpost).await;
+}
