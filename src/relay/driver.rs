@@ -8,9 +8,10 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::core::{Core, Counters, Halt, Taken};
+use super::pace::Pace;
 use super::stop::{Order, StopReceiver};
 use crate::ledger::StreamError;
 use crate::lsn::Lsn;
@@ -19,7 +20,11 @@ use crate::sink::{Condition, Outcome, Report, Sink, SinkError};
 use crate::source::{Received, Resume, ServerIdentity, Session, SourceConfig, SourceError};
 
 /// Messages taken in a row before reports and signals are looked at.
-const BATCH: usize = 256;
+const BATCH: u32 = 256;
+
+/// How often acknowledgements are looked at while messages are taken: as often
+/// as confirmations are sent.
+const REPORTS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Longest wait between two attempts at PostgreSQL, and between two replays.
 const BACKOFF_LIMIT: Duration = Duration::from_secs(5);
@@ -238,13 +243,17 @@ impl<S: Sink> Relay<S> {
     /// Streams until the session ends or the relay has to act beyond it.
     async fn stream(&mut self, mut session: Session) -> Result<Ended, RelayError> {
         let mut held: Option<Message> = None;
+        let mut pace = Pace::new(Instant::now());
+        let mut look = interval(REPORTS_INTERVAL);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let step = self.take_batch(&mut session, &mut held);
             self.settle()?;
             session.confirm(self.core.confirmable());
-            if let Err(error) = step {
-                return fatal_or_lost(error);
-            }
+            let taken = match step {
+                Ok(taken) => taken,
+                Err(error) => return fatal_or_lost(error),
+            };
             if self.is_done() {
                 self.finish(session).await;
                 return Ok(Ended::Done);
@@ -253,40 +262,50 @@ impl<S: Sink> Relay<S> {
                 return Ok(Ended::Replay);
             }
             let reading = held.is_none() && self.core.wants_input();
+            if let Some(rest) = pace.taken(taken, Instant::now())
+                && reading
+                && !session.is_backed_up()
+            {
+                // The thread itself: whatever else it has to do can wait as long.
+                std::thread::sleep(rest);
+            }
+            let waiting = self.core.in_flight().0 > 0;
             tokio::select! {
                 biased;
                 () = self.stop.changed() => {}
-                () = self.sink.stirred() => {}
+                () = self.sink.stirred(!reading) => {}
                 received = session.next(reading) => {
                     let step = received.and_then(|received| self.take(received, &mut held));
                     if let Err(error) = step {
                         return fatal_or_lost(error);
                     }
                 }
+                _ = look.tick(), if waiting => {}
                 () = wait_until(self.deadline) => {}
             }
         }
     }
 
-    /// Takes what has come already, as far as the core wants it.
+    /// Takes what has come already, as far as the core wants it; gives how many
+    /// messages that were.
     fn take_batch(
         &mut self,
         session: &mut Session,
         held: &mut Option<Message>,
-    ) -> Result<(), SourceError> {
+    ) -> Result<u32, SourceError> {
         if let Some(message) = held.take() {
             self.take(Received::Message(message), held)?;
         }
-        for _ in 0..BATCH {
+        for taken in 0..BATCH {
             if held.is_some() || !self.core.wants_input() {
-                break;
+                return Ok(taken);
             }
             let Some(received) = session.try_next() else {
-                break;
+                return Ok(taken);
             };
             self.take(received?, held)?;
         }
-        Ok(())
+        Ok(BATCH)
     }
 
     fn take(&mut self, received: Received, held: &mut Option<Message>) -> Result<(), SourceError> {
@@ -430,7 +449,7 @@ impl<S: Sink> Relay<S> {
             tokio::select! {
                 biased;
                 () = self.stop.changed() => {}
-                () = self.sink.stirred() => {}
+                () = self.sink.stirred(true) => {}
                 output = &mut future => return Ok(Some(output)),
                 () = wait_until(self.deadline) => {}
             }

@@ -2,6 +2,7 @@
 
 pub mod core;
 mod driver;
+mod pace;
 mod stop;
 
 pub use driver::{Relay, RelayError, RelaySettings, Summary, Until};

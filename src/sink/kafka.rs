@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct KafkaSink {
 struct Reports {
     waiting: Mutex<Waiting>,
     stirred: Notify,
+    /// Whether the relay waits for acknowledgements.
+    eager: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -143,7 +146,12 @@ impl Sink for KafkaSink {
         mem::take(&mut self.reports.lock().conditions)
     }
 
-    async fn stirred(&self) {
+    async fn stirred(&self, eager: bool) {
+        self.reports.eager.store(eager, Ordering::SeqCst);
+        // What was reported before that store has woken nobody.
+        if eager && !self.reports.lock().reports.is_empty() {
+            return;
+        }
         self.reports.stirred.notified().await;
     }
 
@@ -167,8 +175,11 @@ impl Reports {
     }
 
     fn report(&self, report: Report) {
+        let failed = report.outcome != Outcome::Delivered;
         self.lock().reports.push(report);
-        self.stirred.notify_one();
+        if failed || self.eager.load(Ordering::SeqCst) {
+            self.stirred.notify_one();
+        }
     }
 
     fn condition(&self, condition: Condition) {
@@ -231,7 +242,7 @@ fn client_config(config: &KafkaConfig) -> ClientConfig {
     let mut client = ClientConfig::new();
     client
         .set("client.id", "walpost")
-        .set("linger.ms", "1")
+        .set("linger.ms", "5")
         .set("reconnect.backoff.max.ms", "2000")
         .set("socket.keepalive.enable", "true");
     for (name, value) in &config.properties {

@@ -54,8 +54,12 @@ pub trait Sink: Outlet {
     /// The conditions that came up since the last call.
     fn take_conditions(&mut self) -> Vec<Condition>;
 
-    /// Completes when a report or a condition waits. Cancel-safe.
-    fn stirred(&self) -> impl Future<Output = ()> + Send;
+    /// Completes when a condition or a failure waits; with `eager` also when an
+    /// acknowledgement does. Cancel-safe.
+    ///
+    /// Not to be woken by each acknowledgement is worth a quarter of the time of
+    /// a busy relay: while it reads it can look at them as it goes.
+    fn stirred(&self, eager: bool) -> impl Future<Output = ()> + Send;
 
     /// Throws the producer away with all that it holds and makes a new one.
     fn replace_producer(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send;

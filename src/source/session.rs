@@ -111,6 +111,7 @@ pub struct Session {
     relations: Vec<Relation>,
     silence_limit: Duration,
     last_received: Instant,
+    stalls: u64,
 }
 
 impl Session {
@@ -153,6 +154,7 @@ impl Session {
             relations,
             silence_limit: silence_limit(&facts),
             last_received: Instant::now(),
+            stalls: 0,
         };
         session.check_started(confirmed).await?;
         Ok(session)
@@ -208,8 +210,16 @@ impl Session {
 
     /// What has come already, if anything has.
     pub fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
-        let event = self.client.recv().now_or_never()?;
+        // Without the budget that would end a batch early, as if nothing were there.
+        let event = tokio::task::unconstrained(self.client.recv()).now_or_never()?;
         Some(self.received(event))
+    }
+
+    /// Whether the session's buffer was full since the last call: then more has
+    /// been received than was taken.
+    pub fn is_backed_up(&mut self) -> bool {
+        let stalls = self.client.metrics().stall_count();
+        std::mem::replace(&mut self.stalls, stalls) != stalls
     }
 
     /// Everything before `lsn` is durable. Sent within [`STATUS_INTERVAL`].
