@@ -3,26 +3,37 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::args::{RunArguments, Until as UntilArgument};
-use super::{Exit, block_on, complain, configuration, logging};
+use super::logging::{self, LogLevel};
+use super::{Exit, block_on, complain, configuration};
 use crate::assembly::{self, AssemblyError};
-use crate::config::{Config, Environment};
+use crate::config::{Config, Environment, Flags};
 use crate::relay::{RelayError, StopHandle, Summary, Until};
 use crate::source::SourceError;
 
 pub(super) fn command(arguments: RunArguments) -> Exit {
-    let config = match configuration(arguments.options) {
+    let flags = Flags::from(arguments.options);
+    let config = match configuration(&flags) {
         Ok(config) => config,
         Err(exit) => return exit,
     };
-    if let Err(error) = logging::start(&config.log) {
-        complain(&error);
-        return Exit::Config;
-    }
+    let level = match logging::start(&config.log) {
+        Ok(level) => level,
+        Err(error) => {
+            complain(&error);
+            return Exit::Config;
+        }
+    };
     let until = arguments.until.map(|until| match until {
         UntilArgument::Current => Until::Current,
         UntilArgument::Lsn(lsn) => Until::Lsn(lsn),
     });
-    block_on(run(config, until))
+    block_on(async {
+        if let Err(error) = heed_hangups(flags, level) {
+            complain(&format!("cannot take signals: {error}"));
+            return Exit::Failure;
+        }
+        run(config, until).await
+    })
 }
 
 async fn run(config: Config, until: Option<Until>) -> Exit {
@@ -82,6 +93,32 @@ fn obey_signals(stop: StopHandle) -> std::io::Result<()> {
             let name = one_of(&mut terminate, &mut interrupt).await;
             tracing::info!(signal = name, "told to stop");
             stop.stop();
+        }
+    });
+    Ok(())
+}
+
+/// SIGHUP reads the configuration again and takes its log level over; the rest
+/// waits for a restart. (Passwords are read again at each connect anyway.)
+fn heed_hangups(flags: Flags, level: LogLevel) -> std::io::Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            let set = Config::load(&flags, &Environment::of_process())
+                .map_err(|error| error.to_string())
+                .and_then(|config| level.set(&config.log).map(|()| config.log.level));
+            match set {
+                Ok(level) => tracing::info!(
+                    signal = "SIGHUP",
+                    level,
+                    "read the log level again; anything else takes a restart"
+                ),
+                Err(error) => tracing::error!(
+                    signal = "SIGHUP",
+                    error,
+                    "the configuration cannot be read, and the log level stays"
+                ),
+            }
         }
     });
     Ok(())

@@ -23,7 +23,7 @@ use crate::source::{self, Facts, Received, Resume, Session, SourceConfig, Source
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
     let TailArguments { from_slot, limit, options } = arguments;
-    let config = match configuration(options) {
+    let config = match configuration(&options.into()) {
         Ok(config) => config,
         Err(exit) => return exit,
     };

@@ -156,6 +156,8 @@ fn is_service_link(name: &str) -> bool {
 fn given(setting: Setting, text: String, origin: Origin) -> Result<Given, ConfigError> {
     let raw = match setting.shape() {
         Shape::Text | Shape::Size => Raw::Text(text),
+        // An empty list is a value too: an outbox without a table.
+        Shape::Tables if text.trim().is_empty() => Raw::List(Vec::new()),
         Shape::Tables | Shape::List => Raw::List(split_outside_quotes(&text)),
         Shape::Properties => {
             let lines = text.lines().map(str::trim);

@@ -71,7 +71,7 @@ pub struct Source {
 /// What an event is.
 #[derive(Debug, Clone)]
 pub struct Outbox {
-    /// Tables, at least one, none twice.
+    /// Tables, none twice; empty only where there is a message prefix.
     pub tables: Vec<TableName>,
     /// Columns that are not found by their usual names.
     pub columns: ColumnNames,

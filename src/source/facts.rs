@@ -163,7 +163,8 @@ const TABLE: &str = "
      ORDER BY a.attnum";
 
 /// The outbox tables with the columns that the publication sends of them, once
-/// the publication is seen to publish the inserts of all of them.
+/// the publication is seen to publish the inserts of all of them. Without a
+/// table it only has to exist.
 pub async fn published_tables(
     client: &Client,
     publication: &str,
@@ -180,7 +181,7 @@ pub async fn published_tables(
              makes it before the slot (a slot does not see a publication that is younger than itself)"
         )));
     };
-    if !row.get::<_, bool>(0) {
+    if !tables.is_empty() && !row.get::<_, bool>(0) {
         return Err(SourceError::Setup(format!(
             "publication {quoted} does not publish inserts: ALTER PUBLICATION {quoted} SET (publish = 'insert')"
         )));
