@@ -7,6 +7,7 @@ use super::logging::{self, LogLevel};
 use super::{Exit, block_on, complain, configuration};
 use crate::assembly::{self, AssemblyError};
 use crate::config::{Config, Environment, Flags};
+use crate::relay::core::Halt;
 use crate::relay::{RelayError, StopHandle, Summary, Until};
 use crate::source::SourceError;
 
@@ -57,7 +58,7 @@ async fn run(config: Config, until: Option<Until>) -> Exit {
         complain(&format!("cannot take signals: {error}"));
         return Exit::Failure;
     }
-    match relay.run().await {
+    match Box::pin(relay.run()).await {
         Ok(summary) => {
             tell(&summary);
             Exit::Ok
@@ -134,11 +135,9 @@ async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str 
 /// The exit code of the interface for each way in which a relay fails.
 fn exit(error: &RelayError) -> Exit {
     match error {
-        RelayError::Halt(halt) => match **halt {
-            crate::relay::core::Halt::Poison(_) | crate::relay::core::Halt::Refused { .. } => {
-                Exit::Poison
-            }
-            crate::relay::core::Halt::Plan(_) => Exit::Config,
+        RelayError::Halt { halt, .. } => match **halt {
+            Halt::Poison { .. } | Halt::Refused { .. } => Exit::Poison,
+            Halt::Plan(_) => Exit::Config,
         },
         RelayError::Source(source) => match source {
             SourceError::Slot(_) => Exit::Slot,
@@ -148,6 +147,6 @@ fn exit(error: &RelayError) -> Exit {
             }
         },
         RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,
-        RelayError::Aborted => Exit::Failure,
+        RelayError::Unconfirmed(_) | RelayError::Aborted => Exit::Failure,
     }
 }

@@ -94,7 +94,8 @@ impl Environment {
         Ok(layer)
     }
 
-    fn text_or_file(&self, name: &str) -> Result<Option<(String, Origin)>, ConfigError> {
+    /// A variable's value, or what its file holds now.
+    pub(crate) fn text_or_file(&self, name: &str) -> Result<Option<(String, Origin)>, ConfigError> {
         let file_name = format!("{name}{FILE_SUFFIX}");
         let plain = self.text(name)?;
         let Some(file) = self.variables.get(&file_name) else {

@@ -123,6 +123,20 @@ impl Config {
         self.origins.get(&setting).unwrap_or(&Origin::Default)
     }
 
+    /// The connection string as it is now: where a `_FILE` variable names its
+    /// file, that file is read again.
+    pub fn source_url(
+        &self,
+        environment: &Environment,
+    ) -> Result<Option<SecretString>, ConfigError> {
+        match (self.origin(Setting::SourceUrl), Setting::SourceUrl.variable()) {
+            (Origin::VariableFile { .. }, Some(name)) => {
+                Ok(environment.text_or_file(name)?.map(|(text, _)| text.into()))
+            }
+            _ => Ok(self.source.url.clone()),
+        }
+    }
+
     /// The error for a value that turns out not to be usable further on (a topic
     /// template, a connection string), with the place where it was given.
     pub fn invalid(&self, setting: Setting, reason: &impl ToString) -> ConfigError {
