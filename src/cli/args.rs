@@ -33,6 +33,20 @@ Examples:
   walpost check --source postgres://walpost@localhost/shop
   walpost run --source postgres://walpost@localhost/shop --bootstrap-servers localhost:9092";
 
+const SIGNALS: &str = "\
+Signals: SIGTERM and SIGINT deliver and confirm what is in flight, then leave; a second
+one leaves at once. SIGHUP reads the log level from the configuration again.";
+
+const TAIL_EXAMPLES: &str = "\
+Examples:
+  walpost tail                         # what happens from now on
+  walpost tail --from-slot --limit 10  # what `run` would publish next";
+
+const TAIL_LINE: &str = "\
+Each line is a JSON object: {\"topic\": text, \"key\": text, \"value\": text or null,
+\"timestamp\": milliseconds since 1970, \"headers\": {name: text or null, …}}.
+Bytes that are no text show as {\"hex\": \"…\"}.";
+
 /// Tails a transactional outbox out of PostgreSQL's logical replication into Kafka.
 #[derive(Parser)]
 #[command(
@@ -76,7 +90,7 @@ pub enum Command {
     after_help = "Examples:\n  \
         walpost run --source postgres://walpost@db/shop --bootstrap-servers kafka:9092\n  \
         walpost run --until current    # deliver what is there, then leave",
-    after_long_help = format!("{CONFIGURATION}\n\n{EXIT_CODES}"),
+    after_long_help = format!("{SIGNALS}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
 pub struct RunArguments {
     /// Leave once this position is confirmed: the end of the log as the run begins, or an
@@ -90,9 +104,10 @@ pub struct RunArguments {
 
 /// `walpost tail`
 #[derive(Args)]
-#[command(after_help = "Examples:\n  \
-    walpost tail                         # what happens from now on\n  \
-    walpost tail --from-slot --limit 10  # what `run` would publish next")]
+#[command(
+    after_help = format!("{TAIL_EXAMPLES}\n\n{TAIL_LINE}"),
+    after_long_help = format!("{TAIL_EXAMPLES}\n\n{TAIL_LINE}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+)]
 pub struct TailArguments {
     /// Peek at what waits in the slot that `run` uses, without consuming it
     #[arg(long)]
@@ -195,7 +210,8 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     pub publication: Option<String>,
     /// Outbox table, with SQL's quotes where needed; may be repeated
-    /// [env: WALPOST_OUTBOX_TABLE, parted by commas] [default: public.outbox]
+    /// [env: WALPOST_OUTBOX_TABLE, parted by commas; empty with a message prefix: none]
+    /// [default: public.outbox]
     #[arg(long = "table", value_name = "NAME")]
     pub tables: Vec<String>,
     /// Prefix of the logical messages that are events too
