@@ -306,7 +306,9 @@ impl<S: Sink> Relay<S> {
         loop {
             let step = self.take_batch(&mut session, &mut held);
             self.settle()?;
-            self.see_whether_reached();
+            if self.see_whether_reached() {
+                self.settle()?;
+            }
             session.confirm(self.core.confirmable());
             if let Err(error) = step {
                 return Ok(failed_or_lost(error));
@@ -407,13 +409,12 @@ impl<S: Sink> Relay<S> {
     }
 
     /// Leaves once `until` can be confirmed: only where there is a session to
-    /// confirm it by.
-    fn see_whether_reached(&mut self) {
+    /// confirm it by. True where it is reached just now.
+    fn see_whether_reached(&mut self) -> bool {
         let reached = self.until.is_some_and(|until| self.core.confirmable() >= until);
-        if reached && !self.leaving {
-            self.leaving = true;
-            self.core.drain();
-        }
+        let now = reached && !self.leaving;
+        self.leaving |= reached;
+        now
     }
 
     fn tell_of_the_sink(&mut self) -> Result<(), RelayError> {

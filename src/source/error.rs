@@ -61,11 +61,10 @@ impl SourceError {
             Some("42704") if text.contains("replication slot") => Self::Slot(text),
             Some("55000" | "58P01") if !text.contains("wal_level") => Self::Slot(text),
             Some("42704") if text.contains("publication") => Self::Setup(format!(
-                "{text}; to the slot it is not there, or it came after the change that was to be \
-                 read: PostgreSQL will never hand that change out. Make the publication \
-                 (`walpost init --apply`), publish by hand what was committed before it, then \
-                 SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn()) and start \
-                 walpost again"
+                "{text}: it is gone, or came after the change that is to be read, which PostgreSQL \
+                 then never hands out. Make it with the SQL that `walpost init` prints, publish by \
+                 hand what was committed before it, then SELECT \
+                 pg_replication_slot_advance('{slot}', pg_current_wal_lsn()) and start walpost again"
             )),
             Some("42704" | "55000") => Self::Setup(text),
             _ => error.into(),

@@ -204,8 +204,9 @@ pub async fn published_tables(
     let quoted = quoted_identifier(publication);
     let Some(row) = row else {
         return Err(SourceError::Setup(format!(
-            "publication {quoted} does not exist in this database; run `walpost init --apply`, which \
-             makes it before the slot (a slot does not see a publication that is younger than itself)"
+            "publication {quoted} does not exist in this database; for a new outbox run `walpost init \
+             --apply`, which makes it before the slot; where the slot is there already, run the SQL that \
+             `walpost init` prints for it (what was committed before stays out of the slot's reach)"
         )));
     };
     if !tables.is_empty() && !row.get::<_, bool>(0) {

@@ -213,7 +213,7 @@ impl Session {
             start: ack,
             flushed: facts.flushed,
             relations,
-            silence_limit: silence_limit(&facts),
+            silence_limit: silence_limit(wal_sender_timeout(&facts)),
             last_received: Instant::now(),
             was_reading: true,
         };
@@ -426,9 +426,7 @@ fn replication_settings(
     settings.start_lsn = lsn(start);
     settings.ack_lsn = Some(lsn(ack));
     settings.status_interval = STATUS_INTERVAL;
-    // Later than half of it, when the server asks for a sign of life by itself:
-    // one that is never asked for would keep an idle server silent.
-    settings.idle_wakeup_interval = wal_sender_timeout(facts).mul_f64(0.75);
+    settings.idle_wakeup_interval = unasked_status(wal_sender_timeout(facts));
     settings.buffer_events = BUFFER_EVENTS;
     settings
 }
@@ -497,9 +495,15 @@ fn wal_sender_timeout(facts: &Facts) -> Duration {
 /// How long nothing may come. The server asks for a sign of life after half of
 /// `wal_sender_timeout` without one; four times that leaves a merely busy server
 /// alone.
-fn silence_limit(facts: &Facts) -> Duration {
-    let limit = wal_sender_timeout(facts).saturating_mul(2);
-    limit.clamp(Duration::from_secs(10), Duration::from_secs(600))
+fn silence_limit(wal_sender_timeout: Duration) -> Duration {
+    wal_sender_timeout.saturating_mul(2).max(Duration::from_secs(10))
+}
+
+/// How long the replication client says nothing by itself: longer than half of
+/// `wal_sender_timeout`, when the server asks. One that is never asked would take
+/// an idle server for a silent one.
+fn unasked_status(wal_sender_timeout: Duration) -> Duration {
+    wal_sender_timeout.mul_f64(0.75)
 }
 
 fn control_ended(
@@ -542,4 +546,26 @@ fn received(event: ReplicationEvent) -> Result<Received, SourceError> {
         }
     };
     Ok(Received::Message(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_server_speaks_before_it_is_taken_for_a_silent_one() {
+        for seconds in [1, 3, 10, 60, 300, 3600, 86_400] {
+            let timeout = Duration::from_secs(seconds);
+            assert!(unasked_status(timeout) > timeout / 2, "it is never asked: {seconds} s");
+            assert!(unasked_status(timeout) < timeout, "the server gives up: {seconds} s");
+            assert!(silence_limit(timeout) > timeout, "too soon: {seconds} s");
+        }
+    }
+
+    #[test]
+    fn how_to_connect_shows_no_secret_in_debug() {
+        let source = ConnInfoSource::new(|| Err("s3cret".to_owned()));
+        assert!(!format!("{source:?}").contains("s3cret"));
+        assert_eq!(source.resolve().err(), Some(SourceError::Access("s3cret".to_owned())));
+    }
 }

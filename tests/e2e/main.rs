@@ -2,4 +2,5 @@
 //! judged by the oracle on what a real consumer read.
 
 mod scene;
+mod sessions;
 mod shapes;
