@@ -37,6 +37,16 @@ const SIGNALS: &str = "\
 Signals: SIGTERM and SIGINT deliver and confirm what is in flight, then leave; a second
 one leaves at once. SIGHUP reads the log level from the configuration again.";
 
+const RUN_EXAMPLES: &str = "\
+Examples:
+  walpost run --source postgres://walpost@db/shop --bootstrap-servers kafka:9092
+  walpost run --until current    # deliver what is there, then leave";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  walpost check --source postgres://walpost@db/shop --bootstrap-servers kafka:9092
+  walpost check --offline --config walpost.toml";
+
 const TAIL_EXAMPLES: &str = "\
 Examples:
   walpost tail                         # what happens from now on
@@ -87,10 +97,8 @@ pub enum Command {
 /// `walpost run`
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  \
-        walpost run --source postgres://walpost@db/shop --bootstrap-servers kafka:9092\n  \
-        walpost run --until current    # deliver what is there, then leave",
-    after_long_help = format!("{SIGNALS}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+    after_help = RUN_EXAMPLES,
+    after_long_help = format!("{RUN_EXAMPLES}\n\n{SIGNALS}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
 pub struct RunArguments {
     /// Leave once this position is confirmed: the end of the log as the run begins, or an
@@ -143,9 +151,10 @@ pub struct InitArguments {
 
 /// `walpost check`
 #[derive(Args)]
-#[command(after_help = "Examples:\n  \
-    walpost check --source postgres://walpost@db/shop --bootstrap-servers kafka:9092\n  \
-    walpost check --offline --config walpost.toml")]
+#[command(
+    after_help = CHECK_EXAMPLES,
+    after_long_help = format!("{CHECK_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+)]
 pub struct CheckArguments {
     /// Read the configuration only, and connect to nothing
     #[arg(long)]
@@ -321,6 +330,21 @@ mod tests {
             for variable in [setting.variable(), setting.ambient()].into_iter().flatten() {
                 assert!(help.contains(variable), "{flag}: {help}");
             }
+        }
+    }
+
+    #[test]
+    fn every_example_in_the_help_is_a_command_line() {
+        let mut command = Arguments::command();
+        let mut helps = vec![command.render_long_help().to_string()];
+        helps.extend(command.get_subcommands_mut().map(|sub| sub.render_long_help().to_string()));
+        let lines = helps.iter().flat_map(|help| help.lines());
+        let examples: Vec<_> = lines.filter(|line| line.starts_with("  walpost ")).collect();
+        assert!(examples.len() > 10, "{examples:?}");
+        for example in examples {
+            let shell = ["#", "|", ">"];
+            let words = example.split_whitespace().take_while(|word| !shell.contains(word));
+            assert!(Arguments::try_parse_from(words).is_ok(), "{example}");
         }
     }
 
