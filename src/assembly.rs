@@ -5,7 +5,7 @@
 //! template, headers) is read here, and what is wrong with it is said with the
 //! place where it was given.
 
-use secrecy::ExposeSecret as _;
+use secrecy::ExposeSecret;
 
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::conninfo::ConnInfo;
@@ -14,7 +14,7 @@ use crate::record::{HeaderSet, RecordConfig, Router, TopicTemplate};
 use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
 use crate::sink::{KafkaConfig, KafkaSink};
-use crate::source::SourceConfig;
+use crate::source::{ConnInfoSource, SourceConfig};
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -47,8 +47,12 @@ pub fn relay(
 
 /// The configured source.
 pub fn source(config: &Config, environment: &Environment) -> Result<SourceConfig, ConfigError> {
+    // What is wrong from the beginning is said as an error of the configuration.
+    conninfo(config, environment)?;
+    let (config_then, environment) = (config.clone(), environment.clone());
+    let resolve = move || conninfo(&config_then, &environment).map_err(|error| error.to_string());
     Ok(SourceConfig {
-        conninfo: conninfo(config, environment)?,
+        conninfo: ConnInfoSource::new(resolve),
         slot: config.source.slot.clone(),
         publication: config.source.publication.clone(),
         tables: config.outbox.tables.clone(),
@@ -56,9 +60,11 @@ pub fn source(config: &Config, environment: &Environment) -> Result<SourceConfig
     })
 }
 
-/// The configured connection string, resolved as libpq does.
+/// The configured connection string, resolved as libpq does; what stands in a
+/// file is read now.
 pub fn conninfo(config: &Config, environment: &Environment) -> Result<ConnInfo, ConfigError> {
-    let text = config.source.url.as_ref().map(|url| url.expose_secret());
+    let url = config.source_url(environment)?;
+    let text = url.as_ref().map(ExposeSecret::expose_secret);
     ConnInfo::resolve(text, &|name| environment.variable(name))
         .map_err(|error| config.invalid(Setting::SourceUrl, &error))
 }

@@ -162,6 +162,13 @@ impl Ledger {
         self.in_flight_bytes
     }
 
+    /// What the account itself takes up, in bytes: it grows with what is durable
+    /// behind something that is not.
+    pub fn own_bytes(&self) -> u64 {
+        let slots = self.slots.len() * size_of::<Slot>();
+        (slots + self.entries.len() * size_of::<Entry>()) as u64
+    }
+
     /// Whether a transaction has begun and not ended.
     pub fn is_open(&self) -> bool {
         self.open_entry().is_some()

@@ -33,6 +33,30 @@ Examples:
   walpost check --source postgres://walpost@localhost/shop
   walpost run --source postgres://walpost@localhost/shop --bootstrap-servers localhost:9092";
 
+const SIGNALS: &str = "\
+Signals: SIGTERM and SIGINT deliver and confirm what is in flight, then leave; a second
+one leaves at once. SIGHUP reads the log level from the configuration again.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  walpost run --source postgres://walpost@db/shop --bootstrap-servers kafka:9092
+  walpost run --until current    # deliver what is there, then leave";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  walpost check --source postgres://walpost@db/shop --bootstrap-servers kafka:9092
+  walpost check --offline --config walpost.toml";
+
+const TAIL_EXAMPLES: &str = "\
+Examples:
+  walpost tail                         # what happens from now on
+  walpost tail --from-slot --limit 10  # what `run` would publish next";
+
+const TAIL_LINE: &str = "\
+Each line is a JSON object: {\"topic\": text, \"key\": text, \"value\": text or null,
+\"timestamp\": milliseconds since 1970, \"headers\": {name: text or null, …}}.
+Bytes that are no text show as {\"hex\": \"…\"}.";
+
 /// Tails a transactional outbox out of PostgreSQL's logical replication into Kafka.
 #[derive(Parser)]
 #[command(
@@ -73,10 +97,8 @@ pub enum Command {
 /// `walpost run`
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  \
-        walpost run --source postgres://walpost@db/shop --bootstrap-servers kafka:9092\n  \
-        walpost run --until current    # deliver what is there, then leave",
-    after_long_help = format!("{CONFIGURATION}\n\n{EXIT_CODES}"),
+    after_help = RUN_EXAMPLES,
+    after_long_help = format!("{RUN_EXAMPLES}\n\n{SIGNALS}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
 pub struct RunArguments {
     /// Leave once this position is confirmed: the end of the log as the run begins, or an
@@ -90,9 +112,10 @@ pub struct RunArguments {
 
 /// `walpost tail`
 #[derive(Args)]
-#[command(after_help = "Examples:\n  \
-    walpost tail                         # what happens from now on\n  \
-    walpost tail --from-slot --limit 10  # what `run` would publish next")]
+#[command(
+    after_help = format!("{TAIL_EXAMPLES}\n\n{TAIL_LINE}"),
+    after_long_help = format!("{TAIL_EXAMPLES}\n\n{TAIL_LINE}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+)]
 pub struct TailArguments {
     /// Peek at what waits in the slot that `run` uses, without consuming it
     #[arg(long)]
@@ -128,9 +151,10 @@ pub struct InitArguments {
 
 /// `walpost check`
 #[derive(Args)]
-#[command(after_help = "Examples:\n  \
-    walpost check --source postgres://walpost@db/shop --bootstrap-servers kafka:9092\n  \
-    walpost check --offline --config walpost.toml")]
+#[command(
+    after_help = CHECK_EXAMPLES,
+    after_long_help = format!("{CHECK_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+)]
 pub struct CheckArguments {
     /// Read the configuration only, and connect to nothing
     #[arg(long)]
@@ -195,7 +219,8 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     pub publication: Option<String>,
     /// Outbox table, with SQL's quotes where needed; may be repeated
-    /// [env: WALPOST_OUTBOX_TABLE, parted by commas] [default: public.outbox]
+    /// [env: WALPOST_OUTBOX_TABLE, parted by commas; empty with a message prefix: none]
+    /// [default: public.outbox]
     #[arg(long = "table", value_name = "NAME")]
     pub tables: Vec<String>,
     /// Prefix of the logical messages that are events too
@@ -305,6 +330,21 @@ mod tests {
             for variable in [setting.variable(), setting.ambient()].into_iter().flatten() {
                 assert!(help.contains(variable), "{flag}: {help}");
             }
+        }
+    }
+
+    #[test]
+    fn every_example_in_the_help_is_a_command_line() {
+        let mut command = Arguments::command();
+        let mut helps = vec![command.render_long_help().to_string()];
+        helps.extend(command.get_subcommands_mut().map(|sub| sub.render_long_help().to_string()));
+        let lines = helps.iter().flat_map(|help| help.lines());
+        let examples: Vec<_> = lines.filter(|line| line.starts_with("  walpost ")).collect();
+        assert!(examples.len() > 10, "{examples:?}");
+        for example in examples {
+            let shell = ["#", "|", ">"];
+            let words = example.split_whitespace().take_while(|word| !shell.contains(word));
+            assert!(Arguments::try_parse_from(words).is_ok(), "{example}");
         }
     }
 

@@ -147,6 +147,10 @@ impl InitPlan {
     fn publication_sql(&self) -> String {
         let tables: Vec<_> = self.tables.iter().map(ToString::to_string).collect();
         let mut places = named("PUBLICATION walpost", &self.publication);
+        if tables.is_empty() {
+            // Logical messages are published to whoever asks for them.
+            places.push((format!(" FOR TABLE {DEFAULT_TABLE}"), String::new()));
+        }
         places.push((DEFAULT_TABLE.to_owned(), tables.join(", ")));
         put(PUBLICATION, &places)
     }
@@ -224,6 +228,14 @@ mod tests {
     fn without_a_role_the_other_files_stand_alone() {
         let sql = plan(&[], "", None).unwrap().sql();
         assert_eq!(sql, [SCHEMA, PUBLICATION, SLOT].concat());
+    }
+
+    #[test]
+    fn an_outbox_of_messages_alone_gets_a_publication_without_tables() {
+        let toml = "[outbox]\ntable = []\nmessage_prefix = 'outbox'\n";
+        let sql = plan(&[], toml, None).unwrap().sql();
+        assert!(sql.contains("CREATE PUBLICATION walpost\n            WITH (publish"), "{sql}");
+        assert!(!sql.contains("TABLE"), "{sql}");
     }
 
     #[test]

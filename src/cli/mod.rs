@@ -16,11 +16,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use self::args::{Arguments, Command, InitArguments, Options};
+use self::args::{Arguments, Command, InitArguments};
 pub use self::exit::Exit;
 use self::stdout::{complain, print};
 use crate::assembly;
-use crate::config::{Config, Environment};
+use crate::config::{Config, Environment, Flags};
 use crate::source::{self, SourceError};
 
 /// Runs the command that the process's arguments name.
@@ -39,7 +39,7 @@ pub fn main() -> ExitCode {
 fn dispatch(command: Command) -> Exit {
     match command {
         Command::Init(arguments) => init(arguments),
-        Command::Config(arguments) => match configuration(arguments.options) {
+        Command::Config(arguments) => match configuration(&arguments.options.into()) {
             Ok(config) if arguments.json => print(&config::json(&config)),
             Ok(config) => print(&config::table(&config)),
             Err(exit) => exit,
@@ -57,13 +57,17 @@ fn dispatch(command: Command) -> Exit {
 /// the same thread, which is faster than handing it over.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a process can have a timer and a poller").block_on(future)
+    let runtime = runtime.expect("a process can have a timer and a poller");
+    let output = runtime.block_on(future);
+    // A name that is still being looked up is not waited for.
+    runtime.shutdown_background();
+    output
 }
 
 /// The configuration that the options, the environment and the file make; what is
 /// wrong with it is said here.
-fn configuration(options: Options) -> Result<Config, Exit> {
-    Config::load(&options.into(), &Environment::of_process()).map_err(|error| {
+fn configuration(flags: &Flags) -> Result<Config, Exit> {
+    Config::load(flags, &Environment::of_process()).map_err(|error| {
         complain(&error.to_string());
         Exit::Config
     })
@@ -71,7 +75,7 @@ fn configuration(options: Options) -> Result<Config, Exit> {
 
 fn init(arguments: InitArguments) -> Exit {
     let InitArguments { apply, role, no_role, options } = arguments;
-    let config = match configuration(options) {
+    let config = match configuration(&options.into()) {
         Ok(config) => config,
         Err(exit) => return exit,
     };

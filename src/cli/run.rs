@@ -3,26 +3,38 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::args::{RunArguments, Until as UntilArgument};
-use super::{Exit, block_on, complain, configuration, logging};
+use super::logging::{self, LogLevel};
+use super::{Exit, block_on, complain, configuration};
 use crate::assembly::{self, AssemblyError};
-use crate::config::{Config, Environment};
+use crate::config::{Config, Environment, Flags};
+use crate::relay::core::Halt;
 use crate::relay::{RelayError, StopHandle, Summary, Until};
 use crate::source::SourceError;
 
 pub(super) fn command(arguments: RunArguments) -> Exit {
-    let config = match configuration(arguments.options) {
+    let flags = Flags::from(arguments.options);
+    let config = match configuration(&flags) {
         Ok(config) => config,
         Err(exit) => return exit,
     };
-    if let Err(error) = logging::start(&config.log) {
-        complain(&error);
-        return Exit::Config;
-    }
+    let level = match logging::start(&config.log) {
+        Ok(level) => level,
+        Err(error) => {
+            complain(&error);
+            return Exit::Config;
+        }
+    };
     let until = arguments.until.map(|until| match until {
         UntilArgument::Current => Until::Current,
         UntilArgument::Lsn(lsn) => Until::Lsn(lsn),
     });
-    block_on(run(config, until))
+    block_on(async {
+        if let Err(error) = heed_hangups(flags, level) {
+            complain(&format!("cannot take signals: {error}"));
+            return Exit::Failure;
+        }
+        run(config, until).await
+    })
 }
 
 async fn run(config: Config, until: Option<Until>) -> Exit {
@@ -46,7 +58,7 @@ async fn run(config: Config, until: Option<Until>) -> Exit {
         complain(&format!("cannot take signals: {error}"));
         return Exit::Failure;
     }
-    match relay.run().await {
+    match Box::pin(relay.run()).await {
         Ok(summary) => {
             tell(&summary);
             Exit::Ok
@@ -87,6 +99,32 @@ fn obey_signals(stop: StopHandle) -> std::io::Result<()> {
     Ok(())
 }
 
+/// SIGHUP reads the configuration again and takes its log level over; the rest
+/// waits for a restart. (Passwords are read again at each connect anyway.)
+fn heed_hangups(flags: Flags, level: LogLevel) -> std::io::Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            let set = Config::load(&flags, &Environment::of_process())
+                .map_err(|error| error.to_string())
+                .and_then(|config| level.set(&config.log).map(|()| config.log.level));
+            match set {
+                Ok(level) => tracing::info!(
+                    signal = "SIGHUP",
+                    level,
+                    "read the log level again; anything else takes a restart"
+                ),
+                Err(error) => tracing::error!(
+                    signal = "SIGHUP",
+                    error,
+                    "the configuration cannot be read, and the log level stays"
+                ),
+            }
+        }
+    });
+    Ok(())
+}
+
 async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
     tokio::select! {
         _ = terminate.recv() => "SIGTERM",
@@ -97,11 +135,9 @@ async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str 
 /// The exit code of the interface for each way in which a relay fails.
 fn exit(error: &RelayError) -> Exit {
     match error {
-        RelayError::Halt(halt) => match **halt {
-            crate::relay::core::Halt::Poison(_) | crate::relay::core::Halt::Refused { .. } => {
-                Exit::Poison
-            }
-            crate::relay::core::Halt::Plan(_) => Exit::Config,
+        RelayError::Halt { halt, .. } => match **halt {
+            Halt::Poison { .. } | Halt::Refused { .. } => Exit::Poison,
+            Halt::Plan(_) => Exit::Config,
         },
         RelayError::Source(source) => match source {
             SourceError::Slot(_) => Exit::Slot,
@@ -111,6 +147,6 @@ fn exit(error: &RelayError) -> Exit {
             }
         },
         RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,
-        RelayError::Aborted => Exit::Failure,
+        RelayError::Unconfirmed(_) | RelayError::Aborted => Exit::Failure,
     }
 }

@@ -5,6 +5,7 @@
 //! without consuming it, and ends with it. Needs no Kafka.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use bytes::Bytes;
@@ -23,7 +24,7 @@ use crate::source::{self, Facts, Received, Resume, Session, SourceConfig, Source
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
     let TailArguments { from_slot, limit, options } = arguments;
-    let config = match configuration(options) {
+    let config = match configuration(&options.into()) {
         Ok(config) => config,
         Err(exit) => return exit,
     };
@@ -118,8 +119,8 @@ async fn peek(
     core: &mut Core,
     printer: &mut Printer,
 ) -> Result<(), TailError> {
-    let control =
-        source::control(&source.conninfo, "walpost tail").await.map_err(SourceError::from)?;
+    let conninfo = source.conninfo.resolve()?;
+    let control = source::control(&conninfo, "walpost tail").await.map_err(SourceError::from)?;
     let facts = Facts::read(&control.client, &source.slot).await?;
     let confirmed = facts.require_slot(&source.slot)?;
     let relations =
@@ -200,9 +201,17 @@ impl<'a> From<&'a [u8]> for Text<'a> {
     fn from(bytes: &'a [u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::Utf8(text),
-            Err(_) => Self::Bytes { hex: bytes.iter().map(|byte| format!("{byte:02x}")).collect() },
+            Err(_) => Self::Bytes { hex: hexadecimal(bytes) },
         }
     }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // A String takes every text.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 impl Outlet for Printer {

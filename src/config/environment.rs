@@ -94,7 +94,8 @@ impl Environment {
         Ok(layer)
     }
 
-    fn text_or_file(&self, name: &str) -> Result<Option<(String, Origin)>, ConfigError> {
+    /// A variable's value, or what its file holds now.
+    pub(crate) fn text_or_file(&self, name: &str) -> Result<Option<(String, Origin)>, ConfigError> {
         let file_name = format!("{name}{FILE_SUFFIX}");
         let plain = self.text(name)?;
         let Some(file) = self.variables.get(&file_name) else {
@@ -156,6 +157,8 @@ fn is_service_link(name: &str) -> bool {
 fn given(setting: Setting, text: String, origin: Origin) -> Result<Given, ConfigError> {
     let raw = match setting.shape() {
         Shape::Text | Shape::Size => Raw::Text(text),
+        // An empty list is a value too: an outbox without a table.
+        Shape::Tables if text.trim().is_empty() => Raw::List(Vec::new()),
         Shape::Tables | Shape::List => Raw::List(split_outside_quotes(&text)),
         Shape::Properties => {
             let lines = text.lines().map(str::trim);

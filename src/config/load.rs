@@ -48,10 +48,11 @@ impl Config {
                 values::identifier,
             )?,
         };
+        let message_prefix = picked.text(Setting::OutboxMessagePrefix);
         let outbox = Outbox {
-            tables: picked.tables()?,
+            tables: picked.tables(message_prefix.is_some())?,
             columns: picked.columns()?,
-            message_prefix: picked.text(Setting::OutboxMessagePrefix),
+            message_prefix,
         };
         let record = picked.record(&outbox.columns)?;
         let servers = Setting::KafkaBootstrapServers;
@@ -168,11 +169,14 @@ impl Picked {
         check(text.as_deref().unwrap_or(default)).map_err(|reason| self.invalid(setting, reason))
     }
 
-    fn tables(&mut self) -> Result<Vec<TableName>, ConfigError> {
+    /// Messages alone can make an outbox; without a prefix for them it needs a table.
+    fn tables(&mut self, has_messages: bool) -> Result<Vec<TableName>, ConfigError> {
         let setting = Setting::OutboxTable;
         let names = self.list(setting).unwrap_or_else(|| vec![DEFAULT_TABLE.to_owned()]);
-        if names.is_empty() {
-            return Err(self.invalid(setting, "name at least one table".to_owned()));
+        if names.is_empty() && !has_messages {
+            let reason = "name at least one table, or set `outbox.message_prefix` for an outbox \
+                          of logical messages alone";
+            return Err(self.invalid(setting, reason.to_owned()));
         }
         let mut tables: Vec<TableName> = Vec::new();
         for name in names {

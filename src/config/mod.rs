@@ -71,7 +71,7 @@ pub struct Source {
 /// What an event is.
 #[derive(Debug, Clone)]
 pub struct Outbox {
-    /// Tables, at least one, none twice.
+    /// Tables, none twice; empty only where there is a message prefix.
     pub tables: Vec<TableName>,
     /// Columns that are not found by their usual names.
     pub columns: ColumnNames,
@@ -121,6 +121,20 @@ impl Config {
     /// Where a setting was given.
     pub fn origin(&self, setting: Setting) -> &Origin {
         self.origins.get(&setting).unwrap_or(&Origin::Default)
+    }
+
+    /// The connection string as it is now: where a `_FILE` variable names its
+    /// file, that file is read again.
+    pub fn source_url(
+        &self,
+        environment: &Environment,
+    ) -> Result<Option<SecretString>, ConfigError> {
+        match (self.origin(Setting::SourceUrl), Setting::SourceUrl.variable()) {
+            (Origin::VariableFile { .. }, Some(name)) => {
+                Ok(environment.text_or_file(name)?.map(|(text, _)| text.into()))
+            }
+            _ => Ok(self.source.url.clone()),
+        }
     }
 
     /// The error for a value that turns out not to be usable further on (a topic

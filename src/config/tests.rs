@@ -44,7 +44,7 @@ fn nothing_given_means_the_documented_defaults() {
         ("walpost", "walpost")
     );
     assert_eq!(config.outbox.tables, ["public.outbox".parse().unwrap()]);
-    assert_eq!(config.outbox.columns, Columns::default());
+    assert_eq!(config.outbox.columns, ColumnNames::default());
     assert_eq!(config.outbox.message_prefix, None);
     assert_eq!(config.record.topic, "outbox.event.{aggregate_type}");
     assert_eq!((config.record.headers, config.record.timestamp), (None, TimestampSource::Commit));
@@ -325,4 +325,16 @@ fn no_secret_shows_in_debug_or_in_what_is_shown() {
     for text in [format!("{config:?}"), format!("{:?}", config.shown())] {
         assert!(!text.contains("s3cret"), "{text}");
     }
+}
+
+#[test]
+fn an_outbox_may_be_of_messages_alone_and_not_of_nothing() {
+    let config = of_toml("[outbox]\ntable = []\nmessage_prefix = 'outbox'\n").unwrap();
+    assert_eq!(config.outbox.tables, []);
+    let variables = [("WALPOST_OUTBOX_TABLE", ""), ("WALPOST_OUTBOX_MESSAGE_PREFIX", "outbox")];
+    let config = load(&Flags::default(), &variables, TempDir::new().unwrap().path()).unwrap();
+    assert_eq!(config.outbox.tables, []);
+    let error = of_toml("outbox.table = []\n").unwrap_err().to_string();
+    assert!(error.contains("walpost.toml:1") && error.contains("outbox.message_prefix"), "{error}");
+    assert!(load(&Flags::default(), &variables[..1], TempDir::new().unwrap().path()).is_err());
 }

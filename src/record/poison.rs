@@ -1,7 +1,6 @@
-//! An event that cannot become a record: what, where, and the way out.
+//! An event that cannot become a record: what is the matter, and where.
 //!
-//! It says what is the matter; whether to halt, to divert or to skip is the
-//! policy's decision.
+//! Whether to halt, to divert or to skip is decided elsewhere.
 
 use crate::outbox::{Event, EventError, Position};
 
@@ -64,11 +63,13 @@ impl Cause {
 
     const fn mend(&self) -> &'static str {
         match self {
-            Self::MissingField { .. } => "mend what writes the row",
+            Self::MissingField { .. } => {
+                "mend what writes it; another column may serve (outbox.columns, record.topic)"
+            }
             Self::InvalidTopic { .. } => {
                 "change record.topic, perhaps with a modifier such as {aggregate_type|kebab}"
             }
-            Self::Undecodable { .. } => "mend what writes it or the setting that it names",
+            Self::Undecodable { .. } => "mend what writes it, or the setting that it names",
         }
     }
 }
@@ -85,14 +86,13 @@ impl Poison {
 impl From<EventError> for Poison {
     fn from(error: EventError) -> Self {
         let (field, why, position) = match error {
-            EventError::Row { table, position, fault } => {
-                (format!("the row of table {table}"), fault.to_string(), position)
-            }
-            EventError::Message { prefix, position, fault } => {
-                (format!("the logical message with prefix `{prefix}`"), fault.to_string(), position)
+            EventError::Row { position, fault, .. } => ("the row", fault.to_string(), position),
+            EventError::Message { position, fault, .. } => {
+                ("the logical message", fault.to_string(), position)
             }
         };
         let why = format!("cannot be read: {why}");
+        let field = field.to_owned();
         Self { cause: Cause::Undecodable { field, why }, position, id: None }
     }
 }
@@ -112,7 +112,8 @@ mod tests {
         assert_eq!(
             poison.to_string(),
             "event 0000000000000007/00000001 (id 42): `aggregate_id` is NULL or empty, and the \
-             record needs it; mend what writes the row"
+             record needs it; mend what writes it; another column may serve (outbox.columns, \
+             record.topic)"
         );
     }
 
@@ -125,6 +126,6 @@ mod tests {
         };
         let poison = Poison::from(error);
         assert_eq!((poison.position, poison.cause.key()), (POSITION, "undecodable"));
-        assert!(poison.to_string().contains("table public.outbox cannot be read"), "{poison}");
+        assert!(poison.to_string().contains("the row cannot be read"), "{poison}");
     }
 }

@@ -5,24 +5,32 @@
 //! what may be confirmed, whether to replay, whether it is done. What it
 //! produces goes through an [`Outlet`], which must not block.
 //!
-//! A record that the broker refuses for good is never produced again alone
-//! behind its successors. The core asks for a replay from A with a new
-//! producer, and in that replay lets the guilty record through only when
-//! everything before it is durable and nothing follows it. Refused again
-//! there, it is poison, and the relay halts with all before it delivered.
+//! A record that was not delivered is never produced again alone behind its
+//! successors. The core asks for a replay from A with a new producer, and in
+//! that replay lets the guilty record through only when everything before it is
+//! durable and nothing follows it: so that a topic which takes nothing for an
+//! hour does not fill the others with repeats. A record that the broker refuses
+//! for good even there is poison, and the relay halts with all before it
+//! delivered.
 //!
 //! No socket, clock, task, metric or log call here.
 
+use std::fmt;
+
 use crate::ledger::{Failed, Ledger, Place, Seq, StreamError};
 use crate::lsn::Lsn;
-use crate::outbox::{Event, Outbox, PlanError, Position};
-use crate::pgoutput::{Begin, Message, PgTimestamp, Relation};
+use crate::outbox::{Event, Outbox, PlanError, Position, TableName};
+use crate::pgoutput::{Begin, Insert, Message, PgTimestamp, Relation};
 use crate::record::{Poison, Record, Router};
 
 /// What a record in flight costs beside its own bytes: librdkafka's message,
 /// header and queue structures (measured at 0.4 to 0.6 KiB with three headers),
 /// and its slot in the ledger. In bytes.
 pub const RECORD_OVERHEAD_BYTES: u64 = 512;
+
+/// What the ledger may hold by itself where the budget is smaller: a record that
+/// is long in coming holds back the account of all that follows it. In bytes.
+const LEDGER_BYTES_LEAST: u64 = 1 << 20;
 
 /// Where the core puts what it produces.
 pub trait Outlet {
@@ -55,14 +63,22 @@ pub enum Taken {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Halt {
     /// An event that cannot become a record.
-    #[error(transparent)]
-    Poison(#[from] Poison),
+    #[error("{origin}, {poison}")]
+    Poison {
+        /// Where the event was written.
+        origin: EventOrigin,
+        /// What is the matter with it.
+        poison: Poison,
+    },
     /// A record that the broker, or the producer's own limits, refuse for good.
     #[error(
-        "the record of event {id} at position {position} for topic `{topic}` is refused: {reason}; \
-         raise the limit that refuses it or remove its cause, then start walpost again"
+        "{origin}, event {position} (id {id}): its record for topic `{topic}` is refused: {reason}; \
+         raise the limit that refuses it (message.max.bytes here, max.message.bytes of the topic) or \
+         remove its cause"
     )]
     Refused {
+        /// Where the event was written.
+        origin: EventOrigin,
         /// The record's position.
         position: Position,
         /// The event's id, as text; `?` where it has none.
@@ -75,6 +91,45 @@ pub enum Halt {
     /// The outbox table's columns do not fit the configuration.
     #[error(transparent)]
     Plan(#[from] PlanError),
+}
+
+impl Halt {
+    /// How to go on on `slot`, for a person: either the event becomes one that can
+    /// be delivered, or its whole transaction is given up. Only to be said once
+    /// all before it is durable.
+    pub fn way_out(&self, slot: &str) -> String {
+        let position = match self {
+            Self::Poison { poison, .. } => poison.position,
+            Self::Refused { position, .. } => *position,
+            Self::Plan(_) => return "then start walpost again".to_owned(),
+        };
+        // PostgreSQL sends a transaction again unless its commit record lies
+        // before the slot's position.
+        let after = Lsn::new(position.commit_lsn.as_u64().saturating_add(1));
+        format!(
+            "then start walpost again. Nothing from its transaction on is confirmed, and the log \
+             cannot be edited: to give the whole transaction up, publish it by hand, then SELECT \
+             pg_replication_slot_advance('{slot}', '{after}')"
+        )
+    }
+}
+
+/// Where an event was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventOrigin {
+    /// In this outbox table.
+    Table(TableName),
+    /// In a logical message with this prefix.
+    Message(String),
+}
+
+impl fmt::Display for EventOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Table(table) => write!(f, "table {table}"),
+            Self::Message(prefix) => write!(f, "logical message with prefix `{prefix}`"),
+        }
+    }
 }
 
 /// Things that walpost passes over, and how often.
@@ -126,7 +181,7 @@ enum Phase {
     Halting(Box<Halt>),
 }
 
-/// A record that was refused and is to stand alone when it comes again.
+/// A record that failed and is to stand alone when it comes again.
 #[derive(Debug)]
 struct Suspect {
     place: Place,
@@ -137,6 +192,7 @@ struct Suspect {
 #[derive(Debug)]
 struct Alone {
     seq: Seq,
+    origin: EventOrigin,
     position: Position,
     id: String,
     topic: String,
@@ -194,6 +250,7 @@ impl Core {
         phase_allows
             && self.replay.is_none()
             && self.ledger.in_flight_bytes() < self.budget_bytes
+            && self.ledger.own_bytes() < self.budget_bytes.max(LEDGER_BYTES_LEAST)
             && !self.suspect_waits()
     }
 
@@ -284,7 +341,8 @@ impl Core {
     /// Production `seq` failed, through no fault of its own (`Err(reason)` may
     /// pass with time): it and what follows it is produced again.
     pub fn lost(&mut self, seq: Seq, reason: &str) {
-        if self.ledger.failed(seq).is_some() {
+        if let Some(failed) = self.ledger.failed(seq) {
+            self.suspect(failed);
             self.ask_for_replay(reason);
         }
     }
@@ -300,11 +358,7 @@ impl Core {
             }
             return;
         }
-        if let Failed::At(place) = failed
-            && self.suspect.as_ref().is_none_or(|suspect| place < suspect.place)
-        {
-            self.suspect = Some(Suspect { place, alone: None });
-        }
+        self.suspect(failed);
         self.ask_for_replay(reason);
     }
 
@@ -380,9 +434,10 @@ impl Core {
         };
         match event {
             None => Ok(Taken::Yes),
-            Some(Ok(event)) => self.publish(&event, outlet),
+            Some(Ok(event)) => self.publish(message, &event, outlet),
             Some(Err(error)) => {
-                self.halt(Halt::Poison(error.into()));
+                let origin = self.origin(message);
+                self.halt(Halt::Poison { origin, poison: error.into() });
                 Ok(Taken::Yes)
             }
         }
@@ -390,6 +445,7 @@ impl Core {
 
     fn publish(
         &mut self,
+        message: &Message,
         event: &Event<'_>,
         outlet: &mut impl Outlet,
     ) -> Result<Taken, StreamError> {
@@ -398,7 +454,8 @@ impl Core {
         let record = match self.router.route(event) {
             Ok(record) => record,
             Err(poison) => {
-                self.halt(poison.into());
+                let origin = self.origin(message);
+                self.halt(Halt::Poison { origin, poison });
                 return Ok(Taken::Yes);
             }
         };
@@ -406,7 +463,8 @@ impl Core {
             Ok(()) => {}
             Err(ProduceError::Full) => return Ok(Taken::NotYet),
             Err(ProduceError::Refused(reason)) => {
-                let halt = Alone::new(seq, event, &record).refused(&reason);
+                let topic = record.topic.to_owned();
+                let halt = Alone::new(seq, self.origin(message), event, topic).refused(&reason);
                 self.halt(halt);
                 return Ok(Taken::Yes);
             }
@@ -416,7 +474,9 @@ impl Core {
             }
         }
         let weight = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
-        let alone = suspected.then(|| Alone::new(seq, event, &record));
+        let alone = suspected.then(|| {
+            Alone::new(seq, origin(&self.outbox, message), event, record.topic.to_owned())
+        });
         self.ledger.produce(event.position.ordinal, weight)?;
         self.counters.events += 1;
         if let Some(transaction) = &mut self.transaction {
@@ -426,6 +486,10 @@ impl Core {
             suspect.alone = alone;
         }
         Ok(Taken::Yes)
+    }
+
+    fn origin(&self, message: &Message) -> EventOrigin {
+        origin(&self.outbox, message)
     }
 
     /// Whether the open transaction has produced an event.
@@ -463,6 +527,15 @@ impl Core {
         }
     }
 
+    /// The first record that failed is to stand alone when it comes again.
+    fn suspect(&mut self, failed: Failed) {
+        if let Failed::At(place) = failed
+            && self.suspect.as_ref().is_none_or(|suspect| place < suspect.place)
+        {
+            self.suspect = Some(Suspect { place, alone: None });
+        }
+    }
+
     fn ask_for_replay(&mut self, reason: &str) {
         if self.replay.is_none() {
             self.replay = Some(reason.to_owned());
@@ -471,14 +544,26 @@ impl Core {
 }
 
 impl Alone {
-    fn new(seq: Seq, event: &Event<'_>, record: &Record<'_>) -> Self {
+    fn new(seq: Seq, origin: EventOrigin, event: &Event<'_>, topic: String) -> Self {
         let id = event.id.as_deref().map_or("?".into(), String::from_utf8_lossy).into_owned();
-        Self { seq, position: event.position, id, topic: record.topic.to_owned() }
+        Self { seq, origin, position: event.position, id, topic }
     }
 
     fn refused(self, reason: &str) -> Halt {
-        let Self { position, id, topic, .. } = self;
-        Halt::Refused { position, id, topic, reason: reason.to_owned() }
+        let Self { origin, position, id, topic, .. } = self;
+        Halt::Refused { origin, position, id, topic, reason: reason.to_owned() }
+    }
+}
+
+/// Where the event of `message` was written.
+fn origin(outbox: &Outbox, message: &Message) -> EventOrigin {
+    let of_table = |insert: &Insert| outbox.table(insert.relation).cloned();
+    match message {
+        Message::Logical(logical) => EventOrigin::Message(logical.prefix.clone()),
+        Message::Insert(insert) => {
+            of_table(insert).map_or_else(|| EventOrigin::Message(String::new()), EventOrigin::Table)
+        }
+        _ => EventOrigin::Message(String::new()),
     }
 }
 

@@ -440,8 +440,70 @@ fn a_row_without_a_key_halts_the_relay() {
     let row = [Some("1"), Some("a"), None, Some("e"), Some("{}")];
     let keyless = Message::Insert(Insert { relation: TABLE, tuple: texts(&row) });
     assert_eq!(core.receive(&keyless, &mut outlet), Ok(Taken::Yes));
-    assert!(matches!(core.halted(), Some(Halt::Poison(_))));
+    let Some(halt @ Halt::Poison { .. }) = core.halted() else {
+        panic!("not halted: {:?}", core.halted());
+    };
+    let text = format!("{halt}; {}", halt.way_out("walpost"));
+    for part in ["table public.outbox", "000000000000000A/00000000", "(id 1)", "`aggregate_id`"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    // The commit record is at 0/A: one more passes it over, and nothing else.
+    assert!(text.contains("pg_replication_slot_advance('walpost', '0/B')"), "{text}");
     assert!(!core.wants_input() && core.is_drained());
+}
+
+#[test]
+fn a_message_without_a_key_halts_the_relay_and_is_named_by_its_prefix() {
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    begun(&mut core, &mut outlet);
+    let message = Message::Logical(LogicalMessage {
+        transactional: true,
+        lsn: Lsn::new(5),
+        prefix: "outbox".into(),
+        content: r#"{"aggregate_type": "a"}"#.into(),
+    });
+    assert_eq!(core.receive(&message, &mut outlet), Ok(Taken::Yes));
+    let text = core.halted().map(ToString::to_string).unwrap_or_default();
+    assert!(text.contains("logical message with prefix `outbox`"), "{text}");
+}
+
+#[test]
+fn a_record_that_is_long_in_coming_bounds_the_account_of_what_follows_it() {
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    let mut followers = 0;
+    while core.wants_input() {
+        let seq = core.next_seq();
+        assert_eq!(core.receive(&insert(1), &mut outlet), Ok(Taken::Yes));
+        core.delivered(seq);
+        followers += 1;
+        assert!(followers < 100_000, "the account grows without end");
+    }
+    assert_eq!(core.in_flight().0, 1);
+    core.delivered(outlet.0[0]);
+    assert!(core.wants_input(), "all is delivered, and still nothing is read");
+}
+
+#[test]
+fn a_lost_record_comes_again_with_nothing_after_it() {
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    begun(&mut core, &mut outlet);
+    for event in 0..3 {
+        assert_eq!(core.receive(&insert(event), &mut outlet), Ok(Taken::Yes));
+    }
+    core.delivered(outlet.0[0]);
+    core.lost(outlet.0[1], "the topic is not there");
+    assert!(core.wants_replay().is_some());
+    core.producer_replaced();
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    assert!(!core.wants_input(), "one before it is in flight");
+    core.delivered(outlet.0[3]);
+    assert_eq!(core.receive(&insert(1), &mut outlet), Ok(Taken::Yes));
+    assert!(!core.wants_input(), "it stands alone");
+    core.delivered(outlet.0[4]);
+    assert!(core.wants_input());
 }
 
 #[test]

@@ -29,6 +29,13 @@ const REPORTS_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest wait between two attempts at PostgreSQL, and between two replays.
 const BACKOFF_LIMIT: Duration = Duration::from_secs(5);
 
+/// A session that lasted this long was a good one: the next is opened at once.
+const GOOD_SESSION: Duration = Duration::from_secs(10);
+
+/// How soon a record that the sink had no room for is offered again where no
+/// report comes: room is made a little after the report.
+const RETRY_AFTER: Duration = Duration::from_millis(5);
+
 /// Longest wait for a slot that another walpost holds: the standby takes over
 /// this soon after the other has gone.
 const IN_USE_LIMIT: Duration = Duration::from_secs(1);
@@ -68,8 +75,13 @@ pub struct Summary {
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     /// A person must act on an event or on the table's columns.
-    #[error(transparent)]
-    Halt(Box<Halt>),
+    #[error("{halt}; {way_out}")]
+    Halt {
+        /// What is the matter.
+        halt: Box<Halt>,
+        /// How to go on.
+        way_out: String,
+    },
     /// A person must act on PostgreSQL's side.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -81,6 +93,10 @@ pub enum RelayError {
         "Kafka refuses walpost's credentials: {0}; check security.protocol and the sasl.* and ssl.* properties"
     )]
     Unauthenticated(String),
+    /// Everything up to where it was to run is delivered, and the server may not
+    /// know.
+    #[error("all before {0} is delivered, and its confirmation was not seen to arrive: run again")]
+    Unconfirmed(Lsn),
     /// Told to leave at once.
     #[error("told to stop at once: left with nothing more confirmed")]
     Aborted,
@@ -95,14 +111,19 @@ pub struct Relay<S> {
     stop: StopReceiver,
     identity: Option<ServerIdentity>,
     until: Option<Lsn>,
+    /// Nothing more is to begin, for a reason of the relay's own.
+    leaving: bool,
+    /// The last confirmation was seen to arrive.
+    finished: bool,
     /// Set once stopping began.
     deadline: Option<Instant>,
+    reconnect_delay: Backoff,
     reports: Vec<Report>,
     delivered: u64,
     sink_down: Option<SinkDown>,
-    /// Deliveries counted when the last replay began: none since means that
-    /// the next replay has to wait longer.
-    delivered_at_replay: Option<u64>,
+    /// A when the last replay began: where it has not risen since, the next
+    /// replay has to wait longer.
+    confirmed_at_replay: Option<Lsn>,
     replay_delay: Backoff,
     warned: Counters,
 }
@@ -118,8 +139,19 @@ struct SinkDown {
 /// How a session ended, where the relay goes on or is done.
 enum Ended {
     Lost(SourceError),
+    /// It is of no use to connect again.
+    Failed(SourceError),
     Replay,
     Done,
+}
+
+/// What became of connecting.
+enum Opened {
+    Session(Box<Session>),
+    /// Stopping came first.
+    Stopped,
+    /// It is of no use to try again.
+    Never(SourceError),
 }
 
 type Backoff = backon::ExponentialBackoff;
@@ -141,11 +173,14 @@ impl<S: Sink> Relay<S> {
             stop,
             identity: None,
             until: None,
+            leaving: false,
+            finished: false,
             deadline: None,
+            reconnect_delay: backoff(BACKOFF_LIMIT),
             reports: Vec::new(),
             delivered: 0,
             sink_down: None,
-            delivered_at_replay: None,
+            confirmed_at_replay: None,
             replay_delay: backoff(BACKOFF_LIMIT),
             warned: Counters::default(),
         }
@@ -154,14 +189,21 @@ impl<S: Sink> Relay<S> {
     /// Runs until it is told to stop, has reached its end, or a person must act.
     pub async fn run(mut self) -> Result<Summary, RelayError> {
         loop {
-            let Some(session) = self.connect().await? else {
-                return self.outcome();
+            let session = match self.connect().await? {
+                Opened::Session(session) => session,
+                Opened::Stopped => return self.outcome(),
+                Opened::Never(error) => return self.leave(error).await,
             };
-            match self.stream(session).await? {
+            let began = Instant::now();
+            match self.stream(*session).await? {
                 Ended::Done => return self.outcome(),
+                Ended::Failed(error) => return self.leave(error).await,
                 Ended::Lost(error) => {
                     tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost PostgreSQL, connecting again");
                     self.core.session_lost();
+                    if !self.pause_after(began).await? {
+                        return self.outcome();
+                    }
                 }
                 Ended::Replay => {
                     if !self.replace_producer().await? {
@@ -172,30 +214,53 @@ impl<S: Sink> Relay<S> {
         }
     }
 
-    /// A session, however long it takes; `None` when stopping came first.
-    async fn connect(&mut self) -> Result<Option<Session>, RelayError> {
+    /// Waits before the next session where the last one, begun at `began`, broke
+    /// at once; false when stopping came first.
+    async fn pause_after(&mut self, began: Instant) -> Result<bool, RelayError> {
+        if began.elapsed() >= GOOD_SESSION {
+            self.reconnect_delay = backoff(BACKOFF_LIMIT);
+            return Ok(true);
+        }
+        let delay = self.reconnect_delay.next().unwrap_or(BACKOFF_LIMIT);
+        Ok(self.meanwhile(sleep(delay)).await?.is_some())
+    }
+
+    /// Delivers what is in flight, which a lost slot would not hand out again,
+    /// and ends with `error`.
+    async fn leave(mut self, error: SourceError) -> Result<Summary, RelayError> {
+        if self.core.in_flight().0 > 0 {
+            tracing::error!(%error, "PostgreSQL cannot be used any more");
+        }
+        self.core.session_lost();
+        self.leaving = true;
+        self.meanwhile(std::future::pending::<()>()).await?;
+        Err(error.into())
+    }
+
+    /// A session, however long it takes.
+    async fn connect(&mut self) -> Result<Opened, RelayError> {
         let mut delays = backoff(BACKOFF_LIMIT);
         let mut told: Option<SourceError> = None;
         loop {
             let resume = self.resume();
             let source = self.source.clone();
             let Some(opened) = self.meanwhile(Session::open(&source, &resume)).await? else {
-                return Ok(None);
+                return Ok(Opened::Stopped);
             };
             let error = match opened {
                 Ok(session) => {
                     self.connected(&session);
-                    return Ok(Some(session));
+                    return Ok(Opened::Session(Box::new(session)));
                 }
                 Err(error) => error,
             };
-            let delay = match &error {
-                SourceError::Lost(_) => delays.next(),
-                SourceError::Access(_) if self.identity.is_some() => delays.next(),
-                SourceError::InUse { .. } => Some(IN_USE_LIMIT),
-                _ => return Err(error.into()),
+            let limit = match &error {
+                SourceError::Lost(_) => BACKOFF_LIMIT,
+                SourceError::Access(_) if self.identity.is_some() => BACKOFF_LIMIT,
+                SourceError::InUse { .. } => IN_USE_LIMIT,
+                _ => return Ok(Opened::Never(error)),
             };
-            let delay = delay.unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT);
+            let delay = delays.next().unwrap_or(limit).min(limit);
             if told.as_ref() == Some(&error) {
                 tracing::debug!(%error, ?delay, "PostgreSQL still cannot be used");
             } else if matches!(error, SourceError::InUse { .. }) {
@@ -205,7 +270,7 @@ impl<S: Sink> Relay<S> {
             }
             told = Some(error);
             if self.meanwhile(sleep(delay)).await?.is_none() {
-                return Ok(None);
+                return Ok(Opened::Stopped);
             }
         }
     }
@@ -249,10 +314,13 @@ impl<S: Sink> Relay<S> {
         loop {
             let step = self.take_batch(&mut session, &mut held);
             self.settle()?;
+            if self.see_whether_reached() {
+                self.settle()?;
+            }
             session.confirm(self.core.confirmable());
             let taken = match step {
                 Ok(taken) => taken,
-                Err(error) => return fatal_or_lost(error),
+                Err(error) => return Ok(failed_or_lost(error)),
             };
             if self.is_done() {
                 self.finish(session).await;
@@ -270,6 +338,8 @@ impl<S: Sink> Relay<S> {
                 std::thread::sleep(rest);
             }
             let waiting = self.core.in_flight().0 > 0;
+            let retry = held.is_some().then(|| Instant::now() + RETRY_AFTER);
+            let wake = retry.into_iter().chain(self.deadline).min();
             tokio::select! {
                 biased;
                 () = self.stop.changed() => {}
@@ -277,11 +347,11 @@ impl<S: Sink> Relay<S> {
                 received = session.next(reading) => {
                     let step = received.and_then(|received| self.take(received, &mut held));
                     if let Err(error) = step {
-                        return fatal_or_lost(error);
+                        return Ok(failed_or_lost(error));
                     }
                 }
                 _ = look.tick(), if waiting => {}
-                () = wait_until(self.deadline) => {}
+                () = wait_until(wake) => {}
             }
         }
     }
@@ -293,7 +363,9 @@ impl<S: Sink> Relay<S> {
         session: &mut Session,
         held: &mut Option<Message>,
     ) -> Result<u32, SourceError> {
-        if let Some(message) = held.take() {
+        if self.core.wants_input()
+            && let Some(message) = held.take()
+        {
             self.take(Received::Message(message), held)?;
         }
         for taken in 0..BATCH {
@@ -341,12 +413,11 @@ impl<S: Sink> Relay<S> {
         if self.stop.order() == Order::Abort {
             return Err(RelayError::Aborted);
         }
-        let reached = self.until.is_some_and(|until| self.core.confirmable() >= until);
-        if self.stop.order() == Order::Drain || reached {
+        let told = self.leaving || self.stop.order() == Order::Drain;
+        if told {
             self.core.drain();
         }
-        let stopping = self.stop.order() == Order::Drain || reached || self.core.halted().is_some();
-        if stopping && self.deadline.is_none() {
+        if (told || self.core.halted().is_some()) && self.deadline.is_none() {
             // A quarter of the time, at most two seconds, is kept for the last confirmation.
             let kept = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
             self.deadline = Some(Instant::now() + self.settings.drain_timeout.saturating_sub(kept));
@@ -354,6 +425,15 @@ impl<S: Sink> Relay<S> {
             tracing::info!(records, bytes, "stopping: delivering what is in flight");
         }
         Ok(())
+    }
+
+    /// Leaves once `until` can be confirmed: only where there is a session to
+    /// confirm it by. True where it is reached just now.
+    fn see_whether_reached(&mut self) -> bool {
+        let reached = self.until.is_some_and(|until| self.core.confirmable() >= until);
+        let now = reached && !self.leaving;
+        self.leaving |= reached;
+        now
     }
 
     fn tell_of_the_sink(&mut self) -> Result<(), RelayError> {
@@ -415,7 +495,10 @@ impl<S: Sink> Relay<S> {
         let confirmed = self.core.confirmable();
         let within = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
         match session.finish(confirmed, within).await {
-            Ok(()) => tracing::info!(%confirmed, "confirmed to PostgreSQL"),
+            Ok(()) => {
+                self.finished = true;
+                tracing::info!(%confirmed, "confirmed to PostgreSQL");
+            }
             Err(error) => tracing::warn!(%error, "the next start may repeat records"),
         }
     }
@@ -424,14 +507,18 @@ impl<S: Sink> Relay<S> {
     /// came first.
     async fn replace_producer(&mut self) -> Result<bool, RelayError> {
         let reason = self.core.wants_replay().unwrap_or("asked for").to_owned();
-        if self.delivered_at_replay.is_none_or(|then| self.delivered > then) {
+        let from = self.core.confirmable();
+        if self.confirmed_at_replay.is_none_or(|then| from > then) {
             self.replay_delay = backoff(BACKOFF_LIMIT);
         }
         let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT);
-        let from = self.core.confirmable();
         tracing::warn!(%reason, %from, ?delay, "a record was not delivered: beginning again after the last confirmed one, with a new producer");
-        self.delivered_at_replay = Some(self.delivered);
-        self.sink.replace_producer().await?;
+        self.confirmed_at_replay = Some(from);
+        tokio::select! {
+            replaced = self.sink.replace_producer() => replaced?,
+            // The old one may take its time, and nothing of it counts any more.
+            () = self.stop.changed() => return self.settle().map(|()| false),
+        }
         self.reports.clear();
         self.core.producer_replaced();
         Ok(self.meanwhile(sleep(delay)).await?.is_some())
@@ -458,7 +545,15 @@ impl<S: Sink> Relay<S> {
 
     fn outcome(self) -> Result<Summary, RelayError> {
         if let Some(halt) = self.core.halted() {
-            return Err(RelayError::Halt(Box::new(halt.clone())));
+            let way_out = if self.core.is_drained() {
+                halt.way_out(&self.source.slot)
+            } else {
+                "records before it were not delivered in time: start walpost again first".to_owned()
+            };
+            return Err(RelayError::Halt { halt: Box::new(halt.clone()), way_out });
+        }
+        if let Some(until) = self.until.filter(|_| self.leaving && !self.finished) {
+            return Err(RelayError::Unconfirmed(until));
         }
         Ok(Summary {
             counters: self.core.counters(),
@@ -469,12 +564,14 @@ impl<S: Sink> Relay<S> {
     }
 }
 
-fn fatal_or_lost(error: SourceError) -> Result<Ended, RelayError> {
+fn failed_or_lost(error: SourceError) -> Ended {
     match error {
         SourceError::Lost(_) | SourceError::Access(_) | SourceError::InUse { .. } => {
-            Ok(Ended::Lost(error))
+            Ended::Lost(error)
         }
-        fatal => Err(fatal.into()),
+        SourceError::Setup(_) | SourceError::Slot(_) | SourceError::Undecodable(_) => {
+            Ended::Failed(error)
+        }
     }
 }
 

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
@@ -22,11 +23,18 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header as KafkaHeader, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
 use tokio::sync::Notify;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use super::{Condition, Outcome, Report, Sink, SinkError, refusal};
+use super::{Condition, Outcome, Report, Sink, SinkError, features, refusal};
 use crate::ledger::Seq;
 use crate::record::Record;
 use crate::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES};
+
+/// How long a process that ends waits for its producer.
+const DROP_LIMIT: Duration = Duration::from_secs(2);
+
+/// librdkafka's own limit for a message, where none is configured.
+const MESSAGE_MAX_BYTES: u64 = 1_000_000;
 
 /// What the Kafka sink needs to know. No `Debug`: properties may be secrets.
 #[derive(Clone)]
@@ -90,6 +98,11 @@ pub enum ReachError {
     /// No broker answers; why.
     #[error("{0}")]
     Unreachable(String),
+}
+
+/// Whether the client library takes the configuration; connects to nothing.
+pub fn accepts(config: &KafkaConfig) -> Result<(), SinkError> {
+    features::require(&client_config(config))
 }
 
 /// Asks the brokers for their metadata; gives how many brokers there are.
@@ -156,17 +169,39 @@ impl Sink for KafkaSink {
     }
 
     async fn replace_producer(&mut self) -> Result<(), SinkError> {
-        let old = self.producer.take();
-        // Dropping purges and joins librdkafka's threads. It is waited for, so
-        // that nothing of the old producer is sent after the new one's first.
-        let dropped = tokio::task::spawn_blocking(move || drop(old)).await;
-        if let Err(error) = dropped {
-            tracing::error!(%error, "dropping a Kafka producer failed");
-        }
+        // It is waited for, so that nothing of the old producer is sent after the
+        // new one's first. An error is that it has gone.
+        let _ = end(self.producer.take()).await;
         self.reports = Arc::new(Reports::default());
         self.producer = Some(make_producer(&self.config, &self.reports)?);
         Ok(())
     }
+}
+
+impl Drop for KafkaSink {
+    fn drop(&mut self) {
+        // A broker's thread may be looking up a name: the process does not wait
+        // for long. What was in flight is not confirmed either way.
+        let mut ended = end(self.producer.take());
+        let deadline = Instant::now() + DROP_LIMIT;
+        while ended.try_recv() == Err(TryRecvError::Empty) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Drops a producer on a thread of its own, since that purges it and joins
+/// librdkafka's threads; the receiver is told, or closed, when it has gone.
+fn end(producer: Option<ThreadedProducer<Context>>) -> oneshot::Receiver<()> {
+    let (ended, receiver) = oneshot::channel();
+    if let Some(producer) = producer {
+        // Where no thread can be had, the closure is dropped here and now.
+        let _ = thread::Builder::new().name("producer's end".to_owned()).spawn(move || {
+            drop(producer);
+            let _ = ended.send(());
+        });
+    }
+    receiver
 }
 
 impl Reports {
@@ -223,12 +258,10 @@ impl ProducerContext for Context {
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
         let outcome = match result {
-            Ok(_) => Some(Outcome::Delivered),
+            Ok(_) => Outcome::Delivered,
             Err((error, message)) => refusal::outcome(error, message.topic()),
         };
-        if let Some(outcome) = outcome {
-            self.reports.report(Report { seq: opaque as Seq, outcome });
-        }
+        self.reports.report(Report { seq: opaque as Seq, outcome });
     }
 }
 
@@ -236,9 +269,12 @@ impl ProducerContext for Context {
 /// them, and what the promise rests on over both.
 fn client_config(config: &KafkaConfig) -> ClientConfig {
     let records = config.in_flight_bytes / RECORD_OVERHEAD_BYTES + 1;
-    // Twice the budget: the budget is what stops the relay, one row may exceed
-    // it, and librdkafka counts a little differently.
-    let kbytes = (config.in_flight_bytes / 1024 * 2 + 1024).min(2_147_483_647);
+    let message_max = config.properties.get("message.max.bytes").and_then(|max| max.parse().ok());
+    // Twice the budget and one row: the budget is what stops the relay, the
+    // largest row may exceed it (one for which there is never room would be
+    // offered for ever), and librdkafka counts a little differently.
+    let row = message_max.unwrap_or(MESSAGE_MAX_BYTES);
+    let kbytes = (config.in_flight_bytes / 1024 * 2 + row / 1024 + 1024).min(2_147_483_647);
     let mut client = ClientConfig::new();
     client
         .set("client.id", "walpost")
@@ -264,6 +300,7 @@ fn make_producer(
     config: &ClientConfig,
     reports: &Arc<Reports>,
 ) -> Result<ThreadedProducer<Context>, SinkError> {
+    features::require(config)?;
     let context = Context { reports: Arc::clone(reports) };
     Ok(config.create_with_context(context)?)
 }

@@ -5,6 +5,7 @@
 //! delivered (durable at the broker), lost (may pass with time) or refused (for
 //! good). A record whose producer was replaced is never reported on.
 
+mod features;
 mod kafka;
 mod refusal;
 
@@ -13,7 +14,7 @@ use std::future::Future;
 use crate::ledger::Seq;
 use crate::relay::core::Outlet;
 
-pub use kafka::{KafkaConfig, KafkaSink, ReachError, reach};
+pub use kafka::{KafkaConfig, KafkaSink, ReachError, accepts, reach};
 
 /// What became of one production.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,5 +68,40 @@ pub trait Sink: Outlet {
 
 /// The sink cannot be made as configured.
 #[derive(Debug, thiserror::Error)]
-#[error("Kafka's client library refuses the configuration: {0}")]
-pub struct SinkError(#[from] rdkafka::error::KafkaError);
+pub enum SinkError {
+    /// A property that the client library does not know, or not with this value.
+    #[error("the Kafka property `{name}` is refused by the client library: {said}{}", meant(*nearest))]
+    Property {
+        /// The property.
+        name: String,
+        /// What the library said, without the value.
+        said: String,
+        /// A known property that is almost the same.
+        nearest: Option<&'static str>,
+    },
+    /// A way to authenticate that is not in this build.
+    #[error(
+        "SASL mechanism {mechanism} is not available in this build: set sasl.mechanisms to another \
+         (OAUTHBEARER takes sasl.oauthbearer.method=oidc); the client library was built with \
+         {features}"
+    )]
+    Mechanism {
+        /// The mechanism.
+        mechanism: String,
+        /// librdkafka's `builtin.features`.
+        features: String,
+    },
+    /// The client cannot be made for another reason.
+    #[error("Kafka's client library refuses the configuration: {0}")]
+    Client(rdkafka::error::KafkaError),
+}
+
+impl From<rdkafka::error::KafkaError> for SinkError {
+    fn from(error: rdkafka::error::KafkaError) -> Self {
+        features::refusal(error)
+    }
+}
+
+fn meant(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
+}

@@ -8,16 +8,13 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::Outcome;
 
-/// What a failed delivery to `topic` means; `None` for a record that was purged
-/// with its producer, which is no report at all.
-pub(super) fn outcome(error: &KafkaError, topic: &str) -> Option<Outcome> {
-    let Some(code) = error.rdkafka_error_code() else {
-        return Some(Outcome::Lost(error.to_string()));
-    };
-    match code {
-        Code::PurgeQueue | Code::PurgeInflight => None,
-        code if is_refusal(code) => Some(Outcome::Refused(code.to_string())),
-        code => Some(Outcome::Lost(reason(code, topic))),
+/// What a failed delivery to `topic` means. A record that was purged is lost: no
+/// record may go without a report.
+pub(super) fn outcome(error: &KafkaError, topic: &str) -> Outcome {
+    match error.rdkafka_error_code() {
+        None => Outcome::Lost(error.to_string()),
+        Some(code) if is_refusal(code) => Outcome::Refused(code.to_string()),
+        Some(code) => Outcome::Lost(reason(code, topic)),
     }
 }
 
@@ -60,20 +57,21 @@ pub(super) fn reason(code: Code, topic: &str) -> String {
 mod tests {
     use super::*;
 
-    fn outcome_of(code: Code) -> Option<Outcome> {
+    fn outcome_of(code: Code) -> Outcome {
         outcome(&KafkaError::MessageProduction(code), "orders")
     }
 
     #[test]
-    fn a_purged_record_is_not_reported_on() {
-        assert_eq!(outcome_of(Code::PurgeQueue), None);
-        assert_eq!(outcome_of(Code::PurgeInflight), None);
+    fn a_purged_record_is_lost_and_neither_durable_nor_forgotten() {
+        for code in [Code::PurgeQueue, Code::PurgeInflight] {
+            assert!(matches!(outcome_of(code), Outcome::Lost(_)), "{code}");
+        }
     }
 
     #[test]
     fn a_record_that_is_too_large_is_refused_and_a_missing_topic_is_waited_for() {
-        assert!(matches!(outcome_of(Code::MessageSizeTooLarge), Some(Outcome::Refused(_))));
-        let Some(Outcome::Lost(reason)) = outcome_of(Code::UnknownTopicOrPartition) else {
+        assert!(matches!(outcome_of(Code::MessageSizeTooLarge), Outcome::Refused(_)));
+        let Outcome::Lost(reason) = outcome_of(Code::UnknownTopicOrPartition) else {
             panic!("a missing topic may come to be");
         };
         assert!(reason.contains("kafka-topics.sh --create --topic orders"), "{reason}");

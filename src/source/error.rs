@@ -60,9 +60,23 @@ impl SourceError {
             // The slot went between two looks, or what it needs of the log is gone.
             Some("42704") if text.contains("replication slot") => Self::Slot(text),
             Some("55000" | "58P01") if !text.contains("wal_level") => Self::Slot(text),
+            Some("42704") if text.contains("publication") => Self::Setup(format!(
+                "{text}: it is gone, or came after the change that is to be read, which PostgreSQL \
+                 then never hands out. Make it with the SQL that `walpost init` prints, publish by \
+                 hand what was committed before it, then SELECT \
+                 pg_replication_slot_advance('{slot}', pg_current_wal_lsn()) and start walpost again"
+            )),
             Some("42704" | "55000") => Self::Setup(text),
             _ => error.into(),
         }
+    }
+
+    /// The slot is on the primary, and this server may be promoted to it.
+    pub(super) fn standby(slot: &str) -> Self {
+        Self::Lost(format!(
+            "this server is a standby, which does not hand out replication slot \"{slot}\": connect to \
+             the primary, or name all hosts and set target_session_attrs=primary"
+        ))
     }
 
     pub(super) fn slot_missing(slot: &str, database: &str) -> Self {

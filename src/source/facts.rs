@@ -20,6 +20,8 @@ pub struct Facts {
     pub wal_level: String,
     /// `wal_sender_timeout` in milliseconds; 0 is none.
     pub wal_sender_timeout_ms: i64,
+    /// Whether the server is a standby.
+    pub in_recovery: bool,
     /// WAL flushed so far (replayed, on a standby).
     pub flushed: Lsn,
     /// The slot; `None` where there is none of that name.
@@ -43,7 +45,13 @@ pub struct Slot {
     pub wal_status: Option<String>,
     /// Why the slot was invalidated (PostgreSQL 17 and later).
     pub invalidation_reason: Option<String>,
+    /// Whether it is a standby's copy of a slot on the primary (PostgreSQL 17
+    /// and later).
+    pub synced: bool,
 }
+
+/// `messages` is an option of pgoutput since 14.
+const LEAST_VERSION: i32 = 140_000;
 
 const FACTS: &str = "
     SELECT current_setting('server_version_num')::int4,
@@ -54,7 +62,9 @@ const FACTS: &str = "
                  ELSE pg_catalog.pg_current_wal_flush_lsn() END)::text,
            s.slot_type, s.plugin::text, s.database::text, s.active_pid,
            s.confirmed_flush_lsn::text, s.wal_status,
-           pg_catalog.to_jsonb(s) ->> 'invalidation_reason'
+           pg_catalog.to_jsonb(s) ->> 'invalidation_reason',
+           coalesce((pg_catalog.to_jsonb(s) ->> 'synced')::bool, false),
+           pg_catalog.pg_is_in_recovery()
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
 
@@ -81,6 +91,7 @@ impl Facts {
                 confirmed_flush: lsn(row.try_get(9)?),
                 wal_status: row.try_get(10)?,
                 invalidation_reason: row.try_get(11)?,
+                synced: row.try_get(12)?,
             }),
         };
         Ok(Self {
@@ -88,9 +99,21 @@ impl Facts {
             database: row.try_get(1)?,
             wal_level: row.try_get(2)?,
             wal_sender_timeout_ms: row.try_get::<_, Option<i64>>(3)?.unwrap_or(60_000),
+            in_recovery: row.try_get(13)?,
             flushed: lsn(row.try_get(4)?).unwrap_or_default(),
             slot,
         })
+    }
+
+    /// Whether the server is of a version whose stream walpost can ask for.
+    pub fn require_version(&self) -> Result<(), SourceError> {
+        if self.version >= LEAST_VERSION {
+            return Ok(());
+        }
+        Err(SourceError::Setup(format!(
+            "the server is PostgreSQL {}, walpost needs 14 or later",
+            self.version / 10_000
+        )))
     }
 
     /// Whether the server can decode logically at all.
@@ -108,7 +131,11 @@ impl Facts {
     /// The slot's `confirmed_flush_lsn`, where the slot is one that walpost can
     /// use on this database.
     pub fn require_slot(&self, name: &str) -> Result<Lsn, SourceError> {
-        let Some(slot) = &self.slot else {
+        let Some(slot) = self.slot.as_ref().filter(|slot| !(self.in_recovery && slot.synced))
+        else {
+            if self.in_recovery {
+                return Err(SourceError::standby(name));
+            }
             return Err(SourceError::slot_missing(name, &self.database));
         };
         let unusable =
@@ -163,7 +190,8 @@ const TABLE: &str = "
      ORDER BY a.attnum";
 
 /// The outbox tables with the columns that the publication sends of them, once
-/// the publication is seen to publish the inserts of all of them.
+/// the publication is seen to publish the inserts of all of them. Without a
+/// table it only has to exist.
 pub async fn published_tables(
     client: &Client,
     publication: &str,
@@ -176,11 +204,12 @@ pub async fn published_tables(
     let quoted = quoted_identifier(publication);
     let Some(row) = row else {
         return Err(SourceError::Setup(format!(
-            "publication {quoted} does not exist in this database; run `walpost init --apply`, which \
-             makes it before the slot (a slot does not see a publication that is younger than itself)"
+            "publication {quoted} does not exist in this database; for a new outbox run `walpost init \
+             --apply`, which makes it before the slot; where the slot is there already, run the SQL that \
+             `walpost init` prints for it (what was committed before stays out of the slot's reach)"
         )));
     };
-    if !row.get::<_, bool>(0) {
+    if !tables.is_empty() && !row.get::<_, bool>(0) {
         return Err(SourceError::Setup(format!(
             "publication {quoted} does not publish inserts: ALTER PUBLICATION {quoted} SET (publish = 'insert')"
         )));

@@ -14,5 +14,6 @@ mod tls;
 pub(crate) use connect::control;
 pub use error::SourceError;
 pub use facts::{Facts, Slot, published_tables};
-pub use session::{Received, Resume, ServerIdentity, Session, SourceConfig};
+pub(crate) use session::APPLICATION_NAME;
+pub use session::{ConnInfoSource, Received, Resume, ServerIdentity, Session, SourceConfig};
 pub use tls::install_crypto_provider;

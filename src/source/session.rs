@@ -11,10 +11,13 @@
 //! walsenders, so letting go at that sign keeps walpost from holding a server
 //! up that was told to stop.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use pgwire_replication::{PgWireError, ReplicationClient, client::ReplicationEvent};
+use pgwire_replication::client::ReplicationEvent;
+use pgwire_replication::{PgWireError, ReplicationClient, ReplicationConfig};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::SourceError;
@@ -32,7 +35,12 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 const BUFFER_EVENTS: usize = 64;
 
 /// What the server's views show of walpost.
-const APPLICATION_NAME: &str = "walpost";
+pub(crate) const APPLICATION_NAME: &str = "walpost";
+
+/// How long all that is asked of the server after connecting may take beyond
+/// `connect_timeout`: a handful of small queries and the stream's beginning,
+/// which waits for no log to be read.
+const OPENING_LIMIT: Duration = Duration::from_secs(30);
 
 /// Session settings: the text forms of values do not depend on the server's
 /// configuration, no timeout meant for clients ends the stream, and a large
@@ -52,8 +60,8 @@ const CONTROL_SETTINGS: &str =
 /// What a session is opened on.
 #[derive(Debug, Clone)]
 pub struct SourceConfig {
-    /// The server and the database.
-    pub conninfo: ConnInfo,
+    /// The server and the database, asked for at each connect.
+    pub conninfo: ConnInfoSource,
     /// The replication slot, as stored in the catalog.
     pub slot: String,
     /// The publication, as stored in the catalog.
@@ -62,6 +70,29 @@ pub struct SourceConfig {
     pub tables: Vec<TableName>,
     /// Make a temporary slot of that name, which goes with the session.
     pub temporary_slot: bool,
+}
+
+/// Says how to connect, anew each time, so that a password that was changed in
+/// its file is taken up without a restart.
+#[derive(Clone)]
+pub struct ConnInfoSource(Arc<dyn Fn() -> Result<ConnInfo, String> + Send + Sync>);
+
+impl ConnInfoSource {
+    /// From a function that reads everything again; its error is for people.
+    pub fn new(resolve: impl Fn() -> Result<ConnInfo, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(resolve))
+    }
+
+    /// What holds now.
+    pub fn resolve(&self) -> Result<ConnInfo, SourceError> {
+        (self.0)().map_err(SourceError::Access)
+    }
+}
+
+impl fmt::Debug for ConnInfoSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ConnInfoSource")
+    }
 }
 
 /// Which server a position belongs to.
@@ -100,7 +131,7 @@ pub enum Received {
 
 /// An open replication session.
 pub struct Session {
-    client: ReplicationClient,
+    client: Replication,
     control: Control,
     host: String,
     slot: String,
@@ -112,18 +143,52 @@ pub struct Session {
     silence_limit: Duration,
     last_received: Instant,
     stalls: u64,
+    /// Whether the last [`Session::next`] was willing to read.
+    was_reading: bool,
+}
+
+/// A replication client that confirms nothing more, and is gone at once, when
+/// it is dropped: in the midst of connecting too.
+struct Replication(ReplicationClient);
+
+impl Drop for Replication {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Session {
-    /// Connects, checks, and starts streaming.
+    /// Connects, checks, and starts streaming. Dropping the future gives up, and
+    /// nothing stays behind.
     pub async fn open(config: &SourceConfig, resume: &Resume) -> Result<Self, SourceError> {
-        let control = connect::control(&config.conninfo, APPLICATION_NAME).await?;
+        let conninfo = config.conninfo.resolve()?;
+        let control = connect::control(&conninfo, APPLICATION_NAME).await?;
+        let host = control.endpoint.host.to_string();
+        let opened = Box::pin(Self::open_beside(control, &conninfo, config, resume));
+        if config.temporary_slot {
+            // A new slot waits for the end of every transaction that is open now.
+            return opened.await;
+        }
+        let within = conninfo.connect_timeout + OPENING_LIMIT;
+        timeout(within, opened).await.unwrap_or_else(|_| {
+            let reason = format!("{host}: the replication session was not ready within {within:?}");
+            Err(SourceError::Lost(reason))
+        })
+    }
+
+    async fn open_beside(
+        control: Control,
+        conninfo: &ConnInfo,
+        config: &SourceConfig,
+        resume: &Resume,
+    ) -> Result<Self, SourceError> {
         control
             .client
             .batch_execute(CONTROL_SETTINGS)
             .await
             .map_err(|error| SourceError::query("preparing the control connection", &error))?;
         let facts = Facts::read(&control.client, &config.slot).await?;
+        facts.require_version()?;
         facts.require_wal_level()?;
         let confirmed =
             if config.temporary_slot { facts.flushed } else { check_slot(config, &facts, resume)? };
@@ -133,15 +198,12 @@ impl Session {
             Resume::AtSlot => (confirmed, confirmed),
             Resume::At { confirmed, start, .. } => (*start, *confirmed),
         };
-        let within = config.conninfo.connect_timeout;
-        let mut client = connect_gated(config, &control, &facts, start, ack).await?;
-        let begun = timeout(within, begin(config, &mut client, &control, &facts, resume)).await;
-        let Ok(identity) = begun else {
-            client.abort();
-            let reason = format!("the replication session was not ready within {within:?}");
-            return Err(SourceError::Lost(reason));
-        };
-        let identity = identity?;
+        let settings = replication_settings(config, conninfo, &control, &facts, start, ack);
+        let host = control.endpoint.host.to_string();
+        let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
+        let mut client =
+            Replication(ReplicationClient::connect_gated(settings).await.map_err(failed)?);
+        let identity = begin(config, &mut client.0, &control, &facts, resume).await?;
         let session = Self {
             client,
             host: control.endpoint.host.to_string(),
@@ -152,11 +214,12 @@ impl Session {
             start: ack,
             flushed: facts.flushed,
             relations,
-            silence_limit: silence_limit(&facts),
+            silence_limit: silence_limit(wal_sender_timeout(&facts)),
             last_received: Instant::now(),
             stalls: 0,
+            was_reading: true,
         };
-        session.check_started(confirmed).await?;
+        session.check_started(confirmed, resume).await?;
         Ok(session)
     }
 
@@ -189,16 +252,21 @@ impl Session {
     /// session's end is waited for. An error is that end: the stream failed,
     /// the control connection ended, or the server fell silent. Cancel-safe.
     pub async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
-        if !reading {
-            // Nobody listens: the silence is the relay's own.
+        if !(reading && self.was_reading) {
+            // Nobody listened: the silence is the relay's own.
             self.last_received = Instant::now();
+        }
+        self.was_reading = reading;
+        if !reading {
+            let event = self.unread_end().await?;
+            return self.received(event);
         }
         let silent = tokio::time::sleep_until(self.last_received + self.silence_limit);
         let event = tokio::select! {
             biased;
-            event = self.client.recv(), if reading => event,
+            event = receive(&mut self.client.0) => event,
             ended = &mut self.control.ended => return Err(control_ended(ended)),
-            () = silent, if reading => {
+            () = silent => {
                 let limit = self.silence_limit;
                 return Err(SourceError::Lost(format!(
                     "nothing came from PostgreSQL for {limit:?}, not even a keepalive"
@@ -210,21 +278,20 @@ impl Session {
 
     /// What has come already, if anything has.
     pub fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
-        // Without the budget that would end a batch early, as if nothing were there.
-        let event = tokio::task::unconstrained(self.client.recv()).now_or_never()?;
+        let event = receive(&mut self.client.0).now_or_never()?;
         Some(self.received(event))
     }
 
     /// Whether the session's buffer was full since the last call: then more has
     /// been received than was taken.
     pub fn is_backed_up(&mut self) -> bool {
-        let stalls = self.client.metrics().stall_count();
+        let stalls = self.client.0.metrics().stall_count();
         std::mem::replace(&mut self.stalls, stalls) != stalls
     }
 
-    /// Everything before `lsn` is durable. Sent within [`STATUS_INTERVAL`].
+    /// Everything before `lsn` is durable. Sent within a tenth of a second.
     pub fn confirm(&self, lsn: Lsn) {
-        self.client.update_applied_lsn(pgwire_replication::Lsn::from_u64(lsn.as_u64()));
+        self.client.0.update_applied_lsn(pgwire_replication::Lsn::from_u64(lsn.as_u64()));
     }
 
     /// Confirms `lsn`, sees that the server has taken note of it, and ends the
@@ -233,7 +300,7 @@ impl Session {
         self.confirm(lsn);
         let noted = timeout(within, self.await_confirmed(lsn)).await;
         // Says goodbye in order; a server that does not answer is not waited for.
-        let _ = timeout(Duration::from_millis(500), self.client.shutdown()).await;
+        let _ = timeout(Duration::from_millis(500), self.client.0.shutdown()).await;
         let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
         match noted {
             Ok(result) => result,
@@ -254,7 +321,7 @@ impl Session {
                 return Ok(());
             }
             let discard =
-                async { while self.client.recv().await.is_ok_and(|event| event.is_some()) {} };
+                async { while self.client.0.recv().await.is_ok_and(|event| event.is_some()) {} };
             // Either this long, or until the session ends.
             let _ = timeout(Duration::from_millis(20), discard).await;
             sleep(Duration::from_millis(1)).await;
@@ -262,16 +329,46 @@ impl Session {
     }
 
     /// The slot is held now: it must stand where it stood when it was looked at.
-    async fn check_started(&self, confirmed: Lsn) -> Result<(), SourceError> {
+    async fn check_started(&self, confirmed: Lsn, resume: &Resume) -> Result<(), SourceError> {
         if self.temporary_slot {
             return Ok(());
         }
         let facts = Facts::read(&self.control.client, &self.slot).await?;
         let now = facts.require_slot(&self.slot)?;
-        if now > confirmed.max(self.start) {
-            return Err(SourceError::slot_moved(&self.slot, confirmed, now));
+        if now <= confirmed.max(self.start) {
+            return Ok(());
         }
-        Ok(())
+        Err(match resume {
+            // Whoever had it before went in between: nothing of ours is amiss.
+            Resume::AtSlot => SourceError::Lost(format!(
+                "replication slot \"{}\" moved from {confirmed} to {now} while walpost connected",
+                self.slot
+            )),
+            Resume::At { .. } => SourceError::slot_moved(&self.slot, confirmed, now),
+        })
+    }
+
+    /// Waits for the end of a session that nobody reads; what it had sent before
+    /// comes again in the next. The error is that of the control connection.
+    async fn unread_end(
+        &mut self,
+    ) -> Result<Result<Option<ReplicationEvent>, PgWireError>, SourceError> {
+        let client = &mut self.client.0;
+        let last_words = async {
+            while client.is_running() {
+                sleep(Duration::from_secs(1)).await;
+            }
+            loop {
+                match receive(client).await {
+                    Ok(Some(_)) => {}
+                    end => return end,
+                }
+            }
+        };
+        tokio::select! {
+            end = last_words => Ok(end),
+            ended = &mut self.control.ended => Err(control_ended(ended)),
+        }
     }
 
     fn received(
@@ -287,11 +384,11 @@ impl Session {
     }
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        // A session that was not finished must confirm nothing more.
-        self.client.abort();
-    }
+/// The next event. Not subject to the runtime's budget for one turn: a worker
+/// that has ended is asked for its reason but once, and a turn that ended
+/// between would lose it. The worker's own buffer bounds the turn.
+async fn receive(client: &mut ReplicationClient) -> Result<Option<ReplicationEvent>, PgWireError> {
+    tokio::task::unconstrained(client.recv()).await
 }
 
 /// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those
@@ -309,15 +406,16 @@ fn check_slot(config: &SourceConfig, facts: &Facts, resume: &Resume) -> Result<L
     Ok(confirmed)
 }
 
-async fn connect_gated(
+fn replication_settings(
     config: &SourceConfig,
+    conninfo: &ConnInfo,
     control: &Control,
     facts: &Facts,
     start: Lsn,
     ack: Lsn,
-) -> Result<ReplicationClient, SourceError> {
+) -> ReplicationConfig {
     let mut options = SESSION_OPTIONS.to_owned();
-    let own_options = config.conninfo.options.as_deref().unwrap_or_default();
+    let own_options = conninfo.options.as_deref().unwrap_or_default();
     if !own_options.contains(WORK_MEM) {
         options.push_str(" -c logical_decoding_work_mem=256MB");
     }
@@ -326,7 +424,7 @@ async fn connect_gated(
         options.push_str(" -c wal_sender_timeout=60s");
     }
     let mut settings = connect::replication_config(
-        &config.conninfo,
+        conninfo,
         &control.endpoint,
         &config.slot,
         &config.publication,
@@ -337,12 +435,9 @@ async fn connect_gated(
     settings.start_lsn = lsn(start);
     settings.ack_lsn = Some(lsn(ack));
     settings.status_interval = STATUS_INTERVAL;
-    settings.idle_wakeup_interval = wal_sender_timeout(facts) / 4;
+    settings.idle_wakeup_interval = unasked_status(wal_sender_timeout(facts));
     settings.buffer_events = BUFFER_EVENTS;
-    let host = control.endpoint.host.to_string();
-    ReplicationClient::connect_gated(settings)
-        .await
-        .map_err(|error| SourceError::stream(&error, &host, &config.slot))
+    settings
 }
 
 /// Identifies the server and starts replication on it.
@@ -407,10 +502,17 @@ fn wal_sender_timeout(facts: &Facts) -> Duration {
 }
 
 /// How long nothing may come. The server asks for a sign of life after half of
-/// `wal_sender_timeout`; four times that leaves a merely busy server alone.
-fn silence_limit(facts: &Facts) -> Duration {
-    let limit = wal_sender_timeout(facts).saturating_mul(2);
-    limit.clamp(Duration::from_secs(10), Duration::from_secs(600))
+/// `wal_sender_timeout` without one; four times that leaves a merely busy server
+/// alone.
+fn silence_limit(wal_sender_timeout: Duration) -> Duration {
+    wal_sender_timeout.saturating_mul(2).max(Duration::from_secs(10))
+}
+
+/// How long the replication client says nothing by itself: longer than half of
+/// `wal_sender_timeout`, when the server asks. One that is never asked would take
+/// an idle server for a silent one.
+fn unasked_status(wal_sender_timeout: Duration) -> Duration {
+    wal_sender_timeout.mul_f64(0.75)
 }
 
 fn control_ended(
@@ -453,4 +555,26 @@ fn received(event: ReplicationEvent) -> Result<Received, SourceError> {
         }
     };
     Ok(Received::Message(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_server_speaks_before_it_is_taken_for_a_silent_one() {
+        for seconds in [1, 3, 10, 60, 300, 3600, 86_400] {
+            let timeout = Duration::from_secs(seconds);
+            assert!(unasked_status(timeout) > timeout / 2, "it is never asked: {seconds} s");
+            assert!(unasked_status(timeout) < timeout, "the server gives up: {seconds} s");
+            assert!(silence_limit(timeout) > timeout, "too soon: {seconds} s");
+        }
+    }
+
+    #[test]
+    fn how_to_connect_shows_no_secret_in_debug() {
+        let source = ConnInfoSource::new(|| Err("s3cret".to_owned()));
+        assert!(!format!("{source:?}").contains("s3cret"));
+        assert_eq!(source.resolve().err(), Some(SourceError::Access("s3cret".to_owned())));
+    }
 }

@@ -9,6 +9,7 @@ mod majors;
 mod messages;
 mod passed_over;
 mod scene;
+mod sessions;
 mod shapes;
 mod tables;
 mod values;

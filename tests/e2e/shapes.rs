@@ -187,3 +187,18 @@ pub fn copy(scene: &Scene, count: u32, keys: u32) -> String {
          COPY public.outbox ({columns}) FROM '{file}'"
     )
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_larger_than_the_whole_budget_is_refused_in_words_and_not_offered_for_ever() {
+    let scene = Scene::new().await;
+    scene.postgres.execute(&insert(3, 5)).await;
+    let large = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+                 VALUES ('order', '1', 'placed', to_jsonb(repeat('x', 5000000)))";
+    scene.postgres.execute(large).await;
+    let run = scene.command("run").args(["--in-flight-bytes", "64KiB"]);
+    let walpost = run.args(["-X", "message.max.bytes=100000000"]).start();
+    let status = walpost.wait(SOON).await.expect("it halts");
+    assert_eq!(status.code(), Some(4), "{:?}", walpost.stderr());
+    assert!(walpost.said("table public.outbox"), "{:?}", walpost.stderr());
+    assert_eq!(scene.records().await.len(), 3, "what comes before it is delivered");
+}

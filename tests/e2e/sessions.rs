@@ -1,0 +1,118 @@
+//! What keeps a session, what ends it, and what walpost says then. No test here
+//! needs a broker.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use walpost_bed::{Major, Postgres, PostgresBuilder, eventually};
+
+use crate::scene::{PROGRAM, SOON, Scene};
+
+/// Where no broker listens.
+const NOWHERE: &str = "127.0.0.1:1";
+
+async fn scene(postgres: PostgresBuilder) -> Scene {
+    let scene = Scene::bare(postgres.start().await, NOWHERE);
+    scene.init(&[]).await;
+    scene
+}
+
+fn builder() -> PostgresBuilder {
+    Postgres::builder(Major::V15)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_server_is_not_taken_for_a_silent_one() {
+    let scene = scene(builder().wal_sender_timeout(Duration::from_secs(1))).await;
+    let walpost = scene.run().await;
+    let since = Instant::now();
+    let pid = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'walpost'";
+    let first = scene.postgres.query_text(pid).await;
+    // Silence is noticed after ten seconds at the least.
+    eventually(SOON, "the idle time has passed", async || since.elapsed().as_secs() > 11).await;
+    assert!(!walpost.said("lost PostgreSQL"), "{:?}", walpost.stderr());
+    assert_eq!(scene.postgres.query_text(pid).await, first);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_of_the_log_that_goes_away_does_not_end_the_relay() {
+    let scene = scene(builder()).await;
+    let mut walpost = Command::new(PROGRAM)
+        .args(["run", "--source", &scene.postgres.url(), "--bootstrap-servers", NOWHERE])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let stderr = walpost.stderr.take().expect("a pipe");
+    let first = BufReader::new(stderr).lines().next().expect("a line").expect("text");
+    assert!(first.contains("walpost starts"), "{first}");
+    let active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'walpost'";
+    eventually(SOON, "it streams with nobody to tell", async || {
+        scene.postgres.query_text(active).await == Some("t".into())
+    })
+    .await;
+    let terminate = Command::new("kill").args(["-TERM", &walpost.id().to_string()]).status();
+    assert!(terminate.expect("kill is there").success());
+    // It has said several lines to nobody by then.
+    assert_eq!(walpost.wait().expect("it ended").code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_that_was_changed_in_its_file_is_taken_up_without_a_restart() {
+    let hba = "local all all trust\nhost all turning 127.0.0.1/32 scram-sha-256\n\
+               host all all 127.0.0.1/32 trust\n";
+    let scene = scene(builder().hba(hba)).await;
+    scene.postgres.execute("CREATE ROLE turning LOGIN REPLICATION PASSWORD 'one'").await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("url");
+    let write = |password: &str| {
+        let url = scene.postgres.url_for(&format!("turning:{password}"));
+        std::fs::write(&file, url).expect("written");
+    };
+    write("one");
+    let walpost = walpost_bed::Walpost::builder(PROGRAM)
+        .args(["run", "--bootstrap-servers", NOWHERE])
+        .env("WALPOST_SOURCE_URL_FILE", &file)
+        .start();
+    walpost.await_line("streaming from PostgreSQL", SOON).await;
+    let mark = walpost.mark();
+    scene.postgres.execute("ALTER ROLE turning PASSWORD 'two'").await;
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'turning'";
+    scene.postgres.query_rows(end).await;
+    walpost.await_line_after(mark, "password authentication failed", SOON).await;
+    write("two");
+    walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_way_out_of_a_halt_that_the_text_names_is_one() {
+    let scene = scene(builder()).await;
+    let insert = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) VALUES";
+    scene.postgres.execute(&format!("{insert} ('no topic', '1', 'e')")).await;
+    scene.postgres.execute(&format!("{insert} ('one', '2', 'e')")).await;
+    let walpost = scene.command("run").start();
+    let status = walpost.wait(SOON).await.expect("it halts");
+    assert_eq!(status.code(), Some(4), "{:?}", walpost.stderr());
+    let said = walpost.stderr().join("\n");
+    assert!(said.contains("table public.outbox"), "{said}");
+    let (_, advance) = said.split_once("then SELECT ").expect("a statement");
+    let (arguments, _) = advance.split_once(')').expect("its end");
+    scene.postgres.query_rows(&format!("SELECT {arguments})")).await;
+    let tail = scene.command("tail").arg("--from-slot").start();
+    assert_eq!(tail.wait(SOON).await.and_then(|status| status.code()), Some(0));
+    let left = tail.stdout();
+    assert!(left.len() == 1 && left[0].contains("\"key\":\"2\""), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publication_that_is_dropped_under_way_ends_the_run_with_advice() {
+    let scene = scene(builder()).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute("DROP PUBLICATION walpost").await;
+    let insert = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) \
+                  VALUES ('one', '1', 'e')";
+    scene.postgres.execute(insert).await;
+    let status = walpost.wait(SOON).await.expect("it ends");
+    assert_eq!(status.code(), Some(78), "{:?}", walpost.stderr());
+    assert!(walpost.said("pg_replication_slot_advance('walpost'"), "{:?}", walpost.stderr());
+}
