@@ -212,7 +212,7 @@ impl Session {
         Some(self.received(event))
     }
 
-    /// Everything before `lsn` is durable. Sent within [`STATUS_INTERVAL`].
+    /// Everything before `lsn` is durable. Sent within a tenth of a second.
     pub fn confirm(&self, lsn: Lsn) {
         self.client.update_applied_lsn(pgwire_replication::Lsn::from_u64(lsn.as_u64()));
     }

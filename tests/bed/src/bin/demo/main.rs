@@ -41,7 +41,7 @@ async fn main() -> ExitCode {
     match show(stays).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
-            eprintln!("demo: {fault}");
+            eprintln!("demo: {}", fault.to_string().trim_end().replace('\n', " | "));
             ExitCode::FAILURE
         }
     }
@@ -78,7 +78,10 @@ fn end_with_one_line() {
     std::panic::set_hook(Box::new(|panic| {
         let text = panic.payload().downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.payload().downcast_ref::<&str>().copied());
-        eprintln!("demo: {}", text.unwrap_or("something went wrong"));
+        eprintln!(
+            "demo: {}",
+            text.unwrap_or("something went wrong").trim_end().replace('\n', " | ")
+        );
         std::process::exit(1);
     }));
 }

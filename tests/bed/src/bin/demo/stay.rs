@@ -1,7 +1,7 @@
 //! The stage stays open: a person inserts by hand, kills walpost, looks at the
 //! lag, and sees every record as it comes. Ctrl-C ends it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::Fault;
 use crate::screen::Screen;
@@ -16,7 +16,7 @@ pub(crate) async fn until_interrupted(screen: &Screen, stage: &mut Stage) -> Res
     tell(screen, stage);
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     let mut shown = stage.watch.after(0).len();
-    let mut died = None;
+    let mut died: Option<Instant> = None;
     loop {
         tokio::select! {
             _ = &mut interrupted => break,
@@ -32,22 +32,21 @@ pub(crate) async fn until_interrupted(screen: &Screen, stage: &mut Stage) -> Res
                 record.age_ms
             ));
         }
-        match (stage.walpost().pid(), died) {
-            (Some(_), _) => {}
-            (None, None) => {
-                died = Some(tokio::time::Instant::now());
-                screen.harm(&format!(
-                    "walpost is gone; a supervisor would start it again, here that takes {} s",
-                    RESTART.as_secs()
-                ));
-            }
-            (None, Some(then)) if then.elapsed() >= RESTART => {
-                died = None;
-                stage.start_walpost()?;
-                let pid = stage.walpost().pid().unwrap_or_default();
-                screen.good(&format!("walpost run, again (process {pid})"));
-            }
-            (None, Some(_)) => {}
+        if stage.walpost().pid().is_some() {
+            continue;
+        }
+        let since = *died.get_or_insert_with(|| {
+            screen.harm(&format!(
+                "walpost is gone; a supervisor would start it again, here that takes {} s",
+                RESTART.as_secs()
+            ));
+            Instant::now()
+        });
+        if since.elapsed() >= RESTART {
+            died = None;
+            stage.start_walpost()?;
+            let pid = stage.walpost().pid().unwrap_or_default();
+            screen.good(&format!("walpost run, again (process {pid})"));
         }
     }
     if stage.walpost().pid().is_none() {
