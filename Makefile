@@ -1,5 +1,12 @@
 # What people and the CI run alike.
-.PHONY: setup test lint
+.PHONY: demo setup test lint
+
+# All of it in a minute once it is built. DEMO=stay: it runs on until Ctrl-C.
+demo:
+	@tests/bed/setup.sh demo
+	@echo "Building walpost with optimisation: several minutes the first time."
+	@cargo build --release --workspace --bin walpost --bin demo
+	@"$${CARGO_TARGET_DIR:-target}/release/demo" $(DEMO)
 
 # The system's packages that building and testing need (as root, where some are missing).
 setup:

@@ -1,10 +1,12 @@
 #!/bin/sh
 # Installs what building and testing walpost need on Debian and its kin.
 # Does nothing where all is there. Servers beyond the system's own PostgreSQL
-# are fetched by the test bed itself, into its cache.
+# are fetched by the test bed itself, into its cache. `setup.sh demo` asks for less:
+# no npm, and no Java where it cannot be had, since the demo knows another way.
 set -eu
 
 packages=""
+optional=""
 need() { # need PACKAGE... unless the last command succeeded
     packages="$packages $*"
 }
@@ -20,10 +22,20 @@ for package in postgresql postgresql-client libssl-dev zlib1g-dev; do
 done
 has pkg-config || need pkg-config
 has cc && has c++ && has make || need build-essential
-has java || need default-jdk-headless
-has mvn || need maven
-has npm || need npm
+if [ "${1:-}" != demo ]; then
+    has java || need default-jdk-headless
+    has mvn || need maven
+    has npm || need npm
+elif [ "${WALPOST_DEMO_MOCK:-0}" = 0 ]; then
+    has java || optional="$optional default-jdk-headless"
+    has mvn || optional="$optional maven"
+fi
 
+if [ -z "$packages" ] && [ -n "$optional" ] && [ "$(id -u)" -ne 0 ]; then
+    echo "setup: for a real Kafka, as root, run: apt-get install$optional"
+    exit 0
+fi
+packages="$packages$optional"
 [ -n "$packages" ] || exit 0
 if [ "$(id -u)" -ne 0 ]; then
     echo "setup: as root, run: apt-get install$packages" >&2

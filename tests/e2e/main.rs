@@ -5,6 +5,7 @@
 #![allow(unreachable_pub)]
 
 mod backlog;
+mod library;
 mod majors;
 mod messages;
 mod passed_over;

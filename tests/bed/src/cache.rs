@@ -15,7 +15,7 @@ use crate::error::{BedError, Doing};
 const ROOTS_CACHE: &str = "/var/cache/walpost";
 
 /// `$WALPOST_CACHE`, else the user's cache directory, else (as root) one that all can reach.
-pub(crate) fn directory() -> Result<PathBuf, BedError> {
+pub fn directory() -> Result<PathBuf, BedError> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let directory = if let Some(chosen) = set("WALPOST_CACHE") {
         let chosen = std::path::absolute(chosen).doing(|| "WALPOST_CACHE".into())?;

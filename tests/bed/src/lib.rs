@@ -23,6 +23,7 @@ mod proxy;
 mod server;
 mod walpost;
 
+pub use cache::directory as cache_directory;
 pub use consumer::{Consumed, Follower, Tail, Topics, read_all};
 pub use error::BedError;
 pub use eventually::{Outcome, eventually, within};

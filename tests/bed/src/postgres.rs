@@ -51,6 +51,11 @@ impl Major {
             Self::V18 => 18,
         }
     }
+
+    /// The newest that the system itself has installed.
+    pub fn of_the_system() -> Option<Self> {
+        Self::ALL.into_iter().rev().find(|major| install::of_the_system(*major).is_some())
+    }
 }
 
 /// A way to stop, as in [the manual](https://www.postgresql.org/docs/current/server-shutdown.html).

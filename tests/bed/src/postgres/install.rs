@@ -39,7 +39,7 @@ pub(crate) fn install(major: Major) -> Result<PathBuf, BedError> {
     Ok(entry.join("native/bin"))
 }
 
-fn of_the_system(major: Major) -> Option<PathBuf> {
+pub(super) fn of_the_system(major: Major) -> Option<PathBuf> {
     let usual = PathBuf::from(format!("/usr/lib/postgresql/{}/bin", major.number()));
     let told = Command::new("pg_config").arg("--bindir").output().ok();
     let told = told.map(|done| PathBuf::from(String::from_utf8_lossy(&done.stdout).trim()));

@@ -1,0 +1,87 @@
+//! The demonstration behind `make demo`: an order-taking shop, its outbox, the
+//! walpost binary beside this one, and a consumer that reads everything back.
+//!
+//! It starts its own PostgreSQL and Kafka, kills walpost in the middle, judges
+//! what arrived, and ends by itself; with `stay` it then runs on until Ctrl-C.
+//! It measures nothing for comparison: servers, shop and consumer share one
+//! machine.
+
+mod screen;
+mod shop;
+mod stage;
+mod stay;
+mod story;
+mod watch;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use screen::Screen;
+use stage::Stage;
+
+/// Whatever keeps the demonstration from going on; one line.
+type Fault = Box<dyn Error>;
+
+/// A demonstration that takes longer hangs; what is fetched the first time does not count.
+const STORY: Duration = Duration::from_secs(90);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    end_with_one_line();
+    let mut arguments = std::env::args().skip(1);
+    let stays = match (arguments.next().as_deref(), arguments.next()) {
+        (None, _) => false,
+        (Some("stay"), None) => true,
+        _ => {
+            eprintln!("usage: demo [stay]");
+            return ExitCode::from(2);
+        }
+    };
+    match show(stays).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            eprintln!("demo: {}", fault.to_string().trim_end().replace('\n', " | "));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn show(stays: bool) -> Result<(), Fault> {
+    let screen = Screen::of_stdout();
+    let cache = walpost_bed::cache_directory()?;
+    let mut stage = Stage::set(&screen).await?;
+    let told = tokio::time::timeout(STORY, story::tell(&screen, &mut stage));
+    told.await.map_err(|_| format!("the demonstration hangs: not done within {STORY:?}"))??;
+    if stays {
+        stay::until_interrupted(&screen, &mut stage).await?;
+    }
+    stage.clear().await?;
+    screen.heading("What to try next");
+    if !stays {
+        screen.say(
+            "make demo DEMO=stay   the same, and then it runs on: insert by hand, kill walpost",
+        );
+    }
+    screen.say("make test             the whole test suite");
+    screen.say("README.md             the quick start against your own PostgreSQL and Kafka");
+    screen.note(&format!(
+        "All that was started is stopped. What stays for the next time: {} and cargo's target directory.",
+        cache.display()
+    ));
+    Ok(())
+}
+
+/// The bed panics when a server does not do as it should: that is one line here,
+/// and the end. The bed's watchdogs then stop the servers.
+fn end_with_one_line() {
+    std::panic::set_hook(Box::new(|panic| {
+        let text = panic.payload().downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.payload().downcast_ref::<&str>().copied());
+        eprintln!(
+            "demo: {}",
+            text.unwrap_or("something went wrong").trim_end().replace('\n', " | ")
+        );
+        std::process::exit(1);
+    }));
+}

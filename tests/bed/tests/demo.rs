@@ -1,0 +1,35 @@
+//! The demonstration, as `make demo` runs it, with the broker that needs no Java.
+
+use std::process::Command;
+
+#[test]
+fn the_demonstration_ends_well_and_shows_what_was_rolled_back_and_what_came_twice() {
+    let demo = env!("CARGO_BIN_EXE_demo");
+    let walpost = std::path::Path::new(demo).with_file_name("walpost");
+    assert!(walpost.exists(), "build walpost first: cargo build");
+    let done = Command::new(demo).env("WALPOST_DEMO_MOCK", "1").output().unwrap();
+    let (out, err) =
+        (String::from_utf8(done.stdout).unwrap(), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{out}\n{err}");
+    for expected in [
+        "mock broker stands in",
+        "rolled back order 1002 paid: card refused      nothing, as it should be",
+        "kill -9",
+        "229 events committed, all delivered, in order for each key",
+        "23 events rolled back, none delivered",
+        "repeats after the kill, with the same id",
+        "lag of the slot: 0 bytes",
+        "What to try next",
+    ] {
+        assert!(out.contains(expected), "{expected:?} in:\n{out}");
+    }
+    assert!(!out.contains('\x1b'), "colour where nobody looks:\n{out}");
+    assert_eq!(err, "");
+}
+
+#[test]
+fn a_demonstration_that_makes_no_sense_is_refused_in_one_line() {
+    let done = Command::new(env!("CARGO_BIN_EXE_demo")).arg("dance").output().unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    assert_eq!(String::from_utf8_lossy(&done.stderr), "usage: demo [stay]\n");
+}

@@ -1,0 +1,50 @@
+//! walpost as a library: the example that the documentation points to, run.
+
+use std::time::Duration;
+
+use walpost::config::Environment;
+use walpost_bed::eventually;
+
+use crate::scene::{SOON, Scene, insert};
+
+#[allow(dead_code, reason = "its main is for people")]
+#[path = "../../examples/embed.rs"]
+mod embed;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_a_program_embeds_delivers_until_it_is_told_to_leave() {
+    let scene = Scene::new().await;
+    let directory = tempfile::TempDir::new().unwrap();
+    let file = directory.path().join("walpost.toml");
+    let toml = format!(
+        "[source]\nurl = '{}'\n[kafka]\nbootstrap_servers = '{}'\n",
+        scene.postgres.url(),
+        scene.bootstrap
+    );
+    std::fs::write(&file, toml).unwrap();
+    let topic = scene.topic("{aggregate_type}");
+    let environment = Environment::new([("WALPOST_RECORD_TOPIC", &*topic)], directory.path());
+    scene.postgres.execute(&insert(100, 7)).await;
+    let leave = async {
+        // Not the slot: the relay confirms at its own pace, and once more as it leaves.
+        eventually(SOON, "all records are there", async || scene.records().await.len() == 100)
+            .await;
+    };
+    let summary = embed::relay_until(leave, Some(file), &environment).await.unwrap();
+    assert_eq!((summary.delivered, summary.undrained), (100, 0));
+    scene.assert_exact(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_embedded_relay_without_its_slot_says_so_to_the_program() {
+    let scene = Scene::new().await;
+    let directory = tempfile::TempDir::new().unwrap();
+    let url = scene.postgres.url();
+    let environment = Environment::new(
+        [("WALPOST_SOURCE_URL", &*url), ("WALPOST_SOURCE_SLOT", "another")],
+        directory.path(),
+    );
+    let never = std::future::pending();
+    let error = embed::relay_until(never, None, &environment).await.unwrap_err();
+    assert!(error.to_string().contains("\"another\" does not exist"), "{error}");
+}
