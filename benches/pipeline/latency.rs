@@ -43,18 +43,24 @@ pub(crate) async fn bench(plan: &Plan) {
     })
     .await;
     drop(consumer);
-    let (acknowledged, read) =
-        (acknowledged.lock().expect("no panic"), read.lock().expect("no panic"));
+    let histogram = latencies(&acknowledged, &read);
+    report(plan, &histogram, rows, wrote, cpu);
+    idle(&walpost).await;
+    walpost.terminate();
+    walpost.wait(PATIENCE).await.expect("it stops");
+}
+
+/// From each acknowledged commit to its record, in microseconds.
+fn latencies(acknowledged: &Times, read: &Times) -> Histogram<u64> {
+    let acknowledged = acknowledged.lock().expect("no panic");
+    let read = read.lock().expect("no panic");
     let mut histogram = Histogram::<u64>::new(3).expect("three digits");
     for (number, commit) in acknowledged.iter() {
         // A record can be readable before its writer has heard of the commit.
         let latency = read[number].saturating_duration_since(*commit);
         histogram.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
     }
-    report(plan, &histogram, rows, wrote, cpu);
-    idle(&walpost).await;
-    walpost.terminate();
-    walpost.wait(PATIENCE).await.expect("it stops");
+    histogram
 }
 
 fn report(plan: &Plan, histogram: &Histogram<u64>, rows: u64, wrote: Duration, cpu: Duration) {
