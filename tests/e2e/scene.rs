@@ -10,6 +10,8 @@ use walpost_bed::{
     read_all,
 };
 
+use crate::writer::Writer;
+
 /// Generous: a condition that holds is seen at once.
 pub const SOON: Duration = Duration::from_secs(30);
 
@@ -23,6 +25,8 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_walpost");
 pub struct Scene {
     /// The database's server.
     pub postgres: Postgres,
+    /// The server's address for walpost.
+    pub source: String,
     /// The brokers' address.
     pub bootstrap: String,
     prefix: String,
@@ -41,7 +45,12 @@ impl Scene {
 
     /// The same on a server of one's own making.
     pub async fn with(postgres: PostgresBuilder) -> Self {
-        let scene = Self::bare(postgres.start().await, &Kafka::shared().await.bootstrap());
+        Self::over(postgres, &Kafka::shared().await.bootstrap()).await
+    }
+
+    /// The same with brokers of one's own.
+    pub async fn over(postgres: PostgresBuilder, bootstrap: &str) -> Self {
+        let scene = Self::bare(postgres.start().await, bootstrap);
         scene.init(&[]).await;
         // The order of commits, for each key that one session writes.
         scene.postgres.execute("ALTER TABLE public.outbox ADD COLUMN n bigserial").await;
@@ -53,7 +62,8 @@ impl Scene {
         static SCENES: AtomicUsize = AtomicUsize::new(0);
         let number = SCENES.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("e2e-{}-{number}.", std::process::id());
-        Self { postgres, bootstrap: bootstrap.to_owned(), prefix }
+        let source = postgres.url();
+        Self { postgres, source, bootstrap: bootstrap.to_owned(), prefix }
     }
 
     /// Runs `walpost init --apply`.
@@ -67,16 +77,26 @@ impl Scene {
     pub fn command(&self, name: &str) -> WalpostBuilder {
         Walpost::builder(PROGRAM)
             .arg(name)
-            .args(["--source", &self.postgres.url()])
+            .args(["--source", &self.source])
             .args(["--bootstrap-servers", &self.bootstrap])
             .args(["--topic", &format!("{}{{aggregate_type}}", self.prefix)])
     }
 
     /// `walpost run`, streaming.
     pub async fn run(&self) -> Walpost {
-        let walpost = self.command("run").start();
+        self.run_with(&[]).await
+    }
+
+    /// The same with further arguments.
+    pub async fn run_with(&self, arguments: &[&str]) -> Walpost {
+        let walpost = self.command("run").args(arguments).start();
         walpost.await_line("streaming from PostgreSQL", SOON).await;
         walpost
+    }
+
+    /// How `walpost run` with these arguments ends, and what it said.
+    pub async fn run_to_its_end(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        ended(&self.command("run").args(arguments).start()).await
     }
 
     /// The scene's topics.
@@ -115,10 +135,29 @@ impl Scene {
         .await;
     }
 
+    /// Up to where the slot has confirmed.
+    pub async fn confirmed_flush(&self) -> Option<String> {
+        let query =
+            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'walpost'";
+        self.postgres.query_text(query).await
+    }
+
     /// The oracle on everything: the table against the topics.
     pub async fn judge(&self) -> Verdict {
+        self.judge_with(&[]).await
+    }
+
+    /// The same, with the ids of rows that were rolled back.
+    pub async fn judge_with(&self, rolled_back: &[String]) -> Verdict {
         let (committed, records) = (self.committed().await, self.records().await);
-        oracle::judge(&committed, std::iter::empty(), &records)
+        oracle::judge(&committed, rolled_back.iter().map(String::as_str), &records)
+    }
+
+    /// Stops the writer; the oracle on everything once that is confirmed.
+    pub async fn judge_after(&self, writer: Writer) -> Verdict {
+        let rolled_back = writer.stop().await;
+        self.confirmed(LATER).await;
+        self.judge_with(&rolled_back).await
     }
 
     /// Everything is confirmed, and each row was published once.
@@ -132,6 +171,14 @@ impl Scene {
         self.confirmed(deadline).await;
         self.judge().await.assert_ok();
     }
+}
+
+/// How a program that ends by itself ended, and its lines of standard error.
+pub async fn ended(walpost: &Walpost) -> (Option<i32>, String) {
+    let status = walpost.wait(SOON).await;
+    let text = walpost.stderr().join("\n");
+    let status = status.unwrap_or_else(|| panic!("it still runs after {SOON:?}; it said:\n{text}"));
+    (status.code(), text)
 }
 
 /// Inserts `count` rows with keys from `keys`, one transaction in all.
