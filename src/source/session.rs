@@ -123,11 +123,12 @@ impl Session {
             .await
             .map_err(|error| SourceError::query("preparing the control connection", &error))?;
         let facts = Facts::read(&control.client, &config.slot).await?;
-        facts.require_wal_level()?;
-        let confirmed =
-            if config.temporary_slot { facts.flushed } else { check_slot(config, &facts, resume)? };
-        let relations =
-            published_tables(&control.client, &config.publication, &config.tables).await?;
+        let (confirmed, relations) = match check_catalogs(config, &control, &facts, resume).await {
+            Ok(checked) => checked,
+            Err(error) => {
+                return Err(or_another_server(error, config, &control, &facts, resume).await);
+            }
+        };
         let (start, ack) = match resume {
             Resume::AtSlot => (confirmed, confirmed),
             Resume::At { confirmed, start, .. } => (*start, *confirmed),
@@ -284,6 +285,47 @@ impl Drop for Session {
     }
 }
 
+/// The slot's `confirmed_flush_lsn` and the tables' columns, once all in the
+/// catalogs is seen to be what a session needs.
+async fn check_catalogs(
+    config: &SourceConfig,
+    control: &Control,
+    facts: &Facts,
+    resume: &Resume,
+) -> Result<(Lsn, Vec<Relation>), SourceError> {
+    facts.require_wal_level()?;
+    let confirmed =
+        if config.temporary_slot { facts.flushed } else { check_slot(config, facts, resume)? };
+    let relations = published_tables(&control.client, &config.publication, &config.tables).await?;
+    Ok((confirmed, relations))
+}
+
+/// The error, unless the reason for it is that another server answers: its slot
+/// and tables say nothing about those that walpost has worked with.
+async fn or_another_server(
+    error: SourceError,
+    config: &SourceConfig,
+    control: &Control,
+    facts: &Facts,
+    resume: &Resume,
+) -> SourceError {
+    let (Resume::At { confirmed, start, .. }, SourceError::Slot(_) | SourceError::Setup(_)) =
+        (resume, &error)
+    else {
+        return error;
+    };
+    let identified = async {
+        let mut client = connect_gated(config, control, facts, *start, *confirmed).await?;
+        let identified = identify(config, &mut client, control, facts, resume).await;
+        client.abort();
+        identified
+    };
+    match timeout(config.conninfo.connect_timeout, identified).await {
+        Ok(Err(other @ SourceError::Slot(_))) => other,
+        _ => error,
+    }
+}
+
 /// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those
 /// that this process has been working with.
 fn check_slot(config: &SourceConfig, facts: &Facts, resume: &Resume) -> Result<Lsn, SourceError> {
@@ -335,8 +377,8 @@ async fn connect_gated(
         .map_err(|error| SourceError::stream(&error, &host, &config.slot))
 }
 
-/// Identifies the server and starts replication on it.
-async fn begin(
+/// Identifies the server; an error where it is not the one of before.
+async fn identify(
     config: &SourceConfig,
     client: &mut ReplicationClient,
     control: &Control,
@@ -349,6 +391,20 @@ async fn begin(
     let identity =
         ServerIdentity { system_identifier: system.system_id, timeline: system.timeline };
     check_identity(&identity, Lsn::new(system.xlogpos.as_u64()), facts, resume)?;
+    Ok(identity)
+}
+
+/// Identifies the server and starts replication on it.
+async fn begin(
+    config: &SourceConfig,
+    client: &mut ReplicationClient,
+    control: &Control,
+    facts: &Facts,
+    resume: &Resume,
+) -> Result<ServerIdentity, SourceError> {
+    let host = control.endpoint.host.to_string();
+    let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
+    let identity = identify(config, client, control, facts, resume).await?;
     if config.temporary_slot {
         let slot = connect::quoted_identifier(&config.slot);
         let create =

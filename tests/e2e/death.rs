@@ -34,7 +34,11 @@ async fn a_signal_under_load_drains_and_the_next_start_repeats_nothing() {
         let walpost = scene.run().await;
         writer.commits(u64::from(20 + random(60))).await;
         let told = Instant::now();
-        if round % 2 == 0 { walpost.terminate() } else { walpost.interrupt() }
+        if round % 2 == 0 {
+            walpost.terminate()
+        } else {
+            walpost.interrupt()
+        }
         let status = walpost.wait(SOON).await.expect("it stops");
         assert_eq!(status.code(), Some(0), "{:?}", walpost.stderr());
         assert!(told.elapsed() < Duration::from_secs(20), "{:?}", told.elapsed());

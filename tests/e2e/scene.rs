@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use walpost_bed::oracle::{self, Row, Verdict};
 use walpost_bed::{
-    Consumed, Kafka, Major, Postgres, PostgresBuilder, Topics, Walpost, WalpostBuilder, eventually,
-    read_all,
+    Consumed, Kafka, Major, Postgres, PostgresBuilder, Proxy, Topics, Walpost, WalpostBuilder,
+    eventually, read_all,
 };
 
 use crate::writer::Writer;
@@ -142,6 +142,11 @@ impl Scene {
         self.postgres.query_text(query).await
     }
 
+    /// The server process that streams to walpost.
+    pub async fn walsender(&self) -> Option<String> {
+        self.postgres.query_text("SELECT pid FROM pg_stat_replication").await
+    }
+
     /// The oracle on everything: the table against the topics.
     pub async fn judge(&self) -> Verdict {
         self.judge_with(&[]).await
@@ -171,6 +176,11 @@ impl Scene {
         self.confirmed(deadline).await;
         self.judge().await.assert_ok();
     }
+}
+
+/// The address for walpost of a server behind a proxy.
+pub fn proxied(proxy: &Proxy) -> String {
+    format!("postgres://postgres@127.0.0.1:{}/postgres", proxy.port())
 }
 
 /// How a program that ends by itself ended, and its lines of standard error.
