@@ -304,8 +304,8 @@ impl<S: Sink> Relay<S> {
         Ok(())
     }
 
-    /// Credits reports, tells of changes, and sees whether to begin stopping.
-    fn settle(&mut self) -> Result<(), RelayError> {
+    /// Credits what has been reported.
+    fn take_reports(&mut self) {
         self.sink.take_reports(&mut self.reports);
         for report in self.reports.drain(..) {
             match report.outcome {
@@ -317,6 +317,11 @@ impl<S: Sink> Relay<S> {
                 Outcome::Refused(reason) => self.core.refused(report.seq, &reason),
             }
         }
+    }
+
+    /// Credits reports, tells of changes, and sees whether to begin stopping.
+    fn settle(&mut self) -> Result<(), RelayError> {
+        self.take_reports();
         self.tell_of_the_sink()?;
         self.tell_of_refused_messages();
         if self.stop.order() == Order::Abort {
@@ -413,7 +418,8 @@ impl<S: Sink> Relay<S> {
         tracing::warn!(%reason, %from, ?delay, "a record was not delivered: beginning again after the last confirmed one, with a new producer");
         self.delivered_at_replay = Some(self.delivered);
         self.sink.replace_producer().await?;
-        self.reports.clear();
+        // The refusal may be among the last reports, behind the failure that it caused.
+        self.take_reports();
         self.core.producer_replaced();
         Ok(self.meanwhile(sleep(delay)).await?.is_some())
     }

@@ -2,8 +2,12 @@
 //!
 //! The delivery callback runs on the producer's polling thread. It takes one
 //! short lock to append to a list and wakes the relay; it never logs a record,
-//! blocks or panics. A replaced producer takes its list with it, so that what
-//! it says in dying reaches nobody.
+//! blocks or panics.
+//!
+//! A broker refuses a whole batch for one record that it will not take, and for
+//! being larger than the topic's `max.message.bytes` although none of its
+//! records is. So a producer that follows on such a refusal makes smaller
+//! batches, down to single records, where a refusal names the guilty one.
 //!
 //! Facts relied on (librdkafka's CONFIGURATION.md and INTRODUCTION.md):
 //! idempotence keeps order with up to five requests in flight;
@@ -38,9 +42,18 @@ pub struct KafkaConfig {
     pub in_flight_bytes: u64,
 }
 
+/// librdkafka's default of `batch.size`, in bytes.
+const BATCH_BYTES: u32 = 1_000_000;
+
+/// By how much a refusal makes batches smaller: few steps from the default to
+/// single records, and the first of them fits most topics with a limit of their own.
+const BATCH_SHRINKS_BY: u32 = 16;
+
 /// The idempotent producer behind the [`Sink`] seam.
 pub struct KafkaSink {
     config: ClientConfig,
+    /// `batch.size`: the longest batch that the producer makes of several records.
+    batch_bytes: u32,
     /// `None` only while one is being replaced, or after that failed.
     producer: Option<ThreadedProducer<Context>>,
     reports: Arc<Reports>,
@@ -57,6 +70,8 @@ struct Reports {
 struct Waiting {
     reports: Vec<Report>,
     conditions: Vec<Condition>,
+    /// Whether the broker refused a batch of this producer's.
+    refused: bool,
 }
 
 /// librdkafka's callbacks.
@@ -68,10 +83,26 @@ impl KafkaSink {
     /// Makes the producer. It connects in the background: a broker that cannot
     /// be reached is no error here.
     pub fn new(config: &KafkaConfig) -> Result<Self, SinkError> {
+        let batch_bytes = batch_bytes(&config.properties);
         let config = client_config(config);
         let reports = Arc::new(Reports::default());
         let producer = make_producer(&config, &reports)?;
-        Ok(Self { config, producer: Some(producer), reports })
+        Ok(Self { config, batch_bytes, producer: Some(producer), reports })
+    }
+
+    /// To be asked once a producer that was refused a batch is gone.
+    fn make_smaller_batches(&mut self) {
+        let smaller = (self.batch_bytes / BATCH_SHRINKS_BY).max(1);
+        if smaller == self.batch_bytes {
+            return;
+        }
+        self.batch_bytes = smaller;
+        self.config.set("batch.size", smaller.to_string());
+        tracing::warn!(
+            batch_size = smaller,
+            "the broker refused a batch of records: making smaller ones until walpost starts again; \
+             if only batches are too large for a topic, set -X batch.size below its max.message.bytes"
+        );
     }
 }
 
@@ -155,7 +186,14 @@ impl Sink for KafkaSink {
         if let Err(error) = dropped {
             tracing::error!(%error, "dropping a Kafka producer failed");
         }
-        self.reports = Arc::new(Reports::default());
+        // What it said of itself goes with it; what it said of records counts.
+        let mut waiting = self.reports.lock();
+        waiting.conditions.clear();
+        let refused = mem::take(&mut waiting.refused);
+        drop(waiting);
+        if refused {
+            self.make_smaller_batches();
+        }
         self.producer = Some(make_producer(&self.config, &self.reports)?);
         Ok(())
     }
@@ -167,7 +205,10 @@ impl Reports {
     }
 
     fn report(&self, report: Report) {
-        self.lock().reports.push(report);
+        let mut waiting = self.lock();
+        waiting.refused |= matches!(report.outcome, Outcome::Refused(_));
+        waiting.reports.push(report);
+        drop(waiting);
         self.stirred.notify_one();
     }
 
@@ -247,6 +288,13 @@ fn client_config(config: &KafkaConfig) -> ClientConfig {
         .set("queue.buffering.max.messages", records.clamp(1000, 10_000_000).to_string())
         .set("queue.buffering.max.kbytes", kbytes.to_string());
     client
+}
+
+/// How long batches may be by the user's own properties.
+fn batch_bytes(properties: &BTreeMap<String, String>) -> u32 {
+    let given = |name: &str| properties.get(name).and_then(|value| value.trim().parse().ok());
+    let given = [given("batch.size"), given("message.max.bytes")];
+    given.into_iter().flatten().fold(BATCH_BYTES, u32::min)
 }
 
 fn make_producer(

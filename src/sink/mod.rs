@@ -3,7 +3,8 @@
 //!
 //! A sink takes records without blocking and reports on each exactly once:
 //! delivered (durable at the broker), lost (may pass with time) or refused (for
-//! good). A record whose producer was replaced is never reported on.
+//! good). A record that was not done with when its producer was replaced is never
+//! reported on.
 
 mod kafka;
 mod refusal;
@@ -58,6 +59,7 @@ pub trait Sink: Outlet {
     fn stirred(&self) -> impl Future<Output = ()> + Send;
 
     /// Throws the producer away with all that it holds and makes a new one.
+    /// Reports that the old one still gave wait to be taken.
     fn replace_producer(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send;
 }
 

@@ -116,7 +116,11 @@ impl Scene {
 
     /// The committed rows, in commit order for each key that one session wrote.
     pub async fn committed(&self) -> Vec<Row> {
-        let query = "SELECT id, aggregate_id FROM public.outbox ORDER BY n";
+        self.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY n").await
+    }
+
+    /// The rows of a query for ids and keys.
+    pub async fn rows(&self, query: &str) -> Vec<Row> {
         let rows = self.postgres.query_rows(query).await;
         let text = |value: &Option<String>| value.clone().expect("not null");
         rows.iter().map(|row| Row::new(text(&row[0]), text(&row[1]))).collect()
