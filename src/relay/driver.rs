@@ -239,6 +239,8 @@ impl<S: Sink> Relay<S> {
     async fn stream(&mut self, mut session: Session) -> Result<Ended, RelayError> {
         let mut held: Option<Message> = None;
         loop {
+            // Before what is held is offered again: reports are what it waits for.
+            self.take_reports();
             let step = self.take_batch(&mut session, &mut held);
             self.settle()?;
             session.confirm(self.core.confirmable());

@@ -7,6 +7,7 @@
 //! reported on.
 
 mod kafka;
+mod leads;
 mod refusal;
 
 use std::future::Future;
@@ -49,7 +50,8 @@ pub enum Condition {
 
 /// A destination of records.
 pub trait Sink: Outlet {
-    /// Appends all reports that have come to `into`.
+    /// Appends all reports that have come to `into`. Only what was taken so
+    /// makes room where [`Outlet::produce`] said that there is none.
     fn take_reports(&mut self, into: &mut Vec<Report>);
 
     /// The conditions that came up since the last call.

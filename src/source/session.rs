@@ -126,7 +126,9 @@ impl Session {
         let (confirmed, relations) = match check_catalogs(config, &control, &facts, resume).await {
             Ok(checked) => checked,
             Err(error) => {
-                return Err(or_another_server(error, config, &control, &facts, resume).await);
+                let error =
+                    Box::pin(or_another_server(error, config, &control, &facts, resume)).await;
+                return Err(error);
             }
         };
         let (start, ack) = match resume {

@@ -4,7 +4,7 @@
 use walpost_bed::oracle::judge;
 use walpost_bed::{Kafka, Walpost};
 
-use crate::scene::{SOON, Scene, ended, insert};
+use crate::scene::{LATER, Scene, ended, insert};
 
 /// Runs until it halts at row number `guilty`, and judges what was published.
 async fn halts(scene: &Scene, walpost: &Walpost, guilty: usize) -> String {
@@ -84,9 +84,10 @@ fn text_of(bytes: usize) -> String {
     )
 }
 
-/// A topic that takes 20 kB, rows of one key, the one in the middle of 50 kB.
+/// A topic that takes 20 kB, rows of one key, one among them of 50 kB.
 struct TooLarge {
     rows: usize,
+    guilty: usize,
     one_transaction: bool,
     properties: &'static [&'static str],
 }
@@ -98,7 +99,7 @@ impl TooLarge {
         let limit = [("max.message.bytes", "20000")];
         Kafka::shared().await.create_topic_with(&topic, 1, &limit).await;
         let (begin, end) = if self.one_transaction { ("BEGIN;", "COMMIT") } else { ("", "") };
-        let guilty = self.rows / 2;
+        let guilty = self.guilty;
         let rows = (0..self.rows).map(|number| {
             let payload = if number == guilty { text_of(50_000) } else { format!("'{number}'") };
             row("order", "'1'", &payload) + ";"
@@ -112,11 +113,9 @@ impl TooLarge {
                 client.batch_execute(row).await.expect("it is written");
             }
         }
-        let begun = std::time::Instant::now();
         let properties = self.properties.iter().flat_map(|one| ["-X", one]);
         let walpost = scene.command("run").args(properties).start();
         let text = halts(&scene, &walpost, guilty).await;
-        eprintln!("MEASURED {:?}\n{text}", begun.elapsed());
         assert!(text.contains(&topic), "{text}");
     }
 }
@@ -124,7 +123,7 @@ impl TooLarge {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_is_too_large_for_the_topic_halts_the_run_in_order() {
     for one_transaction in [true, false] {
-        TooLarge { rows: 50, one_transaction, properties: &[] }.halts().await;
+        TooLarge { rows: 50, guilty: 25, one_transaction, properties: &[] }.halts().await;
     }
 }
 
@@ -132,11 +131,28 @@ async fn a_record_that_is_too_large_for_the_topic_halts_the_run_in_order() {
 async fn a_record_that_is_too_large_is_not_overtaken_by_requests_in_flight() {
     for one_transaction in [true, false] {
         let properties = &["batch.num.messages=1", "linger.ms=0"];
-        TooLarge { rows: 50, one_transaction, properties }.halts().await;
+        TooLarge { rows: 50, guilty: 25, one_transaction, properties }.halts().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_is_too_large_among_many_is_found_soon() {
-    TooLarge { rows: 4000, one_transaction: true, properties: &[] }.halts().await;
+    TooLarge { rows: 4000, guilty: 2000, one_transaction: true, properties: &[] }.halts().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_takes_less_than_a_batch_is_no_poison() {
+    let scene = Scene::new().await;
+    let limit = [("max.message.bytes", "20000")];
+    Kafka::shared().await.create_topic_with(&scene.topic("order"), 2, &limit).await;
+    scene.postgres.execute(&insert(20_000, 50)).await;
+    let walpost = scene.run().await;
+    scene.assert_ok(LATER).await;
+    assert!(walpost.said("set -X batch.size below"), "{:?}", walpost.stderr());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_record_that_is_too_large_is_not_overtaken_by_requests_in_flight() {
+    let properties = &["batch.num.messages=1", "linger.ms=0"];
+    TooLarge { rows: 50, guilty: 0, one_transaction: true, properties }.halts().await;
 }
