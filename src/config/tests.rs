@@ -44,7 +44,7 @@ fn nothing_given_means_the_documented_defaults() {
         ("walpost", "walpost")
     );
     assert_eq!(config.outbox.tables, ["public.outbox".parse().unwrap()]);
-    assert_eq!(config.outbox.columns, Columns::default());
+    assert_eq!(config.outbox.columns, ColumnNames::default());
     assert_eq!(config.outbox.message_prefix, None);
     assert_eq!(config.record.topic, "outbox.event.{aggregate_type}");
     assert_eq!((config.record.headers, config.record.timestamp), (None, TimestampSource::Commit));

@@ -296,6 +296,9 @@ fn client_config(config: &KafkaConfig) -> ClientConfig {
         .set("client.id", "walpost")
         .set("linger.ms", "1")
         .set("reconnect.backoff.max.ms", "2000")
+        // How long a topic may seem to be missing before its records fail, which
+        // is when walpost can say so. The default is half a minute of silence.
+        .set("topic.metadata.propagation.max.ms", "5000")
         .set("socket.keepalive.enable", "true");
     for (name, value) in &config.properties {
         client.set(name, value);

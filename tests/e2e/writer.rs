@@ -116,7 +116,7 @@ async fn transaction(client: &Client, number: u64, commits: bool) -> Result<Vec<
     let (rows, end) = (1 + number % 5, if commits { "COMMIT" } else { "ROLLBACK" });
     let insert = format!(
         "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
-         SELECT 'order', ((i + {number}) % 8)::text, 'placed', jsonb_build_object('n', {number}) \
+         SELECT 'order', 'w' || (i + {number}) % 8, 'placed', jsonb_build_object('n', {number}) \
            FROM generate_series(1, {rows}) AS i RETURNING id"
     );
     client.batch_execute("BEGIN").await?;
