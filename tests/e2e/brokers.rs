@@ -9,7 +9,7 @@ use crate::writer::Writer;
 
 /// A scene with a broker of its own.
 async fn scene_with(kafka: &Kafka) -> Scene {
-    Scene::over(Postgres::builder(Major::V15), &kafka.bootstrap()).await
+    Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await
 }
 
 /// What happens to a broker under load, and what becomes of the records.

@@ -69,7 +69,7 @@ async fn a_signal_within_a_large_transaction_repeats_nothing_of_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_signal_leaves_at_once_and_confirms_nothing_more() {
     let kafka = Kafka::start().await;
-    let scene = Scene::over(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     let walpost = scene.run().await;
     scene.postgres.execute(&insert(10, 3)).await;
     scene.confirmed(SOON).await;
@@ -94,7 +94,7 @@ async fn a_second_signal_leaves_at_once_and_confirms_nothing_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_signal_while_kafka_is_away_leaves_in_time_and_confirms_nothing_undelivered() {
     let kafka = Kafka::start().await;
-    let scene = Scene::over(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     let walpost = scene.run_with(&["--drain-timeout", "3s"]).await;
     scene.postgres.execute(&insert(10, 3)).await;
     scene.confirmed(SOON).await;

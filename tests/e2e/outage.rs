@@ -18,7 +18,7 @@ async fn an_outage_of_kafka_keeps_the_session_the_position_and_the_memory() {
     let kafka = Kafka::start().await;
     let timeout = Duration::from_secs(5);
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(timeout);
-    let scene = Scene::over(postgres, &kafka.bootstrap()).await;
+    let scene = Scene::with_brokers(postgres, &kafka.bootstrap()).await;
     let walpost = scene.run_with(&["--in-flight-bytes", "4MiB"]).await;
     let writer = Writer::start(&scene.postgres, 100);
     writer.commits(100).await;

@@ -106,7 +106,7 @@ async fn an_address_that_is_none_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_that_the_broker_refuses_are_refused_and_not_shown() {
     let kafka = Kafka::builder().user("relay", "right").start().await;
-    let mut scene = Scene::over(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    let mut scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     scene.bootstrap = kafka.sasl_bootstrap().expect("a user was added");
     let sasl = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=relay"];
     let mut arguments: Vec<&str> = sasl.iter().flat_map(|one| ["-X", one]).collect();

@@ -45,11 +45,11 @@ impl Scene {
 
     /// The same on a server of one's own making.
     pub async fn with(postgres: PostgresBuilder) -> Self {
-        Self::over(postgres, &Kafka::shared().await.bootstrap()).await
+        Self::with_brokers(postgres, &Kafka::shared().await.bootstrap()).await
     }
 
     /// The same with brokers of one's own.
-    pub async fn over(postgres: PostgresBuilder, bootstrap: &str) -> Self {
+    pub async fn with_brokers(postgres: PostgresBuilder, bootstrap: &str) -> Self {
         let scene = Self::bare(postgres.start().await, bootstrap);
         scene.init(&[]).await;
         // The order of commits, for each key that one session writes.

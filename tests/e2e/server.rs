@@ -40,7 +40,7 @@ async fn an_immediate_restart_under_load_loses_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_can_stop_while_kafka_is_away() {
     let kafka = Kafka::start().await;
-    let scene = Scene::over(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     let walpost = scene.run_with(&["--in-flight-bytes", "1MiB"]).await;
     scene.postgres.execute(&insert(10, 3)).await;
     scene.confirmed(SOON).await;
@@ -89,7 +89,7 @@ async fn a_short_wal_sender_timeout_is_kept_under_full_back_pressure() {
     let kafka = Kafka::start().await;
     let timeout = Duration::from_secs(1);
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(timeout);
-    let scene = Scene::over(postgres, &kafka.bootstrap()).await;
+    let scene = Scene::with_brokers(postgres, &kafka.bootstrap()).await;
     let _walpost = scene.run_with(&["--in-flight-bytes", "1MiB"]).await;
     scene.postgres.execute(&insert(10, 3)).await;
     scene.confirmed(SOON).await;
