@@ -35,9 +35,9 @@ async fn a_signal_under_load_drains_and_the_next_start_repeats_nothing() {
         writer.commits(u64::from(20 + random(60))).await;
         let told = Instant::now();
         if round % 2 == 0 {
-            walpost.terminate()
+            walpost.terminate();
         } else {
-            walpost.interrupt()
+            walpost.interrupt();
         }
         let status = walpost.wait(SOON).await.expect("it stops");
         assert_eq!(status.code(), Some(0), "{:?}", walpost.stderr());
@@ -124,7 +124,7 @@ async fn await_walsender_sent_all(scene: &Scene) {
 }
 
 /// A number below `limit`, another each time.
-pub fn random(limit: u32) -> u32 {
+fn random(limit: u32) -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |now| now.subsec_nanos() / 1000) % limit
+    now.map_or(0, |now| now.subsec_micros()) % limit
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use walpost_bed::{Kafka, Major, Postgres};
 
-use crate::scene::{LATER, SOON, Scene, insert};
+use crate::scene::{SOON, Scene, insert};
 use crate::writer::Writer;
 
 /// How long they are away.
