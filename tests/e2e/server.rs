@@ -42,7 +42,8 @@ async fn a_server_can_stop_while_kafka_is_away() {
     let kafka = Kafka::start().await;
     let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     let walpost = scene.run_with(&["--in-flight-bytes", "1MiB"]).await;
-    scene.postgres.execute(&insert(10, 3)).await;
+    // To each partition, so that it is the budget which stops the reading.
+    scene.postgres.execute(&insert(50, 50)).await;
     scene.confirmed(SOON).await;
     kafka.pause();
     // More than the budget: reading has stopped, and the walsender has more to send.
@@ -91,7 +92,8 @@ async fn a_short_wal_sender_timeout_is_kept_under_full_back_pressure() {
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(timeout);
     let scene = Scene::with_brokers(postgres, &kafka.bootstrap()).await;
     let _walpost = scene.run_with(&["--in-flight-bytes", "1MiB"]).await;
-    scene.postgres.execute(&insert(10, 3)).await;
+    // To each partition, so that it is the budget which stops the reading.
+    scene.postgres.execute(&insert(50, 50)).await;
     scene.confirmed(SOON).await;
     let before = scene.walsender().await.expect("a session");
     kafka.pause();
