@@ -347,6 +347,13 @@ impl Core {
         }
     }
 
+    /// Production `seq` went down with its producer.
+    pub fn purged(&mut self, seq: Seq) {
+        if self.ledger.failed(seq).is_some() {
+            self.ask_for_replay("the producer went down");
+        }
+    }
+
     /// The broker refused production `seq` for good.
     pub fn refused(&mut self, seq: Seq, reason: &str) {
         let Some(failed) = self.ledger.failed(seq) else {

@@ -312,6 +312,8 @@ impl<S: Sink> Relay<S> {
         let mut look = interval(REPORTS_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            // Before what is held is offered again: reports are what it waits for.
+            self.take_reports();
             let step = self.take_batch(&mut session, &mut held);
             self.settle()?;
             if self.see_whether_reached() {
@@ -395,8 +397,8 @@ impl<S: Sink> Relay<S> {
         Ok(())
     }
 
-    /// Credits reports, tells of changes, and sees whether to begin stopping.
-    fn settle(&mut self) -> Result<(), RelayError> {
+    /// Credits what has been reported.
+    fn take_reports(&mut self) {
         self.sink.take_reports(&mut self.reports);
         for report in self.reports.drain(..) {
             match report.outcome {
@@ -406,8 +408,14 @@ impl<S: Sink> Relay<S> {
                 }
                 Outcome::Lost(reason) => self.core.lost(report.seq, &reason),
                 Outcome::Refused(reason) => self.core.refused(report.seq, &reason),
+                Outcome::Purged => self.core.purged(report.seq),
             }
         }
+    }
+
+    /// Credits reports, tells of changes, and sees whether to begin stopping.
+    fn settle(&mut self) -> Result<(), RelayError> {
+        self.take_reports();
         self.tell_of_the_sink()?;
         self.tell_of_refused_messages();
         if self.stop.order() == Order::Abort {
@@ -513,13 +521,15 @@ impl<S: Sink> Relay<S> {
         }
         let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT);
         tracing::warn!(%reason, %from, ?delay, "a record was not delivered: beginning again after the last confirmed one, with a new producer");
+
         self.confirmed_at_replay = Some(from);
         tokio::select! {
             replaced = self.sink.replace_producer() => replaced?,
             // The old one may take its time, and nothing of it counts any more.
             () = self.stop.changed() => return self.settle().map(|()| false),
         }
-        self.reports.clear();
+        // The refusal may be among the last reports, behind the failure that it caused.
+        self.take_reports();
         self.core.producer_replaced();
         Ok(self.meanwhile(sleep(delay)).await?.is_some())
     }

@@ -2,13 +2,19 @@
 //!
 //! The delivery callback runs on the producer's polling thread. It takes one
 //! short lock to append to a list and wakes the relay; it never logs a record,
-//! blocks or panics. A replaced producer takes its list with it, so that what
-//! it says in dying reaches nobody.
+//! blocks or panics.
+//!
+//! A broker refuses a whole batch for one record that it will not take, and for
+//! being larger than the topic's `max.message.bytes` although none of its
+//! records is. So a producer that follows on such a refusal makes smaller
+//! batches, down to single records, where a refusal names the guilty one.
 //!
 //! Facts relied on (librdkafka's CONFIGURATION.md and INTRODUCTION.md):
 //! idempotence keeps order with up to five requests in flight;
 //! `message.timeout.ms=0` is no limit, so that a long outage never becomes a
-//! gap; `murmur2_random` puts keys where Java's default partitioner does.
+//! gap. `enable.gapless.guarantee` makes the producer fail where it would otherwise
+//! go on behind a batch that was refused for good: without it the records behind
+//! are published ahead (measured); the first batch of all needs [`Leads`] too.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -25,6 +31,7 @@ use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProd
 use tokio::sync::Notify;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
+use super::leads::{Counts, KeyPartitioner, Leads, Turn};
 use super::{Condition, Outcome, Report, Sink, SinkError, features, refusal};
 use crate::ledger::Seq;
 use crate::record::Record;
@@ -47,11 +54,21 @@ pub struct KafkaConfig {
     pub in_flight_bytes: u64,
 }
 
+/// librdkafka's default of `batch.size`, in bytes.
+const BATCH_BYTES: u32 = 1_000_000;
+
+/// By how much a refusal makes batches smaller: few steps from the default to
+/// single records, and the first of them fits most topics with a limit of their own.
+const BATCH_SHRINKS_BY: u32 = 16;
+
 /// The idempotent producer behind the [`Sink`] seam.
 pub struct KafkaSink {
     config: ClientConfig,
+    /// `batch.size`: the longest batch that the producer makes of several records.
+    batch_bytes: u32,
     /// `None` only while one is being replaced, or after that failed.
-    producer: Option<ThreadedProducer<Context>>,
+    producer: Option<ThreadedProducer<Context, KeyPartitioner>>,
+    leads: Leads,
     reports: Arc<Reports>,
 }
 
@@ -68,21 +85,40 @@ struct Reports {
 struct Waiting {
     reports: Vec<Report>,
     conditions: Vec<Condition>,
+    /// Whether the broker refused a batch of this producer's.
+    refused: bool,
 }
 
 /// librdkafka's callbacks.
 struct Context {
     reports: Arc<Reports>,
+    partitioner: KeyPartitioner,
 }
 
 impl KafkaSink {
     /// Makes the producer. It connects in the background: a broker that cannot
     /// be reached is no error here.
     pub fn new(config: &KafkaConfig) -> Result<Self, SinkError> {
+        let batch_bytes = batch_bytes(&config.properties);
         let config = client_config(config);
         let reports = Arc::new(Reports::default());
-        let producer = make_producer(&config, &reports)?;
-        Ok(Self { config, producer: Some(producer), reports })
+        let (producer, leads) = make_producer(&config, &reports)?;
+        Ok(Self { config, batch_bytes, producer: Some(producer), leads, reports })
+    }
+
+    /// To be asked once a producer that was refused a batch is gone.
+    fn make_smaller_batches(&mut self) {
+        let smaller = (self.batch_bytes / BATCH_SHRINKS_BY).max(1);
+        if smaller == self.batch_bytes {
+            return;
+        }
+        self.batch_bytes = smaller;
+        self.config.set("batch.size", smaller.to_string());
+        tracing::warn!(
+            batch_size = smaller,
+            "the broker refused a batch of records: making smaller ones until walpost starts again; \
+             if only batches are too large for a topic, set -X batch.size below its max.message.bytes"
+        );
     }
 }
 
@@ -109,7 +145,7 @@ pub fn accepts(config: &KafkaConfig) -> Result<(), SinkError> {
 /// Blocks for at most `within`.
 pub fn reach(config: &KafkaConfig, within: Duration) -> Result<usize, ReachError> {
     let reports = Arc::new(Reports::default());
-    let producer = make_producer(&client_config(config), &reports)?;
+    let (producer, _) = make_producer(&client_config(config), &reports)?;
     let error = match producer.client().fetch_metadata(None, within) {
         Ok(metadata) => return Ok(metadata.brokers().len()),
         Err(error) => error,
@@ -137,6 +173,10 @@ impl Outlet for KafkaSink {
         let Ok(opaque) = usize::try_from(seq) else {
             return Err(ProduceError::Broken("production numbers are used up".into()));
         };
+        let turn = self.leads.turn(record.topic, record.key);
+        if turn == Turn::Wait {
+            return Err(ProduceError::Full);
+        }
         let outgoing = BaseRecord::<[u8], [u8], usize> {
             topic: record.topic,
             partition: None,
@@ -146,13 +186,21 @@ impl Outlet for KafkaSink {
             headers: headers(record),
             delivery_opaque: opaque,
         };
-        producer.send(outgoing).map_err(|(error, _)| produce_error(&error, record.topic))
+        producer.send(outgoing).map_err(|(error, _)| produce_error(&error, record.topic))?;
+        if let (Turn::Lead, Some(key)) = (turn, record.key) {
+            self.leads.queued(seq, record.topic, key);
+        }
+        Ok(())
     }
 }
 
 impl Sink for KafkaSink {
     fn take_reports(&mut self, into: &mut Vec<Report>) {
+        let before = into.len();
         into.append(&mut self.reports.lock().reports);
+        for report in into[before..].iter().filter(|one| one.outcome == Outcome::Delivered) {
+            self.leads.delivered(report.seq);
+        }
     }
 
     fn take_conditions(&mut self) -> Vec<Condition> {
@@ -172,8 +220,16 @@ impl Sink for KafkaSink {
         // It is waited for, so that nothing of the old producer is sent after the
         // new one's first. An error is that it has gone.
         let _ = end(self.producer.take()).await;
-        self.reports = Arc::new(Reports::default());
-        self.producer = Some(make_producer(&self.config, &self.reports)?);
+        // What it said of itself goes with it; what it said of records counts.
+        let mut waiting = self.reports.lock();
+        waiting.conditions.clear();
+        let refused = mem::take(&mut waiting.refused);
+        drop(waiting);
+        if refused {
+            self.make_smaller_batches();
+        }
+        let (producer, leads) = make_producer(&self.config, &self.reports)?;
+        (self.producer, self.leads) = (Some(producer), leads);
         Ok(())
     }
 }
@@ -192,7 +248,7 @@ impl Drop for KafkaSink {
 
 /// Drops a producer on a thread of its own, since that purges it and joins
 /// librdkafka's threads; the receiver is told, or closed, when it has gone.
-fn end(producer: Option<ThreadedProducer<Context>>) -> oneshot::Receiver<()> {
+fn end(producer: Option<ThreadedProducer<Context, KeyPartitioner>>) -> oneshot::Receiver<()> {
     let (ended, receiver) = oneshot::channel();
     if let Some(producer) = producer {
         // Where no thread can be had, the closure is dropped here and now.
@@ -211,7 +267,10 @@ impl Reports {
 
     fn report(&self, report: Report) {
         let failed = report.outcome != Outcome::Delivered;
-        self.lock().reports.push(report);
+        let mut waiting = self.lock();
+        waiting.refused |= matches!(report.outcome, Outcome::Refused(_));
+        waiting.reports.push(report);
+        drop(waiting);
         if failed || self.eager.load(Ordering::SeqCst) {
             self.stirred.notify_one();
         }
@@ -253,8 +312,12 @@ impl ClientContext for Context {
     }
 }
 
-impl ProducerContext for Context {
+impl ProducerContext<KeyPartitioner> for Context {
     type DeliveryOpaque = usize;
+
+    fn get_custom_partitioner(&self) -> Option<&KeyPartitioner> {
+        Some(&self.partitioner)
+    }
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
         let outcome = match result {
@@ -280,6 +343,9 @@ fn client_config(config: &KafkaConfig) -> ClientConfig {
         .set("client.id", "walpost")
         .set("linger.ms", "5")
         .set("reconnect.backoff.max.ms", "2000")
+        // How long a topic may seem to be missing before its records fail, which
+        // is when walpost can say so. The default is half a minute of silence.
+        .set("topic.metadata.propagation.max.ms", "5000")
         .set("socket.keepalive.enable", "true");
     for (name, value) in &config.properties {
         client.set(name, value);
@@ -289,20 +355,28 @@ fn client_config(config: &KafkaConfig) -> ClientConfig {
         .set("acks", "all")
         .set("enable.idempotence", "true")
         .set("enable.gapless.guarantee", "true")
-        .set("partitioner", "murmur2_random")
         .set("message.timeout.ms", "0")
         .set("queue.buffering.max.messages", records.clamp(1000, 10_000_000).to_string())
         .set("queue.buffering.max.kbytes", kbytes.to_string());
     client
 }
 
+/// How long batches may be by the user's own properties.
+fn batch_bytes(properties: &BTreeMap<String, String>) -> u32 {
+    let given = |name: &str| properties.get(name).and_then(|value| value.trim().parse().ok());
+    let given = [given("batch.size"), given("message.max.bytes")];
+    given.into_iter().flatten().fold(BATCH_BYTES, u32::min)
+}
+
 fn make_producer(
     config: &ClientConfig,
     reports: &Arc<Reports>,
-) -> Result<ThreadedProducer<Context>, SinkError> {
+) -> Result<(ThreadedProducer<Context, KeyPartitioner>, Leads), SinkError> {
     features::require(config)?;
-    let context = Context { reports: Arc::clone(reports) };
-    Ok(config.create_with_context(context)?)
+    let counts = Arc::new(Counts::default());
+    let partitioner = KeyPartitioner::new(Arc::clone(&counts));
+    let context = Context { reports: Arc::clone(reports), partitioner };
+    Ok((config.create_with_context(context)?, Leads::new(counts)))
 }
 
 fn headers(record: &Record<'_>) -> Option<OwnedHeaders> {

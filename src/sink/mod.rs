@@ -3,10 +3,12 @@
 //!
 //! A sink takes records without blocking and reports on each exactly once:
 //! delivered (durable at the broker), lost (may pass with time) or refused (for
-//! good). A record whose producer was replaced is never reported on.
+//! good). A record that was not done with when its producer was replaced is never
+//! reported on.
 
 mod features;
 mod kafka;
+mod leads;
 mod refusal;
 
 use std::future::Future;
@@ -34,6 +36,8 @@ pub enum Outcome {
     Lost(String),
     /// It will never be taken; the reason.
     Refused(String),
+    /// It went down with its producer, for no reason of its own.
+    Purged,
 }
 
 /// A change in how the sink stands to its peer, for people to read.
@@ -49,7 +53,8 @@ pub enum Condition {
 
 /// A destination of records.
 pub trait Sink: Outlet {
-    /// Appends all reports that have come to `into`.
+    /// Appends all reports that have come to `into`. Only what was taken so
+    /// makes room where [`Outlet::produce`] said that there is none.
     fn take_reports(&mut self, into: &mut Vec<Report>);
 
     /// The conditions that came up since the last call.
@@ -63,6 +68,7 @@ pub trait Sink: Outlet {
     fn stirred(&self, eager: bool) -> impl Future<Output = ()> + Send;
 
     /// Throws the producer away with all that it holds and makes a new one.
+    /// Reports that the old one still gave wait to be taken.
     fn replace_producer(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send;
 }
 

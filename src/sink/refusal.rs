@@ -8,12 +8,16 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::Outcome;
 
-/// What a failed delivery to `topic` means. A record that was purged is lost: no
-/// record may go without a report.
+/// What a failed delivery to `topic` means. A record that goes down with its
+/// producer (purged, or behind a fatal error) is no suspect: the one that took
+/// the producer down has an error of its own.
 pub(super) fn outcome(error: &KafkaError, topic: &str) -> Outcome {
     match error.rdkafka_error_code() {
         None => Outcome::Lost(error.to_string()),
         Some(code) if is_refusal(code) => Outcome::Refused(code.to_string()),
+        Some(Code::PurgeQueue | Code::PurgeInflight | Code::Fatal | Code::GaplessGuarantee) => {
+            Outcome::Purged
+        }
         Some(code) => Outcome::Lost(reason(code, topic)),
     }
 }
@@ -62,9 +66,9 @@ mod tests {
     }
 
     #[test]
-    fn a_purged_record_is_lost_and_neither_durable_nor_forgotten() {
-        for code in [Code::PurgeQueue, Code::PurgeInflight] {
-            assert!(matches!(outcome_of(code), Outcome::Lost(_)), "{code}");
+    fn a_record_that_goes_down_with_its_producer_is_no_suspect() {
+        for code in [Code::PurgeQueue, Code::PurgeInflight, Code::Fatal] {
+            assert_eq!(outcome_of(code), Outcome::Purged, "{code}");
         }
     }
 

@@ -188,14 +188,9 @@ impl Session {
             .await
             .map_err(|error| SourceError::query("preparing the control connection", &error))?;
         let facts = Facts::read(&control.client, &config.slot).await?;
-        facts.require_version()?;
-        facts.require_wal_level()?;
-        let confirmed =
-            if config.temporary_slot { facts.flushed } else { check_slot(config, &facts, resume)? };
-        let relations =
-            published_tables(&control.client, &config.publication, &config.tables).await?;
+        let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush);
         let (start, ack) = match resume {
-            Resume::AtSlot => (confirmed, confirmed),
+            Resume::AtSlot => (at_slot.unwrap_or_default(), at_slot.unwrap_or_default()),
             Resume::At { confirmed, start, .. } => (*start, *confirmed),
         };
         let settings = replication_settings(config, conninfo, &control, &facts, start, ack);
@@ -203,7 +198,10 @@ impl Session {
         let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
         let mut client =
             Replication(ReplicationClient::connect_gated(settings).await.map_err(failed)?);
-        let identity = begin(config, &mut client.0, &control, &facts, resume).await?;
+        // Before the catalogs: another server's slot and tables say nothing of ours.
+        let identity = identify(config, &mut client.0, &control, &facts, resume).await?;
+        let (confirmed, relations) = check_catalogs(config, &control, &facts, resume).await?;
+        start_replication(config, &mut client.0).await.map_err(failed)?;
         let session = Self {
             client,
             host: control.endpoint.host.to_string(),
@@ -391,6 +389,22 @@ async fn receive(client: &mut ReplicationClient) -> Result<Option<ReplicationEve
     tokio::task::unconstrained(client.recv()).await
 }
 
+/// The slot's `confirmed_flush_lsn` and the tables' columns, once all in the
+/// catalogs is seen to be what a session needs.
+async fn check_catalogs(
+    config: &SourceConfig,
+    control: &Control,
+    facts: &Facts,
+    resume: &Resume,
+) -> Result<(Lsn, Vec<Relation>), SourceError> {
+    facts.require_version()?;
+    facts.require_wal_level()?;
+    let confirmed =
+        if config.temporary_slot { facts.flushed } else { check_slot(config, facts, resume)? };
+    let relations = published_tables(&control.client, &config.publication, &config.tables).await?;
+    Ok((confirmed, relations))
+}
+
 /// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those
 /// that this process has been working with.
 fn check_slot(config: &SourceConfig, facts: &Facts, resume: &Resume) -> Result<Lsn, SourceError> {
@@ -440,8 +454,8 @@ fn replication_settings(
     settings
 }
 
-/// Identifies the server and starts replication on it.
-async fn begin(
+/// Identifies the server; an error where it is not the one of before.
+async fn identify(
     config: &SourceConfig,
     client: &mut ReplicationClient,
     control: &Control,
@@ -454,15 +468,22 @@ async fn begin(
     let identity =
         ServerIdentity { system_identifier: system.system_id, timeline: system.timeline };
     check_identity(&identity, Lsn::new(system.xlogpos.as_u64()), facts, resume)?;
+    Ok(identity)
+}
+
+/// Starts replication on a session that has been looked at.
+async fn start_replication(
+    config: &SourceConfig,
+    client: &mut ReplicationClient,
+) -> Result<(), PgWireError> {
     if config.temporary_slot {
         let slot = connect::quoted_identifier(&config.slot);
         let create =
             format!("CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT");
-        client.simple_query(&create).await.map_err(failed)?;
+        client.simple_query(&create).await?;
     }
-    client.start().await.map_err(failed)?;
-    client.wait_started().await.map_err(failed)?;
-    Ok(identity)
+    client.start().await?;
+    client.wait_started().await
 }
 
 /// Refuses another server at the same address.

@@ -5,13 +5,21 @@
 #![allow(unreachable_pub)]
 
 mod backlog;
+mod brokers;
+mod death;
 mod library;
 mod majors;
 mod messages;
+mod outage;
 mod passed_over;
+mod poison;
+mod refusals;
 mod scene;
+mod server;
 mod sessions;
 mod shapes;
+mod slot;
 mod tables;
 mod values;
 mod volume;
+mod writer;

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use walpost_bed::oracle::{self, Row, Verdict};
 use walpost_bed::{
-    Consumed, Kafka, Major, Postgres, PostgresBuilder, Topics, Walpost, WalpostBuilder, eventually,
-    read_all,
+    Consumed, Kafka, Major, Postgres, PostgresBuilder, Proxy, Topics, Walpost, WalpostBuilder,
+    eventually, read_all,
 };
+
+use crate::writer::Writer;
 
 /// Generous: a condition that holds is seen at once.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -23,6 +25,8 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_walpost");
 pub struct Scene {
     /// The database's server.
     pub postgres: Postgres,
+    /// The server's address for walpost.
+    pub source: String,
     /// The brokers' address.
     pub bootstrap: String,
     prefix: String,
@@ -44,7 +48,12 @@ impl Scene {
 
     /// The same on a server of one's own making.
     pub async fn with(postgres: PostgresBuilder) -> Self {
-        let scene = Self::bare(postgres.start().await, &Kafka::shared().await.bootstrap());
+        Self::with_brokers(postgres, &Kafka::shared().await.bootstrap()).await
+    }
+
+    /// The same with brokers of one's own.
+    pub async fn with_brokers(postgres: PostgresBuilder, bootstrap: &str) -> Self {
+        let scene = Self::bare(postgres.start().await, bootstrap);
         scene.init(&[]).await;
         // The order of commits, for each key that one session writes.
         scene.postgres.execute("ALTER TABLE public.outbox ADD COLUMN n bigserial").await;
@@ -56,6 +65,7 @@ impl Scene {
         static SCENES: AtomicUsize = AtomicUsize::new(0);
         let number = SCENES.fetch_add(1, Ordering::Relaxed);
         Self {
+            source: postgres.url(),
             postgres,
             bootstrap: bootstrap.to_owned(),
             prefix: format!("e2e-{}-{number}.", std::process::id()),
@@ -103,7 +113,7 @@ impl Scene {
     pub fn command(&self, name: &str) -> WalpostBuilder {
         Walpost::builder(PROGRAM)
             .arg(name)
-            .args(["--source", &self.postgres.url()])
+            .args(["--source", &self.source])
             .args(["--bootstrap-servers", &self.bootstrap])
             .args(["--topic", &format!("{}{}", self.prefix, self.template)])
             .args(&self.options)
@@ -111,9 +121,19 @@ impl Scene {
 
     /// `walpost run`, streaming.
     pub async fn run(&self) -> Walpost {
-        let walpost = self.command("run").start();
+        self.run_with(&[]).await
+    }
+
+    /// The same with further arguments.
+    pub async fn run_with(&self, arguments: &[&str]) -> Walpost {
+        let walpost = self.command("run").args(arguments).start();
         walpost.await_line("streaming from PostgreSQL", SOON).await;
         walpost
+    }
+
+    /// How `walpost run` with these arguments ends, and what it said.
+    pub async fn run_to_its_end(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        ended(&self.command("run").args(arguments).start()).await
     }
 
     /// The scene's topics.
@@ -157,10 +177,34 @@ impl Scene {
         .await;
     }
 
+    /// Up to where the slot has confirmed.
+    pub async fn confirmed_flush(&self) -> Option<String> {
+        let query =
+            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'walpost'";
+        self.postgres.query_text(query).await
+    }
+
+    /// The server process that streams to walpost.
+    pub async fn walsender(&self) -> Option<String> {
+        self.postgres.query_text("SELECT pid FROM pg_stat_replication").await
+    }
+
     /// The oracle on everything: the table against the topics.
     pub async fn judge(&self) -> Verdict {
+        self.judge_with(&[]).await
+    }
+
+    /// The same, with the ids of rows that were rolled back.
+    pub async fn judge_with(&self, rolled_back: &[String]) -> Verdict {
         let (committed, records) = (self.committed().await, self.records().await);
-        oracle::judge(&committed, std::iter::empty(), &records)
+        oracle::judge(&committed, rolled_back.iter().map(String::as_str), &records)
+    }
+
+    /// Stops the writer; the oracle on everything once that is confirmed.
+    pub async fn judge_after(&self, writer: Writer) -> Verdict {
+        let rolled_back = writer.stop().await;
+        self.confirmed(LATER).await;
+        self.judge_with(&rolled_back).await
     }
 
     /// Everything is confirmed, and each row was published once.
@@ -215,6 +259,19 @@ pub fn assert_in_log_order(records: &[Consumed]) {
             assert!(before < after, "{after} stands after {before} in {}", one.topic);
         }
     }
+}
+
+/// The address for walpost of a server behind a proxy.
+pub fn proxied(proxy: &Proxy) -> String {
+    format!("postgres://postgres@127.0.0.1:{}/postgres", proxy.port())
+}
+
+/// How a program that ends by itself ended, and its lines of standard error.
+pub async fn ended(walpost: &Walpost) -> (Option<i32>, String) {
+    let status = walpost.wait(SOON).await;
+    let text = walpost.stderr().join("\n");
+    let status = status.unwrap_or_else(|| panic!("it still runs after {SOON:?}; it said:\n{text}"));
+    (status.code(), text)
 }
 
 /// Inserts `count` rows with keys from `keys`, one transaction in all.

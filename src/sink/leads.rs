@@ -1,0 +1,259 @@
+//! Keeps back what follows a producer's first record in a partition until that
+//! record is acknowledged.
+//!
+//! A broker checks a producer's sequence numbers against the last batch that it
+//! took from this producer. Where it has taken none in a partition it takes any
+//! number: a first batch that is refused is then overtaken by those in flight
+//! behind it, whatever the producer promises of gaps (measured on Kafka 4.1).
+//! So the first record of a new producer in a partition goes alone; once it is
+//! acknowledged the broker keeps the order by itself. It costs each partition
+//! one round trip in the life of a producer.
+//!
+//! Here is also the choice of the partition, since who keeps records of one
+//! partition back has to know it: by the hash of the key, as Java's default
+//! partitioner chooses. Records without a key have no order to keep.
+//!
+//! Pure, but for the lock on the counts of partitions.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rdkafka::producer::{PARTITION_UA, Partitioner};
+
+use crate::ledger::Seq;
+
+/// How many partitions each topic has, as the client last saw it.
+#[derive(Debug, Default)]
+pub(super) struct Counts(Mutex<HashMap<String, u32>>);
+
+/// Chooses partitions, and notes how many there are to choose from.
+#[derive(Debug)]
+pub(super) struct KeyPartitioner {
+    counts: Arc<Counts>,
+    keyless: AtomicU32,
+}
+
+/// What may be done with a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Queue it.
+    Free,
+    /// Queue it, and say so by [`Leads::queued`]: it is the first of its partition.
+    Lead,
+    /// Offer it again after an acknowledgement.
+    Wait,
+}
+
+/// One producer's first records.
+#[derive(Debug)]
+pub(super) struct Leads {
+    counts: Arc<Counts>,
+    topics: HashMap<String, Topic>,
+    /// Topic and hash of the first records in flight.
+    in_flight: HashMap<Seq, (String, u32)>,
+}
+
+#[derive(Debug, Default)]
+struct Topic {
+    /// How many partitions there are, once a record was put into one. A topic
+    /// that grows loses the order of its keys to the new partitions anyway.
+    count: Option<u32>,
+    /// Partitions in which a record was acknowledged.
+    proven: HashSet<u32>,
+    /// Hashes of the first records in flight.
+    leading: Vec<u32>,
+}
+
+impl Leads {
+    /// Those of a producer whose partitioner writes `counts`.
+    pub(super) fn new(counts: Arc<Counts>) -> Self {
+        Self { counts, topics: HashMap::new(), in_flight: HashMap::new() }
+    }
+
+    /// What may be done with a record of this key.
+    pub(super) fn turn(&mut self, topic: &str, key: Option<&[u8]>) -> Turn {
+        let Some(key) = key else {
+            return Turn::Free;
+        };
+        let Some(topic) = self.topics.get(topic) else {
+            return Turn::Lead;
+        };
+        let Some(count) = topic.count else {
+            return if topic.leading.is_empty() { Turn::Lead } else { Turn::Wait };
+        };
+        if topic.proven.len() >= index(count) {
+            return Turn::Free;
+        }
+        let partition = hash(key) % count;
+        if topic.proven.contains(&partition) {
+            Turn::Free
+        } else if topic.leading.iter().any(|leading| leading % count == partition) {
+            Turn::Wait
+        } else {
+            Turn::Lead
+        }
+    }
+
+    /// The record whose turn was [`Turn::Lead`] is queued as production `seq`.
+    pub(super) fn queued(&mut self, seq: Seq, topic: &str, key: &[u8]) {
+        let hash = hash(key);
+        self.topics.entry(topic.to_owned()).or_default().leading.push(hash);
+        self.in_flight.insert(seq, (topic.to_owned(), hash));
+    }
+
+    /// Production `seq` is acknowledged.
+    pub(super) fn delivered(&mut self, seq: Seq) {
+        let Some((name, hash)) = self.in_flight.remove(&seq) else {
+            return;
+        };
+        let Some(topic) = self.topics.get_mut(&name) else {
+            return;
+        };
+        topic.leading.retain(|leading| *leading != hash);
+        if topic.count.is_none() {
+            topic.count = self.counts.of(&name);
+        }
+        if let Some(count) = topic.count {
+            topic.proven.insert(hash % count);
+        }
+    }
+}
+
+impl Counts {
+    fn of(&self, topic: &str) -> Option<u32> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(topic).copied()
+    }
+
+    fn note(&self, topic: &str, count: u32) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match counts.get_mut(topic) {
+            Some(known) => *known = count,
+            None => {
+                counts.insert(topic.to_owned(), count);
+            }
+        }
+    }
+}
+
+impl KeyPartitioner {
+    /// One that writes what it sees into `counts`.
+    pub(super) fn new(counts: Arc<Counts>) -> Self {
+        Self { counts, keyless: AtomicU32::new(0) }
+    }
+}
+
+impl Partitioner for KeyPartitioner {
+    fn partition(
+        &self,
+        topic: &str,
+        key: Option<&[u8]>,
+        count: i32,
+        _is_available: impl Fn(i32) -> bool,
+    ) -> i32 {
+        let Some(count) = u32::try_from(count).ok().filter(|count| *count > 0) else {
+            return PARTITION_UA;
+        };
+        self.counts.note(topic, count);
+        let number = match key {
+            Some(key) => hash(key),
+            None => self.keyless.fetch_add(1, Ordering::Relaxed),
+        };
+        i32::try_from(number % count).unwrap_or(PARTITION_UA)
+    }
+}
+
+/// A number of partitions as a length.
+fn index(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// Murmur2 with Kafka's seed and without its sign, as in
+/// [`BuiltInPartitioner`](https://kafka.apache.org/documentation/#producerconfigs_partitioner.class).
+fn hash(key: &[u8]) -> u32 {
+    const M: u32 = 0x5bd1_e995;
+    // Modulo 2^32, as in Java, for a key of any length.
+    #[allow(clippy::cast_possible_truncation, reason = "the hash is defined so")]
+    let mut hash = 0x9747_b28c ^ (key.len() as u32);
+    let (words, rest) = key.as_chunks::<4>();
+    for word in words {
+        let mut word = u32::from_le_bytes(*word).wrapping_mul(M);
+        word ^= word >> 24;
+        hash = hash.wrapping_mul(M) ^ word.wrapping_mul(M);
+    }
+    if !rest.is_empty() {
+        for (at, byte) in rest.iter().enumerate() {
+            hash ^= u32::from(*byte) << (8 * at);
+        }
+        hash = hash.wrapping_mul(M);
+    }
+    hash ^= hash >> 13;
+    hash = hash.wrapping_mul(M);
+    (hash ^ (hash >> 15)) & 0x7fff_ffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_hashed_as_kafkas_own_clients_do() {
+        // From the tests of Kafka's clients.
+        for (key, expected) in [
+            ("kafka", 0xd067_cf64_u32),
+            ("giberish123456789", 0x8f55_2b0c),
+            ("1234", 0x9fc9_7b14),
+            ("234", 0xe7c0_09ca),
+            ("34", 0x8739_30da),
+            ("4", 0x5a4b_5ca1),
+        ] {
+            assert_eq!(hash(key.as_bytes()), expected & 0x7fff_ffff, "{key}");
+        }
+    }
+
+    /// Of ten keys, in a topic of that many partitions.
+    fn leads(partitions: i32) -> (Leads, KeyPartitioner) {
+        let counts = Arc::new(Counts::default());
+        let partitioner = KeyPartitioner::new(Arc::clone(&counts));
+        assert!(partitioner.partition("t", Some(b"0"), partitions, |_| true) < partitions);
+        (Leads::new(counts), partitioner)
+    }
+
+    #[test]
+    fn the_first_record_of_a_partition_goes_alone_until_it_is_acknowledged() {
+        let (mut leads, _) = leads(1);
+        assert_eq!(leads.turn("t", Some(b"a")), Turn::Lead);
+        leads.queued(7, "t", b"a");
+        assert_eq!(leads.turn("t", Some(b"b")), Turn::Wait);
+        assert_eq!(leads.turn("t", None), Turn::Free);
+        assert_eq!(leads.turn("another", Some(b"b")), Turn::Lead);
+        leads.delivered(6);
+        assert_eq!(leads.turn("t", Some(b"b")), Turn::Wait);
+        leads.delivered(7);
+        assert_eq!(leads.turn("t", Some(b"b")), Turn::Free);
+    }
+
+    #[test]
+    fn each_partition_has_a_first_record_of_its_own() {
+        let (mut leads, partitioner) = leads(3);
+        leads.queued(0, "t", b"0");
+        leads.delivered(0);
+        let partition = |key: &str| partitioner.partition("t", Some(key.as_bytes()), 3, |_| true);
+        let mut begun = HashSet::from([partition("0")]);
+        for number in 1..50_u64 {
+            let key = number.to_string();
+            let expected = match partition(&key) {
+                proven if proven == partition("0") => Turn::Free,
+                other if begun.insert(other) => Turn::Lead,
+                _ => Turn::Wait,
+            };
+            assert_eq!(leads.turn("t", Some(key.as_bytes())), expected, "{key}");
+            if expected == Turn::Lead {
+                leads.queued(number, "t", key.as_bytes());
+            }
+        }
+        assert_eq!(begun.len(), 3);
+        (0..50).for_each(|seq| leads.delivered(seq));
+        assert!((0..50_u8).all(|key| leads.turn("t", Some(&[key])) == Turn::Free));
+    }
+}

@@ -1,0 +1,158 @@
+//! Events that can never become records: walpost halts, with everything before
+//! them delivered and nothing after them, and says which event it is.
+
+use walpost_bed::oracle::judge;
+use walpost_bed::{Kafka, Walpost};
+
+use crate::scene::{LATER, Scene, ended, insert};
+
+/// Runs until it halts at row number `guilty`, and judges what was published.
+async fn halts(scene: &Scene, walpost: &Walpost, guilty: usize) -> String {
+    let (code, text) = ended(walpost).await;
+    assert_eq!(code, Some(4), "{text}");
+    let query = format!("SELECT id FROM public.outbox ORDER BY n LIMIT 1 OFFSET {guilty}");
+    let id = scene.postgres.query_text(&query).await.expect("the guilty row");
+    assert!(text.contains(&id), "the event's id {id} in\n{text}");
+    let mut words = text.split([' ', ',', ':', '"']);
+    assert!(words.any(is_position), "a position in\n{text}");
+    let before = format!("SELECT id, aggregate_id FROM public.outbox ORDER BY n LIMIT {guilty}");
+    let before = scene.rows(&before).await;
+    judge(&before, std::iter::empty(), &scene.records().await).assert_ok();
+    text
+}
+
+/// Whether this is a position in the form of the header `walpost.position`.
+fn is_position(word: &str) -> bool {
+    let hexadecimal = |part: &str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parts = word.split_once('/').filter(|(lsn, ordinal)| (lsn.len(), ordinal.len()) == (16, 8));
+    parts.is_some_and(|(lsn, ordinal)| hexadecimal(lsn) && hexadecimal(ordinal))
+}
+
+/// Three good transactions, a bad one, a good one after it.
+async fn halts_at(bad: &str) -> String {
+    let scene = Scene::new().await;
+    scene.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
+    let walpost = scene.run().await;
+    for _ in 0..3 {
+        scene.postgres.execute(&insert(5, 3)).await;
+    }
+    let good = scene.postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("an LSN");
+    scene.postgres.execute(&format!("{bad}; {}", insert(5, 3))).await;
+    scene.postgres.execute(&insert(5, 3)).await;
+    let text = halts(&scene, &walpost, 15).await;
+    let query = format!(
+        "SELECT confirmed_flush_lsn >= '{good}' FROM pg_replication_slots WHERE slot_name = 'walpost'"
+    );
+    let confirmed = scene.postgres.query_text(&query).await;
+    assert_eq!(confirmed.as_deref(), Some("t"), "what came before is confirmed");
+    // The next start stands before it again.
+    let again = scene.command("run").start();
+    halts(&scene, &again, 15).await;
+    text
+}
+
+fn row(aggregate_type: &str, aggregate_id: &str, payload: &str) -> String {
+    format!(
+        "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+         VALUES ('{aggregate_type}', {aggregate_id}, 'placed', {payload})"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_without_a_key_halts_the_run() {
+    let text = halts_at(&row("order", "NULL", "'{}'")).await;
+    assert!(text.contains("aggregate_id"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_without_a_valid_topic_halts_the_run() {
+    let text = halts_at(&row("an order", "'1'", "'{}'")).await;
+    assert!(text.contains("an order"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_is_too_large_for_the_client_halts_the_run() {
+    let text = halts_at(&row("order", "'1'", &text_of(2_000_000))).await;
+    assert!(text.contains("too large"), "{text}");
+}
+
+/// An SQL expression for a payload that does not compress to less than this many bytes.
+fn text_of(bytes: usize) -> String {
+    let hashes = bytes / 32 + 1;
+    format!(
+        "(SELECT to_jsonb(string_agg(md5(i::text), '')) FROM generate_series(1, {hashes}) AS i)"
+    )
+}
+
+/// A topic that takes 20 kB, rows of one key, one among them of 50 kB.
+struct TooLarge {
+    rows: usize,
+    guilty: usize,
+    one_transaction: bool,
+    properties: &'static [&'static str],
+}
+
+impl TooLarge {
+    async fn halts(&self) {
+        let scene = Scene::new().await;
+        let topic = scene.topic("order");
+        let limit = [("max.message.bytes", "20000")];
+        Kafka::shared().await.create_topic_with(&topic, 1, &limit).await;
+        let (begin, end) = if self.one_transaction { ("BEGIN;", "COMMIT") } else { ("", "") };
+        let guilty = self.guilty;
+        let rows = (0..self.rows).map(|number| {
+            let payload = if number == guilty { text_of(50_000) } else { format!("'{number}'") };
+            row("order", "'1'", &payload) + ";"
+        });
+        let rows: Vec<String> = rows.collect();
+        if self.one_transaction {
+            scene.postgres.execute(&format!("{begin}{}{end}", rows.concat())).await;
+        } else {
+            let client = scene.postgres.client().await;
+            for row in &rows {
+                client.batch_execute(row).await.expect("it is written");
+            }
+        }
+        let properties = self.properties.iter().flat_map(|one| ["-X", one]);
+        let walpost = scene.command("run").args(properties).start();
+        let text = halts(&scene, &walpost, guilty).await;
+        assert!(text.contains(&topic), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_is_too_large_for_the_topic_halts_the_run_in_order() {
+    for one_transaction in [true, false] {
+        TooLarge { rows: 50, guilty: 25, one_transaction, properties: &[] }.halts().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_is_too_large_is_not_overtaken_by_requests_in_flight() {
+    for one_transaction in [true, false] {
+        let properties = &["batch.num.messages=1", "linger.ms=0"];
+        TooLarge { rows: 50, guilty: 25, one_transaction, properties }.halts().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_is_too_large_among_many_is_found_soon() {
+    TooLarge { rows: 4000, guilty: 2000, one_transaction: true, properties: &[] }.halts().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_takes_less_than_a_batch_is_no_poison() {
+    let scene = Scene::new().await;
+    let limit = [("max.message.bytes", "20000")];
+    Kafka::shared().await.create_topic_with(&scene.topic("order"), 2, &limit).await;
+    scene.postgres.execute(&insert(20_000, 50)).await;
+    let walpost = scene.run().await;
+    scene.assert_ok(LATER).await;
+    assert!(walpost.said("set -X batch.size below"), "{:?}", walpost.stderr());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_record_that_is_too_large_is_not_overtaken_by_requests_in_flight() {
+    let properties = &["batch.num.messages=1", "linger.ms=0"];
+    TooLarge { rows: 50, guilty: 0, one_transaction: true, properties }.halts().await;
+}

@@ -1,0 +1,160 @@
+//! The slot is missing, in use, of another kind, gone, moved by somebody else,
+//! or on another server: walpost never goes on as if nothing had happened.
+
+use std::time::Duration;
+
+use walpost_bed::{Major, Postgres, Proxy, eventually};
+
+use crate::scene::{SOON, Scene, ended, insert, proxied};
+
+const DROP: &str = "SELECT pg_drop_replication_slot('walpost')";
+
+/// A scene whose slot was dropped.
+async fn without_slot() -> Scene {
+    let scene = Scene::new().await;
+    scene.postgres.execute(DROP).await;
+    scene
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_slot_ends_the_run_with_the_way_to_make_one() {
+    let scene = without_slot().await;
+    let (code, text) = scene.run_to_its_end(&[]).await;
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("walpost init --apply"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_of_another_plugin_is_refused() {
+    let scene = without_slot().await;
+    let create = "SELECT pg_create_logical_replication_slot('walpost', 'test_decoding')";
+    scene.postgres.execute(create).await;
+    let (code, text) = scene.run_to_its_end(&[]).await;
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("test_decoding"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_physical_slot_is_refused() {
+    let scene = without_slot().await;
+    scene.postgres.execute("SELECT pg_create_physical_replication_slot('walpost', true)").await;
+    let (code, text) = scene.run_to_its_end(&[]).await;
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("physical"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_is_in_use_is_waited_for_and_taken_over() {
+    let scene = Scene::new().await;
+    let first = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let second = scene.command("run").start();
+    second.await_line("is in use by server process", SOON).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    assert!(!second.said("streaming from PostgreSQL"), "only one may stream");
+    first.kill9().await;
+    second.await_line("streaming from PostgreSQL", Duration::from_secs(5)).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.assert_ok(SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_was_dropped_between_two_runs_is_not_made_anew() {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    walpost.terminate();
+    assert_eq!(ended(&walpost).await.0, Some(0));
+    scene.postgres.execute(DROP).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    let (code, text) = scene.run_to_its_end(&[]).await;
+    assert_eq!(code, Some(3), "{text}");
+    assert_eq!(scene.confirmed_flush().await, None);
+    assert_eq!(scene.records().await.len(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_lost_its_log_ends_the_run() {
+    let postgres = Postgres::builder(Major::V15);
+    let postgres =
+        postgres.setting("max_slot_wal_keep_size", "1MB").setting("min_wal_size", "32MB");
+    let scene = Scene::with(postgres.setting("max_wal_size", "32MB")).await;
+    eventually(SOON, "the server invalidates the slot", async || {
+        // A CHECKPOINT looks after each switch of the log's file.
+        let burn = "CREATE TABLE IF NOT EXISTS burn (b text); INSERT INTO burn VALUES ('x')";
+        scene.postgres.execute(burn).await;
+        scene.postgres.execute("SELECT pg_switch_wal()").await;
+        scene.postgres.execute("CHECKPOINT").await;
+        let state = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'walpost'";
+        let state = scene.postgres.query_text(state).await;
+        if state.as_deref() == Some("lost") { Ok(()) } else { Err(state) }
+    })
+    .await;
+    let (code, text) = scene.run_to_its_end(&[]).await;
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("was invalidated by the server"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_somebody_else_moved_ends_the_run_with_both_positions() {
+    let mut scene = Scene::new().await;
+    let proxy = Proxy::to(scene.postgres.port()).await;
+    scene.source = proxied(&proxy);
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    cut_off(&scene, &proxy).await;
+    let ours = scene.confirmed_flush().await.expect("the slot");
+    scene.postgres.execute(&insert(5, 3)).await;
+    let advance =
+        "SELECT end_lsn FROM pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
+    let theirs = scene.postgres.query_text(advance).await.expect("the slot");
+    proxy.restore();
+    let (code, text) = ended(&walpost).await;
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains(&theirs), "{theirs} in {text}");
+    assert!(text.contains(&format!("itself had confirmed {ours}")), "{ours} in {text}");
+    assert_eq!(scene.records().await.len(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_server_at_the_same_address_is_not_published_from() {
+    // Once with a slot that is behind the first server's, once with one ahead of it.
+    for ahead in [false, true] {
+        let mut scene = Scene::new().await;
+        let other = Postgres::builder(Major::V15).own_identity().start().await;
+        let other = Scene::bare(other, &scene.bootstrap);
+        if ahead {
+            let switch = "CREATE TABLE burn AS SELECT; SELECT pg_switch_wal()";
+            for _ in 0..5 {
+                other.postgres.execute(&format!("{switch}; DROP TABLE burn")).await;
+            }
+        }
+        other.init(&[]).await;
+        let proxy = Proxy::to(scene.postgres.port()).await;
+        scene.source = proxied(&proxy);
+        let walpost = scene.run().await;
+        scene.postgres.execute(&insert(10, 3)).await;
+        other.postgres.execute(&insert(10, 3)).await;
+        scene.confirmed(SOON).await;
+        cut_off(&scene, &proxy).await;
+        let before = other.confirmed_flush().await;
+        proxy.point_at(other.postgres.port());
+        proxy.restore();
+        let (code, text) = ended(&walpost).await;
+        assert_eq!(code, Some(3), "{text}");
+        assert!(text.contains("another server answers at this address"), "{text}");
+        assert_eq!(other.confirmed_flush().await, before);
+        scene.judge().await.assert_exact();
+    }
+}
+
+/// Cuts the connections through the proxy and lets none through; the slot is free then.
+async fn cut_off(scene: &Scene, proxy: &Proxy) {
+    proxy.refuse();
+    proxy.cut();
+    eventually(SOON, "the slot is free", async || scene.walsender().await.is_none()).await;
+}
