@@ -10,13 +10,14 @@ use std::time::Duration;
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
-use super::core::{Core, Counters, Halt, Taken};
+use super::core::{Core, Counters, Taken};
+use super::ends::{RelayError, RelaySettings, Summary, Until};
 use super::pace::Pace;
 use super::stop::{Order, StopReceiver};
 use crate::ledger::StreamError;
 use crate::lsn::Lsn;
 use crate::pgoutput::Message;
-use crate::sink::{Condition, Outcome, Report, Sink, SinkError};
+use crate::sink::{Condition, Outcome, Report, Sink};
 use crate::source::{Received, Resume, ServerIdentity, Session, SourceConfig, SourceError};
 
 /// Messages taken in a row before reports and signals are looked at.
@@ -39,68 +40,6 @@ const RETRY_AFTER: Duration = Duration::from_millis(5);
 /// Longest wait for a slot that another walpost holds: the standby takes over
 /// this soon after the other has gone.
 const IN_USE_LIMIT: Duration = Duration::from_secs(1);
-
-/// What a relay does beside its configuration of source, record and sink.
-#[derive(Debug, Clone)]
-pub struct RelaySettings {
-    /// How long stopping may take.
-    pub drain_timeout: Duration,
-    /// Stop by itself once this is confirmed.
-    pub until: Option<Until>,
-}
-
-/// A position to stop at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
-    /// The end of the log as it was at the first connect.
-    Current,
-    /// This LSN.
-    Lsn(Lsn),
-}
-
-/// What a relay did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Summary {
-    /// What was received and passed over.
-    pub counters: Counters,
-    /// Records that the sink acknowledged, repeats included.
-    pub delivered: u64,
-    /// A: what is confirmed, or may be.
-    pub confirmed: Lsn,
-    /// Records that were in flight still when the drain timeout ended.
-    pub undrained: usize,
-}
-
-/// Why a relay ended other than by a clean stop.
-#[derive(Debug, thiserror::Error)]
-pub enum RelayError {
-    /// A person must act on an event or on the table's columns.
-    #[error("{halt}; {way_out}")]
-    Halt {
-        /// What is the matter.
-        halt: Box<Halt>,
-        /// How to go on.
-        way_out: String,
-    },
-    /// A person must act on PostgreSQL's side.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// The sink cannot be made as configured.
-    #[error(transparent)]
-    Sink(#[from] SinkError),
-    /// The broker refuses walpost's credentials, and always has.
-    #[error(
-        "Kafka refuses walpost's credentials: {0}; check security.protocol and the sasl.* and ssl.* properties"
-    )]
-    Unauthenticated(String),
-    /// Everything up to where it was to run is delivered, and the server may not
-    /// know.
-    #[error("all before {0} is delivered, and its confirmation was not seen to arrive: run again")]
-    Unconfirmed(Lsn),
-    /// Told to leave at once.
-    #[error("told to stop at once: left with nothing more confirmed")]
-    Aborted,
-}
 
 /// A relay: built, run once, and gone.
 pub struct Relay<S> {

@@ -2,8 +2,10 @@
 
 pub mod core;
 mod driver;
+mod ends;
 mod pace;
 mod stop;
 
-pub use driver::{Relay, RelayError, RelaySettings, Summary, Until};
+pub use driver::Relay;
+pub use ends::{RelayError, RelaySettings, Summary, Until};
 pub use stop::{StopHandle, stop_channel};

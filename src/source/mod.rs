@@ -7,6 +7,7 @@
 mod connect;
 mod error;
 mod facts;
+mod opening;
 mod refusal;
 mod session;
 mod tls;
@@ -14,6 +15,7 @@ mod tls;
 pub(crate) use connect::control;
 pub use error::SourceError;
 pub use facts::{Facts, Slot, published_tables};
-pub(crate) use session::APPLICATION_NAME;
-pub use session::{ConnInfoSource, Received, Resume, ServerIdentity, Session, SourceConfig};
+pub(crate) use opening::APPLICATION_NAME;
+pub use opening::{ConnInfoSource, Resume, ServerIdentity, SourceConfig};
+pub use session::{Received, Session};
 pub use tls::install_crypto_provider;

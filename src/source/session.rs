@@ -11,114 +11,32 @@
 //! walsenders, so letting go at that sign keeps walpost from holding a server
 //! up that was told to stop.
 
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use pgwire_replication::client::ReplicationEvent;
-use pgwire_replication::{PgWireError, ReplicationClient, ReplicationConfig};
+use pgwire_replication::{PgWireError, ReplicationClient};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::SourceError;
 use super::connect::{self, Control};
-use super::facts::{Facts, published_tables};
+use super::facts::Facts;
+use super::opening::{
+    APPLICATION_NAME, Resume, ServerIdentity, SourceConfig, check_catalogs, identify,
+    replication_settings, silence_limit, start_replication, wal_sender_timeout,
+};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
-use crate::outbox::TableName;
 use crate::pgoutput::{self, Begin, Commit, LogicalMessage, Message, PgTimestamp, Relation};
-
-/// Most often that a status update is sent.
-const STATUS_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Events that the session's own buffer may hold beside the relay's budget.
-const BUFFER_EVENTS: usize = 64;
-
-/// What the server's views show of walpost.
-pub(crate) const APPLICATION_NAME: &str = "walpost";
 
 /// How long all that is asked of the server after connecting may take beyond
 /// `connect_timeout`: a handful of small queries and the stream's beginning,
 /// which waits for no log to be read.
 const OPENING_LIMIT: Duration = Duration::from_secs(30);
 
-/// Session settings: the text forms of values do not depend on the server's
-/// configuration, no timeout meant for clients ends the stream, and a large
-/// transaction is decoded in memory before the server puts it aside.
-const SESSION_OPTIONS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC \
-     -c bytea_output=hex -c extra_float_digits=1 -c statement_timeout=0 -c lock_timeout=0 \
-     -c idle_session_timeout=0";
-
-/// How much of a transaction the server decodes in memory before it puts it
-/// aside on disk; walpost raises it unless the connection's own `options` set it.
-const WORK_MEM: &str = "logical_decoding_work_mem";
-
 /// The control connection may be idle for days and must stay.
 const CONTROL_SETTINGS: &str =
     "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0";
-
-/// What a session is opened on.
-#[derive(Debug, Clone)]
-pub struct SourceConfig {
-    /// The server and the database, asked for at each connect.
-    pub conninfo: ConnInfoSource,
-    /// The replication slot, as stored in the catalog.
-    pub slot: String,
-    /// The publication, as stored in the catalog.
-    pub publication: String,
-    /// The outbox tables that it has to publish.
-    pub tables: Vec<TableName>,
-    /// Make a temporary slot of that name, which goes with the session.
-    pub temporary_slot: bool,
-}
-
-/// Says how to connect, anew each time, so that a password that was changed in
-/// its file is taken up without a restart.
-#[derive(Clone)]
-pub struct ConnInfoSource(Arc<dyn Fn() -> Result<ConnInfo, String> + Send + Sync>);
-
-impl ConnInfoSource {
-    /// From a function that reads everything again; its error is for people.
-    pub fn new(resolve: impl Fn() -> Result<ConnInfo, String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(resolve))
-    }
-
-    /// What holds now.
-    pub fn resolve(&self) -> Result<ConnInfo, SourceError> {
-        (self.0)().map_err(SourceError::Access)
-    }
-}
-
-impl fmt::Debug for ConnInfoSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ConnInfoSource")
-    }
-}
-
-/// Which server a position belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerIdentity {
-    /// `IDENTIFY_SYSTEM`'s system identifier.
-    pub system_identifier: String,
-    /// The timeline of its log.
-    pub timeline: u32,
-}
-
-/// Where a session starts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Resume {
-    /// Where the slot stands.
-    AtSlot,
-    /// Where this process left off, on this server only.
-    At {
-        /// The server that the positions belong to.
-        identity: ServerIdentity,
-        /// A: what was confirmed to it.
-        confirmed: Lsn,
-        /// Where to read from: at or after A.
-        start: Lsn,
-    },
-}
 
 /// What a session hands out, in the order of the log.
 #[derive(Debug, Clone, PartialEq)]
@@ -389,153 +307,6 @@ async fn receive(client: &mut ReplicationClient) -> Result<Option<ReplicationEve
     tokio::task::unconstrained(client.recv()).await
 }
 
-/// The slot's `confirmed_flush_lsn` and the tables' columns, once all in the
-/// catalogs is seen to be what a session needs.
-async fn check_catalogs(
-    config: &SourceConfig,
-    control: &Control,
-    facts: &Facts,
-    resume: &Resume,
-) -> Result<(Lsn, Vec<Relation>), SourceError> {
-    facts.require_version()?;
-    facts.require_wal_level()?;
-    let confirmed =
-        if config.temporary_slot { facts.flushed } else { check_slot(config, facts, resume)? };
-    let relations = published_tables(&control.client, &config.publication, &config.tables).await?;
-    Ok((confirmed, relations))
-}
-
-/// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those
-/// that this process has been working with.
-fn check_slot(config: &SourceConfig, facts: &Facts, resume: &Resume) -> Result<Lsn, SourceError> {
-    let confirmed = facts.require_slot(&config.slot)?;
-    if let Resume::At { confirmed: ours, .. } = resume
-        && confirmed > *ours
-    {
-        return Err(SourceError::slot_moved(&config.slot, *ours, confirmed));
-    }
-    if let Some(pid) = facts.slot.as_ref().and_then(|slot| slot.active_pid) {
-        return Err(SourceError::InUse { slot: config.slot.clone(), pid: Some(pid) });
-    }
-    Ok(confirmed)
-}
-
-fn replication_settings(
-    config: &SourceConfig,
-    conninfo: &ConnInfo,
-    control: &Control,
-    facts: &Facts,
-    start: Lsn,
-    ack: Lsn,
-) -> ReplicationConfig {
-    let mut options = SESSION_OPTIONS.to_owned();
-    let own_options = conninfo.options.as_deref().unwrap_or_default();
-    if !own_options.contains(WORK_MEM) {
-        options.push_str(" -c logical_decoding_work_mem=256MB");
-    }
-    if facts.wal_sender_timeout_ms == 0 {
-        // Without it the server sends no keepalive by which to notice a dead link.
-        options.push_str(" -c wal_sender_timeout=60s");
-    }
-    let mut settings = connect::replication_config(
-        conninfo,
-        &control.endpoint,
-        &config.slot,
-        &config.publication,
-        APPLICATION_NAME,
-        &options,
-    );
-    let lsn = |lsn: Lsn| pgwire_replication::Lsn::from_u64(lsn.as_u64());
-    settings.start_lsn = lsn(start);
-    settings.ack_lsn = Some(lsn(ack));
-    settings.status_interval = STATUS_INTERVAL;
-    settings.idle_wakeup_interval = unasked_status(wal_sender_timeout(facts));
-    settings.buffer_events = BUFFER_EVENTS;
-    settings
-}
-
-/// Identifies the server; an error where it is not the one of before.
-async fn identify(
-    config: &SourceConfig,
-    client: &mut ReplicationClient,
-    control: &Control,
-    facts: &Facts,
-    resume: &Resume,
-) -> Result<ServerIdentity, SourceError> {
-    let host = control.endpoint.host.to_string();
-    let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
-    let system = client.identify_system().await.map_err(failed)?;
-    let identity =
-        ServerIdentity { system_identifier: system.system_id, timeline: system.timeline };
-    check_identity(&identity, Lsn::new(system.xlogpos.as_u64()), facts, resume)?;
-    Ok(identity)
-}
-
-/// Starts replication on a session that has been looked at.
-async fn start_replication(
-    config: &SourceConfig,
-    client: &mut ReplicationClient,
-) -> Result<(), PgWireError> {
-    if config.temporary_slot {
-        let slot = connect::quoted_identifier(&config.slot);
-        let create =
-            format!("CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT");
-        client.simple_query(&create).await?;
-    }
-    client.start().await?;
-    client.wait_started().await
-}
-
-/// Refuses another server at the same address.
-fn check_identity(
-    found: &ServerIdentity,
-    flushed: Lsn,
-    facts: &Facts,
-    resume: &Resume,
-) -> Result<(), SourceError> {
-    let Resume::At { identity, confirmed, start } = resume else {
-        return Ok(());
-    };
-    if identity != found {
-        return Err(SourceError::Slot(format!(
-            "another server answers at this address: system identifier {}, timeline {}, where walpost \
-             has worked with {}, timeline {}; nothing was published from it. If a failover was meant, \
-             see that its slot is not behind {confirmed}, then start walpost again",
-            found.system_identifier, found.timeline, identity.system_identifier, identity.timeline,
-        )));
-    }
-    if *start > flushed {
-        return Err(SourceError::Slot(format!(
-            "this server's WAL ends at {flushed} (database \"{}\"), walpost has already published up \
-             to {start}: the server lost WAL or was restored; nothing was published from it",
-            facts.database,
-        )));
-    }
-    Ok(())
-}
-
-/// `wal_sender_timeout` as it holds for the session.
-fn wal_sender_timeout(facts: &Facts) -> Duration {
-    match u64::try_from(facts.wal_sender_timeout_ms) {
-        Ok(0) | Err(_) => Duration::from_secs(60),
-        Ok(millis) => Duration::from_millis(millis),
-    }
-}
-
-/// How long nothing may come. The server asks for a sign of life after half of
-/// `wal_sender_timeout` without one; four times that leaves a merely busy server
-/// alone.
-fn silence_limit(wal_sender_timeout: Duration) -> Duration {
-    wal_sender_timeout.saturating_mul(2).max(Duration::from_secs(10))
-}
-
-/// How long the replication client says nothing by itself: longer than half of
-/// `wal_sender_timeout`, when the server asks. One that is never asked would take
-/// an idle server for a silent one.
-fn unasked_status(wal_sender_timeout: Duration) -> Duration {
-    wal_sender_timeout.mul_f64(0.75)
-}
-
 fn control_ended(
     ended: Result<Result<(), tokio_postgres::Error>, tokio::task::JoinError>,
 ) -> SourceError {
@@ -576,26 +347,4 @@ fn received(event: ReplicationEvent) -> Result<Received, SourceError> {
         }
     };
     Ok(Received::Message(message))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_idle_server_speaks_before_it_is_taken_for_a_silent_one() {
-        for seconds in [1, 3, 10, 60, 300, 3600, 86_400] {
-            let timeout = Duration::from_secs(seconds);
-            assert!(unasked_status(timeout) > timeout / 2, "it is never asked: {seconds} s");
-            assert!(unasked_status(timeout) < timeout, "the server gives up: {seconds} s");
-            assert!(silence_limit(timeout) > timeout, "too soon: {seconds} s");
-        }
-    }
-
-    #[test]
-    fn how_to_connect_shows_no_secret_in_debug() {
-        let source = ConnInfoSource::new(|| Err("s3cret".to_owned()));
-        assert!(!format!("{source:?}").contains("s3cret"));
-        assert_eq!(source.resolve().err(), Some(SourceError::Access("s3cret".to_owned())));
-    }
 }
