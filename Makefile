@@ -1,5 +1,5 @@
 # What people and the CI run alike.
-.PHONY: demo setup test lint
+.PHONY: bench demo lint setup test
 
 # All of it in a minute once it is built. DEMO=stay: it runs on until Ctrl-C.
 demo:
@@ -19,3 +19,8 @@ lint: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
+
+# walpost beside pg_recvlogical, on servers of its own: about half an hour.
+# BENCH="drain-rows --rows 100000 --rounds 1" runs a part of it.
+bench: setup
+	cargo bench --bench pipeline -- $(BENCH)
