@@ -43,6 +43,10 @@ const DROP_LIMIT: Duration = Duration::from_secs(2);
 /// librdkafka's own limit for a message, where none is configured.
 const MESSAGE_MAX_BYTES: u64 = 1_000_000;
 
+/// For how long it counts that a broker knows the producer in a partition: well
+/// below the day after which it forgets it.
+const LEADS_LIMIT: Duration = Duration::from_secs(3600);
+
 /// What the Kafka sink needs to know. No `Debug`: properties may be secrets.
 #[derive(Clone)]
 pub struct KafkaConfig {
@@ -69,6 +73,7 @@ pub struct KafkaSink {
     /// `None` only while one is being replaced, or after that failed.
     producer: Option<ThreadedProducer<Context, KeyPartitioner>>,
     leads: Leads,
+    leads_since: Instant,
     reports: Arc<Reports>,
 }
 
@@ -103,7 +108,14 @@ impl KafkaSink {
         let config = client_config(config);
         let reports = Arc::new(Reports::default());
         let (producer, leads) = make_producer(&config, &reports)?;
-        Ok(Self { config, batch_bytes, producer: Some(producer), leads, reports })
+        Ok(Self {
+            config,
+            batch_bytes,
+            producer: Some(producer),
+            leads,
+            leads_since: Instant::now(),
+            reports,
+        })
     }
 
     /// To be asked once a producer that was refused a batch is gone.
@@ -200,6 +212,10 @@ impl Sink for KafkaSink {
         into.append(&mut self.reports.lock().reports);
         for report in into[before..].iter().filter(|one| one.outcome == Outcome::Delivered) {
             self.leads.delivered(report.seq);
+        }
+        if self.leads_since.elapsed() >= LEADS_LIMIT {
+            self.leads_since = Instant::now();
+            self.leads.forget();
         }
     }
 

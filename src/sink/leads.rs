@@ -102,6 +102,14 @@ impl Leads {
         self.in_flight.insert(seq, (topic.to_owned(), hash));
     }
 
+    /// Begins anew in every partition. A broker forgets a producer that was idle
+    /// in a partition for long (`producer.id.expiration.ms`, a day by default).
+    pub(super) fn forget(&mut self) {
+        for topic in self.topics.values_mut() {
+            topic.proven.clear();
+        }
+    }
+
     /// Production `seq` is acknowledged.
     pub(super) fn delivered(&mut self, seq: Seq) {
         let Some((name, hash)) = self.in_flight.remove(&seq) else {
@@ -231,6 +239,16 @@ mod tests {
         assert_eq!(leads.turn("t", Some(b"b")), Turn::Wait);
         leads.delivered(7);
         assert_eq!(leads.turn("t", Some(b"b")), Turn::Free);
+    }
+
+    #[test]
+    fn after_a_long_time_the_first_record_goes_alone_again() {
+        let (mut leads, _) = leads(1);
+        leads.queued(7, "t", b"a");
+        leads.delivered(7);
+        assert_eq!(leads.turn("t", Some(b"b")), Turn::Free);
+        leads.forget();
+        assert_eq!(leads.turn("t", Some(b"b")), Turn::Lead);
     }
 
     #[test]
