@@ -293,6 +293,18 @@ impl Ledger {
         self.in_flight_bytes = 0;
     }
 
+    /// As [`Ledger::reset`], and the account begins at `start`, up to which
+    /// somebody else has made everything durable.
+    pub fn begin_anew(&mut self, start: Lsn) {
+        self.reset();
+        self.confirmable = self.confirmable.max(start);
+    }
+
+    /// Records that entries still wait for: those in flight, and those that failed.
+    pub fn undelivered(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.undelivered).sum()
+    }
+
     fn open_entry(&self) -> Option<&Entry> {
         self.entries.back().filter(|entry| entry.end_lsn.is_none())
     }

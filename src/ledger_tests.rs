@@ -70,6 +70,10 @@ enum Happening {
     Acknowledge {
         pick: u16,
     },
+    /// A production fails: nothing but a new producer makes it good.
+    Fail {
+        pick: u16,
+    },
     SessionLost,
     ProducerLost,
 }
@@ -81,6 +85,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         4 => any::<u8>().prop_map(|length| Happening::Commit { length }),
         2 => any::<u8>().prop_map(|ahead| Happening::Keepalive { ahead }),
         10 => any::<u16>().prop_map(|pick| Happening::Acknowledge { pick }),
+        1 => any::<u16>().prop_map(|pick| Happening::Fail { pick }),
         1 => Just(Happening::SessionLost),
         1 => Just(Happening::ProducerLost),
     ]
@@ -136,6 +141,7 @@ impl Pair {
                 }
             }
             Happening::Acknowledge { pick } => self.acknowledge(pick),
+            Happening::Fail { pick } => self.fail(pick),
             Happening::SessionLost => {
                 self.ledger.withdraw();
                 if open {
@@ -155,6 +161,15 @@ impl Pair {
         if let Some(at) = outstanding {
             self.model.outstanding.remove(at);
             self.model.acknowledged.push(seq);
+        }
+    }
+
+    fn fail(&mut self, pick: u16) {
+        let outstanding = self.model.outstanding.len();
+        if outstanding > 0 {
+            let (seq, _) = self.model.outstanding.remove(usize::from(pick) % outstanding);
+            assert!(self.ledger.failed(seq).is_some());
+            assert!(self.ledger.failed(seq).is_none(), "each resolves once");
         }
     }
 
@@ -215,7 +230,8 @@ proptest! {
         ahead in 1_u64..1000,
     ) {
         let mut pair = Pair::new(1);
-        for happening in &happenings {
+        // A failure is made good by a new producer only.
+        for happening in happenings.iter().filter(|one| !matches!(one, Happening::Fail { .. })) {
             pair.happen(happening);
         }
         pair.happen(&Happening::Commit { length: 1 });

@@ -23,6 +23,7 @@ pub(crate) fn property<'a>(name: &str, value: &'a str) -> &'a str {
 
 /// A PostgreSQL connection string, URL or `key=value`, without its passwords.
 pub(crate) fn conninfo(text: &str) -> String {
+    let text = text.trim();
     for scheme in ["postgres://", "postgresql://"] {
         if let Some(rest) = text.strip_prefix(scheme) {
             return format!("{scheme}{}", url(rest));
@@ -67,7 +68,8 @@ fn pairs(text: &str) -> Option<String> {
     while !rest.is_empty() {
         let (name, after) = rest.split_once('=')?;
         let name = name.trim_end();
-        if name.is_empty() || name.contains(char::is_whitespace) {
+        // libpq's names; anything else may be a piece of a password.
+        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') {
             return None;
         }
         let after = after.trim_start();
@@ -117,6 +119,10 @@ mod tests {
             "host=h password='s3cret",
             "s3cret",
             "host=h s3cret password=x",
+            "\npostgres://u:s3cret@h/db?sslmode=require",
+            "POSTGRES://u:s3cret@h/db?x=y",
+            "postgres+ssl://u:s3cret@h/db?a=b",
+            "jdbc:postgresql://h/db?user=u&password=s3cret",
         ] {
             assert!(!conninfo(text).contains("s3cret"), "{}", conninfo(text));
         }

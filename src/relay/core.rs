@@ -9,7 +9,8 @@
 //! successors. The core asks for a replay from A with a new producer, and in
 //! that replay lets the guilty record through only when everything before it is
 //! durable and nothing follows it: so that a topic which takes nothing for an
-//! hour does not fill the others with repeats. A record that the broker refuses
+//! hour does not fill the others with repeats of what follows, but only with
+//! those of its own transaction's part before it. A record that the broker refuses
 //! for good even there is poison, and the relay halts with all before it
 //! delivered.
 //!
@@ -177,8 +178,12 @@ enum Phase {
     Running,
     /// Told to stop: nothing new is begun, what was begun is finished.
     Draining,
-    /// A person must act: nothing more is read.
-    Halting(Box<Halt>),
+    /// A person must act: nothing more is read. `sure` where all before it is
+    /// known to be durable, as of a record that was refused while it stood alone.
+    Halting {
+        halt: Box<Halt>,
+        sure: bool,
+    },
 }
 
 /// A record that failed and is to stand alone when it comes again.
@@ -245,7 +250,7 @@ impl Core {
         let phase_allows = match &self.phase {
             Phase::Running => true,
             Phase::Draining => self.is_within_events(),
-            Phase::Halting(_) => false,
+            Phase::Halting { .. } => false,
         };
         phase_allows
             && self.replay.is_none()
@@ -255,16 +260,23 @@ impl Core {
     }
 
     /// Why everything from A on has to be produced again by a new producer, if
-    /// it has to; answered with [`Core::producer_replaced`]. Not while stopping:
-    /// what is not durable then comes again with the next start.
+    /// it has to; answered with [`Core::producer_replaced`]. Not while draining:
+    /// what is not durable then comes again with the next start. A halt behind a
+    /// record that failed gives way to the replay, which meets its cause again:
+    /// a person must not be led past what is not delivered.
     pub fn wants_replay(&self) -> Option<&str> {
-        self.replay.as_deref().filter(|_| matches!(self.phase, Phase::Running))
+        let phase_allows = match self.phase {
+            Phase::Running => true,
+            Phase::Draining => false,
+            Phase::Halting { sure, .. } => !sure && self.ledger.undelivered() > 0,
+        };
+        self.replay.as_deref().filter(|_| phase_allows)
     }
 
     /// Why the relay has to stop, once what it had begun is delivered.
     pub fn halted(&self) -> Option<&Halt> {
         match &self.phase {
-            Phase::Halting(halt) => Some(halt),
+            Phase::Halting { halt, .. } => Some(halt),
             Phase::Running | Phase::Draining => None,
         }
     }
@@ -283,7 +295,7 @@ impl Core {
         match &self.phase {
             Phase::Running => false,
             Phase::Draining => quiet && (!self.is_within_events() || self.replay.is_some()),
-            Phase::Halting(_) => quiet,
+            Phase::Halting { sure, .. } => quiet && (*sure || self.ledger.undelivered() == 0),
         }
     }
 
@@ -361,7 +373,8 @@ impl Core {
         };
         if self.suspect_alone_is(seq) {
             if let Some(alone) = self.suspect.take().and_then(|suspect| suspect.alone) {
-                self.halt(alone.refused(reason));
+                let halt = Box::new(alone.refused(reason));
+                self.phase = Phase::Halting { halt, sure: true };
             }
             return;
         }
@@ -371,9 +384,12 @@ impl Core {
 
     /// A session stands, on a slot that is confirmed up to `start`, over these
     /// tables: their columns are checked before the first row comes.
+    ///
+    /// A `start` beyond A is where another relay on the same slot has come to:
+    /// nothing of this one's counts any more.
     pub fn connected(&mut self, start: Lsn, relations: &[Relation]) {
-        if self.ledger.confirmable().is_zero() {
-            self.ledger = Ledger::new(start);
+        if self.ledger.confirmable() < start {
+            self.ledger.begin_anew(start);
         }
         for relation in relations {
             if let Err(error) = self.outbox.relation(relation) {
@@ -399,6 +415,14 @@ impl Core {
         self.session_lost();
         self.ledger.reset();
         self.replay = None;
+        if matches!(self.phase, Phase::Halting { .. }) {
+            self.phase = Phase::Running;
+        }
+    }
+
+    /// Records that were produced and are not durable, failed ones too.
+    pub fn undelivered(&self) -> u64 {
+        self.ledger.undelivered()
     }
 
     /// The producer can deliver nothing more: a new one is needed.
@@ -530,7 +554,7 @@ impl Core {
 
     fn halt(&mut self, halt: Halt) {
         if self.halted().is_none() {
-            self.phase = Phase::Halting(Box::new(halt));
+            self.phase = Phase::Halting { halt: Box::new(halt), sure: false };
         }
     }
 

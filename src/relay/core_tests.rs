@@ -159,6 +159,10 @@ enum Step {
     Work(u8),
     Report(u8),
     LoseReport,
+    /// The producer goes down: all that it had, appended or not, is purged.
+    GoDown,
+    /// A new producer, where one is asked for: until then anything may happen.
+    Replace,
     SessionLost,
     Confirm,
     Crash,
@@ -171,6 +175,8 @@ fn step() -> impl Strategy<Value = Step> {
         10 => any::<u8>().prop_map(Step::Work),
         10 => any::<u8>().prop_map(Step::Report),
         1 => Just(Step::LoseReport),
+        1 => Just(Step::GoDown),
+        6 => Just(Step::Replace),
         1 => Just(Step::SessionLost),
         4 => Just(Step::Confirm),
         1 => Just(Step::Crash),
@@ -211,6 +217,13 @@ impl World {
                     self.core.lost(seq, "the connection broke");
                 }
             }
+            Step::GoDown => {
+                let queued = self.broker.queued.values_mut().flat_map(std::mem::take);
+                let queued: Vec<Seq> = queued.map(|(seq, _)| seq).collect();
+                let purged = queued.into_iter().chain(std::mem::take(&mut self.broker.unreported));
+                purged.for_each(|seq| self.core.purged(seq));
+            }
+            Step::Replace => self.replace(),
             Step::SessionLost => {
                 self.core.session_lost();
                 self.connect();
@@ -223,13 +236,16 @@ impl World {
             }
             Step::Full(full) => self.broker.full = *full,
         }
+        let (_, bytes) = self.core.in_flight();
+        assert!(bytes <= BUDGET_BYTES + ROW_BYTES, "I13: {bytes} bytes in flight");
+    }
+
+    fn replace(&mut self) {
         if self.core.wants_replay().is_some() {
             self.broker.new_producer();
             self.core.producer_replaced();
             self.connect();
         }
-        let (_, bytes) = self.core.in_flight();
-        assert!(bytes <= BUDGET_BYTES + ROW_BYTES, "I13: {bytes} bytes in flight");
     }
 
     fn receive(&mut self) {
@@ -287,6 +303,7 @@ impl World {
             self.step(&Step::Receive(7));
             self.step(&Step::Work(0));
             self.step(&Step::Report(0));
+            self.step(&Step::Replace);
             let (records, _) = self.core.in_flight();
             if self.coming.is_empty() && records == 0 && self.core.halted().is_none() {
                 return;
@@ -504,6 +521,41 @@ fn a_lost_record_comes_again_with_nothing_after_it() {
     assert!(!core.wants_input(), "it stands alone");
     core.delivered(outlet.0[4]);
     assert!(core.wants_input());
+}
+
+#[test]
+fn a_halt_behind_a_record_that_failed_gives_way_to_its_replay() {
+    for refused in [true, false] {
+        let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+        begun(&mut core, &mut outlet);
+        assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+        let row = [Some("1"), Some("a"), None, Some("e"), Some("{}")];
+        let keyless = Message::Insert(Insert { relation: TABLE, tuple: texts(&row) });
+        assert_eq!(core.receive(&keyless, &mut outlet), Ok(Taken::Yes));
+        assert!(core.halted().is_some() && !core.is_drained());
+        if refused {
+            core.refused(outlet.0[0], "too large");
+        } else {
+            core.purged(outlet.0[0]);
+        }
+        assert!(!core.is_drained(), "a person would be led past event 0");
+        assert!(core.wants_replay().is_some());
+        core.producer_replaced();
+        assert!(core.halted().is_none() && core.wants_input());
+    }
+}
+
+#[test]
+fn another_relays_progress_is_taken_over() {
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    core.session_lost();
+    core.producer_replaced();
+    core.connected(Lsn::new(500), &[relation()]);
+    assert_eq!((core.confirmable(), core.resume_at()), (Lsn::new(500), Lsn::new(500)));
+    core.delivered(outlet.0[0]);
+    assert_eq!(core.confirmable(), Lsn::new(500));
 }
 
 #[test]

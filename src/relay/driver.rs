@@ -33,9 +33,12 @@ const BACKOFF_LIMIT: Duration = Duration::from_secs(5);
 /// A session that lasted this long was a good one: the next is opened at once.
 const GOOD_SESSION: Duration = Duration::from_secs(10);
 
+/// For how long a broker that refuses the credentials may never have taken them.
+const BEGINNING: Duration = Duration::from_secs(30);
+
 /// How soon a record that the sink had no room for is offered again where no
 /// report comes: room is made a little after the report.
-const RETRY_AFTER: Duration = Duration::from_millis(5);
+const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// Longest wait for a slot that another walpost holds: the standby takes over
 /// this soon after the other has gone.
@@ -56,6 +59,8 @@ pub struct Relay<S> {
     finished: bool,
     /// Set once stopping began.
     deadline: Option<Instant>,
+    /// When it was made.
+    began: Instant,
     reconnect_delay: Backoff,
     reports: Vec<Report>,
     delivered: u64,
@@ -115,6 +120,7 @@ impl<S: Sink> Relay<S> {
             leaving: false,
             finished: false,
             deadline: None,
+            began: Instant::now(),
             reconnect_delay: backoff(BACKOFF_LIMIT),
             reports: Vec::new(),
             delivered: 0,
@@ -126,6 +132,9 @@ impl<S: Sink> Relay<S> {
     }
 
     /// Runs until it is told to stop, has reached its end, or a person must act.
+    ///
+    /// Give it a runtime of one thread and of its own: in a dense stream it rests
+    /// by putting its thread to sleep, half a millisecond at a time.
     pub async fn run(mut self) -> Result<Summary, RelayError> {
         loop {
             let session = match self.connect().await? {
@@ -180,19 +189,25 @@ impl<S: Sink> Relay<S> {
     async fn connect(&mut self) -> Result<Opened, RelayError> {
         let mut delays = backoff(BACKOFF_LIMIT);
         let mut told: Option<SourceError> = None;
+        // Whether another relay was seen to hold the slot since the last session.
+        let mut after_another = false;
         loop {
-            let resume = self.resume();
+            let resume = self.resume(after_another);
             let source = self.source.clone();
             let Some(opened) = self.meanwhile(Session::open(&source, &resume)).await? else {
                 return Ok(Opened::Stopped);
             };
             let error = match opened {
                 Ok(session) => {
+                    if session.start() > self.core.confirmable() && self.identity.is_some() {
+                        self.give_way(session.start()).await?;
+                    }
                     self.connected(&session);
                     return Ok(Opened::Session(Box::new(session)));
                 }
                 Err(error) => error,
             };
+            after_another |= matches!(error, SourceError::InUse { .. });
             let limit = match &error {
                 SourceError::Lost(_) => BACKOFF_LIMIT,
                 SourceError::Access(_) if self.identity.is_some() => BACKOFF_LIMIT,
@@ -214,15 +229,27 @@ impl<S: Sink> Relay<S> {
         }
     }
 
-    fn resume(&self) -> Resume {
+    fn resume(&self, after_another: bool) -> Resume {
         match &self.identity {
             None => Resume::AtSlot,
             Some(identity) => Resume::At {
                 identity: identity.clone(),
                 confirmed: self.core.confirmable(),
                 start: self.core.resume_at(),
+                after_another,
             },
         }
+    }
+
+    /// Another relay held the slot in between and has delivered up to `start`:
+    /// what this one has in flight is of the past.
+    async fn give_way(&mut self, start: Lsn) -> Result<(), RelayError> {
+        let ours = self.core.confirmable();
+        tracing::info!(%ours, %start, "another walpost has gone on in between: going on where it ended");
+        self.sink.replace_producer().await?;
+        self.take_reports();
+        self.core.producer_replaced();
+        Ok(())
     }
 
     fn connected(&mut self, session: &Session) {
@@ -364,7 +391,11 @@ impl<S: Sink> Relay<S> {
         if told {
             self.core.drain();
         }
-        if (told || self.core.halted().is_some()) && self.deadline.is_none() {
+        let stopping = told || self.core.halted().is_some();
+        if !stopping {
+            // A halt may have given way to a replay.
+            self.deadline = None;
+        } else if self.deadline.is_none() {
             // A quarter of the time, at most two seconds, is kept for the last confirmation.
             let kept = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
             self.deadline = Some(Instant::now() + self.settings.drain_timeout.saturating_sub(kept));
@@ -386,7 +417,7 @@ impl<S: Sink> Relay<S> {
     fn tell_of_the_sink(&mut self) -> Result<(), RelayError> {
         for condition in self.sink.take_conditions() {
             match condition {
-                Condition::Unauthenticated(reason) if self.delivered == 0 => {
+                Condition::Unauthenticated(reason) if self.is_beginning() => {
                     return Err(RelayError::Unauthenticated(reason));
                 }
                 Condition::Broken(reason) => self.core.producer_broken(&reason),
@@ -419,6 +450,12 @@ impl<S: Sink> Relay<S> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether a refused password is that of a wrong configuration, rather than
+    /// one that was changed under way.
+    fn is_beginning(&self) -> bool {
+        self.delivered == 0 && self.began.elapsed() < BEGINNING
     }
 
     fn tell_of_refused_messages(&mut self) {
@@ -501,14 +538,16 @@ impl<S: Sink> Relay<S> {
             };
             return Err(RelayError::Halt { halt: Box::new(halt.clone()), way_out });
         }
-        if let Some(until) = self.until.filter(|_| self.leaving && !self.finished) {
+        // Told to stop before that is no success either: scripts go on after one.
+        let reached = self.leaving && self.finished;
+        if let Some(until) = self.until.filter(|_| !reached) {
             return Err(RelayError::Unconfirmed(until));
         }
         Ok(Summary {
             counters: self.core.counters(),
             delivered: self.delivered,
             confirmed: self.core.confirmable(),
-            undrained: self.core.in_flight().0,
+            undrained: self.core.undelivered(),
         })
     }
 }

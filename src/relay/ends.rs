@@ -35,7 +35,7 @@ pub struct Summary {
     /// A: what is confirmed, or may be.
     pub confirmed: Lsn,
     /// Records that were in flight still when the drain timeout ended.
-    pub undrained: usize,
+    pub undrained: u64,
 }
 
 /// Why a relay ended other than by a clean stop.

@@ -87,9 +87,8 @@ pub enum SinkError {
     },
     /// A way to authenticate that is not in this build.
     #[error(
-        "SASL mechanism {mechanism} is not available in this build: set sasl.mechanisms to another \
-         (OAUTHBEARER takes sasl.oauthbearer.method=oidc); the client library was built with \
-         {features}"
+        "SASL mechanism {mechanism} is not available in this build: set sasl.mechanisms to another; \
+         the client library was built with {features}"
     )]
     Mechanism {
         /// The mechanism.

@@ -18,8 +18,9 @@ use crate::pgoutput::Relation;
 /// Most often that a status update is sent.
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Events that the session's own buffer may hold beside the relay's budget.
-const BUFFER_EVENTS: usize = 64;
+/// Events that the session's own buffer may hold beside the relay's budget. It
+/// counts events and not bytes, so with large rows few of them are much.
+const BUFFER_EVENTS: usize = 8;
 
 /// What the server's views show of walpost.
 pub(crate) const APPLICATION_NAME: &str = "walpost";
@@ -95,6 +96,9 @@ pub enum Resume {
         confirmed: Lsn,
         /// Where to read from: at or after A.
         start: Lsn,
+        /// Another client was seen to hold the slot since: that it has moved it on
+        /// is no surprise.
+        after_another: bool,
     },
 }
 
@@ -118,13 +122,14 @@ pub(super) async fn check_catalogs(
 /// that this process has been working with.
 fn check_slot(config: &SourceConfig, facts: &Facts, resume: &Resume) -> Result<Lsn, SourceError> {
     let confirmed = facts.require_slot(&config.slot)?;
-    if let Resume::At { confirmed: ours, .. } = resume
+    // First, since whoever holds it may move it.
+    if let Some(pid) = facts.slot.as_ref().and_then(|slot| slot.active_pid) {
+        return Err(SourceError::InUse { slot: config.slot.clone(), pid: Some(pid) });
+    }
+    if let Resume::At { confirmed: ours, after_another: false, .. } = resume
         && confirmed > *ours
     {
         return Err(SourceError::slot_moved(&config.slot, *ours, confirmed));
-    }
-    if let Some(pid) = facts.slot.as_ref().and_then(|slot| slot.active_pid) {
-        return Err(SourceError::InUse { slot: config.slot.clone(), pid: Some(pid) });
     }
     Ok(confirmed)
 }
@@ -202,7 +207,7 @@ fn check_identity(
     facts: &Facts,
     resume: &Resume,
 ) -> Result<(), SourceError> {
-    let Resume::At { identity, confirmed, start } = resume else {
+    let Resume::At { identity, confirmed, start, .. } = resume else {
         return Ok(());
     };
     if identity != found {

@@ -109,7 +109,12 @@ impl Session {
         let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush);
         let (start, ack) = match resume {
             Resume::AtSlot => (at_slot.unwrap_or_default(), at_slot.unwrap_or_default()),
-            Resume::At { confirmed, start, .. } => (*start, *confirmed),
+            Resume::At { confirmed, start, .. } => match at_slot {
+                // Another walpost has moved it on: what this one had read beyond is
+                // of no account any more, and comes again.
+                Some(moved) if moved > *confirmed => (moved, moved),
+                _ => (*start, *confirmed),
+            },
         };
         let settings = replication_settings(config, conninfo, &control, &facts, start, ack);
         let host = control.endpoint.host.to_string();
@@ -256,11 +261,13 @@ impl Session {
         }
         Err(match resume {
             // Whoever had it before went in between: nothing of ours is amiss.
-            Resume::AtSlot => SourceError::Lost(format!(
+            Resume::AtSlot | Resume::At { after_another: true, .. } => SourceError::Lost(format!(
                 "replication slot \"{}\" moved from {confirmed} to {now} while walpost connected",
                 self.slot
             )),
-            Resume::At { .. } => SourceError::slot_moved(&self.slot, confirmed, now),
+            Resume::At { after_another: false, .. } => {
+                SourceError::slot_moved(&self.slot, confirmed, now)
+            }
         })
     }
 

