@@ -4,7 +4,7 @@
 use walpost_bed::oracle::judge;
 use walpost_bed::{Kafka, Walpost};
 
-use crate::scene::{LATER, Scene, ended, insert};
+use crate::scene::{LATER, SOON, Scene, ended, insert};
 
 /// Runs until it halts at row number `guilty`, and judges what was published.
 async fn halts(scene: &Scene, walpost: &Walpost, guilty: usize) -> String {
@@ -138,6 +138,24 @@ async fn a_record_that_is_too_large_is_not_overtaken_by_requests_in_flight() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_is_too_large_among_many_is_found_soon() {
     TooLarge { rows: 4000, guilty: 2000, one_transaction: true, properties: &[] }.halts().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_guilty_records_the_first_is_named() {
+    let scene = Scene::new().await;
+    let limit = [("max.message.bytes", "20000")];
+    Kafka::shared().await.create_topic_with(&scene.topic("order"), 1, &limit).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&row("order", "'1'", "'0'")).await;
+    scene.confirmed(SOON).await;
+    let rows = [("'1'", text_of(50_000)), ("'1'", "'2'".into()), ("NULL", "'3'".into())];
+    let rows = rows.map(|(key, payload)| row("order", key, &payload));
+    scene.postgres.execute("ALTER TABLE public.outbox ALTER aggregate_id DROP NOT NULL").await;
+    scene.postgres.execute(&rows.join(";")).await;
+    let (code, text) = ended(&walpost).await;
+    assert_eq!(code, Some(4), "{text}");
+    let last = walpost.stderr().pop().expect("it said why");
+    assert!(last.contains("is refused") && !last.contains("aggregate_id"), "{last}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -61,6 +61,28 @@ async fn a_slot_that_is_in_use_is_waited_for_and_taken_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_lost_the_slot_to_another_becomes_its_standby() {
+    let mut scene = Scene::new().await;
+    let proxy = Proxy::to(scene.postgres.port()).await;
+    let direct = std::mem::replace(&mut scene.source, proxied(&proxy));
+    let first = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    cut_off(&scene, &proxy).await;
+    scene.source = direct;
+    let second = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    proxy.restore();
+    first.await_line("is in use by server process", SOON).await;
+    let mark = first.mark();
+    second.kill9().await;
+    first.await_line_after(mark, "another walpost has gone on in between", SOON).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.assert_ok(SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_was_dropped_between_two_runs_is_not_made_anew() {
     let scene = Scene::new().await;
     let walpost = scene.run().await;
