@@ -8,6 +8,8 @@ mod postgres;
 
 use std::time::Duration;
 
+use tokio_postgres::Client;
+
 use self::findings::{Findings, Level};
 use super::stdout::print;
 use super::{Exit, block_on, complain};
@@ -15,6 +17,7 @@ use crate::assembly;
 use crate::config::{Config, Environment, Flags, Origin, Setting};
 use crate::conninfo::ConnInfo;
 use crate::sink::{self, KafkaConfig, ReachError};
+use crate::source;
 
 /// How long a broker may take to answer.
 const KAFKA_TIMEOUT: Duration = Duration::from_secs(10);
@@ -100,4 +103,17 @@ fn check_brokers(kafka: &KafkaConfig, findings: &mut Findings) {
             findings.add(Level::Error, "Kafka", text);
         }
     }
+}
+
+/// Whether the outbox tables, as the publication sends them, have the columns that
+/// an event needs; else what is the matter.
+pub(super) async fn columns(config: &Config, client: &Client) -> Result<(), String> {
+    let topic = assembly::topic(config).map_err(|error| error.to_string())?;
+    let mut outbox = assembly::outbox(config, &topic);
+    let (publication, tables) = (&config.source.publication, &config.outbox.tables);
+    let relations = source::published_tables(client, publication, tables).await;
+    for relation in relations.map_err(|error| error.to_string())? {
+        outbox.relation(&relation).map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }

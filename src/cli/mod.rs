@@ -110,11 +110,16 @@ async fn apply_plan(config: &Config, plan: &init_sql::InitPlan) -> Exit {
     let applied = init::apply(&control.client, plan, |step| {
         print(&format!("{step}\n"));
     });
-    match applied.await {
+    if let Err(error) = applied.await {
+        complain(&error.to_string());
+        return error.exit();
+    }
+    // A table that was there may lack what an event needs.
+    match check::columns(config, &control.client).await {
         Ok(()) => Exit::Ok,
         Err(error) => {
-            complain(&error.to_string());
-            error.exit()
+            complain(&format!("all is there, but `walpost run` would not start: {error}"));
+            Exit::Failure
         }
     }
 }
