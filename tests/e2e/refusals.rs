@@ -148,3 +148,22 @@ async fn a_broker_that_cannot_be_reached_is_waited_for_and_reported_by_check() {
     let _walpost = scene.run().await;
     scene.assert_exact(SOON).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn init_says_what_a_table_that_was_there_lacks() {
+    let scene = Scene::empty().await;
+    scene.postgres.execute("CREATE TABLE public.outbox (id int, payload text)").await;
+    let init = scene.command("init").arg("--apply").start();
+    let (code, text) = ended(&init).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("would not start") && text.contains("aggregate_type"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payload_of_a_domain_over_bytea_is_refused() {
+    let scene = Scene::new().await;
+    let change = "CREATE DOMAIN blob AS bytea; \
+                  ALTER TABLE outbox DROP COLUMN payload, ADD COLUMN payload blob";
+    scene.postgres.execute(change).await;
+    refused(&scene, &[], &["domain over bytea", "TYPE bytea"]).await;
+}
