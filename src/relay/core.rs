@@ -16,13 +16,13 @@
 //!
 //! No socket, clock, task, metric or log call here.
 
-use std::fmt;
-
 use crate::ledger::{Failed, Ledger, Place, Seq, StreamError};
 use crate::lsn::Lsn;
-use crate::outbox::{Event, Outbox, PlanError, Position, TableName};
+use crate::outbox::{Event, Outbox, Position};
 use crate::pgoutput::{Begin, Insert, Message, PgTimestamp, Relation};
-use crate::record::{Poison, Record, Router};
+use crate::record::{Record, Router};
+
+pub use super::halt::{EventOrigin, Halt};
 
 /// What a record in flight costs beside its own bytes: librdkafka's message,
 /// header and queue structures (measured at 0.4 to 0.6 KiB with three headers),
@@ -58,79 +58,6 @@ pub enum Taken {
     Yes,
     /// The outlet is full: offer the same message again after a report.
     NotYet,
-}
-
-/// Why the relay stops for a person to act.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Halt {
-    /// An event that cannot become a record.
-    #[error("{origin}, {poison}")]
-    Poison {
-        /// Where the event was written.
-        origin: EventOrigin,
-        /// What is the matter with it.
-        poison: Poison,
-    },
-    /// A record that the broker, or the producer's own limits, refuse for good.
-    #[error(
-        "{origin}, event {position} (id {id}): its record for topic `{topic}` is refused: {reason}; \
-         raise the limit that refuses it (message.max.bytes here, max.message.bytes of the topic) or \
-         remove its cause"
-    )]
-    Refused {
-        /// Where the event was written.
-        origin: EventOrigin,
-        /// The record's position.
-        position: Position,
-        /// The event's id, as text; `?` where it has none.
-        id: String,
-        /// The topic it was meant for.
-        topic: String,
-        /// The refusal's own words.
-        reason: String,
-    },
-    /// The outbox table's columns do not fit the configuration.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-}
-
-impl Halt {
-    /// How to go on on `slot`, for a person: either the event becomes one that can
-    /// be delivered, or its whole transaction is given up. Only to be said once
-    /// all before it is durable.
-    pub fn way_out(&self, slot: &str) -> String {
-        let position = match self {
-            Self::Poison { poison, .. } => poison.position,
-            Self::Refused { position, .. } => *position,
-            Self::Plan(_) => return "then start walpost again".to_owned(),
-        };
-        // PostgreSQL sends a transaction again unless its commit record lies
-        // before the slot's position.
-        let after = Lsn::new(position.commit_lsn.as_u64().saturating_add(1));
-        format!(
-            "then start walpost again. Nothing from its transaction on is confirmed, and the log \
-             cannot be edited: to give the whole transaction up, publish it by hand, then SELECT \
-             pg_replication_slot_advance('{slot}', '{after}')"
-        )
-    }
-}
-
-/// Where an event was written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EventOrigin {
-    /// In this outbox table.
-    Table(TableName),
-    /// In a logical message with this prefix.
-    Message(String),
-}
-
-impl fmt::Display for EventOrigin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Table(table) => write!(f, "table {table}"),
-            Self::Message(prefix) => write!(f, "logical message with prefix `{prefix}`"),
-        }
-    }
 }
 
 /// Things that walpost passes over, and how often.

@@ -3,6 +3,7 @@
 pub mod core;
 mod driver;
 mod ends;
+mod halt;
 mod pace;
 mod stop;
 
