@@ -10,6 +10,7 @@ use std::io::{self, Write as _};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt as _;
+use postgres_protocol::escape::escape_identifier;
 use serde::Serialize;
 
 use super::args::TailArguments;
@@ -132,7 +133,7 @@ async fn peek(
             .map_or_else(|| error.to_string(), |error| error.message().to_owned());
         TailError::Query(format!("cannot peek at slot \"{}\": {cause}", source.slot))
     };
-    let publication = format!("\"{}\"", source.publication.replace('"', "\"\""));
+    let publication = escape_identifier(&source.publication);
     let settings = "SET datestyle = ISO; SET timezone = UTC; SET intervalstyle = postgres; \
                     SET bytea_output = hex; SET extra_float_digits = 1";
     control.client.batch_execute(settings).await.map_err(failed)?;

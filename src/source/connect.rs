@@ -20,6 +20,7 @@ use std::path::PathBuf;
 
 use pgwire_replication::ReplicationConfig;
 use pgwire_replication::config::{SslMode as ReplicationSslMode, TlsConfig};
+use postgres_protocol::escape::escape_identifier;
 use secrecy::ExposeSecret;
 use tokio::net::lookup_host;
 use tokio::task::JoinHandle;
@@ -317,8 +318,8 @@ pub(crate) fn replication_config(
         &conninfo.user,
         password,
         &conninfo.dbname,
-        quoted_identifier(slot),
-        quoted_identifier(publication),
+        escape_identifier(slot),
+        escape_identifier(publication),
     )
     .with_port(endpoint.host.port)
     .with_tls(replication_tls(conninfo, &endpoint.protection))
@@ -350,11 +351,6 @@ fn replication_tls(conninfo: &ConnInfo, protection: &Protection) -> TlsConfig {
         client_cert_pem_path: client.map(|client| client.certificate.clone()),
         client_key_pem_path: client.map(|client| client.key.clone()),
     }
-}
-
-/// An SQL identifier that keeps every character of the name.
-pub(super) fn quoted_identifier(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 #[cfg(test)]

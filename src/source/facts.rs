@@ -1,10 +1,10 @@
 //! What the catalogs say of the slot, the publication and the outbox tables,
 //! and whether that is what a relay needs. A few small queries at each connect.
 
+use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::{Client, Row};
 
 use super::SourceError;
-use super::connect::quoted_identifier;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pgoutput::{Column, Relation};
@@ -204,7 +204,7 @@ pub async fn published_tables(
         .query_opt(PUBLICATION, &[&publication])
         .await
         .map_err(|error| SourceError::query("reading the publication", &error))?;
-    let quoted = quoted_identifier(publication);
+    let quoted = escape_identifier(publication);
     let Some(row) = row else {
         return Err(SourceError::Setup(format!(
             "publication {quoted} does not exist in this database; for a new outbox run `walpost init \
@@ -238,7 +238,7 @@ async fn published_table(
             "there is no table {table} in this database; run `walpost init --apply` or name yours with --table"
         )));
     };
-    let quoted = quoted_identifier(publication);
+    let quoted = escape_identifier(publication);
     if !first.get::<_, bool>(4) {
         let partitioned = first.get::<_, String>(1) == "p";
         let mend = if partitioned {
@@ -255,7 +255,7 @@ async fn published_table(
     }
     if let Some(row) = rows.iter().find(|row| row.get(6)) {
         // The stream names the domain only: its bytes would pass for their hex text.
-        let column = quoted_identifier(row.get(2));
+        let column = escape_identifier(row.get(2));
         return Err(SourceError::Setup(format!(
             "column {column} of table {table} is of a domain over bytea, which walpost cannot tell \
              from text: ALTER TABLE {table} ALTER {column} TYPE bytea"

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgwire_replication::{PgWireError, ReplicationClient, ReplicationConfig};
+use postgres_protocol::escape::escape_identifier;
 
 use super::SourceError;
 use super::connect::{self, Control};
@@ -191,7 +192,7 @@ pub(super) async fn start_replication(
     client: &mut ReplicationClient,
 ) -> Result<(), PgWireError> {
     if config.temporary_slot {
-        let slot = connect::quoted_identifier(&config.slot);
+        let slot = escape_identifier(&config.slot);
         let create =
             format!("CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT");
         client.simple_query(&create).await?;

@@ -127,7 +127,7 @@ impl Session {
         start_replication(config, &mut client.0).await.map_err(failed)?;
         let session = Self {
             client,
-            host: control.endpoint.host.to_string(),
+            host,
             control,
             slot: config.slot.clone(),
             temporary_slot: config.temporary_slot,
@@ -157,11 +157,6 @@ impl Session {
     /// The outbox tables, with the columns that the publication sends.
     pub fn relations(&self) -> &[Relation] {
         &self.relations
-    }
-
-    /// The ordinary connection to the same server.
-    pub fn control(&self) -> &tokio_postgres::Client {
-        &self.control.client
     }
 
     /// Where the server's log ended when the session was opened.
