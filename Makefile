@@ -1,5 +1,5 @@
 # What people and the CI run alike.
-.PHONY: bench demo lint setup test
+.PHONY: bench demo faults lint setup test
 
 # All of it in a minute once it is built. DEMO=stay: it runs on until Ctrl-C.
 demo:
@@ -19,6 +19,11 @@ lint: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
+
+# Every fault of docs/faults.md, and a table of what came of each.
+# FAULTS="broker" commits those whose names have that in them.
+faults: setup
+	cargo test --test faults -- --include-ignored $(FAULTS)
 
 # walpost beside pg_recvlogical, on servers of its own: about half an hour.
 # BENCH="drain-rows --rows 100000 --rounds 1" runs a part of it.

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use walpost_bed::{Consumed, Walpost, eventually};
 
-use crate::scene::{SOON, Scene, insert};
+use walpost_bed::scene::{SOON, Scene, insert};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_until_the_current_end_publishes_the_backlog_and_ends_with_0() {

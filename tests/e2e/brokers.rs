@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use walpost_bed::{Kafka, Major, Postgres};
 
-use crate::scene::{LATER, SOON, Scene, insert};
-use crate::writer::Writer;
+use walpost_bed::scene::{LATER, SOON, Scene, insert};
+use walpost_bed::writer::Writer;
 
 /// A scene with a broker of its own.
 async fn scene_with(kafka: &Kafka) -> Scene {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use walpost_bed::{Kafka, Major, Postgres};
 
-use crate::scene::{SOON, Scene, insert};
-use crate::writer::Writer;
+use walpost_bed::scene::{SOON, Scene, insert};
+use walpost_bed::writer::Writer;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_at_any_moment_it_loses_nothing_and_keeps_the_order() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use walpost::config::Environment;
 use walpost_bed::eventually;
 
-use crate::scene::{SOON, Scene, insert};
+use walpost_bed::scene::{SOON, Scene, insert};
 
 #[allow(dead_code, reason = "its main is for people")]
 #[path = "../../examples/embed.rs"]

@@ -2,7 +2,7 @@
 
 use walpost_bed::oracle::Row;
 
-use crate::scene::{SOON, Scene, assert_in_log_order, insert, record_of, stop};
+use walpost_bed::scene::{SOON, Scene, assert_in_log_order, insert, record_of, stop};
 
 /// Emits a message that says what a row would.
 fn emit(prefix: &str, id: &str, key: &str) -> String {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use walpost_bed::{Kafka, Major, Postgres};
 
-use crate::scene::{SOON, Scene, insert};
-use crate::writer::Writer;
+use walpost_bed::scene::{SOON, Scene, insert};
+use walpost_bed::writer::Writer;
 
 /// How long they are away.
 const OUTAGE: Duration = Duration::from_secs(60);

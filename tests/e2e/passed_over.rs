@@ -1,7 +1,7 @@
 //! What is no event: updates, deletes, truncates, and other tables' traffic. It
 //! is counted or not even noticed, and never keeps the slot from moving on.
 
-use crate::scene::{LATER, SOON, Scene, insert, stop};
+use walpost_bed::scene::{LATER, SOON, Scene, insert, stop};
 
 const EVERYTHING: &str =
     "ALTER PUBLICATION walpost SET (publish = 'insert, update, delete, truncate')";

@@ -4,7 +4,7 @@
 use walpost_bed::oracle::judge;
 use walpost_bed::{Kafka, Walpost};
 
-use crate::scene::{LATER, SOON, Scene, ended, insert};
+use walpost_bed::scene::{LATER, SOON, Scene, ended, insert};
 
 /// Runs until it halts at row number `guilty`, and judges what was published.
 async fn halts(scene: &Scene, walpost: &Walpost, guilty: usize) -> String {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use walpost_bed::{Kafka, Major, Postgres, eventually};
 
-use crate::scene::{SOON, Scene, ended, insert};
+use walpost_bed::scene::{SOON, Scene, ended, insert};
 
 const CONFIGURATION: Option<i32> = Some(78);
 

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use walpost_bed::{Kafka, Major, Postgres, Proxy, Stop, eventually};
 
-use crate::scene::{LATER, SOON, Scene, insert, proxied};
-use crate::writer::Writer;
+use walpost_bed::scene::{LATER, SOON, Scene, insert, proxied};
+use walpost_bed::writer::Writer;
 
 /// A server that was told to stop may take this long, walpost or not.
 const PROMPT: Duration = Duration::from_secs(8);

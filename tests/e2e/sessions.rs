@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use walpost_bed::{Major, Postgres, PostgresBuilder, eventually};
 
-use crate::scene::{PROGRAM, SOON, Scene};
+use walpost_bed::scene::{SOON, Scene, program};
 
 /// Where no broker listens.
 const NOWHERE: &str = "127.0.0.1:1";
@@ -38,7 +38,7 @@ async fn an_idle_server_is_not_taken_for_a_silent_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_of_the_log_that_goes_away_does_not_end_the_relay() {
     let scene = scene(builder()).await;
-    let mut walpost = Command::new(PROGRAM)
+    let mut walpost = Command::new(program())
         .args(["run", "--source", &scene.postgres.url(), "--bootstrap-servers", NOWHERE])
         .stderr(Stdio::piped())
         .spawn()
@@ -70,7 +70,7 @@ async fn a_password_that_was_changed_in_its_file_is_taken_up_without_a_restart()
         std::fs::write(&file, url).expect("written");
     };
     write("one");
-    let walpost = walpost_bed::Walpost::builder(PROGRAM)
+    let walpost = walpost_bed::Walpost::builder(program())
         .args(["run", "--bootstrap-servers", NOWHERE])
         .env("WALPOST_SOURCE_URL_FILE", &file)
         .start();

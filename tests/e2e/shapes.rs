@@ -1,7 +1,7 @@
 //! Every way in which transactions bring rows into an outbox: one at a time,
 //! many at once, by COPY, under savepoints, prepared, and not at all.
 
-use crate::scene::{SOON, Scene, assert_in_log_order, insert, stop};
+use walpost_bed::scene::{SOON, Scene, assert_in_log_order, insert, stop};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_committed_row_becomes_a_record_keyed_by_its_aggregate_id() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use walpost_bed::{Major, Postgres, Proxy, eventually};
 
-use crate::scene::{SOON, Scene, ended, insert, proxied};
+use walpost_bed::scene::{SOON, Scene, ended, insert, proxied};
 
 const DROP: &str = "SELECT pg_drop_replication_slot('walpost')";
 

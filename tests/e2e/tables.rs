@@ -1,7 +1,7 @@
 //! Outbox tables of every kind: odd names, another encoding, partitions, column
 //! lists, several at once, and Debezium's columns.
 
-use crate::scene::{SOON, Scene, assert_in_log_order, insert, record_of, stop};
+use walpost_bed::scene::{SOON, Scene, assert_in_log_order, insert, record_of, stop};
 use walpost_bed::{Kafka, Major, Postgres};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,7 @@
 
 use walpost_bed::{Kafka, Major, Postgres};
 
-use crate::scene::{SOON, Scene, insert, record_of, stop};
+use walpost_bed::scene::{SOON, Scene, insert, record_of, stop};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_type_of_payload_comes_out_as_it_was_stored() {

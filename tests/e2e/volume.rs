@@ -2,7 +2,7 @@
 
 use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually, oracle};
 
-use crate::scene::{LATER, SOON, Scene, assert_in_log_order, insert, stop};
+use walpost_bed::scene::{LATER, SOON, Scene, assert_in_log_order, insert, stop};
 
 /// What a release build may have, and room for a debug build's.
 const MEMORY_BYTES: u64 = (96 + 32) << 20;

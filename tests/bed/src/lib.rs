@@ -20,8 +20,10 @@ pub mod oracle;
 mod port;
 mod postgres;
 mod proxy;
+pub mod scene;
 mod server;
 mod walpost;
+pub mod writer;
 
 pub use cache::directory as cache_directory;
 pub use consumer::{Consumed, Follower, Tail, Topics, read_all};

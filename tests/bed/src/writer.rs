@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::eventually::eventually;
+use crate::postgres::Postgres;
+use crate::scene::SOON;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tokio_postgres::{Client, Config, Error, NoTls, SimpleQueryMessage};
-use walpost_bed::{Postgres, eventually};
-
-use crate::scene::SOON;
 
 /// How often a lost server is tried.
 const RETRY: Duration = Duration::from_millis(50);

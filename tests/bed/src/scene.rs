@@ -1,15 +1,17 @@
 //! A database with an outbox, a topic of its own on the shared broker, and the
 //! walpost binary between them.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use walpost_bed::oracle::{self, Row, Verdict};
-use walpost_bed::{
-    Consumed, Kafka, Major, Postgres, PostgresBuilder, Proxy, Topics, Walpost, WalpostBuilder,
-    eventually, read_all,
-};
-
+use crate::consumer::{Consumed, Topics, read_all};
+use crate::eventually::eventually;
+use crate::kafka::Kafka;
+use crate::oracle::{self, Row, Verdict};
+use crate::postgres::{Major, Postgres, PostgresBuilder};
+use crate::proxy::Proxy;
+use crate::walpost::{Walpost, WalpostBuilder};
 use crate::writer::Writer;
 
 /// Generous: a condition that holds is seen at once.
@@ -18,8 +20,13 @@ pub const SOON: Duration = Duration::from_secs(30);
 /// For what takes its time on two busy cores.
 pub const LATER: Duration = Duration::from_secs(180);
 
-/// The program under test.
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_walpost");
+/// The program under test: the one that was built with the test that runs.
+pub fn program() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own file");
+    let mut directories = test.ancestors().skip(1).map(|directory| directory.join("walpost"));
+    let program = directories.find(|program| program.is_file());
+    program.unwrap_or_else(|| panic!("no walpost beside {}", test.display()))
+}
 
 /// The default outbox, and what stands around it.
 pub struct Scene {
@@ -81,6 +88,7 @@ impl Scene {
     }
 
     /// An option that every command has from here on.
+    #[must_use]
     pub fn option(mut self, name: &str, value: &str) -> Self {
         if name == "--slot" {
             value.clone_into(&mut self.slot);
@@ -90,6 +98,7 @@ impl Scene {
     }
 
     /// Another end of the topic's name than the aggregate type.
+    #[must_use]
     pub fn template(mut self, template: &str) -> Self {
         template.clone_into(&mut self.template);
         self
@@ -111,7 +120,7 @@ impl Scene {
 
     /// A command with the scene's source, topic and brokers.
     pub fn command(&self, name: &str) -> WalpostBuilder {
-        Walpost::builder(PROGRAM)
+        Walpost::builder(program())
             .arg(name)
             .args(["--source", &self.source])
             .args(["--bootstrap-servers", &self.bootstrap])

@@ -1,0 +1,192 @@
+//! A case: a numbered fault, how it is committed, and the account of what came
+//! of it.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libtest_mimic::Trial;
+use walpost_bed::Walpost;
+use walpost_bed::oracle::Verdict;
+use walpost_bed::scene::ended;
+
+use crate::book;
+
+type Committed = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A fault of `docs/faults.md` and one way to commit it.
+#[derive(Clone)]
+pub struct Case {
+    /// Its number there; several cases may share one.
+    pub number: u32,
+    name: &'static str,
+    long: bool,
+    commit: Arc<dyn Fn(Account) -> Committed + Send + Sync>,
+}
+
+impl Case {
+    /// One that takes seconds: `name` is what holds, as a sentence.
+    pub fn new<F>(
+        number: u32,
+        name: &'static str,
+        commit: impl Fn(Account) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let commit = Arc::new(move |account| Box::pin(commit(account)) as Committed);
+        Self { number, name, long: false, commit }
+    }
+
+    /// It takes longer than a quick look may: committed on demand alone.
+    pub fn long(mut self) -> Self {
+        self.long = true;
+        self
+    }
+
+    /// The case as a test of the harness.
+    pub fn trial(self) -> Trial {
+        let name = format!("{:02} {}", self.number, self.name);
+        let long = self.long;
+        Trial::test(name, move || {
+            self.run();
+            Ok(())
+        })
+        .with_ignored_flag(long)
+    }
+
+    fn run(&self) {
+        let account = Account::default();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let work = (self.commit)(account.clone());
+        let done = catch_unwind(AssertUnwindSafe(|| runtime.block_on(work)));
+        runtime.shutdown_background();
+        let seen = account.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let passed = done.is_ok() && seen.judged;
+        let line = Line { number: self.number, name: self.name, seen, passed };
+        TABLE.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        match done {
+            Err(panic) => resume_unwind(panic),
+            Ok(()) => assert!(passed, "the oracle was not asked"),
+        }
+    }
+}
+
+/// What was seen of a case, for its line in the table.
+#[derive(Clone, Debug, Default)]
+pub struct Account(Arc<Mutex<Seen>>);
+
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    judged: bool,
+    rows: usize,
+    lost: usize,
+    duplicates: usize,
+    out_of_order: usize,
+    foreign: usize,
+    did: Vec<String>,
+}
+
+impl Account {
+    /// At least once and in order, by the oracle.
+    #[track_caller]
+    pub fn ok(&self, verdict: &Verdict) {
+        self.add(verdict);
+        verdict.assert_ok();
+    }
+
+    /// The same, and nothing twice.
+    #[track_caller]
+    pub fn exact(&self, verdict: &Verdict) {
+        self.add(verdict);
+        verdict.assert_exact();
+    }
+
+    fn add(&self, verdict: &Verdict) {
+        self.change(|seen| {
+            seen.judged = true;
+            seen.rows += verdict.expected;
+            seen.lost += verdict.missing.len();
+            seen.duplicates += verdict.duplicates.len();
+            seen.out_of_order += verdict.out_of_order.len() + verdict.scattered.len();
+            seen.foreign +=
+                verdict.rolled_back.len() + verdict.unexpected.len() + verdict.wrong_key.len();
+        });
+    }
+
+    /// What walpost was seen to do, in a few words.
+    pub fn did(&self, what: impl Into<String>) {
+        let what = what.into();
+        self.change(|seen| {
+            if !seen.did.contains(&what) {
+                seen.did.push(what);
+            }
+        });
+    }
+
+    /// It runs still, the same process all along.
+    #[track_caller]
+    pub fn goes_on(&self, walpost: &Walpost) {
+        assert!(walpost.pid().is_some(), "it ended: {:?}", walpost.stderr().last());
+        self.did("went on");
+    }
+
+    /// It ends by itself with this exit code; what it said.
+    pub async fn ends(&self, walpost: &Walpost, code: i32) -> String {
+        let (seen, text) = ended(walpost).await;
+        assert_eq!(seen, Some(code), "{text}");
+        self.did(format!("exit {code}"));
+        text
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Seen)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+static TABLE: Mutex<Vec<Line>> = Mutex::new(Vec::new());
+
+struct Line {
+    number: u32,
+    name: &'static str,
+    seen: Seen,
+    passed: bool,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Seen { rows, lost, duplicates, out_of_order, foreign, did, .. } = &self.seen;
+        let fault = book::faults().find(|fault| fault.number == self.number);
+        let fault = fault.map_or("", |fault| fault.fault);
+        let did = did.join(", ");
+        let verdict = if self.passed { "pass" } else { "FAIL" };
+        let (number, name) = (self.number, self.name.replace('_', " "));
+        write!(
+            f,
+            "| {number} | {fault} | {name} | {rows} | {lost} | {duplicates} | {out_of_order} | \
+             {foreign} | {did} | {verdict} |"
+        )
+    }
+}
+
+/// The table of all cases that were committed, to standard output.
+pub fn print_table() {
+    let mut lines = std::mem::take(&mut *TABLE.lock().unwrap_or_else(PoisonError::into_inner));
+    if lines.is_empty() {
+        return;
+    }
+    lines.sort_by_key(|line| (line.number, line.name));
+    println!(
+        "| no. | fault | case | rows | lost | duplicates | out of order | foreign | walpost | |"
+    );
+    println!("|--:|---|---|--:|--:|--:|--:|--:|---|---|");
+    for line in &lines {
+        println!("{line}");
+    }
+}

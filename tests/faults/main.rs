@@ -1,0 +1,33 @@
+//! The faults of `docs/faults.md`, each committed against the walpost binary
+//! between a real PostgreSQL and a real Kafka, and judged by what a real
+//! consumer read.
+//!
+//! By itself it commits those that take seconds; with `--include-ignored` all.
+//! At the end stands a table of what came of each.
+
+// Nothing is reachable from outside a test's program.
+#![allow(unreachable_pub)]
+
+mod book;
+mod case;
+mod kafka;
+mod postgres;
+mod tailer;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+use case::Case;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let cases: Vec<Case> =
+        [tailer::cases(), kafka::cases(), postgres::cases()].into_iter().flatten().collect();
+    let complete = cases.clone();
+    let mut trials: Vec<Trial> = cases.into_iter().map(Case::trial).collect();
+    trials.push(Trial::test("the_book_and_the_cases_agree", move || book::check(&complete)));
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    case::print_table();
+    conclusion.exit_code()
+}

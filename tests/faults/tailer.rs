@@ -1,0 +1,7 @@
+//! What befalls walpost itself.
+
+use crate::case::Case;
+
+pub fn cases() -> Vec<Case> {
+    Vec::new()
+}
