@@ -18,7 +18,7 @@ use crate::ledger::StreamError;
 use crate::lsn::Lsn;
 use crate::pgoutput::Message;
 use crate::sink::{Condition, Outcome, Report, Sink};
-use crate::source::{Received, Resume, ServerIdentity, Session, SourceConfig, SourceError};
+use crate::source::{Feed, Received, Resume, ServerIdentity, Source, SourceError};
 
 /// Messages taken in a row before reports and signals are looked at.
 const BATCH: u32 = 256;
@@ -45,10 +45,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 const IN_USE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A relay: built, run once, and gone.
-pub struct Relay<S> {
+pub struct Relay<P, S> {
     core: Core,
     sink: S,
-    source: SourceConfig,
+    source: P,
     settings: RelaySettings,
     stop: StopReceiver,
     identity: Option<ServerIdentity>,
@@ -90,8 +90,8 @@ enum Ended {
 }
 
 /// What became of connecting.
-enum Opened {
-    Session(Box<Session>),
+enum Opened<F> {
+    Session(Box<F>),
     /// Stopping came first.
     Stopped,
     /// It is of no use to try again.
@@ -100,12 +100,12 @@ enum Opened {
 
 type Backoff = backon::ExponentialBackoff;
 
-impl<S: Sink> Relay<S> {
+impl<P: Source, S: Sink> Relay<P, S> {
     /// A relay from `source` through `core` to `sink`, stopped through `stop`.
     pub fn new(
         core: Core,
         sink: S,
-        source: SourceConfig,
+        source: P,
         settings: RelaySettings,
         stop: StopReceiver,
     ) -> Self {
@@ -186,7 +186,7 @@ impl<S: Sink> Relay<S> {
     }
 
     /// A session, however long it takes.
-    async fn connect(&mut self) -> Result<Opened, RelayError> {
+    async fn connect(&mut self) -> Result<Opened<P::Feed>, RelayError> {
         let mut delays = backoff(BACKOFF_LIMIT);
         let mut told: Option<SourceError> = None;
         // Whether another relay was seen to hold the slot since the last session.
@@ -194,7 +194,7 @@ impl<S: Sink> Relay<S> {
         loop {
             let resume = self.resume(after_another);
             let source = self.source.clone();
-            let Some(opened) = self.meanwhile(Session::open(&source, &resume)).await? else {
+            let Some(opened) = self.meanwhile(source.open(&resume)).await? else {
                 return Ok(Opened::Stopped);
             };
             let error = match opened {
@@ -252,7 +252,7 @@ impl<S: Sink> Relay<S> {
         Ok(())
     }
 
-    fn connected(&mut self, session: &Session) {
+    fn connected(&mut self, session: &P::Feed) {
         self.core.connected(session.start(), session.relations());
         if self.identity.is_none() {
             self.until = self.settings.until.map(|until| match until {
@@ -262,7 +262,7 @@ impl<S: Sink> Relay<S> {
         }
         let identity = session.identity().clone();
         tracing::info!(
-            slot = %self.source.slot,
+            slot = self.source.slot(),
             confirmed = %self.core.confirmable(),
             system_identifier = %identity.system_identifier,
             timeline = identity.timeline,
@@ -272,7 +272,7 @@ impl<S: Sink> Relay<S> {
     }
 
     /// Streams until the session ends or the relay has to act beyond it.
-    async fn stream(&mut self, mut session: Session) -> Result<Ended, RelayError> {
+    async fn stream(&mut self, mut session: P::Feed) -> Result<Ended, RelayError> {
         let mut held: Option<Message> = None;
         let mut pace = Pace::new(Instant::now());
         let mut look = interval(REPORTS_INTERVAL);
@@ -328,7 +328,7 @@ impl<S: Sink> Relay<S> {
     /// messages that were.
     fn take_batch(
         &mut self,
-        session: &mut Session,
+        session: &mut P::Feed,
         held: &mut Option<Message>,
     ) -> Result<u32, SourceError> {
         if self.core.wants_input()
@@ -475,7 +475,7 @@ impl<S: Sink> Relay<S> {
     }
 
     /// Ends the session with the last confirmation.
-    async fn finish(&mut self, session: Session) {
+    async fn finish(&mut self, session: P::Feed) {
         let confirmed = self.core.confirmable();
         let within = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
         match session.finish(confirmed, within).await {
@@ -532,7 +532,7 @@ impl<S: Sink> Relay<S> {
     fn outcome(self) -> Result<Summary, RelayError> {
         if let Some(halt) = self.core.halted() {
             let way_out = if self.core.is_drained() {
-                halt.way_out(&self.source.slot)
+                halt.way_out(self.source.slot())
             } else {
                 "records before it were not delivered in time: start walpost again first".to_owned()
             };

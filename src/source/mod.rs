@@ -7,6 +7,7 @@
 mod connect;
 mod error;
 mod facts;
+mod feed;
 mod opening;
 mod refusal;
 mod session;
@@ -15,6 +16,7 @@ mod tls;
 pub(crate) use connect::control;
 pub use error::SourceError;
 pub use facts::{Facts, Slot, published_tables};
+pub use feed::{Feed, Source};
 pub(crate) use opening::APPLICATION_NAME;
 pub use opening::{ConnInfoSource, Resume, ServerIdentity, SourceConfig};
 pub use session::{Received, Session};

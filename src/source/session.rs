@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::SourceError;
 use super::connect::{self, Control};
 use super::facts::Facts;
+use super::feed::{Feed, Source};
 use super::opening::{
     APPLICATION_NAME, Resume, ServerIdentity, SourceConfig, check_catalogs, identify,
     replication_settings, silence_limit, start_replication, wal_sender_timeout,
@@ -72,6 +73,18 @@ struct Replication(ReplicationClient);
 impl Drop for Replication {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+impl Source for SourceConfig {
+    type Feed = Session;
+
+    fn slot(&self) -> &str {
+        &self.slot
+    }
+
+    async fn open(&self, resume: &Resume) -> Result<Session, SourceError> {
+        Session::open(self, resume).await
     }
 }
 
@@ -142,86 +155,6 @@ impl Session {
         };
         session.check_started(confirmed, resume).await?;
         Ok(session)
-    }
-
-    /// Which server this is.
-    pub fn identity(&self) -> &ServerIdentity {
-        &self.identity
-    }
-
-    /// A at the start of this session.
-    pub fn start(&self) -> Lsn {
-        self.start
-    }
-
-    /// The outbox tables, with the columns that the publication sends.
-    pub fn relations(&self) -> &[Relation] {
-        &self.relations
-    }
-
-    /// Where the server's log ended when the session was opened.
-    pub fn flushed(&self) -> Lsn {
-        self.flushed
-    }
-
-    /// What comes next; with `reading` false nothing is taken, and only the
-    /// session's end is waited for. An error is that end: the stream failed,
-    /// the control connection ended, or the server fell silent. Cancel-safe.
-    pub async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
-        if !(reading && self.was_reading) {
-            // Nobody listened: the silence is the relay's own.
-            self.last_received = Instant::now();
-        }
-        self.was_reading = reading;
-        if !reading {
-            let event = self.unread_end().await?;
-            return self.received(event);
-        }
-        let silent = tokio::time::sleep_until(self.last_received + self.silence_limit);
-        let event = tokio::select! {
-            biased;
-            event = receive(&mut self.client.0) => event,
-            ended = &mut self.control.ended => return Err(control_ended(ended)),
-            () = silent => {
-                let limit = self.silence_limit;
-                return Err(SourceError::Lost(format!(
-                    "nothing came from PostgreSQL for {limit:?}, not even a keepalive"
-                )));
-            }
-        };
-        self.received(event)
-    }
-
-    /// What has come already, if anything has.
-    pub fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
-        let event = receive(&mut self.client.0).now_or_never()?;
-        Some(self.received(event))
-    }
-
-    /// Whether the session's buffer was full since the last call: then more has
-    /// been received than was taken.
-    pub fn is_backed_up(&mut self) -> bool {
-        let stalls = self.client.0.metrics().stall_count();
-        std::mem::replace(&mut self.stalls, stalls) != stalls
-    }
-
-    /// Everything before `lsn` is durable. Sent within a tenth of a second.
-    pub fn confirm(&self, lsn: Lsn) {
-        self.client.0.update_applied_lsn(pgwire_replication::Lsn::from_u64(lsn.as_u64()));
-    }
-
-    /// Confirms `lsn`, sees that the server has taken note of it, and ends the
-    /// session. Messages that still come are thrown away.
-    pub async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
-        self.confirm(lsn);
-        let noted = timeout(within, self.await_confirmed(lsn)).await;
-        // Says goodbye in order; a server that does not answer is not waited for.
-        let _ = timeout(Duration::from_millis(500), self.client.0.shutdown()).await;
-        let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
-        match noted {
-            Ok(result) => result,
-            Err(_) => Err(SourceError::Lost(unseen)),
-        }
     }
 
     /// Reads on, so that the server gets round to reading what it was sent,
@@ -298,6 +231,75 @@ impl Session {
             Ok(Some(event)) => received(event),
             Ok(None) => Err(SourceError::Lost("PostgreSQL ended the replication stream".into())),
             Err(error) => Err(SourceError::stream(&error, &self.host, &self.slot)),
+        }
+    }
+}
+
+impl Feed for Session {
+    fn identity(&self) -> &ServerIdentity {
+        &self.identity
+    }
+
+    fn start(&self) -> Lsn {
+        self.start
+    }
+
+    fn relations(&self) -> &[Relation] {
+        &self.relations
+    }
+
+    fn flushed(&self) -> Lsn {
+        self.flushed
+    }
+
+    async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
+        if !(reading && self.was_reading) {
+            // Nobody listened: the silence is the relay's own.
+            self.last_received = Instant::now();
+        }
+        self.was_reading = reading;
+        if !reading {
+            let event = self.unread_end().await?;
+            return self.received(event);
+        }
+        let silent = tokio::time::sleep_until(self.last_received + self.silence_limit);
+        let event = tokio::select! {
+            biased;
+            event = receive(&mut self.client.0) => event,
+            ended = &mut self.control.ended => return Err(control_ended(ended)),
+            () = silent => {
+                let limit = self.silence_limit;
+                return Err(SourceError::Lost(format!(
+                    "nothing came from PostgreSQL for {limit:?}, not even a keepalive"
+                )));
+            }
+        };
+        self.received(event)
+    }
+
+    fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
+        let event = receive(&mut self.client.0).now_or_never()?;
+        Some(self.received(event))
+    }
+
+    fn is_backed_up(&mut self) -> bool {
+        let stalls = self.client.0.metrics().stall_count();
+        std::mem::replace(&mut self.stalls, stalls) != stalls
+    }
+
+    fn confirm(&mut self, lsn: Lsn) {
+        self.client.0.update_applied_lsn(pgwire_replication::Lsn::from_u64(lsn.as_u64()));
+    }
+
+    async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
+        self.confirm(lsn);
+        let noted = timeout(within, self.await_confirmed(lsn)).await;
+        // Says goodbye in order; a server that does not answer is not waited for.
+        let _ = timeout(Duration::from_millis(500), self.client.0.shutdown()).await;
+        let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
+        match noted {
+            Ok(result) => result,
+            Err(_) => Err(SourceError::Lost(unseen)),
         }
     }
 }
