@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::{Received, Resume, ServerIdentity, SourceError};
+use super::{Mark, Received, Resume, ServerIdentity, SourceError};
 use crate::lsn::Lsn;
 use crate::pgoutput::Relation;
 
@@ -26,6 +26,9 @@ pub trait Feed {
     /// Which server this is.
     fn identity(&self) -> &ServerIdentity;
 
+    /// What the catalogs hold of its publication.
+    fn mark(&self) -> &Mark;
+
     /// A at the start of this feed.
     fn start(&self) -> Lsn;
 
@@ -46,7 +49,8 @@ pub trait Feed {
     /// Whether more has been received than was taken since the last call.
     fn is_backed_up(&mut self) -> bool;
 
-    /// Everything before `lsn` is durable.
+    /// Everything before `lsn` is durable, and is confirmed once it is seen to
+    /// have been handed out wholly.
     fn confirm(&mut self, lsn: Lsn);
 
     /// Confirms `lsn`, sees that the server has taken note of it, and ends the

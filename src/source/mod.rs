@@ -12,6 +12,7 @@ mod opening;
 mod refusal;
 mod session;
 mod tls;
+mod watch;
 
 pub(crate) use connect::control;
 pub use error::SourceError;
@@ -21,3 +22,4 @@ pub(crate) use opening::APPLICATION_NAME;
 pub use opening::{ConnInfoSource, Resume, ServerIdentity, SourceConfig};
 pub use session::{Received, Session};
 pub use tls::install_crypto_provider;
+pub use watch::Mark;
