@@ -352,6 +352,7 @@ impl<S: Sink> Relay<S> {
         match received {
             Received::Keepalive(wal_end) => self.core.keepalive(wal_end),
             Received::Message(message) => {
+                crate::crash::point!("received");
                 let broken = |error: StreamError| {
                     SourceError::Lost(format!("PostgreSQL's stream broke its rules: {error}"))
                 };
@@ -371,6 +372,7 @@ impl<S: Sink> Relay<S> {
                 Outcome::Delivered => {
                     self.delivered += 1;
                     self.core.delivered(report.seq);
+                    crate::crash::point!("acknowledged");
                 }
                 Outcome::Lost(reason) => self.core.lost(report.seq, &reason),
                 Outcome::Refused(reason) => self.core.refused(report.seq, &reason),
