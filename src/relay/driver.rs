@@ -345,6 +345,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         match received {
             Received::Keepalive(wal_end) => self.core.keepalive(wal_end),
             Received::Message(message) => {
+                crate::crash::point!("received");
                 let broken = |error: StreamError| {
                     SourceError::Lost(format!("PostgreSQL's stream broke its rules: {error}"))
                 };
@@ -364,6 +365,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Outcome::Delivered => {
                     self.health.acknowledged();
                     self.core.delivered(report.seq);
+                    crate::crash::point!("acknowledged");
                 }
                 Outcome::Lost(reason) => self.core.lost(report.seq, &reason),
                 Outcome::Refused(reason) => self.core.refused(report.seq, &reason),

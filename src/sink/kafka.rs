@@ -201,6 +201,7 @@ impl Outlet for KafkaSink {
             delivery_opaque: opaque,
         };
         producer.send(outgoing).map_err(|(error, _)| produce_error(&error, record.topic))?;
+        crate::crash::point!("produced");
         if let (Turn::Lead, Some(key)) = (turn, record.key) {
             self.leads.queued(seq, record.topic, key);
         }
@@ -352,6 +353,7 @@ impl ProducerContext<KeyPartitioner> for Context {
     }
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
+        crate::crash::point!("callback");
         let outcome = match result {
             Ok(_) => Outcome::Delivered,
             Err((error, message)) => refusal::outcome(error, message.topic()),
