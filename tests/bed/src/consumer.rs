@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::{Offset, TopicPartitionList};
 
@@ -174,6 +174,20 @@ fn read_to_the_end(bootstrap: &str, topics: &Topics) -> Vec<Consumed> {
     records
 }
 
+/// Where a partition ends now; one that was just made has no leader to ask yet.
+fn end(consumer: &BaseConsumer, topic: &str, partition: i32) -> i64 {
+    let begun = Instant::now();
+    loop {
+        match consumer.fetch_watermarks(topic, partition, ANSWER) {
+            Ok((_, high)) => return high,
+            Err(KafkaError::MetadataFetch(
+                RDKafkaErrorCode::NotLeaderForPartition | RDKafkaErrorCode::LeaderNotAvailable,
+            )) if begun.elapsed() < STALL => std::thread::sleep(Duration::from_millis(20)),
+            Err(error) => panic!("the end of {topic}/{partition}: {error}"),
+        }
+    }
+}
+
 fn read_topic(
     consumer: &BaseConsumer,
     topic: &str,
@@ -183,10 +197,7 @@ fn read_topic(
     // Where a writer is busy the end never comes, so its place now counts too.
     let mut ends = BTreeMap::new();
     for (_, partition) in pairs {
-        let (_, high) = consumer
-            .fetch_watermarks(topic, *partition, ANSWER)
-            .unwrap_or_else(|error| panic!("the end of {topic}/{partition}: {error}"));
-        ends.insert(*partition, high);
+        ends.insert(*partition, end(consumer, topic, *partition));
     }
     consumer
         .assign(&from_the_beginning(pairs.iter()))
