@@ -168,9 +168,10 @@ async fn crash(stage: &mut Stage, dice: &mut Dice) -> Result<(), Broken> {
 /// The server then ends all sessions and recovers by itself.
 async fn kill_a_backend(stage: &mut Stage, dice: &mut Dice) -> Result<(), Broken> {
     let whose = dice.one_of(&["backend_type = 'walsender'", "application_name = 'writer'"]);
+    // The one that is always there stands last.
     let query = format!(
-        "SELECT pid FROM pg_stat_activity WHERE {whose} OR pid = pg_backend_pid() \
-                         ORDER BY pid = pg_backend_pid()"
+        "SELECT pid FROM pg_stat_activity WHERE {whose} OR backend_type = 'checkpointer' \
+         ORDER BY backend_type = 'checkpointer' LIMIT 1"
     );
     let pid = stage.ask(&query).await?;
     let killed = Command::new("kill").args(["-KILL", &pid]).status();

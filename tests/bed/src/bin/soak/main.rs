@@ -1,4 +1,4 @@
-//! The programme behind `make soak`: a writer, PostgreSQL, walpost, Kafka, and
+//! The program behind `make soak`: a writer, PostgreSQL, walpost, Kafka, and
 //! something that kills one of them at random, again and again.
 //!
 //! `soak KILLS [SEED]`. After each kill delivery has to go on, nothing may be

@@ -4,7 +4,7 @@
 //! what is judged stays small however long it soaks. An epoch is judged when it
 //! ends, and once more when the next one does: late repeats count too.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use walpost_bed::oracle::{Row, Verdict, judge};
@@ -41,9 +41,6 @@ pub(crate) async fn soak(kills: u64, seed: u64, tally: Arc<Mutex<Tally>>) -> Res
     let mut past = None;
     let began = Instant::now();
     let mut told = began;
-    let add = |change: &dyn Fn(&mut Tally)| {
-        change(&mut tally.lock().unwrap_or_else(PoisonError::into_inner));
-    };
     for epoch in 0..kills.div_ceil(EPOCH) {
         let name = format!("epoch-{epoch}");
         stage.kafka.create_topic(&stage.scene.topic(&name), 3).await;
@@ -54,34 +51,24 @@ pub(crate) async fn soak(kills: u64, seed: u64, tally: Arc<Mutex<Tally>>) -> Res
                 deck = Fault::deck(&mut dice);
             }
             let fault = deck.pop().expect("a deck has cards");
-            let in_fault = |why: Broken| format!("round {round}, {}: {why}", fault.name());
+            let in_fault = |why: Broken| format!("kill {}, {}: {why}", round + 1, fault.name());
             fault.commit(&mut stage, &mut dice).await.map_err(in_fault)?;
             let pause = goes_on(&stage).await.map_err(in_fault)?;
-            add(&|tally| {
-                tally.add(fault, pause);
-                (tally.restarts, tally.killed_meanwhile) = (stage.restarts, stage.killed_meanwhile);
-            });
-            let passed_over = look(&stage, &name, &writer).await.map_err(in_fault)?;
-            add(&|tally| tally.passed_over += passed_over.len());
-            if let Some(first) = passed_over.first() {
-                let text = format!("{} rows confirmed, not published: {first}", passed_over.len());
-                return Err(in_fault(stage.said(&text)));
-            }
+            locked(&tally).add(fault, pause, &stage);
+            look(&stage, &tally, &name, &writer).await.map_err(in_fault)?;
             if told.elapsed() >= PROGRESS {
                 told = Instant::now();
                 println!("{} of {kills} kills, {} s", round + 1, began.elapsed().as_secs());
             }
         }
         let now = close(&stage, name, writer).await?;
-        finish(&stage, &now).await?;
+        kept(&stage, &tally, &verdict(&stage, &now).await)?;
         if let Some(before) = past.replace(now) {
-            let verdict = finish(&stage, &before).await?;
-            add(&|tally| tally.judged(&verdict));
+            finish(&stage, &tally, &before).await?;
         }
     }
     if let Some(last) = past {
-        let verdict = finish(&stage, &last).await?;
-        add(&|tally| tally.judged(&verdict));
+        finish(&stage, &tally, &last).await?;
     }
     println!("{kills} kills in {} s", began.elapsed().as_secs());
     Ok(())
@@ -114,9 +101,14 @@ async fn confirmed(stage: &Stage) -> Result<u64, Broken> {
     if confirmed.is_empty() { Err("the slot is gone".to_owned()) } else { Ok(lsn(&confirmed)) }
 }
 
-/// Judges what was published so far, where rows may still be under way; gives the
-/// rows that will never come.
-async fn look(stage: &Stage, epoch: &str, writer: &Writer) -> Result<Vec<String>, Broken> {
+/// Judges what was published so far, where rows may still be under way, and
+/// whether the slot covers one that was not published.
+async fn look(
+    stage: &Stage,
+    tally: &Mutex<Tally>,
+    epoch: &str,
+    writer: &Writer,
+) -> Result<(), Broken> {
     // In this order: what is confirmed is published already, and what is
     // published was committed already.
     let confirmed = confirmed(stage).await?;
@@ -124,10 +116,14 @@ async fn look(stage: &Stage, epoch: &str, writer: &Writer) -> Result<Vec<String>
     let committed = stage.scene.committed().await;
     let mut verdict = judge_all(&committed, &writer.rolled_back(), &records);
     verdict.missing.clear();
-    if !verdict.is_ok() {
-        return Err(stage.said(&verdict.to_string()));
-    }
-    Ok(writer.unpublished(confirmed, &records))
+    kept(stage, tally, &verdict)?;
+    let unpublished = writer.unpublished(confirmed, &records);
+    let Some(first) = unpublished.first() else {
+        return Ok(());
+    };
+    let count = unpublished.len();
+    locked(tally).passed_over += count;
+    Err(stage.said(&format!("{count} rows confirmed, not published: {first}")))
 }
 
 /// Ends an epoch once all of it is confirmed, and makes room.
@@ -139,11 +135,29 @@ async fn close(stage: &Stage, name: String, writer: Writer) -> Result<Past, Brok
     Ok(Past { name, rows, rolled_back })
 }
 
-/// The oracle on an epoch that has ended.
-async fn finish(stage: &Stage, past: &Past) -> Result<Verdict, Broken> {
-    let records = records(stage, &past.name).await;
-    let verdict = judge_all(&past.rows, &past.rolled_back, &records);
-    if verdict.is_ok() { Ok(verdict) } else { Err(stage.said(&verdict.to_string())) }
+/// The last word on an epoch that has ended.
+async fn finish(stage: &Stage, tally: &Mutex<Tally>, past: &Past) -> Result<(), Broken> {
+    let verdict = verdict(stage, past).await;
+    kept(stage, tally, &verdict)?;
+    locked(tally).judged(&verdict);
+    Ok(())
+}
+
+async fn verdict(stage: &Stage, past: &Past) -> Verdict {
+    judge_all(&past.rows, &past.rolled_back, &records(stage, &past.name).await)
+}
+
+/// What breaks a promise is counted and ends it all.
+fn kept(stage: &Stage, tally: &Mutex<Tally>, verdict: &Verdict) -> Result<(), Broken> {
+    if verdict.is_ok() {
+        return Ok(());
+    }
+    locked(tally).judged(verdict);
+    Err(stage.said(&verdict.to_string()))
+}
+
+fn locked(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+    tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn judge_all(committed: &[Row], rolled_back: &[String], records: &[Consumed]) -> Verdict {

@@ -7,12 +7,13 @@ use std::time::Duration;
 use walpost_bed::oracle::Verdict;
 
 use crate::fault::Fault;
+use crate::stage::Stage;
 
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     faults: BTreeMap<Fault, Done>,
-    pub(crate) restarts: u64,
-    pub(crate) killed_meanwhile: u64,
+    restarts: u64,
+    killed_meanwhile: u64,
     /// Rows that were confirmed while no record showed them.
     pub(crate) passed_over: usize,
     rows: usize,
@@ -30,13 +31,14 @@ struct Done {
 
 impl Tally {
     /// A fault was committed, and delivery went on so long after its end.
-    pub(crate) fn add(&mut self, fault: Fault, pause: Duration) {
+    pub(crate) fn add(&mut self, fault: Fault, pause: Duration, stage: &Stage) {
+        (self.restarts, self.killed_meanwhile) = (stage.restarts, stage.killed_meanwhile);
         let done = self.faults.entry(fault).or_default();
         done.times += 1;
         done.longest = done.longest.max(pause);
     }
 
-    /// Rows that nothing can come of any more.
+    /// What came of the rows of an epoch.
     pub(crate) fn judged(&mut self, verdict: &Verdict) {
         self.rows += verdict.expected;
         self.lost += verdict.missing.len();
