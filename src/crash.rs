@@ -14,13 +14,3 @@ macro_rules! point {
 }
 
 pub(crate) use point;
-
-/// Reads which points are armed; they are for as long as this is kept.
-#[cfg(feature = "crash-points")]
-pub(crate) fn arm() -> fail::FailScenario<'static> {
-    fail::FailScenario::setup()
-}
-
-/// There is nothing to arm.
-#[cfg(not(feature = "crash-points"))]
-pub(crate) fn arm() {}
