@@ -37,19 +37,23 @@ async fn main() -> ExitCode {
     let tally = Arc::new(Mutex::new(Tally::default()));
     // On a task of its own: a panic of the bed's is a failure as any other.
     let soaking = rounds::soak(kills, seed, Arc::clone(&tally));
-    let ended = LocalSet::new().run_until(async { spawn_local(soaking).await }).await;
+    let here = LocalSet::new();
+    let ended = here.run_until(async {
+        tokio::select! {
+            ended = spawn_local(soaking) => ended.unwrap_or_else(|panic| Err(panic.to_string())),
+            _ = tokio::signal::ctrl_c() => Err("interrupted".to_owned()),
+        }
+    });
+    let ended = ended.await;
     let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
     println!("{tally}");
     match ended {
-        Ok(Ok(())) => ExitCode::SUCCESS,
-        Ok(Err(broken)) => failed(seed, &broken),
-        Err(panic) => failed(seed, &panic.to_string()),
+        Ok(()) => ExitCode::SUCCESS,
+        Err(broken) => {
+            eprintln!("soak: SEED={seed}: {broken}");
+            ExitCode::FAILURE
+        }
     }
-}
-
-fn failed(seed: u64, why: &str) -> ExitCode {
-    eprintln!("soak: SEED={seed}: {why}");
-    ExitCode::FAILURE
 }
 
 /// A seed that is another each time.

@@ -54,11 +54,16 @@ pub(crate) async fn soak(kills: u64, seed: u64, tally: Arc<Mutex<Tally>>) -> Res
             let in_fault = |why: Broken| format!("kill {}, {}: {why}", round + 1, fault.name());
             fault.commit(&mut stage, &mut dice).await.map_err(in_fault)?;
             let pause = goes_on(&stage).await.map_err(in_fault)?;
-            locked(&tally).add(fault, pause, &stage);
+            locked(&tally).add_fault(fault, pause, &stage);
             look(&stage, &tally, &name, &writer).await.map_err(in_fault)?;
             if told.elapsed() >= PROGRESS {
                 told = Instant::now();
-                println!("{} of {kills} kills, {} s", round + 1, began.elapsed().as_secs());
+                let seconds = began.elapsed().as_secs();
+                println!(
+                    "{} of {kills} kills, {seconds} s; {}",
+                    round + 1,
+                    locked(&tally).judged()
+                );
             }
         }
         let now = close(&stage, name, writer).await?;
@@ -139,7 +144,7 @@ async fn close(stage: &Stage, name: String, writer: Writer) -> Result<Past, Brok
 async fn finish(stage: &Stage, tally: &Mutex<Tally>, past: &Past) -> Result<(), Broken> {
     let verdict = verdict(stage, past).await;
     kept(stage, tally, &verdict)?;
-    locked(tally).judged(&verdict);
+    locked(tally).add_verdict(&verdict);
     Ok(())
 }
 
@@ -152,7 +157,7 @@ fn kept(stage: &Stage, tally: &Mutex<Tally>, verdict: &Verdict) -> Result<(), Br
     if verdict.is_ok() {
         return Ok(());
     }
-    locked(tally).judged(verdict);
+    locked(tally).add_verdict(verdict);
     Err(stage.said(&verdict.to_string()))
 }
 

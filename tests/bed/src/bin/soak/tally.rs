@@ -31,7 +31,7 @@ struct Done {
 
 impl Tally {
     /// A fault was committed, and delivery went on so long after its end.
-    pub(crate) fn add(&mut self, fault: Fault, pause: Duration, stage: &Stage) {
+    pub(crate) fn add_fault(&mut self, fault: Fault, pause: Duration, stage: &Stage) {
         (self.restarts, self.killed_meanwhile) = (stage.restarts, stage.killed_meanwhile);
         let done = self.faults.entry(fault).or_default();
         done.times += 1;
@@ -39,7 +39,7 @@ impl Tally {
     }
 
     /// What came of the rows of an epoch.
-    pub(crate) fn judged(&mut self, verdict: &Verdict) {
+    pub(crate) fn add_verdict(&mut self, verdict: &Verdict) {
         self.rows += verdict.expected;
         self.lost += verdict.missing.len();
         self.duplicates += verdict.duplicates.len();
@@ -48,8 +48,13 @@ impl Tally {
             verdict.rolled_back.len() + verdict.unexpected.len() + verdict.wrong_key.len();
     }
 
-    pub(crate) fn kills(&self) -> u64 {
-        self.faults.values().map(|done| done.times).sum()
+    /// What came of all that was judged, in a line.
+    pub(crate) fn judged(&self) -> String {
+        let Self { rows, lost, duplicates, out_of_order, foreign, passed_over, .. } = self;
+        format!(
+            "rows {rows}, lost {lost}, duplicates {duplicates}, out of order {out_of_order}, \
+             rolled back or unknown {foreign}, confirmed but not published {passed_over}"
+        )
     }
 }
 
@@ -61,16 +66,16 @@ impl fmt::Display for Tally {
             let pause = done.longest.as_secs_f64();
             writeln!(f, "| {} | {} | {pause:.1} s |", fault.name(), done.times)?;
         }
-        let longest = self.faults.values().map(|done| done.longest).max().unwrap_or_default();
-        writeln!(f, "| all | {} | {:.1} s |", self.kills(), longest.as_secs_f64())?;
-        let Self { restarts, killed_meanwhile, passed_over, rows, .. } = self;
-        let Self { lost, duplicates, out_of_order, foreign, .. } = self;
-        write!(
+        let all = self.faults.values();
+        let kills: u64 = all.clone().map(|done| done.times).sum();
+        let longest = all.map(|done| done.longest).max().unwrap_or_default();
+        writeln!(f, "| all | {kills} | {:.1} s |", longest.as_secs_f64())?;
+        let Self { restarts, killed_meanwhile, .. } = self;
+        writeln!(
             f,
-            "\nwalpost started again {restarts} times, {killed_meanwhile} of them while something \
-             else was away\nrows {rows}, lost {lost}, duplicates {duplicates}, out of order \
-             {out_of_order}, rolled back or unknown {foreign}, confirmed but not published \
-             {passed_over}"
-        )
+            "\nwalpost started again {restarts} times, {killed_meanwhile} of them killed while \
+             something else was away"
+        )?;
+        f.write_str(&self.judged())
     }
 }
