@@ -29,6 +29,14 @@ lint: setup
 faults: setup
 	cargo test --workspace --features crash-points --test faults -- --include-ignored $(FAULTS)
 
+# KILLS kills at random, of walpost and of all that it stands on, and the oracle after
+# each: seconds a kill. SEED=… chooses the same ones again.
+KILLS ?= 25
+soak: setup
+	@# The programs of these tests, so that nothing is built that `make test` has not built.
+	cargo test --workspace --features crash-points --test faults --test program --no-run
+	"$${CARGO_TARGET_DIR:-target}/debug/soak" $(KILLS) $(SEED)
+
 # walpost beside pg_recvlogical, on servers of its own: about half an hour.
 # BENCH="drain-rows --rows 100000 --rounds 1" runs a part of it.
 bench: setup

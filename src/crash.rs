@@ -26,13 +26,3 @@ pub(crate) fn is_armed(name: &str) -> bool {
 pub(crate) fn is_armed(_: &str) -> bool {
     false
 }
-
-/// Reads which points are armed; they are for as long as this is kept.
-#[cfg(feature = "crash-points")]
-pub(crate) fn arm() -> fail::FailScenario<'static> {
-    fail::FailScenario::setup()
-}
-
-/// There is nothing to arm.
-#[cfg(not(feature = "crash-points"))]
-pub(crate) fn arm() {}

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::eventually::within;
+use crate::eventually::{within, within_blocking};
 
 /// How often a tail looks for new topics and partitions.
 const LOOK: Duration = Duration::from_millis(250);
@@ -174,20 +174,6 @@ fn read_to_the_end(bootstrap: &str, topics: &Topics) -> Vec<Consumed> {
     records
 }
 
-/// Where a partition ends now; one that was just made has no leader to ask yet.
-fn end(consumer: &BaseConsumer, topic: &str, partition: i32) -> i64 {
-    let begun = Instant::now();
-    loop {
-        match consumer.fetch_watermarks(topic, partition, ANSWER) {
-            Ok((_, high)) => return high,
-            Err(KafkaError::MetadataFetch(
-                RDKafkaErrorCode::NotLeaderForPartition | RDKafkaErrorCode::LeaderNotAvailable,
-            )) if begun.elapsed() < STALL => std::thread::sleep(Duration::from_millis(20)),
-            Err(error) => panic!("the end of {topic}/{partition}: {error}"),
-        }
-    }
-}
-
 fn read_topic(
     consumer: &BaseConsumer,
     topic: &str,
@@ -197,7 +183,11 @@ fn read_topic(
     // Where a writer is busy the end never comes, so its place now counts too.
     let mut ends = BTreeMap::new();
     for (_, partition) in pairs {
-        ends.insert(*partition, end(consumer, topic, *partition));
+        // A topic that is just being made has no leaders yet.
+        let end = || consumer.fetch_watermarks(topic, *partition, ANSWER);
+        let (_, high) = within_blocking(STALL, end)
+            .unwrap_or_else(|seen| panic!("the end of {topic}/{partition}: {seen}"));
+        ends.insert(*partition, high);
     }
     consumer
         .assign(&from_the_beginning(pairs.iter()))
