@@ -547,3 +547,7 @@ fn origin(outbox: &Outbox, message: &Message) -> EventOrigin {
 #[cfg(test)]
 #[path = "core_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "core_properties.rs"]
+mod properties;

@@ -328,9 +328,8 @@ impl Sink for SimSink {
 
     fn take_conditions(&mut self) -> Vec<Condition> {
         let mut world = self.world.lock();
-        self.producer.map_or_else(Vec::new, |at| {
-            std::mem::take(&mut world.broker.producers[at].conditions)
-        })
+        self.producer
+            .map_or_else(Vec::new, |at| std::mem::take(&mut world.broker.producers[at].conditions))
     }
 
     fn diagnose(&mut self) {

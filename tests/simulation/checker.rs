@@ -62,8 +62,10 @@ struct Process {
     known: Lsn,
     opened: usize,
     session: Option<usize>,
-    /// Since it was told to stop, or began: its session broke, or there was none.
+    let_go_ms: Option<u64>,
+    /// Since it was told to stop its session broke, or there was none.
     cut_off: bool,
+    /// The last transaction of which this session's rows were produced.
     produced: Lsn,
 }
 
@@ -112,7 +114,7 @@ impl<'a> Checker<'a> {
             producers: Vec::new(),
             processes: BTreeMap::new(),
             sessions: Vec::new(),
-            slot: Lsn::ZERO,
+            slot: Lsn::new(1000),
             mishaps: Vec::new(),
             arrived: false,
         }
@@ -135,6 +137,7 @@ impl<'a> Checker<'a> {
                 let process = self.process(*process);
                 process.opened += 1;
                 process.session = Some(*session);
+                process.produced = Lsn::ZERO;
                 process.known = process.known.max(*start);
                 if *from < *start {
                     return Err(format!("I5: read again from {from}, before A at {start}"));
@@ -147,14 +150,14 @@ impl<'a> Checker<'a> {
                 }
             }
             Happened::Confirmed { session, lsn } => return self.confirmed(*session, *lsn),
-            Happened::Broke { session } | Happened::LetGo { session, unattended_ms: 0 } => {
-                self.cut_off(*session);
-            }
+            Happened::Broke { session } => self.cut_off(*session),
             Happened::LetGo { session, unattended_ms } => {
+                let owner = self.owner(*session);
+                owner.session = None;
+                owner.let_go_ms = Some(now_ms);
                 if *unattended_ms > UNATTENDED_MS {
                     return Err(format!("I14: nobody attended for {unattended_ms} ms"));
                 }
-                self.cut_off(*session);
             }
             Happened::Slot { confirmed } => {
                 self.slot = *confirmed;
@@ -268,7 +271,9 @@ impl<'a> Checker<'a> {
         };
         if let Some(place) = (first..place).find(left_out) {
             let left_out = self.order[partition][place];
-            return Err(format!("I6: event {event} is appended without event {left_out} before it"));
+            return Err(format!(
+                "I6: event {event} is appended without event {left_out} before it"
+            ));
         }
         self.front[partition] = Some(front.map_or(place, |front| front.max(place)));
         self.appended.insert(event);
@@ -291,7 +296,7 @@ impl<'a> Checker<'a> {
         }
         match exit {
             Exit::Killed => Ok(()),
-            Exit::Clean(summary) => match self.clean(&process, summary) {
+            Exit::Clean(summary) => match self.clean(now_ms, &process, summary) {
                 Some(why) => wrong(&why),
                 None => Ok(()),
             },
@@ -314,15 +319,17 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn clean(&self, process: &Process, summary: &Summary) -> Option<String> {
+    fn clean(&self, now_ms: u64, process: &Process, summary: &Summary) -> Option<String> {
         if process.told_ms.is_none() && !process.until {
             return Some("nobody told it to".into());
         }
         if process.confirmed > summary.confirmed {
             return Some(format!("{} was confirmed", process.confirmed));
         }
-        // Told to stop with its session open to the end: the next start repeats nothing.
-        if process.told_ms.is_some() && !process.cut_off_early() && summary.undrained == 0 {
+        // Told to stop with its session open to the end: the next start repeats nothing
+        // of what it read in that session.
+        let had_a_session = !process.cut_off && process.let_go_ms == Some(now_ms);
+        if process.told_ms.is_some() && had_a_session && summary.undrained == 0 {
             if process.produced >= summary.confirmed && process.produced > Lsn::ZERO {
                 return Some(format!("what commits at {} comes again", process.produced));
             }
@@ -333,7 +340,8 @@ impl<'a> Checker<'a> {
         None
     }
 
-    /// The halt is at a guilty event, with all before it delivered where it says so.
+    /// The halt is at a guilty event, with all transactions before its own delivered
+    /// where it says so.
     fn halted(&self, commit: Lsn, ordinal: u32, sure: bool) -> Option<String> {
         let place = |event: &crate::log::Event| (event.commit, event.ordinal);
         let at = self.log.events.iter().position(|event| place(event) == (commit, ordinal));
@@ -344,7 +352,9 @@ impl<'a> Checker<'a> {
             let given_up = self.given_up.contains(&self.log.events[*event].item);
             !given_up && !self.appended.contains(event)
         };
-        let missing = (0..at).find(missing).filter(|_| sure);
+        // Of its own transaction nothing is promised: a person is told to publish all of it.
+        let of_before = |event: &usize| self.log.events[*event].commit < commit;
+        let missing = (0..at).filter(of_before).find(missing).filter(|_| sure);
         missing.map(|event| format!("event {event} before it is nowhere"))
     }
 
@@ -354,9 +364,7 @@ impl<'a> Checker<'a> {
             SourceError::Slot(text) if text.starts_with("moved") => {
                 others || self.was(Mishap::SlotMoved) || !self.given_up.is_empty()
             }
-            SourceError::Slot(text) if text.starts_with("another") => {
-                self.was(Mishap::OtherServer)
-            }
+            SourceError::Slot(text) if text.starts_with("another") => self.was(Mishap::OtherServer),
             SourceError::Slot(_) => self.was(Mishap::SlotDropped),
             SourceError::Access(_) => self.was(Mishap::AccessRefused),
             _ => false,
@@ -365,12 +373,5 @@ impl<'a> Checker<'a> {
 
     fn was(&self, mishap: Mishap) -> bool {
         self.mishaps.contains(&mishap)
-    }
-}
-
-impl Process {
-    /// Whether its session was lost before it let go of it by itself.
-    fn cut_off_early(&self) -> bool {
-        self.cut_off
     }
 }

@@ -49,9 +49,14 @@ pub(crate) enum Item {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Change {
     /// A row of an outbox table.
-    Row { table: usize, event: usize },
+    Row {
+        table: usize,
+        event: usize,
+    },
     /// A logical message with our prefix.
-    Message { event: usize },
+    Message {
+        event: usize,
+    },
     /// A row of a table that is no outbox.
     Foreign,
     /// A logical message of somebody else's.

@@ -12,9 +12,7 @@ use walpost::Lsn;
 use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
 use walpost::record::{HeaderSet, RecordConfig, Router, TimestampSource};
 use walpost::relay::core::{Core, Halt};
-use walpost::relay::{
-    Relay, RelayError, RelaySettings, StopHandle, Summary, Until, stop_channel,
-};
+use walpost::relay::{Relay, RelayError, RelaySettings, StopHandle, Summary, Until, stop_channel};
 use walpost::source::SourceError;
 
 use crate::broker::SimSink;
@@ -83,9 +81,8 @@ impl World {
 
     /// Raises the limit that refuses the event, or gives its transaction up.
     fn deal_with(&mut self, commit: Lsn, ordinal: u32, sure: bool) {
-        let is_it = |event: &&mut crate::log::Event| {
-            event.commit == commit && event.ordinal == ordinal
-        };
+        let is_it =
+            |event: &&mut crate::log::Event| event.commit == commit && event.ordinal == ordinal;
         let Some(event) = self.log.events.iter_mut().find(is_it) else {
             let text = format!("halted at {commit}/{ordinal}, where no event is");
             return self.note(Happened::Strange(text));

@@ -142,16 +142,22 @@ impl World {
 
     /// The session that is open, if one is, breaks; what was under way may still come.
     pub(crate) fn end_session(&mut self) {
-        let Some(at) = self.server.holder.take() else { return };
-        if self.one_in(2) {
-            self.take_note(at);
-        }
+        let Some(at) = self.server.holder else { return };
+        self.free_slot();
         let session = &mut self.server.sessions[at];
         let left = self.rng.usize(0..=session.coming.len());
         session.coming.truncate(left);
         session.ended = true;
         session.wake.notify_one();
         self.note(Happened::Broke { session: at });
+    }
+
+    /// Nobody streams any more; what was confirmed last may still have arrived.
+    fn free_slot(&mut self) {
+        let Some(at) = self.server.holder.take() else { return };
+        if self.one_in(2) {
+            self.take_note(at);
+        }
     }
 
     /// The server goes down for a while and forgets what it had not saved.
@@ -377,12 +383,11 @@ impl Drop for SimFeed {
         let unattended_ms = u64::try_from(session.unattended.as_millis()).expect("short");
         world.note(Happened::LetGo { session: self.session, unattended_ms });
         if session_is_held(&world, self.session) {
-            // What was confirmed last may still arrive; a server may take its time
-            // to notice that its client has gone.
+            // A server may take its time to notice that its client has gone.
             let lingers = if world.one_in(4) { world.rng.u64(0..2000) } else { 0 };
             let until = world.now_ms() + lingers;
             world.server.held_until = world.server.held_until.max(until);
-            world.end_session();
+            world.free_slot();
         }
     }
 }

@@ -14,31 +14,84 @@ pub(crate) type Trace = Vec<(u64, Happened)>;
 #[expect(dead_code, reason = "some of it is for people who read the trace")]
 pub(crate) enum Happened {
     /// Item number of the log was committed.
-    Committed { item: usize },
+    Committed {
+        item: usize,
+    },
     /// A person gave up what of that transaction is not delivered.
-    GivenUp { item: usize },
-    Started { process: usize, until: bool },
+    GivenUp {
+        item: usize,
+    },
+    Started {
+        process: usize,
+        until: bool,
+    },
     /// A process was told to stop: once, or a second time.
-    Told { process: usize, twice: bool },
-    Exited { process: usize, exit: Exit },
+    Told {
+        process: usize,
+        twice: bool,
+    },
+    Exited {
+        process: usize,
+        exit: Exit,
+    },
     /// A session stands: the relay takes A to be `start`, the server sends from `from`.
-    Opened { process: usize, session: usize, start: Lsn, from: Lsn },
-    NotOpened { process: usize, error: SourceError },
+    Opened {
+        process: usize,
+        session: usize,
+        start: Lsn,
+        from: Lsn,
+    },
+    NotOpened {
+        process: usize,
+        error: SourceError,
+    },
     /// The relay took something from a session that says how far the log is known.
-    Took { session: usize, up_to: Lsn, what: &'static str },
-    Confirmed { session: usize, lsn: Lsn },
+    Took {
+        session: usize,
+        up_to: Lsn,
+        what: &'static str,
+    },
+    Confirmed {
+        session: usize,
+        lsn: Lsn,
+    },
     /// The session broke: the server's doing.
-    Broke { session: usize },
+    Broke {
+        session: usize,
+    },
     /// The relay let go of the session; for so long at most nobody attended to it.
-    LetGo { session: usize, unattended_ms: u64 },
+    LetGo {
+        session: usize,
+        unattended_ms: u64,
+    },
     /// The slot's position was set.
-    Slot { confirmed: Lsn },
+    Slot {
+        confirmed: Lsn,
+    },
     /// The server forgot the slot's last positions.
-    Fell { confirmed: Lsn },
-    Made { process: usize, producer: usize },
-    Produced { producer: usize, seq: Seq, event: usize, in_flight_bytes: u64 },
-    Appended { producer: usize, event: usize },
-    Reported { producer: usize, seq: Seq, event: usize, outcome: Outcome },
+    Fell {
+        confirmed: Lsn,
+    },
+    Made {
+        process: usize,
+        producer: usize,
+    },
+    Produced {
+        producer: usize,
+        seq: Seq,
+        event: usize,
+        in_flight_bytes: u64,
+    },
+    Appended {
+        producer: usize,
+        event: usize,
+    },
+    Reported {
+        producer: usize,
+        seq: Seq,
+        event: usize,
+        outcome: Outcome,
+    },
     Mishap(Mishap),
     /// No more mishaps from here on; all that were are over.
     Calm,
@@ -56,7 +109,12 @@ pub(crate) enum Exit {
     Clean(Summary),
     Aborted,
     /// Halted at the event that stands there, with all before it delivered or not.
-    Halted { commit: Lsn, ordinal: u32, sure: bool, text: String },
+    Halted {
+        commit: Lsn,
+        ordinal: u32,
+        sure: bool,
+        text: String,
+    },
     Source(SourceError),
     Sink,
     Unauthenticated,
