@@ -479,6 +479,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             replaced = self.sink.replace_producer() => replaced?,
             // The old one may take its time, and nothing of it counts any more.
             () = self.stop.changed() => return self.settle().map(|()| false),
+            () = wait_until(self.deadline) => return Ok(false),
         }
         // The refusal may be among the last reports, behind the failure that it caused.
         self.take_reports();
