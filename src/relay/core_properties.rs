@@ -225,7 +225,9 @@ impl World {
                 self.broker.queued.clear();
                 self.broker.unreported.clear();
                 let purged: Vec<Seq> = self.broker.in_flight.keys().copied().collect();
-                purged.into_iter().for_each(|seq| self.fail(seq, |core| core.purged(seq)));
+                for seq in purged {
+                    self.fail(seq, |core| core.purged(seq));
+                }
             }
             Step::Break => {
                 self.troubled = true;
@@ -433,7 +435,8 @@ impl World {
             if idle > 1000 {
                 idle = 0;
                 // Or its drain timeout ends the process.
-                self.step(if self.draining { &Step::Crash } else { &Step::Break });
+                let stops = self.draining || self.core.halted().is_some();
+                self.step(if stops { &Step::Crash } else { &Step::Break });
             }
         }
         panic!("I4: the relay does not come to an end: {:?}", self.core);
@@ -473,17 +476,17 @@ fn whatever_happens_every_event_arrives_in_order() {
 
 #[test]
 fn a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confirmed() {
-    let guilts = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
-    let guilty = (any::<prop::sample::Index>(), guilts);
-    let cases = (sizes(), 1_u64..40, guilty, prop::collection::vec(step(), 0..100));
+    let reasons = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
+    let whose = (any::<prop::sample::Index>(), reasons);
+    let cases = (sizes(), 1_u64..40, whose, prop::collection::vec(step(), 0..100));
     let name = "a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confirmed";
-    property::holds(name, CASES, &cases, |(sizes, budget_rows, (at, guilt), steps)| {
+    property::holds(name, CASES, &cases, |(sizes, budget_rows, (at, reason), steps)| {
         let all: usize = sizes.iter().map(|size| usize::from(*size)).sum();
         if all == 0 {
             return;
         }
         let guilty = at.index(all);
-        let mut world = World::new(&sizes, budget_rows, Some((guilty, guilt)));
+        let mut world = World::new(&sizes, budget_rows, Some((guilty, reason)));
         for step in &steps {
             world.step(step);
         }

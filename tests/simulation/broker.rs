@@ -37,6 +37,7 @@ pub(crate) struct Broker {
 }
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 pub(crate) struct Producer {
     /// Its owner has not let go of it.
     pub(crate) open: bool,
@@ -182,6 +183,7 @@ impl World {
         }
         let producer = &mut self.broker.producers[at];
         producer.condition(Condition::Broken("fatal error".into()));
+        self.note(Happened::Failed { producer: at });
     }
 
     fn new_producer(&mut self, process: usize) -> usize {
@@ -220,7 +222,8 @@ impl World {
             (format!("t.t{}", event.topic), event.key.to_string(), event.bytes, position)
         });
         let key = record.key.map(String::from_utf8_lossy).unwrap_or_default().into_owned();
-        let bytes = record.value.map_or(0, |value| value.iter().filter(|b| **b == b'x').count());
+        let bytes =
+            record.value.map_or(0, |value| String::from_utf8_lossy(value).matches('x').count());
         let shown = (record.topic.to_owned(), key, bytes, header("walpost.position"));
         if expected.as_ref() != Some(&shown) {
             let text = format!("I7: the record {shown:?} is that of no event: {expected:?}");

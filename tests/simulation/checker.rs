@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use walpost::Lsn;
 use walpost::relay::Summary;
+use walpost::sink::Outcome;
 use walpost::source::SourceError;
 
 use crate::log::{Guilt, Item, Log, PARTITIONS};
@@ -53,6 +54,7 @@ struct Producer {
 }
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 struct Process {
     until: bool,
     told_ms: Option<u64>,
@@ -65,6 +67,10 @@ struct Process {
     let_go_ms: Option<u64>,
     /// Since it was told to stop its session broke, or there was none.
     cut_off: bool,
+    /// Something of it came from this session.
+    took: bool,
+    /// A record or a producer of it failed.
+    failed: bool,
     /// The last transaction of which this session's rows were produced.
     produced: Lsn,
 }
@@ -138,14 +144,16 @@ impl<'a> Checker<'a> {
                 process.opened += 1;
                 process.session = Some(*session);
                 process.produced = Lsn::ZERO;
+                process.took = false;
                 process.known = process.known.max(*start);
                 if *from < *start {
                     return Err(format!("I5: read again from {from}, before A at {start}"));
                 }
             }
             Happened::Took { session, up_to, what } => {
+                let process = self.owner(*session);
+                process.took = true;
                 if *what != "begin" {
-                    let process = self.owner(*session);
                     process.known = process.known.max(*up_to);
                 }
             }
@@ -177,6 +185,14 @@ impl<'a> Checker<'a> {
                 }
             }
             Happened::Appended { producer, event } => return self.append(*producer, *event),
+            Happened::Reported { producer, outcome, .. } if *outcome != Outcome::Delivered => {
+                let process = self.producers[*producer].process;
+                self.process(process).failed = true;
+            }
+            Happened::Failed { producer } => {
+                let process = self.producers[*producer].process;
+                self.process(process).failed = true;
+            }
             Happened::Mishap(mishap) => self.mishaps.push(*mishap),
             Happened::Arrived => self.arrived = true,
             Happened::Strange(text) => return Err(text.clone()),
@@ -295,27 +311,29 @@ impl<'a> Checker<'a> {
             return wrong("later than its drain timeout");
         }
         match exit {
-            Exit::Killed => Ok(()),
             Exit::Clean(summary) => match self.clean(now_ms, &process, summary) {
                 Some(why) => wrong(&why),
                 None => Ok(()),
             },
             Exit::Aborted if process.told_twice_ms.is_none() => wrong("told but once"),
             Exit::Unconfirmed if !process.until => wrong("it was to run for ever"),
-            Exit::Aborted | Exit::Unconfirmed => Ok(()),
             Exit::Halted { commit, ordinal, sure, .. } => {
                 match self.halted(*commit, *ordinal, *sure) {
                     Some(why) => wrong(&why),
                     None => Ok(()),
                 }
             }
-            Exit::Source(error) => match self.may_fail_with(error) {
-                true => Ok(()),
-                false => wrong("nothing of that kind went wrong"),
-            },
+            Exit::Source(error) if !self.may_fail_with(error) => {
+                wrong("nothing of that kind went wrong")
+            }
             Exit::Sink if !self.was(Mishap::ReplacementFails) => wrong("no replacement failed"),
             Exit::Unauthenticated if !self.was(Mishap::Unauthenticated) => wrong("untrue"),
-            Exit::Sink | Exit::Unauthenticated => Ok(()),
+            Exit::Killed
+            | Exit::Aborted
+            | Exit::Unconfirmed
+            | Exit::Sink
+            | Exit::Unauthenticated
+            | Exit::Source(_) => Ok(()),
         }
     }
 
@@ -326,10 +344,11 @@ impl<'a> Checker<'a> {
         if process.confirmed > summary.confirmed {
             return Some(format!("{} was confirmed", process.confirmed));
         }
-        // Told to stop with its session open to the end: the next start repeats nothing
+        // Told to stop with session and producer well to the end: the next start repeats nothing
         // of what it read in that session.
-        let had_a_session = !process.cut_off && process.let_go_ms == Some(now_ms);
-        if process.told_ms.is_some() && had_a_session && summary.undrained == 0 {
+        let had_a_session = process.took && !process.cut_off && process.let_go_ms == Some(now_ms);
+        let undisturbed = had_a_session && !process.failed && summary.undrained == 0;
+        if process.told_ms.is_some() && undisturbed {
             if process.produced >= summary.confirmed && process.produced > Lsn::ZERO {
                 return Some(format!("what commits at {} comes again", process.produced));
             }

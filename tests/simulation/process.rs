@@ -148,7 +148,7 @@ async fn death(world: &Shared, life: &Life) {
             return;
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Tells it to stop as its life wants it, and when all is over. Never completes.
@@ -173,7 +173,7 @@ async fn orders(
     } else if over.wait_for(|over| *over).await.is_ok() {
         tell(false);
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 fn core(budget_bytes: u64) -> Core {

@@ -8,6 +8,7 @@ use crate::log::Guilt;
 use crate::trace::Mishap;
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 pub(crate) struct Schedule {
     /// For how long it is written and things go wrong.
     pub(crate) mishaps_ms: u64,

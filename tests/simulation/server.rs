@@ -110,13 +110,11 @@ impl World {
                 let sent = self.log.sent(&session.cursor).max(session.from);
                 session.coming.push_back(Received::Keepalive(sent));
             }
-            match self.log.send(&mut session.cursor, session.from) {
-                Some(message) => session.coming.push_back(message),
-                None => {
-                    all = true;
-                    break;
-                }
-            }
+            let Some(message) = self.log.send(&mut session.cursor, session.from) else {
+                all = true;
+                break;
+            };
+            session.coming.push_back(message);
         }
         let idle = all && session.told >= self.log.end;
         if all && self.rng.u8(0..3) == 0 {

@@ -76,6 +76,10 @@ pub(crate) enum Happened {
         process: usize,
         producer: usize,
     },
+    /// The producer can do no more.
+    Failed {
+        producer: usize,
+    },
     Produced {
         producer: usize,
         seq: Seq,
