@@ -136,7 +136,7 @@ async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str 
 fn exit(error: &RelayError) -> Exit {
     match error {
         RelayError::Halt { halt, .. } => match **halt {
-            Halt::Poison { .. } | Halt::Refused { .. } => Exit::Poison,
+            Halt::Poison { .. } | Halt::Refused { .. } | Halt::Changed(_) => Exit::Poison,
             Halt::Plan(_) => Exit::Config,
         },
         RelayError::Source(source) => match source {
