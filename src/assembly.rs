@@ -36,7 +36,7 @@ pub fn relay(
     config: &Config,
     environment: &Environment,
     until: Option<Until>,
-) -> Result<(Relay<KafkaSink>, StopHandle), AssemblyError> {
+) -> Result<(Relay<SourceConfig, KafkaSink>, StopHandle), AssemblyError> {
     let source = source(config, environment)?;
     let core = core(config)?;
     let sink = KafkaSink::new(&kafka(config))?;

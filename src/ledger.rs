@@ -162,6 +162,11 @@ impl Ledger {
         self.in_flight_bytes
     }
 
+    /// The oldest production whose delivery report has not come.
+    pub fn oldest_in_flight(&self) -> Option<Seq> {
+        (!self.slots.is_empty()).then_some(self.first_seq)
+    }
+
     /// What the account itself takes up, in bytes: it grows with what is durable
     /// behind something that is not.
     pub fn own_bytes(&self) -> u64 {

@@ -103,6 +103,7 @@ pub mod assembly;
 pub mod cli;
 pub mod config;
 pub mod conninfo;
+mod crash;
 pub mod ledger;
 pub mod lsn;
 pub mod outbox;

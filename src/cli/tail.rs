@@ -21,7 +21,7 @@ use crate::ledger::Seq;
 use crate::pgoutput;
 use crate::record::Record;
 use crate::relay::core::{Core, Outlet, ProduceError, Taken};
-use crate::source::{self, Facts, Received, Resume, Session, SourceConfig, SourceError};
+use crate::source::{self, Facts, Feed, Received, Resume, Session, SourceConfig, SourceError};
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
     let TailArguments { from_slot, limit, options } = arguments;

@@ -83,9 +83,9 @@ impl Outbox {
         if self.config.tables.iter().any(|table| table.names(relation)) {
             let plan = Plan::new(relation, &self.config.columns, &self.config.placed)?;
             self.plans.insert(relation.oid, plan);
-        } else {
-            // An outbox table may have been renamed away.
-            self.plans.remove(&relation.oid);
+        } else if let Some(plan) = self.plans.remove(&relation.oid) {
+            let was = plan.table().clone();
+            return Err(PlanError::Renamed { was, is: TableName::from(relation) });
         }
         Ok(())
     }

@@ -47,6 +47,17 @@ pub enum PlanError {
         /// The columns that the table, or its publication, has.
         has: Vec<String>,
     },
+    /// Rows come that were written to an outbox table under another name.
+    #[error(
+        "table {was} was renamed to {is} while walpost read it, and rows were written to it since: \
+         rename it back or name it with --table; publish those rows by hand where that is not meant"
+    )]
+    Renamed {
+        /// Its name so far.
+        was: TableName,
+        /// Its name now.
+        is: TableName,
+    },
 }
 
 /// A row that cannot be read as an event.

@@ -58,11 +58,12 @@ fn a_relation_that_comes_again_replaces_its_plan() {
 }
 
 #[test]
-fn a_table_that_was_renamed_away_is_no_outbox_any_more() {
+fn rows_of_a_table_that_was_renamed_away_are_not_passed_over_in_silence() {
     let mut outbox = outbox(&["outbox"]);
     outbox.relation(&relation(1, "outbox", &COLUMNS)).expect("a plan");
-    outbox.relation(&relation(1, "outbox_old", &COLUMNS)).expect("not ours");
-    assert!(outbox.event(&row(1), POSITION, NOW).is_none());
+    let renamed = outbox.relation(&relation(1, "outbox_old", &COLUMNS));
+    let error = renamed.expect_err("rows follow").to_string();
+    assert!(error.contains("public.outbox was renamed to public.outbox_old"), "{error}");
 }
 
 #[test]

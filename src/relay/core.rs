@@ -166,6 +166,11 @@ impl Core {
         (self.ledger.in_flight_records(), self.ledger.in_flight_bytes())
     }
 
+    /// The oldest production that is in flight.
+    pub fn oldest_in_flight(&self) -> Option<Seq> {
+        self.ledger.oldest_in_flight()
+    }
+
     /// What was received and passed over so far.
     pub fn counters(&self) -> Counters {
         self.counters

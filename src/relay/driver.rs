@@ -12,13 +12,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::core::{Core, Counters, Taken};
 use super::ends::{RelayError, RelaySettings, Summary, Until};
+use super::health::Health;
 use super::pace::Pace;
 use super::stop::{Order, StopReceiver};
 use crate::ledger::StreamError;
 use crate::lsn::Lsn;
 use crate::pgoutput::Message;
-use crate::sink::{Condition, Outcome, Report, Sink};
-use crate::source::{Received, Resume, ServerIdentity, Session, SourceConfig, SourceError};
+use crate::sink::{Outcome, Report, Sink};
+use crate::source::{Feed, Mark, Received, Resume, ServerIdentity, Source, SourceError};
 
 /// Messages taken in a row before reports and signals are looked at.
 const BATCH: u32 = 256;
@@ -45,13 +46,14 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 const IN_USE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A relay: built, run once, and gone.
-pub struct Relay<S> {
+pub struct Relay<P, S> {
     core: Core,
     sink: S,
-    source: SourceConfig,
+    source: P,
     settings: RelaySettings,
     stop: StopReceiver,
-    identity: Option<ServerIdentity>,
+    /// The server and the publication that positions belong to.
+    known: Option<(ServerIdentity, Mark)>,
     until: Option<Lsn>,
     /// Nothing more is to begin, for a reason of the relay's own.
     leaving: bool,
@@ -63,21 +65,12 @@ pub struct Relay<S> {
     began: Instant,
     reconnect_delay: Backoff,
     reports: Vec<Report>,
-    delivered: u64,
-    sink_down: Option<SinkDown>,
+    health: Health,
     /// A when the last replay began: where it has not risen since, the next
     /// replay has to wait longer.
     confirmed_at_replay: Option<Lsn>,
     replay_delay: Backoff,
     warned: Counters,
-}
-
-/// Kafka was found unusable.
-struct SinkDown {
-    reason: String,
-    /// Deliveries counted then: one more means that it is over.
-    at: u64,
-    told: bool,
 }
 
 /// How a session ended, where the relay goes on or is done.
@@ -90,8 +83,8 @@ enum Ended {
 }
 
 /// What became of connecting.
-enum Opened {
-    Session(Box<Session>),
+enum Opened<F> {
+    Session(Box<F>),
     /// Stopping came first.
     Stopped,
     /// It is of no use to try again.
@@ -100,12 +93,12 @@ enum Opened {
 
 type Backoff = backon::ExponentialBackoff;
 
-impl<S: Sink> Relay<S> {
+impl<P: Source, S: Sink> Relay<P, S> {
     /// A relay from `source` through `core` to `sink`, stopped through `stop`.
     pub fn new(
         core: Core,
         sink: S,
-        source: SourceConfig,
+        source: P,
         settings: RelaySettings,
         stop: StopReceiver,
     ) -> Self {
@@ -115,7 +108,7 @@ impl<S: Sink> Relay<S> {
             source,
             settings,
             stop,
-            identity: None,
+            known: None,
             until: None,
             leaving: false,
             finished: false,
@@ -123,8 +116,7 @@ impl<S: Sink> Relay<S> {
             began: Instant::now(),
             reconnect_delay: backoff(BACKOFF_LIMIT),
             reports: Vec::new(),
-            delivered: 0,
-            sink_down: None,
+            health: Health::new(Instant::now()),
             confirmed_at_replay: None,
             replay_delay: backoff(BACKOFF_LIMIT),
             warned: Counters::default(),
@@ -186,7 +178,7 @@ impl<S: Sink> Relay<S> {
     }
 
     /// A session, however long it takes.
-    async fn connect(&mut self) -> Result<Opened, RelayError> {
+    async fn connect(&mut self) -> Result<Opened<P::Feed>, RelayError> {
         let mut delays = backoff(BACKOFF_LIMIT);
         let mut told: Option<SourceError> = None;
         // Whether another relay was seen to hold the slot since the last session.
@@ -194,12 +186,12 @@ impl<S: Sink> Relay<S> {
         loop {
             let resume = self.resume(after_another);
             let source = self.source.clone();
-            let Some(opened) = self.meanwhile(Session::open(&source, &resume)).await? else {
+            let Some(opened) = self.meanwhile(source.open(&resume)).await? else {
                 return Ok(Opened::Stopped);
             };
             let error = match opened {
                 Ok(session) => {
-                    if session.start() > self.core.confirmable() && self.identity.is_some() {
+                    if session.start() > self.core.confirmable() && self.known.is_some() {
                         self.give_way(session.start()).await?;
                     }
                     self.connected(&session);
@@ -210,7 +202,7 @@ impl<S: Sink> Relay<S> {
             after_another |= matches!(error, SourceError::InUse { .. });
             let limit = match &error {
                 SourceError::Lost(_) => BACKOFF_LIMIT,
-                SourceError::Access(_) if self.identity.is_some() => BACKOFF_LIMIT,
+                SourceError::Access(_) if self.known.is_some() => BACKOFF_LIMIT,
                 SourceError::InUse { .. } => IN_USE_LIMIT,
                 _ => return Ok(Opened::Never(error)),
             };
@@ -230,10 +222,11 @@ impl<S: Sink> Relay<S> {
     }
 
     fn resume(&self, after_another: bool) -> Resume {
-        match &self.identity {
+        match &self.known {
             None => Resume::AtSlot,
-            Some(identity) => Resume::At {
+            Some((identity, mark)) => Resume::At {
                 identity: identity.clone(),
+                mark: mark.clone(),
                 confirmed: self.core.confirmable(),
                 start: self.core.resume_at(),
                 after_another,
@@ -252,9 +245,9 @@ impl<S: Sink> Relay<S> {
         Ok(())
     }
 
-    fn connected(&mut self, session: &Session) {
+    fn connected(&mut self, session: &P::Feed) {
         self.core.connected(session.start(), session.relations());
-        if self.identity.is_none() {
+        if self.known.is_none() {
             self.until = self.settings.until.map(|until| match until {
                 Until::Current => session.flushed(),
                 Until::Lsn(lsn) => lsn,
@@ -262,17 +255,17 @@ impl<S: Sink> Relay<S> {
         }
         let identity = session.identity().clone();
         tracing::info!(
-            slot = %self.source.slot,
+            slot = self.source.slot(),
             confirmed = %self.core.confirmable(),
             system_identifier = %identity.system_identifier,
             timeline = identity.timeline,
             "streaming from PostgreSQL"
         );
-        self.identity = Some(identity);
+        self.known = Some((identity, session.mark().clone()));
     }
 
     /// Streams until the session ends or the relay has to act beyond it.
-    async fn stream(&mut self, mut session: Session) -> Result<Ended, RelayError> {
+    async fn stream(&mut self, mut session: P::Feed) -> Result<Ended, RelayError> {
         let mut held: Option<Message> = None;
         let mut pace = Pace::new(Instant::now());
         let mut look = interval(REPORTS_INTERVAL);
@@ -328,7 +321,7 @@ impl<S: Sink> Relay<S> {
     /// messages that were.
     fn take_batch(
         &mut self,
-        session: &mut Session,
+        session: &mut P::Feed,
         held: &mut Option<Message>,
     ) -> Result<u32, SourceError> {
         if self.core.wants_input()
@@ -352,6 +345,7 @@ impl<S: Sink> Relay<S> {
         match received {
             Received::Keepalive(wal_end) => self.core.keepalive(wal_end),
             Received::Message(message) => {
+                crate::crash::point!("received");
                 let broken = |error: StreamError| {
                     SourceError::Lost(format!("PostgreSQL's stream broke its rules: {error}"))
                 };
@@ -369,8 +363,9 @@ impl<S: Sink> Relay<S> {
         for report in self.reports.drain(..) {
             match report.outcome {
                 Outcome::Delivered => {
-                    self.delivered += 1;
+                    self.health.acknowledged();
                     self.core.delivered(report.seq);
+                    crate::crash::point!("acknowledged");
                 }
                 Outcome::Lost(reason) => self.core.lost(report.seq, &reason),
                 Outcome::Refused(reason) => self.core.refused(report.seq, &reason),
@@ -415,47 +410,18 @@ impl<S: Sink> Relay<S> {
     }
 
     fn tell_of_the_sink(&mut self) -> Result<(), RelayError> {
+        if self.health.is_doubtful(self.core.oldest_in_flight()) {
+            self.sink.diagnose();
+        }
+        let beginning = self.began.elapsed() < BEGINNING;
         for condition in self.sink.take_conditions() {
-            match condition {
-                Condition::Unauthenticated(reason) if self.is_beginning() => {
-                    return Err(RelayError::Unauthenticated(reason));
-                }
-                Condition::Broken(reason) => self.core.producer_broken(&reason),
-                Condition::Unreachable(reason) | Condition::Unauthenticated(reason) => {
-                    self.sink_down.get_or_insert(SinkDown {
-                        reason,
-                        at: self.delivered,
-                        told: false,
-                    });
-                }
+            if let Some(reason) = self.health.hear(condition, beginning)? {
+                self.core.producer_broken(&reason);
             }
         }
         let (records, _) = self.core.in_flight();
-        let matters = records > 0 || self.delivered == 0;
-        match &mut self.sink_down {
-            Some(down) if self.delivered > down.at => {
-                if down.told {
-                    tracing::info!("Kafka takes records again");
-                }
-                self.sink_down = None;
-            }
-            // A connection that closes while nothing is to be sent is no news.
-            Some(down) if matters && !down.told => {
-                down.told = true;
-                tracing::warn!(
-                    reason = %down.reason,
-                    "Kafka cannot be used, trying again until it can; PostgreSQL keeps what is not delivered"
-                );
-            }
-            _ => {}
-        }
+        self.health.tell(records);
         Ok(())
-    }
-
-    /// Whether a refused password is that of a wrong configuration, rather than
-    /// one that was changed under way.
-    fn is_beginning(&self) -> bool {
-        self.delivered == 0 && self.began.elapsed() < BEGINNING
     }
 
     fn tell_of_refused_messages(&mut self) {
@@ -475,7 +441,7 @@ impl<S: Sink> Relay<S> {
     }
 
     /// Ends the session with the last confirmation.
-    async fn finish(&mut self, session: Session) {
+    async fn finish(&mut self, session: P::Feed) {
         let confirmed = self.core.confirmable();
         let within = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
         match session.finish(confirmed, within).await {
@@ -532,7 +498,7 @@ impl<S: Sink> Relay<S> {
     fn outcome(self) -> Result<Summary, RelayError> {
         if let Some(halt) = self.core.halted() {
             let way_out = if self.core.is_drained() {
-                halt.way_out(&self.source.slot)
+                halt.way_out(self.source.slot())
             } else {
                 "records before it were not delivered in time: start walpost again first".to_owned()
             };
@@ -545,7 +511,7 @@ impl<S: Sink> Relay<S> {
         }
         Ok(Summary {
             counters: self.core.counters(),
-            delivered: self.delivered,
+            delivered: self.health.delivered(),
             confirmed: self.core.confirmable(),
             undrained: self.core.undelivered(),
         })

@@ -4,7 +4,9 @@ pub mod core;
 mod driver;
 mod ends;
 mod halt;
+mod health;
 mod pace;
+mod stall;
 mod stop;
 
 pub use driver::Relay;

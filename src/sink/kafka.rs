@@ -32,7 +32,7 @@ use tokio::sync::Notify;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::leads::{Counts, KeyPartitioner, Leads, Turn};
-use super::{Condition, Outcome, Report, Sink, SinkError, features, refusal};
+use super::{Condition, Outcome, Report, Sink, SinkError, diagnosis, features, refusal};
 use crate::ledger::Seq;
 use crate::record::Record;
 use crate::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES};
@@ -84,6 +84,8 @@ struct Reports {
     stirred: Notify,
     /// Whether the relay waits for acknowledgements.
     eager: AtomicBool,
+    /// Whether the brokers are being asked what keeps acknowledgements back.
+    diagnosing: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -199,6 +201,7 @@ impl Outlet for KafkaSink {
             delivery_opaque: opaque,
         };
         producer.send(outgoing).map_err(|(error, _)| produce_error(&error, record.topic))?;
+        crate::crash::point!("produced");
         if let (Turn::Lead, Some(key)) = (turn, record.key) {
             self.leads.queued(seq, record.topic, key);
         }
@@ -221,6 +224,20 @@ impl Sink for KafkaSink {
 
     fn take_conditions(&mut self) -> Vec<Condition> {
         mem::take(&mut self.reports.lock().conditions)
+    }
+
+    fn diagnose(&mut self) {
+        if self.reports.diagnosing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (config, reports) = (self.config.clone(), Arc::clone(&self.reports));
+        let topics = self.leads.topics();
+        // Where no thread can be had, it is asked for again.
+        let _ = thread::Builder::new().name("diagnosis".to_owned()).spawn(move || {
+            let condition = diagnosis::ask(&config, &topics);
+            reports.diagnosing.store(false, Ordering::SeqCst);
+            reports.condition(condition);
+        });
     }
 
     async fn stirred(&self, eager: bool) {
@@ -336,6 +353,7 @@ impl ProducerContext<KeyPartitioner> for Context {
     }
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
+        crate::crash::point!("callback");
         let outcome = match result {
             Ok(_) => Outcome::Delivered,
             Err((error, message)) => refusal::outcome(error, message.topic()),

@@ -71,6 +71,12 @@ impl Leads {
         Self { counts, topics: HashMap::new(), in_flight: HashMap::new() }
     }
 
+    /// The topics that records were put into.
+    pub(super) fn topics(&self) -> HashSet<String> {
+        let counts = self.counts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.keys().cloned().collect()
+    }
+
     /// What may be done with a record of this key.
     pub(super) fn turn(&mut self, topic: &str, key: Option<&[u8]>) -> Turn {
         let Some(key) = key else {

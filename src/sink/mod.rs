@@ -6,6 +6,7 @@
 //! good). A record that was not done with when its producer was replaced is never
 //! reported on.
 
+mod diagnosis;
 mod features;
 mod kafka;
 mod leads;
@@ -49,6 +50,10 @@ pub enum Condition {
     Unauthenticated(String),
     /// The producer is of no use any more; why.
     Broken(String),
+    /// Asked for, the brokers show a reason why they may not acknowledge records.
+    Excused(String),
+    /// Asked for, the brokers show none.
+    Well,
 }
 
 /// A destination of records.
@@ -59,6 +64,11 @@ pub trait Sink: Outlet {
 
     /// The conditions that came up since the last call.
     fn take_conditions(&mut self) -> Vec<Condition>;
+
+    /// Begins to find out what may keep acknowledgements back; the answer comes
+    /// as a condition: [`Condition::Unreachable`], [`Condition::Excused`] or
+    /// [`Condition::Well`].
+    fn diagnose(&mut self);
 
     /// Completes when a condition or a failure waits; with `eager` also when an
     /// acknowledgement does. Cancel-safe.

@@ -17,6 +17,7 @@
 use std::iter;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pgwire_replication::ReplicationConfig;
 use pgwire_replication::config::{SslMode as ReplicationSslMode, TlsConfig};
@@ -62,7 +63,7 @@ pub(crate) struct Endpoint {
 /// The control connection.
 pub(crate) struct Control {
     /// To run statements with. Dropping it ends the connection.
-    pub(crate) client: Client,
+    pub(crate) client: Arc<Client>,
     /// Done when the connection has ended; the error has the server's SQLSTATE
     /// where it gave one, such as 57P01 when it shuts down.
     pub(crate) ended: JoinHandle<Result<(), tokio_postgres::Error>>,
@@ -201,7 +202,7 @@ impl Attempt<'_> {
             (client, ended, Protection::Plain)
         };
         let endpoint = Endpoint { host: host.clone(), address, protection };
-        Ok(Control { client, ended, endpoint })
+        Ok(Control { client: Arc::new(client), ended, endpoint })
     }
 }
 

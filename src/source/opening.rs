@@ -10,7 +10,8 @@ use postgres_protocol::escape::escape_identifier;
 
 use super::SourceError;
 use super::connect::{self, Control};
-use super::facts::{Facts, published_tables};
+use super::facts::Facts;
+use super::watch::{Catalogs, Mark};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
@@ -93,6 +94,8 @@ pub enum Resume {
     At {
         /// The server that the positions belong to.
         identity: ServerIdentity,
+        /// What its catalogs held of the publication.
+        mark: Mark,
         /// A: what was confirmed to it.
         confirmed: Lsn,
         /// Where to read from: at or after A.
@@ -103,20 +106,40 @@ pub enum Resume {
     },
 }
 
-/// The slot's `confirmed_flush_lsn` and the tables' columns, once all in the
-/// catalogs is seen to be what a session needs.
+/// What the catalogs say at the beginning of a session.
+pub(super) struct Found {
+    /// The slot's `confirmed_flush_lsn`.
+    pub(super) confirmed: Lsn,
+    /// The tables' columns.
+    pub(super) relations: Vec<Relation>,
+    /// The publication as it was before the tables were looked at.
+    pub(super) mark: Mark,
+}
+
+/// Sees that all in the catalogs is what a session needs, and what it was.
 pub(super) async fn check_catalogs(
     config: &SourceConfig,
-    control: &Control,
     facts: &Facts,
     resume: &Resume,
-) -> Result<(Lsn, Vec<Relation>), SourceError> {
-    facts.require_version()?;
+    catalogs: &Catalogs,
+) -> Result<Found, SourceError> {
     facts.require_wal_level()?;
     let confirmed =
         if config.temporary_slot { facts.flushed } else { check_slot(config, facts, resume)? };
-    let relations = published_tables(&control.client, &config.publication, &config.tables).await?;
-    Ok((confirmed, relations))
+    let look = catalogs.look().await?;
+    match resume {
+        // Another walpost went on in between, and has seen to it.
+        Resume::At { confirmed: ours, .. } if confirmed > *ours => {}
+        Resume::At { mark, confirmed, .. } => catalogs.compare(&look, mark, *confirmed).await?,
+        Resume::AtSlot if look.recent => tracing::warn!(
+            publication = %config.publication,
+            "the publication was made or changed beside, or after, transactions that the slot has \
+             still to read: of those, rows that were committed without it are not handed out"
+        ),
+        Resume::AtSlot => {}
+    }
+    let relations = catalogs.published_tables().await?;
+    Ok(Found { confirmed, relations, mark: look.mark })
 }
 
 /// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those

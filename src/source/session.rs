@@ -11,6 +11,7 @@
 //! walsenders, so letting go at that sign keeps walpost from holding a server
 //! up that was told to stop.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -21,10 +22,12 @@ use tokio::time::{Instant, sleep, timeout};
 use super::SourceError;
 use super::connect::{self, Control};
 use super::facts::Facts;
+use super::feed::{Feed, Source};
 use super::opening::{
     APPLICATION_NAME, Resume, ServerIdentity, SourceConfig, check_catalogs, identify,
     replication_settings, silence_limit, start_replication, wal_sender_timeout,
 };
+use super::watch::{Catalogs, Mark, Watch};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::pgoutput::{self, Begin, Commit, LogicalMessage, Message, PgTimestamp, Relation};
@@ -51,6 +54,7 @@ pub enum Received {
 pub struct Session {
     client: Replication,
     control: Control,
+    watch: Watch,
     host: String,
     slot: String,
     temporary_slot: bool,
@@ -65,6 +69,9 @@ pub struct Session {
     was_reading: bool,
 }
 
+/// What the replication client gives: an event, or its end.
+type Event = Result<Option<ReplicationEvent>, PgWireError>;
+
 /// A replication client that confirms nothing more, and is gone at once, when
 /// it is dropped: in the midst of connecting too.
 struct Replication(ReplicationClient);
@@ -72,6 +79,18 @@ struct Replication(ReplicationClient);
 impl Drop for Replication {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+impl Source for SourceConfig {
+    type Feed = Session;
+
+    fn slot(&self) -> &str {
+        &self.slot
+    }
+
+    async fn open(&self, resume: &Resume) -> Result<Session, SourceError> {
+        Session::open(self, resume).await
     }
 }
 
@@ -123,105 +142,30 @@ impl Session {
             Replication(ReplicationClient::connect_gated(settings).await.map_err(failed)?);
         // Before the catalogs: another server's slot and tables say nothing of ours.
         let identity = identify(config, &mut client.0, &control, &facts, resume).await?;
-        let (confirmed, relations) = check_catalogs(config, &control, &facts, resume).await?;
+        facts.require_version()?;
+        let catalogs =
+            Catalogs::prepare(Arc::clone(&control.client), facts.version, config).await?;
+        let found = check_catalogs(config, &facts, resume, &catalogs).await?;
         start_replication(config, &mut client.0).await.map_err(failed)?;
-        let session = Self {
+        let now = Facts::read(&control.client, &config.slot).await?;
+        check_started(config, &now, found.confirmed.max(ack), resume)?;
+        let walsender = now.slot.and_then(|slot| slot.active_pid);
+        Ok(Self {
             client,
             host,
             control,
+            watch: Watch::start(catalogs, found.mark, walsender, ack),
             slot: config.slot.clone(),
             temporary_slot: config.temporary_slot,
             identity,
             start: ack,
             flushed: facts.flushed,
-            relations,
+            relations: found.relations,
             silence_limit: silence_limit(wal_sender_timeout(&facts)),
             last_received: Instant::now(),
             stalls: 0,
             was_reading: true,
-        };
-        session.check_started(confirmed, resume).await?;
-        Ok(session)
-    }
-
-    /// Which server this is.
-    pub fn identity(&self) -> &ServerIdentity {
-        &self.identity
-    }
-
-    /// A at the start of this session.
-    pub fn start(&self) -> Lsn {
-        self.start
-    }
-
-    /// The outbox tables, with the columns that the publication sends.
-    pub fn relations(&self) -> &[Relation] {
-        &self.relations
-    }
-
-    /// Where the server's log ended when the session was opened.
-    pub fn flushed(&self) -> Lsn {
-        self.flushed
-    }
-
-    /// What comes next; with `reading` false nothing is taken, and only the
-    /// session's end is waited for. An error is that end: the stream failed,
-    /// the control connection ended, or the server fell silent. Cancel-safe.
-    pub async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
-        if !(reading && self.was_reading) {
-            // Nobody listened: the silence is the relay's own.
-            self.last_received = Instant::now();
-        }
-        self.was_reading = reading;
-        if !reading {
-            let event = self.unread_end().await?;
-            return self.received(event);
-        }
-        let silent = tokio::time::sleep_until(self.last_received + self.silence_limit);
-        let event = tokio::select! {
-            biased;
-            event = receive(&mut self.client.0) => event,
-            ended = &mut self.control.ended => return Err(control_ended(ended)),
-            () = silent => {
-                let limit = self.silence_limit;
-                return Err(SourceError::Lost(format!(
-                    "nothing came from PostgreSQL for {limit:?}, not even a keepalive"
-                )));
-            }
-        };
-        self.received(event)
-    }
-
-    /// What has come already, if anything has.
-    pub fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
-        let event = receive(&mut self.client.0).now_or_never()?;
-        Some(self.received(event))
-    }
-
-    /// Whether the session's buffer was full since the last call: then more has
-    /// been received than was taken.
-    pub fn is_backed_up(&mut self) -> bool {
-        let stalls = self.client.0.metrics().stall_count();
-        std::mem::replace(&mut self.stalls, stalls) != stalls
-    }
-
-    /// Everything before `lsn` is durable. Sent within a tenth of a second.
-    pub fn confirm(&self, lsn: Lsn) {
-        self.client.0.update_applied_lsn(pgwire_replication::Lsn::from_u64(lsn.as_u64()));
-    }
-
-    /// Confirms `lsn`, sees that the server has taken note of it, and ends the
-    /// session. Messages that still come are thrown away.
-    pub async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
-        self.confirm(lsn);
-        let noted = timeout(within, self.await_confirmed(lsn)).await;
-        // Says goodbye in order; a server that does not answer is not waited for.
-        let _ = timeout(Duration::from_millis(500), self.client.0.shutdown()).await;
-        let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
-        match noted {
-            Ok(result) => result,
-            Err(_) => Err(SourceError::Lost(unseen)),
-        }
+        })
     }
 
     /// Reads on, so that the server gets round to reading what it was sent,
@@ -244,55 +188,24 @@ impl Session {
         }
     }
 
-    /// The slot is held now: it must stand where it stood when it was looked at.
-    async fn check_started(&self, confirmed: Lsn, resume: &Resume) -> Result<(), SourceError> {
-        if self.temporary_slot {
-            return Ok(());
+    /// What comes next where it is read. Else the session's end: what it had sent
+    /// before comes again in the next.
+    async fn event(client: &mut ReplicationClient, reading: bool) -> Event {
+        if reading {
+            return receive(client).await;
         }
-        let facts = Facts::read(&self.control.client, &self.slot).await?;
-        let now = facts.require_slot(&self.slot)?;
-        if now <= confirmed.max(self.start) {
-            return Ok(());
+        while client.is_running() {
+            sleep(Duration::from_secs(1)).await;
         }
-        Err(match resume {
-            // Whoever had it before went in between: nothing of ours is amiss.
-            Resume::AtSlot | Resume::At { after_another: true, .. } => SourceError::Lost(format!(
-                "replication slot \"{}\" moved from {confirmed} to {now} while walpost connected",
-                self.slot
-            )),
-            Resume::At { after_another: false, .. } => {
-                SourceError::slot_moved(&self.slot, confirmed, now)
+        loop {
+            match receive(client).await {
+                Ok(Some(_)) => {}
+                end => return end,
             }
-        })
-    }
-
-    /// Waits for the end of a session that nobody reads; what it had sent before
-    /// comes again in the next. The error is that of the control connection.
-    async fn unread_end(
-        &mut self,
-    ) -> Result<Result<Option<ReplicationEvent>, PgWireError>, SourceError> {
-        let client = &mut self.client.0;
-        let last_words = async {
-            while client.is_running() {
-                sleep(Duration::from_secs(1)).await;
-            }
-            loop {
-                match receive(client).await {
-                    Ok(Some(_)) => {}
-                    end => return end,
-                }
-            }
-        };
-        tokio::select! {
-            end = last_words => Ok(end),
-            ended = &mut self.control.ended => Err(control_ended(ended)),
         }
     }
 
-    fn received(
-        &mut self,
-        event: Result<Option<ReplicationEvent>, PgWireError>,
-    ) -> Result<Received, SourceError> {
+    fn received(&mut self, event: Event) -> Result<Received, SourceError> {
         self.last_received = Instant::now();
         match event {
             Ok(Some(event)) => received(event),
@@ -302,11 +215,126 @@ impl Session {
     }
 }
 
+impl Feed for Session {
+    fn identity(&self) -> &ServerIdentity {
+        &self.identity
+    }
+
+    fn mark(&self) -> &Mark {
+        self.watch.mark()
+    }
+
+    fn start(&self) -> Lsn {
+        self.start
+    }
+
+    fn relations(&self) -> &[Relation] {
+        &self.relations
+    }
+
+    fn flushed(&self) -> Lsn {
+        self.flushed
+    }
+
+    async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
+        if !(reading && self.was_reading) {
+            // Nobody listened: the silence is the relay's own.
+            self.last_received = Instant::now();
+        }
+        self.was_reading = reading;
+        loop {
+            let event = tokio::select! {
+                biased;
+                verified = self.watch.verified() => {
+                    self.client.0.update_applied_lsn(wire_lsn(verified?));
+                    continue;
+                }
+                event = Self::event(&mut self.client.0, reading) => event,
+                ended = &mut self.control.ended => return Err(control_ended(ended)),
+                () = silence(reading.then(|| self.last_received + self.silence_limit)) => {
+                    let limit = self.silence_limit;
+                    return Err(SourceError::Lost(format!(
+                        "nothing came from PostgreSQL for {limit:?}, not even a keepalive"
+                    )));
+                }
+            };
+            return self.received(event);
+        }
+    }
+
+    fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
+        let event = receive(&mut self.client.0).now_or_never()?;
+        Some(self.received(event))
+    }
+
+    fn is_backed_up(&mut self) -> bool {
+        let stalls = self.client.0.metrics().stall_count();
+        std::mem::replace(&mut self.stalls, stalls) != stalls
+    }
+
+    fn confirm(&mut self, lsn: Lsn) {
+        self.watch.want(lsn);
+    }
+
+    async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
+        let noted = timeout(within, async {
+            self.watch.verify().await?;
+            self.client.0.update_applied_lsn(wire_lsn(lsn));
+            self.await_confirmed(lsn).await
+        });
+        let noted = noted.await;
+        // Says goodbye in order; a server that does not answer is not waited for.
+        let _ = timeout(Duration::from_millis(500), self.client.0.shutdown()).await;
+        let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
+        match noted {
+            Ok(result) => result,
+            Err(_) => Err(SourceError::Lost(unseen)),
+        }
+    }
+}
+
+/// The slot is held now: it must stand where it stood when it was looked at.
+fn check_started(
+    config: &SourceConfig,
+    facts: &Facts,
+    confirmed: Lsn,
+    resume: &Resume,
+) -> Result<(), SourceError> {
+    if config.temporary_slot {
+        return Ok(());
+    }
+    let now = facts.require_slot(&config.slot)?;
+    if now <= confirmed {
+        return Ok(());
+    }
+    Err(match resume {
+        // Whoever had it before went in between: nothing of ours is amiss.
+        Resume::AtSlot | Resume::At { after_another: true, .. } => SourceError::Lost(format!(
+            "replication slot \"{}\" moved from {confirmed} to {now} while walpost connected",
+            config.slot
+        )),
+        Resume::At { after_another: false, .. } => {
+            SourceError::slot_moved(&config.slot, confirmed, now)
+        }
+    })
+}
+
 /// The next event. Not subject to the runtime's budget for one turn: a worker
 /// that has ended is asked for its reason but once, and a turn that ended
 /// between would lose it. The worker's own buffer bounds the turn.
-async fn receive(client: &mut ReplicationClient) -> Result<Option<ReplicationEvent>, PgWireError> {
+async fn receive(client: &mut ReplicationClient) -> Event {
     tokio::task::unconstrained(client.recv()).await
+}
+
+fn wire_lsn(lsn: Lsn) -> pgwire_replication::Lsn {
+    pgwire_replication::Lsn::from_u64(lsn.as_u64())
+}
+
+async fn silence(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn control_ended(

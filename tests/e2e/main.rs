@@ -6,7 +6,6 @@
 
 mod backlog;
 mod brokers;
-mod death;
 mod library;
 mod majors;
 mod messages;

@@ -1,8 +1,6 @@
 //! What keeps a session, what ends it, and what walpost says then. No test here
 //! needs a broker.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use walpost_bed::{Major, Postgres, PostgresBuilder, eventually};
@@ -33,28 +31,6 @@ async fn an_idle_server_is_not_taken_for_a_silent_one() {
     eventually(SOON, "the idle time has passed", async || since.elapsed().as_secs() > 11).await;
     assert!(!walpost.said("lost PostgreSQL"), "{:?}", walpost.stderr());
     assert_eq!(scene.postgres.query_text(pid).await, first);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_of_the_log_that_goes_away_does_not_end_the_relay() {
-    let scene = scene(builder()).await;
-    let mut walpost = Command::new(program())
-        .args(["run", "--source", &scene.postgres.url(), "--bootstrap-servers", NOWHERE])
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let stderr = walpost.stderr.take().expect("a pipe");
-    let first = BufReader::new(stderr).lines().next().expect("a line").expect("text");
-    assert!(first.contains("walpost starts"), "{first}");
-    let active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'walpost'";
-    eventually(SOON, "it streams with nobody to tell", async || {
-        scene.postgres.query_text(active).await == Some("t".into())
-    })
-    .await;
-    let terminate = Command::new("kill").args(["-TERM", &walpost.id().to_string()]).status();
-    assert!(terminate.expect("kill is there").success());
-    // It has said several lines to nobody by then.
-    assert_eq!(walpost.wait().expect("it ended").code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

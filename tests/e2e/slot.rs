@@ -1,8 +1,6 @@
 //! The slot is missing, in use, of another kind, gone, moved by somebody else,
 //! or on another server: walpost never goes on as if nothing had happened.
 
-use std::time::Duration;
-
 use walpost_bed::{Major, Postgres, Proxy, eventually};
 
 use walpost_bed::scene::{SOON, Scene, ended, insert, proxied};
@@ -41,45 +39,6 @@ async fn a_physical_slot_is_refused() {
     let (code, text) = scene.run_to_its_end(&[]).await;
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains("physical"), "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_is_in_use_is_waited_for_and_taken_over() {
-    let scene = Scene::new().await;
-    let first = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    let second = scene.command("run").start();
-    second.await_line("is in use by server process", SOON).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    assert!(!second.said("streaming from PostgreSQL"), "only one may stream");
-    first.kill9().await;
-    second.await_line("streaming from PostgreSQL", Duration::from_secs(5)).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.assert_ok(SOON).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_lost_the_slot_to_another_becomes_its_standby() {
-    let mut scene = Scene::new().await;
-    let proxy = Proxy::to(scene.postgres.port()).await;
-    let direct = std::mem::replace(&mut scene.source, proxied(&proxy));
-    let first = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    cut_off(&scene, &proxy).await;
-    scene.source = direct;
-    let second = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    proxy.restore();
-    first.await_line("is in use by server process", SOON).await;
-    let mark = first.mark();
-    second.kill9().await;
-    first.await_line_after(mark, "another walpost has gone on in between", SOON).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.assert_ok(SOON).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

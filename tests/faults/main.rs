@@ -12,6 +12,7 @@ mod book;
 mod case;
 mod kafka;
 mod postgres;
+mod publication;
 mod tailer;
 
 use std::process::ExitCode;
@@ -22,8 +23,8 @@ use case::Case;
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let cases: Vec<Case> =
-        [tailer::cases(), kafka::cases(), postgres::cases()].into_iter().flatten().collect();
+    let cases = [tailer::cases(), kafka::cases(), postgres::cases(), publication::cases()];
+    let cases: Vec<Case> = cases.into_iter().flatten().collect();
     let complete = cases.clone();
     let mut trials: Vec<Trial> = cases.into_iter().map(Case::trial).collect();
     trials.push(Trial::test("the_book_and_the_cases_agree", move || book::check(&complete)));

@@ -25,6 +25,7 @@ pub struct WalpostBuilder {
     program: PathBuf,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
+    log_file: Option<PathBuf>,
 }
 
 impl WalpostBuilder {
@@ -48,6 +49,13 @@ impl WalpostBuilder {
         self
     }
 
+    /// Standard error goes to this file, and none of its lines are read.
+    #[must_use]
+    pub fn stderr_to(mut self, file: impl Into<PathBuf>) -> Self {
+        self.log_file = Some(file.into());
+        self
+    }
+
     /// Starts it in an empty directory of its own ([`Walpost::directory`]).
     pub fn start(self) -> Walpost {
         self.try_start().unwrap_or_else(|error| panic!("{error}"))
@@ -60,7 +68,7 @@ impl WalpostBuilder {
         let program = std::path::absolute(&self.program).doing(|| "the program's path".into())?;
         let mut command = server.keeper().launcher(&program);
         command.args(&self.arguments).current_dir(&directory);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(self.stderr()?);
         for (name, _) in std::env::vars_os() {
             if FOREIGN.iter().any(|one| name.as_encoded_bytes().starts_with(one.as_bytes())) {
                 command.env_remove(name);
@@ -71,11 +79,21 @@ impl WalpostBuilder {
         let (mut stdout, mut stderr) = (None, None);
         server.launch(&mut command, |child| {
             let out = child.stdout.take().expect("stdout is piped");
-            let err = child.stderr.take().expect("stderr is piped");
             stdout = Some(Lines::read(out, Arc::clone(&mirror)));
-            stderr = Some(Lines::read(err, Arc::clone(&mirror)));
+            stderr = Some(match child.stderr.take() {
+                Some(err) => Lines::read(err, mirror),
+                None => Lines::read(std::io::empty(), mirror),
+            });
         })?;
         Ok(Walpost { server, stdout: stdout.expect("launched"), stderr: stderr.expect("launched") })
+    }
+
+    fn stderr(&self) -> Result<Stdio, BedError> {
+        let Some(path) = &self.log_file else {
+            return Ok(Stdio::piped());
+        };
+        let file = fs::File::options().append(true).open(path);
+        Ok(file.doing(|| format!("opening {}", path.display()))?.into())
     }
 }
 
@@ -94,6 +112,7 @@ impl Walpost {
             program: program.as_ref().to_owned(),
             arguments: Vec::new(),
             environment: Vec::new(),
+            log_file: None,
         }
     }
 

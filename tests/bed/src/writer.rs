@@ -3,15 +3,18 @@
 //! rolled back. It outlives restarts of the server.
 //!
 //! What was committed is for the table to say, also where the server went
-//! away in the middle of a COMMIT. What was rolled back the writer remembers.
+//! away in the middle of a COMMIT. What was rolled back the writer remembers, and
+//! where the log stood when a COMMIT returned: a position that is confirmed
+//! beyond that has to have that transaction behind it, published.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::eventually::eventually;
 use crate::postgres::Postgres;
-use crate::scene::SOON;
+use crate::scene::{SOON, Scene};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tokio_postgres::{Client, Config, Error, NoTls, SimpleQueryMessage};
@@ -21,31 +24,58 @@ const RETRY: Duration = Duration::from_millis(50);
 
 /// A running writer. Dropped, it ends.
 pub struct Writer {
-    told_to_stop: Arc<AtomicBool>,
-    committed: Arc<AtomicU64>,
-    task: Option<JoinHandle<Vec<String>>>,
+    shared: Arc<Shared>,
+    task: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    told_to_stop: AtomicBool,
+    committed: AtomicU64,
+    written: Mutex<Written>,
+}
+
+/// What the writer knows of its rows, by their ids.
+#[derive(Clone, Debug, Default)]
+struct Written {
+    rolled_back: Vec<String>,
+    /// With the end of the log after the COMMIT: its record lies before that.
+    committed: Vec<(String, u64)>,
+}
+
+impl Shared {
+    fn written(&self) -> MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An LSN in PostgreSQL's text form, as a number.
+pub fn lsn(text: &str) -> u64 {
+    let number = |half| u64::from_str_radix(half, 16);
+    let (high, low) = text.split_once('/').expect("an LSN has two halves");
+    (number(high).expect("hexadecimal") << 32) | number(low).expect("hexadecimal")
 }
 
 impl Writer {
     /// Begins to write so many transactions a second.
     pub fn start(postgres: &Postgres, per_second: u32) -> Self {
+        Self::start_with(postgres, "order", per_second)
+    }
+
+    /// The same with another aggregate type.
+    pub fn start_with(postgres: &Postgres, aggregate_type: &str, per_second: u32) -> Self {
         let mut config = Config::new();
         config.host_path(postgres.socket_dir()).port(postgres.port());
         config.user("postgres").dbname("postgres").application_name("writer");
-        let told_to_stop = Arc::new(AtomicBool::new(false));
-        let committed = Arc::new(AtomicU64::new(0));
-        let writing = write(
-            config,
-            Duration::from_secs(1) / per_second,
-            Arc::clone(&told_to_stop),
-            Arc::clone(&committed),
-        );
-        Self { told_to_stop, committed, task: Some(tokio::spawn(writing)) }
+        let shared = Arc::new(Shared::default());
+        let interval = Duration::from_secs(1) / per_second;
+        let writing = write(config, aggregate_type.to_owned(), interval, Arc::clone(&shared));
+        Self { shared, task: Some(tokio::spawn(writing)) }
     }
 
     /// How many transactions were committed so far.
     pub fn committed(&self) -> u64 {
-        self.committed.load(Ordering::Relaxed)
+        self.shared.committed.load(Ordering::Relaxed)
     }
 
     /// Awaits so many further committed transactions.
@@ -58,11 +88,29 @@ impl Writer {
         .await;
     }
 
+    /// The ids of the rows that were rolled back so far.
+    pub fn rolled_back(&self) -> Vec<String> {
+        self.shared.written().rolled_back.clone()
+    }
+
+    /// The ids of rows that the slot has confirmed and no record shows. One is one
+    /// too many: it would not be sent again.
+    pub async fn passed_over(&self, scene: &Scene) -> Vec<String> {
+        let confirmed = lsn(&scene.confirmed_flush().await.expect("the slot"));
+        let records = scene.records().await;
+        let published: HashSet<_> = records.iter().filter_map(|one| one.header("id")).collect();
+        let written = self.shared.written();
+        let covered = written.committed.iter().filter(|(_, end)| *end <= confirmed);
+        let lost = covered.filter(|(id, _)| !published.contains(id.as_str()));
+        lost.map(|(id, _)| id.clone()).collect()
+    }
+
     /// Ends the writing between two transactions; the ids of the rows that were rolled back.
     pub async fn stop(mut self) -> Vec<String> {
-        self.told_to_stop.store(true, Ordering::Relaxed);
+        self.shared.told_to_stop.store(true, Ordering::Relaxed);
         let task = self.task.take().expect("stopped once");
-        task.await.expect("the writer does not panic")
+        task.await.expect("the writer does not panic");
+        self.rolled_back()
     }
 }
 
@@ -74,18 +122,12 @@ impl Drop for Writer {
     }
 }
 
-async fn write(
-    config: Config,
-    interval: Duration,
-    told_to_stop: Arc<AtomicBool>,
-    committed: Arc<AtomicU64>,
-) -> Vec<String> {
+async fn write(config: Config, aggregate_type: String, interval: Duration, shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut rolled_back = Vec::new();
     let mut client: Option<Client> = None;
     let mut number = 0_u64;
-    while !told_to_stop.load(Ordering::Relaxed) {
+    while !shared.told_to_stop.load(Ordering::Relaxed) {
         ticks.tick().await;
         let Some(connected) = &client else {
             match config.connect(NoTls).await {
@@ -98,33 +140,46 @@ async fn write(
             continue;
         };
         number += 1;
-        let commits = number % 7 != 3;
-        match transaction(connected, number, commits).await {
-            Ok(_) if commits => {
-                committed.fetch_add(1, Ordering::Relaxed);
+        match transaction(connected, &aggregate_type, number).await {
+            Ok((ids, Some(end))) => {
+                shared.written().committed.extend(ids.into_iter().map(|id| (id, end)));
+                shared.committed.fetch_add(1, Ordering::Relaxed);
             }
-            Ok(ids) => rolled_back.extend(ids),
+            Ok((ids, None)) => shared.written().rolled_back.extend(ids),
             // Where this was a COMMIT, the table says what became of it.
             Err(_) => client = None,
         }
     }
-    rolled_back
 }
 
-/// One transaction; the ids of its rows.
-async fn transaction(client: &Client, number: u64, commits: bool) -> Result<Vec<String>, Error> {
-    let (rows, end) = (1 + number % 5, if commits { "COMMIT" } else { "ROLLBACK" });
+/// One transaction; the ids of its rows and, where it was committed, the end of
+/// the log then.
+async fn transaction(
+    client: &Client,
+    aggregate_type: &str,
+    number: u64,
+) -> Result<(Vec<String>, Option<u64>), Error> {
+    let rows = 1 + number % 5;
     let insert = format!(
         "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
-         SELECT 'order', 'w' || (i + {number}) % 8, 'placed', jsonb_build_object('n', {number}) \
+         SELECT '{aggregate_type}', 'w' || (i + {number}) % 8, 'placed', \
+                jsonb_build_object('n', {number}) \
            FROM generate_series(1, {rows}) AS i RETURNING id"
     );
     client.batch_execute("BEGIN").await?;
-    let inserted = client.simple_query(&insert).await?;
-    client.batch_execute(end).await?;
-    let ids = inserted.iter().filter_map(|message| match message {
+    let ids = first_column(&client.simple_query(&insert).await?);
+    if number % 7 == 3 {
+        client.batch_execute("ROLLBACK").await?;
+        return Ok((ids, None));
+    }
+    let end = client.simple_query("COMMIT; SELECT pg_current_wal_insert_lsn()").await?;
+    Ok((ids, first_column(&end).first().map(|end| lsn(end))))
+}
+
+fn first_column(messages: &[SimpleQueryMessage]) -> Vec<String> {
+    let value = |message: &SimpleQueryMessage| match message {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
         _ => None,
-    });
-    Ok(ids.collect())
+    };
+    messages.iter().filter_map(value).collect()
 }

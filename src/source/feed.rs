@@ -1,0 +1,63 @@
+//! The seam that the relay reads through: a source opens feeds, one after the
+//! other, and a feed hands out the log and carries confirmations back.
+
+use std::future::Future;
+use std::time::Duration;
+
+use super::{Mark, Received, Resume, ServerIdentity, SourceError};
+use crate::lsn::Lsn;
+use crate::pgoutput::Relation;
+
+/// Where feeds come from.
+pub trait Source: Clone {
+    /// An open feed.
+    type Feed: Feed;
+
+    /// The replication slot, as stored in the catalog.
+    fn slot(&self) -> &str;
+
+    /// Opens a feed. Dropping the future gives up, and nothing stays behind.
+    fn open(&self, resume: &Resume)
+    -> impl Future<Output = Result<Self::Feed, SourceError>> + Send;
+}
+
+/// A replication session on the slot: [`super::Session`], or what stands for one.
+pub trait Feed {
+    /// Which server this is.
+    fn identity(&self) -> &ServerIdentity;
+
+    /// What the catalogs hold of its publication.
+    fn mark(&self) -> &Mark;
+
+    /// A at the start of this feed.
+    fn start(&self) -> Lsn;
+
+    /// Where the server's log ended when the feed was opened.
+    fn flushed(&self) -> Lsn;
+
+    /// The outbox tables, with the columns that the publication sends.
+    fn relations(&self) -> &[Relation];
+
+    /// What comes next; with `reading` false nothing is taken, and only the
+    /// feed's end is waited for. An error is that end. Cancel-safe.
+    fn next(&mut self, reading: bool)
+    -> impl Future<Output = Result<Received, SourceError>> + Send;
+
+    /// What has come already, if anything has.
+    fn try_next(&mut self) -> Option<Result<Received, SourceError>>;
+
+    /// Whether more has been received than was taken since the last call.
+    fn is_backed_up(&mut self) -> bool;
+
+    /// Everything before `lsn` is durable, and is confirmed once it is seen to
+    /// have been handed out wholly.
+    fn confirm(&mut self, lsn: Lsn);
+
+    /// Confirms `lsn`, sees that the server has taken note of it, and ends the
+    /// feed. Messages that still come are thrown away.
+    fn finish(
+        self,
+        lsn: Lsn,
+        within: Duration,
+    ) -> impl Future<Output = Result<(), SourceError>> + Send;
+}

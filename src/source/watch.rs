@@ -1,0 +1,319 @@
+//! Sees that what is confirmed was handed out: nothing is confirmed unless the
+//! publication was looked at afterwards and was still the one of the beginning.
+//!
+//! A table that is taken out of the publication, or on PostgreSQL 18 a
+//! publication that is dropped, is silent in the stream: what is committed
+//! without it is passed over, and the next commit or keepalive would cover the
+//! loss. The catalogs tell. Each change of a publication, or of a table's
+//! membership in one, makes a new row version, so equal marks ([`Mark`]) at two
+//! looks mean that nothing was changed in between, not even back and forth.
+//! What was received before a look was committed before it, so it was decoded
+//! under the publication of the mark.
+//!
+//! A change may be in the log, and decoded, before a look can see it: between
+//! the flush of its commit and the end of its transaction, where it waits for
+//! synchronous standbys. A row version that such a transaction replaces has its
+//! `xmax` already, and a look that finds one concludes nothing.
+//!
+//! The looks also tell whether the server still has the session that walpost
+//! believes to have, which nothing else does while nobody reads it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_postgres::{Client, Statement};
+
+use super::SourceError;
+use super::facts::published_tables;
+use super::opening::SourceConfig;
+use crate::lsn::Lsn;
+use crate::pgoutput::Relation;
+
+/// Least time between two looks. A confirmation is later by half of it in the
+/// mean, so that a killed walpost repeats that much more; a look costs the server
+/// a tenth of a millisecond.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Most time between two looks: a change is noticed this soon even where
+/// nothing is to be confirmed.
+const IDLE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How long a look may take before the connection counts as dead.
+const LOOK_LIMIT: Duration = Duration::from_secs(30);
+
+/// What the catalogs hold of the publication and its outbox tables: equal where
+/// nothing was changed that could have kept a row back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mark(String);
+
+impl Mark {
+    /// The publication's own part: its id, where there is one.
+    fn publication(&self) -> Option<&str> {
+        let part = self.0.split(", ").find_map(|part| part.strip_prefix("publication "))?;
+        part.split(' ').next()
+    }
+}
+
+/// One look at the catalogs.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub(super) mark: Mark,
+    /// No transaction that is not over has changed any of it.
+    settled: bool,
+    /// Any of it was changed by a transaction that the slot has still to decode.
+    pub(super) recent: bool,
+    /// The server process that streams from the slot.
+    walsender: Option<i32>,
+}
+
+/// Where a table's schema is published as a whole; since PostgreSQL 15.
+const SCHEMAS: &str = "
+        UNION ALL
+        SELECT 'schema ' || e.oid || ' ' || e.xmin, e.xmin, e.xmax
+          FROM publication p
+          JOIN pg_catalog.pg_publication_namespace e ON e.pnpubid = p.oid
+         WHERE e.pnnspid IN (SELECT relnamespace FROM relation)";
+
+/// The mark; whether a transaction that is not over replaces a part of it; whether
+/// one replaced a part that the slot has still to read; the slot's user. Of
+/// transaction ids a row version has the lower 32 bits, which are compared modulo 2^32.
+const LOOK: &str = "
+    WITH publication AS (
+        SELECT oid, xmin, xmax FROM pg_catalog.pg_publication WHERE pubname::text = $1
+    ), relation AS (
+        SELECT c.oid, c.xmax, c.relnamespace, c.relpersistence
+          FROM ROWS FROM (pg_catalog.unnest($2::text[]), pg_catalog.unnest($3::text[]))
+               AS named (nspname, relname)
+          JOIN pg_catalog.pg_namespace n ON n.nspname = named.nspname::name
+          JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = named.relname::name
+    ), part (mark, xmin, xmax) AS (
+        SELECT 'publication ' || oid || ' ' || xmin, xmin, xmax FROM publication
+        UNION ALL
+        SELECT 'table ' || oid || ' ' || relpersistence::text, NULL, xmax FROM relation
+        UNION ALL
+        SELECT 'entry ' || e.oid || ' ' || e.xmin, e.xmin, e.xmax
+          FROM publication p
+          JOIN pg_catalog.pg_publication_rel e ON e.prpubid = p.oid
+         WHERE e.prrelid IN (
+               SELECT oid FROM relation
+                UNION
+               SELECT a.relid FROM relation, pg_catalog.pg_partition_ancestors(oid) a (relid))
+        {schemas}
+    ), slot AS (
+        SELECT active_pid, catalog_xmin::text::int8 AS horizon
+          FROM pg_catalog.pg_replication_slots WHERE slot_name::text = $4
+    ), snapshot AS (
+        SELECT (pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::numeric
+                % 4294967296)::int8 AS horizon
+    )
+    SELECT coalesce(pg_catalog.string_agg(mark, ', ' ORDER BY mark), ''),
+           coalesce(pg_catalog.bool_or(part.xmax::text <> '0' AND
+               (part.xmax::text::int8 - snapshot.horizon + 4294967296) % 4294967296 < 2147483648), false),
+           coalesce(pg_catalog.bool_or(
+               (part.xmin::text::int8 - slot.horizon + 4294967296) % 4294967296 < 2147483648), false),
+           pg_catalog.min(slot.active_pid)
+      FROM snapshot LEFT JOIN slot ON true LEFT JOIN part ON true";
+
+/// Where to look, with a prepared statement.
+#[derive(Clone)]
+pub(super) struct Catalogs {
+    client: Arc<Client>,
+    statement: Statement,
+    version: i32,
+    config: SourceConfig,
+}
+
+impl Catalogs {
+    pub(super) async fn prepare(
+        client: Arc<Client>,
+        version: i32,
+        config: &SourceConfig,
+    ) -> Result<Self, SourceError> {
+        let schemas = if version >= 150_000 { SCHEMAS } else { "" };
+        let statement = client
+            .prepare(&LOOK.replace("{schemas}", schemas))
+            .await
+            .map_err(|error| SourceError::query("preparing to watch the publication", &error))?;
+        Ok(Self { client, statement, version, config: config.clone() })
+    }
+
+    pub(super) async fn look(&self) -> Result<Look, SourceError> {
+        let SourceConfig { publication, slot, tables, .. } = &self.config;
+        let schemas: Vec<&str> = tables.iter().map(|table| table.schema.as_str()).collect();
+        let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
+        let failed = |error| SourceError::query("looking at the publication", &error);
+        let row = self
+            .client
+            .query_one(&self.statement, &[publication, &schemas, &names, slot])
+            .await
+            .map_err(failed)?;
+        Ok(Look {
+            mark: Mark(row.try_get(0).map_err(failed)?),
+            settled: !row.try_get::<_, bool>(1).map_err(failed)?,
+            recent: row.try_get(2).map_err(failed)?,
+            walsender: row.try_get(3).map_err(failed)?,
+        })
+    }
+
+    /// The outbox tables as the publication sends them.
+    pub(super) async fn published_tables(&self) -> Result<Vec<Relation>, SourceError> {
+        published_tables(&self.client, &self.config.publication, &self.config.tables).await
+    }
+
+    /// Whether a look at a later connect finds what it was with `mark`, so that
+    /// `confirmed` stands.
+    pub(super) async fn compare(
+        &self,
+        look: &Look,
+        mark: &Mark,
+        confirmed: Lsn,
+    ) -> Result<(), SourceError> {
+        if look.mark != *mark {
+            return Err(self.changed(mark, look, confirmed).await);
+        }
+        if !look.settled {
+            let reason = "the publication or an outbox table is being altered";
+            return Err(SourceError::Lost(reason.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// What is wrong where the mark is another than before: nothing beyond
+    /// `verified` may be confirmed any more.
+    async fn changed(&self, before: &Mark, look: &Look, verified: Lsn) -> SourceError {
+        let SourceConfig { publication, slot, .. } = &self.config;
+        let found = match self.published_tables().await {
+            Err(SourceError::Setup(found)) => found,
+            Err(lost) => return lost,
+            Ok(_) => format!("publication \"{publication}\" publishes the outbox again"),
+        };
+        // Until 17 the log in between cannot be decoded at all.
+        let advance = if self.version < 180_000 && before.publication() != look.mark.publication() {
+            format!(", then SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())")
+        } else {
+            String::new()
+        };
+        SourceError::Setup(format!(
+            "the publication was changed while walpost worked with it, and PostgreSQL never hands out \
+             what was committed without it: {found}. What was handed out is published, and nothing \
+             after {verified} is confirmed: publish by hand the rows that were committed after it and \
+             are not in Kafka{advance}, and start walpost again"
+        ))
+    }
+}
+
+/// How far what is durable was seen to be wholly handed out, or why no more is.
+type Seen = Result<Lsn, SourceError>;
+
+/// The looks of one session, on a task of their own, ended when it is dropped.
+pub(super) struct Watch {
+    wanted: watch::Sender<Lsn>,
+    seen: watch::Receiver<Seen>,
+    looker: Looker,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Watch {
+    /// Watches over what was found at the beginning of a session that starts at
+    /// `start`, which a look has covered.
+    pub(super) fn start(
+        catalogs: Catalogs,
+        mark: Mark,
+        walsender: Option<i32>,
+        start: Lsn,
+    ) -> Self {
+        let (wanted, mut wants) = watch::channel(start);
+        let (tell, seen) = watch::channel(Ok(start));
+        let looker = Looker { catalogs, mark, walsender };
+        let mine = looker.clone();
+        let task = tokio::spawn(async move {
+            let mut verified = start;
+            loop {
+                let rest = Instant::now() + LOOK_INTERVAL;
+                let rising = wants.wait_for(|wanted| *wanted > verified);
+                let _ = timeout(IDLE_INTERVAL, rising).await;
+                let wanted = *wants.borrow_and_update();
+                match mine.look(verified).await {
+                    Ok(true) => verified = wanted,
+                    Ok(false) => {}
+                    Err(error) => {
+                        let _ = tell.send(Err(error));
+                        return;
+                    }
+                }
+                tell.send_if_modified(|seen| {
+                    let risen = *seen != Ok(verified);
+                    *seen = Ok(verified);
+                    risen
+                });
+                sleep_until(rest).await;
+            }
+        });
+        Self { wanted, seen, looker, task }
+    }
+
+    /// What was found at the beginning.
+    pub(super) fn mark(&self) -> &Mark {
+        &self.looker.mark
+    }
+
+    /// Everything before `lsn` is durable.
+    pub(super) fn want(&self, lsn: Lsn) {
+        self.wanted.send_if_modified(|wanted| {
+            let risen = lsn > *wanted;
+            *wanted = lsn.max(*wanted);
+            risen
+        });
+    }
+
+    /// The next LSN that may be confirmed. Cancel-safe.
+    pub(super) async fn verified(&mut self) -> Seen {
+        if self.seen.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        self.seen.borrow_and_update().clone()
+    }
+
+    /// Looks now, and until a look concludes something.
+    pub(super) async fn verify(&self) -> Result<(), SourceError> {
+        let verified = self.seen.borrow().clone()?;
+        while !self.looker.look(verified).await? {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+struct Looker {
+    catalogs: Catalogs,
+    mark: Mark,
+    walsender: Option<i32>,
+}
+
+impl Looker {
+    /// Whether all is as it was, where that can be told; an error where it is not.
+    async fn look(&self, verified: Lsn) -> Result<bool, SourceError> {
+        let looked = timeout(LOOK_LIMIT, self.catalogs.look()).await;
+        let look = looked.unwrap_or_else(|_| {
+            let silent = format!("the control connection did not answer for {LOOK_LIMIT:?}");
+            Err(SourceError::Lost(silent))
+        })?;
+        if look.mark != self.mark {
+            return Err(self.catalogs.changed(&self.mark, &look, verified).await);
+        }
+        if self.walsender.is_some() && look.walsender != self.walsender {
+            return Err(SourceError::Lost("the server has given this session up".to_owned()));
+        }
+        Ok(look.settled)
+    }
+}

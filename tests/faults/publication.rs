@@ -1,0 +1,152 @@
+//! The publication is changed while walpost reads: what PostgreSQL does not
+//! hand out any more must not be confirmed.
+
+use walpost_bed::Major;
+use walpost_bed::oracle::judge;
+use walpost_bed::scene::{SOON, Scene, insert};
+
+use crate::case::{Account, Case};
+
+const MAJORS: [Major; 5] = [Major::V14, Major::V15, Major::V16, Major::V17, Major::V18];
+
+const CREATE: &str = "CREATE PUBLICATION walpost FOR TABLE public.outbox WITH (publish = 'insert')";
+
+pub fn cases() -> Vec<Case> {
+    let mend = "ALTER PUBLICATION walpost ADD TABLE public.outbox";
+    vec![
+        case(39, "a_dropped_publication_covers_no_loss", "DROP PUBLICATION walpost", "", CREATE),
+        case(
+            39,
+            "a_publication_that_was_dropped_and_made_again_covers_no_loss",
+            "DROP PUBLICATION walpost",
+            CREATE,
+            "",
+        ),
+        case(
+            39,
+            "a_publication_that_stops_to_publish_inserts_covers_no_loss",
+            "ALTER PUBLICATION walpost SET (publish = 'update')",
+            "",
+            "ALTER PUBLICATION walpost SET (publish = 'insert')",
+        ),
+        case(
+            40,
+            "a_table_that_is_taken_out_covers_no_loss",
+            "ALTER PUBLICATION walpost DROP TABLE public.outbox",
+            "",
+            mend,
+        ),
+        case(
+            40,
+            "a_table_that_was_taken_out_and_put_back_covers_no_loss",
+            "ALTER PUBLICATION walpost DROP TABLE public.outbox",
+            mend,
+            "",
+        ),
+        case(
+            40,
+            "a_table_that_is_replaced_by_another_of_its_name_covers_no_loss",
+            "ALTER TABLE public.outbox RENAME TO outbox_old;
+             CREATE TABLE public.outbox (LIKE public.outbox_old INCLUDING ALL)",
+            "",
+            mend,
+        ),
+        Case::new(40, "a_table_that_is_taken_out_while_walpost_is_cut_off", cut_off),
+    ]
+}
+
+fn case(
+    number: u32,
+    name: &'static str,
+    change: &'static str,
+    back: &'static str,
+    mend: &'static str,
+) -> Case {
+    Case::new(number, name, move |account| async move {
+        for major in MAJORS {
+            changed(&account, major, change, back, mend).await;
+        }
+    })
+}
+
+/// The publication changes in a way that hides rows, and perhaps back again at
+/// once; a person mends it, and walpost goes on.
+async fn changed(account: &Account, major: Major, change: &str, back: &str, mend: &str) {
+    let scene = Scene::on(major).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let before = hide(&scene, change).await;
+    scene.postgres.execute(back).await;
+    let text = account.ends(&walpost, 78).await;
+    assert!(text.contains("publication"), "{text}");
+    assert_covered_less(&scene, &before).await;
+    scene.postgres.execute(mend).await;
+    if let Some((_, advance)) = text.split_once("SELECT pg_replication_slot_advance(") {
+        let (arguments, _) = advance.split_once("())").expect("its end");
+        let advance = format!("SELECT pg_replication_slot_advance({arguments}())");
+        scene.postgres.query_rows(&advance).await;
+    }
+    let _walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    judge_what_was_handed_out(&scene, account).await;
+}
+
+/// Rows that nobody is handed; where the log stood before them.
+async fn hide(scene: &Scene, change: &str) -> String {
+    let query = "SELECT pg_current_wal_insert_lsn()";
+    let before = scene.postgres.query_text(query).await.expect("an LSN");
+    scene.postgres.execute(change).await;
+    scene.postgres.execute(&insert(5, 3).replace("placed", "hidden")).await;
+    before
+}
+
+/// The slot stands before what was hidden, so that nobody is told that it arrived.
+async fn assert_covered_less(scene: &Scene, before: &str) {
+    let confirmed = scene.confirmed_flush().await.expect("a slot");
+    let query = format!("SELECT '{confirmed}'::pg_lsn <= '{before}'::pg_lsn");
+    let less = scene.postgres.query_text(&query).await;
+    assert_eq!(less.as_deref(), Some("t"), "{confirmed} is confirmed, hidden since {before}");
+}
+
+async fn judge_what_was_handed_out(scene: &Scene, account: &Account) {
+    let old = scene.postgres.query_text("SELECT to_regclass('public.outbox_old')").await;
+    let table = if old.is_some() {
+        "(TABLE public.outbox_old UNION ALL TABLE public.outbox) AS rows"
+    } else {
+        "public.outbox"
+    };
+    let query =
+        format!("SELECT id, aggregate_id FROM {table} WHERE event_type = 'placed' ORDER BY n");
+    let rows = scene.rows(&query).await;
+    account.ok(&judge(&rows, std::iter::empty(), &scene.records().await));
+}
+
+/// The session is lost, and the table taken out before the next one.
+async fn cut_off(account: Account) {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let pid = scene.walsender().await.expect("a walsender");
+    let query = "SELECT pg_current_wal_insert_lsn()";
+    let before = scene.postgres.query_text(query).await.expect("an LSN");
+    let insert_hidden = insert(5, 3).replace("placed", "hidden");
+    scene
+        .postgres
+        .execute(&format!(
+            "DO $$ BEGIN
+               PERFORM pg_terminate_backend({pid});
+               ALTER PUBLICATION walpost DROP TABLE public.outbox;
+               {insert_hidden};
+               ALTER PUBLICATION walpost ADD TABLE public.outbox;
+             END $$"
+        ))
+        .await;
+    account.ends(&walpost, 78).await;
+    assert_covered_less(&scene, &before).await;
+    let _walpost = scene.run().await;
+    scene.confirmed(SOON).await;
+    judge_what_was_handed_out(&scene, &account).await;
+}

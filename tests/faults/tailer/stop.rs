@@ -1,0 +1,115 @@
+//! It is told to stop, once or twice, at a bad moment.
+
+use std::time::{Duration, Instant};
+
+use walpost_bed::scene::{SOON, Scene, insert};
+use walpost_bed::writer::{Writer, lsn};
+use walpost_bed::{Kafka, Major, Postgres, eventually};
+
+use super::commit_lsn;
+use crate::case::{Account, Case};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(5, "a_signal_under_load_drains_and_the_next_start_repeats_nothing", load),
+        Case::new(5, "a_signal_within_a_large_transaction_repeats_nothing_of_it", large),
+        Case::new(5, "a_signal_while_kafka_is_away_leaves_in_time_unconfirmed", away),
+        Case::new(6, "a_second_signal_leaves_at_once_and_confirms_nothing_more", second),
+    ]
+}
+
+async fn load(account: Account) {
+    let scene = Scene::new().await;
+    let writer = Writer::start(&scene.postgres, 300);
+    for round in 0..6 {
+        let walpost = scene.run().await;
+        writer.commits(20 + 10 * round).await;
+        let told = Instant::now();
+        if round % 2 == 0 {
+            walpost.terminate();
+        } else {
+            walpost.interrupt();
+        }
+        account.ends(&walpost, 0).await;
+        assert!(told.elapsed() < Duration::from_secs(20), "{:?}", told.elapsed());
+        let passed_over = writer.passed_over(&scene).await;
+        assert!(passed_over.is_empty(), "confirmed, not published: {passed_over:?}");
+    }
+    let _walpost = scene.run().await;
+    account.exact(&scene.judge_after(writer).await);
+}
+
+async fn large(account: Account) {
+    let scene = Scene::new().await;
+    for _ in 0..3 {
+        let walpost = scene.run_with(&["--in-flight-bytes", "1MiB"]).await;
+        let before = scene.records().await.len();
+        scene.postgres.execute(&insert(30_000, 100)).await;
+        eventually(SOON, "a part of it is published", async || {
+            scene.records().await.len() > before
+        })
+        .await;
+        walpost.terminate();
+        account.ends(&walpost, 0).await;
+    }
+    let _walpost = scene.run().await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+}
+
+async fn away(account: Account) {
+    let kafka = Kafka::start().await;
+    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    let walpost = scene.run_with(&["--drain-timeout", "3s"]).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    kafka.kill9().await;
+    scene.postgres.execute(&insert(100, 3)).await;
+    await_walsender_sent_all(&scene).await;
+    walpost.terminate();
+    let told = Instant::now();
+    let text = account.ends(&walpost, 0).await;
+    assert!(told.elapsed() < Duration::from_secs(4), "{:?}", told.elapsed());
+    assert!(text.contains(r#""undrained":100"#), "{text}");
+    let confirmed = lsn(&scene.confirmed_flush().await.expect("the slot"));
+    kafka.start_again().await;
+    let _walpost = scene.run().await;
+    scene.confirmed(SOON).await;
+    let last = scene.records().await.iter().map(commit_lsn).max().expect("records");
+    assert!(confirmed <= last, "{last:X} was not published when {confirmed:X} was confirmed");
+    account.exact(&scene.judge().await);
+}
+
+async fn second(account: Account) {
+    let kafka = Kafka::start().await;
+    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    kafka.pause();
+    scene.postgres.execute(&insert(100, 3)).await;
+    await_walsender_sent_all(&scene).await;
+    walpost.terminate();
+    walpost.await_line("stopping: delivering what is in flight", SOON).await;
+    assert_eq!(walpost.wait(Duration::from_secs(1)).await, None, "it does not wait for Kafka");
+    let told = Instant::now();
+    walpost.terminate();
+    account.ends(&walpost, 1).await;
+    assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
+    let confirmed = lsn(&scene.confirmed_flush().await.expect("the slot"));
+    kafka.resume();
+    let _walpost = scene.run().await;
+    scene.confirmed(SOON).await;
+    let last = scene.records().await.iter().map(commit_lsn).max().expect("records");
+    assert!(confirmed <= last, "{last:X} was not published when {confirmed:X} was confirmed");
+    account.ok(&scene.judge().await);
+}
+
+/// Awaits that the server has sent all that was committed.
+async fn await_walsender_sent_all(scene: &Scene) {
+    let query = "SELECT sent_lsn >= pg_current_wal_insert_lsn() FROM pg_stat_replication";
+    eventually(SOON, "the walsender has sent everything", async || {
+        scene.postgres.query_text(query).await == Some("t".into())
+    })
+    .await;
+}
