@@ -142,9 +142,8 @@ fn exit(error: &RelayError) -> Exit {
         RelayError::Source(source) => match source {
             SourceError::Slot(_) => Exit::Slot,
             SourceError::Access(_) | SourceError::Setup(_) => Exit::Config,
-            SourceError::Lost(_) | SourceError::InUse { .. } | SourceError::Undecodable(_) => {
-                Exit::Failure
-            }
+            SourceError::Undecodable(_) => Exit::Poison,
+            SourceError::Lost(_) | SourceError::InUse { .. } => Exit::Failure,
         },
         RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,
         RelayError::Unconfirmed(_) | RelayError::Aborted => Exit::Failure,
