@@ -97,7 +97,6 @@ async fn halts_at(account: Account, (change, role): (&'static str, &'static str)
     let after = end_of_log(&scene).await;
     let text = account.ends(&walpost, 4).await;
     let line = text.lines().last().unwrap_or_default();
-    eprintln!("{line}");
     assert!(line.contains("table public.outbox has no column for `"), "{line}");
     assert!(line.contains(&format!("outbox.columns.{role}")), "{line}");
     assert!(covers(&scene, &before).await && !covers(&scene, &after).await);

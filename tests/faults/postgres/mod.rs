@@ -1,12 +1,16 @@
 //! What befalls PostgreSQL.
 
+mod access;
 mod columns;
+mod disk;
+mod encoding;
 mod events;
 mod passed_over;
 mod restarts;
 mod shapes;
 mod silence;
 mod slot;
+mod volume;
 
 use std::collections::HashSet;
 
@@ -24,6 +28,10 @@ pub fn cases() -> Vec<Case> {
         events::cases(),
         shapes::cases(),
         passed_over::cases(),
+        volume::cases(),
+        disk::cases(),
+        access::cases(),
+        encoding::cases(),
     ];
     parts.into_iter().flatten().collect()
 }

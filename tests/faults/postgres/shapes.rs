@@ -1,7 +1,7 @@
 //! Every shape of transaction that is more than an insert and a COMMIT (48, 49,
 //! 50, 54, 56).
 
-use walpost_bed::scene::{LATER, SOON, Scene, assert_in_log_order, insert, stop};
+use walpost_bed::scene::{LATER, SOON, Scene, assert_in_log_order, copy, insert, stop};
 use walpost_bed::{Stop, eventually};
 
 use super::{covers, end_of_log};
@@ -128,18 +128,6 @@ async fn many_at_once(account: Account) {
     assert_in_log_order(&records);
     account.exact(&scene.judge().await);
     account.goes_on(&walpost);
-}
-
-/// Copies `count` rows with keys from `keys` into the outbox, by way of a file.
-fn copy(scene: &Scene, count: u32, keys: u32) -> String {
-    let file = scene.postgres.data_dir().join("copied");
-    let file = file.display();
-    let columns = "id, aggregate_type, aggregate_id, event_type, payload";
-    format!(
-        "COPY (SELECT gen_random_uuid(), 'order', i % {keys}, 'copied', jsonb_build_object('i', i) \
-                 FROM generate_series(1, {count}) AS i) TO '{file}'; \
-         COPY public.outbox ({columns}) FROM '{file}'"
-    )
 }
 
 async fn long_open(account: Account) {

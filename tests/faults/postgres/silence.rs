@@ -14,7 +14,8 @@ use crate::case::{Account, Case};
 /// or twice this where it is more.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// walpost's second connection, after the one for control.
+/// walpost's connections, in their order.
+const CONTROL: usize = 0;
 const REPLICATION: usize = 1;
 
 pub fn cases() -> Vec<Case> {
@@ -39,6 +40,14 @@ pub fn cases() -> Vec<Case> {
         .long(),
         Case::new(35, "a_stream_that_nobody_hears_while_kafka_is_away_is_replaced", |account| {
             under_back_pressure(account, Way::ToServer)
+        })
+        .long(),
+        Case::new(35, "a_control_connection_that_hears_nothing_any_more_is_replaced", |account| {
+            control(account, Way::ToClient)
+        })
+        .long(),
+        Case::new(35, "a_control_connection_that_nobody_hears_any_more_is_replaced", |account| {
+            control(account, Way::ToServer)
         })
         .long(),
         Case::new(60, "a_short_wal_sender_timeout_is_kept_while_kafka_takes_nothing", frozen_kafka),
@@ -101,6 +110,24 @@ async fn idle(account: Account, way: Way) {
     let mark = walpost.mark();
     proxy.swallow(REPLICATION, way);
     replaced(&account, &walpost, mark, way).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+async fn control(account: Account, way: Way) {
+    let mut scene = Scene::with(impatient()).await;
+    let proxy = behind_a_proxy(&mut scene).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let mark = walpost.mark();
+    proxy.swallow(CONTROL, way);
+    let since = Instant::now();
+    walpost.await_line_after(mark, "lost PostgreSQL, connecting again", LATER).await;
+    account.did(format!("noticed after {} s", since.elapsed().as_secs()));
+    walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
     scene.postgres.execute(&insert(10, 3)).await;
     scene.confirmed(SOON).await;
     account.exact(&scene.judge().await);
@@ -178,10 +205,10 @@ async fn frozen_kafka(account: Account) {
     scene.postgres.execute(&insert(50, 50)).await;
     scene.confirmed(SOON).await;
     let session = scene.walsender().await.expect("a session");
-    let confirmed = scene.confirmed_flush().await;
     kafka.pause();
     scene.postgres.execute(&larger_than_buffers()).await;
     await_standstill(&scene).await;
+    let confirmed = scene.confirmed_flush().await;
     let since = Instant::now();
     eventually(SOON, "several times the timeout has passed", async || {
         let now = scene.walsender().await;
