@@ -96,7 +96,8 @@ async fn stop_without_kafka(account: Account) {
     kafka.resume();
     comes_back(&walpost, mark).await;
     scene.confirmed(LATER).await;
-    account.exact(&scene.judge().await);
+    // Of the transaction that was being read.
+    account.ok(&scene.judge().await);
     account.goes_on(&walpost);
 }
 
