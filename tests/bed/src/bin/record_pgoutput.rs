@@ -62,9 +62,9 @@ const DEEDS: [(&str, &str); 24] = [
     ),
     (
         "a wide outbox row, and two more of the same relation",
-        r#"INSERT INTO outbox (id, aggregate_type, aggregate_id, payload)
+        "INSERT INTO outbox (id, aggregate_type, aggregate_id, payload)
             SELECT ('00000000-0000-0000-0000-00000000001' || n)::uuid, 'order', n,
-                jsonb_build_object('fill', repeat('wide ', 300 * (n = 1)::int)) FROM generate_series(1, 3) n"#,
+                jsonb_build_object('fill', repeat('wide ', 300 * (n = 1)::int)) FROM generate_series(1, 3) n",
     ),
     (
         "outbox rows with bytes, and Debezium's names",
