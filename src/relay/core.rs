@@ -263,7 +263,7 @@ impl Core {
             }
             Message::Relation(relation) => {
                 if let Err(error) = self.outbox.relation(relation) {
-                    self.halt(error.into());
+                    self.halt(Halt::Changed(error));
                 }
             }
             Message::Insert(_) | Message::Logical(_) => return self.event(message, outlet),

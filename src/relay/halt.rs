@@ -38,6 +38,9 @@ pub enum Halt {
     /// The outbox table's columns do not fit the configuration.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// They did, and were changed since: the rows that come next lack one.
+    #[error("the columns of an outbox table were changed: {0}")]
+    Changed(PlanError),
 }
 
 impl Halt {
@@ -48,7 +51,7 @@ impl Halt {
         let position = match self {
             Self::Poison { poison, .. } => poison.position,
             Self::Refused { position, .. } => *position,
-            Self::Plan(_) => return "then start walpost again".to_owned(),
+            Self::Plan(_) | Self::Changed(_) => return "then start walpost again".to_owned(),
         };
         // PostgreSQL sends a transaction again unless its commit record lies
         // before the slot's position.

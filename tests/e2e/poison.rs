@@ -59,12 +59,6 @@ fn row(aggregate_type: &str, aggregate_id: &str, payload: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_without_a_key_halts_the_run() {
-    let text = halts_at(&row("order", "NULL", "'{}'")).await;
-    assert!(text.contains("aggregate_id"), "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_without_a_valid_topic_halts_the_run() {
     let text = halts_at(&row("an order", "'1'", "'{}'")).await;
     assert!(text.contains("an order"), "{text}");

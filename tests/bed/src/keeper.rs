@@ -38,6 +38,7 @@ if [ -f "$dir/data/postmaster.pid" ]; then
   set -- $(sed -n 7p "$dir/data/postmaster.pid")
   [ -n "$2" ] && ipcrm -m "$2" 2>/dev/null
 fi
+umount --lazy "$dir/data" 2>/dev/null
 # A copy that was under way when its starter died may still be writing.
 turns=0
 while rm -rf -- "$dir"; [ -e "$dir" ] && [ $turns -lt 100 ]; do

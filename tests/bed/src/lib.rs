@@ -31,5 +31,5 @@ pub use error::BedError;
 pub use eventually::{Outcome, eventually, within};
 pub use kafka::{Kafka, KafkaBuilder};
 pub use postgres::{Major, Postgres, PostgresBuilder, Stop};
-pub use proxy::Proxy;
+pub use proxy::{Proxy, Way};
 pub use walpost::{Walpost, WalpostBuilder};

@@ -22,9 +22,21 @@ enum Mode {
     Refuse,
 }
 
+/// A way through the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    ToServer,
+    ToClient,
+}
+
+/// One way of one connection, by its number.
+type Lane = (usize, Way);
+
 #[derive(Debug)]
 struct State {
     mode: watch::Sender<Mode>,
+    /// Lanes through which no byte and no end passes, whatever the mode.
+    holes: watch::Sender<Vec<Lane>>,
     /// Counts the cuts; each ends the connections that were made before it.
     cuts: watch::Sender<u64>,
     target: watch::Sender<Option<SocketAddr>>,
@@ -57,15 +69,17 @@ impl Proxy {
         let port = listener.local_addr().doing(|| "the proxy's port".into())?.port();
         let state = Arc::new(State {
             mode: watch::Sender::new(Mode::Pass),
+            holes: watch::Sender::new(Vec::new()),
             cuts: watch::Sender::new(0),
             target: watch::Sender::new(None),
         });
         let shared = Arc::clone(&state);
         let accepting = tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
+            for number in 0.. {
+                let Ok((client, _)) = listener.accept().await else { break };
                 let target = *shared.target.borrow();
                 if let (Some(target), false) = (target, *shared.mode.borrow() == Mode::Refuse) {
-                    tokio::spawn(carry(client, target, Arc::clone(&shared)));
+                    tokio::spawn(carry(number, client, target, Arc::clone(&shared)));
                 }
             }
         });
@@ -93,6 +107,12 @@ impl Proxy {
         self.state.mode.send_replace(Mode::Swallow);
     }
 
+    /// Lets nothing more through one way of a connection, and does not close it:
+    /// half-open. Connections count from 0, the refused ones too.
+    pub fn swallow(&self, connection: usize, way: Way) {
+        self.state.holes.send_modify(|holes| holes.push((connection, way)));
+    }
+
     /// Closes new connections at once; the old ones live until [`Proxy::cut`].
     pub fn refuse(&self) {
         self.state.mode.send_replace(Mode::Refuse);
@@ -100,6 +120,7 @@ impl Proxy {
 
     /// Lets all through again, first what was held back.
     pub fn restore(&self) {
+        self.state.holes.send_replace(Vec::new());
         self.state.mode.send_replace(Mode::Pass);
     }
 }
@@ -111,10 +132,10 @@ impl Drop for Proxy {
     }
 }
 
-async fn carry(client: TcpStream, target: SocketAddr, state: Arc<State>) {
+async fn carry(number: usize, client: TcpStream, target: SocketAddr, state: Arc<State>) {
     let mut cuts = state.cuts.subscribe();
     let carried = async {
-        passing(&state).await;
+        passing(&state, (number, Way::ToServer)).await;
         let Ok(server) = TcpStream::connect(target).await else {
             return;
         };
@@ -122,7 +143,10 @@ async fn carry(client: TcpStream, target: SocketAddr, state: Arc<State>) {
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
-        tokio::join!(pump(from_client, to_server, &state), pump(from_server, to_client, &state));
+        tokio::join!(
+            pump(from_client, to_server, &state, (number, Way::ToServer)),
+            pump(from_server, to_client, &state, (number, Way::ToClient))
+        );
     };
     tokio::select! {
         () = carried => {}
@@ -131,17 +155,18 @@ async fn carry(client: TcpStream, target: SocketAddr, state: Arc<State>) {
 }
 
 /// Awaits that bytes may pass; refusing concerns new connections only.
-async fn passing(state: &State) {
-    let mut mode = state.mode.subscribe();
+async fn passing(state: &State, lane: Lane) {
+    let (mut mode, mut holes) = (state.mode.subscribe(), state.holes.subscribe());
     // An error says that the proxy is gone, and the cut ends the connection then.
+    let _ = holes.wait_for(|holes| !holes.contains(&lane)).await;
     let _ = mode.wait_for(|mode| *mode != Mode::Swallow).await;
 }
 
-async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State) {
+async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State, lane: Lane) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let read = from.read(&mut buffer).await;
-        passing(state).await;
+        passing(state, lane).await;
         match read {
             Ok(count) if count > 0 => {
                 if to.write_all(&buffer[..count]).await.is_err() {
@@ -196,6 +221,23 @@ mod tests {
         assert_eq!(answer(&mut client, SHORT).await, None);
         proxy.restore();
         assert_eq!(answer(&mut client, LONG).await, Some(1));
+    }
+
+    #[tokio::test]
+    async fn one_way_of_one_connection_can_be_swallowed() {
+        for way in [Way::ToServer, Way::ToClient] {
+            let (proxy, mut first) = echo().await;
+            first.write_all(b"a").await.unwrap();
+            assert_eq!(answer(&mut first, LONG).await, Some(1));
+            let mut second = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
+            proxy.swallow(0, way);
+            first.write_all(b"b").await.unwrap();
+            second.write_all(b"c").await.unwrap();
+            assert_eq!(answer(&mut second, LONG).await, Some(1));
+            assert_eq!(answer(&mut first, SHORT).await, None);
+            proxy.restore();
+            assert_eq!(answer(&mut first, LONG).await, Some(1));
+        }
     }
 
     #[tokio::test]
