@@ -1,5 +1,5 @@
 # What people and the CI run alike.
-.PHONY: bench demo faults lint setup soak test
+.PHONY: bench corpus demo faults fuzz lint setup soak test
 
 # All of it in a minute once it is built. DEMO=stay: it runs on until Ctrl-C.
 demo:
@@ -18,6 +18,7 @@ test: setup
 
 lint: setup
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	@cargo tree --package walpost --edges normal --prefix none | awk '/^walpost / { seen = 1 } \
 	  /^fail / { crash = 1 } END { exit !seen || crash }' || \
 	  { echo "an ordinary build of walpost would have points to crash at" >&2; exit 1; }
@@ -29,7 +30,26 @@ lint: setup
 faults: setup
 	cargo test --workspace --features crash-points --test faults -- --include-ignored $(FAULTS)
 
+# KILLS kills at random, of walpost and of all that it stands on, and the oracle after
+# each: seconds a kill. SEED=… chooses the same ones again.
+KILLS ?= 25
+soak: setup
+	@# The programs of these tests, so that nothing is built that `make test` has not built.
+	cargo test --workspace --features crash-points --test faults --test program --no-run
+	"$${CARGO_TARGET_DIR:-target}/debug/soak" $(KILLS) $(SEED)
+
 # walpost beside pg_recvlogical, on servers of its own: about half an hour.
 # BENCH="drain-rows --rows 100000 --rounds 1" runs a part of it.
 bench: setup
 	cargo bench --bench pipeline -- $(BENCH)
+
+# Any bytes into everything that reads what comes from outside, SECONDS in all:
+# a line for each target, an error where one found something.
+# TARGETS="stream json" runs these alone.
+SECONDS ?= 600
+fuzz: setup
+	@fuzz/run $(SECONDS) $(TARGETS)
+
+# Records pgoutput's messages anew, from PostgreSQL 14 to 18.
+corpus: setup
+	cargo run --package walpost-bed --bin record_pgoutput -- tests/corpus/pgoutput

@@ -14,12 +14,34 @@
 //!   transaction it says nothing.
 //! - A never falls.
 //!
-//! Confirming A is right because PostgreSQL sends a transaction T again after a
-//! restart at A exactly when its commit LSN is at or after A, and all that
-//! committed before A is durable.
+//! # Why confirming A loses nothing
 //!
-//! A failed delivery never counts: [`Ledger::failed`], [`Ledger::withdraw`] and
-//! [`Ledger::reset`] credit nothing to an entry.
+//! PostgreSQL sends a transaction T again after a restart at A exactly when its
+//! commit LSN c(T) is at or after A. So it is enough that c(T) < A implies that
+//! every event of T is durable (I1). A rises in two places only.
+//!
+//! In [`Ledger::commit`] and [`Ledger::delivered`] it takes the `end_lsn` of an
+//! entry that has left the front of the queue. Entries stand in commit order
+//! ([`Ledger::begin`] refuses another), so all that committed before that end
+//! has left the queue too, and an entry leaves only when it is sealed and each of its
+//! records has had its own acknowledgement: [`Ledger::failed`],
+//! [`Ledger::withdraw`] and [`Ledger::reset`] credit nothing to an entry (I8), a
+//! report resolves one production once, and production numbers never come again,
+//! so that a report from before a reset finds nothing to resolve (I3).
+//!
+//! In [`Ledger::keepalive`] it takes the server's word that all before `wal_end`
+//! was sent. With no entry left, all of that is durable. Behind sealed entries it
+//! becomes the end of the last of them, to be passed with it. Inside an open
+//! transaction it is ignored: `wal_end` may lie beyond that transaction's commit,
+//! whose rows are still to come.
+//!
+//! A never falls (I2): both places take a maximum. And it is never ahead of what
+//! the server has sent in this session: `end_lsn` and `wal_end` both come from the
+//! stream, and a lost session takes its open transaction with it.
+//!
+//! After a lost session [`Ledger::resume_at`] is the end of the last sealed entry.
+//! Everything that committed before it is in the account or durable, everything
+//! after it comes (I5); nothing in the account comes twice.
 //!
 //! Pure: no clock, no task, no I/O.
 

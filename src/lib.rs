@@ -46,6 +46,11 @@
 //! **K**, the position up to which the server says, in a keepalive of this very
 //! session, to have sent everything. Nothing else moves A, and it never falls.
 //!
+//! What was never handed out has no acknowledgement to wait for. PostgreSQL
+//! passes over rows that are committed while their table is not in the
+//! publication, so A is confirmed only after a look at the catalogs has shown the
+//! publication to be the same all along (`source/watch.rs`).
+//!
 //! A failed delivery counts for nothing: the producer is thrown away with all
 //! that it holds and everything from A on is read and produced again, so that
 //! no record is ever retried behind its successors. An event that cannot be

@@ -21,12 +21,12 @@ pub use self::exit::Exit;
 use self::stdout::{complain, print};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags};
-use crate::crash;
 use crate::source::{self, SourceError};
 
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
-    let _armed = crash::arm();
+    #[cfg(feature = "crash-points")]
+    let _armed = fail::FailScenario::setup();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

@@ -5,14 +5,28 @@
 //! what may be confirmed, whether to replay, whether it is done. What it
 //! produces goes through an [`Outlet`], which must not block.
 //!
-//! A record that was not delivered is never produced again alone behind its
-//! successors. The core asks for a replay from A with a new producer, and in
-//! that replay lets the guilty record through only when everything before it is
+//! # Why the order holds
+//!
+//! One producer, fed in the stream's order, keeps a partition's records in that order
+//! (I6) as long as none is produced again behind its successors. So a record
+//! that the outlet has no room for is offered again before anything else
+//! ([`Taken::NotYet`]), and one that was not delivered is never produced again
+//! alone: the core asks for a replay from A with a new producer. All that was
+//! produced since A comes again, as a repeated stretch of the same order, and the
+//! ledger's production numbers make the old producer's reports count for
+//! nothing.
+//!
+//! In that replay the guilty record is let through only when everything before it is
 //! durable and nothing follows it: so that a topic which takes nothing for an
 //! hour does not fill the others with repeats of what follows, but only with
 //! those of its own transaction's part before it. A record that the broker refuses
 //! for good even there is poison, and the relay halts with all before it
-//! delivered.
+//! delivered. A halt that was met behind a record which failed gives way to the
+//! replay, and is met again: nobody is led past what is not delivered.
+//!
+//! Rows of a transaction that aborted never come (I7), since PostgreSQL sends a transaction once it
+//! has committed; one that a lost session left open is withdrawn, and comes again whole.
+//! What is in flight stays within the budget and one row (I13): the core wants no input beyond.
 //!
 //! No socket, clock, task, metric or log call here.
 

@@ -39,7 +39,7 @@ pub enum Halt {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// They did, and were changed since: the rows that come next lack one.
-    #[error("the columns of an outbox table were changed: {0}")]
+    #[error("an outbox table was changed: {0}")]
     Changed(PlanError),
 }
 

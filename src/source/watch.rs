@@ -192,15 +192,15 @@ impl Catalogs {
         };
         // Until 17 the log in between cannot be decoded at all.
         let advance = if self.version < 180_000 && before.publication() != look.mark.publication() {
-            format!(", then SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())")
+            format!("SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn()), then ")
         } else {
             String::new()
         };
         SourceError::Setup(format!(
             "the publication was changed while walpost worked with it, and PostgreSQL never hands out \
              what was committed without it: {found}. What was handed out is published, and nothing \
-             after {verified} is confirmed: publish by hand the rows that were committed after it and \
-             are not in Kafka{advance}, and start walpost again"
+             after {verified} is confirmed. Once that is mended {advance}publish by hand the rows that \
+             were committed after {verified} and are not in Kafka, and start walpost again"
         ))
     }
 }

@@ -52,16 +52,3 @@ async fn the_way_out_of_a_halt_that_the_text_names_is_one() {
     let left = tail.stdout();
     assert!(left.len() == 1 && left[0].contains("\"key\":\"2\""), "{left:?}");
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_publication_that_is_dropped_under_way_ends_the_run_with_advice() {
-    let scene = scene(builder()).await;
-    let walpost = scene.run().await;
-    scene.postgres.execute("DROP PUBLICATION walpost").await;
-    let insert = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) \
-                  VALUES ('one', '1', 'e')";
-    scene.postgres.execute(insert).await;
-    let status = walpost.wait(SOON).await.expect("it ends");
-    assert_eq!(status.code(), Some(78), "{:?}", walpost.stderr());
-    assert!(walpost.said("pg_replication_slot_advance('walpost'"), "{:?}", walpost.stderr());
-}

@@ -1,13 +1,18 @@
 //! What befalls Kafka.
 
-use walpost_bed::scene::Scene;
+use std::time::Duration;
+
+use walpost_bed::scene::{LATER, Scene, insert};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres};
 
 use crate::case::{Account, Case};
 
 pub fn cases() -> Vec<Case> {
-    vec![Case::new(13, "a_broker_that_is_killed_under_load_is_used_again", killed)]
+    vec![
+        Case::new(13, "a_broker_that_is_killed_under_load_is_used_again", killed),
+        Case::new(19, "a_producer_that_stays_stuck_is_replaced", stuck).long(),
+    ]
 }
 
 async fn killed(account: Account) {
@@ -23,5 +28,20 @@ async fn killed(account: Account) {
     }
     writer.commits(50).await;
     account.ok(&scene.judge_after(writer).await);
+    account.goes_on(&walpost);
+}
+
+/// One acknowledgement never comes, though all is well with the broker.
+async fn stuck(account: Account) {
+    let scene = Scene::new().await;
+    let walpost = scene.command("run").env("FAILPOINTS", "unacknowledged=20*off->1*return->off");
+    let walpost = walpost.start();
+    scene.postgres.execute(&insert(100, 5)).await;
+    let told = "Kafka answers and does not acknowledge a record";
+    walpost.await_line(told, Duration::from_secs(40)).await;
+    walpost.await_line("no acknowledgement came for long", LATER).await;
+    scene.confirmed(LATER).await;
+    account.ok(&scene.judge().await);
+    account.did("replaced the producer");
     account.goes_on(&walpost);
 }

@@ -1,13 +1,17 @@
 //! The publication is changed while walpost reads: what PostgreSQL does not
 //! hand out any more must not be confirmed.
 
-use walpost_bed::Major;
+use std::time::Duration;
+
 use walpost_bed::oracle::judge;
 use walpost_bed::scene::{SOON, Scene, insert};
+use walpost_bed::{Major, eventually};
 
 use crate::case::{Account, Case};
 
 const MAJORS: [Major; 5] = [Major::V14, Major::V15, Major::V16, Major::V17, Major::V18];
+
+const RELOAD: &str = "SELECT pg_reload_conf()";
 
 const CREATE: &str = "CREATE PUBLICATION walpost FOR TABLE public.outbox WITH (publish = 'insert')";
 
@@ -52,6 +56,7 @@ pub fn cases() -> Vec<Case> {
             mend,
         ),
         Case::new(40, "a_table_that_is_taken_out_while_walpost_is_cut_off", cut_off),
+        Case::new(40, "a_removal_that_nobody_can_see_yet_covers_no_loss", unseen),
     ]
 }
 
@@ -148,5 +153,44 @@ async fn cut_off(account: Account) {
     assert_covered_less(&scene, &before).await;
     let _walpost = scene.run().await;
     scene.confirmed(SOON).await;
+    judge_what_was_handed_out(&scene, &account).await;
+}
+
+/// The removal is in the log and waits for a standby: what commits behind it is
+/// not handed out already, and no snapshot shows the removal.
+async fn unseen(account: Account) {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let nobody = ["ALTER SYSTEM SET synchronous_standby_names = 'nobody'", RELOAD];
+    scene.postgres.query_rows(nobody[0]).await;
+    scene.postgres.query_rows(nobody[1]).await;
+    eventually(SOON, "commits wait for a standby", async || {
+        let query = "SHOW synchronous_standby_names";
+        scene.postgres.query_text(query).await.as_deref() == Some("nobody")
+    })
+    .await;
+    let query = "SELECT pg_current_wal_insert_lsn()";
+    let before = scene.postgres.query_text(query).await.expect("an LSN");
+    let client = scene.postgres.client().await;
+    let removal = tokio::spawn(async move {
+        client.batch_execute("ALTER PUBLICATION walpost DROP TABLE public.outbox").await
+    });
+    eventually(SOON, "the removal waits", async || {
+        let query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        scene.postgres.query_text(query).await.as_deref() == Some("1")
+    })
+    .await;
+    let hidden = insert(5, 3).replace("placed", "hidden");
+    scene.postgres.execute(&format!("SET synchronous_commit = local; {hidden}")).await;
+    // So long it must not be confirmed, though nothing is to be seen.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_covered_less(&scene, &before).await;
+    scene.postgres.query_rows("ALTER SYSTEM RESET synchronous_standby_names").await;
+    scene.postgres.query_rows(RELOAD).await;
+    removal.await.expect("no panic").expect("the removal commits");
+    account.ends(&walpost, 78).await;
+    assert_covered_less(&scene, &before).await;
     judge_what_was_handed_out(&scene, &account).await;
 }

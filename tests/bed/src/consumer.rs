@@ -17,7 +17,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::eventually::within;
+use crate::eventually::{within, within_blocking};
 
 /// How often a tail looks for new topics and partitions.
 const LOOK: Duration = Duration::from_millis(250);
@@ -183,9 +183,10 @@ fn read_topic(
     // Where a writer is busy the end never comes, so its place now counts too.
     let mut ends = BTreeMap::new();
     for (_, partition) in pairs {
-        let (_, high) = consumer
-            .fetch_watermarks(topic, *partition, ANSWER)
-            .unwrap_or_else(|error| panic!("the end of {topic}/{partition}: {error}"));
+        // A topic that is just being made has no leaders yet.
+        let end = || consumer.fetch_watermarks(topic, *partition, ANSWER);
+        let (_, high) = within_blocking(STALL, end)
+            .unwrap_or_else(|seen| panic!("the end of {topic}/{partition}: {seen}"));
         ends.insert(*partition, high);
     }
     consumer

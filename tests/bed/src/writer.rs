@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::consumer::Consumed;
 use crate::eventually::eventually;
 use crate::postgres::Postgres;
 use crate::scene::{SOON, Scene};
@@ -96,8 +97,13 @@ impl Writer {
     /// The ids of rows that the slot has confirmed and no record shows. One is one
     /// too many: it would not be sent again.
     pub async fn passed_over(&self, scene: &Scene) -> Vec<String> {
+        // In this order: what is confirmed now is published already.
         let confirmed = lsn(&scene.confirmed_flush().await.expect("the slot"));
-        let records = scene.records().await;
+        self.unpublished(confirmed, &scene.records().await)
+    }
+
+    /// The ids of rows whose commits lie before `confirmed` and that no record shows.
+    pub fn unpublished(&self, confirmed: u64, records: &[Consumed]) -> Vec<String> {
         let published: HashSet<_> = records.iter().filter_map(|one| one.header("id")).collect();
         let written = self.shared.written();
         let covered = written.committed.iter().filter(|(_, end)| *end <= confirmed);

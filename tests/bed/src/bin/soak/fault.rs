@@ -1,0 +1,180 @@
+//! What can be killed, how, and how it comes back.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+use walpost_bed::scene::{LATER, SOON};
+use walpost_bed::{Proxy, Stop};
+
+use crate::Broken;
+use crate::dice::Dice;
+use crate::stage::Stage;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    WalpostKilled,
+    WalpostTerminated,
+    WalpostCrashed,
+    BrokerKilled,
+    BrokerFrozen,
+    BrokerStopped,
+    ServerKilled,
+    ServerStoppedFast,
+    ServerStoppedAtOnce,
+    BackendKilled,
+    SessionTerminated,
+    ServerLinkCut,
+    ServerLinkDead,
+    BrokerLinkCut,
+    BrokerLinkDead,
+}
+
+/// Each with how often it comes beside the others: a broker takes seconds to start.
+const DECK: [(Fault, usize); 15] = [
+    (Fault::WalpostKilled, 3),
+    (Fault::WalpostTerminated, 2),
+    (Fault::WalpostCrashed, 4),
+    (Fault::BrokerKilled, 1),
+    (Fault::BrokerFrozen, 1),
+    (Fault::BrokerStopped, 1),
+    (Fault::ServerKilled, 1),
+    (Fault::ServerStoppedFast, 1),
+    (Fault::ServerStoppedAtOnce, 2),
+    (Fault::BackendKilled, 1),
+    (Fault::SessionTerminated, 2),
+    (Fault::ServerLinkCut, 2),
+    (Fault::ServerLinkDead, 1),
+    (Fault::BrokerLinkCut, 2),
+    (Fault::BrokerLinkDead, 1),
+];
+
+/// The points at which a build for tests can be made to die, and how it does there.
+const POINTS: [(&str, &str); 4] = [
+    ("received", "return"),
+    ("produced", "return"),
+    ("acknowledged", "return"),
+    ("callback", "panic"),
+];
+
+/// SIGABRT.
+const ABORTED: Option<i32> = Some(6);
+
+impl Fault {
+    /// All of them in no order, the usual ones several times.
+    pub(crate) fn deck(dice: &mut Dice) -> Vec<Self> {
+        let mut deck: Vec<_> =
+            DECK.iter().flat_map(|(fault, times)| std::iter::repeat_n(*fault, *times)).collect();
+        dice.shuffle(&mut deck);
+        deck
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::WalpostKilled => "walpost, kill -9",
+            Self::WalpostTerminated => "walpost, SIGTERM",
+            Self::WalpostCrashed => "walpost, at a crash point",
+            Self::BrokerKilled => "broker, kill -9",
+            Self::BrokerFrozen => "broker, SIGSTOP for seconds",
+            Self::BrokerStopped => "broker, clean stop",
+            Self::ServerKilled => "PostgreSQL, kill -9",
+            Self::ServerStoppedFast => "PostgreSQL, fast restart",
+            Self::ServerStoppedAtOnce => "PostgreSQL, immediate restart",
+            Self::BackendKilled => "PostgreSQL, kill -9 of a backend",
+            Self::SessionTerminated => "walsender, pg_terminate_backend",
+            Self::ServerLinkCut => "link to PostgreSQL, cut",
+            Self::ServerLinkDead => "link to PostgreSQL, dead for seconds",
+            Self::BrokerLinkCut => "link to Kafka, cut",
+            Self::BrokerLinkDead => "link to Kafka, dead for seconds",
+        }
+    }
+
+    /// Commits it; on return all stand again, though walpost may not know yet.
+    pub(crate) async fn commit(self, stage: &mut Stage, dice: &mut Dice) -> Result<(), Broken> {
+        let moment = Duration::from_millis(dice.of(0..500));
+        let seconds = Duration::from_millis(dice.of(1000..4500));
+        match self {
+            Self::WalpostKilled => {
+                stage.walpost.kill9().await;
+                stage.start_walpost(None);
+            }
+            Self::WalpostTerminated => {
+                stage.walpost.terminate();
+                let status = stage.walpost.wait(SOON).await;
+                if status.and_then(|status| status.code()) != Some(0) {
+                    return Err(stage.said(&format!("SIGTERM: {status:?}")));
+                }
+                stage.start_walpost(None);
+            }
+            Self::WalpostCrashed => crash(stage, dice).await?,
+            Self::BrokerKilled => {
+                stage.kafka.kill9().await;
+                stage.meanwhile(moment, dice).await;
+                stage.kafka.start_again().await;
+            }
+            Self::BrokerFrozen => {
+                stage.kafka.pause();
+                stage.meanwhile(seconds, dice).await;
+                stage.kafka.resume();
+            }
+            Self::BrokerStopped => {
+                if !stage.kafka.stop(LATER).await {
+                    return Err("the broker does not stop".to_owned());
+                }
+                stage.meanwhile(moment, dice).await;
+                stage.kafka.start_again().await;
+            }
+            Self::ServerKilled => {
+                stage.scene.postgres.kill9().await;
+                stage.scene.postgres.start_again().await;
+            }
+            Self::ServerStoppedFast => stage.scene.postgres.restart(Stop::Fast).await,
+            Self::ServerStoppedAtOnce => stage.scene.postgres.restart(Stop::Immediate).await,
+            Self::BackendKilled => kill_a_backend(stage, dice).await?,
+            Self::SessionTerminated => {
+                let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication";
+                stage.ask(terminate).await?;
+            }
+            Self::ServerLinkCut => stage.postgres_link.cut(),
+            Self::BrokerLinkCut => stage.kafka_link.cut(),
+            Self::ServerLinkDead | Self::BrokerLinkDead => {
+                self.link(stage).blackhole();
+                stage.meanwhile(seconds, dice).await;
+                self.link(stage).restore();
+            }
+        }
+        Ok(())
+    }
+
+    fn link(self, stage: &Stage) -> &Proxy {
+        if self == Self::ServerLinkDead { &stage.postgres_link } else { &stage.kafka_link }
+    }
+}
+
+/// It starts with a point armed, dies there, and starts again.
+async fn crash(stage: &mut Stage, dice: &mut Dice) -> Result<(), Broken> {
+    let (point, how) = dice.one_of(&POINTS);
+    let armed = format!("{point}={}*off->{how}", dice.of(0..200));
+    stage.walpost.kill9().await;
+    stage.start_walpost(Some(&armed));
+    let status = stage.walpost.wait(LATER).await;
+    if status.and_then(|status| status.signal()) != ABORTED {
+        return Err(stage.said(&format!("{armed}: {status:?}")));
+    }
+    stage.start_walpost(None);
+    Ok(())
+}
+
+/// The server then ends all sessions and recovers by itself.
+async fn kill_a_backend(stage: &mut Stage, dice: &mut Dice) -> Result<(), Broken> {
+    let whose = dice.one_of(&["backend_type = 'walsender'", "application_name = 'writer'"]);
+    // The one that is always there stands last.
+    let query = format!(
+        "SELECT pid FROM pg_stat_activity WHERE {whose} OR backend_type = 'checkpointer' \
+         ORDER BY backend_type = 'checkpointer' LIMIT 1"
+    );
+    let pid = stage.ask(&query).await?;
+    let killed = Command::new("kill").args(["-KILL", &pid]).status();
+    killed.map_err(|error| format!("kill: {error}"))?;
+    stage.ask("SELECT 1").await.map(drop)
+}
