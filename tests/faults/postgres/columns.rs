@@ -37,6 +37,7 @@ pub fn cases() -> Vec<Case> {
             ("RENAME COLUMN event_type TO happened", "event_type"),
         ),
         Case::new(42, "after_a_rename_and_its_configuration_nothing_is_missing", renamed),
+        Case::new(42, "a_rename_that_walpost_slept_through_is_gone_through_again", slept_through),
         Case::new(42, "columns_that_walpost_does_not_need_may_go", not_needed),
         changed(
             "types_may_change_in_the_middle_of_a_transaction",
@@ -115,10 +116,32 @@ async fn renamed(account: Account) {
     scene.postgres.execute(&renamed).await;
     scene.postgres.execute(&renamed).await;
     account.ends(&walpost, 4).await;
+    published_as_body(&account, &scene).await;
+}
+
+/// With rows of the old name still to be read, the column has to have it again.
+async fn slept_through(account: Account) {
+    let scene = Scene::new().await;
+    let row = insert(10, 3);
+    scene.postgres.execute(&row).await;
+    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
+    scene.postgres.execute(&row.replace("payload", "body")).await;
+    account.ends(&scene.command("run").start(), 78).await;
+    assert!(scene.records().await.is_empty());
+    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN body TO payload").await;
+    account.ends(&scene.command("run").start(), 4).await;
+    assert_eq!(scene.records().await.len(), 10);
+    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
+    published_as_body(&account, &scene).await;
+}
+
+/// All is published once walpost is told that the payload is in `body` now.
+async fn published_as_body(account: &Account, scene: &Scene) {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("walpost.toml");
     std::fs::write(&file, "[outbox.columns]\npayload = \"body\"\n").expect("written");
     let next = scene.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
+    scene.postgres.execute(&insert(10, 3).replace("payload", "body")).await;
     scene.confirmed(SOON).await;
     account.exact(&scene.judge().await);
     account.goes_on(&next);
