@@ -27,13 +27,12 @@ pub fn conninfo(input: &[u8]) {
     let mut parts = parts(input);
     let Some(Ok(text)) = parts.next().map(std::str::from_utf8) else { return };
     let files = Files::new(parts.next(), parts.next());
+    // The secret stands where it is put, and nowhere else.
+    let elsewhere = String::from_utf8_lossy(input).contains(SECRET);
     match text.as_bytes().first() {
-        Some(digit @ b'0'..=b'3') => {
-            let rest = &text[1..];
+        Some(digit @ b'0'..=b'3') if !elsewhere => {
             let start = WITH_A_SECRET[usize::from(digit - b'0')];
-            if !rest.contains(SECRET) {
-                resolve(&format!("{start}{rest}"), true, &files);
-            }
+            resolve(&format!("{start}{}", &text[1..]), true, &files);
         }
         _ => resolve(text, false, &files),
     }

@@ -1,5 +1,5 @@
-//! Any bytes into a decoder give a value or an error: never a panic, and never
-//! more memory than they take themselves and a little.
+//! Any bytes into a decoder give a value or an error: never a panic, and no
+//! memory for what a count announces and is not there.
 //!
 //! No server is needed: the bytes that PostgreSQL sends were recorded
 //! (`make corpus`), and the fuzz targets have a corpus of their own. For longer

@@ -108,7 +108,8 @@ fn decoded(bytes: &Bytes) -> Message {
     within_bounds(bytes).unwrap_or_else(|error| panic!("{bytes:?}: {error}"))
 }
 
-/// Decodes, and sees how much memory that takes at most at one time.
+/// Decodes, and sees that it takes at no time more memory than the bytes that
+/// are there account for: a Relation's columns more than stands on the wire.
 fn within_bounds(bytes: &Bytes) -> Result<Message, DecodeError> {
     let mut decoded = None;
     let used = measure(|| decoded = Some(decode(bytes))).bytes_max;
