@@ -29,7 +29,7 @@ pub use cache::directory as cache_directory;
 pub use consumer::{Consumed, Follower, Tail, Topics, read_all};
 pub use error::BedError;
 pub use eventually::{Outcome, eventually, within};
-pub use kafka::{Kafka, KafkaBuilder};
+pub use kafka::{Administration, Cluster, Kafka, KafkaBuilder, Partition};
 pub use postgres::{Major, Postgres, PostgresBuilder, Stop};
 pub use proxy::Proxy;
 pub use walpost::{Walpost, WalpostBuilder};
