@@ -94,8 +94,7 @@ impl KafkaBuilder {
     #[must_use]
     pub fn guarded(self) -> Self {
         let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
-        self.property("authorizer.class.name", authorizer)
-            .property("super.users", "User:ANONYMOUS")
+        self.property("authorizer.class.name", authorizer).property("super.users", "User:ANONYMOUS")
     }
 
     /// Starts it and awaits that it answers for its metadata.
@@ -104,9 +103,10 @@ impl KafkaBuilder {
     }
 
     pub async fn try_start(self) -> Result<Kafka, BedError> {
-        let kafka = tokio::task::spawn_blocking(move || self.lay_out(install()?, 1, Port::reserve()?))
-            .await
-            .expect("laying out a broker does not panic")?;
+        let kafka =
+            tokio::task::spawn_blocking(move || self.lay_out(install()?, 1, Port::reserve()?))
+                .await
+                .expect("laying out a broker does not panic")?;
         kafka.try_start_again().await?;
         Ok(kafka)
     }

@@ -224,8 +224,8 @@ mod tests {
         assert!(begun.elapsed() >= 2 * SHORT, "{:?}", begun.elapsed());
         let begun = Instant::now();
         proxy.slow(Duration::ZERO, Some(100_000));
-        client.write_all(&[0; 40_000]).await.unwrap();
         let mut all = vec![0; 40_000];
+        client.write_all(&all).await.unwrap();
         client.read_exact(&mut all).await.unwrap();
         assert!(begun.elapsed() >= SHORT, "{:?}", begun.elapsed());
     }

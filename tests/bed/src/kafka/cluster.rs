@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+
 use super::install::install;
 use super::{Administration, Kafka, KafkaBuilder, READY, tools};
 use crate::error::BedError;
@@ -14,7 +16,7 @@ use crate::port::Port;
 
 const NODES: u32 = 3;
 
-/// A running cluster. Dropped, it is gone with its data.
+/// A running cluster.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Kafka>,
@@ -22,13 +24,30 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one whose topics take a record only with so many replicas in sync.
-    pub async fn start(min_in_sync: u32) -> Self {
-        Self::try_start(min_in_sync).await.unwrap_or_else(|error| panic!("{error}"))
+    /// One for the whole test process, to one test at a time: three brokers are
+    /// dear. All its nodes run, whatever the test before has left; each test takes
+    /// topics of its own. It ends with the process.
+    pub async fn shared() -> MutexGuard<'static, Self> {
+        static SHARED: OnceCell<Mutex<Cluster>> = OnceCell::const_new();
+        let shared = SHARED.get_or_init(async || Mutex::new(Self::start().await)).await;
+        let cluster = shared.lock().await;
+        for node in &cluster.nodes {
+            node.resume();
+            let whole = match node.pid() {
+                Some(_) => node.ready().await,
+                None => node.try_start_again().await,
+            };
+            whole.unwrap_or_else(|error| panic!("{error}"));
+        }
+        cluster
     }
 
-    async fn try_start(min_in_sync: u32) -> Result<Self, BedError> {
-        let nodes = tokio::task::spawn_blocking(move || lay_out(min_in_sync))
+    async fn start() -> Self {
+        Self::try_start().await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    async fn try_start() -> Result<Self, BedError> {
+        let nodes = tokio::task::spawn_blocking(lay_out)
             .await
             .expect("laying out brokers does not panic")?;
         for node in &nodes {
@@ -91,8 +110,7 @@ impl Cluster {
         let arguments = ["--reassignment-json-file", &plan, "--execute"];
         tools::run(&self.installed, &self.bootstrap(), reassign, &arguments).await;
         let elect = "org.apache.kafka.tools.LeaderElectionCommand";
-        let arguments =
-            ["--election-type", "PREFERRED", "--topic", topic, "--partition", "0"];
+        let arguments = ["--election-type", "PREFERRED", "--topic", topic, "--partition", "0"];
         tools::run(&self.installed, &self.bootstrap(), elect, &arguments).await;
         eventually(READY, "the leader moves", async || {
             let leader = self.leader(topic, 0).await;
@@ -103,7 +121,7 @@ impl Cluster {
     }
 }
 
-fn lay_out(min_in_sync: u32) -> Result<Vec<Kafka>, BedError> {
+fn lay_out() -> Result<Vec<Kafka>, BedError> {
     let installed = install()?;
     let mut seats = Vec::new();
     for id in 1..=NODES {
@@ -112,13 +130,11 @@ fn lay_out(min_in_sync: u32) -> Result<Vec<Kafka>, BedError> {
     let voter = |(id, port): &(u32, Port)| format!("{id}@127.0.0.1:{}", port.number());
     let voters: Vec<_> = seats.iter().map(voter).collect();
     let voters = voters.join(",");
-    let min_in_sync = min_in_sync.to_string();
     let node = |(id, controller_port)| {
         let builder = KafkaBuilder { voters: Some(voters.clone()), ..KafkaBuilder::default() };
         builder
             .heap_mebibytes(256)
             .property("auto.create.topics.enable", "false")
-            .property("min.insync.replicas", &min_in_sync)
             .property("broker.session.timeout.ms", "3000")
             .property("broker.heartbeat.interval.ms", "500")
             .lay_out(installed.clone(), id, controller_port)

@@ -59,8 +59,9 @@ pub(super) async fn run(
     let mut command = Command::new("java");
     command.arg("-Xmx64m").args(install::jvm_arguments(&installed));
     command.args([class, "--bootstrap-server", bootstrap]).args(arguments);
-    let running =
-        tokio::task::spawn_blocking(move || cache::run(&mut command, "java", "default-jre-headless"));
+    let running = tokio::task::spawn_blocking(move || {
+        cache::run(&mut command, "java", "default-jre-headless")
+    });
     let done = running.await.expect("running a tool does not panic");
     done.unwrap_or_else(|error| panic!("{class}: {error}"))
 }
