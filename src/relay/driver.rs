@@ -12,6 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::core::{Core, Counters, Taken};
 use super::ends::{RelayError, RelaySettings, Summary, Until};
+use super::news::News;
 use super::pace::Pace;
 use super::stop::{Order, StopReceiver};
 use crate::ledger::StreamError;
@@ -64,20 +65,12 @@ pub struct Relay<S> {
     reconnect_delay: Backoff,
     reports: Vec<Report>,
     delivered: u64,
-    sink_down: Option<SinkDown>,
+    news: News,
     /// A when the last replay began: where it has not risen since, the next
     /// replay has to wait longer.
     confirmed_at_replay: Option<Lsn>,
     replay_delay: Backoff,
     warned: Counters,
-}
-
-/// Kafka was found unusable.
-struct SinkDown {
-    reason: String,
-    /// Deliveries counted then: one more means that it is over.
-    at: u64,
-    told: bool,
 }
 
 /// How a session ended, where the relay goes on or is done.
@@ -124,7 +117,7 @@ impl<S: Sink> Relay<S> {
             reconnect_delay: backoff(BACKOFF_LIMIT),
             reports: Vec::new(),
             delivered: 0,
-            sink_down: None,
+            news: News::default(),
             confirmed_at_replay: None,
             replay_delay: backoff(BACKOFF_LIMIT),
             warned: Counters::default(),
@@ -261,6 +254,12 @@ impl<S: Sink> Relay<S> {
             });
         }
         let identity = session.identity().clone();
+        if self.news.is_told() {
+            // What is tried every few seconds is no news.
+            tracing::debug!(confirmed = %self.core.confirmable(), "streaming from PostgreSQL");
+            self.identity = Some(identity);
+            return;
+        }
         tracing::info!(
             slot = %self.source.slot,
             confirmed = %self.core.confirmable(),
@@ -421,34 +420,13 @@ impl<S: Sink> Relay<S> {
                     return Err(RelayError::Unauthenticated(reason));
                 }
                 Condition::Broken(reason) => self.core.producer_broken(&reason),
-                Condition::Unreachable(reason) | Condition::Unauthenticated(reason) => {
-                    self.sink_down.get_or_insert(SinkDown {
-                        reason,
-                        at: self.delivered,
-                        told: false,
-                    });
-                }
+                other => self.news.heard(other, self.delivered),
             }
         }
         let (records, _) = self.core.in_flight();
         let matters = records > 0 || self.delivered == 0;
-        match &mut self.sink_down {
-            Some(down) if self.delivered > down.at => {
-                if down.told {
-                    tracing::info!("Kafka takes records again");
-                }
-                self.sink_down = None;
-            }
-            // A connection that closes while nothing is to be sent is no news.
-            Some(down) if matters && !down.told => {
-                down.told = true;
-                tracing::warn!(
-                    reason = %down.reason,
-                    "Kafka cannot be used, trying again until it can; PostgreSQL keeps what is not delivered"
-                );
-            }
-            _ => {}
-        }
+        let failed = self.core.suspects() || self.core.halted().is_some();
+        self.news.tell(self.delivered, matters, failed);
         Ok(())
     }
 
@@ -496,8 +474,7 @@ impl<S: Sink> Relay<S> {
             self.replay_delay = backoff(BACKOFF_LIMIT);
         }
         let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT);
-        tracing::warn!(%reason, %from, ?delay, "a record was not delivered: beginning again after the last confirmed one, with a new producer");
-
+        self.news.replay(reason, from, delay, self.delivered);
         self.confirmed_at_replay = Some(from);
         tokio::select! {
             replaced = self.sink.replace_producer() => replaced?,

@@ -6,10 +6,13 @@
 //! good). A record that was not done with when its producer was replaced is never
 //! reported on.
 
+mod ages;
 mod features;
+mod inquiry;
 mod kafka;
 mod leads;
 mod refusal;
+mod stall;
 
 use std::future::Future;
 
@@ -49,6 +52,20 @@ pub enum Condition {
     Unauthenticated(String),
     /// The producer is of no use any more; why.
     Broken(String),
+    /// No acknowledgement has come for long; what is the matter, as far as the
+    /// brokers tell.
+    Stalled(String),
+    /// What was stalled flows again.
+    Flowing,
+    /// A topic has another number of partitions than it had.
+    Repartitioned {
+        /// The topic.
+        topic: String,
+        /// How many it had.
+        before: u32,
+        /// How many it has.
+        now: u32,
+    },
 }
 
 /// A destination of records.
