@@ -5,12 +5,10 @@
 #![allow(unreachable_pub)]
 
 mod backlog;
-mod brokers;
 mod death;
 mod library;
 mod majors;
 mod messages;
-mod outage;
 mod passed_over;
 mod poison;
 mod refusals;
