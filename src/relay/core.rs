@@ -366,6 +366,11 @@ impl Core {
         }
     }
 
+    /// Whether a record that failed has not been delivered since.
+    pub fn suspects(&self) -> bool {
+        self.suspect.is_some()
+    }
+
     /// Records that were produced and are not durable, failed ones too.
     pub fn undelivered(&self) -> u64 {
         self.ledger.undelivered()

@@ -19,9 +19,7 @@ pub enum Halt {
     },
     /// A record that the broker, or the producer's own limits, refuse for good.
     #[error(
-        "{origin}, event {position} (id {id}): its record for topic `{topic}` is refused: {reason}; \
-         raise the limit that refuses it (message.max.bytes here, max.message.bytes of the topic) or \
-         remove its cause"
+        "{origin}, event {position} (id {id}): its record for topic `{topic}` is refused: {reason}"
     )]
     Refused {
         /// Where the event was written.
@@ -32,7 +30,7 @@ pub enum Halt {
         id: String,
         /// The topic it was meant for.
         topic: String,
-        /// The refusal's own words.
+        /// The refusal's own words, and what to do about it.
         reason: String,
     },
     /// The outbox table's columns do not fit the configuration.

@@ -5,11 +5,9 @@
 #![allow(unreachable_pub)]
 
 mod backlog;
-mod brokers;
 mod library;
 mod majors;
 mod messages;
-mod outage;
 mod poison;
 mod refusals;
 mod sessions;

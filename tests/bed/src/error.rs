@@ -22,8 +22,8 @@ pub enum BedError {
         #[source]
         source: std::io::Error,
     },
-    #[error("{0} takes root: run this as root")]
-    NotRoot(&'static str),
+    #[error("only root may {what}: run this as root")]
+    NotRoot { what: &'static str },
     #[error("no free port was found on 127.0.0.1")]
     NoPort,
 }

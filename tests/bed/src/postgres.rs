@@ -4,7 +4,6 @@
 //! open whatever `pg_hba.conf` a test writes for the others. What is decoded,
 //! published or slotted is the test's affair.
 
-mod disk;
 mod install;
 
 use std::fmt::Write as _;
@@ -21,12 +20,12 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::account::Account;
 use crate::cache;
+use crate::disk::SmallDisk;
 use crate::error::{BedError, Doing};
 use crate::eventually::within;
 use crate::port::Port;
 use crate::server::Server;
 
-use disk::Disk;
 use install::install;
 
 /// How long a server may take to accept its first connection, recovery included.
@@ -191,13 +190,7 @@ impl PostgresBuilder {
         cache::make_open(&sockets)?;
         account.own(&sockets)?;
         account.own(&server.keeper().run_directory())?;
-        let disk = match self.disk_bytes {
-            None => None,
-            Some(bytes) => {
-                cache::make_open(&data)?;
-                Some(Disk::mount(bytes, &data)?)
-            }
-        };
+        let disk = self.disk_bytes.map(|bytes| SmallDisk::mount(&data, bytes)).transpose()?;
         if self.own_identity {
             cache::make_open(&data)?;
             account.own(&data)?;
@@ -230,7 +223,7 @@ impl PostgresBuilder {
 #[derive(Debug)]
 pub struct Postgres {
     /// First, since the directory is not removed while it is there.
-    _disk: Option<Disk>,
+    _disk: Option<SmallDisk>,
     server: Server,
     account: Account,
     program: PathBuf,

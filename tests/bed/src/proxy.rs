@@ -1,17 +1,23 @@
-//! A TCP proxy that can cut connections, swallow them or refuse them.
+//! A TCP proxy that can cut connections, swallow them, refuse them or be slow.
 //!
-//! It looks at no byte and adds no delay. It ends when dropped.
+//! It looks at no byte, and adds no delay that it was not asked for. It ends
+//! when dropped.
+
+mod line;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::error::{BedError, Doing};
+
+use line::{Line, Slowness};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -40,6 +46,7 @@ struct State {
     /// Counts the cuts; each ends the connections that were made before it.
     cuts: watch::Sender<u64>,
     target: watch::Sender<Option<SocketAddr>>,
+    slowness: watch::Sender<Slowness>,
 }
 
 /// A proxy on a port of its own, in front of a server on 127.0.0.1.
@@ -72,6 +79,7 @@ impl Proxy {
             holes: watch::Sender::new(Vec::new()),
             cuts: watch::Sender::new(0),
             target: watch::Sender::new(None),
+            slowness: watch::Sender::new(Slowness::default()),
         });
         let shared = Arc::clone(&state);
         let accepting = tokio::spawn(async move {
@@ -118,9 +126,15 @@ impl Proxy {
         self.state.mode.send_replace(Mode::Refuse);
     }
 
-    /// Lets all through again, first what was held back.
+    /// Bytes take so long each way from now on, and come no faster than that.
+    pub fn slow(&self, delay: Duration, bytes_per_second: Option<u32>) {
+        self.state.slowness.send_replace(Slowness { delay, bytes_per_second });
+    }
+
+    /// Lets all through again, first what was held back, and at full speed.
     pub fn restore(&self) {
         self.state.holes.send_replace(Vec::new());
+        self.state.slowness.send_replace(Slowness::default());
         self.state.mode.send_replace(Mode::Pass);
     }
 }
@@ -162,20 +176,21 @@ async fn passing(state: &State, lane: Lane) {
     let _ = mode.wait_for(|mode| *mode != Mode::Swallow).await;
 }
 
-async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State, lane: Lane) {
+async fn pump(mut from: OwnedReadHalf, to: OwnedWriteHalf, state: &State, lane: Lane) {
+    let slowed = Line::to(to, state.slowness.subscribe());
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let read = from.read(&mut buffer).await;
         passing(state, lane).await;
         match read {
             Ok(count) if count > 0 => {
-                if to.write_all(&buffer[..count]).await.is_err() {
+                if slowed.send(&buffer[..count]).await.is_err() {
                     return;
                 }
             }
             _ => {
-                // The other side learns of the end; if it is gone too, all is well.
-                let _ = to.shutdown().await;
+                // The other side learns of the end.
+                slowed.end().await;
                 return;
             }
         }
@@ -184,7 +199,8 @@ async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State, la
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use tokio::io::AsyncWriteExt;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -238,6 +254,22 @@ mod tests {
             proxy.restore();
             assert_eq!(answer(&mut first, LONG).await, Some(1));
         }
+    }
+
+    #[tokio::test]
+    async fn a_byte_takes_the_delay_each_way_and_many_take_the_rate() {
+        let (proxy, mut client) = echo().await;
+        let begun = Instant::now();
+        proxy.slow(SHORT, None);
+        client.write_all(b"a").await.unwrap();
+        assert_eq!(answer(&mut client, LONG).await, Some(1));
+        assert!(begun.elapsed() >= 2 * SHORT, "{:?}", begun.elapsed());
+        let begun = Instant::now();
+        proxy.slow(Duration::ZERO, Some(100_000));
+        let mut all = vec![0; 40_000];
+        client.write_all(&all).await.unwrap();
+        client.read_exact(&mut all).await.unwrap();
+        assert!(begun.elapsed() >= SHORT, "{:?}", begun.elapsed());
     }
 
     #[tokio::test]
