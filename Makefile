@@ -1,5 +1,5 @@
 # What people and the CI run alike.
-.PHONY: bench corpus demo faults fuzz lint setup soak test
+.PHONY: bench corpus demo faults fuzz lint setup simulate soak test
 
 # All of it in a minute once it is built. DEMO=stay: it runs on until Ctrl-C.
 demo:
@@ -29,6 +29,12 @@ lint: setup
 # FAULTS="broker" commits those whose names have that in them.
 faults: setup
 	cargo test --workspace --features crash-points --test faults -- --include-ignored $(FAULTS)
+
+# The whole relay between a simulated PostgreSQL and a simulated Kafka, on a time of its
+# own: SCHEDULES of them, each from a seed. What fails prints the line that replays it.
+SCHEDULES ?= 100000
+simulate: setup
+	WALPOST_SCHEDULES=$(SCHEDULES) cargo test --workspace --features crash-points --test simulation
 
 # KILLS kills at random, of walpost and of all that it stands on, and the oracle after
 # each: seconds a kill. SEED=… chooses the same ones again.

@@ -1,9 +1,15 @@
 //! The ledger against a model so naive that it can be judged by eye: it keeps
 //! every transaction for ever and recounts everything at each question.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::property;
+
+/// Cases of each property where no other number is asked for.
+const CASES: u32 = 3000;
 
 /// A transaction as the model keeps it.
 #[derive(Debug, Clone)]
@@ -18,7 +24,7 @@ struct ModelTransaction {
 struct Model {
     start: u64,
     transactions: Vec<ModelTransaction>,
-    acknowledged: Vec<Seq>,
+    acknowledged: BTreeSet<Seq>,
     /// A keepalive, and how many transactions had been received before it.
     keepalives: Vec<(u64, usize)>,
     outstanding: Vec<(Seq, u64)>,
@@ -57,8 +63,10 @@ enum Happening {
     Begin {
         gap: u8,
     },
+    /// So many records, of that weight each.
     Produce {
         bytes: u16,
+        count: u16,
     },
     Commit {
         length: u8,
@@ -70,25 +78,42 @@ enum Happening {
     Acknowledge {
         pick: u16,
     },
+    /// The reports of so many come at once, from the oldest or the newest on.
+    AcknowledgeMany {
+        count: u16,
+        newest: bool,
+    },
     /// A production fails: nothing but a new producer makes it good.
     Fail {
         pick: u16,
     },
     SessionLost,
     ProducerLost,
+    /// Another relay has delivered up to there.
+    TakenOver {
+        ahead: u8,
+    },
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
         4 => any::<u8>().prop_map(|gap| Happening::Begin { gap }),
-        8 => any::<u16>().prop_map(|bytes| Happening::Produce { bytes }),
+        8 => (any::<u16>(), size()).prop_map(|(bytes, count)| Happening::Produce { bytes, count }),
         4 => any::<u8>().prop_map(|length| Happening::Commit { length }),
         2 => any::<u8>().prop_map(|ahead| Happening::Keepalive { ahead }),
         10 => any::<u16>().prop_map(|pick| Happening::Acknowledge { pick }),
+        3 => (size(), any::<bool>())
+            .prop_map(|(count, newest)| Happening::AcknowledgeMany { count, newest }),
         1 => any::<u16>().prop_map(|pick| Happening::Fail { pick }),
         1 => Just(Happening::SessionLost),
         1 => Just(Happening::ProducerLost),
+        1 => any::<u8>().prop_map(|ahead| Happening::TakenOver { ahead }),
     ]
+}
+
+/// How many at once: mostly one, at times thousands.
+fn size() -> impl Strategy<Value = u16> {
+    prop_oneof![60 => Just(1), 20 => 2_u16..20, 2 => 20_u16..200, 1 => 1000_u16..3000]
 }
 
 /// Ledger and model side by side, and the log's end that both have seen.
@@ -114,15 +139,8 @@ impl Pair {
                     ModelTransaction { commit: self.wal, end: None, records: Vec::new() };
                 self.model.transactions.push(transaction);
             }
-            Happening::Produce { bytes } if open => {
-                let bytes = u64::from(bytes);
-                let transaction = self.model.transactions.last_mut().expect("open");
-                let ordinal = u32::try_from(transaction.records.len()).expect("few");
-                let seq = self.ledger.produce(ordinal, bytes).expect("open");
-                let place = Place { commit_lsn: Lsn::new(transaction.commit), ordinal };
-                assert_eq!(self.ledger.place(seq), Some(place));
-                transaction.records.push(seq);
-                self.model.outstanding.push((seq, bytes));
+            Happening::Produce { bytes, count } if open => {
+                (0..count).for_each(|_| self.produce(u64::from(bytes)));
             }
             Happening::Commit { length } if open => {
                 let transaction = self.model.transactions.last_mut().expect("open");
@@ -133,14 +151,23 @@ impl Pair {
                 self.wal = end;
             }
             Happening::Keepalive { ahead } => {
-                let wal_end = if open { self.wal } else { self.wal + u64::from(ahead) };
+                // Inside a transaction it may be anything, also beyond what is to come.
+                // Outside of one it may say less than is known.
+                let wal_end = (self.wal + u64::from(ahead)).saturating_sub(64);
                 self.ledger.keepalive(Lsn::new(wal_end));
                 if !open {
-                    self.wal = wal_end;
+                    self.wal = self.wal.max(wal_end);
                     self.model.keepalives.push((wal_end, self.model.transactions.len()));
                 }
             }
             Happening::Acknowledge { pick } => self.acknowledge(pick),
+            Happening::AcknowledgeMany { count, newest } => {
+                let mut seqs: Vec<Seq> = self.model.outstanding.iter().map(|it| it.0).collect();
+                if newest {
+                    seqs.reverse();
+                }
+                seqs.iter().take(usize::from(count)).for_each(|seq| self.report(*seq));
+            }
             Happening::Fail { pick } => self.fail(pick),
             Happening::SessionLost => {
                 self.ledger.withdraw();
@@ -149,18 +176,38 @@ impl Pair {
                 }
             }
             Happening::ProducerLost => self.lose_producer(),
+            Happening::TakenOver { ahead } => {
+                self.lose_producer();
+                self.wal += u64::from(ahead);
+                self.ledger.begin_anew(Lsn::new(self.wal));
+                self.model.start = self.model.start.max(self.wal);
+            }
             _ => {}
         }
     }
 
+    fn produce(&mut self, bytes: u64) {
+        let transaction = self.model.transactions.last_mut().expect("open");
+        let ordinal = u32::try_from(transaction.records.len()).expect("few");
+        let seq = self.ledger.produce(ordinal, bytes).expect("open");
+        let place = Place { commit_lsn: Lsn::new(transaction.commit), ordinal };
+        assert_eq!(self.ledger.place(seq), Some(place));
+        transaction.records.push(seq);
+        self.model.outstanding.push((seq, bytes));
+    }
+
     fn acknowledge(&mut self, pick: u16) {
         let known = self.ledger.next_seq().saturating_sub(1).max(1);
-        let seq = u64::from(pick) % (known + 2);
+        self.report(u64::from(pick) % (known + 2));
+    }
+
+    /// I8: each production resolves once, and one of before a reset never.
+    fn report(&mut self, seq: Seq) {
         let outstanding = self.model.outstanding.iter().position(|(number, _)| *number == seq);
-        assert_eq!(self.ledger.delivered(seq), outstanding.is_some(), "each resolves once");
+        assert_eq!(self.ledger.delivered(seq), outstanding.is_some(), "I8: each resolves once");
         if let Some(at) = outstanding {
             self.model.outstanding.remove(at);
-            self.model.acknowledged.push(seq);
+            self.model.acknowledged.insert(seq);
         }
     }
 
@@ -168,8 +215,10 @@ impl Pair {
         let outstanding = self.model.outstanding.len();
         if outstanding > 0 {
             let (seq, _) = self.model.outstanding.remove(usize::from(pick) % outstanding);
-            assert!(self.ledger.failed(seq).is_some());
-            assert!(self.ledger.failed(seq).is_none(), "each resolves once");
+            let before = self.ledger.undelivered();
+            assert!(self.ledger.failed(seq).is_some(), "I8: a failure is heard");
+            assert!(self.ledger.failed(seq).is_none(), "I8: each resolves once");
+            assert_eq!(self.ledger.undelivered(), before, "I8: a failure delivers nothing");
         }
     }
 
@@ -186,11 +235,12 @@ impl Pair {
 
     fn check(&self) {
         let ledger = &self.ledger;
-        assert_eq!(ledger.confirmable(), Lsn::new(self.model.confirmable()));
+        let naive = Lsn::new(self.model.confirmable());
+        assert_eq!(ledger.confirmable(), naive, "I3: A is not the naive model's");
         assert_eq!(ledger.in_flight_bytes(), self.model.bytes());
         assert_eq!(ledger.in_flight_records(), self.model.outstanding.len());
         assert_eq!(ledger.is_open(), self.model.is_open());
-        assert!(ledger.resume_at() >= ledger.confirmable());
+        assert!(ledger.resume_at() >= ledger.confirmable(), "I5: what is durable comes again");
         for transaction in &self.model.transactions {
             let undelivered =
                 transaction.records.iter().any(|seq| !self.model.acknowledged.contains(seq));
@@ -202,33 +252,31 @@ impl Pair {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
-
-    /// I1, I2, I3, I8: whatever order reports come in, and whichever are lost,
-    /// A is the naive model's, never falls, and never passes an undelivered record.
-    #[test]
-    fn the_confirmable_lsn_is_that_of_a_naive_model(
-        start in 1_u64..1000,
-        happenings in prop::collection::vec(happening(), 0..200),
-    ) {
+/// I1, I2, I3, I8: whatever order reports come in, and whichever are lost,
+/// A is the naive model's, never falls, and never passes an undelivered record.
+#[test]
+fn the_confirmable_lsn_is_that_of_a_naive_model() {
+    let histories = (1_u64..1000, prop::collection::vec(happening(), 0..200));
+    let name = "the_confirmable_lsn_is_that_of_a_naive_model";
+    property::holds(name, CASES, &histories, |(start, happenings)| {
         let mut pair = Pair::new(start);
         let mut last = pair.ledger.confirmable();
         for happening in &happenings {
             pair.happen(happening);
             pair.check();
-            prop_assert!(pair.ledger.confirmable() >= last, "I2: A fell");
-            prop_assert!(pair.ledger.confirmable() <= Lsn::new(pair.wal.max(start)), "I2: A ran ahead");
+            assert!(pair.ledger.confirmable() >= last, "I2: A fell");
+            assert!(pair.ledger.confirmable() <= Lsn::new(pair.wal.max(start)), "I2: A ran ahead");
             last = pair.ledger.confirmable();
         }
-    }
+    });
+}
 
-    /// I4: once everything is acknowledged, A is the last keepalive.
-    #[test]
-    fn an_idle_ledger_follows_the_keepalives(
-        happenings in prop::collection::vec(happening(), 0..100),
-        ahead in 1_u64..1000,
-    ) {
+/// I4: once everything is acknowledged, A is the last keepalive.
+#[test]
+fn an_idle_ledger_follows_the_keepalives() {
+    let histories = (prop::collection::vec(happening(), 0..100), 1_u64..1000);
+    let name = "an_idle_ledger_follows_the_keepalives";
+    property::holds(name, CASES, &histories, |(happenings, ahead)| {
         let mut pair = Pair::new(1);
         // A failure is made good by a new producer only.
         for happening in happenings.iter().filter(|one| !matches!(one, Happening::Fail { .. })) {
@@ -240,9 +288,9 @@ proptest! {
         for (seq, _) in pair.model.outstanding.clone() {
             pair.ledger.delivered(seq);
         }
-        prop_assert_eq!(pair.ledger.confirmable(), wal_end);
-        prop_assert!(pair.ledger.is_settled());
-    }
+        assert_eq!(pair.ledger.confirmable(), wal_end, "I4: A stays behind");
+        assert!(pair.ledger.is_settled(), "I4: something is still waited for");
+    });
 }
 
 #[test]

@@ -113,6 +113,8 @@ pub mod ledger;
 pub mod lsn;
 pub mod outbox;
 pub mod pgoutput;
+#[cfg(test)]
+mod property;
 pub mod record;
 pub mod relay;
 pub mod sink;

@@ -14,8 +14,8 @@ const IMPORTS: [(&str, &[&str]); 6] = [
     ("src/pgoutput/", &["lsn", "pgoutput"]),
     ("src/outbox/", &["lsn", "pgoutput", "outbox"]),
     ("src/record/", &["lsn", "pgoutput", "outbox", "record"]),
-    ("src/ledger", &["lsn", "ledger"]),
-    ("src/relay/core", &["lsn", "pgoutput", "outbox", "record", "ledger", "relay"]),
+    ("src/ledger", &["lsn", "ledger", "property"]),
+    ("src/relay/core", &["lsn", "pgoutput", "outbox", "record", "ledger", "relay", "property"]),
     ("src/relay/halt", &["lsn", "outbox", "record"]),
 ];
 

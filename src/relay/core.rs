@@ -552,3 +552,7 @@ fn origin(outbox: &Outbox, message: &Message) -> EventOrigin {
 #[cfg(test)]
 #[path = "core_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "core_properties.rs"]
+mod properties;

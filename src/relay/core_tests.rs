@@ -1,14 +1,5 @@
-//! The core against a simulated server and broker.
-//!
-//! The server follows PostgreSQL's rule: a transaction is sent again exactly
-//! when its commit LSN is at or after the start. The broker appends a
-//! partition's records in the order in which they were produced, reports when
-//! it likes, loses reports, and refuses what it is told to refuse. What it
-//! appended is then judged.
-
-use std::collections::{BTreeSet, HashMap, VecDeque};
-
-use proptest::prelude::*;
+//! The core's single decisions; what holds in any history is in
+//! `core_properties.rs`.
 
 use super::*;
 use crate::outbox::{ColumnNames, OutboxConfig, TableName};
@@ -16,46 +7,27 @@ use crate::pgoutput::encode::texts;
 use crate::pgoutput::{Column, Commit, Insert, LogicalMessage, Oid};
 use crate::record::{HeaderSet, RecordConfig, TimestampSource};
 
-const TABLE: Oid = 7;
-const BUDGET_BYTES: u64 = 4 * (RECORD_OVERHEAD_BYTES + 60);
+pub(super) const TABLE: Oid = 7;
 
-/// Weight of one record and a little: what the budget may be exceeded by.
-const ROW_BYTES: u64 = RECORD_OVERHEAD_BYTES + 200;
-
-/// Event number n of the history has id n and belongs to key n % 5.
-#[derive(Debug, Clone)]
-struct Past {
-    commit: u64,
-    end: u64,
-    events: Vec<usize>,
-}
-
-fn history(sizes: &[u8]) -> Vec<Past> {
-    let (mut wal, mut next) = (100, 0);
-    let transactions = sizes.iter().map(|size| {
-        let events: Vec<usize> = (next..next + usize::from(*size)).collect();
-        next += events.len();
-        let commit = wal + 10;
-        wal = commit + 5;
-        Past { commit, end: wal, events }
-    });
-    transactions.collect()
-}
-
-fn relation() -> Relation {
+pub(super) fn relation_of(oid: Oid, name: &str) -> Relation {
     let column = |name: &str| Column { name: name.into(), type_oid: 25 };
     let names = ["id", "aggregate_type", "aggregate_id", "event_type", "payload"];
     Relation {
-        oid: TABLE,
+        oid,
         schema: "public".into(),
-        name: "outbox".into(),
+        name: name.into(),
         columns: names.into_iter().map(column).collect(),
     }
 }
 
-fn new_core(budget_bytes: u64) -> Core {
+fn relation() -> Relation {
+    relation_of(TABLE, "outbox")
+}
+
+pub(super) fn new_core(budget_bytes: u64) -> Core {
+    let table = |name: &str| name.parse::<TableName>().expect("a name");
     let outbox = Outbox::new(OutboxConfig {
-        tables: vec!["public.outbox".parse::<TableName>().expect("a name")],
+        tables: vec![table("public.outbox"), table("public.orders")],
         columns: ColumnNames::default(),
         message_prefix: Some("outbox".into()),
         placed: Vec::new(),
@@ -68,314 +40,15 @@ fn new_core(budget_bytes: u64) -> Core {
     Core::new(outbox, router, budget_bytes)
 }
 
-fn insert(event: usize) -> Message {
+/// Event number `event`, as a row of that table: it belongs to key `event % 5`.
+pub(super) fn insert_into(relation: Oid, event: usize) -> Message {
     let (id, key) = (event.to_string(), (event % 5).to_string());
     let row = [Some(id.as_str()), Some("a"), Some(key.as_str()), Some("e"), Some("{}")];
-    Message::Insert(Insert { relation: TABLE, tuple: texts(&row) })
+    Message::Insert(Insert { relation, tuple: texts(&row) })
 }
 
-/// What a session that starts at `start` sends, in order.
-fn stream(history: &[Past], start: Lsn) -> VecDeque<Input> {
-    let mut sent = VecDeque::from([Input::Message(Message::Relation(relation()))]);
-    for past in history.iter().filter(|past| Lsn::new(past.commit) >= start) {
-        let commit_lsn = Lsn::new(past.commit);
-        let commit_time = PgTimestamp::default();
-        sent.push_back(Input::Message(Message::Begin(Begin { commit_lsn, commit_time, xid: 1 })));
-        sent.extend(past.events.iter().map(|event| Input::Message(insert(*event))));
-        let end_lsn = Lsn::new(past.end);
-        let commit = Commit { commit_lsn, end_lsn, commit_time };
-        sent.push_back(Input::Message(Message::Commit(commit)));
-        sent.push_back(Input::Keepalive(Lsn::new(past.end + 3)));
-    }
-    let end = history.last().map_or(100, |past| past.end + 3);
-    sent.push_back(Input::Keepalive(Lsn::new(end)));
-    sent
-}
-
-#[derive(Debug, Clone)]
-enum Input {
-    Message(Message),
-    Keepalive(Lsn),
-}
-
-/// One partition for each key; what is queued and what is in the log.
-#[derive(Debug, Default)]
-struct Broker {
-    queued: HashMap<String, VecDeque<(Seq, usize)>>,
-    log: HashMap<String, Vec<usize>>,
-    /// Appended, not reported on yet.
-    unreported: Vec<Seq>,
-    refuses: BTreeSet<usize>,
-    /// Partitions that take nothing more from this producer.
-    stopped: BTreeSet<String>,
-    full: bool,
-}
-
-impl Outlet for Broker {
-    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
-        if self.full {
-            return Err(ProduceError::Full);
-        }
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
-        let key = text(record.key.expect("keyed"));
-        let id = record.headers.iter().find(|header| header.name == "id").expect("an id");
-        let event = text(id.value.as_ref().expect("a value")).parse().expect("a number");
-        self.queued.entry(key).or_default().push_back((seq, event));
-        Ok(())
-    }
-}
-
-impl Broker {
-    /// Appends the oldest record of the `pick`-th busy partition, or refuses it.
-    fn work(&mut self, pick: usize) -> Option<Seq> {
-        let mut busy: Vec<String> = self
-            .queued
-            .iter()
-            .filter(|(key, queue)| !queue.is_empty() && !self.stopped.contains(*key))
-            .map(|(key, _)| key.clone())
-            .collect();
-        busy.sort();
-        let key = busy.get(pick % busy.len().max(1))?.clone();
-        let (seq, event) = self.queued.get_mut(&key)?.pop_front()?;
-        if self.refuses.contains(&event) {
-            self.stopped.insert(key);
-            return Some(seq);
-        }
-        self.log.entry(key).or_default().push(event);
-        self.unreported.push(seq);
-        None
-    }
-
-    fn new_producer(&mut self) {
-        self.queued.clear();
-        self.unreported.clear();
-        self.stopped.clear();
-    }
-}
-
-#[derive(Debug, Clone)]
-enum Step {
-    Receive(u8),
-    Work(u8),
-    Report(u8),
-    LoseReport,
-    /// The producer goes down: all that it had, appended or not, is purged.
-    GoDown,
-    /// A new producer, where one is asked for: until then anything may happen.
-    Replace,
-    SessionLost,
-    Confirm,
-    Crash,
-    Full(bool),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        12 => any::<u8>().prop_map(Step::Receive),
-        10 => any::<u8>().prop_map(Step::Work),
-        10 => any::<u8>().prop_map(Step::Report),
-        1 => Just(Step::LoseReport),
-        1 => Just(Step::GoDown),
-        6 => Just(Step::Replace),
-        1 => Just(Step::SessionLost),
-        4 => Just(Step::Confirm),
-        1 => Just(Step::Crash),
-        1 => any::<bool>().prop_map(Step::Full),
-    ]
-}
-
-struct World {
-    history: Vec<Past>,
-    core: Core,
-    broker: Broker,
-    coming: VecDeque<Input>,
-    /// The slot's `confirmed_flush_lsn`.
-    slot: Lsn,
-}
-
-impl World {
-    fn new(history: Vec<Past>, refuses: BTreeSet<usize>) -> Self {
-        let broker = Broker { refuses, ..Broker::default() };
-        let (core, slot) = (new_core(BUDGET_BYTES), Lsn::new(100));
-        let mut world = Self { history, core, broker, coming: VecDeque::new(), slot };
-        world.connect();
-        world
-    }
-
-    fn connect(&mut self) {
-        self.core.connected(self.slot, &[relation()]);
-        self.coming = stream(&self.history, self.core.resume_at());
-    }
-
-    fn step(&mut self, step: &Step) {
-        match step {
-            Step::Receive(count) => (0..=count % 8).for_each(|_| self.receive()),
-            Step::Work(pick) => self.work(usize::from(*pick)),
-            Step::Report(pick) => self.report(usize::from(*pick)),
-            Step::LoseReport => {
-                if let Some(seq) = self.broker.unreported.pop() {
-                    self.core.lost(seq, "the connection broke");
-                }
-            }
-            Step::GoDown => {
-                let queued = self.broker.queued.values_mut().flat_map(std::mem::take);
-                let queued: Vec<Seq> = queued.map(|(seq, _)| seq).collect();
-                let purged = queued.into_iter().chain(std::mem::take(&mut self.broker.unreported));
-                purged.for_each(|seq| self.core.purged(seq));
-            }
-            Step::Replace => self.replace(),
-            Step::SessionLost => {
-                self.core.session_lost();
-                self.connect();
-            }
-            Step::Confirm => self.confirm(),
-            Step::Crash => {
-                self.core = new_core(BUDGET_BYTES);
-                self.broker.new_producer();
-                self.connect();
-            }
-            Step::Full(full) => self.broker.full = *full,
-        }
-        let (_, bytes) = self.core.in_flight();
-        assert!(bytes <= BUDGET_BYTES + ROW_BYTES, "I13: {bytes} bytes in flight");
-    }
-
-    fn replace(&mut self) {
-        if self.core.wants_replay().is_some() {
-            self.broker.new_producer();
-            self.core.producer_replaced();
-            self.connect();
-        }
-    }
-
-    fn receive(&mut self) {
-        if !self.core.wants_input() {
-            return;
-        }
-        match self.coming.front() {
-            None => {}
-            Some(Input::Keepalive(wal_end)) => {
-                self.core.keepalive(*wal_end);
-                self.coming.pop_front();
-            }
-            Some(Input::Message(message)) => {
-                let taken = self.core.receive(message, &mut self.broker).expect("a lawful stream");
-                if taken == Taken::Yes {
-                    self.coming.pop_front();
-                }
-            }
-        }
-    }
-
-    fn work(&mut self, pick: usize) {
-        if let Some(refused) = self.broker.work(pick) {
-            self.core.refused(refused, "too large");
-        }
-    }
-
-    fn report(&mut self, pick: usize) {
-        let waiting = self.broker.unreported.len();
-        if waiting > 0 {
-            self.core.delivered(self.broker.unreported.swap_remove(pick % waiting));
-        }
-    }
-
-    /// I1, I10's half: nothing before the slot's position is missing.
-    fn confirm(&mut self) {
-        let confirmable = self.core.confirmable();
-        assert!(confirmable >= self.slot, "I2: the slot fell");
-        self.slot = confirmable;
-        let appended: BTreeSet<usize> = self.broker.log.values().flatten().copied().collect();
-        for past in self.history.iter().filter(|past| Lsn::new(past.commit) < self.slot) {
-            for event in &past.events {
-                assert!(appended.contains(event), "I1: event {event} was confirmed and is nowhere");
-            }
-        }
-    }
-
-    /// Everything that is left to do, without further mishaps.
-    fn finish(&mut self) {
-        self.broker.full = false;
-        for _ in 0..200_000 {
-            if self.core.halted().is_some() && self.core.is_drained() {
-                return;
-            }
-            self.step(&Step::Receive(7));
-            self.step(&Step::Work(0));
-            self.step(&Step::Report(0));
-            self.step(&Step::Replace);
-            let (records, _) = self.core.in_flight();
-            if self.coming.is_empty() && records == 0 && self.core.halted().is_none() {
-                return;
-            }
-        }
-        panic!("the relay does not come to an end: {:?}", self.core);
-    }
-
-    /// I6: first occurrences stand in commit order, a repeat begins a replay.
-    fn judge_order(&self) {
-        for (key, log) in &self.broker.log {
-            let mut first = Vec::new();
-            for event in log {
-                if !first.contains(event) {
-                    first.push(*event);
-                }
-            }
-            assert!(first.is_sorted(), "I6: partition {key} holds {log:?}");
-            let jumps =
-                log.windows(2).filter(|pair| pair[1] > pair[0]).all(|pair| pair[1] == pair[0] + 5);
-            assert!(jumps, "I6: partition {key} skips: {log:?}");
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
-    #[test]
-    fn whatever_happens_every_event_arrives_in_order(
-        sizes in prop::collection::vec(0_u8..9, 1..20),
-        steps in prop::collection::vec(step(), 0..200),
-    ) {
-        let mut world = World::new(history(&sizes), BTreeSet::new());
-        for step in &steps {
-            world.step(step);
-        }
-        world.finish();
-        world.confirm();
-        world.judge_order();
-        let appended: BTreeSet<usize> = world.broker.log.values().flatten().copied().collect();
-        let all: usize = sizes.iter().map(|size| usize::from(*size)).sum();
-        prop_assert_eq!(appended.len(), all, "I5: something is missing");
-        let end = world.history.last().map_or(100, |past| past.end + 3);
-        prop_assert_eq!(world.core.confirmable(), Lsn::new(end), "I4: A stays behind");
-    }
-
-    #[test]
-    fn a_refused_record_halts_with_all_before_it_delivered_and_nothing_after_it_confirmed(
-        sizes in prop::collection::vec(0_u8..9, 1..20),
-        guilty in any::<prop::sample::Index>(),
-        steps in prop::collection::vec(step(), 0..100),
-    ) {
-        let past = history(&sizes);
-        let all: usize = past.iter().map(|past| past.events.len()).sum();
-        prop_assume!(all > 0);
-        let guilty = guilty.index(all);
-        let mut world = World::new(past, BTreeSet::from([guilty]));
-        for step in &steps {
-            world.step(step);
-        }
-        world.finish();
-        world.confirm();
-        world.judge_order();
-        let Some(Halt::Refused { id, .. }) = world.core.halted() else {
-            panic!("not halted: {:?}", world.core.halted());
-        };
-        prop_assert_eq!(id, &guilty.to_string());
-        let appended: BTreeSet<usize> = world.broker.log.values().flatten().copied().collect();
-        prop_assert!((0..guilty).all(|event| appended.contains(&event)));
-        prop_assert!(!appended.contains(&guilty));
-    }
+fn insert(event: usize) -> Message {
+    insert_into(TABLE, event)
 }
 
 /// A sink that takes everything and reports nothing.

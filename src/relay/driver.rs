@@ -196,8 +196,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
             };
             let error = match opened {
                 Ok(session) => {
-                    if session.start() > self.core.confirmable() && self.known.is_some() {
-                        self.give_way(session.start()).await?;
+                    let passed = session.start() > self.core.confirmable();
+                    if passed && self.known.is_some() && !self.give_way(session.start()).await? {
+                        return Ok(Opened::Stopped);
                     }
                     self.connected(&session);
                     return Ok(Opened::Session(Box::new(session)));
@@ -240,14 +241,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     /// Another relay held the slot in between and has delivered up to `start`:
-    /// what this one has in flight is of the past.
-    async fn give_way(&mut self, start: Lsn) -> Result<(), RelayError> {
+    /// what this one has in flight is of the past. False when stopping came first.
+    async fn give_way(&mut self, start: Lsn) -> Result<bool, RelayError> {
         let ours = self.core.confirmable();
         tracing::info!(%ours, %start, "another walpost has gone on in between: going on where it ended");
-        self.sink.replace_producer().await?;
-        self.take_reports();
-        self.core.producer_replaced();
-        Ok(())
+        self.new_producer().await
     }
 
     fn connected(&mut self, session: &P::Feed) {
@@ -295,7 +293,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Err(error) => return Ok(failed_or_lost(error)),
             };
             if self.is_done() {
-                self.finish(session).await;
+                self.finish(session).await?;
                 return Ok(Ended::Done);
             }
             if self.core.wants_replay().is_some() {
@@ -465,16 +463,22 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     /// Ends the session with the last confirmation.
-    async fn finish(&mut self, session: P::Feed) {
+    async fn finish(&mut self, session: P::Feed) -> Result<(), RelayError> {
         let confirmed = self.core.confirmable();
         let within = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
-        match session.finish(confirmed, within).await {
+        let finished = tokio::select! {
+            biased;
+            finished = session.finish(confirmed, within) => finished,
+            () = self.stop.aborted() => return Err(RelayError::Aborted),
+        };
+        match finished {
             Ok(()) => {
                 self.finished = true;
                 tracing::info!(%confirmed, "confirmed to PostgreSQL");
             }
             Err(error) => tracing::warn!(%error, "the next start may repeat records"),
         }
+        Ok(())
     }
 
     /// Throws the producer away and begins again at A; false when stopping
@@ -488,7 +492,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT);
         self.news.replay(reason, from, delay, self.delivered);
         self.confirmed_at_replay = Some(from);
+        Ok(self.new_producer().await? && self.meanwhile(sleep(delay)).await?.is_some())
+    }
+
+    /// Puts a new producer in the place of the old one; false when stopping came first.
+    async fn new_producer(&mut self) -> Result<bool, RelayError> {
         tokio::select! {
+            biased;
             replaced = self.sink.replace_producer() => replaced?,
             // The old one may take its time, and nothing of it counts any more.
             () = self.stop.changed() => return self.settle().map(|()| false),
@@ -496,7 +506,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         // The refusal may be among the last reports, behind the failure that it caused.
         self.take_reports();
         self.core.producer_replaced();
-        Ok(self.meanwhile(sleep(delay)).await?.is_some())
+        Ok(true)
     }
 
     /// Waits for `future` while reports are credited and orders obeyed; `None`

@@ -61,4 +61,11 @@ impl StopReceiver {
             std::future::pending::<()>().await;
         }
     }
+
+    /// Completes once it is told to leave at once.
+    pub(super) async fn aborted(&mut self) {
+        while self.order() != Order::Abort {
+            self.changed().await;
+        }
+    }
 }

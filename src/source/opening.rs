@@ -276,7 +276,109 @@ fn unasked_status(wal_sender_timeout: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use super::super::facts::Slot;
     use super::*;
+    use crate::property;
+
+    fn facts(confirmed: Lsn, active_pid: Option<i32>) -> Facts {
+        let slot = Slot {
+            slot_type: "logical".into(),
+            plugin: Some("pgoutput".into()),
+            database: Some("shop".into()),
+            active_pid,
+            confirmed_flush: Some(confirmed),
+            wal_status: Some("reserved".into()),
+            invalidation_reason: None,
+            synced: false,
+        };
+        Facts {
+            version: 150_000,
+            database: "shop".into(),
+            wal_level: "logical".into(),
+            wal_sender_timeout_ms: 60_000,
+            in_recovery: false,
+            flushed: Lsn::new(1 << 40),
+            slot: Some(slot),
+        }
+    }
+
+    fn identity() -> impl Strategy<Value = ServerIdentity> {
+        (0..3_u8, 1..3_u32).prop_map(|(system, timeline)| ServerIdentity {
+            system_identifier: system.to_string(),
+            timeline,
+        })
+    }
+
+    /// Half of the time a place to go on from, in a log of few positions.
+    fn resume() -> impl Strategy<Value = Resume> {
+        let at = (identity(), 0..20_u64, 0..20_u64, any::<bool>());
+        prop_oneof![
+            Just(Resume::AtSlot),
+            at.prop_map(|(identity, confirmed, ahead, after_another)| Resume::At {
+                identity,
+                mark: Mark::default(),
+                confirmed: Lsn::new(confirmed),
+                start: Lsn::new(confirmed + ahead),
+                after_another,
+            })
+        ]
+    }
+
+    /// I12: no session is opened on another server, nor beyond the end of its log.
+    #[test]
+    fn only_the_server_of_before_with_all_of_its_log_is_gone_on_with() {
+        let cases = (resume(), identity(), (0..40_u64).prop_map(Lsn::new));
+        let name = "only_the_server_of_before_with_all_of_its_log_is_gone_on_with";
+        property::holds(name, 2000, &cases, |(resume, found, flushed)| {
+            let same = match &resume {
+                Resume::AtSlot => true,
+                Resume::At { identity, start, .. } => *identity == found && *start <= flushed,
+            };
+            let facts = facts(Lsn::new(1), None);
+            match check_identity(&found, flushed, &facts, &resume) {
+                Ok(()) => assert!(same, "I12: {resume:?} on {found:?}, flushed to {flushed}"),
+                Err(error) => {
+                    assert!(!same, "I12: refused: {error}");
+                    assert!(matches!(error, SourceError::Slot(_)), "for a person: {error:?}");
+                }
+            }
+        });
+    }
+
+    /// I12: nor on a slot that somebody holds, or has moved on unseen.
+    #[test]
+    fn only_a_slot_that_is_free_and_not_ahead_unseen_is_gone_on_with() {
+        let cases = (resume(), (0..40_u64).prop_map(Lsn::new), any::<bool>());
+        let name = "only_a_slot_that_is_free_and_not_ahead_unseen_is_gone_on_with";
+        let config = SourceConfig {
+            conninfo: ConnInfoSource::new(|| Err("none".to_owned())),
+            slot: "walpost".into(),
+            publication: "walpost".into(),
+            tables: Vec::new(),
+            temporary_slot: false,
+        };
+        property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
+            let facts = facts(confirmed, held.then_some(7));
+            let ahead_unseen = match &resume {
+                Resume::AtSlot | Resume::At { after_another: true, .. } => false,
+                Resume::At { confirmed: ours, .. } => confirmed > *ours,
+            };
+            match check_slot(&config, &facts, &resume) {
+                Ok(at) => {
+                    assert!(!held && !ahead_unseen, "I12: {resume:?} on a slot at {confirmed}");
+                    assert_eq!(at, confirmed);
+                }
+                Err(SourceError::InUse { pid, .. }) => assert!(held && pid == Some(7)),
+                Err(SourceError::Slot(text)) => {
+                    assert!(ahead_unseen && !held, "I12: refused: {text}");
+                    assert!(text.contains(&confirmed.to_string()), "names its position: {text}");
+                }
+                Err(other) => panic!("I12: {other:?}"),
+            }
+        });
+    }
 
     #[test]
     fn an_idle_server_speaks_before_it_is_taken_for_a_silent_one() {

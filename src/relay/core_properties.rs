@@ -1,0 +1,507 @@
+//! The core against a simulated server and broker.
+//!
+//! The server follows PostgreSQL's rule: a transaction is sent again exactly
+//! when its commit LSN is at or after the start. The broker appends a
+//! partition's records in the order in which they were produced, reports when
+//! it likes, or never, fails some, and refuses what it is told to refuse. What it
+//! appended is then judged.
+
+#[path = "core_properties/outside.rs"]
+mod outside;
+
+use std::collections::{HashMap, VecDeque};
+
+use proptest::prelude::*;
+
+use self::outside::{
+    Broker, FOREIGN, Guilt, OTHER_TABLE, Past, history, logical, noise, relations, sizes,
+};
+use super::tests::{TABLE, insert_into, new_core, relation_of};
+use super::*;
+use crate::pgoutput::Commit;
+use crate::pgoutput::encode::texts;
+use crate::property;
+
+/// Cases of each property where no other number is asked for.
+const CASES: u32 = 3000;
+
+/// Weight of one record and a little: what the budget may be exceeded by.
+const ROW_BYTES: u64 = RECORD_OVERHEAD_BYTES + 200;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Receive(u8),
+    Work(u8),
+    Report(u8),
+    /// Many reports at once, from the newest on.
+    ReportMany(u8),
+    /// The broker has it and says that it failed.
+    LoseReport,
+    /// The broker does not have it, and says so.
+    LoseRecord(u8),
+    /// A report that never comes.
+    NeverReport,
+    /// A report that came before, or of a producer that is gone.
+    LateReport(u16),
+    /// The producer goes down: all that it had, appended or not, is purged.
+    GoDown,
+    /// The producer is found to be of no use.
+    Break,
+    /// A new producer, where one is asked for: until then anything may happen.
+    Replace,
+    SessionLost,
+    Connect,
+    Confirm,
+    /// The server restarts and has forgotten its last positions.
+    Regress(u8),
+    /// Another relay goes on from the slot and delivers so many transactions.
+    TakeOver(u8),
+    Crash,
+    Drain,
+    Full(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        14 => any::<u8>().prop_map(Step::Receive),
+        12 => any::<u8>().prop_map(Step::Work),
+        10 => any::<u8>().prop_map(Step::Report),
+        2 => any::<u8>().prop_map(Step::ReportMany),
+        1 => Just(Step::LoseReport),
+        1 => any::<u8>().prop_map(Step::LoseRecord),
+        1 => Just(Step::NeverReport),
+        2 => any::<u16>().prop_map(Step::LateReport),
+        1 => Just(Step::GoDown),
+        1 => Just(Step::Break),
+        6 => Just(Step::Replace),
+        1 => Just(Step::SessionLost),
+        6 => Just(Step::Connect),
+        4 => Just(Step::Confirm),
+        1 => any::<u8>().prop_map(Step::Regress),
+        1 => any::<u8>().prop_map(Step::TakeOver),
+        1 => Just(Step::Crash),
+        1 => Just(Step::Drain),
+        1 => any::<bool>().prop_map(Step::Full),
+    ]
+}
+
+#[derive(Debug, Clone)]
+enum Input {
+    Message(Message),
+    Keepalive(Lsn),
+}
+
+struct World {
+    history: Vec<Past>,
+    budget_bytes: u64,
+    core: Core,
+    broker: Broker,
+    /// What the session will send; `None` without one.
+    coming: Option<VecDeque<Input>>,
+    /// The slot's `confirmed_flush_lsn`, and what it was before.
+    slot: Lsn,
+    slots: Vec<Lsn>,
+    /// A, as it was last seen, and what bounds it.
+    confirmable: Lsn,
+    known: Lsn,
+    draining: bool,
+    /// Something was lost since the core began.
+    troubled: bool,
+}
+
+impl World {
+    fn new(sizes: &[u16], budget_rows: u64, guilty: Option<(usize, Guilt)>) -> Self {
+        let budget_bytes = budget_rows * (RECORD_OVERHEAD_BYTES + 60);
+        let mut world = Self {
+            history: history(sizes),
+            budget_bytes,
+            core: new_core(budget_bytes),
+            broker: Broker { guilty, ..Broker::default() },
+            coming: None,
+            slot: Lsn::new(100),
+            slots: vec![Lsn::new(100)],
+            confirmable: Lsn::ZERO,
+            known: Lsn::ZERO,
+            draining: false,
+            troubled: false,
+        };
+        world.connect();
+        world
+    }
+
+    fn connect(&mut self) {
+        if self.coming.is_some() {
+            return;
+        }
+        if self.confirmable > Lsn::ZERO && self.slot > self.core.confirmable() {
+            // As the driver gives way to another relay.
+            self.broker.new_producer();
+            self.core.producer_replaced();
+        }
+        let start = self.slot.max(self.core.confirmable());
+        self.core.connected(start, &relations());
+        self.known = self.known.max(start);
+        self.coming = Some(self.stream(self.core.resume_at().max(self.slot)));
+    }
+
+    /// What a session that starts at `start` sends, in order: the rule is
+    /// PostgreSQL's, the keepalives say the most that they may.
+    fn stream(&self, start: Lsn) -> VecDeque<Input> {
+        let mut sent = VecDeque::new();
+        for relation in relations().into_iter().chain([relation_of(FOREIGN, "accounts")]) {
+            sent.push_back(Input::Message(Message::Relation(relation)));
+        }
+        for past in self.history.iter().filter(|past| Lsn::new(past.commit) >= start) {
+            let (commit_lsn, end_lsn) = (Lsn::new(past.commit), Lsn::new(past.end));
+            let commit_time = PgTimestamp::default();
+            if past.loose {
+                sent.push_back(Input::Message(logical(false, "outbox", "{}".into())));
+            }
+            sent.push_back(Input::Keepalive(commit_lsn));
+            let begin = Begin { commit_lsn, commit_time, xid: 1 };
+            sent.push_back(Input::Message(Message::Begin(begin)));
+            for event in past.events.clone() {
+                if event % 4 == 0 {
+                    sent.push_back(Input::Keepalive(Lsn::new(past.end + 1000)));
+                }
+                sent.extend(noise(event).map(Input::Message));
+                sent.push_back(Input::Message(self.message(event)));
+            }
+            let commit = Commit { commit_lsn, end_lsn, commit_time };
+            sent.push_back(Input::Message(Message::Commit(commit)));
+            if past.commit % 2 == 0 {
+                sent.push_back(Input::Keepalive(end_lsn));
+            }
+        }
+        sent.push_back(Input::Keepalive(self.end()));
+        sent
+    }
+
+    fn end(&self) -> Lsn {
+        Lsn::new(self.history.last().map_or(100, |past| past.end + 3))
+    }
+
+    fn events(&self) -> usize {
+        self.history.last().map_or(0, |past| past.events.end)
+    }
+
+    fn message(&self, event: usize) -> Message {
+        let keyless = self.broker.guilty == Some((event, Guilt::Keyless));
+        if event % 6 == 5 {
+            let key = if keyless { String::new() } else { (event % 5).to_string() };
+            let content =
+                format!(r#"{{"id": {event}, "aggregate_type": "a", "aggregate_id": "{key}"}}"#);
+            return logical(true, "outbox", content);
+        }
+        let table = if event.is_multiple_of(2) { TABLE } else { OTHER_TABLE };
+        let Message::Insert(mut insert) = insert_into(table, event) else { unreachable!() };
+        if keyless {
+            let id = event.to_string();
+            insert.tuple = texts(&[Some(&id), Some("a"), None, Some("e"), Some("{}")]);
+        }
+        Message::Insert(insert)
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Receive(count) => (0..=count % 8).for_each(|_| self.receive()),
+            Step::Work(pick) => self.work(usize::from(*pick)),
+            Step::Report(pick) => self.report(usize::from(*pick)),
+            Step::ReportMany(count) => (0..*count).rev().for_each(|_| self.report(usize::MAX)),
+            Step::LoseReport => {
+                if let Some(seq) = self.broker.unreported.pop() {
+                    self.fail(seq, |core| core.lost(seq, "the connection broke"));
+                }
+            }
+            Step::LoseRecord(pick) => {
+                if let Some((seq, event)) = self.broker.next(usize::from(*pick)) {
+                    self.broker.stopped.insert(event % 5);
+                    self.fail(seq, |core| core.lost(seq, "the connection broke"));
+                }
+            }
+            Step::NeverReport => drop(self.broker.unreported.pop()),
+            Step::LateReport(pick) => self.report_late(usize::from(*pick)),
+            Step::GoDown => {
+                self.broker.queued.clear();
+                self.broker.unreported.clear();
+                let purged: Vec<Seq> = self.broker.in_flight.keys().copied().collect();
+                for seq in purged {
+                    self.fail(seq, |core| core.purged(seq));
+                }
+            }
+            Step::Break => {
+                self.troubled = true;
+                self.core.producer_broken("fatal");
+            }
+            Step::Replace => self.replace(),
+            Step::SessionLost => self.lose_session(),
+            Step::Connect => self.connect(),
+            Step::Confirm => self.confirm(),
+            Step::Regress(pick) => {
+                self.lose_session();
+                self.slot = self.slots[usize::from(*pick) % self.slots.len()];
+            }
+            Step::TakeOver(count) => self.take_over(usize::from(*count % 8)),
+            Step::Crash => self.start_anew(),
+            Step::Drain => {
+                self.core.drain();
+                self.draining = true;
+            }
+            Step::Full(full) => self.broker.full = *full,
+        }
+        if self.draining && self.core.halted().is_none() && self.core.is_drained() {
+            self.leave();
+        }
+        self.check();
+    }
+
+    /// What holds at every moment.
+    fn check(&mut self) {
+        let (records, bytes) = self.core.in_flight();
+        let naive = (self.broker.in_flight.len(), self.broker.in_flight.values().sum::<u64>());
+        assert_eq!((records, bytes), naive, "I8: what is in flight");
+        assert!(bytes <= self.budget_bytes + ROW_BYTES, "I13: {bytes} bytes in flight");
+        let confirmable = self.core.confirmable();
+        assert!(confirmable >= self.confirmable, "I2: A fell from {}", self.confirmable);
+        assert!(confirmable <= self.known, "I2: A is {confirmable}, known is {}", self.known);
+        self.confirmable = confirmable;
+        // I1: nothing before A is missing.
+        let before = |past: &&Past| Lsn::new(past.commit) < confirmable;
+        for past in self.history.iter().rev().filter(before).take(3) {
+            for event in past.events.clone() {
+                let is_there = self.broker.appended.contains(&event);
+                assert!(is_there, "I1: event {event} is before A ({confirmable}) and nowhere");
+            }
+        }
+    }
+
+    fn start_anew(&mut self) {
+        self.core = new_core(self.budget_bytes);
+        self.broker.new_producer();
+        self.broker.old.clear();
+        self.broker.furthest = None;
+        (self.confirmable, self.known) = (Lsn::ZERO, Lsn::ZERO);
+        (self.draining, self.troubled) = (false, false);
+        self.coming = None;
+        self.connect();
+    }
+
+    /// The process ends by itself, with its last confirmation.
+    fn leave(&mut self) {
+        self.confirm();
+        if !self.troubled
+            && let Some(event) = self.broker.furthest
+        {
+            let past = self.history.iter().find(|past| past.events.contains(&event));
+            let commit = past.map_or(0, |past| past.commit);
+            assert!(Lsn::new(commit) < self.slot, "I5: a clean restart repeats event {event}");
+        }
+        self.start_anew();
+    }
+
+    fn lose_session(&mut self) {
+        self.troubled = true;
+        self.coming = None;
+        self.core.session_lost();
+    }
+
+    fn replace(&mut self) {
+        if self.core.wants_replay().is_some() {
+            self.broker.new_producer();
+            self.core.producer_replaced();
+            self.coming = None;
+            self.connect();
+        }
+    }
+
+    /// Another relay begins at the slot, ends well, and leaves the slot to this one.
+    fn take_over(&mut self, transactions: usize) {
+        self.lose_session();
+        let guilty = self.broker.guilty.map_or(usize::MAX, |(event, _)| event);
+        let slot = self.slot;
+        let coming = self.history.iter().filter(|past| Lsn::new(past.commit) >= slot);
+        let harmless = coming.take_while(|past| !past.events.contains(&guilty));
+        let own = std::mem::replace(&mut self.broker.producers, 1_000_000 + self.slots.len());
+        for past in harmless.take(transactions) {
+            past.events.clone().for_each(|event| self.broker.append(event));
+            self.slot = Lsn::new(past.end);
+        }
+        self.broker.producers = own;
+        self.slots.push(self.slot);
+    }
+
+    fn receive(&mut self) {
+        let Some(coming) = &mut self.coming else { return };
+        if !self.core.wants_input() {
+            return;
+        }
+        match coming.front() {
+            None => {}
+            Some(Input::Keepalive(wal_end)) => {
+                if !self.core.ledger.is_open() {
+                    self.known = self.known.max(*wal_end);
+                }
+                self.core.keepalive(*wal_end);
+                coming.pop_front();
+            }
+            Some(Input::Message(message)) => {
+                let taken = self.core.receive(message, &mut self.broker).expect("a lawful stream");
+                if let Message::Commit(commit) = message {
+                    self.known = self.known.max(commit.end_lsn);
+                }
+                if taken == Taken::Yes {
+                    coming.pop_front();
+                }
+            }
+        }
+    }
+
+    fn work(&mut self, pick: usize) {
+        let Some((seq, event)) = self.broker.next(pick) else { return };
+        if self.broker.guilty == Some((event, Guilt::Refused)) {
+            self.broker.stopped.insert(event % 5);
+            return self.fail(seq, |core| core.refused(seq, "too large"));
+        }
+        self.broker.append(event);
+        self.broker.unreported.push(seq);
+    }
+
+    fn report(&mut self, pick: usize) {
+        let waiting = self.broker.unreported.len();
+        if waiting > 0 {
+            let seq = self.broker.unreported.swap_remove(pick % waiting);
+            self.broker.in_flight.remove(&seq);
+            self.core.delivered(seq);
+        }
+    }
+
+    fn fail(&mut self, seq: Seq, tell: impl FnOnce(&mut Core)) {
+        self.troubled = true;
+        self.broker.in_flight.remove(&seq);
+        tell(&mut self.core);
+    }
+
+    /// I3, I8: a report of a producer that is gone, or a second one, counts for nothing.
+    fn report_late(&mut self, pick: usize) {
+        let old = self.broker.old.len();
+        if old == 0 {
+            return;
+        }
+        let seq = self.broker.old[pick / 4 % old];
+        let state = |core: &Core| {
+            (core.confirmable(), core.in_flight(), core.undelivered(), core.replay.clone())
+        };
+        let before = state(&self.core);
+        match pick % 4 {
+            0 => self.core.delivered(seq),
+            1 => self.core.lost(seq, "late"),
+            2 => self.core.refused(seq, "late"),
+            _ => self.core.purged(seq),
+        }
+        assert_eq!(state(&self.core), before, "I3: a report of before was credited");
+    }
+
+    fn confirm(&mut self) {
+        self.slot = self.slot.max(self.core.confirmable());
+        self.slots.push(self.slot);
+        for past in self.history.iter().filter(|past| Lsn::new(past.commit) < self.slot) {
+            let missing = |event: &usize| !self.broker.appended.contains(event);
+            let missing = past.events.clone().find(missing);
+            assert_eq!(missing, None, "I1: an event was confirmed and is nowhere");
+        }
+    }
+
+    /// Everything that is left to do, without further mishaps.
+    fn finish(&mut self) {
+        self.broker.full = false;
+        let mut idle = 0;
+        for _ in 0..200_000 {
+            if self.core.halted().is_some() && self.core.is_drained() {
+                return;
+            }
+            let before = (self.broker.appended.len(), self.core.next_seq(), self.confirmable);
+            for step in [Step::Connect, Step::Receive(7), Step::Work(0), Step::Report(0)] {
+                self.step(&step);
+            }
+            self.step(&Step::Replace);
+            let after = (self.broker.appended.len(), self.core.next_seq(), self.confirmable);
+            idle = if before == after { idle + 1 } else { 0 };
+            let (records, _) = self.core.in_flight();
+            let all = self.coming.as_ref().is_some_and(VecDeque::is_empty);
+            if all && records == 0 && self.core.halted().is_none() {
+                return;
+            }
+            // A report that never comes: the producer is thrown away at last.
+            if idle > 1000 {
+                idle = 0;
+                // Or its drain timeout ends the process.
+                self.step(if self.draining { &Step::Crash } else { &Step::Break });
+            }
+        }
+        panic!("I4: the relay does not come to an end: {:?}", self.core);
+    }
+
+    /// I6: first occurrences stand in commit order, and a producer skips nothing.
+    fn judge_order(&self) {
+        for (key, log) in &self.broker.log {
+            let (mut front, mut last) = (None, HashMap::new());
+            for (producer, event) in log {
+                let next = front.map_or(*key, |front: usize| front + 5);
+                assert!(*event <= next, "I6: partition {key} skips {next}: {log:?}");
+                front = front.max(Some(*event));
+                let before = last.insert(*producer, *event).unwrap_or(next);
+                assert!(*event <= before + 5, "I6: {producer} skips in partition {key}: {log:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_happens_every_event_arrives_in_order() {
+    let cases = (sizes(), 1_u64..40, prop::collection::vec(step(), 0..200));
+    let name = "whatever_happens_every_event_arrives_in_order";
+    property::holds(name, CASES, &cases, |(sizes, budget_rows, steps)| {
+        let mut world = World::new(&sizes, budget_rows, None);
+        for step in &steps {
+            world.step(step);
+        }
+        world.finish();
+        world.confirm();
+        world.judge_order();
+        assert_eq!(world.broker.appended.len(), world.events(), "I5: something is missing");
+        assert_eq!(world.core.confirmable(), world.end(), "I4: A stays behind");
+    });
+}
+
+#[test]
+fn a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confirmed() {
+    let kinds = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
+    let guilty = (any::<prop::sample::Index>(), kinds);
+    let cases = (sizes(), 1_u64..40, guilty, prop::collection::vec(step(), 0..100));
+    let name = "a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confirmed";
+    property::holds(name, CASES, &cases, |(sizes, budget_rows, (at, guilt), steps)| {
+        let all: usize = sizes.iter().map(|size| usize::from(*size)).sum();
+        if all == 0 {
+            return;
+        }
+        let guilty = at.index(all);
+        let mut world = World::new(&sizes, budget_rows, Some((guilty, guilt)));
+        for step in &steps {
+            world.step(step);
+        }
+        world.finish();
+        world.confirm();
+        world.judge_order();
+        let id = match world.core.halted() {
+            Some(Halt::Refused { id, .. }) => id.clone(),
+            Some(Halt::Poison { poison, .. }) => poison.id.clone().unwrap_or_default(),
+            other => panic!("not halted: {other:?}"),
+        };
+        assert_eq!(id, guilty.to_string());
+        let is_there = |event: usize| world.broker.appended.contains(&event);
+        let before = world.history.iter().take_while(|past| !past.events.contains(&guilty));
+        let mut before = before.flat_map(|past| past.events.clone());
+        assert!(before.all(is_there), "something before it is not delivered");
+        assert!(!is_there(guilty), "it was not delivered");
+    });
+}

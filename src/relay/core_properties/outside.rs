@@ -1,0 +1,152 @@
+//! What the properties of the core are proved against: a history, and a broker.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use proptest::prelude::*;
+
+use super::super::tests::{TABLE, insert_into, relation_of};
+use super::super::*;
+use crate::pgoutput::{LogicalMessage, Oid};
+
+/// The second outbox table, and one that is none.
+pub(super) const OTHER_TABLE: Oid = TABLE + 1;
+pub(super) const FOREIGN: Oid = 99;
+
+/// A committed transaction. Event number n of the history has id n and key n % 5.
+#[derive(Debug, Clone)]
+pub(super) struct Past {
+    pub(super) commit: u64,
+    pub(super) end: u64,
+    pub(super) events: std::ops::Range<usize>,
+    /// A message outside of a transaction stands before it.
+    pub(super) loose: bool,
+}
+
+/// What is the matter with the guilty event, where there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guilt {
+    /// The broker refuses it.
+    Refused,
+    /// The producer refuses it.
+    RefusedHere,
+    /// It has no key.
+    Keyless,
+}
+
+pub(super) fn history(sizes: &[u16]) -> Vec<Past> {
+    let (mut wal, mut next) = (100, 0);
+    let transactions = sizes.iter().map(|size| {
+        let events = next..next + usize::from(*size);
+        next = events.end;
+        // Some commit records begin where what is before them ends.
+        let commit = wal + 10 * u64::from(size % 3);
+        wal = commit + 5;
+        Past { commit, end: wal, loose: events.start % 7 == 3, events }
+    });
+    transactions.collect()
+}
+
+/// Sizes of transactions: many are empty or small, few have thousands of events.
+pub(super) fn sizes() -> impl Strategy<Value = Vec<u16>> {
+    let size = prop_oneof![
+        20 => Just(0),
+        40 => 1_u16..4,
+        40 => 4_u16..12,
+        3 => 12_u16..100,
+        1 => 500_u16..2500,
+    ];
+    prop::collection::vec(size, 1..20)
+}
+
+pub(super) fn relations() -> [Relation; 2] {
+    [relation_of(TABLE, "outbox"), relation_of(OTHER_TABLE, "orders")]
+}
+
+/// One partition for each key; what is queued and what is in the log.
+#[derive(Debug, Default)]
+pub(super) struct Broker {
+    pub(super) queued: HashMap<usize, VecDeque<(Seq, usize)>>,
+    /// By partition: which producer appended what, counted from 0.
+    pub(super) log: HashMap<usize, Vec<(usize, usize)>>,
+    pub(super) producers: usize,
+    pub(super) appended: BTreeSet<usize>,
+    /// Appended, not reported on yet.
+    pub(super) unreported: Vec<Seq>,
+    /// Produced by this producer and not reported on, by weight.
+    pub(super) in_flight: BTreeMap<Seq, u64>,
+    /// Productions of producers that are gone.
+    pub(super) old: Vec<Seq>,
+    pub(super) guilty: Option<(usize, Guilt)>,
+    /// Partitions that take nothing more from this producer.
+    pub(super) stopped: BTreeSet<usize>,
+    pub(super) full: bool,
+    /// The last event that was produced since the core began.
+    pub(super) furthest: Option<usize>,
+}
+
+impl Outlet for Broker {
+    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+        if self.full {
+            return Err(ProduceError::Full);
+        }
+        let id = record.headers.iter().find(|header| header.name == "id").expect("an id");
+        let text = String::from_utf8_lossy(id.value.as_ref().expect("a value"));
+        let event: usize = text.parse().expect("I7: the id of a committed event");
+        if self.guilty == Some((event, Guilt::RefusedHere)) {
+            return Err(ProduceError::Refused("too large".into()));
+        }
+        self.queued.entry(event % 5).or_default().push_back((seq, event));
+        let weight = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
+        assert!(self.in_flight.insert(seq, weight).is_none(), "I8: {seq} is produced twice");
+        assert!(!self.old.contains(&seq), "I8: {seq} was another record's");
+        self.furthest = self.furthest.max(Some(event));
+        Ok(())
+    }
+}
+
+impl Broker {
+    /// The oldest record of the `pick`-th busy partition.
+    pub(super) fn next(&mut self, pick: usize) -> Option<(Seq, usize)> {
+        let busy = |(key, queue): &(&usize, &VecDeque<_>)| {
+            !queue.is_empty() && !self.stopped.contains(*key)
+        };
+        let mut busy: Vec<usize> = self.queued.iter().filter(busy).map(|(key, _)| *key).collect();
+        busy.sort_unstable();
+        let key = *busy.get(pick % busy.len().max(1))?;
+        self.queued.get_mut(&key)?.pop_front()
+    }
+
+    pub(super) fn append(&mut self, event: usize) {
+        self.log.entry(event % 5).or_default().push((self.producers, event));
+        self.appended.insert(event);
+    }
+
+    pub(super) fn new_producer(&mut self) {
+        self.producers += 1;
+        self.queued.clear();
+        self.unreported.clear();
+        self.stopped.clear();
+        self.old.extend(std::mem::take(&mut self.in_flight).into_keys());
+        // Some are enough.
+        let surplus = self.old.len().saturating_sub(50);
+        self.old.drain(..surplus);
+    }
+}
+
+pub(super) fn logical(transactional: bool, prefix: &str, content: String) -> Message {
+    let (lsn, content) = (Lsn::new(5), content.into());
+    Message::Logical(LogicalMessage { transactional, lsn, prefix: prefix.into(), content })
+}
+
+/// What is no event, before that one.
+pub(super) fn noise(event: usize) -> Option<Message> {
+    match event % 9 {
+        1 => Some(Message::Update(TABLE)),
+        2 => Some(Message::Delete(FOREIGN)),
+        3 => Some(Message::Truncate(vec![TABLE, FOREIGN])),
+        4 => Some(insert_into(FOREIGN, 1_000_000)),
+        5 => Some(logical(true, "theirs", "{}".into())),
+        6 => Some(Message::Type),
+        _ => None,
+    }
+}

@@ -1,0 +1,424 @@
+//! Kafka as walpost meets it: partitions that append, and a relay's producer.
+//!
+//! A producer appends a partition's records in the order in which they were
+//! produced, and none behind one that failed. It acknowledges late, in batches,
+//! and in any order across partitions. A batch is refused whole for one record
+//! that is too large. What a producer holds when it is replaced is lost, also
+//! where the broker has it; what it had said by then is still heard.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+use walpost::ledger::Seq;
+use walpost::record::Record;
+use walpost::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES};
+use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
+
+use crate::log::{Guilt, PARTITIONS};
+use crate::trace::Happened;
+use crate::world::{Shared, World};
+
+#[derive(Debug, Default)]
+pub(crate) struct Broker {
+    /// Until when, in milliseconds, it cannot be reached, or is slow.
+    pub(crate) away_until: u64,
+    pub(crate) slow_until: u64,
+    /// The next batch is lost; with true after it was appended.
+    pub(crate) loses: Option<bool>,
+    /// Until when producers have no room.
+    pub(crate) full_until: u64,
+    /// The next replacement takes so long, or fails.
+    pub(crate) replacement_ms: Option<u64>,
+    pub(crate) replacement_fails: bool,
+    pub(crate) producers: Vec<Producer>,
+}
+
+/// What keeps acknowledgements back: nobody wonders, somebody asks, it is told.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Inquiry {
+    #[default]
+    None,
+    Asked {
+        /// When the brokers answer.
+        answers: u64,
+    },
+    Told,
+}
+
+#[derive(Debug)]
+pub(crate) struct Producer {
+    /// Its owner has not let go of it.
+    pub(crate) open: bool,
+    queues: Vec<VecDeque<(Seq, usize)>>,
+    queued: usize,
+    /// Partitions in which one failed: nothing behind it is appended.
+    stopped: [bool; PARTITIONS],
+    failed: bool,
+    pub(crate) stuck_until: u64,
+    /// The oldest record in flight, and since when it is.
+    oldest: (Option<Seq>, u64),
+    /// Whether it is known what keeps acknowledgements back.
+    inquiry: Inquiry,
+    /// Appended or refused, and to be said then.
+    acks: Vec<(u64, Vec<Report>)>,
+    waiting: Vec<Report>,
+    pub(crate) conditions: Vec<Condition>,
+    in_flight: BTreeMap<Seq, (usize, u64)>,
+    in_flight_bytes: u64,
+    refused: bool,
+    eager: bool,
+    pub(crate) stirred: Arc<Notify>,
+}
+
+/// The brokers' side, for ever.
+pub(crate) async fn serve(world: Shared) {
+    loop {
+        let nap = world.lock().work();
+        sleep(Duration::from_millis(nap)).await;
+    }
+}
+
+impl World {
+    /// Every producer gets something done; how long to rest then.
+    fn work(&mut self) -> u64 {
+        let mut idle = true;
+        for at in 0..self.broker.producers.len() {
+            let producer = &self.broker.producers[at];
+            let nothing_left = producer.in_flight.is_empty();
+            if !producer.open || nothing_left {
+                continue;
+            }
+            idle = false;
+            self.acknowledge(at);
+            self.answer(at);
+            let now = self.now_ms();
+            if now >= self.broker.away_until && now >= self.broker.producers[at].stuck_until {
+                self.append(at);
+            }
+        }
+        let slow = self.now_ms() < self.broker.slow_until;
+        if slow { self.rng.u64(50..400) } else { self.rng.u64(1..if idle { 30 } else { 12 }) }
+    }
+
+    /// Says what is due.
+    fn acknowledge(&mut self, at: usize) {
+        let now = self.now_ms();
+        if now < self.broker.producers[at].stuck_until {
+            return;
+        }
+        let producer = &mut self.broker.producers[at];
+        let (due, later): (Vec<_>, Vec<_>) =
+            producer.acks.drain(..).partition(|(then, _)| *then <= now);
+        producer.acks = later;
+        for report in due.into_iter().flat_map(|(_, reports)| reports) {
+            producer.report(report);
+        }
+    }
+
+    /// Asks what keeps acknowledgements back, once the oldest record in flight
+    /// has been the same for long, and tells when it is not any more.
+    fn wonder(&mut self, at: usize) {
+        let (now, answers) = (self.now_ms(), self.rng.u64(0..8000));
+        let producer = &mut self.broker.producers[at];
+        let oldest = producer.in_flight.keys().next().copied();
+        if oldest != producer.oldest.0 {
+            producer.oldest = (oldest, now);
+            if std::mem::take(&mut producer.inquiry) == Inquiry::Told {
+                producer.condition(Condition::Flowing);
+            }
+        } else if oldest.is_some()
+            && now - producer.oldest.1 >= 10_000
+            && producer.inquiry == Inquiry::None
+        {
+            producer.inquiry = Inquiry::Asked { answers: now + answers };
+        }
+    }
+
+    /// Says what it is that keeps acknowledgements back, where it was asked.
+    fn answer(&mut self, at: usize) {
+        let (now, away_until) = (self.now_ms(), self.broker.away_until);
+        let producer = &mut self.broker.producers[at];
+        if matches!(producer.inquiry, Inquiry::Asked { answers } if answers <= now) {
+            producer.inquiry = Inquiry::Told;
+            let fault = if now < away_until { Fault::OutOfReach } else { Fault::Unknown };
+            producer.condition(Condition::Stalled { reason: "asked".into(), fault });
+        }
+    }
+
+    /// Takes a batch of each of some partitions.
+    fn append(&mut self, at: usize) {
+        let first = self.rng.usize(0..PARTITIONS);
+        for partition in (0..PARTITIONS).map(|n| (n + first) % PARTITIONS) {
+            let producer = &self.broker.producers[at];
+            if producer.stopped[partition] || producer.queues[partition].is_empty() {
+                continue;
+            }
+            if self.one_in(3) {
+                continue;
+            }
+            self.batch(at, partition);
+        }
+    }
+
+    fn batch(&mut self, at: usize, partition: usize) {
+        let most = if self.broker.producers[at].refused { 1 } else { self.schedule.batch };
+        let size = self.rng.usize(1..=most);
+        let producer = &mut self.broker.producers[at];
+        let size = size.min(producer.queues[partition].len());
+        let batch: Vec<(Seq, usize)> = producer.queues[partition].drain(..size).collect();
+        producer.queued -= size;
+        let guilty = |event: &usize| self.log.events[*event].is(Guilt::TooLarge);
+        let refused = batch.iter().any(|(_, event)| guilty(event));
+        let lost = if refused { None } else { self.broker.loses.take() };
+        let outcome = match lost {
+            Some(_) => Outcome::Lost("the connection broke".into()),
+            None if refused => Outcome::Refused("message too large".into()),
+            None => Outcome::Delivered,
+        };
+        if !refused && lost != Some(false) {
+            for (_, event) in &batch {
+                self.note(Happened::Appended { producer: at, event: *event });
+            }
+        }
+        let reports =
+            batch.iter().map(|(seq, _)| Report { seq: *seq, outcome: outcome.clone() }).collect();
+        let due = self.now_ms() + self.rng.u64(0..60);
+        self.broker.producers[at].acks.push((due, reports));
+        if outcome != Outcome::Delivered {
+            self.broker.producers[at].refused |= refused;
+            self.broker.producers[at].stopped[partition] = true;
+            if self.one_in(2) {
+                self.fail_producer(at);
+            }
+        }
+    }
+
+    /// The producer can do no more: what it holds is purged, which it says of some.
+    pub(crate) fn fail_producer(&mut self, at: usize) {
+        let producer = &mut self.broker.producers[at];
+        producer.failed = true;
+        producer.stopped = [true; PARTITIONS];
+        producer.queued = 0;
+        let queues = std::mem::replace(&mut producer.queues, empty_queues());
+        let mut purged: Vec<Seq> = queues.into_iter().flatten().map(|(seq, _)| seq).collect();
+        self.rng.shuffle(&mut purged);
+        purged.truncate(self.rng.usize(0..=purged.len()));
+        for seq in purged {
+            let due = self.now_ms() + self.rng.u64(0..100);
+            let report = Report { seq, outcome: Outcome::Purged };
+            self.broker.producers[at].acks.push((due, vec![report]));
+        }
+        let producer = &mut self.broker.producers[at];
+        producer.condition(Condition::Broken("fatal error".into()));
+    }
+
+    fn new_producer(&mut self, process: usize) -> usize {
+        self.broker.producers.push(Producer {
+            open: true,
+            queues: empty_queues(),
+            queued: 0,
+            stopped: [false; PARTITIONS],
+            failed: false,
+            stuck_until: 0,
+            oldest: (None, 0),
+            inquiry: Inquiry::None,
+            acks: Vec::new(),
+            waiting: Vec::new(),
+            conditions: Vec::new(),
+            in_flight: BTreeMap::new(),
+            in_flight_bytes: 0,
+            refused: false,
+            eager: false,
+            stirred: Arc::default(),
+        });
+        let producer = self.broker.producers.len() - 1;
+        self.note(Happened::Made { process, producer });
+        producer
+    }
+
+    /// The event that the record is of; notes where it is not as its row says.
+    fn event_of(&mut self, record: &Record<'_>) -> usize {
+        let header = |name: &str| {
+            let header = record.headers.iter().find(|header| header.name == name);
+            let value = header.and_then(|header| header.value.as_deref()).unwrap_or_default();
+            String::from_utf8_lossy(value).into_owned()
+        };
+        let found = header("id").parse::<usize>().ok();
+        let expected = found.and_then(|number| self.log.events.get(number)).map(|event| {
+            let position = format!("{:016X}/{:08X}", event.commit.as_u64(), event.ordinal);
+            (format!("t.t{}", event.topic), event.key.to_string(), event.bytes, position)
+        });
+        let key = record.key.map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+        let bytes = record.value.map_or(0, |value| value.iter().filter(|b| **b == b'x').count());
+        let shown = (record.topic.to_owned(), key, bytes, header("walpost.position"));
+        if expected.as_ref() != Some(&shown) {
+            let text = format!("I7: the record {shown:?} is that of no event: {expected:?}");
+            self.note(Happened::Strange(text));
+        }
+        found.unwrap_or_default()
+    }
+}
+
+impl Producer {
+    fn report(&mut self, report: Report) {
+        let failed = report.outcome != Outcome::Delivered;
+        self.waiting.push(report);
+        if failed || self.eager {
+            self.stirred.notify_one();
+        }
+    }
+
+    pub(crate) fn condition(&mut self, condition: Condition) {
+        self.conditions.push(condition);
+        self.stirred.notify_one();
+    }
+}
+
+fn empty_queues() -> Vec<VecDeque<(Seq, usize)>> {
+    vec![VecDeque::new(); PARTITIONS]
+}
+
+/// A relay's producer, and what comes after it.
+pub(crate) struct SimSink {
+    world: Shared,
+    process: usize,
+    /// `None` while it is replaced, or after that failed.
+    producer: Option<usize>,
+    /// The one that is being replaced.
+    ending: Option<usize>,
+    /// What the last one left.
+    left: Vec<Report>,
+}
+
+impl SimSink {
+    pub(crate) fn new(world: &Shared, process: usize) -> Self {
+        let producer = Some(world.lock().new_producer(process));
+        Self { world: world.clone(), process, producer, ending: None, left: Vec::new() }
+    }
+
+    /// Notes the reports that the relay is about to hear.
+    fn hear(world: &mut World, at: usize, mut reports: Vec<Report>) -> Vec<Report> {
+        if world.schedule.shuffles_reports {
+            world.rng.shuffle(&mut reports);
+        }
+        for Report { seq, outcome } in &reports {
+            let producer = &mut world.broker.producers[at];
+            if let Some((event, bytes)) = producer.in_flight.remove(seq) {
+                producer.in_flight_bytes -= bytes;
+                let (seq, outcome) = (*seq, outcome.clone());
+                world.note(Happened::Reported { producer: at, seq, event, outcome });
+            }
+        }
+        reports
+    }
+}
+
+impl Outlet for SimSink {
+    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+        let Some(at) = self.producer else {
+            return Err(ProduceError::Broken("there is no producer".into()));
+        };
+        let mut world = self.world.lock();
+        let event = world.event_of(record);
+        let (now, room) = (world.now_ms(), world.schedule.room);
+        let producer = &world.broker.producers[at];
+        if producer.failed {
+            return Err(ProduceError::Broken("the producer has failed".into()));
+        }
+        if producer.in_flight.len() >= room || now < world.broker.full_until {
+            return Err(ProduceError::Full);
+        }
+        if world.log.events.get(event).is_some_and(|event| event.is(Guilt::TooLargeHere)) {
+            return Err(ProduceError::Refused("message too large".into()));
+        }
+        let partition = world.log.events.get(event).map_or(0, crate::log::Event::partition);
+        let bytes = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
+        let producer = &mut world.broker.producers[at];
+        producer.queues[partition].push_back((seq, event));
+        producer.queued += 1;
+        producer.in_flight_bytes += bytes;
+        let in_flight_bytes = producer.in_flight_bytes;
+        if producer.in_flight.insert(seq, (event, bytes)).is_some() {
+            world.note(Happened::Strange(format!("I8: production {seq} is there twice")));
+        }
+        world.note(Happened::Produced { producer: at, seq, event, in_flight_bytes });
+        Ok(())
+    }
+}
+
+impl Sink for SimSink {
+    fn take_reports(&mut self, into: &mut Vec<Report>) {
+        into.append(&mut self.left);
+        let Some(at) = self.producer.or(self.ending) else { return };
+        let mut world = self.world.lock();
+        let waiting = std::mem::take(&mut world.broker.producers[at].waiting);
+        into.append(&mut Self::hear(&mut world, at, waiting));
+    }
+
+    fn take_conditions(&mut self) -> Vec<Condition> {
+        let Some(at) = self.producer else { return Vec::new() };
+        let mut world = self.world.lock();
+        world.wonder(at);
+        std::mem::take(&mut world.broker.producers[at].conditions)
+    }
+
+    async fn stirred(&self, eager: bool) {
+        let Some(at) = self.producer else {
+            return std::future::pending().await;
+        };
+        let stirred = {
+            let mut world = self.world.lock();
+            let producer = &mut world.broker.producers[at];
+            producer.eager = eager;
+            if eager && !producer.waiting.is_empty() {
+                return;
+            }
+            Arc::clone(&producer.stirred)
+        };
+        stirred.notified().await;
+    }
+
+    async fn replace_producer(&mut self) -> Result<(), SinkError> {
+        self.ending = self.producer.take().or(self.ending);
+        let (usual, slow) = {
+            let mut world = self.world.lock();
+            (world.rng.u64(0..60), world.broker.replacement_ms.take())
+        };
+        sleep(Duration::from_millis(slow.unwrap_or(usual))).await;
+        let mut world = self.world.lock();
+        let old = self.ending.take();
+        if let Some(old) = old {
+            world.broker.producers[old].open = false;
+            let mut left = std::mem::take(&mut world.broker.producers[old].waiting);
+            // Of what it still held it may say that it was purged, or nothing.
+            let said: Vec<Seq> = left.iter().map(|report| report.seq).collect();
+            let held: Vec<Seq> = world.broker.producers[old].in_flight.keys().copied().collect();
+            for seq in held.into_iter().filter(|seq| !said.contains(seq)) {
+                if world.one_in(2) {
+                    left.push(Report { seq, outcome: Outcome::Purged });
+                }
+            }
+            self.left.append(&mut Self::hear(&mut world, old, left));
+        }
+        if std::mem::take(&mut world.broker.replacement_fails) {
+            let name = "sasl.mechanisms".to_owned();
+            return Err(SinkError::Property { name, said: "refused".into(), nearest: None });
+        }
+        let refused = old.is_some_and(|old| world.broker.producers[old].refused);
+        let new = world.new_producer(self.process);
+        world.broker.producers[new].refused = refused;
+        self.producer = Some(new);
+        Ok(())
+    }
+}
+
+impl Drop for SimSink {
+    fn drop(&mut self) {
+        if let Some(at) = self.producer.or(self.ending) {
+            self.world.lock().broker.producers[at].open = false;
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Judges what happened in a schedule by its trace alone: what delivery is
+//! promised (I1 to I14), and that a process ends only as its schedule allows.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use walpost::Lsn;
+use walpost::relay::Summary;
+use walpost::source::SourceError;
+
+use crate::log::{Guilt, Item, Log, PARTITIONS};
+use crate::schedule::Schedule;
+use crate::trace::{Exit, Happened, Mishap, Trace};
+
+/// What the largest row of a log weighs, its overhead included, and more.
+const ROW_BYTES: u64 = 1000;
+
+/// A third of `wal_sender_timeout`, as it is by default.
+const UNATTENDED_MS: u64 = 20_000;
+
+/// What walpost may take beyond its own limits.
+const SLACK_MS: u64 = 50;
+
+/// A fault, and what it broke.
+type Verdict = Result<(), String>;
+
+struct Checker<'a> {
+    log: &'a Log,
+    schedule: &'a Schedule,
+    given_up: HashSet<usize>,
+    appended: HashSet<usize>,
+    /// All transactions before that index were judged to be covered.
+    covered: usize,
+    /// Events of each partition in commit order, and the place of each.
+    order: Vec<Vec<usize>>,
+    place: HashMap<usize, usize>,
+    /// The furthest place of each partition that has been appended.
+    front: [Option<usize>; PARTITIONS],
+    producers: Vec<Producer>,
+    processes: BTreeMap<usize, Process>,
+    /// The process of each session.
+    sessions: Vec<usize>,
+    slot: Lsn,
+    mishaps: Vec<Mishap>,
+    arrived: bool,
+}
+
+#[derive(Default)]
+struct Producer {
+    process: usize,
+    last: [Option<usize>; PARTITIONS],
+    /// How often each partition's records began again at an earlier place.
+    rewinds: [usize; PARTITIONS],
+}
+
+#[derive(Default)]
+struct Process {
+    until: bool,
+    told_ms: Option<u64>,
+    told_twice_ms: Option<u64>,
+    confirmed: Lsn,
+    /// The furthest that the log is known to it.
+    known: Lsn,
+    opened: usize,
+    session: Option<usize>,
+    let_go_ms: Option<u64>,
+    /// Since it was told to stop its session broke, or there was none.
+    cut_off: bool,
+    /// The last transaction of which this session's rows were produced.
+    produced: Lsn,
+}
+
+/// Judges a whole schedule.
+pub(crate) fn judge(log: &Log, schedule: &Schedule, trace: &Trace) -> Verdict {
+    let mut checker = Checker::new(log, schedule, trace);
+    for (at, (now_ms, happened)) in trace.iter().enumerate() {
+        let judged = checker.see(*now_ms, happened);
+        judged.map_err(|fault| format!("{fault} (at {now_ms} ms, entry {at})"))?;
+    }
+    if !checker.arrived {
+        return Err("I4: all mishaps are over, and the slot does not reach the log's end".into());
+    }
+    let missing = |event: &usize| {
+        let is_given_up = checker.given_up.contains(&log.events[*event].item);
+        !is_given_up && !checker.appended.contains(event)
+    };
+    match (0..log.events.len()).find(missing) {
+        Some(event) => Err(format!("I5: event {event} arrived nowhere")),
+        None => Ok(()),
+    }
+}
+
+impl<'a> Checker<'a> {
+    fn new(log: &'a Log, schedule: &'a Schedule, trace: &Trace) -> Self {
+        let given_up = trace.iter().filter_map(|(_, happened)| match happened {
+            Happened::GivenUp { item } => Some(*item),
+            _ => None,
+        });
+        let mut order = vec![Vec::new(); PARTITIONS];
+        let mut place = HashMap::new();
+        for (number, event) in log.events.iter().enumerate() {
+            let partition = &mut order[event.partition()];
+            place.insert(number, partition.len());
+            partition.push(number);
+        }
+        Self {
+            log,
+            schedule,
+            given_up: given_up.collect(),
+            appended: HashSet::new(),
+            covered: 0,
+            order,
+            place,
+            front: [None; PARTITIONS],
+            producers: Vec::new(),
+            processes: BTreeMap::new(),
+            sessions: Vec::new(),
+            slot: Lsn::new(1000),
+            mishaps: Vec::new(),
+            arrived: false,
+        }
+    }
+
+    fn see(&mut self, now_ms: u64, happened: &Happened) -> Verdict {
+        match happened {
+            Happened::Started { process, until } => {
+                self.process(*process).until = *until;
+            }
+            Happened::Told { process, twice } => {
+                let process = self.process(*process);
+                process.cut_off = process.session.is_none();
+                let told = if *twice { &mut process.told_twice_ms } else { &mut process.told_ms };
+                *told = Some(now_ms);
+            }
+            Happened::Exited { process, exit } => return self.exited(now_ms, *process, exit),
+            Happened::Opened { process, session, start, from } => {
+                self.sessions.push(*process);
+                let process = self.process(*process);
+                process.opened += 1;
+                process.session = Some(*session);
+                process.produced = Lsn::ZERO;
+                process.known = process.known.max(*start);
+                if *from < *start {
+                    return Err(format!("I5: read again from {from}, before A at {start}"));
+                }
+            }
+            Happened::Took { session, up_to, what } => {
+                if *what != "begin" {
+                    let process = self.owner(*session);
+                    process.known = process.known.max(*up_to);
+                }
+            }
+            Happened::Confirmed { session, lsn } => return self.confirmed(*session, *lsn),
+            Happened::Broke { session } => self.cut_off(*session),
+            Happened::LetGo { session, unattended_ms } => {
+                let owner = self.owner(*session);
+                owner.session = None;
+                owner.let_go_ms = Some(now_ms);
+                if *unattended_ms > UNATTENDED_MS {
+                    return Err(format!("I14: nobody attended for {unattended_ms} ms"));
+                }
+            }
+            Happened::Slot { confirmed } => {
+                self.slot = *confirmed;
+                return self.cover(*confirmed);
+            }
+            Happened::Fell { confirmed } => self.slot = *confirmed,
+            Happened::Made { process, .. } => {
+                self.producers.push(Producer { process: *process, ..Producer::default() });
+            }
+            Happened::Produced { producer, event, in_flight_bytes, .. } => {
+                let commit = self.log.events[*event].commit;
+                let process = self.producers[*producer].process;
+                let process = self.process(process);
+                process.produced = process.produced.max(commit);
+                if *in_flight_bytes > self.schedule.budget_bytes + ROW_BYTES {
+                    return Err(format!("I13: {in_flight_bytes} bytes in flight"));
+                }
+            }
+            Happened::Appended { producer, event } => return self.append(*producer, *event),
+            Happened::Mishap(mishap) => self.mishaps.push(*mishap),
+            Happened::Arrived => self.arrived = true,
+            Happened::Strange(text) => return Err(text.clone()),
+            Happened::Committed { .. }
+            | Happened::GivenUp { .. }
+            | Happened::NotOpened { .. }
+            | Happened::Reported { .. }
+            | Happened::Calm => {}
+        }
+        Ok(())
+    }
+
+    fn process(&mut self, process: usize) -> &mut Process {
+        self.processes.entry(process).or_default()
+    }
+
+    fn owner(&mut self, session: usize) -> &mut Process {
+        let process = self.sessions[session];
+        self.process(process)
+    }
+
+    fn cut_off(&mut self, session: usize) {
+        let owner = self.owner(session);
+        if owner.session == Some(session) {
+            owner.session = None;
+            owner.cut_off = true;
+        }
+    }
+
+    /// I1 and I2, at the moment of a confirmation.
+    fn confirmed(&mut self, session: usize, lsn: Lsn) -> Verdict {
+        let owner = self.owner(session);
+        let (before, known) = (owner.confirmed, owner.known);
+        owner.confirmed = lsn;
+        if lsn < before {
+            return Err(format!("I2: A fell from {before} to {lsn}"));
+        }
+        if lsn > known {
+            return Err(format!("I2: A is {lsn}, and the log is known to {known} only"));
+        }
+        self.cover(lsn)
+    }
+
+    /// I1: everything that committed before `lsn` is in the broker's log.
+    fn cover(&mut self, lsn: Lsn) -> Verdict {
+        while let Some(item) = self.log.items.get(self.covered) {
+            let before = match item {
+                Item::Transaction { commit, .. } => *commit < lsn,
+                Item::Loose { .. } | Item::Other { .. } => item.end() <= lsn,
+            };
+            if !before {
+                break;
+            }
+            if !self.given_up.contains(&self.covered)
+                && let Some(event) = item.events().find(|event| !self.appended.contains(event))
+            {
+                return Err(format!("I1: {lsn} was confirmed, and event {event} is nowhere"));
+            }
+            self.covered += 1;
+        }
+        Ok(())
+    }
+
+    /// I6: a producer follows the commit order of a partition without a gap; it
+    /// begins again only after a new session, and first occurrences are in order.
+    fn append(&mut self, producer: usize, event: usize) -> Verdict {
+        let partition = self.log.events[event].partition();
+        let place = self.place[&event];
+        let last = self.producers[producer].last[partition].replace(place);
+        let front = self.front[partition];
+        if last.is_some_and(|last| place <= last) {
+            let process = self.producers[producer].process;
+            let opened = self.process(process).opened;
+            let rewinds = &mut self.producers[producer].rewinds[partition];
+            *rewinds += 1;
+            if *rewinds > opened {
+                return Err(format!("I6: event {event} comes again without a new session"));
+            }
+        }
+        let from = match last {
+            Some(last) if place > last => Some(last),
+            _ => front.filter(|front| place > *front).or(place.checked_sub(1)),
+        };
+        // Before the first of all stands nothing.
+        let first = match (last, front) {
+            (None, None) => 0,
+            _ => from.map_or(place, |from| from + 1),
+        };
+        let left_out = |place: &usize| {
+            let event = self.order[partition][*place];
+            !self.given_up.contains(&self.log.events[event].item)
+        };
+        if let Some(place) = (first..place).find(left_out) {
+            let left_out = self.order[partition][place];
+            return Err(format!(
+                "I6: event {event} is appended without event {left_out} before it"
+            ));
+        }
+        self.front[partition] = Some(front.map_or(place, |front| front.max(place)));
+        self.appended.insert(event);
+        Ok(())
+    }
+
+    /// A process ends as its schedule allows, in time, and tells the truth.
+    fn exited(&mut self, now_ms: u64, number: usize, exit: &Exit) -> Verdict {
+        let process = self.processes.remove(&number).unwrap_or_default();
+        let wrong = |why: &str| Err(format!("process {number} ended by {exit:?}: {why}"));
+        if let Some(told) = process.told_twice_ms
+            && now_ms > told + SLACK_MS
+        {
+            return wrong("late, though told twice");
+        }
+        if let Some(told) = process.told_ms
+            && now_ms > told + self.schedule.drain_timeout_ms + SLACK_MS
+        {
+            return wrong("later than its drain timeout");
+        }
+        match exit {
+            Exit::Killed => Ok(()),
+            Exit::Clean(summary) => match self.clean(now_ms, &process, summary) {
+                Some(why) => wrong(&why),
+                None => Ok(()),
+            },
+            Exit::Aborted if process.told_twice_ms.is_none() => wrong("told but once"),
+            Exit::Unconfirmed if !process.until => wrong("it was to run for ever"),
+            Exit::Aborted | Exit::Unconfirmed => Ok(()),
+            Exit::Halted { commit, ordinal, sure, .. } => {
+                match self.halted(*commit, *ordinal, *sure) {
+                    Some(why) => wrong(&why),
+                    None => Ok(()),
+                }
+            }
+            Exit::Source(error) => match self.may_fail_with(error) {
+                true => Ok(()),
+                false => wrong("nothing of that kind went wrong"),
+            },
+            Exit::Sink if !self.was(Mishap::ReplacementFails) => wrong("no replacement failed"),
+            Exit::Unauthenticated if !self.was(Mishap::Unauthenticated) => wrong("untrue"),
+            Exit::Sink | Exit::Unauthenticated => Ok(()),
+        }
+    }
+
+    fn clean(&self, now_ms: u64, process: &Process, summary: &Summary) -> Option<String> {
+        if process.told_ms.is_none() && !process.until {
+            return Some("nobody told it to".into());
+        }
+        if process.confirmed > summary.confirmed {
+            return Some(format!("{} was confirmed", process.confirmed));
+        }
+        // Told to stop with its session open to the end: the next start repeats nothing
+        // of what it read in that session.
+        let had_a_session = !process.cut_off && process.let_go_ms == Some(now_ms);
+        if process.told_ms.is_some() && had_a_session && summary.undrained == 0 {
+            if process.produced >= summary.confirmed && process.produced > Lsn::ZERO {
+                return Some(format!("what commits at {} comes again", process.produced));
+            }
+            if self.slot < summary.confirmed && self.schedule.drain_timeout_ms > 4000 {
+                return Some(format!("the slot is at {}", self.slot));
+            }
+        }
+        None
+    }
+
+    /// The halt is at a guilty event, with all transactions before its own delivered
+    /// where it says so.
+    fn halted(&self, commit: Lsn, ordinal: u32, sure: bool) -> Option<String> {
+        let place = |event: &crate::log::Event| (event.commit, event.ordinal);
+        let at = self.log.events.iter().position(|event| place(event) == (commit, ordinal));
+        let Some(at) = at.filter(|at| self.log.events[*at].guilt != Guilt::None) else {
+            return Some("that event can be delivered".into());
+        };
+        let missing = |event: &usize| {
+            let given_up = self.given_up.contains(&self.log.events[*event].item);
+            !given_up && !self.appended.contains(event)
+        };
+        // Of its own transaction nothing is promised: a person is told to publish all of it.
+        let of_before = |event: &usize| self.log.events[*event].commit < commit;
+        let missing = (0..at).filter(of_before).find(missing).filter(|_| sure);
+        missing.map(|event| format!("event {event} before it is nowhere"))
+    }
+
+    fn may_fail_with(&self, error: &SourceError) -> bool {
+        let others = self.schedule.walposts > 1;
+        match error {
+            SourceError::Slot(text) if text.starts_with("moved") => {
+                others || self.was(Mishap::SlotMoved) || !self.given_up.is_empty()
+            }
+            SourceError::Slot(text) if text.starts_with("another") => self.was(Mishap::OtherServer),
+            SourceError::Slot(_) => self.was(Mishap::SlotDropped),
+            SourceError::Access(_) => self.was(Mishap::AccessRefused),
+            _ => false,
+        }
+    }
+
+    fn was(&self, mishap: Mishap) -> bool {
+        self.mishaps.contains(&mishap)
+    }
+}

@@ -1,0 +1,157 @@
+//! The whole relay against a simulated PostgreSQL and a simulated Kafka, on a
+//! time of its own, all from one seed.
+//!
+//! `WALPOST_SCHEDULES=100000` judges that many schedules, `WALPOST_SEED=…` one of
+//! them again, and `WALPOST_TRACE=1` prints what happened in it.
+
+mod broker;
+mod checker;
+mod log;
+mod mishaps;
+mod process;
+mod schedule;
+mod server;
+mod trace;
+mod world;
+
+use std::env;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::trace::Happened;
+use crate::world::Shared;
+
+/// Schedules where no other number is asked for.
+const SCHEDULES: u64 = 2000;
+
+/// How long it may take, once all mishaps are over, until all is delivered.
+const ARRIVAL_MS: u64 = 300_000;
+
+#[test]
+fn whatever_goes_wrong_what_is_promised_holds() {
+    if let Some(seed) = number("WALPOST_SEED") {
+        let failed = judge(seed, env::var_os("WALPOST_TRACE").is_some());
+        return assert_eq!(failed, None, "schedule {seed}");
+    }
+    let schedules = number("WALPOST_SCHEDULES").unwrap_or(SCHEDULES);
+    // Others each time, so that each run looks at more.
+    let first = fastrand::u64(..) >> 16;
+    let next = AtomicU64::new(0);
+    let faults: Vec<String> = thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let work = || {
+            let mut faults = Vec::new();
+            while faults.is_empty() {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= schedules {
+                    break;
+                }
+                let seed = first + number;
+                if let Some(fault) = judge(seed, false) {
+                    faults.push(format!(
+                        "{fault}\n  WALPOST_TRACE=1 WALPOST_SEED={seed} cargo test --test simulation"
+                    ));
+                }
+            }
+            faults
+        };
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("it catches panics")).collect()
+    });
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn a_seed_gives_the_same_schedule_each_time() {
+    for seed in 0..20 {
+        let traces = [(); 2].map(|()| {
+            let world = simulate(seed);
+            let world = world.lock();
+            format!("{:?}", world.trace)
+        });
+        assert!(traces[0] == traces[1], "schedule {seed}");
+    }
+}
+
+/// What is wrong with that schedule.
+fn judge(seed: u64, tell: bool) -> Option<String> {
+    let judged = catch_unwind(AssertUnwindSafe(|| {
+        let world = simulate(seed);
+        let world = world.lock();
+        if tell {
+            println!("{:#?}", world.schedule);
+            for (at, (now_ms, happened)) in world.trace.iter().enumerate() {
+                println!("{at:>5} {now_ms:>6} ms  {happened:?}");
+            }
+        }
+        checker::judge(&world.log, &world.schedule, &world.trace).err()
+    }));
+    judged.unwrap_or_else(|_| Some("it panicked, see above".to_owned()))
+}
+
+/// Runs the schedule of `seed` to its end.
+fn simulate(seed: u64) -> Shared {
+    // What backon takes its jitter from.
+    fastrand::seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime that needs nothing");
+    runtime.block_on(async {
+        let world = Shared::new(seed);
+        tokio::spawn(server::serve(world.clone()));
+        tokio::spawn(broker::serve(world.clone()));
+        tokio::spawn(mishaps::befall(world.clone()));
+        let writer = tokio::spawn(mishaps::write(world.clone()));
+        let walposts = world.lock().schedule.walposts;
+        // A channel each: who is woken first by a shared one is left to chance.
+        let walposts: Vec<_> = (0..walposts)
+            .map(|_| {
+                let (over, is_over) = watch::channel(false);
+                (over, tokio::spawn(process::keep_running(world.clone(), is_over)))
+            })
+            .collect();
+        writer.await.expect("it writes to the end");
+        arrive(&world).await;
+        for (over, _) in &walposts {
+            over.send_replace(true);
+        }
+        for (_, walpost) in walposts {
+            if let Err(error) = walpost.await {
+                world.lock().note(Happened::Strange(format!("a panic: {error}")));
+            }
+        }
+        world
+    })
+}
+
+/// Waits until the slot has reached the log's end, as long as that may take.
+async fn arrive(world: &Shared) {
+    while !world.lock().calm {
+        sleep(Duration::from_millis(100)).await;
+    }
+    let limit = world.lock().now_ms() + ARRIVAL_MS;
+    loop {
+        {
+            let mut world = world.lock();
+            if world.server.confirmed >= world.log.end {
+                return world.note(Happened::Arrived);
+            }
+            if world.now_ms() > limit {
+                return;
+            }
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
+}

@@ -1,0 +1,177 @@
+//! Who writes to the outbox, and what goes wrong meanwhile.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+use walpost::Lsn;
+use walpost::sink::Condition;
+
+use crate::log::Guilt;
+use crate::trace::{Happened, Mishap};
+use crate::world::{Shared, World};
+
+const FOR_EVER: u64 = u64::MAX;
+
+/// Commits all transactions of the schedule, and what is none in between.
+pub(crate) async fn write(world: Shared) {
+    let (left, apart) = {
+        let world = world.lock();
+        let left = world.schedule.transactions;
+        (left, world.schedule.mishaps_ms * 2 / left.max(1) as u64)
+    };
+    for _ in 0..left {
+        let nap = {
+            let mut world = world.lock();
+            if world.calm { 0 } else { world.rng.u64(0..=apart) }
+        };
+        sleep(Duration::from_millis(nap)).await;
+        world.lock().commit();
+    }
+}
+
+/// Lets things go wrong for as long as the schedule says, then mends them all.
+pub(crate) async fn befall(world: Shared) {
+    let (until, apart) = {
+        let world = world.lock();
+        (world.schedule.mishaps_ms, world.schedule.apart_ms)
+    };
+    while world.lock().now_ms() < until {
+        let nap = world.lock().rng.u64(0..=apart * 2);
+        sleep(Duration::from_millis(nap)).await;
+        let mut world = world.lock();
+        let enabled = world.schedule.mishaps.len();
+        if enabled > 0 {
+            let mishap = world.rng.usize(0..enabled);
+            let mishap = world.schedule.mishaps[mishap];
+            world.befall(mishap);
+        }
+    }
+    world.lock().mend();
+}
+
+impl World {
+    fn commit(&mut self) {
+        while self.one_in(6) {
+            if self.one_in(2) {
+                self.log.loose_message(&mut self.rng);
+            } else {
+                self.log.other(&mut self.rng);
+            }
+        }
+        let most = self.schedule.events_most;
+        let size = match self.rng.u8(0..12) {
+            0..2 => 0,
+            2..6 => 1,
+            6..11 => self.rng.usize(0..=most.min(40)),
+            _ => self.rng.usize(0..=most),
+        };
+        let (guilt, times) = self.schedule.guilt.unwrap_or((Guilt::None, 1));
+        let guilt = if self.one_in(times) { guilt } else { Guilt::None };
+        self.log.commit(&mut self.rng, size, guilt);
+        let item = self.log.items.len() - 1;
+        self.note(Happened::Committed { item });
+    }
+
+    fn befall(&mut self, mishap: Mishap) {
+        self.note(Happened::Mishap(mishap));
+        let span = [20, 500, 8000][self.rng.usize(0..3)];
+        let span = self.rng.u64(0..span);
+        let until = self.now_ms() + span;
+        match mishap {
+            Mishap::SessionEnds => self.end_session(),
+            Mishap::ServerRestarts => self.restart_server(span),
+            Mishap::ServerAway => {
+                self.end_session();
+                self.server.away_until = until;
+            }
+            Mishap::AccessRefused => {
+                self.end_session();
+                self.server.closed_until = until;
+            }
+            Mishap::SlotHeld => {
+                self.end_session();
+                self.server.held_until = until;
+            }
+            Mishap::SlotMoved => self.somebody_moves_the_slot(),
+            Mishap::SlotDropped => {
+                self.end_session();
+                self.server.slot_is_there = false;
+            }
+            Mishap::OtherServer => {
+                self.restart_server(span);
+                self.server.timeline += 1;
+            }
+            Mishap::BrokerAway => {
+                self.broker.away_until = until;
+                self.tell_producers(&Condition::Unreachable("all brokers are down".into()));
+            }
+            Mishap::BrokerSlow => self.broker.slow_until = until,
+            Mishap::BatchLost => self.broker.loses = Some(false),
+            Mishap::AckLost => self.broker.loses = Some(true),
+            Mishap::ProducerFails => self.for_a_producer(Self::fail_producer),
+            Mishap::ProducerStuck => self.for_a_producer(|world, at| {
+                let for_ever = world.one_in(4);
+                world.broker.producers[at].stuck_until = if for_ever { FOR_EVER } else { until };
+            }),
+            Mishap::QueueFull => self.broker.full_until = until,
+            Mishap::ReplacementSlow => self.broker.replacement_ms = Some(span),
+            Mishap::ReplacementFails => self.broker.replacement_fails = true,
+            Mishap::Unauthenticated => {
+                self.tell_producers(&Condition::Unauthenticated("wrong password".into()));
+            }
+        }
+    }
+
+    fn mend(&mut self) {
+        self.server.away_until = 0;
+        self.server.closed_until = 0;
+        self.server.held_until = 0;
+        self.broker.away_until = 0;
+        self.broker.slow_until = 0;
+        self.broker.full_until = 0;
+        self.broker.loses = None;
+        self.broker.replacement_ms = None;
+        self.broker.replacement_fails = false;
+        // One that is stuck for ever is for the relay to be rid of.
+        let stuck = self.broker.producers.iter_mut().filter(|one| one.stuck_until < FOR_EVER);
+        stuck.for_each(|producer| producer.stuck_until = 0);
+        self.calm = true;
+        self.note(Happened::Calm);
+    }
+
+    /// While nobody streams from it, a person advances the slot.
+    fn somebody_moves_the_slot(&mut self) {
+        if self.server.is_held() || !self.server.slot_is_there {
+            return;
+        }
+        let to = self.rng.u64(self.server.confirmed.as_u64()..=self.log.end.as_u64());
+        self.advance(Lsn::new(to));
+    }
+
+    /// A person moves the slot on and gives up what it passes over.
+    pub(crate) fn advance(&mut self, to: Lsn) {
+        if to <= self.server.confirmed {
+            return;
+        }
+        let passed = self.server.confirmed..to;
+        for item in 0..self.log.items.len() {
+            if self.log.items[item].commit().is_some_and(|commit| passed.contains(&commit)) {
+                self.note(Happened::GivenUp { item });
+            }
+        }
+        self.set_slot(to);
+    }
+
+    fn tell_producers(&mut self, condition: &Condition) {
+        for producer in self.broker.producers.iter_mut().filter(|producer| producer.open) {
+            producer.condition(condition.clone());
+        }
+    }
+
+    fn for_a_producer(&mut self, act: impl FnOnce(&mut Self, usize)) {
+        let mut producers = self.broker.producers.iter();
+        if let Some(at) = producers.rposition(|producer| producer.open) {
+            act(self, at);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! walpost as an operator runs it: started, killed at any await point, told to
+//! stop, started again; and what a person does where one is needed.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+use walpost::Lsn;
+use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
+use walpost::record::{HeaderSet, RecordConfig, Router, TimestampSource};
+use walpost::relay::core::{Core, Halt};
+use walpost::relay::{Relay, RelayError, RelaySettings, StopHandle, Summary, Until, stop_channel};
+use walpost::source::SourceError;
+
+use crate::broker::SimSink;
+use crate::log::{Guilt, OUTBOXES, relation};
+use crate::server::SimSource;
+use crate::trace::{Exit, Happened};
+use crate::world::{Shared, World};
+
+/// How a process will end, unless it ends by itself before.
+#[derive(Debug, Default)]
+struct Life {
+    killed_after_ms: Option<u64>,
+    /// So many times it is woken, and dies where it would wait then.
+    killed_after_wakes: Option<u64>,
+    told_after_ms: Option<u64>,
+    told_again_after_ms: Option<u64>,
+    until: Option<Until>,
+}
+
+/// Keeps a walpost running until the schedule is over, and stops it then.
+pub(crate) async fn keep_running(world: Shared, mut over: watch::Receiver<bool>) {
+    while !*over.borrow() {
+        let (process, life) = world.lock().start();
+        let exit = run(&world, process, &life, &mut over).await;
+        world.lock().note(Happened::Exited { process, exit: exit.clone() });
+        let pause = world.lock().rng.u64(0..1500);
+        sleep(Duration::from_millis(pause)).await;
+        world.lock().put_right(&exit);
+    }
+}
+
+impl World {
+    fn start(&mut self) -> (usize, Life) {
+        let process = self.trace.iter().filter(|(_, it)| matches!(it, Happened::Started { .. }));
+        let process = process.count();
+        let mut life = Life::default();
+        if !self.calm {
+            let longest = [30, 1000, 10_000][self.rng.usize(0..3)];
+            let some = |rng: &mut fastrand::Rng, is: bool, most: u64| is.then(|| rng.u64(0..most));
+            let (kills, stops) = (self.schedule.kills, self.schedule.stops);
+            let by_wakes = self.rng.bool();
+            life.killed_after_ms = some(&mut self.rng, kills && !by_wakes, longest);
+            life.killed_after_wakes = some(&mut self.rng, kills && by_wakes, 400);
+            life.told_after_ms = some(&mut self.rng, stops, longest);
+            let again = self.one_in(3);
+            life.told_again_after_ms = some(&mut self.rng, again, 3000);
+            life.until = (self.schedule.untils && self.one_in(2)).then_some(Until::Current);
+        }
+        self.note(Happened::Started { process, until: life.until.is_some() });
+        (process, life)
+    }
+
+    /// What a person does before the next start.
+    fn put_right(&mut self, exit: &Exit) {
+        match exit {
+            Exit::Halted { commit, ordinal, sure, .. } => self.deal_with(*commit, *ordinal, *sure),
+            Exit::Source(SourceError::Slot(_)) if !self.server.slot_is_there => {
+                let end = self.log.end;
+                self.advance(end);
+                self.server.slot_is_there = true;
+                self.server.save();
+            }
+            _ => {}
+        }
+    }
+
+    /// Raises the limit that refuses the event, or gives its transaction up.
+    fn deal_with(&mut self, commit: Lsn, ordinal: u32, sure: bool) {
+        let is_it =
+            |event: &&mut crate::log::Event| event.commit == commit && event.ordinal == ordinal;
+        let Some(event) = self.log.events.iter_mut().find(is_it) else {
+            let text = format!("halted at {commit}/{ordinal}, where no event is");
+            return self.note(Happened::Strange(text));
+        };
+        match event.guilt {
+            Guilt::Keyless if sure && !self.server.is_held() => {
+                self.advance(Lsn::new(commit.as_u64() + 1));
+            }
+            Guilt::Keyless => {}
+            Guilt::TooLarge | Guilt::TooLargeHere | Guilt::None => event.forgiven = true,
+        }
+    }
+}
+
+/// Runs one process to its end.
+async fn run(
+    world: &Shared,
+    process: usize,
+    life: &Life,
+    over: &mut watch::Receiver<bool>,
+) -> Exit {
+    let (handle, stop) = stop_channel();
+    let (core, settings) = {
+        let world = world.lock();
+        let drain_timeout = Duration::from_millis(world.schedule.drain_timeout_ms);
+        (core(world.schedule.budget_bytes), RelaySettings { drain_timeout, until: life.until })
+    };
+    let source = SimSource { world: world.clone(), process };
+    let relay = Relay::new(core, SimSink::new(world, process), source, settings, stop);
+    let mut relay = Box::pin(relay.run());
+    let ended = tokio::select! {
+        biased;
+        ended = wakes(world, &mut relay, life.killed_after_wakes) => ended,
+        () = death(world, life) => None,
+        () = orders(world, process, life, &handle, over) => None,
+    };
+    drop(relay);
+    ended.map_or(Exit::Killed, exit_of)
+}
+
+/// Polls the relay, so many times at most while things go wrong.
+async fn wakes<F: Future>(
+    world: &Shared,
+    relay: &mut Pin<Box<F>>,
+    most: Option<u64>,
+) -> Option<F::Output> {
+    let mut wakes = 0;
+    poll_fn(|context| match relay.as_mut().poll(context) {
+        Poll::Ready(ended) => Poll::Ready(Some(ended)),
+        Poll::Pending => {
+            wakes += 1;
+            let dies = most.is_some_and(|most| wakes > most) && !world.lock().calm;
+            if dies { Poll::Ready(None) } else { Poll::Pending }
+        }
+    })
+    .await
+}
+
+async fn death(world: &Shared, life: &Life) {
+    if let Some(after) = life.killed_after_ms {
+        sleep(Duration::from_millis(after)).await;
+        if !world.lock().calm {
+            return;
+        }
+    }
+    std::future::pending().await
+}
+
+/// Tells it to stop as its life wants it, and when all is over. Never completes.
+async fn orders(
+    world: &Shared,
+    process: usize,
+    life: &Life,
+    handle: &StopHandle,
+    over: &mut watch::Receiver<bool>,
+) {
+    let tell = |twice| {
+        world.lock().note(Happened::Told { process, twice });
+        handle.stop();
+    };
+    if let Some(after) = life.told_after_ms {
+        sleep(Duration::from_millis(after)).await;
+        tell(false);
+        if let Some(after) = life.told_again_after_ms {
+            sleep(Duration::from_millis(after)).await;
+            tell(true);
+        }
+    } else if over.wait_for(|over| *over).await.is_ok() {
+        tell(false);
+    }
+    std::future::pending().await
+}
+
+fn core(budget_bytes: u64) -> Core {
+    let tables = (0..OUTBOXES).map(|at| TableName::from(&relation(at))).collect();
+    let outbox = Outbox::new(OutboxConfig {
+        tables,
+        columns: ColumnNames::default(),
+        message_prefix: Some("outbox".into()),
+        placed: Vec::new(),
+    });
+    let router = Router::new(RecordConfig {
+        topic: "t.{aggregate_type}".parse().expect("a template"),
+        headers: HeaderSet::default(),
+        timestamp: TimestampSource::Commit,
+    });
+    Core::new(outbox, router, budget_bytes)
+}
+
+fn exit_of(ended: Result<Summary, RelayError>) -> Exit {
+    match ended {
+        Ok(summary) => Exit::Clean(summary),
+        Err(RelayError::Aborted) => Exit::Aborted,
+        Err(RelayError::Unconfirmed(_)) => Exit::Unconfirmed,
+        Err(RelayError::Unauthenticated(_)) => Exit::Unauthenticated,
+        Err(RelayError::Sink(_)) => Exit::Sink,
+        Err(RelayError::Source(error)) => Exit::Source(error),
+        Err(RelayError::Halt { halt, way_out }) => {
+            let sure = !way_out.starts_with("records before it were not delivered");
+            let position = match halt.as_ref() {
+                Halt::Poison { poison, .. } => Some(poison.position),
+                Halt::Refused { position, .. } => Some(*position),
+                Halt::Plan(_) | Halt::Changed(_) => None,
+            };
+            let commit = position.map_or(Lsn::ZERO, |position| position.commit_lsn);
+            let ordinal = position.map_or(0, |position| position.ordinal);
+            Exit::Halted { commit, ordinal, sure, text: format!("{halt}; {way_out}") }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What a seed stands for: how much is written, what may go wrong, how
+//! processes end. Each kind of mishap is left out of half of the schedules, so
+//! that what one hides another shows.
+
+use fastrand::Rng;
+
+use crate::log::Guilt;
+use crate::trace::Mishap;
+
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    /// For how long it is written and things go wrong.
+    pub(crate) mishaps_ms: u64,
+    /// What may go wrong, and about how long apart.
+    pub(crate) mishaps: Vec<Mishap>,
+    pub(crate) apart_ms: u64,
+    /// Transactions in all, and events in the largest.
+    pub(crate) transactions: usize,
+    pub(crate) events_most: usize,
+    /// The guilt of one in so many transactions.
+    pub(crate) guilt: Option<(Guilt, u64)>,
+    /// Walposts on the slot at once.
+    pub(crate) walposts: usize,
+    /// Whether they are killed, told to stop, and made to end by themselves.
+    pub(crate) kills: bool,
+    pub(crate) stops: bool,
+    pub(crate) untils: bool,
+    pub(crate) drain_timeout_ms: u64,
+    pub(crate) budget_bytes: u64,
+    /// Messages that come at once, at most.
+    pub(crate) burst: usize,
+    /// Records that the producer has room for.
+    pub(crate) room: usize,
+    /// Records in a batch, at most.
+    pub(crate) batch: usize,
+    /// Whether reports come in any order.
+    pub(crate) shuffles_reports: bool,
+}
+
+impl Schedule {
+    pub(crate) fn new(rng: &mut Rng) -> Self {
+        let grave = rng.u8(0..4) == 0;
+        let often = rng.u8(0..8);
+        let mishaps = Mishap::ALL
+            .into_iter()
+            .filter(|mishap| (grave || !mishap.is_grave()) && often > 0 && rng.bool())
+            .collect();
+        let guilts = [Guilt::Keyless, Guilt::TooLarge, Guilt::TooLargeHere];
+        let guilt = (rng.u8(0..3) == 0).then(|| (guilts[rng.usize(0..3)], rng.u64(3..20)));
+        let large = rng.u8(0..40) == 0;
+        Self {
+            mishaps_ms: rng.u64(0..15_000),
+            mishaps,
+            apart_ms: [50, 300, 1500][rng.usize(0..3)],
+            transactions: rng.usize(0..60),
+            events_most: if large { 2000 } else { [1, 3, 12, 40][rng.usize(0..4)] },
+            guilt,
+            walposts: if rng.u8(0..4) == 0 { 2 } else { 1 },
+            kills: rng.bool(),
+            stops: rng.u8(0..3) == 0,
+            untils: rng.u8(0..8) == 0,
+            drain_timeout_ms: rng.u64(100..10_000),
+            budget_bytes: rng.u64(1..60) * 700,
+            burst: rng.usize(1..80),
+            room: rng.usize(1..100),
+            batch: rng.usize(1..20),
+            shuffles_reports: rng.bool(),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What happened in a schedule, in order: the simulated world writes it, the
+//! checker judges it, a person reads it.
+
+use walpost::Lsn;
+use walpost::ledger::Seq;
+use walpost::relay::Summary;
+use walpost::sink::Outcome;
+use walpost::source::SourceError;
+
+/// What happened, and when: milliseconds of the schedule's own time.
+pub(crate) type Trace = Vec<(u64, Happened)>;
+
+#[derive(Debug, Clone)]
+#[expect(dead_code, reason = "some of it is for people who read the trace")]
+pub(crate) enum Happened {
+    /// Item number of the log was committed.
+    Committed {
+        item: usize,
+    },
+    /// A person gave up what of that transaction is not delivered.
+    GivenUp {
+        item: usize,
+    },
+    Started {
+        process: usize,
+        until: bool,
+    },
+    /// A process was told to stop: once, or a second time.
+    Told {
+        process: usize,
+        twice: bool,
+    },
+    Exited {
+        process: usize,
+        exit: Exit,
+    },
+    /// A session stands: the relay takes A to be `start`, the server sends from `from`.
+    Opened {
+        process: usize,
+        session: usize,
+        start: Lsn,
+        from: Lsn,
+    },
+    NotOpened {
+        process: usize,
+        error: SourceError,
+    },
+    /// The relay took something from a session that says how far the log is known.
+    Took {
+        session: usize,
+        up_to: Lsn,
+        what: &'static str,
+    },
+    Confirmed {
+        session: usize,
+        lsn: Lsn,
+    },
+    /// The session broke: the server's doing.
+    Broke {
+        session: usize,
+    },
+    /// The relay let go of the session; for so long at most nobody attended to it.
+    LetGo {
+        session: usize,
+        unattended_ms: u64,
+    },
+    /// The slot's position was set.
+    Slot {
+        confirmed: Lsn,
+    },
+    /// The server forgot the slot's last positions.
+    Fell {
+        confirmed: Lsn,
+    },
+    Made {
+        process: usize,
+        producer: usize,
+    },
+    Produced {
+        producer: usize,
+        seq: Seq,
+        event: usize,
+        in_flight_bytes: u64,
+    },
+    Appended {
+        producer: usize,
+        event: usize,
+    },
+    Reported {
+        producer: usize,
+        seq: Seq,
+        event: usize,
+        outcome: Outcome,
+    },
+    Mishap(Mishap),
+    /// No more mishaps from here on; all that were are over.
+    Calm,
+    /// The slot reached the log's end.
+    Arrived,
+    /// What must never happen.
+    Strange(String),
+}
+
+/// How a process ended.
+#[derive(Debug, Clone)]
+#[expect(dead_code, reason = "some of it is for people who read the trace")]
+pub(crate) enum Exit {
+    Killed,
+    Clean(Summary),
+    Aborted,
+    /// Halted at the event that stands there, with all before it delivered or not.
+    Halted {
+        commit: Lsn,
+        ordinal: u32,
+        sure: bool,
+        text: String,
+    },
+    Source(SourceError),
+    Sink,
+    Unauthenticated,
+    Unconfirmed,
+}
+
+/// What goes wrong outside of walpost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mishap {
+    SessionEnds,
+    ServerRestarts,
+    ServerAway,
+    AccessRefused,
+    SlotHeld,
+    SlotMoved,
+    SlotDropped,
+    OtherServer,
+    BrokerAway,
+    BrokerSlow,
+    BatchLost,
+    AckLost,
+    ProducerFails,
+    ProducerStuck,
+    QueueFull,
+    ReplacementSlow,
+    ReplacementFails,
+    Unauthenticated,
+}
+
+impl Mishap {
+    pub(crate) const ALL: [Self; 18] = [
+        Self::SessionEnds,
+        Self::ServerRestarts,
+        Self::ServerAway,
+        Self::AccessRefused,
+        Self::SlotHeld,
+        Self::SlotMoved,
+        Self::SlotDropped,
+        Self::OtherServer,
+        Self::BrokerAway,
+        Self::BrokerSlow,
+        Self::BatchLost,
+        Self::AckLost,
+        Self::ProducerFails,
+        Self::ProducerStuck,
+        Self::QueueFull,
+        Self::ReplacementSlow,
+        Self::ReplacementFails,
+        Self::Unauthenticated,
+    ];
+
+    /// Whether a person is needed after it.
+    pub(crate) fn is_grave(self) -> bool {
+        matches!(
+            self,
+            Self::SlotMoved
+                | Self::SlotDropped
+                | Self::OtherServer
+                | Self::ReplacementFails
+                | Self::Unauthenticated
+        )
+    }
+}

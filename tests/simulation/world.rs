@@ -1,0 +1,66 @@
+//! All that is outside of walpost, behind one lock, and the schedule's dice.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fastrand::Rng;
+use tokio::time::Instant;
+
+use crate::broker::Broker;
+use crate::log::Log;
+use crate::schedule::Schedule;
+use crate::server::Server;
+use crate::trace::{Happened, Trace};
+
+pub(crate) struct World {
+    pub(crate) rng: Rng,
+    pub(crate) schedule: Schedule,
+    pub(crate) log: Log,
+    pub(crate) server: Server,
+    pub(crate) broker: Broker,
+    pub(crate) trace: Trace,
+    /// Whether the mishaps are over.
+    pub(crate) calm: bool,
+    began: Instant,
+}
+
+/// The world as its inhabitants share it. One thread: the lock is never waited for.
+#[derive(Clone)]
+pub(crate) struct Shared(Arc<Mutex<World>>);
+
+impl Shared {
+    /// The world of `seed` at its beginning; inside the runtime of its own time.
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let schedule = Schedule::new(&mut rng);
+        Self(Arc::new(Mutex::new(World {
+            rng,
+            schedule,
+            log: Log::new(),
+            server: Server::new(),
+            broker: Broker::default(),
+            trace: Vec::new(),
+            calm: false,
+            began: Instant::now(),
+        })))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl World {
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).expect("a schedule is short")
+    }
+
+    pub(crate) fn note(&mut self, happened: Happened) {
+        let now = self.now_ms();
+        self.trace.push((now, happened));
+    }
+
+    /// Once in so many times.
+    pub(crate) fn one_in(&mut self, times: u64) -> bool {
+        self.rng.u64(0..times) == 0
+    }
+}
