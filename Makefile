@@ -1,5 +1,5 @@
 # What people and the CI run alike.
-.PHONY: bench demo faults lint setup simulate soak test
+.PHONY: bench corpus demo faults fuzz lint setup simulate soak test
 
 # All of it in a minute once it is built. DEMO=stay: it runs on until Ctrl-C.
 demo:
@@ -18,6 +18,7 @@ test: setup
 
 lint: setup
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	@cargo tree --package walpost --edges normal --prefix none | awk '/^walpost / { seen = 1 } \
 	  /^fail / { crash = 1 } END { exit !seen || crash }' || \
 	  { echo "an ordinary build of walpost would have points to crash at" >&2; exit 1; }
@@ -47,3 +48,14 @@ soak: setup
 # BENCH="drain-rows --rows 100000 --rounds 1" runs a part of it.
 bench: setup
 	cargo bench --bench pipeline -- $(BENCH)
+
+# Any bytes into everything that reads what comes from outside, SECONDS in all:
+# a line for each target, an error where one found something.
+# TARGETS="stream json" runs these alone.
+SECONDS ?= 600
+fuzz: setup
+	@fuzz/run $(SECONDS) $(TARGETS)
+
+# Records pgoutput's messages anew, from PostgreSQL 14 to 18.
+corpus: setup
+	cargo run --package walpost-bed --bin record_pgoutput -- tests/corpus/pgoutput

@@ -194,10 +194,11 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The Rust files under `src` and `tests`, as paths from the crate's root.
+/// The Rust files of ours, as paths from the crate's root.
 fn rust_files() -> Vec<String> {
     let mut files = Vec::new();
-    let mut folders: Vec<PathBuf> = ["src", "tests"].map(|folder| root().join(folder)).into();
+    let mut folders: Vec<PathBuf> =
+        ["src", "tests", "fuzz/src", "fuzz/fuzz_targets"].map(|folder| root().join(folder)).into();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a source folder can be read") {
             let path = entry.expect("a folder's entry can be read").path();

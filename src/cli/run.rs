@@ -136,15 +136,14 @@ async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str 
 fn exit(error: &RelayError) -> Exit {
     match error {
         RelayError::Halt { halt, .. } => match **halt {
-            Halt::Poison { .. } | Halt::Refused { .. } => Exit::Poison,
+            Halt::Poison { .. } | Halt::Refused { .. } | Halt::Changed(_) => Exit::Poison,
             Halt::Plan(_) => Exit::Config,
         },
         RelayError::Source(source) => match source {
             SourceError::Slot(_) => Exit::Slot,
             SourceError::Access(_) | SourceError::Setup(_) => Exit::Config,
-            SourceError::Lost(_) | SourceError::InUse { .. } | SourceError::Undecodable(_) => {
-                Exit::Failure
-            }
+            SourceError::Undecodable(_) => Exit::Poison,
+            SourceError::Lost(_) | SourceError::InUse { .. } => Exit::Failure,
         },
         RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,
         RelayError::Unconfirmed(_) | RelayError::Aborted => Exit::Failure,

@@ -33,13 +33,17 @@ pub(crate) fn conninfo(text: &str) -> String {
 }
 
 /// Everything between the first `:` and the last `@` counts as the password: one
-/// that holds `/`, `?` or `@` unescaped is hidden too.
+/// that holds `/`, `?` or `@` unescaped is hidden too. Where there is no `@`, what
+/// should be a port and is none may be a password that lost it.
 fn url(rest: &str) -> String {
     let (place, tail) = match rest.rsplit_once('@') {
         Some((login, tail)) => match login.split_once(':') {
             Some((user, _)) => (format!("{user}:{HIDDEN}@"), tail),
             None => (format!("{login}@"), tail),
         },
+        None if ports(rest).any(|port| !port.bytes().all(|sign| sign.is_ascii_digit())) => {
+            return HIDDEN.to_owned();
+        }
         None => (String::new(), rest),
     };
     let Some((before, query)) = tail.split_once('?') else {
@@ -54,6 +58,15 @@ fn url(rest: &str) -> String {
         })
         .collect();
     format!("{place}{before}?{}", shown.join("&"))
+}
+
+/// What stands in the place of ports in `host:port,[host]:port/…`.
+fn ports(rest: &str) -> impl Iterator<Item = &str> {
+    let hosts = rest.split(['/', '?']).next().unwrap_or_default();
+    hosts.split(',').filter_map(|host| {
+        let after = host.strip_prefix('[').and_then(|host| host.split_once(']'));
+        after.map_or(host, |(_, after)| after).split_once(':').map(|(_, port)| port)
+    })
 }
 
 fn is_secret(name: &str) -> bool {
@@ -109,6 +122,10 @@ mod tests {
             "postgres://u:a/s3cret@h/db",
             "postgres://u:a@s3cret@h/db",
             "postgres://u:a?s3cret@h/db",
+            "postgres://u:s3cret",
+            "postgres://u:s3cret/db?sslmode=require",
+            "postgres://h:1,u:s3cret?x=y",
+            "postgres://[::1]:s3cret",
             "postgres://u@h/db?password=s3cret&sslmode=require",
             "postgres://h/db?sslpassword=s3cret",
             "postgres://h/db?p%61ssword=s3cret",
@@ -134,7 +151,9 @@ mod tests {
             conninfo("postgres://u:p@h:1/db?sslmode=require"),
             "postgres://u:[hidden]@h:1/db?sslmode=require"
         );
-        assert_eq!(conninfo("postgres://u@h/db"), "postgres://u@h/db");
+        for plain in ["postgres://u@h/db", "postgres://h:1,[::1]:2,[::2],h3/db", "postgres:///db"] {
+            assert_eq!(conninfo(plain), plain);
+        }
         assert_eq!(
             conninfo("host=h  user='a b' password=x"),
             "host=h user='a b' password=[hidden]"

@@ -263,7 +263,7 @@ impl Core {
             }
             Message::Relation(relation) => {
                 if let Err(error) = self.outbox.relation(relation) {
-                    self.halt(error.into());
+                    self.halt(Halt::Changed(error));
                 }
             }
             Message::Insert(_) | Message::Logical(_) => return self.event(message, outlet),
@@ -364,6 +364,11 @@ impl Core {
         if matches!(self.phase, Phase::Halting { .. }) {
             self.phase = Phase::Running;
         }
+    }
+
+    /// Whether a record that failed has not been delivered since.
+    pub fn suspects(&self) -> bool {
+        self.suspect.is_some()
     }
 
     /// Records that were produced and are not durable, failed ones too.

@@ -12,13 +12,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::core::{Core, Counters, Taken};
 use super::ends::{RelayError, RelaySettings, Summary, Until};
-use super::health::Health;
+use super::news::News;
 use super::pace::Pace;
+use super::stall::Stall;
 use super::stop::{Order, StopReceiver};
 use crate::ledger::StreamError;
 use crate::lsn::Lsn;
 use crate::pgoutput::Message;
-use crate::sink::{Outcome, Report, Sink};
+use crate::sink::{Condition, Outcome, Report, Sink};
 use crate::source::{Feed, Mark, Received, Resume, ServerIdentity, Source, SourceError};
 
 /// Messages taken in a row before reports and signals are looked at.
@@ -65,7 +66,9 @@ pub struct Relay<P, S> {
     began: Instant,
     reconnect_delay: Backoff,
     reports: Vec<Report>,
-    health: Health,
+    delivered: u64,
+    news: News,
+    stall: Stall,
     /// A when the last replay began: where it has not risen since, the next
     /// replay has to wait longer.
     confirmed_at_replay: Option<Lsn>,
@@ -116,7 +119,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
             began: Instant::now(),
             reconnect_delay: backoff(BACKOFF_LIMIT),
             reports: Vec::new(),
-            health: Health::new(Instant::now()),
+            delivered: 0,
+            news: News::default(),
+            stall: Stall::new(Instant::now()),
             confirmed_at_replay: None,
             replay_delay: backoff(BACKOFF_LIMIT),
             warned: Counters::default(),
@@ -252,6 +257,12 @@ impl<P: Source, S: Sink> Relay<P, S> {
             });
         }
         let identity = session.identity().clone();
+        if self.news.is_told() {
+            // What is tried every few seconds is no news.
+            tracing::debug!(confirmed = %self.core.confirmable(), "streaming from PostgreSQL");
+            self.known = Some((identity, session.mark().clone()));
+            return;
+        }
         tracing::info!(
             slot = self.source.slot(),
             confirmed = %self.core.confirmable(),
@@ -361,7 +372,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         for report in self.reports.drain(..) {
             match report.outcome {
                 Outcome::Delivered => {
-                    self.health.acknowledged();
+                    self.delivered += 1;
+                    self.stall.acknowledged();
                     self.core.delivered(report.seq);
                     crate::crash::point!("acknowledged");
                 }
@@ -408,17 +420,29 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     fn tell_of_the_sink(&mut self) -> Result<(), RelayError> {
-        if self.health.is_doubtful(self.core.oldest_in_flight()) {
-            self.sink.diagnose();
-        }
-        let beginning = self.began.elapsed() < BEGINNING;
+        // Whether a refused password is that of a wrong configuration, rather than
+        // one that was changed under way.
+        let beginning = self.delivered == 0 && self.began.elapsed() < BEGINNING;
         for condition in self.sink.take_conditions() {
-            if let Some(reason) = self.health.hear(condition, beginning)? {
-                self.core.producer_broken(&reason);
+            match condition {
+                Condition::Unauthenticated(reason) if beginning => {
+                    return Err(RelayError::Unauthenticated(reason));
+                }
+                Condition::Broken(reason) => self.core.producer_broken(&reason),
+                other => {
+                    self.stall.heard(&other);
+                    self.news.heard(other, self.delivered);
+                }
             }
         }
         let (records, _) = self.core.in_flight();
-        self.health.tell(records);
+        let matters = records > 0 || self.delivered == 0;
+        let failed = self.core.suspects() || self.core.halted().is_some();
+        self.news.tell(self.delivered, matters, failed);
+        if self.stall.is_out_of_patience(self.core.oldest_in_flight(), Instant::now()) {
+            self.core
+                .producer_broken("no acknowledgement came for long, though the brokers answer");
+        }
         Ok(())
     }
 
@@ -466,8 +490,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             self.replay_delay = backoff(BACKOFF_LIMIT);
         }
         let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT);
-        tracing::warn!(%reason, %from, ?delay, "a record was not delivered: beginning again after the last confirmed one, with a new producer");
-
+        self.news.replay(reason, from, delay, self.delivered);
         self.confirmed_at_replay = Some(from);
         Ok(self.new_producer().await? && self.meanwhile(sleep(delay)).await?.is_some())
     }
@@ -522,7 +545,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
         Ok(Summary {
             counters: self.core.counters(),
-            delivered: self.health.delivered(),
+            delivered: self.delivered,
             confirmed: self.core.confirmable(),
             undrained: self.core.undelivered(),
         })

@@ -19,9 +19,7 @@ pub enum Halt {
     },
     /// A record that the broker, or the producer's own limits, refuse for good.
     #[error(
-        "{origin}, event {position} (id {id}): its record for topic `{topic}` is refused: {reason}; \
-         raise the limit that refuses it (message.max.bytes here, max.message.bytes of the topic) or \
-         remove its cause"
+        "{origin}, event {position} (id {id}): its record for topic `{topic}` is refused: {reason}"
     )]
     Refused {
         /// Where the event was written.
@@ -32,12 +30,15 @@ pub enum Halt {
         id: String,
         /// The topic it was meant for.
         topic: String,
-        /// The refusal's own words.
+        /// The refusal's own words, and what to do about it.
         reason: String,
     },
     /// The outbox table's columns do not fit the configuration.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// They did, and were changed since: the rows that come next lack one.
+    #[error("an outbox table was changed: {0}")]
+    Changed(PlanError),
 }
 
 impl Halt {
@@ -48,7 +49,7 @@ impl Halt {
         let position = match self {
             Self::Poison { poison, .. } => poison.position,
             Self::Refused { position, .. } => *position,
-            Self::Plan(_) => return "then start walpost again".to_owned(),
+            Self::Plan(_) | Self::Changed(_) => return "then start walpost again".to_owned(),
         };
         // PostgreSQL sends a transaction again unless its commit record lies
         // before the slot's position.

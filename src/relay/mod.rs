@@ -4,7 +4,7 @@ pub mod core;
 mod driver;
 mod ends;
 mod halt;
-mod health;
+mod news;
 mod pace;
 mod stall;
 mod stop;

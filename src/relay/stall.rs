@@ -1,12 +1,12 @@
-//! Whether acknowledgements have stopped to come.
+//! When to throw away a producer that does not get rid of a record.
 //!
 //! A producer without a time limit for its messages retries in silence for as
 //! long as it takes: too few replicas in sync, a partition without a leader. And
 //! one may be stuck, though the brokers are well. What is watched is the oldest
-//! record in flight: where it stays the same, the sink is asked why. A producer
-//! that does not get rid of it though nothing is amiss is thrown away. Since a
-//! replay repeats what others had acknowledged behind that record, each further
-//! one in a stall is twice as long in coming.
+//! record in flight: where it stays the same for long although the brokers answer,
+//! a new producer begins again at A. Since a replay repeats what others had
+//! acknowledged behind that record, each further one in a stall is twice as
+//! long in coming.
 //!
 //! Pure: the time is an argument.
 
@@ -15,74 +15,68 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::ledger::Seq;
+use crate::sink::{Condition, Fault};
 
-/// How long the oldest record may be in flight before the sink is asked, and how
-/// often it is asked from there on.
-const ASK_INTERVAL: Duration = Duration::from_secs(10);
-
-/// How long it may be in flight while the brokers are well.
+/// How long a record may be in flight while the brokers show no reason for it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How much longer where the brokers have a reason not to acknowledge it.
+/// How much longer where they do.
 const EXCUSED: u32 = 10;
 
 /// Most times that the patience is doubled.
 const DOUBLINGS: u32 = 6;
 
-/// The oldest record in flight, and since when it is.
+/// The oldest record in flight, since when it is, and what the sink says of it.
 #[derive(Debug)]
 pub(super) struct Stall {
     oldest: Option<Seq>,
     since: Instant,
-    asked: Instant,
+    fault: Option<Fault>,
     /// Producers that were thrown away since anything was acknowledged.
     replaced: u32,
-    told: bool,
 }
 
 impl Stall {
     pub(super) fn new(now: Instant) -> Self {
-        Self { oldest: None, since: now, asked: now, replaced: 0, told: false }
+        Self { oldest: None, since: now, fault: None, replaced: 0 }
     }
 
-    /// The oldest record in flight is this now; whether the sink is to be asked
-    /// for what keeps it.
-    pub(super) fn see(&mut self, oldest: Option<Seq>, now: Instant) -> bool {
-        if oldest != self.oldest {
-            (self.oldest, self.since, self.asked) = (oldest, now, now);
+    /// The sink said this.
+    pub(super) fn heard(&mut self, condition: &Condition) {
+        match condition {
+            Condition::Stalled { fault, .. } => self.fault = Some(*fault),
+            Condition::Unreachable(_) | Condition::Unauthenticated(_) => {
+                self.fault = Some(Fault::OutOfReach);
+            }
+            Condition::Flowing => self.fault = None,
+            Condition::Broken(_) | Condition::Repartitioned { .. } => {}
         }
-        let ask = oldest.is_some() && now.saturating_duration_since(self.asked) >= ASK_INTERVAL;
-        if ask {
-            self.asked = now;
-        }
-        ask
     }
 
-    /// A record was acknowledged; whether a stall ends by that of which was told.
-    pub(super) fn acknowledged(&mut self) -> bool {
+    /// A record was acknowledged.
+    pub(super) fn acknowledged(&mut self) {
         self.replaced = 0;
-        std::mem::take(&mut self.told)
     }
 
-    /// For how long the oldest record has been in flight, the first time that
-    /// this is asked in a stall.
-    pub(super) fn tell(&mut self, now: Instant) -> Option<Duration> {
-        let stalled = self.stalled(now)?;
-        (!std::mem::replace(&mut self.told, true)).then_some(stalled)
-    }
-
-    /// Whether the producer has had its time, and is to be thrown away now;
-    /// `excused` where the brokers have a reason not to acknowledge.
-    pub(super) fn is_out_of_patience(&mut self, excused: bool, now: Instant) -> bool {
-        let factor = (1 << self.replaced.min(DOUBLINGS)) * if excused { EXCUSED } else { 1 };
-        let out = self.stalled(now).is_some_and(|stalled| stalled >= PATIENCE * factor);
-        self.replaced += u32::from(out);
+    /// This is the oldest record in flight now; whether the producer has had its
+    /// time with it, and is to be thrown away.
+    pub(super) fn is_out_of_patience(&mut self, oldest: Option<Seq>, now: Instant) -> bool {
+        if oldest != self.oldest {
+            (self.oldest, self.since) = (oldest, now);
+        }
+        let factor = match self.fault {
+            // A new one would reach them no better.
+            None | Some(Fault::OutOfReach) => return false,
+            Some(Fault::Brokers) => EXCUSED,
+            Some(Fault::Unknown) => 1,
+        };
+        let patience = PATIENCE * factor * (1 << self.replaced.min(DOUBLINGS));
+        let out = oldest.is_some() && now.saturating_duration_since(self.since) >= patience;
+        if out {
+            self.replaced += 1;
+            self.since = now;
+        }
         out
-    }
-
-    fn stalled(&self, now: Instant) -> Option<Duration> {
-        let stalled = now.saturating_duration_since(self.since);
-        (self.oldest.is_some() && stalled >= ASK_INTERVAL).then_some(stalled)
     }
 }
 
@@ -90,48 +84,42 @@ impl Stall {
 mod tests {
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
+    fn stalled(fault: Fault) -> Condition {
+        Condition::Stalled { reason: "why".to_owned(), fault }
+    }
 
-    #[test]
-    fn the_sink_is_asked_for_a_record_that_stays_and_for_no_other() {
+    /// After how many seconds a producer that keeps record `seq` is thrown away.
+    fn seconds(stall: &mut Stall, seq: impl Fn(u32) -> Seq) -> Option<u32> {
         let begun = Instant::now();
-        let mut stall = Stall::new(begun);
-        let asked = |stall: &mut Stall, oldest: &dyn Fn(u32) -> Option<Seq>| {
-            (0..60).filter(|n| stall.see(oldest(*n), begun + SECOND * *n)).count()
-        };
-        assert_eq!(asked(&mut stall, &|_| None), 0);
-        assert_eq!(asked(&mut stall, &|second| Some(Seq::from(second / 5))), 0, "it moves");
-        let mut stall = Stall::new(begun);
-        assert_eq!(asked(&mut stall, &|_| Some(7)), 5, "every ten seconds");
+        stall.oldest = None;
+        (0..100_000).find(|n| {
+            stall.is_out_of_patience(Some(seq(*n)), begun + Duration::from_secs((*n).into()))
+        })
     }
 
     #[test]
     fn patience_grows_with_each_producer_that_did_not_help() {
-        let begun = Instant::now();
-        let mut stall = Stall::new(begun);
-        let mut seq = 0;
-        let mut gone = |stall: &mut Stall, excused: bool| {
-            seq += 1;
-            stall.see(Some(seq), begun);
-            (1..100_000).find(|n| stall.is_out_of_patience(excused, begun + SECOND * *n))
-        };
-        assert_eq!(gone(&mut stall, false), Some(60));
-        assert_eq!(gone(&mut stall, false), Some(120));
-        assert_eq!(gone(&mut stall, true), Some(2400));
+        let mut stall = Stall::new(Instant::now());
+        stall.heard(&stalled(Fault::Unknown));
+        assert_eq!(seconds(&mut stall, |_| 1), Some(60));
+        assert_eq!(seconds(&mut stall, |_| 2), Some(120));
+        stall.heard(&stalled(Fault::Brokers));
+        assert_eq!(seconds(&mut stall, |_| 3), Some(2400));
         stall.acknowledged();
-        assert_eq!(gone(&mut stall, true), Some(600));
-        assert!(!stall.is_out_of_patience(false, begun), "nothing has stalled then");
+        assert_eq!(seconds(&mut stall, |_| 4), Some(600));
     }
 
     #[test]
-    fn a_stall_is_told_once_and_so_is_its_end() {
-        let begun = Instant::now();
-        let mut stall = Stall::new(begun);
-        stall.see(Some(1), begun);
-        assert_eq!(stall.tell(begun + SECOND), None, "too soon to speak of it");
-        assert_eq!(stall.tell(begun + SECOND * 12), Some(SECOND * 12));
-        assert_eq!(stall.tell(begun + SECOND * 30), None);
-        assert!(stall.acknowledged());
-        assert!(!stall.acknowledged());
+    fn a_producer_is_kept_while_records_move_or_nobody_can_be_reached() {
+        let mut stall = Stall::new(Instant::now());
+        assert_eq!(seconds(&mut stall, |_| 1), None, "nobody has said that it stalls");
+        stall.heard(&stalled(Fault::Unknown));
+        assert_eq!(seconds(&mut stall, |second| Seq::from(second / 50)), None, "it moves");
+        stall.heard(&Condition::Unreachable("down".to_owned()));
+        assert_eq!(seconds(&mut stall, |_| 2), None, "a new one would reach them no better");
+        stall.heard(&stalled(Fault::Unknown));
+        stall.heard(&Condition::Flowing);
+        assert_eq!(seconds(&mut stall, |_| 3), None, "it is over");
+        assert!(!stall.is_out_of_patience(None, Instant::now()), "nothing is in flight");
     }
 }

@@ -31,8 +31,9 @@ use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProd
 use tokio::sync::Notify;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use super::leads::{Counts, KeyPartitioner, Leads, Turn};
-use super::{Condition, Outcome, Report, Sink, SinkError, diagnosis, features, refusal};
+use super::leads::{Change, Counts, KeyPartitioner, Leads, Turn};
+use super::stall::Watch;
+use super::{Condition, Outcome, Report, Sink, SinkError, features, refusal};
 use crate::crash;
 use crate::ledger::Seq;
 use crate::record::Record;
@@ -43,6 +44,9 @@ const DROP_LIMIT: Duration = Duration::from_secs(2);
 
 /// librdkafka's own limit for a message, where none is configured.
 const MESSAGE_MAX_BYTES: u64 = 1_000_000;
+
+/// How long after the last connection broke its reason is awaited.
+const REASON_LIMIT: Duration = Duration::from_secs(2);
 
 /// For how long it counts that a broker knows the producer in a partition: well
 /// below the day after which it forgets it.
@@ -75,6 +79,8 @@ pub struct KafkaSink {
     producer: Option<ThreadedProducer<Context, KeyPartitioner>>,
     leads: Leads,
     leads_since: Instant,
+    counts: Arc<Counts>,
+    watch: Watch,
     reports: Arc<Reports>,
 }
 
@@ -85,14 +91,16 @@ struct Reports {
     stirred: Notify,
     /// Whether the relay waits for acknowledgements.
     eager: AtomicBool,
-    /// Whether the brokers are being asked what keeps acknowledgements back.
-    diagnosing: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     reports: Vec<Report>,
     conditions: Vec<Condition>,
+    /// What last became of a connection to a broker.
+    connection: Option<String>,
+    /// No broker is connected, since then, and why is not known yet.
+    unreachable: Option<(String, Instant)>,
     /// Whether the broker refused a batch of this producer's.
     refused: bool,
 }
@@ -110,13 +118,17 @@ impl KafkaSink {
         let batch_bytes = batch_bytes(&config.properties);
         let config = client_config(config);
         let reports = Arc::new(Reports::default());
-        let (producer, leads) = make_producer(&config, &reports)?;
+        let counts = Arc::new(Counts::default());
+        let (producer, leads) = make_producer(&config, &reports, &counts)?;
+        let now = Instant::now();
         Ok(Self {
             config,
             batch_bytes,
             producer: Some(producer),
             leads,
-            leads_since: Instant::now(),
+            leads_since: now,
+            counts,
+            watch: Watch::new(now),
             reports,
         })
     }
@@ -131,8 +143,9 @@ impl KafkaSink {
         self.config.set("batch.size", smaller.to_string());
         tracing::warn!(
             batch_size = smaller,
-            "the broker refused a batch of records: making smaller ones until walpost starts again; \
-             if only batches are too large for a topic, set -X batch.size below its max.message.bytes"
+            "the broker refused a batch of records: making smaller ones, to find the one that it \
+             refuses, until walpost starts again; where only batches are too large for a topic, set \
+             -X batch.size below its max.message.bytes"
         );
     }
 }
@@ -160,12 +173,14 @@ pub fn accepts(config: &KafkaConfig) -> Result<(), SinkError> {
 /// Blocks for at most `within`.
 pub fn reach(config: &KafkaConfig, within: Duration) -> Result<usize, ReachError> {
     let reports = Arc::new(Reports::default());
-    let (producer, _) = make_producer(&client_config(config), &reports)?;
+    let (producer, _) = make_producer(&client_config(config), &reports, &Arc::default())?;
     let error = match producer.client().fetch_metadata(None, within) {
         Ok(metadata) => return Ok(metadata.brokers().len()),
         Err(error) => error,
     };
-    let conditions = mem::take(&mut reports.lock().conditions);
+    let mut conditions = mem::take(&mut reports.lock().conditions);
+    let connection = reports.lock().connection.take();
+    conditions.extend(connection.map(Condition::Unreachable));
     let unauthenticated = conditions.iter().find_map(|condition| match condition {
         Condition::Unauthenticated(reason) => Some(reason.clone()),
         _ => None,
@@ -201,9 +216,15 @@ impl Outlet for KafkaSink {
             headers: headers(record),
             delivery_opaque: opaque,
         };
-        producer.send(outgoing).map_err(|(error, _)| produce_error(&error, record.topic))?;
+        producer.send(outgoing).map_err(|(error, _)| {
+            let fatal = || producer.client().fatal_error();
+            produce_error(&error, fatal, record.topic)
+        })?;
         crash::point!("produced");
-        if let (Turn::Lead, Some(key)) = (turn, record.key) {
+        self.watch.produced(seq);
+        if let Some(key) = record.key
+            && (self.leads.begin_anew() || turn == Turn::Lead)
+        {
             self.leads.queued(seq, record.topic, key);
         }
         Ok(())
@@ -217,28 +238,24 @@ impl Sink for KafkaSink {
         for report in into[before..].iter().filter(|one| one.outcome == Outcome::Delivered) {
             self.leads.delivered(report.seq);
         }
-        if self.leads_since.elapsed() >= LEADS_LIMIT {
-            self.leads_since = Instant::now();
+        let now = Instant::now();
+        self.watch.reported(&into[before..], now);
+        if now.saturating_duration_since(self.leads_since) >= LEADS_LIMIT {
+            self.leads_since = now;
             self.leads.forget();
         }
     }
 
     fn take_conditions(&mut self) -> Vec<Condition> {
-        mem::take(&mut self.reports.lock().conditions)
-    }
-
-    fn diagnose(&mut self) {
-        if self.reports.diagnosing.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        let (config, reports) = (self.config.clone(), Arc::clone(&self.reports));
-        let topics = self.leads.topics();
-        // Where no thread can be had, it is asked for again.
-        let _ = thread::Builder::new().name("diagnosis".to_owned()).spawn(move || {
-            let condition = diagnosis::ask(&config, &topics);
-            reports.diagnosing.store(false, Ordering::SeqCst);
-            reports.condition(condition);
-        });
+        let mut conditions = self.reports.take_conditions();
+        self.watch.look(&self.config, &self.counts, &mut conditions);
+        let changes = self.counts.take_changes().into_iter();
+        conditions.extend(changes.map(|Change { topic, before, now }| Condition::Repartitioned {
+            topic,
+            before,
+            now,
+        }));
+        conditions
     }
 
     async fn stirred(&self, eager: bool) {
@@ -257,12 +274,14 @@ impl Sink for KafkaSink {
         // What it said of itself goes with it; what it said of records counts.
         let mut waiting = self.reports.lock();
         waiting.conditions.clear();
+        (waiting.connection, waiting.unreachable) = (None, None);
         let refused = mem::take(&mut waiting.refused);
         drop(waiting);
         if refused {
             self.make_smaller_batches();
         }
-        let (producer, leads) = make_producer(&self.config, &self.reports)?;
+        self.watch.replaced();
+        let (producer, leads) = make_producer(&self.config, &self.reports, &self.counts)?;
         (self.producer, self.leads) = (Some(producer), leads);
         Ok(())
     }
@@ -303,11 +322,49 @@ impl Reports {
         let failed = report.outcome != Outcome::Delivered;
         let mut waiting = self.lock();
         waiting.refused |= matches!(report.outcome, Outcome::Refused(_));
+        if !failed {
+            waiting.connection = None;
+            waiting.unreachable = None;
+        }
         waiting.reports.push(report);
         drop(waiting);
         if failed || self.eager.load(Ordering::SeqCst) {
             self.stirred.notify_one();
         }
+    }
+
+    /// No broker is connected. `count` only counts them: what became of the last
+    /// connection says why, and may still be to come.
+    fn unreachable(&self, count: String) {
+        let mut waiting = self.lock();
+        match waiting.connection.take() {
+            Some(reason) => {
+                drop(waiting);
+                self.condition(Condition::Unreachable(reason));
+            }
+            None => waiting.unreachable = Some((count, Instant::now())),
+        }
+    }
+
+    /// A connection broke or could not be made.
+    fn connection(&self, reason: String) {
+        let mut waiting = self.lock();
+        if waiting.unreachable.take().is_some() {
+            drop(waiting);
+            self.condition(Condition::Unreachable(reason));
+        } else {
+            waiting.connection = Some(reason);
+        }
+    }
+
+    fn take_conditions(&self) -> Vec<Condition> {
+        let mut waiting = self.lock();
+        if let Some((count, _)) =
+            waiting.unreachable.take_if(|(_, then)| then.elapsed() >= REASON_LIMIT)
+        {
+            waiting.conditions.push(Condition::Unreachable(count));
+        }
+        mem::take(&mut waiting.conditions)
     }
 
     fn condition(&self, condition: Condition) {
@@ -324,6 +381,10 @@ impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         // Changes of state are told once, by the relay; this is the detail.
         match level {
+            // A fatal error of the producer's is a condition, and told as such.
+            _ if facility == "FATAL" => {
+                tracing::debug!(target: "librdkafka", facility, "{message}");
+            }
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
                 tracing::error!(target: "librdkafka", facility, "{message}");
             }
@@ -334,14 +395,17 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         let reason = reason.to_owned();
         match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::AllBrokersDown) => {
-                self.reports.condition(Condition::Unreachable(reason));
-            }
+            Some(RDKafkaErrorCode::AllBrokersDown) => self.reports.unreachable(reason),
             Some(RDKafkaErrorCode::Authentication) => {
                 self.reports.condition(Condition::Unauthenticated(reason));
             }
             Some(RDKafkaErrorCode::Fatal) => self.reports.condition(Condition::Broken(reason)),
-            _ => tracing::debug!(target: "librdkafka", %error, "{reason}"),
+            code => {
+                tracing::debug!(target: "librdkafka", %error, "{reason}");
+                if code.is_some_and(refusal::is_of_a_connection) {
+                    self.reports.connection(reason);
+                }
+            }
         }
     }
 }
@@ -408,12 +472,12 @@ fn batch_bytes(properties: &BTreeMap<String, String>) -> u32 {
 fn make_producer(
     config: &ClientConfig,
     reports: &Arc<Reports>,
+    counts: &Arc<Counts>,
 ) -> Result<(ThreadedProducer<Context, KeyPartitioner>, Leads), SinkError> {
     features::require(config)?;
-    let counts = Arc::new(Counts::default());
-    let partitioner = KeyPartitioner::new(Arc::clone(&counts));
+    let partitioner = KeyPartitioner::new(Arc::clone(counts));
     let context = Context { reports: Arc::clone(reports), partitioner };
-    Ok((config.create_with_context(context)?, Leads::new(counts)))
+    Ok((config.create_with_context(context)?, Leads::new(Arc::clone(counts))))
 }
 
 fn headers(record: &Record<'_>) -> Option<OwnedHeaders> {
@@ -426,10 +490,24 @@ fn headers(record: &Record<'_>) -> Option<OwnedHeaders> {
     }))
 }
 
-fn produce_error(error: &KafkaError, topic: &str) -> ProduceError {
+/// What a record that was not queued means; `fatal` is asked why the producer is
+/// of no use, where it is of none.
+fn produce_error(
+    error: &KafkaError,
+    fatal: impl FnOnce() -> Option<(RDKafkaErrorCode, String)>,
+    topic: &str,
+) -> ProduceError {
     match error.rdkafka_error_code() {
         Some(RDKafkaErrorCode::QueueFull) => ProduceError::Full,
-        Some(code) if refusal::is_refusal(code) => ProduceError::Refused(code.to_string()),
+        Some(RDKafkaErrorCode::Fatal) => match fatal() {
+            // The record that is the cause is about to be reported, with its reason.
+            Some((RDKafkaErrorCode::GaplessGuarantee, _)) => ProduceError::Full,
+            Some((code, _)) => ProduceError::Broken(refusal::reason(code, topic)),
+            None => ProduceError::Broken(error.to_string()),
+        },
+        Some(code) if refusal::is_refusal(code) => {
+            ProduceError::Refused(refusal::by_the_client(code))
+        }
         Some(code) => ProduceError::Broken(refusal::reason(code, topic)),
         None => ProduceError::Refused(error.to_string()),
     }

@@ -16,16 +16,36 @@
 //! Pure, but for the lock on the counts of partitions.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdkafka::producer::{PARTITION_UA, Partitioner};
 
 use crate::ledger::Seq;
 
-/// How many partitions each topic has, as the client last saw it.
+/// How many partitions each topic has, as the client last saw it. Outlives
+/// producers.
 #[derive(Debug, Default)]
-pub(super) struct Counts(Mutex<HashMap<String, u32>>);
+pub(super) struct Counts {
+    known: Mutex<Known>,
+    /// Counts the changes.
+    changes: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    counts: HashMap<String, u32>,
+    /// What changed and was not told yet.
+    untold: Vec<Change>,
+}
+
+/// A topic that has another number of partitions than it had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) topic: String,
+    pub(super) before: u32,
+    pub(super) now: u32,
+}
 
 /// Chooses partitions, and notes how many there are to choose from.
 #[derive(Debug)]
@@ -49,6 +69,8 @@ pub(super) enum Turn {
 #[derive(Debug)]
 pub(super) struct Leads {
     counts: Arc<Counts>,
+    /// The changes of counts that are heeded.
+    changes: u64,
     topics: HashMap<String, Topic>,
     /// Topic and hash of the first records in flight.
     in_flight: HashMap<Seq, (String, u32)>,
@@ -56,8 +78,7 @@ pub(super) struct Leads {
 
 #[derive(Debug, Default)]
 struct Topic {
-    /// How many partitions there are, once a record was put into one. A topic
-    /// that grows loses the order of its keys to the new partitions anyway.
+    /// How many partitions there are, once a record was put into one.
     count: Option<u32>,
     /// Partitions in which a record was acknowledged.
     proven: HashSet<u32>,
@@ -68,13 +89,24 @@ struct Topic {
 impl Leads {
     /// Those of a producer whose partitioner writes `counts`.
     pub(super) fn new(counts: Arc<Counts>) -> Self {
-        Self { counts, topics: HashMap::new(), in_flight: HashMap::new() }
+        let changes = counts.changes();
+        Self { counts, changes, topics: HashMap::new(), in_flight: HashMap::new() }
     }
 
-    /// The topics that records were put into.
-    pub(super) fn topics(&self) -> HashSet<String> {
-        let counts = self.counts.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.keys().cloned().collect()
+    /// Whether partitions were added or taken away since the last call: then each
+    /// partition has to be begun anew, and the record that was put into one just
+    /// now is the first of its own.
+    pub(super) fn begin_anew(&mut self) -> bool {
+        let changes = self.counts.changes();
+        if changes == self.changes {
+            return false;
+        }
+        self.changes = changes;
+        self.in_flight.clear();
+        for (name, topic) in &mut self.topics {
+            *topic = Topic { count: self.counts.of(name), ..Topic::default() };
+        }
+        true
     }
 
     /// What may be done with a record of this key.
@@ -135,17 +167,38 @@ impl Leads {
 }
 
 impl Counts {
-    fn of(&self, topic: &str) -> Option<u32> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(topic).copied()
+    /// The topics in which a record was put into a partition.
+    pub(super) fn topics(&self) -> Vec<String> {
+        self.lock().counts.keys().cloned().collect()
     }
 
-    fn note(&self, topic: &str, count: u32) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match counts.get_mut(topic) {
-            Some(known) => *known = count,
-            None => {
-                counts.insert(topic.to_owned(), count);
-            }
+    /// What changed since the last call.
+    pub(super) fn take_changes(&self) -> Vec<Change> {
+        std::mem::take(&mut self.lock().untold)
+    }
+
+    fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, topic: &str) -> Option<u32> {
+        self.lock().counts.get(topic).copied()
+    }
+
+    fn note(&self, topic: &str, now: u32) {
+        let mut known = self.lock();
+        let Some(count) = known.counts.get_mut(topic) else {
+            known.counts.insert(topic.to_owned(), now);
+            return;
+        };
+        if *count != now {
+            let before = std::mem::replace(count, now);
+            known.untold.push(Change { topic: topic.to_owned(), before, now });
+            self.changes.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -255,6 +308,23 @@ mod tests {
         assert_eq!(leads.turn("t", Some(b"b")), Turn::Free);
         leads.forget();
         assert_eq!(leads.turn("t", Some(b"b")), Turn::Lead);
+    }
+
+    #[test]
+    fn a_topic_that_grows_is_told_once_and_begun_anew_in_each_partition() {
+        let (mut leads, partitioner) = leads(1);
+        leads.queued(7, "t", b"a");
+        leads.delivered(7);
+        assert_eq!(leads.turn("t", Some(b"b")), Turn::Free);
+        assert!(!leads.begin_anew());
+        for _ in 0..2 {
+            partitioner.partition("t", Some(b"0"), 4, |_| true);
+        }
+        assert!(leads.begin_anew() && !leads.begin_anew());
+        assert_eq!(leads.turn("t", Some(b"b")), Turn::Lead);
+        let change = Change { topic: "t".to_owned(), before: 1, now: 4 };
+        assert_eq!(leads.counts.take_changes(), [change]);
+        assert_eq!(leads.counts.take_changes(), []);
     }
 
     #[test]

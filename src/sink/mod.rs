@@ -6,11 +6,13 @@
 //! good). A record that was not done with when its producer was replaced is never
 //! reported on.
 
-mod diagnosis;
+mod ages;
 mod features;
+mod inquiry;
 mod kafka;
 mod leads;
 mod refusal;
+mod stall;
 
 use std::future::Future;
 
@@ -50,10 +52,35 @@ pub enum Condition {
     Unauthenticated(String),
     /// The producer is of no use any more; why.
     Broken(String),
-    /// Asked for, the brokers show a reason why they may not acknowledge records.
-    Excused(String),
-    /// Asked for, the brokers show none.
-    Well,
+    /// No acknowledgement has come for long.
+    Stalled {
+        /// What is the matter, in words.
+        reason: String,
+        /// Who it is the matter of, as far as the brokers tell.
+        fault: Fault,
+    },
+    /// What was stalled flows again.
+    Flowing,
+    /// A topic has another number of partitions than it had.
+    Repartitioned {
+        /// The topic.
+        topic: String,
+        /// How many it had.
+        before: u32,
+        /// How many it has.
+        now: u32,
+    },
+}
+
+/// Why acknowledgements may not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The brokers do not answer.
+    OutOfReach,
+    /// They answer, and cannot acknowledge: too few replicas, no leader.
+    Brokers,
+    /// They show no reason: it may be the producer's own.
+    Unknown,
 }
 
 /// A destination of records.
@@ -64,11 +91,6 @@ pub trait Sink: Outlet {
 
     /// The conditions that came up since the last call.
     fn take_conditions(&mut self) -> Vec<Condition>;
-
-    /// Begins to find out what may keep acknowledgements back; the answer comes
-    /// as a condition: [`Condition::Unreachable`], [`Condition::Excused`] or
-    /// [`Condition::Well`].
-    fn diagnose(&mut self);
 
     /// Completes when a condition or a failure waits; with `eager` also when an
     /// acknowledgement does. Cancel-safe.

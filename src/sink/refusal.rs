@@ -1,5 +1,5 @@
 //! Which of librdkafka's errors speak against the record itself, and what a
-//! person can do about the others. Decides by the error code alone.
+//! person can do about each. Decides by the error code alone.
 //!
 //! Codes: <https://kafka.apache.org/protocol#protocol_error_codes> and
 //! librdkafka's `rd_kafka_resp_err_t`.
@@ -14,7 +14,7 @@ use super::Outcome;
 pub(super) fn outcome(error: &KafkaError, topic: &str) -> Outcome {
     match error.rdkafka_error_code() {
         None => Outcome::Lost(error.to_string()),
-        Some(code) if is_refusal(code) => Outcome::Refused(code.to_string()),
+        Some(code) if is_refusal(code) => Outcome::Refused(refusal(code)),
         Some(Code::PurgeQueue | Code::PurgeInflight | Code::Fatal | Code::GaplessGuarantee) => {
             Outcome::Purged
         }
@@ -37,17 +37,63 @@ pub(super) fn is_refusal(code: Code) -> bool {
     )
 }
 
+/// Whether a connection to a broker broke or could not be made.
+pub(super) fn is_of_a_connection(code: Code) -> bool {
+    matches!(
+        code,
+        Code::BrokerTransportFailure | Code::Resolve | Code::SSL | Code::OperationTimedOut
+    )
+}
+
+/// The broker's refusal in words, with the way out.
+fn refusal(code: Code) -> String {
+    let mend = match code {
+        Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::MessageBatchTooLarge => {
+            "raise max.message.bytes of the topic (and message.max.bytes of the brokers, where it \
+             is what limits the topic)"
+        }
+        Code::InvalidTimestamp => {
+            "the topic takes what is at most message.timestamp.before.max.ms before and \
+             message.timestamp.after.max.ms after the broker's clock: change these settings of the \
+             topic, or record.timestamp here"
+        }
+        Code::InvalidRecord => {
+            "a compacted topic takes no record without a key: see the broker's log"
+        }
+        Code::PolicyViolation => "change the policy of the brokers that forbids it",
+        _ => "remove its cause",
+    };
+    format!("{code}; {mend}")
+}
+
+/// The same of the client library, which takes nothing beyond its own limit.
+pub(super) fn by_the_client(code: Code) -> String {
+    match code {
+        // Its own word for it is the broker's.
+        Code::MessageSizeTooLarge => "it is too large for walpost's producer; raise its limit (-X \
+            message.max.bytes=…), and max.message.bytes of the topic where that is lower"
+            .to_owned(),
+        _ => refusal(code),
+    }
+}
+
 /// The error in words, with what to do where that is known.
 pub(super) fn reason(code: Code, topic: &str) -> String {
     let advice = match code {
+        // A producer's first question is for a number of its own: since Kafka 2.8 a
+        // right to write answers it, so that both come of the same lack.
+        Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {
+            return format!(
+                "walpost's user may not write to topic {topic}; give it the ACL operations WRITE and \
+                 DESCRIBE on topic {topic} (and where the brokers are older than 2.8 \
+                 IDEMPOTENT_WRITE on the cluster)"
+            );
+        }
+        Code::Authentication => {
+            "; give walpost's user its password back, or start walpost with another".into()
+        }
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition => {
             format!("; create the topic: kafka-topics.sh --create --topic {topic}")
-        }
-        Code::TopicAuthorizationFailed => {
-            format!("; give walpost's user the ACL operations WRITE and DESCRIBE on topic {topic}")
-        }
-        Code::ClusterAuthorizationFailed => {
-            "; give walpost's user the ACL operation IDEMPOTENT_WRITE on the cluster".into()
         }
         Code::NotEnoughReplicas | Code::NotEnoughReplicasAfterAppend => {
             "; fewer replicas are in sync than min.insync.replicas asks for".into()
@@ -70,6 +116,19 @@ mod tests {
         for code in [Code::PurgeQueue, Code::PurgeInflight, Code::Fatal] {
             assert_eq!(outcome_of(code), Outcome::Purged, "{code}");
         }
+    }
+
+    #[test]
+    fn a_refusal_names_the_setting_that_lets_the_record_pass() {
+        for (code, setting) in [
+            (Code::MessageSizeTooLarge, "max.message.bytes of the topic"),
+            (Code::InvalidTimestamp, "message.timestamp.before.max.ms"),
+        ] {
+            let Outcome::Refused(reason) = outcome_of(code) else { panic!("{code} is a refusal") };
+            assert!(reason.contains(setting), "{reason}");
+        }
+        let reason = by_the_client(Code::MessageSizeTooLarge);
+        assert!(reason.contains("-X message.max.bytes"), "{reason}");
     }
 
     #[test]

@@ -36,7 +36,8 @@ pub enum SourceError {
     #[error("{0}")]
     Slot(String),
 
-    /// The server sent what this version of walpost does not understand.
+    /// The server sent what this version of walpost does not understand, or
+    /// cannot send what it has to.
     #[error("{0}")]
     Undecodable(String),
 }
@@ -67,6 +68,14 @@ impl SourceError {
                  pg_replication_slot_advance('{slot}', pg_current_wal_lsn()) and start walpost again"
             )),
             Some("42704" | "55000") => Self::Setup(text),
+            // What is text to one database, such as one in SQL_ASCII, is none in UTF-8.
+            Some("22021" | "22P05") => Self::Undecodable(format!(
+                "{text}: a row's text has no form in UTF-8, and PostgreSQL hands out nothing from its \
+                 transaction on. Mend what writes it. To give that transaction up, publish it by hand, \
+                 then SET client_encoding = 'SQL_ASCII'; SELECT pg_replication_slot_advance('{slot}', \
+                 max(lsn)) FROM pg_logical_slot_peek_binary_changes('{slot}', NULL, 1, \
+                 'proto_version', '1', 'publication_names', '<publication>'); and start walpost again"
+            )),
             _ => error.into(),
         }
     }

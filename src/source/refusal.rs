@@ -210,7 +210,11 @@ impl ConnectError {
         }
     }
 
-    fn of_tls(host: String, message: String) -> Self {
+    fn of_tls(host: String, mut message: String) -> Self {
+        // By the second, so that each attempt's text would be another.
+        if let Some(at) = message.find(": verification time ") {
+            message.truncate(at);
+        }
         let says = |part: &str| message.contains(part);
         let advice = if says("does not support TLS") {
             "turn ssl on in postgresql.conf, or lower sslmode"
@@ -374,6 +378,19 @@ mod tests {
         let unknown = tls("TLS handshake failed: invalid peer certificate: UnknownIssuer");
         assert!(!unknown.is_worth_another_try());
         assert!(unknown.to_string().contains("sslrootcert"));
+    }
+
+    #[test]
+    fn an_expired_certificate_is_told_of_in_the_same_words_each_time() {
+        let at = |seconds| {
+            let text = format!(
+                "invalid peer certificate: certificate expired: verification time {seconds} (UNIX), \
+                 but certificate is not valid after 1 ({seconds} seconds ago)"
+            );
+            ConnectError::of_replication("db", &PgWireError::Tls(text)).to_string()
+        };
+        assert_eq!(at(7), at(8));
+        assert!(at(7).contains("certificate expired: renew the server's certificate"), "{}", at(7));
     }
 
     #[test]

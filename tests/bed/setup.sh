@@ -26,6 +26,7 @@ if [ "${1:-}" != demo ]; then
     has java || need default-jdk-headless
     has mvn || need maven
     has npm || need npm
+    has openssl || need openssl
     installed faketime || need faketime
 elif [ "${WALPOST_DEMO_MOCK:-0}" = 0 ]; then
     has java || optional="$optional default-jdk-headless"

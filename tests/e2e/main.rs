@@ -5,15 +5,11 @@
 #![allow(unreachable_pub)]
 
 mod backlog;
-mod brokers;
 mod library;
 mod majors;
 mod messages;
-mod outage;
-mod passed_over;
 mod poison;
 mod refusals;
-mod server;
 mod sessions;
 mod shapes;
 mod slot;

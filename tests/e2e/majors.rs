@@ -3,8 +3,7 @@
 use walpost_bed::oracle::Row;
 use walpost_bed::{Kafka, Major, Postgres};
 
-use crate::shapes::copy;
-use walpost_bed::scene::{SOON, Scene, assert_in_log_order, insert, record_of, stop};
+use walpost_bed::scene::{SOON, Scene, assert_in_log_order, copy, insert, record_of, stop};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outbox_on_postgresql_14_is_published() {

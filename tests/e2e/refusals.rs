@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use walpost_bed::{Kafka, Major, Postgres, eventually};
+use walpost_bed::{Major, Postgres, eventually};
 
 use walpost_bed::scene::{SOON, Scene, ended, insert};
 
@@ -101,29 +101,6 @@ async fn an_address_that_is_none_is_refused() {
     let mut scene = Scene::bare(Postgres::start(Major::V15).await, "127.0.0.1:1");
     scene.source = "postgres://walpost@127.0.0.1:notaport/postgres".to_owned();
     refused(&scene, &[], &["--source"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_that_the_broker_refuses_are_refused_and_not_shown() {
-    let kafka = Kafka::builder().user("relay", "right").start().await;
-    let mut scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
-    scene.bootstrap = kafka.sasl_bootstrap().expect("a user was added");
-    let sasl = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=relay"];
-    let mut arguments: Vec<&str> = sasl.iter().flat_map(|one| ["-X", one]).collect();
-    arguments.extend(["-X", "sasl.password=mistaken"]);
-    let (code, text) = scene.run_to_its_end(&arguments).await;
-    assert_eq!(code, CONFIGURATION, "{text}");
-    assert!(text.contains("Kafka refuses walpost's credentials"), "{text}");
-    assert!(!text.contains("mistaken"), "{text}");
-    let check = scene.command("check").args(&arguments).start();
-    assert_eq!(ended(&check).await.0, Some(1));
-    assert!(check.said("refuses walpost's credentials"), "{:?}", check.stdout());
-    let last = arguments.len() - 1;
-    arguments[last] = "sasl.password=right";
-    let _walpost = scene.run_with(&arguments).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.bootstrap = kafka.bootstrap();
-    scene.assert_exact(SOON).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

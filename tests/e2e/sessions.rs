@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use walpost_bed::{Major, Postgres, PostgresBuilder, eventually};
 
-use walpost_bed::scene::{SOON, Scene, program};
+use walpost_bed::scene::{SOON, Scene};
 
 /// Where no broker listens.
 const NOWHERE: &str = "127.0.0.1:1";
@@ -31,33 +31,6 @@ async fn an_idle_server_is_not_taken_for_a_silent_one() {
     eventually(SOON, "the idle time has passed", async || since.elapsed().as_secs() > 11).await;
     assert!(!walpost.said("lost PostgreSQL"), "{:?}", walpost.stderr());
     assert_eq!(scene.postgres.query_text(pid).await, first);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_that_was_changed_in_its_file_is_taken_up_without_a_restart() {
-    let hba = "local all all trust\nhost all turning 127.0.0.1/32 scram-sha-256\n\
-               host all all 127.0.0.1/32 trust\n";
-    let scene = scene(builder().hba(hba)).await;
-    scene.postgres.execute("CREATE ROLE turning LOGIN REPLICATION PASSWORD 'one'").await;
-    let directory = tempfile::tempdir().expect("a directory");
-    let file = directory.path().join("url");
-    let write = |password: &str| {
-        let url = scene.postgres.url_for(&format!("turning:{password}"));
-        std::fs::write(&file, url).expect("written");
-    };
-    write("one");
-    let walpost = walpost_bed::Walpost::builder(program())
-        .args(["run", "--bootstrap-servers", NOWHERE])
-        .env("WALPOST_SOURCE_URL_FILE", &file)
-        .start();
-    walpost.await_line("streaming from PostgreSQL", SOON).await;
-    let mark = walpost.mark();
-    scene.postgres.execute("ALTER ROLE turning PASSWORD 'two'").await;
-    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'turning'";
-    scene.postgres.query_rows(end).await;
-    walpost.await_line_after(mark, "password authentication failed", SOON).await;
-    write("two");
-    walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,5 @@
-//! The slot is missing, in use, of another kind, gone, moved by somebody else,
-//! or on another server: walpost never goes on as if nothing had happened.
+//! The slot is missing, of another kind, or on another server: walpost never
+//! goes on as if nothing had happened.
 
 use walpost_bed::{Major, Postgres, Proxy, eventually};
 
@@ -39,66 +39,6 @@ async fn a_physical_slot_is_refused() {
     let (code, text) = scene.run_to_its_end(&[]).await;
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains("physical"), "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_was_dropped_between_two_runs_is_not_made_anew() {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    walpost.terminate();
-    assert_eq!(ended(&walpost).await.0, Some(0));
-    scene.postgres.execute(DROP).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    let (code, text) = scene.run_to_its_end(&[]).await;
-    assert_eq!(code, Some(3), "{text}");
-    assert_eq!(scene.confirmed_flush().await, None);
-    assert_eq!(scene.records().await.len(), 10);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_lost_its_log_ends_the_run() {
-    let postgres = Postgres::builder(Major::V15);
-    let postgres =
-        postgres.setting("max_slot_wal_keep_size", "1MB").setting("min_wal_size", "32MB");
-    let scene = Scene::with(postgres.setting("max_wal_size", "32MB")).await;
-    eventually(SOON, "the server invalidates the slot", async || {
-        // A CHECKPOINT looks after each switch of the log's file.
-        let burn = "CREATE TABLE IF NOT EXISTS burn (b text); INSERT INTO burn VALUES ('x')";
-        scene.postgres.execute(burn).await;
-        scene.postgres.execute("SELECT pg_switch_wal()").await;
-        scene.postgres.execute("CHECKPOINT").await;
-        let state = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'walpost'";
-        let state = scene.postgres.query_text(state).await;
-        if state.as_deref() == Some("lost") { Ok(()) } else { Err(state) }
-    })
-    .await;
-    let (code, text) = scene.run_to_its_end(&[]).await;
-    assert_eq!(code, Some(3), "{text}");
-    assert!(text.contains("was invalidated by the server"), "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_somebody_else_moved_ends_the_run_with_both_positions() {
-    let mut scene = Scene::new().await;
-    let proxy = Proxy::to(scene.postgres.port()).await;
-    scene.source = proxied(&proxy);
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    cut_off(&scene, &proxy).await;
-    let ours = scene.confirmed_flush().await.expect("the slot");
-    scene.postgres.execute(&insert(5, 3)).await;
-    let advance =
-        "SELECT end_lsn FROM pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
-    let theirs = scene.postgres.query_text(advance).await.expect("the slot");
-    proxy.restore();
-    let (code, text) = ended(&walpost).await;
-    assert_eq!(code, Some(3), "{text}");
-    assert!(text.contains(&theirs), "{theirs} in {text}");
-    assert!(text.contains(&format!("itself had confirmed {ours}")), "{ours} in {text}");
-    assert_eq!(scene.records().await.len(), 10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,7 @@
-//! Outbox tables of every kind: odd names, another encoding, partitions, column
-//! lists, several at once, and Debezium's columns.
+//! Outbox tables of every kind: odd names, partitions, column lists, several at
+//! once, among all others, and with Debezium's columns.
 
-use walpost_bed::scene::{SOON, Scene, assert_in_log_order, insert, record_of, stop};
-use walpost_bed::{Kafka, Major, Postgres};
+use walpost_bed::scene::{LATER, SOON, Scene, assert_in_log_order, insert, record_of, stop};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_that_want_quotes_are_taken_as_they_are() {
@@ -19,30 +18,6 @@ async fn names_that_want_quotes_are_taken_as_they_are() {
     let rows = scene.rows(&format!("SELECT id, aggregate_id FROM {table} ORDER BY payload")).await;
     assert_eq!(rows.len(), 20);
     scene.assert_published(&rows, SOON).await;
-    stop(walpost).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn text_of_a_latin1_database_arrives_as_utf8() {
-    let postgres = Postgres::builder(Major::V15).encoding("LATIN1").start().await;
-    let scene = Scene::bare(postgres, &Kafka::shared().await.bootstrap())
-        .option("--table", "public.\"Ausgänge\"");
-    scene.init(&[]).await;
-    assert_eq!(scene.postgres.query_text("SHOW server_encoding").await.as_deref(), Some("LATIN1"));
-    let walpost = scene.run().await;
-    scene
-        .postgres
-        .execute(
-            "INSERT INTO public.\"Ausgänge\" (aggregate_type, aggregate_id, event_type, payload, headers)
-               VALUES ('order', 'Käse', 'geprüft', '{\"größe\": \"½ Maß\"}', '{\"für\": \"Jürgen\"}')",
-        )
-        .await;
-    let rows = scene.rows("SELECT id, aggregate_id FROM public.\"Ausgänge\"").await;
-    let records = scene.assert_published(&rows, SOON).await;
-    assert_eq!(records[0].key_text(), Some("Käse"));
-    assert_eq!(records[0].value_text(), Some(r#"{"größe": "½ Maß"}"#));
-    assert_eq!(records[0].header("event_type"), Some("geprüft"));
-    assert_eq!(records[0].header("für"), Some("Jürgen"));
     stop(walpost).await;
 }
 
@@ -178,4 +153,32 @@ async fn debeziums_column_names_serve_as_they_are() {
     assert_eq!(records[0].header("event_type"), Some("OrderCreated"));
     assert_eq!(records[0].value_text(), Some("{\"a\": 1}"));
     stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publication_of_all_tables_shows_the_outbox_among_heavy_traffic() {
+    let scene = Scene::empty()
+        .await
+        .over(
+            "CREATE TABLE public.other (id int, t text);
+             ALTER TABLE public.other REPLICA IDENTITY FULL;
+             CREATE SCHEMA aside;
+             CREATE TABLE aside.outbox (id int, aggregate_type text, aggregate_id text);
+             CREATE PUBLICATION walpost FOR ALL TABLES",
+        )
+        .await;
+    scene.postgres.execute("ALTER TABLE public.outbox ADD COLUMN n bigserial").await;
+    let walpost = scene.run().await;
+    let heavy = "INSERT INTO public.other
+           SELECT i, repeat('x', 300) FROM generate_series(1, 50000) AS i;
+         INSERT INTO aside.outbox SELECT i, 'order', i FROM generate_series(1, 100) AS i";
+    let rows = insert(20, 3);
+    scene.postgres.execute(&format!("{heavy}; {rows}; {heavy}")).await;
+    scene.postgres.execute(heavy).await;
+    scene.postgres.execute(&rows).await;
+    scene.postgres.execute("UPDATE public.other SET id = -id WHERE id < 1000").await;
+    scene.postgres.execute(heavy).await;
+    scene.assert_exact(LATER).await;
+    let last = stop(walpost).await;
+    assert_eq!((&last["delivered"], &last["ignored_updates"]), (&40.into(), &0.into()), "{last}");
 }

@@ -1,6 +1,6 @@
 //! What a row's values become: payloads of each type, headers, topics, timestamps.
 
-use walpost_bed::{Kafka, Major, Postgres};
+use walpost_bed::{Major, Postgres};
 
 use walpost_bed::scene::{SOON, Scene, insert, record_of, stop};
 
@@ -126,40 +126,6 @@ async fn a_topic_is_made_of_columns_and_their_modifiers() {
     ] {
         assert_eq!(record_of(&records, id).topic, scene.topic(topic));
     }
-    stop(walpost).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_payload_of_a_mebibyte_passes_where_kafka_is_told_to_take_it() {
-    let scene = Scene::empty()
-        .await
-        .option("-X", "message.max.bytes=2000000")
-        .over(
-            "CREATE TABLE public.outbox (id int PRIMARY KEY, aggregate_type text, aggregate_id text,
-               event_type text, payload text)",
-        )
-        .await;
-    let topic = scene.topic("order");
-    let settings = [("max.message.bytes", "2000000")];
-    Kafka::shared().await.create_topic_with(&topic, 1, &settings).await;
-    let walpost = scene.run().await;
-    // The second does not shrink, so that neither side can keep it small.
-    scene
-        .postgres
-        .execute(
-            "INSERT INTO public.outbox
-               SELECT 1, 'order', 'k', 'e', repeat('x', 1048576)
-               UNION ALL SELECT 2, 'order', 'k', 'e', string_agg(md5(i::text), '')
-                           FROM generate_series(1, 32768) AS i
-               UNION ALL SELECT 3, 'order', 'k', 'e', 'small'",
-        )
-        .await;
-    let rows = scene.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
-    let records = scene.assert_published(&rows, SOON).await;
-    assert_eq!(records[0].value, Some(vec![b'x'; 1 << 20]));
-    let stored = scene.postgres.query_text("SELECT payload FROM public.outbox WHERE id = 2").await;
-    assert_eq!(records[1].value_text().map(str::len), Some(1 << 20));
-    assert_eq!(records[1].value_text(), stored.as_deref());
     stop(walpost).await;
 }
 

@@ -1,47 +1,62 @@
 //! What befalls Kafka.
 
-use std::time::Duration;
+mod access;
+mod away;
+mod cluster;
+mod limits;
+mod slow;
+mod topics;
 
-use walpost_bed::scene::{LATER, Scene, insert};
+use walpost_bed::scene::{SOON, Scene};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Kafka, Major, Postgres};
+use walpost_bed::{Kafka, Major, Postgres, Walpost};
 
-use crate::case::{Account, Case};
+use crate::case::Case;
+
+const AWAY: &str = "Kafka cannot be used, trying again until it can";
+const BACK: &str = "Kafka takes records again";
 
 pub fn cases() -> Vec<Case> {
-    vec![
-        Case::new(13, "a_broker_that_is_killed_under_load_is_used_again", killed),
-        Case::new(19, "a_producer_that_stays_stuck_is_replaced", stuck).long(),
-    ]
+    let parts = [
+        access::cases(),
+        away::cases(),
+        cluster::cases(),
+        limits::cases(),
+        slow::cases(),
+        topics::cases(),
+    ];
+    parts.into_iter().flatten().collect()
 }
 
-async fn killed(account: Account) {
-    let kafka = Kafka::start().await;
-    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
-    let walpost = scene.run().await;
-    let writer = Writer::start(&scene.postgres, 200);
-    for _ in 0..2 {
-        writer.commits(50).await;
-        kafka.kill9().await;
-        writer.commits(50).await;
-        kafka.start_again().await;
-    }
+/// A scene with brokers of its own.
+async fn scene_with(bootstrap: &str) -> Scene {
+    Scene::with_brokers(Postgres::builder(Major::V15), bootstrap).await
+}
+
+/// A broker that makes no topics by itself, as most are.
+async fn strict_broker() -> Kafka {
+    Kafka::builder().property("auto.create.topics.enable", "false").start().await
+}
+
+/// How many lines of standard error have this text.
+fn times(walpost: &Walpost, text: &str) -> usize {
+    walpost.stderr().iter().filter(|line| line.contains(text)).count()
+}
+
+/// The slot's position stands still while the application goes on to write.
+async fn confirms_nothing(scene: &Scene, writer: &Writer) {
+    // The last acknowledgements may still be on their way to the slot.
     writer.commits(50).await;
-    account.ok(&scene.judge_after(writer).await);
-    account.goes_on(&walpost);
+    let position = scene.confirmed_flush().await;
+    writer.commits(50).await;
+    assert_eq!(scene.confirmed_flush().await, position, "nothing is confirmed");
 }
 
-/// One acknowledgement never comes, though all is well with the broker.
-async fn stuck(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.command("run").env("FAILPOINTS", "unacknowledged=20*off->1*return->off");
-    let walpost = walpost.start();
-    scene.postgres.execute(&insert(100, 5)).await;
-    let told = "Kafka answers and does not acknowledge a record";
-    walpost.await_line(told, Duration::from_secs(40)).await;
-    walpost.await_line("no acknowledgement came for long", LATER).await;
-    scene.confirmed(LATER).await;
-    account.ok(&scene.judge().await);
-    account.did("replaced the producer");
-    account.goes_on(&walpost);
+/// One line tells that Kafka is away and one that it is back, each so many times.
+async fn told(walpost: &Walpost, outages: usize) {
+    walpost_bed::eventually(SOON, "a line for each change", async || {
+        let seen = (times(walpost, AWAY), times(walpost, BACK));
+        if seen == (outages, outages) { Ok(()) } else { Err(seen) }
+    })
+    .await;
 }

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use walpost::ledger::Seq;
 use walpost::record::Record;
 use walpost::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES};
-use walpost::sink::{Condition, Outcome, Report, Sink, SinkError};
+use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
 
 use crate::log::{Guilt, PARTITIONS};
 use crate::trace::Happened;
@@ -36,6 +36,18 @@ pub(crate) struct Broker {
     pub(crate) producers: Vec<Producer>,
 }
 
+/// What keeps acknowledgements back: nobody wonders, somebody asks, it is told.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Inquiry {
+    #[default]
+    None,
+    Asked {
+        /// When the brokers answer.
+        answers: u64,
+    },
+    Told,
+}
+
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 pub(crate) struct Producer {
@@ -47,8 +59,10 @@ pub(crate) struct Producer {
     stopped: [bool; PARTITIONS],
     failed: bool,
     pub(crate) stuck_until: u64,
-    /// When it answers what keeps acknowledgements back, where it was asked.
-    asked: Option<u64>,
+    /// The oldest record in flight, and since when it is.
+    oldest: (Option<Seq>, u64),
+    /// Whether it is known what keeps acknowledgements back.
+    inquiry: Inquiry,
     /// Appended or refused, and to be said then.
     acks: Vec<(u64, Vec<Report>)>,
     waiting: Vec<Report>,
@@ -105,16 +119,33 @@ impl World {
         }
     }
 
+    /// Asks what keeps acknowledgements back, once the oldest record in flight
+    /// has been the same for long, and tells when it is not any more.
+    fn wonder(&mut self, at: usize) {
+        let (now, answers) = (self.now_ms(), self.rng.u64(0..8000));
+        let producer = &mut self.broker.producers[at];
+        let oldest = producer.in_flight.keys().next().copied();
+        if oldest != producer.oldest.0 {
+            producer.oldest = (oldest, now);
+            if std::mem::take(&mut producer.inquiry) == Inquiry::Told {
+                producer.condition(Condition::Flowing);
+            }
+        } else if oldest.is_some()
+            && now - producer.oldest.1 >= 10_000
+            && producer.inquiry == Inquiry::None
+        {
+            producer.inquiry = Inquiry::Asked { answers: now + answers };
+        }
+    }
+
     /// Says what it is that keeps acknowledgements back, where it was asked.
     fn answer(&mut self, at: usize) {
         let (now, away_until) = (self.now_ms(), self.broker.away_until);
         let producer = &mut self.broker.producers[at];
-        if producer.asked.take_if(|answers| *answers <= now).is_some() {
-            producer.condition(if now < away_until {
-                Condition::Unreachable("no broker answers".into())
-            } else {
-                Condition::Well
-            });
+        if matches!(producer.inquiry, Inquiry::Asked { answers } if answers <= now) {
+            producer.inquiry = Inquiry::Told;
+            let fault = if now < away_until { Fault::OutOfReach } else { Fault::Unknown };
+            producer.condition(Condition::Stalled { reason: "asked".into(), fault });
         }
     }
 
@@ -194,7 +225,8 @@ impl World {
             stopped: [false; PARTITIONS],
             failed: false,
             stuck_until: 0,
-            asked: None,
+            oldest: (None, 0),
+            inquiry: Inquiry::None,
             acks: Vec::new(),
             waiting: Vec::new(),
             conditions: Vec::new(),
@@ -330,17 +362,10 @@ impl Sink for SimSink {
     }
 
     fn take_conditions(&mut self) -> Vec<Condition> {
+        let Some(at) = self.producer else { return Vec::new() };
         let mut world = self.world.lock();
-        self.producer
-            .map_or_else(Vec::new, |at| std::mem::take(&mut world.broker.producers[at].conditions))
-    }
-
-    fn diagnose(&mut self) {
-        let mut world = self.world.lock();
-        let answers = world.now_ms() + world.rng.u64(0..8000);
-        if let Some(at) = self.producer {
-            world.broker.producers[at].asked.get_or_insert(answers);
-        }
+        world.wonder(at);
+        std::mem::take(&mut world.broker.producers[at].conditions)
     }
 
     async fn stirred(&self, eager: bool) {

@@ -205,7 +205,7 @@ fn exit_of(ended: Result<Summary, RelayError>) -> Exit {
             let position = match halt.as_ref() {
                 Halt::Poison { poison, .. } => Some(poison.position),
                 Halt::Refused { position, .. } => Some(*position),
-                Halt::Plan(_) => None,
+                Halt::Plan(_) | Halt::Changed(_) => None,
             };
             let commit = position.map_or(Lsn::ZERO, |position| position.commit_lsn);
             let ordinal = position.map_or(0, |position| position.ordinal);

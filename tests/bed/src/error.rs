@@ -22,6 +22,8 @@ pub enum BedError {
         #[source]
         source: std::io::Error,
     },
+    #[error("only root may {what}: run this as root")]
+    NotRoot { what: &'static str },
     #[error("no free port was found on 127.0.0.1")]
     NoPort,
 }

@@ -1,28 +1,34 @@
-//! A real Apache Kafka: one node, broker and controller in one.
+//! A real Apache Kafka: one node, broker and controller in one, or a
+//! [`Cluster`] of three such.
 //!
 //! Besides the plain listener that the bed itself uses it may have one with
-//! passwords and one that advertises a proxy's address. It has no clusters.
+//! passwords and one that advertises a proxy's address.
 
+mod cluster;
 mod install;
+mod properties;
+mod tools;
+mod topics;
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rustix::process::Signal;
 use tokio::sync::OnceCell;
 
 use crate::cache;
+use crate::disk::SmallDisk;
 use crate::error::{BedError, Doing};
 use crate::eventually::within;
 use crate::port::Port;
 use crate::server::Server;
+
+pub use cluster::Cluster;
+pub use topics::{Administration, Partition};
 
 use install::install;
 
@@ -35,7 +41,14 @@ pub struct KafkaBuilder {
     properties: Vec<(String, String)>,
     users: Vec<(String, String)>,
     advertised_port: Option<u16>,
+    heap_mebibytes: Option<u32>,
+    disk_mebibytes: Option<u32>,
+    /// `controller.quorum.voters`, where it is not the node alone.
+    voters: Option<String>,
 }
+
+/// What a broker needs to be quick.
+const HEAP_MEBIBYTES: u32 = 512;
 
 impl KafkaBuilder {
     /// A line of `server.properties`; a later one of the same name wins.
@@ -45,7 +58,8 @@ impl KafkaBuilder {
         self
     }
 
-    /// Adds a listener for SASL/PLAIN ([`Kafka::sasl_bootstrap`]) and this user to it.
+    /// Adds a listener for passwords ([`Kafka::sasl_bootstrap`]) and to it this
+    /// user of SASL/PLAIN; it takes SASL/SCRAM too ([`Kafka::set_password`]).
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.users.push((name.to_owned(), password.to_owned()));
@@ -60,97 +74,87 @@ impl KafkaBuilder {
         self
     }
 
+    /// How much memory its JVM may take for objects.
+    #[must_use]
+    pub fn heap_mebibytes(mut self, mebibytes: u32) -> Self {
+        self.heap_mebibytes = Some(mebibytes);
+        self
+    }
+
+    /// Puts its topics on a disk of this size. Only root may.
+    #[must_use]
+    pub fn disk_mebibytes(mut self, mebibytes: u32) -> Self {
+        self.disk_mebibytes = Some(mebibytes);
+        self
+    }
+
+    /// Asks of each user but the bed itself to be allowed what it does
+    /// ([`Kafka::allow`]).
+    #[must_use]
+    pub fn guarded(self) -> Self {
+        let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
+        self.property("authorizer.class.name", authorizer).property("super.users", "User:ANONYMOUS")
+    }
+
     /// Starts it and awaits that it answers for its metadata.
     pub async fn start(self) -> Kafka {
         self.try_start().await.unwrap_or_else(|error| panic!("{error}"))
     }
 
     pub async fn try_start(self) -> Result<Kafka, BedError> {
-        let kafka = tokio::task::spawn_blocking(move || self.lay_out())
-            .await
-            .expect("laying out a broker does not panic")?;
+        let kafka =
+            tokio::task::spawn_blocking(move || self.lay_out(install()?, 1, Port::reserve()?))
+                .await
+                .expect("laying out a broker does not panic")?;
         kafka.try_start_again().await?;
         Ok(kafka)
     }
 
     /// A broker's directory with its settings, not running yet.
-    fn lay_out(self) -> Result<Kafka, BedError> {
-        let installed = install()?;
+    fn lay_out(
+        self,
+        installed: PathBuf,
+        node: u32,
+        controller_port: Port,
+    ) -> Result<Kafka, BedError> {
         let server = Server::new("kafka", Signal::KILL)?;
-        let mut copy = Command::new("cp");
-        copy.arg("-a").arg(installed.join("formatted")).arg(server.directory().join("data"));
-        cache::run(&mut copy, "cp", "coreutils")?;
         let reserve_if = |wanted: bool| wanted.then(Port::reserve).transpose();
+        let data = server.directory().join("data");
+        let disk = self
+            .disk_mebibytes
+            .map(|size| SmallDisk::mount(&data, u64::from(size) << 20))
+            .transpose()?;
+        let mut copy = Command::new("cp");
+        copy.arg("-aT").arg(installed.join("formatted")).arg(&data);
+        cache::run(&mut copy, "cp", "coreutils")?;
         let kafka = Kafka {
-            server,
-            installed,
+            node,
             port: Port::reserve()?,
-            controller_port: Port::reserve()?,
+            controller_port,
             sasl_port: reserve_if(!self.users.is_empty())?,
             proxied_port: reserve_if(self.advertised_port.is_some())?,
+            heap_mebibytes: self.heap_mebibytes.unwrap_or(HEAP_MEBIBYTES),
+            installed,
+            disk,
+            server,
         };
+        kafka.take_identity()?;
         let path = kafka.properties_path();
-        fs::write(&path, self.server_properties(&kafka))
+        fs::write(&path, properties::text(&self, &kafka))
             .doing(|| format!("writing {}", path.display()))?;
         Ok(kafka)
-    }
-
-    /// Why this text: <https://kafka.apache.org/documentation/#brokerconfigs>.
-    fn server_properties(&self, kafka: &Kafka) -> String {
-        let controller = kafka.controller_port.number();
-        let plain = format!("PLAINTEXT://127.0.0.1:{}", kafka.port.number());
-        let mut listeners = format!("{plain},CONTROLLER://127.0.0.1:{controller}");
-        let mut advertised = plain;
-        let mut text = String::new();
-        if let Some(port) = &kafka.sasl_port {
-            let address = format!(",SASL://127.0.0.1:{}", port.number());
-            listeners.push_str(&address);
-            advertised.push_str(&address);
-            text.push_str("listener.name.sasl.sasl.enabled.mechanisms=PLAIN\n");
-            text.push_str("listener.name.sasl.plain.sasl.jaas.config=");
-            text.push_str("org.apache.kafka.common.security.plain.PlainLoginModule required");
-            for (name, password) in &self.users {
-                let _ = write!(text, " user_{name}=\"{password}\"");
-            }
-            text.push_str(";\n");
-        }
-        if let (Some(own), Some(proxy)) = (&kafka.proxied_port, self.advertised_port) {
-            let _ = write!(listeners, ",PROXIED://127.0.0.1:{}", own.number());
-            let _ = write!(advertised, ",PROXIED://127.0.0.1:{proxy}");
-        }
-        let _ = write!(
-            text,
-            "process.roles=broker,controller\n\
-             node.id=1\n\
-             controller.quorum.voters=1@127.0.0.1:{controller}\n\
-             listeners={listeners}\n\
-             advertised.listeners={advertised}\n\
-             controller.listener.names=CONTROLLER\n\
-             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,\
-             SASL:SASL_PLAINTEXT,PROXIED:PLAINTEXT\n\
-             log.dirs={}\n\
-             auto.create.topics.enable=true\n\
-             num.partitions=3\n\
-             offsets.topic.num.partitions=1\n\
-             offsets.topic.replication.factor=1\n\
-             transaction.state.log.num.partitions=1\n\
-             transaction.state.log.replication.factor=1\n\
-             transaction.state.log.min.isr=1\n\
-             group.initial.rebalance.delay.ms=0\n",
-            kafka.server.directory().join("data").display()
-        );
-        for (name, value) in &self.properties {
-            let _ = writeln!(text, "{name}={value}");
-        }
-        text
     }
 }
 
 /// A running (or stopped) broker. Dropped, it is gone with its data.
 #[derive(Debug)]
 pub struct Kafka {
+    /// Before the server, which removes the directory that it is mounted in.
+    disk: Option<SmallDisk>,
     server: Server,
     installed: PathBuf,
+    node: u32,
+    heap_mebibytes: u32,
     port: Port,
     controller_port: Port,
     sasl_port: Option<Port>,
@@ -239,14 +243,24 @@ impl Kafka {
     }
 
     pub async fn try_start_again(&self) -> Result<(), BedError> {
+        self.launch()?;
+        self.ready().await
+    }
+
+    fn launch(&self) -> Result<(), BedError> {
         let log = self.server.log()?;
         let errors = log.try_clone().doing(|| "sharing the log".into())?;
         let java = Path::new("java");
         let mut command = self.server.keeper().launcher(java);
-        command.arg("-Xmx512m").args(install::jvm_arguments(&self.installed));
+        command.arg(format!("-Xmx{}m", self.heap_mebibytes));
+        command.args(install::jvm_arguments(&self.installed));
         command.arg("kafka.Kafka").arg(self.properties_path());
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
-        self.server.launch(&mut command, |_| ())?;
+        self.server.launch(&mut command, |_| ())
+    }
+
+    /// Awaits that it answers for itself.
+    async fn ready(&self) -> Result<(), BedError> {
         let ready = within(READY, async || match self.answers().await {
             Ok(()) => Ok(Ok(())),
             Err(_) if self.pid().is_none() => Ok(Err("it ended")),
@@ -268,44 +282,41 @@ impl Kafka {
 
     /// Makes a topic with settings of its own, such as `max.message.bytes`.
     pub async fn create_topic_with(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
-        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
-        for (setting, value) in settings {
-            topic = topic.set(setting, value);
-        }
-        let done = self.admin().create_topics([&topic], &AdminOptions::new()).await;
-        let results = done.unwrap_or_else(|error| panic!("creating {name}: {error}"));
-        for result in results {
-            result.unwrap_or_else(|(_, code)| panic!("creating {name}: {code}"));
-        }
-        crate::eventually(READY, "leaders of a new topic", async || {
-            let counted = self.partitions_led(name).await?;
-            if counted == usize::try_from(partitions).unwrap_or(0) {
-                Ok(())
-            } else {
-                Err(format!("{counted} of {partitions}"))
-            }
-        })
-        .await;
+        self.administration().create(name, partitions, settings).await;
     }
 
     pub async fn delete_topic(&self, name: &str) {
-        let done = self.admin().delete_topics(&[name], &AdminOptions::new()).await;
-        let results = done.unwrap_or_else(|error| panic!("deleting {name}: {error}"));
-        for result in results {
-            result.unwrap_or_else(|(_, code)| panic!("deleting {name}: {code}"));
-        }
+        self.administration().delete(name).await;
     }
 
-    /// A client for all else that a test wants of the broker's administration.
-    pub fn admin(&self) -> AdminClient<DefaultClientContext> {
-        self.client_config().create().expect("a plain configuration makes a client")
+    /// All else that a test wants of its topics.
+    pub fn administration(&self) -> Administration {
+        Administration::of(self.bootstrap(), 1)
     }
 
-    fn client_config(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", self.bootstrap());
-        config.set("reconnect.backoff.max.ms", "100");
-        config
+    /// Makes its disk larger, or smaller.
+    pub fn resize_disk(&self, mebibytes: u32) {
+        let disk = self.disk.as_ref().expect("it was made with a disk of its own");
+        disk.resize(u64::from(mebibytes) << 20).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn data_directory(&self) -> PathBuf {
+        self.server.directory().join("data")
+    }
+
+    /// All nodes are copies of one: each takes an id of its own, and one for its
+    /// directory.
+    fn take_identity(&self) -> Result<(), BedError> {
+        let path = self.data_directory().join("meta.properties");
+        let text = fs::read_to_string(&path).doing(|| format!("reading {}", path.display()))?;
+        let node = self.node;
+        let line = |line: &str| match line.split_once('=') {
+            Some(("node.id", _)) => format!("node.id={node}\n"),
+            Some(("directory.id", id)) => format!("directory.id={node}{}\n", &id[1..]),
+            _ => format!("{line}\n"),
+        };
+        let text: String = text.lines().map(line).collect();
+        fs::write(&path, text).doing(|| format!("writing {}", path.display()))
     }
 
     fn properties_path(&self) -> PathBuf {
@@ -316,31 +327,27 @@ impl Kafka {
     async fn answers(&self) -> Result<(), String> {
         let address = self.bootstrap();
         tokio::net::TcpStream::connect(&address).await.map_err(|error| error.to_string())?;
-        let config = self.client_config();
+        let (config, node) = (client_config(&address), self.node);
         in_background(move || {
             let client: BaseConsumer = config.create().map_err(|error| error.to_string())?;
             let seen = client.fetch_metadata(None, Duration::from_secs(5));
             let seen = seen.map_err(|error| error.to_string())?;
-            if seen.brokers().is_empty() {
-                return Err("no broker in the metadata".to_owned());
+            let known = |id: i32| u32::try_from(id) == Ok(node);
+            if seen.brokers().iter().any(|broker| known(broker.id())) {
+                Ok(())
+            } else {
+                Err("it is not in the metadata".to_owned())
             }
-            Ok(())
         })
         .await
     }
+}
 
-    async fn partitions_led(&self, topic: &str) -> Result<usize, String> {
-        let (config, topic) = (self.client_config(), topic.to_owned());
-        in_background(move || {
-            let client: BaseConsumer = config.create().map_err(|error| error.to_string())?;
-            let seen = client.fetch_metadata(None, Duration::from_secs(5));
-            let seen = seen.map_err(|error| error.to_string())?;
-            let found = seen.topics().iter().find(|one| one.name() == topic);
-            let partitions = found.map_or(&[][..], |one| one.partitions());
-            Ok(partitions.iter().filter(|one| one.leader() >= 0).count())
-        })
-        .await
-    }
+fn client_config(bootstrap: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap);
+    config.set("reconnect.backoff.max.ms", "100");
+    config
 }
 
 /// librdkafka's calls block, so they run where blocking is allowed.

@@ -3,9 +3,10 @@
 //! The watchdog is a shell at the far end of a pipe. When the pipe closes (we
 //! dropped it, or this process died in whatever way) it ends the server whose
 //! process id stands in `run/pid`, frees the shared memory that a killed
-//! PostgreSQL left, and removes the directory. Servers write that file
-//! themselves before they become the server, so there is no moment in which
-//! one runs unseen; a server that comes too late finds no `run` and gives up.
+//! PostgreSQL left, unmounts what was mounted there, and removes the directory.
+//! Servers write that file themselves before they become the server, so there is
+//! no moment in which one runs unseen; a server that comes too late finds no
+//! `run` and gives up.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -38,6 +39,9 @@ if [ -f "$dir/data/postmaster.pid" ]; then
   set -- $(sed -n 7p "$dir/data/postmaster.pid")
   [ -n "$2" ] && ipcrm -m "$2" 2>/dev/null
 fi
+while read -r _ at _; do
+  case $at in "$dir"/*) umount -l "$at" ;; esac
+done </proc/mounts 2>/dev/null
 # A copy that was under way when its starter died may still be writing.
 turns=0
 while rm -rf -- "$dir"; [ -e "$dir" ] && [ $turns -lt 100 ]; do

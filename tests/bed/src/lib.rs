@@ -12,6 +12,7 @@
 mod account;
 mod cache;
 mod consumer;
+mod disk;
 mod error;
 mod eventually;
 mod kafka;
@@ -29,7 +30,7 @@ pub use cache::directory as cache_directory;
 pub use consumer::{Consumed, Follower, Tail, Topics, read_all};
 pub use error::BedError;
 pub use eventually::{Outcome, eventually, within};
-pub use kafka::{Kafka, KafkaBuilder};
+pub use kafka::{Administration, Cluster, Kafka, KafkaBuilder, Partition};
 pub use postgres::{Major, Postgres, PostgresBuilder, Stop};
-pub use proxy::Proxy;
+pub use proxy::{Proxy, Way};
 pub use walpost::{Walpost, WalpostBuilder};

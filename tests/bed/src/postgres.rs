@@ -8,7 +8,8 @@ mod install;
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::account::Account;
 use crate::cache;
+use crate::disk::SmallDisk;
 use crate::error::{BedError, Doing};
 use crate::eventually::within;
 use crate::port::Port;
@@ -86,6 +88,8 @@ pub struct PostgresBuilder {
     encoding: String,
     own_identity: bool,
     hba: Option<String>,
+    disk_bytes: Option<u64>,
+    tls: Option<(PathBuf, PathBuf)>,
     settings: Vec<(String, String)>,
 }
 
@@ -107,6 +111,8 @@ impl PostgresBuilder {
             encoding: "UTF8".to_owned(),
             own_identity: false,
             hba: None,
+            disk_bytes: None,
+            tls: None,
             settings: settings.map(|(name, value)| (name.into(), value.into())).into(),
         }
     }
@@ -135,6 +141,20 @@ impl PostgresBuilder {
     pub fn hba(mut self, text: &str) -> Self {
         self.hba = Some(text.to_owned());
         self
+    }
+
+    /// A disk of its own for the data directory, of that size. It takes root.
+    #[must_use]
+    pub fn disk(mut self, bytes: u64) -> Self {
+        self.disk_bytes = Some(bytes);
+        self
+    }
+
+    /// TLS on, with this certificate and key (PEM files, copied).
+    #[must_use]
+    pub fn tls(mut self, certificate: &Path, key: &Path) -> Self {
+        self.tls = Some((certificate.to_owned(), key.to_owned()));
+        self.setting("ssl", "on")
     }
 
     /// Gives the cluster a system identifier of its own, which costs a second.
@@ -170,6 +190,7 @@ impl PostgresBuilder {
         cache::make_open(&sockets)?;
         account.own(&sockets)?;
         account.own(&server.keeper().run_directory())?;
+        let disk = self.disk_bytes.map(|bytes| SmallDisk::mount(&data, bytes)).transpose()?;
         if self.own_identity {
             cache::make_open(&data)?;
             account.own(&data)?;
@@ -177,10 +198,11 @@ impl PostgresBuilder {
         } else {
             let template = install::template(&binaries, account, &self.encoding)?;
             let mut copy = Command::new("cp");
-            copy.arg("-a").arg(template).arg(&data);
+            copy.args(["-a", "--no-target-directory"]).arg(template).arg(&data);
             cache::run(&mut copy, "cp", "coreutils")?;
         }
         let postgres = Postgres {
+            _disk: disk,
             server,
             account,
             program: binaries.join("postgres"),
@@ -190,6 +212,9 @@ impl PostgresBuilder {
         };
         postgres.write_settings(&self.settings)?;
         postgres.write_hba()?;
+        if let Some((certificate, key)) = &self.tls {
+            postgres.write_certificate(certificate, key)?;
+        }
         Ok(postgres)
     }
 }
@@ -197,6 +222,8 @@ impl PostgresBuilder {
 /// A running (or stopped) server. Dropped, it is gone with its data.
 #[derive(Debug)]
 pub struct Postgres {
+    /// First, since the directory is not removed while it is there.
+    _disk: Option<SmallDisk>,
     server: Server,
     account: Account,
     program: PathBuf,
@@ -372,6 +399,16 @@ impl Postgres {
     pub async fn change_hba(&self, text: &str) {
         *self.hba.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.to_owned());
         self.write_hba().unwrap_or_else(|error| panic!("{error}"));
+        self.reload().await;
+    }
+
+    /// Replaces the certificate of a server with TLS, in force for new connections on return.
+    pub async fn change_certificate(&self, certificate: &Path, key: &Path) {
+        self.write_certificate(certificate, key).unwrap_or_else(|error| panic!("{error}"));
+        self.reload().await;
+    }
+
+    async fn reload(&self) {
         let loaded = "SELECT pg_conf_load_time()::text";
         let before = self.query_text(loaded).await;
         self.execute("SELECT pg_reload_conf()").await;
@@ -395,6 +432,18 @@ impl Postgres {
             let _ = writeln!(text, "{name} = '{quoted}'");
         }
         fs::write(&path, text).doing(|| format!("writing {}", path.display()))
+    }
+
+    /// Under the names that PostgreSQL looks for.
+    fn write_certificate(&self, certificate: &Path, key: &Path) -> Result<(), BedError> {
+        for (from, name) in [(certificate, "server.crt"), (key, "server.key")] {
+            let place = self.data_dir().join(name);
+            fs::copy(from, &place).doing(|| format!("copying {}", from.display()))?;
+            let private = fs::Permissions::from_mode(0o600);
+            fs::set_permissions(&place, private).doing(|| format!("closing {name}"))?;
+            self.account.own(&place)?;
+        }
+        Ok(())
     }
 
     fn write_hba(&self) -> Result<(), BedError> {

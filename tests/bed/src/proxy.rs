@@ -1,17 +1,23 @@
-//! A TCP proxy that can cut connections, swallow them or refuse them.
+//! A TCP proxy that can cut connections, swallow them, refuse them or be slow.
 //!
-//! It looks at no byte and adds no delay. It ends when dropped.
+//! It looks at no byte, and adds no delay that it was not asked for. It ends
+//! when dropped.
+
+mod line;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::error::{BedError, Doing};
+
+use line::{Line, Slowness};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -22,12 +28,25 @@ enum Mode {
     Refuse,
 }
 
+/// A way through the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    ToServer,
+    ToClient,
+}
+
+/// One way of one connection, by its number.
+type Lane = (usize, Way);
+
 #[derive(Debug)]
 struct State {
     mode: watch::Sender<Mode>,
+    /// Lanes through which no byte and no end passes, whatever the mode.
+    holes: watch::Sender<Vec<Lane>>,
     /// Counts the cuts; each ends the connections that were made before it.
     cuts: watch::Sender<u64>,
     target: watch::Sender<Option<SocketAddr>>,
+    slowness: watch::Sender<Slowness>,
 }
 
 /// A proxy on a port of its own, in front of a server on 127.0.0.1.
@@ -57,15 +76,18 @@ impl Proxy {
         let port = listener.local_addr().doing(|| "the proxy's port".into())?.port();
         let state = Arc::new(State {
             mode: watch::Sender::new(Mode::Pass),
+            holes: watch::Sender::new(Vec::new()),
             cuts: watch::Sender::new(0),
             target: watch::Sender::new(None),
+            slowness: watch::Sender::new(Slowness::default()),
         });
         let shared = Arc::clone(&state);
         let accepting = tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
+            for number in 0.. {
+                let Ok((client, _)) = listener.accept().await else { break };
                 let target = *shared.target.borrow();
                 if let (Some(target), false) = (target, *shared.mode.borrow() == Mode::Refuse) {
-                    tokio::spawn(carry(client, target, Arc::clone(&shared)));
+                    tokio::spawn(carry(number, client, target, Arc::clone(&shared)));
                 }
             }
         });
@@ -93,13 +115,26 @@ impl Proxy {
         self.state.mode.send_replace(Mode::Swallow);
     }
 
+    /// Lets nothing more through one way of a connection, and does not close it:
+    /// half-open. Connections count from 0, the refused ones too.
+    pub fn swallow(&self, connection: usize, way: Way) {
+        self.state.holes.send_modify(|holes| holes.push((connection, way)));
+    }
+
     /// Closes new connections at once; the old ones live until [`Proxy::cut`].
     pub fn refuse(&self) {
         self.state.mode.send_replace(Mode::Refuse);
     }
 
-    /// Lets all through again, first what was held back.
+    /// Bytes take so long each way from now on, and come no faster than that.
+    pub fn slow(&self, delay: Duration, bytes_per_second: Option<u32>) {
+        self.state.slowness.send_replace(Slowness { delay, bytes_per_second });
+    }
+
+    /// Lets all through again, first what was held back, and at full speed.
     pub fn restore(&self) {
+        self.state.holes.send_replace(Vec::new());
+        self.state.slowness.send_replace(Slowness::default());
         self.state.mode.send_replace(Mode::Pass);
     }
 }
@@ -111,10 +146,10 @@ impl Drop for Proxy {
     }
 }
 
-async fn carry(client: TcpStream, target: SocketAddr, state: Arc<State>) {
+async fn carry(number: usize, client: TcpStream, target: SocketAddr, state: Arc<State>) {
     let mut cuts = state.cuts.subscribe();
     let carried = async {
-        passing(&state).await;
+        passing(&state, (number, Way::ToServer)).await;
         let Ok(server) = TcpStream::connect(target).await else {
             return;
         };
@@ -122,7 +157,10 @@ async fn carry(client: TcpStream, target: SocketAddr, state: Arc<State>) {
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
-        tokio::join!(pump(from_client, to_server, &state), pump(from_server, to_client, &state));
+        tokio::join!(
+            pump(from_client, to_server, &state, (number, Way::ToServer)),
+            pump(from_server, to_client, &state, (number, Way::ToClient))
+        );
     };
     tokio::select! {
         () = carried => {}
@@ -131,26 +169,28 @@ async fn carry(client: TcpStream, target: SocketAddr, state: Arc<State>) {
 }
 
 /// Awaits that bytes may pass; refusing concerns new connections only.
-async fn passing(state: &State) {
-    let mut mode = state.mode.subscribe();
+async fn passing(state: &State, lane: Lane) {
+    let (mut mode, mut holes) = (state.mode.subscribe(), state.holes.subscribe());
     // An error says that the proxy is gone, and the cut ends the connection then.
+    let _ = holes.wait_for(|holes| !holes.contains(&lane)).await;
     let _ = mode.wait_for(|mode| *mode != Mode::Swallow).await;
 }
 
-async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State) {
+async fn pump(mut from: OwnedReadHalf, to: OwnedWriteHalf, state: &State, lane: Lane) {
+    let slowed = Line::to(to, state.slowness.subscribe());
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let read = from.read(&mut buffer).await;
-        passing(state).await;
+        passing(state, lane).await;
         match read {
             Ok(count) if count > 0 => {
-                if to.write_all(&buffer[..count]).await.is_err() {
+                if slowed.send(&buffer[..count]).await.is_err() {
                     return;
                 }
             }
             _ => {
-                // The other side learns of the end; if it is gone too, all is well.
-                let _ = to.shutdown().await;
+                // The other side learns of the end.
+                slowed.end().await;
                 return;
             }
         }
@@ -159,7 +199,8 @@ async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use tokio::io::AsyncWriteExt;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -196,6 +237,39 @@ mod tests {
         assert_eq!(answer(&mut client, SHORT).await, None);
         proxy.restore();
         assert_eq!(answer(&mut client, LONG).await, Some(1));
+    }
+
+    #[tokio::test]
+    async fn one_way_of_one_connection_can_be_swallowed() {
+        for way in [Way::ToServer, Way::ToClient] {
+            let (proxy, mut first) = echo().await;
+            first.write_all(b"a").await.unwrap();
+            assert_eq!(answer(&mut first, LONG).await, Some(1));
+            let mut second = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
+            proxy.swallow(0, way);
+            first.write_all(b"b").await.unwrap();
+            second.write_all(b"c").await.unwrap();
+            assert_eq!(answer(&mut second, LONG).await, Some(1));
+            assert_eq!(answer(&mut first, SHORT).await, None);
+            proxy.restore();
+            assert_eq!(answer(&mut first, LONG).await, Some(1));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_byte_takes_the_delay_each_way_and_many_take_the_rate() {
+        let (proxy, mut client) = echo().await;
+        let begun = Instant::now();
+        proxy.slow(SHORT, None);
+        client.write_all(b"a").await.unwrap();
+        assert_eq!(answer(&mut client, LONG).await, Some(1));
+        assert!(begun.elapsed() >= 2 * SHORT, "{:?}", begun.elapsed());
+        let begun = Instant::now();
+        proxy.slow(Duration::ZERO, Some(100_000));
+        let mut all = vec![0; 40_000];
+        client.write_all(&all).await.unwrap();
+        client.read_exact(&mut all).await.unwrap();
+        assert!(begun.elapsed() >= SHORT, "{:?}", begun.elapsed());
     }
 
     #[tokio::test]

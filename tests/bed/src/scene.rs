@@ -291,3 +291,15 @@ pub fn insert(count: u32, keys: u32) -> String {
            FROM generate_series(1, {count}) AS i"
     )
 }
+
+/// Copies `count` rows with keys from `keys` into the outbox, by way of a file.
+pub fn copy(scene: &Scene, count: u32, keys: u32) -> String {
+    let file = scene.postgres.data_dir().join("copied");
+    let file = file.display();
+    let columns = "id, aggregate_type, aggregate_id, event_type, payload";
+    format!(
+        "COPY (SELECT gen_random_uuid(), 'order', i % {keys}, 'copied', jsonb_build_object('i', i) \
+                 FROM generate_series(1, {count}) AS i) TO '{file}'; \
+         COPY public.outbox ({columns}) FROM '{file}'"
+    )
+}

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::SystemTime;
 
+use walpost_bed::oracle::Verdict;
 use walpost_bed::scene::{SOON, Scene};
 use walpost_bed::writer::{Writer, lsn};
 use walpost_bed::{Consumed, eventually};
@@ -15,7 +16,7 @@ use crate::case::{Account, Case};
 const ABORTED: Option<i32> = Some(6);
 
 /// Deaths in a case; each costs a start.
-const DEATHS: u32 = 5;
+const DEATHS: usize = 5;
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -27,7 +28,9 @@ pub fn cases() -> Vec<Case> {
         }),
         Case::new(2, "killed_at_any_moment_it_loses_nothing_and_keeps_the_order", killed),
         Case::new(3, "one_that_dies_before_it_confirms_publishes_again", async |account| {
-            dies_at(account, "acknowledged", "return").await;
+            let verdict = dies_at(account, "acknowledged", "return").await;
+            let again = verdict.duplicates.len();
+            assert!(again >= DEATHS, "{again} records came again after {DEATHS} deaths");
         }),
         Case::new(4, "what_the_slot_has_confirmed_is_not_repeated_after_a_death", confirmed),
         Case::new(12, "a_panic_in_the_callback_ends_the_process_unconfirmed", async |account| {
@@ -38,7 +41,7 @@ pub fn cases() -> Vec<Case> {
 
 /// Under load, several times over: it dies after it has passed the point so many
 /// times, and nothing is confirmed that was not published.
-async fn dies_at(account: Account, point: &str, how: &str) {
+async fn dies_at(account: Account, point: &str, how: &str) -> Verdict {
     let scene = Scene::new().await;
     let writer = Writer::start(&scene.postgres, 300);
     for _ in 0..DEATHS {
@@ -55,7 +58,9 @@ async fn dies_at(account: Account, point: &str, how: &str) {
         account.did(format!("aborted after {before}"));
     }
     let _walpost = scene.run().await;
-    account.ok(&scene.judge_after(writer).await);
+    let verdict = scene.judge_after(writer).await;
+    account.ok(&verdict);
+    verdict
 }
 
 async fn killed(account: Account) {

@@ -10,14 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::Signal;
-
-use super::{Kafka, KafkaBuilder};
+use super::KafkaBuilder;
 use crate::cache;
 use crate::error::{BedError, Doing};
 use crate::eventually::within_blocking;
 use crate::port::Port;
-use crate::server::Server;
 
 const POM: &str = include_str!("../../kafka/pom.xml");
 const LOGGING: &str = include_str!("../../kafka/log4j2.properties");
@@ -88,22 +85,8 @@ fn fetch(partial: &Path) -> Result<(), BedError> {
 /// Runs a broker once until it accepts connections; at its end the JVM writes
 /// what it loaded. A JVM that cannot do this leaves no archive, which is no failure.
 fn archive(installed: &Path, partial: &Path) -> Result<(), BedError> {
-    let server = Server::new("kafka-classes", Signal::KILL)?;
-    let data = server.directory().join("data");
-    let mut copy = Command::new("cp");
-    copy.arg("-a").arg(installed.join("formatted")).arg(&data);
-    cache::run(&mut copy, "cp", "coreutils")?;
-    let log = server.log()?;
-    let kafka = Kafka {
-        server,
-        installed: installed.to_owned(),
-        port: Port::reserve()?,
-        controller_port: Port::reserve()?,
-        sasl_port: None,
-        proxied_port: None,
-    };
-    fs::write(kafka.properties_path(), KafkaBuilder::default().server_properties(&kafka))
-        .doing(|| "writing server.properties".into())?;
+    let kafka = KafkaBuilder::default().lay_out(installed.to_owned(), 1, Port::reserve()?)?;
+    let log = kafka.server.log()?;
     let archive = partial.join("kafka.jsa");
     let mut command = kafka.server.keeper().launcher(Path::new("java"));
     command

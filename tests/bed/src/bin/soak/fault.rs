@@ -89,22 +89,23 @@ impl Fault {
         }
     }
 
-    /// Commits it; on return all stand again, though walpost may not know yet.
+    /// Whether walpost is gone once it is committed.
+    pub(crate) fn ends_walpost(self) -> bool {
+        matches!(self, Self::WalpostKilled | Self::WalpostTerminated | Self::WalpostCrashed)
+    }
+
+    /// Commits it; on return all else stands again, though walpost may not know yet.
     pub(crate) async fn commit(self, stage: &mut Stage, dice: &mut Dice) -> Result<(), Broken> {
         let moment = Duration::from_millis(dice.of(0..500));
         let seconds = Duration::from_millis(dice.of(1000..4500));
         match self {
-            Self::WalpostKilled => {
-                stage.walpost.kill9().await;
-                stage.start_walpost(None);
-            }
+            Self::WalpostKilled => stage.walpost.kill9().await,
             Self::WalpostTerminated => {
                 stage.walpost.terminate();
                 let status = stage.walpost.wait(SOON).await;
                 if status.and_then(|status| status.code()) != Some(0) {
                     return Err(stage.said(&format!("SIGTERM: {status:?}")));
                 }
-                stage.start_walpost(None);
             }
             Self::WalpostCrashed => crash(stage, dice).await?,
             Self::BrokerKilled => {
@@ -151,7 +152,7 @@ impl Fault {
     }
 }
 
-/// It starts with a point armed, dies there, and starts again.
+/// It starts with a point armed and dies there.
 async fn crash(stage: &mut Stage, dice: &mut Dice) -> Result<(), Broken> {
     let (point, how) = dice.one_of(&POINTS);
     let armed = format!("{point}={}*off->{how}", dice.of(0..200));
@@ -161,7 +162,6 @@ async fn crash(stage: &mut Stage, dice: &mut Dice) -> Result<(), Broken> {
     if status.and_then(|status| status.signal()) != ABORTED {
         return Err(stage.said(&format!("{armed}: {status:?}")));
     }
-    stage.start_walpost(None);
     Ok(())
 }
 

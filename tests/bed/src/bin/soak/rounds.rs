@@ -53,6 +53,11 @@ pub(crate) async fn soak(kills: u64, seed: u64, tally: Arc<Mutex<Tally>>) -> Res
             let fault = deck.pop().expect("a deck has cards");
             let in_fault = |why: Broken| format!("kill {}, {}: {why}", round + 1, fault.name());
             fault.commit(&mut stage, &mut dice).await.map_err(in_fault)?;
+            if fault.ends_walpost() {
+                // What is confirmed now has to be there by itself.
+                look(&stage, &tally, &name, &writer).await.map_err(in_fault)?;
+                stage.start_walpost(None);
+            }
             let pause = goes_on(&stage).await.map_err(in_fault)?;
             locked(&tally).add_fault(fault, pause, &stage);
             look(&stage, &tally, &name, &writer).await.map_err(in_fault)?;

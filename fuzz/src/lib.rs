@@ -1,0 +1,37 @@
+//! What the fuzz targets do with their input. `tests/decoders` does the same
+//! with the committed corpus and with mutations of it.
+//!
+//! Each body takes any bytes at all and panics where walpost breaks a promise,
+//! not only where walpost itself panics.
+
+mod config;
+mod conninfo;
+mod input;
+mod json;
+mod row;
+mod stream;
+mod text;
+mod topic;
+
+pub use config::config;
+pub use conninfo::conninfo;
+pub use input::SEPARATOR;
+pub use json::json;
+pub use row::row;
+pub use stream::stream;
+pub use text::text;
+pub use topic::topic;
+
+/// What a body is: it returns, or it has found something.
+pub type Body = fn(&[u8]);
+
+/// Every target by its name, which its corpus has too.
+pub const TARGETS: [(&str, Body); 7] = [
+    ("config", config),
+    ("conninfo", conninfo),
+    ("json", json),
+    ("row", row),
+    ("stream", stream),
+    ("text", text),
+    ("topic", topic),
+];

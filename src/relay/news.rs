@@ -1,0 +1,129 @@
+//! What people are told of the sink: one line when it cannot be used, one for
+//! each reason, and one when records are taken again. Decides nothing.
+
+use std::time::Duration;
+
+use crate::lsn::Lsn;
+use crate::sink::Condition;
+
+/// What was told of the sink, and what is to be told.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    down: Option<Down>,
+    /// Deliveries counted when the last replay began, until the record that failed
+    /// is delivered.
+    replayed: Option<u64>,
+    /// Why replays began since then.
+    reasons: Vec<String>,
+    /// Whether the last one's reason had been told before.
+    repeated: bool,
+}
+
+/// Reasons that are remembered at most.
+const REASONS: usize = 16;
+
+/// Kafka was found unusable.
+#[derive(Debug)]
+struct Down {
+    reason: String,
+    /// Deliveries counted then: one more means that it is over. Where a part of
+    /// the records may still be taken the sink itself says when it is.
+    at: Option<u64>,
+    /// Whether it is the credentials that it does not take.
+    refused: bool,
+    told: bool,
+}
+
+impl News {
+    /// The sink said this, after so many deliveries.
+    pub(super) fn heard(&mut self, condition: Condition, delivered: u64) {
+        match condition {
+            Condition::Unreachable(reason) => {
+                let mend = "see whether the brokers run and can be reached from here";
+                let (reason, at) = (format!("{reason}; {mend}"), Some(delivered));
+                self.down.get_or_insert(Down { reason, at, refused: false, told: false });
+            }
+            Condition::Unauthenticated(reason) => {
+                let mend = "give walpost's user its password back, or start walpost with another";
+                let reason = format!("the credentials are refused: {reason}; {mend}");
+                // A broker that refuses them closes the connection too, before or after.
+                if self.down.as_ref().is_none_or(|down| !down.refused) {
+                    let at = Some(delivered);
+                    self.down = Some(Down { reason, at, refused: true, told: false });
+                }
+            }
+            Condition::Stalled { reason, .. } => {
+                self.down = Some(Down { reason, at: None, refused: false, told: false });
+            }
+            Condition::Flowing => {
+                if let Some(down) = self.down.as_mut().filter(|down| down.at.is_none()) {
+                    down.at = Some(0);
+                }
+            }
+            Condition::Repartitioned { topic, before, now } => tracing::warn!(
+                topic,
+                before,
+                now,
+                "the topic has another number of partitions: keys map to other partitions from here \
+                 on, and the order of a key across this moment is not kept; where that matters, let \
+                 consumers come to the end of the older records first"
+            ),
+            // It ends in a replay, which is told with its reason.
+            Condition::Broken(_) => {}
+        }
+    }
+
+    /// Tells what has changed, after so many deliveries. Whether Kafka can be used
+    /// matters only where there is something to deliver; a record that `failed` has
+    /// to be delivered before all is well again.
+    pub(super) fn tell(&mut self, delivered: u64, matters: bool, failed: bool) {
+        let told = self.is_trouble_told();
+        match &mut self.down {
+            Some(down) if down.at.is_some_and(|at| delivered > at) => self.down = None,
+            // A connection that closes while nothing is to be sent is no news.
+            Some(down) if matters && !down.told => {
+                down.told = true;
+                tracing::warn!(
+                    reason = %down.reason,
+                    "Kafka cannot be used, trying again until it can; PostgreSQL keeps what is not delivered"
+                );
+            }
+            _ => {}
+        }
+        if !failed && self.replayed.take_if(|at| delivered > *at).is_some() {
+            self.reasons.clear();
+            self.repeated = false;
+        }
+        if told && !self.is_trouble_told() {
+            tracing::info!("Kafka takes records again");
+        }
+    }
+
+    fn is_trouble_told(&self) -> bool {
+        self.replayed.is_some() || self.down.as_ref().is_some_and(|down| down.told)
+    }
+
+    /// Whether a replay is under way of which nothing is to be told any more.
+    pub(super) fn is_told(&self) -> bool {
+        self.repeated
+    }
+
+    /// Everything from `from` on is produced again, for this reason: told once,
+    /// since what lasts for hours is tried every few seconds.
+    pub(super) fn replay(&mut self, reason: String, from: Lsn, delay: Duration, delivered: u64) {
+        self.repeated = self.reasons.contains(&reason);
+        self.replayed = Some(delivered);
+        if self.repeated {
+            tracing::debug!(reason, %from, ?delay, "a record still is not delivered");
+            return;
+        }
+        tracing::warn!(
+            reason,
+            %from,
+            "a record was not delivered: beginning again after the last confirmed one, with a new \
+             producer, until it is"
+        );
+        self.reasons.truncate(REASONS - 1);
+        self.reasons.push(reason);
+    }
+}

@@ -1,0 +1,183 @@
+//! Sees that nothing is acknowledged for long, has the brokers asked why, and
+//! tells what they say: once, and once more when it is over.
+//!
+//! It only tells. What to do about a producer that is stuck is for the relay.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::config::ClientConfig;
+use tokio::sync::oneshot;
+
+use super::ages::Ages;
+use super::inquiry::{self, Finding};
+use super::leads::Counts;
+use super::{Condition, Fault, Outcome, Report};
+use crate::ledger::Seq;
+
+/// How long the oldest record in flight may wait before somebody asks.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long after a question the next is asked.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Looks after the records in flight.
+#[derive(Debug)]
+pub(super) struct Watch {
+    ages: Ages,
+    /// The time, as of the last look at reports.
+    now: Instant,
+    asked: Option<Instant>,
+    answer: Option<oneshot::Receiver<Finding>>,
+    told: Option<String>,
+    /// Whether anything was acknowledged since that was told.
+    acknowledged: bool,
+    /// Whether the client has said already that no broker can be reached.
+    out_of_reach: bool,
+}
+
+impl Watch {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            ages: Ages::default(),
+            now,
+            asked: None,
+            answer: None,
+            told: None,
+            acknowledged: false,
+            out_of_reach: false,
+        }
+    }
+
+    pub(super) fn produced(&mut self, seq: Seq) {
+        self.ages.produced(seq, self.now);
+    }
+
+    /// These came, up to now.
+    pub(super) fn reported(&mut self, reports: &[Report], now: Instant) {
+        self.now = now;
+        for report in reports {
+            self.ages.reported(report.seq);
+            if report.outcome == Outcome::Delivered {
+                self.acknowledged = true;
+                self.out_of_reach = false;
+            }
+        }
+    }
+
+    /// Everything in flight went with its producer.
+    pub(super) fn replaced(&mut self) {
+        self.ages.clear();
+        self.acknowledged = false;
+    }
+
+    /// Adds what there is to tell beside `conditions`; asks where nobody knows.
+    pub(super) fn look(
+        &mut self,
+        config: &ClientConfig,
+        counts: &Counts,
+        conditions: &mut Vec<Condition>,
+    ) {
+        self.out_of_reach |= conditions.iter().any(|condition| {
+            matches!(condition, Condition::Unreachable(_) | Condition::Unauthenticated(_))
+        });
+        let condition = self.judge(|| {
+            let (tell, answer) = oneshot::channel();
+            // Nobody waits for it any more where the sink has gone.
+            inquiry::begin(config, counts.topics(), |finding| drop(tell.send(finding)));
+            answer
+        });
+        conditions.extend(condition);
+    }
+
+    fn judge(&mut self, ask: impl FnOnce() -> oneshot::Receiver<Finding>) -> Option<Condition> {
+        let now = self.now;
+        let waits = |since| now.saturating_duration_since(since);
+        if self.ages.oldest().is_none_or(|since| waits(since) < PATIENCE) {
+            (self.asked, self.answer) = (None, None);
+            let over = self.acknowledged && self.told.take().is_some();
+            return over.then_some(Condition::Flowing);
+        }
+        if let Some(finding) = self.answer.as_mut().and_then(|answer| answer.try_recv().ok()) {
+            self.answer = None;
+            let known = finding.fault == Fault::OutOfReach && self.out_of_reach;
+            if !known && self.told.as_ref() != Some(&finding.reason) {
+                self.acknowledged = false;
+                self.told = Some(finding.reason.clone());
+                let Finding { reason, fault } = finding;
+                return Some(Condition::Stalled { reason, fault });
+            }
+        }
+        let first = self.asked.is_none();
+        if self.asked.is_none_or(|then| waits(then) >= AGAIN) {
+            self.asked = Some(now);
+            // Why it stalls is known then, at first.
+            if !(first && self.out_of_reach) {
+                self.answer = Some(ask());
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is told `seconds` after the beginning, where an inquiry finds this.
+    fn judged(watch: &mut Watch, begun: Instant, seconds: u64, matter: &str) -> Option<Condition> {
+        watch.reported(&[], begun + Duration::from_secs(seconds));
+        let finding = Finding { reason: matter.to_owned(), fault: Fault::Brokers };
+        watch.judge(|| {
+            let (tell, answer) = oneshot::channel();
+            tell.send(finding).expect("it is awaited");
+            answer
+        })
+    }
+
+    fn stalled(reason: &str) -> Condition {
+        Condition::Stalled { reason: reason.to_owned(), fault: Fault::Brokers }
+    }
+
+    #[test]
+    fn a_stall_is_told_once_for_each_reason_and_once_when_it_is_over() {
+        let begun = Instant::now();
+        let mut watch = Watch::new(begun);
+        watch.produced(1);
+        assert_eq!(judged(&mut watch, begun, 9, "why"), None);
+        assert_eq!(judged(&mut watch, begun, 10, "why"), None, "asks");
+        assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
+        for seconds in 12..60 {
+            assert_eq!(judged(&mut watch, begun, seconds, "why"), None, "{seconds}");
+        }
+        assert_eq!(judged(&mut watch, begun, 70, "else"), None, "asks again");
+        assert_eq!(judged(&mut watch, begun, 71, "else"), Some(stalled("else")));
+        let delivered = Report { seq: 1, outcome: Outcome::Delivered };
+        watch.reported(&[delivered], begun + Duration::from_secs(72));
+        assert_eq!(judged(&mut watch, begun, 72, ""), Some(Condition::Flowing));
+        assert_eq!(judged(&mut watch, begun, 73, ""), None);
+    }
+
+    #[test]
+    fn a_replaced_producer_is_no_end_of_a_stall() {
+        let begun = Instant::now();
+        let mut watch = Watch::new(begun);
+        watch.produced(1);
+        assert_eq!(judged(&mut watch, begun, 10, "why"), None);
+        assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
+        watch.replaced();
+        assert_eq!(judged(&mut watch, begun, 12, "why"), None);
+    }
+
+    #[test]
+    fn brokers_that_are_known_to_be_out_of_reach_are_not_asked_at_once() {
+        let begun = Instant::now();
+        let mut watch = Watch::new(begun);
+        watch.produced(1);
+        watch.out_of_reach = true;
+        for seconds in 10..40 {
+            assert_eq!(judged(&mut watch, begun, seconds, "why"), None, "{seconds}");
+        }
+        assert_eq!(judged(&mut watch, begun, 40, "why"), None, "asks");
+        assert_eq!(judged(&mut watch, begun, 41, "why"), Some(stalled("why")));
+    }
+}

@@ -1,0 +1,67 @@
+//! What only Kafka's own command line tools can do: users, access, elections.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Kafka, install};
+use crate::cache;
+
+impl Kafka {
+    /// Makes a user for SASL/SCRAM-SHA-256, or gives it another password.
+    pub async fn set_password(&self, user: &str, password: &str) {
+        let change = format!("SCRAM-SHA-256=[iterations=4096,password={password}]");
+        self.configure_user(user, "--add-config", &change).await;
+    }
+
+    /// Takes the user's password away. Who is logged in stays so.
+    pub async fn drop_password(&self, user: &str) {
+        self.configure_user(user, "--delete-config", "SCRAM-SHA-256").await;
+    }
+
+    async fn configure_user(&self, user: &str, verb: &str, change: &str) {
+        let entity = ["--entity-type", "users", "--entity-name", user];
+        let arguments = [&["--alter", verb, change], &entity[..]].concat();
+        self.tool("kafka.admin.ConfigCommand", &arguments).await;
+    }
+
+    /// Allows a user what `kafka-acls.sh` calls these operations on a topic.
+    pub async fn allow(&self, user: &str, operations: &[&str], topic: &str) {
+        self.change_access("--add", user, operations, topic).await;
+    }
+
+    /// Takes that back.
+    pub async fn disallow(&self, user: &str, operations: &[&str], topic: &str) {
+        self.change_access("--remove", user, operations, topic).await;
+    }
+
+    async fn change_access(&self, verb: &str, user: &str, operations: &[&str], topic: &str) {
+        let principal = format!("User:{user}");
+        let mut arguments =
+            vec![verb, "--force", "--allow-principal", &principal, "--topic", topic];
+        arguments.extend(operations.iter().flat_map(|one| ["--operation", one]));
+        self.tool("org.apache.kafka.tools.AclCommand", &arguments).await;
+    }
+
+    /// Runs one of Kafka's tools against this node.
+    async fn tool(&self, class: &str, arguments: &[&str]) -> String {
+        run(&self.installed, &self.bootstrap(), class, arguments).await
+    }
+}
+
+/// Runs one of Kafka's tools to its end; what it printed.
+pub(super) async fn run(
+    installed: &Path,
+    bootstrap: &str,
+    class: &str,
+    arguments: &[&str],
+) -> String {
+    let installed: PathBuf = installed.to_owned();
+    let mut command = Command::new("java");
+    command.arg("-Xmx64m").args(install::jvm_arguments(&installed));
+    command.args([class, "--bootstrap-server", bootstrap]).args(arguments);
+    let running = tokio::task::spawn_blocking(move || {
+        cache::run(&mut command, "java", "default-jre-headless")
+    });
+    let done = running.await.expect("running a tool does not panic");
+    done.unwrap_or_else(|error| panic!("{class}: {error}"))
+}

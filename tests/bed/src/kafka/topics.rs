@@ -1,0 +1,120 @@
+//! Topics made, changed, looked at and deleted by whoever administers brokers.
+
+use std::time::Duration;
+
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier,
+    TopicReplication,
+};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+
+use super::{READY, in_background};
+use crate::eventually::eventually;
+
+/// Brokers, by their addresses.
+#[derive(Clone, Debug)]
+pub struct Administration {
+    bootstrap: String,
+    replicas: i32,
+}
+
+impl Administration {
+    /// Topics that it makes have so many replicas.
+    pub(super) fn of(bootstrap: String, replicas: i32) -> Self {
+        Self { bootstrap, replicas }
+    }
+
+    /// Makes a topic with settings of its own, such as `max.message.bytes`; it
+    /// has leaders and all its replicas when this returns.
+    pub async fn create(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
+        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(self.replicas));
+        for (setting, value) in settings {
+            topic = topic.set(setting, value);
+        }
+        let done = self.client().create_topics([&topic], &AdminOptions::new()).await;
+        let results = done.unwrap_or_else(|error| panic!("creating {name}: {error}"));
+        for result in results {
+            result.unwrap_or_else(|(_, code)| panic!("creating {name}: {code}"));
+        }
+        let replicas = usize::try_from(self.replicas).unwrap_or(0);
+        self.in_sync(name, usize::try_from(partitions).unwrap_or(0), replicas).await;
+    }
+
+    /// Awaits that the topic has so many partitions, each led and with so many
+    /// replicas in sync.
+    pub async fn in_sync(&self, name: &str, partitions: usize, replicas: usize) {
+        eventually(READY, "leaders and replicas in sync", async || {
+            let seen = self.partitions(name).await?;
+            let whole = seen.iter().all(|one| one.leader >= 0 && one.in_sync.len() == replicas);
+            if whole && seen.len() == partitions { Ok(()) } else { Err(format!("{seen:?}")) }
+        })
+        .await;
+    }
+
+    pub async fn delete(&self, name: &str) {
+        let done = self.client().delete_topics(&[name], &AdminOptions::new()).await;
+        let results = done.unwrap_or_else(|error| panic!("deleting {name}: {error}"));
+        for result in results {
+            result.unwrap_or_else(|(_, code)| panic!("deleting {name}: {code}"));
+        }
+    }
+
+    /// Gives a topic more partitions, so many in all; they have leaders on return.
+    pub async fn grow(&self, name: &str, partitions: usize) {
+        let more = [NewPartitions::new(name, partitions)];
+        let done = self.client().create_partitions(&more, &AdminOptions::new()).await;
+        let results = done.unwrap_or_else(|error| panic!("adding to {name}: {error}"));
+        for result in results {
+            result.unwrap_or_else(|(_, code)| panic!("adding to {name}: {code}"));
+        }
+        self.in_sync(name, partitions, usize::try_from(self.replicas).unwrap_or(0)).await;
+    }
+
+    /// Gives a topic this setting, and its defaults for all others.
+    pub async fn set(&self, name: &str, setting: &str, value: &str) {
+        let change = AlterConfig::new(ResourceSpecifier::Topic(name)).set(setting, value);
+        let done = self.client().alter_configs([&change], &AdminOptions::new()).await;
+        let results = done.unwrap_or_else(|error| panic!("changing {name}: {error}"));
+        for result in results {
+            result.unwrap_or_else(|(_, code)| panic!("changing {name}: {code}"));
+        }
+    }
+
+    /// The partitions of a topic in their order; none where there is no such topic.
+    pub async fn partitions(&self, name: &str) -> Result<Vec<Partition>, String> {
+        let (config, name) = (self.config(), name.to_owned());
+        in_background(move || {
+            let client: BaseConsumer = config.create().map_err(|error| error.to_string())?;
+            // All topics are asked for: to ask for one by its name could make it.
+            let seen = client.fetch_metadata(None, Duration::from_secs(5));
+            let seen = seen.map_err(|error| error.to_string())?;
+            let found = seen.topics().iter().find(|one| one.name() == name);
+            let found = found.map_or(&[][..], |one| one.partitions());
+            let partition = |one: &rdkafka::metadata::MetadataPartition| Partition {
+                leader: one.leader(),
+                in_sync: one.isr().to_vec(),
+            };
+            Ok(found.iter().map(partition).collect())
+        })
+        .await
+    }
+
+    fn client(&self) -> AdminClient<DefaultClientContext> {
+        self.config().create().expect("a plain configuration makes a client")
+    }
+
+    fn config(&self) -> ClientConfig {
+        super::client_config(&self.bootstrap)
+    }
+}
+
+/// Who has a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// The node that leads it; negative where none does.
+    pub leader: i32,
+    /// The nodes whose replicas are in sync.
+    pub in_sync: Vec<i32>,
+}

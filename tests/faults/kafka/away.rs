@@ -1,0 +1,201 @@
+//! 13, 16, 17, 31: the broker is killed, stopped, out of reach, frozen, or has
+//! no room left.
+
+use std::time::{Duration, Instant};
+
+use walpost_bed::scene::{LATER, SOON, Scene, insert};
+use walpost_bed::writer::Writer;
+use walpost_bed::{Kafka, Major, Postgres, Proxy, eventually, within};
+
+use super::{AWAY, confirms_nothing, scene_with, times, told};
+use crate::case::{Account, Case};
+
+/// What memory may grow by once the budget is spent, in bytes.
+const GROWTH: u64 = 16 * 1024 * 1024;
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(13, "a_broker_that_is_killed_under_load_is_used_again", killed),
+        Case::new(13, "a_broker_that_is_stopped_under_load_is_used_again", stopped).long(),
+        Case::new(16, "an_outage_of_seconds_keeps_session_position_and_memory", short_outage),
+        Case::new(16, "an_outage_of_minutes_keeps_session_position_and_memory", long_outage).long(),
+        Case::new(17, "a_broker_that_freezes_for_a_moment_is_used_again", frozen),
+        Case::new(17, "a_broker_that_freezes_for_a_minute_is_used_again", frozen_long).long(),
+        Case::new(31, "a_broker_whose_disk_was_full_is_used_again", disk_full),
+    ]
+}
+
+/// A scene whose topic is there.
+async fn scene_of(kafka: &Kafka) -> Scene {
+    let scene = scene_with(&kafka.bootstrap()).await;
+    kafka.create_topic(&scene.topic("order"), 3).await;
+    scene
+}
+
+async fn killed(account: Account) {
+    let kafka = Kafka::start().await;
+    let scene = scene_of(&kafka).await;
+    let walpost = scene.run().await;
+    let writer = Writer::start(&scene.postgres, 200);
+    for outage in 1..=2 {
+        writer.commits(50).await;
+        kafka.kill9().await;
+        eventually(SOON, "it says so", async || times(&walpost, AWAY) == outage).await;
+        confirms_nothing(&scene, &writer).await;
+        kafka.start_again().await;
+        told(&walpost, outage).await;
+    }
+    writer.commits(50).await;
+    account.ok(&scene.judge_after(writer).await);
+    account.goes_on(&walpost);
+}
+
+async fn stopped(account: Account) {
+    let kafka = Kafka::start().await;
+    let scene = scene_of(&kafka).await;
+    let walpost = scene.run().await;
+    let writer = Writer::start(&scene.postgres, 200);
+    writer.commits(50).await;
+    assert!(kafka.stop(LATER).await, "it stops");
+    walpost.await_line(AWAY, SOON).await;
+    writer.commits(50).await;
+    kafka.start_again().await;
+    told(&walpost, 1).await;
+    account.ok(&scene.judge_after(writer).await);
+    account.goes_on(&walpost);
+}
+
+async fn short_outage(account: Account) {
+    let kafka = Kafka::start().await;
+    let scene = scene_on_a_short_leash(&kafka.bootstrap()).await;
+    kafka.create_topic(&scene.topic("order"), 3).await;
+    let away = Duration::from_secs(15);
+    outage(
+        &account,
+        &scene,
+        away,
+        async || kafka.kill9().await,
+        async || {
+            kafka.start_again().await;
+        },
+    )
+    .await;
+}
+
+/// A network that swallows everything, as a firewall does.
+async fn long_outage(account: Account) {
+    let proxy = Proxy::start().await;
+    let kafka = Kafka::builder().behind(proxy.port()).start().await;
+    proxy.point_at(kafka.proxied_port().expect("it was told of a proxy"));
+    let scene = scene_on_a_short_leash(&format!("127.0.0.1:{}", proxy.port())).await;
+    kafka.create_topic(&scene.topic("order"), 3).await;
+    let away = Duration::from_secs(180);
+    outage(&account, &scene, away, async || proxy.blackhole(), async || proxy.restore()).await;
+}
+
+/// PostgreSQL waits five seconds for a sign of life.
+async fn scene_on_a_short_leash(bootstrap: &str) -> Scene {
+    let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(5));
+    Scene::with_brokers(postgres, bootstrap).await
+}
+
+async fn outage(
+    account: &Account,
+    scene: &Scene,
+    length: Duration,
+    begin: impl AsyncFnOnce(),
+    end: impl AsyncFnOnce(),
+) {
+    let walpost = scene.run_with(&["--in-flight-bytes", "4MiB"]).await;
+    let writer = Writer::start(&scene.postgres, 100);
+    writer.commits(100).await;
+    let session = scene.walsender().await.expect("a session");
+    begin().await;
+    let since = Instant::now();
+    // Spends the budget at once.
+    scene.postgres.execute(&insert(20_000, 50)).await;
+    let said = walpost.await_line(AWAY, LATER).await;
+    confirms_nothing(scene, &writer).await;
+    let position = scene.confirmed_flush().await;
+    let mut settled = None;
+    while since.elapsed() < length {
+        let now = scene.walsender().await;
+        assert_eq!(now.as_ref(), Some(&session), "after {:?}", since.elapsed());
+        assert_eq!(scene.confirmed_flush().await, position, "after {:?}", since.elapsed());
+        if since.elapsed() > length / 4 {
+            let rss = walpost.rss_bytes().expect("it runs");
+            let settled = *settled.get_or_insert(rss);
+            assert!(rss < settled + GROWTH, "{settled} bytes grew to {rss}");
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    assert_eq!(times(&walpost, AWAY), 1, "once: {said}");
+    end().await;
+    account.ok(&scene.judge_after(writer).await);
+    assert_eq!(scene.walsender().await, Some(session));
+    told(&walpost, 1).await;
+    account.did("same session, flat memory");
+    account.goes_on(&walpost);
+}
+
+async fn frozen(account: Account) {
+    let kafka = Kafka::start().await;
+    let scene = scene_of(&kafka).await;
+    let walpost = scene.run().await;
+    let writer = Writer::start(&scene.postgres, 200);
+    for _ in 0..3 {
+        writer.commits(50).await;
+        kafka.pause();
+        writer.commits(400).await;
+        kafka.resume();
+    }
+    writer.commits(50).await;
+    account.ok(&scene.judge_after(writer).await);
+    account.goes_on(&walpost);
+}
+
+/// Long enough for requests to time out on either side.
+async fn frozen_long(account: Account) {
+    let kafka = Kafka::start().await;
+    let scene = scene_of(&kafka).await;
+    let walpost = scene.run().await;
+    let writer = Writer::start(&scene.postgres, 50);
+    for round in 1..=3 {
+        writer.commits(50).await;
+        kafka.pause();
+        let never = async || false;
+        within(Duration::from_secs(60), never).await.expect_err("it is frozen for a minute");
+        kafka.resume();
+        told(&walpost, round).await;
+    }
+    account.ok(&scene.judge_after(writer).await);
+    account.goes_on(&walpost);
+}
+
+async fn disk_full(account: Account) {
+    let kafka = Kafka::builder()
+        .disk_mebibytes(24)
+        .property("log.segment.bytes", "1048576")
+        .property("log.index.size.max.bytes", "65536")
+        .start()
+        .await;
+    let scene = scene_of(&kafka).await;
+    let walpost = scene.run().await;
+    let writer = Writer::start(&scene.postgres, 50);
+    writer.commits(20).await;
+    let fill = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+                SELECT 'order', (i % 5)::text, 'placed', \
+                       (SELECT to_jsonb(string_agg(md5((i * 1000 + j)::text), '')) \
+                          FROM generate_series(1, 320) AS j) \
+                  FROM generate_series(1, 4000) AS i";
+    scene.postgres.execute(fill).await;
+    walpost.await_line(AWAY, LATER).await;
+    account.did("said that Kafka cannot be used");
+    confirms_nothing(&scene, &writer).await;
+    kafka.kill9().await;
+    kafka.resize_disk(256);
+    kafka.start_again().await;
+    account.ok(&scene.judge_after(writer).await);
+    told(&walpost, 1).await;
+    account.goes_on(&walpost);
+}

@@ -1,0 +1,93 @@
+//! 22, 30: the topic is not there, is taken away, or grows.
+
+use walpost_bed::eventually;
+use walpost_bed::oracle::judge;
+use walpost_bed::scene::{LATER, SOON, insert};
+use walpost_bed::writer::Writer;
+
+use super::{BACK, confirms_nothing, scene_with, strict_broker, times};
+use crate::case::{Account, Case};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(22, "a_topic_that_is_missing_is_named_and_used_once_it_is_there", missing),
+        Case::new(22, "a_topic_that_is_deleted_under_way_holds_back_what_follows", deleted),
+        Case::new(30, "partitions_that_are_added_are_warned_of_and_lose_nothing", grown),
+    ]
+}
+
+async fn missing(account: Account) {
+    let kafka = strict_broker().await;
+    let scene = scene_with(&kafka.bootstrap()).await;
+    let walpost = scene.run_with(&["--log-level", "info,walpost=debug"]).await;
+    let writer = Writer::start(&scene.postgres, 50);
+    let topic = scene.topic("order");
+    let line = walpost.await_line("a record was not delivered", SOON).await;
+    assert!(line.contains(&format!("kafka-topics.sh --create --topic {topic}")), "{line}");
+    confirms_nothing(&scene, &writer).await;
+    // It tries again and again, and has said so already.
+    let tried = async || times(&walpost, "a record still is not delivered") >= 2;
+    eventually(SOON, "further attempts", tried).await;
+    assert_eq!(times(&walpost, "a record was not delivered"), 1, "{:?}", walpost.stderr());
+    kafka.create_topic(&topic, 3).await;
+    account.ok(&scene.judge_after(writer).await);
+    walpost.await_line(BACK, SOON).await;
+    account.did("named the topic once");
+    account.goes_on(&walpost);
+}
+
+async fn deleted(account: Account) {
+    let kafka = strict_broker().await;
+    let scene = scene_with(&kafka.bootstrap()).await;
+    let topic = scene.topic("order");
+    kafka.create_topic(&topic, 3).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.assert_exact(SOON).await;
+    kafka.delete_topic(&topic).await;
+    scene.postgres.execute("DELETE FROM public.outbox").await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    walpost.await_line(&format!("--create --topic {topic}"), SOON).await;
+    kafka.create_topic(&topic, 3).await;
+    scene.confirmed(LATER).await;
+    account.ok(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+async fn grown(account: Account) {
+    let kafka = strict_broker().await;
+    let scene = scene_with(&kafka.bootstrap()).await;
+    let topic = scene.topic("order");
+    kafka.create_topic(&topic, 2).await;
+    let walpost = scene.run_with(&["-X", "topic.metadata.refresh.interval.ms=500"]).await;
+    scene.postgres.execute(&insert(100, 20)).await;
+    scene.assert_exact(SOON).await;
+    let writer = Writer::start(&scene.postgres, 200);
+    writer.commits(50).await;
+    kafka.administration().grow(&topic, 5).await;
+    let line = walpost.await_line("partitions", SOON).await;
+    for word in [&topic, "2", "5", "order"] {
+        assert!(line.contains(word), "{word:?} in {line}");
+    }
+    writer.commits(200).await;
+    let rolled_back = writer.stop().await;
+    scene.confirmed(LATER).await;
+    assert_eq!(times(&walpost, "partitions"), 1, "{:?}", walpost.stderr());
+    let (rows, records) = (scene.committed().await, scene.records().await);
+    assert!(records.iter().any(|record| record.partition >= 2), "the new ones are used");
+    let verdict = judge(&rows, rolled_back.iter().map(String::as_str), &records);
+    // The order of a key across that moment is what is not kept.
+    assert!(verdict.missing.is_empty() && verdict.rolled_back.is_empty(), "{verdict}");
+    assert!(verdict.unexpected.is_empty() && verdict.wrong_key.is_empty(), "{verdict}");
+    // Within each partition it is: there the verdict is whole.
+    for partition in 0..5 {
+        let of_it: Vec<_> = records.iter().filter(|one| one.partition == partition).collect();
+        let ids: Vec<_> = of_it.iter().filter_map(|one| one.header("id")).collect();
+        let here: Vec<_> = rows.iter().filter(|row| ids.contains(&row.id.as_str())).collect();
+        let here: Vec<_> = here.into_iter().cloned().collect();
+        let of_it: Vec<_> = of_it.into_iter().cloned().collect();
+        account.ok(&judge(&here, std::iter::empty(), &of_it));
+    }
+    account.did("warned once");
+    account.goes_on(&walpost);
+}

@@ -1,7 +1,0 @@
-//! What befalls PostgreSQL.
-
-use crate::case::Case;
-
-pub fn cases() -> Vec<Case> {
-    Vec::new()
-}

@@ -1,0 +1,236 @@
+//! What walpost proves itself by, and the server itself, changes under way (62).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tempfile::TempDir;
+use walpost_bed::scene::{SOON, Scene, insert};
+use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
+
+use crate::case::{Account, Case};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(62, "a_certificate_that_expires_is_named_until_it_is_renewed", expires),
+        Case::new(62, "a_certificate_replaced_by_an_expired_one_is_named", replaced),
+        Case::new(
+            62,
+            "a_password_that_changes_in_the_file_of_the_address_is_taken_up",
+            |account| rotated(account, Where::Address),
+        ),
+        Case::new(62, "a_password_that_changes_in_the_password_file_is_taken_up", |account| {
+            rotated(account, Where::Passfile)
+        }),
+    ]
+}
+
+const NEW_SESSION: &str = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots";
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A scene whose address asks for the certificate to be checked in full.
+async fn with_tls(authority: &Authority, pair: &Pair) -> Scene {
+    let postgres = Postgres::builder(Major::V15).tls(&pair.certificate, &pair.key);
+    let mut scene = Scene::with_brokers(postgres, &Kafka::shared().await.bootstrap()).await;
+    scene.source =
+        format!("{}?sslmode=verify-full&sslrootcert={}", scene.source, authority.root().display());
+    scene
+}
+
+async fn expires(account: Account) {
+    let authority = Authority::new();
+    let soon = SystemTime::now() + Duration::from_secs(8);
+    let scene = with_tls(&authority, &authority.sign("short", soon)).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let mark = walpost.mark();
+    eventually(SOON, "it has expired", async || SystemTime::now() > soon + Duration::from_secs(1))
+        .await;
+    // The sessions that it had go on.
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    refused_until_renewed(&account, &scene, &walpost, mark, &authority).await;
+}
+
+async fn replaced(account: Account) {
+    let authority = Authority::new();
+    let scene = with_tls(&authority, &authority.sign("good", SystemTime::now() + DAY)).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let mark = walpost.mark();
+    let expired = authority.sign("expired", SystemTime::now() - DAY);
+    scene.postgres.change_certificate(&expired.certificate, &expired.key).await;
+    refused_until_renewed(&account, &scene, &walpost, mark, &authority).await;
+}
+
+async fn refused_until_renewed(
+    account: &Account,
+    scene: &Scene,
+    walpost: &Walpost,
+    mark: (usize, usize),
+    authority: &Authority,
+) {
+    scene.postgres.query_text(NEW_SESSION).await;
+    let refused = "PostgreSQL cannot be used, trying again until it can";
+    let line = walpost.await_line_after(mark, refused, SOON).await;
+    assert!(line.contains("renew the server's certificate"), "{line}");
+    account.did("named the certificate");
+    scene.postgres.execute(&insert(10, 3)).await;
+    let since = Instant::now();
+    eventually(SOON, "it has tried several times", async || since.elapsed().as_secs() > 2).await;
+    let told = walpost.stderr().iter().filter(|line| line.contains(refused)).count();
+    assert_eq!(told, 1, "it says so once: {:?}", walpost.stderr());
+    let mark = walpost.mark();
+    let renewed = authority.sign("renewed", SystemTime::now() + DAY);
+    scene.postgres.change_certificate(&renewed.certificate, &renewed.key).await;
+    walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+    account.goes_on(walpost);
+}
+
+/// Where walpost reads its password.
+#[derive(Clone, Copy)]
+enum Where {
+    /// In the address, in the file that `WALPOST_SOURCE_URL_FILE` names.
+    Address,
+    /// In the file that the address names as `passfile`.
+    Passfile,
+}
+
+async fn rotated(account: Account, place: Where) {
+    let hba = "host all turning 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n";
+    let scene = Scene::with(Postgres::builder(Major::V15).hba(hba)).await;
+    scene.postgres.execute("CREATE ROLE turning LOGIN REPLICATION PASSWORD 'one'").await;
+    let directory = TempDir::new().expect("a directory");
+    let (url, passfile) = (directory.path().join("url"), directory.path().join("pgpass"));
+    let write = |password: &str| match place {
+        Where::Address => {
+            fs::write(&url, scene.postgres.url_for(&format!("turning:{password}")))
+                .expect("written");
+        }
+        Where::Passfile => {
+            fs::write(&passfile, format!("*:*:*:turning:{password}\n")).expect("written");
+            private(&passfile);
+        }
+    };
+    let address = format!("{}?passfile={}", scene.postgres.url_for("turning"), passfile.display());
+    fs::write(&url, address).expect("written");
+    write("one");
+    // The scene's own address comes as an argument, which would win.
+    let walpost = Walpost::builder(walpost_bed::scene::program())
+        .args(["run", "--bootstrap-servers", &scene.bootstrap])
+        .args(["--topic", &scene.topic("{aggregate_type}")])
+        .env("WALPOST_SOURCE_URL_FILE", &url)
+        .start();
+    walpost.await_line("streaming from PostgreSQL", SOON).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let mark = walpost.mark();
+    scene.postgres.execute("ALTER ROLE turning PASSWORD 'two'").await;
+    scene.postgres.query_text(NEW_SESSION).await;
+    let line = walpost.await_line_after(mark, "password authentication failed", SOON).await;
+    assert!(line.contains("trying again until it can"), "{line}");
+    scene.postgres.execute(&insert(10, 3)).await;
+    write("two");
+    walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
+    scene.confirmed(SOON).await;
+    account.did("read the file again");
+    account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+/// For its owner alone, or it is not read.
+fn private(file: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("closed");
+}
+
+/// An authority that signs servers' certificates, by openssl.
+struct Authority {
+    directory: TempDir,
+}
+
+/// Where a certificate and its key lie.
+struct Pair {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+const CONFIGURATION: &str = "
+[ca]
+default_ca = own
+[own]
+database = index
+new_certs_dir = .
+serial = serial
+default_md = sha256
+policy = any
+unique_subject = no
+x509_extensions = server
+[any]
+commonName = supplied
+[server]
+basicConstraints = CA:FALSE
+subjectAltName = DNS:localhost, IP:127.0.0.1
+[authority]
+basicConstraints = critical, CA:TRUE
+[req]
+distinguished_name = name
+[name]
+";
+
+impl Authority {
+    fn new() -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let authority = Self { directory };
+        for (name, text) in [("openssl.cnf", CONFIGURATION), ("index", ""), ("serial", "01\n")] {
+            fs::write(authority.directory.path().join(name), text).expect("written");
+        }
+        authority.openssl(
+            "req -x509 -newkey rsa:2048 -nodes -keyout root.key -out root.crt -days 2 \
+             -subj /CN=authority -extensions authority",
+        );
+        authority
+    }
+
+    /// The authority's own certificate.
+    fn root(&self) -> PathBuf {
+        self.directory.path().join("root.crt")
+    }
+
+    /// A certificate for 127.0.0.1 that holds until then, from two days before.
+    fn sign(&self, name: &str, until: SystemTime) -> Pair {
+        let (from, until) = (asn1_time(until - 2 * DAY), asn1_time(until));
+        self.openssl(&format!(
+            "req -new -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr -subj /CN=server"
+        ));
+        self.openssl(&format!(
+            "ca -batch -notext -cert root.crt -keyfile root.key -in {name}.csr -out {name}.crt \
+             -startdate {from} -enddate {until}"
+        ));
+        let file = |end| self.directory.path().join(format!("{name}.{end}"));
+        Pair { certificate: file("crt"), key: file("key") }
+    }
+
+    fn openssl(&self, arguments: &str) {
+        let mut arguments: Vec<_> = arguments.split_whitespace().collect();
+        arguments.extend(["-config", "openssl.cnf"]);
+        let done =
+            Command::new("openssl").args(arguments).current_dir(self.directory.path()).output();
+        let done = done.expect("openssl is there: apt-get install openssl");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+/// As certificates have it, for example `20270131235959Z`.
+fn asn1_time(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    let at = format!("@{seconds}");
+    let done = Command::new("date").args(["-u", "-d", &at, "+%Y%m%d%H%M%SZ"]).output();
+    let text = String::from_utf8(done.expect("date is there").stdout).expect("ASCII");
+    text.trim().to_owned()
+}

@@ -1,0 +1,194 @@
+//! The outbox table's columns change while walpost streams (41 to 43).
+
+use walpost_bed::oracle::judge;
+use walpost_bed::scene::{SOON, Scene, assert_in_log_order, insert, record_of};
+
+use super::{covers, end_of_log};
+use crate::case::{Account, Case};
+
+pub fn cases() -> Vec<Case> {
+    let changed = |name, changes: &'static [&'static str]| {
+        move |number| Case::new(number, name, move |account| changes_pass(account, changes))
+    };
+    let gone = |name, change| Case::new(42, name, move |account| halts_at(account, change));
+    vec![
+        changed(
+            "columns_that_come_are_taken_as_they_are",
+            &[
+                "ADD COLUMN region text",
+                // It writes the whole table anew.
+                "ADD COLUMN note text DEFAULT md5(random()::text)",
+                "ADD COLUMN always int GENERATED ALWAYS AS (1) STORED",
+            ],
+        )(41),
+        gone(
+            "without_its_aggregate_id_an_event_is_none",
+            ("DROP COLUMN aggregate_id", "aggregate_id"),
+        ),
+        gone("without_its_payload_an_event_is_none", ("DROP COLUMN payload", "payload")),
+        gone("without_its_id_an_event_is_none", ("DROP COLUMN id", "id")),
+        gone(
+            "a_renamed_aggregate_type_is_asked_for",
+            ("RENAME COLUMN aggregate_type TO kind", "aggregate_type"),
+        ),
+        gone("a_renamed_payload_is_asked_for", ("RENAME COLUMN payload TO body", "payload")),
+        gone(
+            "a_configured_event_type_is_asked_for",
+            ("RENAME COLUMN event_type TO happened", "event_type"),
+        ),
+        Case::new(42, "after_a_rename_and_its_configuration_nothing_is_missing", renamed),
+        Case::new(42, "a_rename_that_walpost_slept_through_is_gone_through_again", slept_through),
+        Case::new(42, "columns_that_walpost_does_not_need_may_go", not_needed),
+        changed(
+            "types_may_change_in_the_middle_of_a_transaction",
+            &[
+                "ALTER COLUMN payload TYPE text",
+                "ALTER COLUMN payload TYPE json USING payload::json",
+                "ALTER COLUMN aggregate_id TYPE varchar(20)",
+                "ALTER COLUMN n TYPE numeric",
+                "ALTER COLUMN event_type TYPE name",
+            ],
+        )(43),
+        Case::new(43, "a_key_and_a_payload_take_the_form_of_their_new_type", new_forms),
+    ]
+}
+
+/// Each change stands in the middle of a transaction that inserts before and after.
+async fn changes_pass(account: Account, changes: &'static [&'static str]) {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    let row = insert(10, 2);
+    for change in changes {
+        let sql = format!("BEGIN; {row}; ALTER TABLE public.outbox {change}; {row}; COMMIT");
+        scene.postgres.execute(&sql).await;
+        scene.postgres.execute(&row).await;
+    }
+    scene.confirmed(SOON).await;
+    let records = scene.records().await;
+    assert_eq!(records.len(), changes.len() * 30);
+    assert!(records.iter().all(|record| record.value_text().is_some()));
+    assert_in_log_order(&records);
+    account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+/// Delivers all before the change, in its transaction too, and names what is missing.
+async fn halts_at(account: Account, (change, role): (&'static str, &'static str)) {
+    let configured = ["[outbox.columns]", "event_type = \"event_type\""].join("\n");
+    let scene = Scene::new().await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    std::fs::write(&file, configured).expect("written");
+    let walpost = scene.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let rows = {
+        scene.postgres.execute(&insert(10, 3)).await;
+        scene.committed().await
+    };
+    let before = end_of_log(&scene).await;
+    scene.postgres.execute(&format!("ALTER TABLE public.outbox {change}")).await;
+    let columns = match role {
+        "event_type" => "(aggregate_type, aggregate_id, happened) VALUES ('order', '1', 'placed')",
+        "aggregate_id" => "(aggregate_type, event_type) VALUES ('order', 'placed')",
+        "aggregate_type" => "(kind, aggregate_id, event_type) VALUES ('order', '1', 'placed')",
+        _ => "(aggregate_type, aggregate_id, event_type) VALUES ('order', '1', 'placed')",
+    };
+    scene.postgres.execute(&format!("INSERT INTO public.outbox {columns}")).await;
+    let after = end_of_log(&scene).await;
+    let text = account.ends(&walpost, 4).await;
+    let line = text.lines().last().unwrap_or_default();
+    assert!(line.contains("table public.outbox has no column for `"), "{line}");
+    assert!(line.contains(&format!("outbox.columns.{role}")), "{line}");
+    assert!(covers(&scene, &before).await && !covers(&scene, &after).await);
+    account.exact(&judge(&rows, std::iter::empty(), &scene.records().await));
+}
+
+/// What the halt asks for is enough, where no transaction has rows of both names.
+async fn renamed(account: Account) {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    let row = insert(10, 3);
+    let renamed = row.replace("payload", "body");
+    scene.postgres.execute(&row).await;
+    scene.confirmed(SOON).await;
+    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
+    scene.postgres.execute(&renamed).await;
+    scene.postgres.execute(&renamed).await;
+    account.ends(&walpost, 4).await;
+    published_as_body(&account, &scene).await;
+}
+
+/// With rows of the old name still to be read, the column has to have it again.
+async fn slept_through(account: Account) {
+    let scene = Scene::new().await;
+    let row = insert(10, 3);
+    scene.postgres.execute(&row).await;
+    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
+    scene.postgres.execute(&row.replace("payload", "body")).await;
+    account.ends(&scene.command("run").start(), 78).await;
+    assert!(scene.records().await.is_empty());
+    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN body TO payload").await;
+    account.ends(&scene.command("run").start(), 4).await;
+    assert_eq!(scene.records().await.len(), 10);
+    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
+    published_as_body(&account, &scene).await;
+}
+
+/// All is published once walpost is told that the payload is in `body` now.
+async fn published_as_body(account: &Account, scene: &Scene) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    std::fs::write(&file, "[outbox.columns]\npayload = \"body\"\n").expect("written");
+    let next = scene.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
+    scene.postgres.execute(&insert(10, 3).replace("payload", "body")).await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+    account.goes_on(&next);
+}
+
+async fn not_needed(account: Account) {
+    changes_pass(
+        account,
+        &[
+            "DROP COLUMN headers",
+            "ADD COLUMN region text",
+            "DROP COLUMN region",
+            "DROP COLUMN created_at",
+        ],
+    )
+    .await;
+}
+
+async fn new_forms(account: Account) {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    let row = |id: u32, key: &str, payload: &str| {
+        format!(
+            "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload) \
+             VALUES (md5('{id}')::uuid, 'order', {key}, 'placed', {payload})"
+        )
+    };
+    let sql = [
+        "BEGIN".to_owned(),
+        row(1, "'007'", "'{\"a\":  1}'"),
+        "ALTER TABLE public.outbox ALTER payload TYPE bytea USING convert_to(payload::text, 'UTF8')"
+            .to_owned(),
+        row(2, "'007'", "'\\x00ff'"),
+        "ALTER TABLE public.outbox ALTER aggregate_id TYPE int USING aggregate_id::int".to_owned(),
+        row(3, "7", "'\\xff00'"),
+        "COMMIT".to_owned(),
+    ];
+    scene.postgres.execute(&sql.join(";")).await;
+    let rows = "SELECT md5(i::text)::uuid, CASE WHEN i < 3 THEN '007' ELSE '7' END
+                  FROM generate_series(1, 3) AS i";
+    let rows = scene.rows(rows).await;
+    scene.confirmed(SOON).await;
+    let records = scene.records().await;
+    account.exact(&judge(&rows, std::iter::empty(), &records));
+    let value = |at: usize| record_of(&records, &rows[at].id).value.clone();
+    assert_eq!(value(0).as_deref(), Some(b"{\"a\": 1}".as_slice()));
+    assert_eq!(value(1).as_deref(), Some([0, 0xff].as_slice()));
+    assert_eq!(value(2).as_deref(), Some([0xff, 0].as_slice()));
+    account.goes_on(&walpost);
+}

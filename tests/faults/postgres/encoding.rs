@@ -1,0 +1,94 @@
+//! Databases in another encoding than UTF-8 (63).
+
+use walpost_bed::oracle::{Row, judge};
+use walpost_bed::scene::{SOON, Scene, record_of};
+use walpost_bed::{Kafka, Major, Postgres};
+
+use super::{covers, end_of_log};
+use crate::case::{Account, Case};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(63, "text_of_a_latin1_database_arrives_as_utf8", latin1),
+        Case::new(63, "utf8_in_a_database_without_an_encoding_arrives_as_it_is", sql_ascii),
+        Case::new(63, "bytes_of_no_known_encoding_halt_the_run", unknown_bytes),
+    ]
+}
+
+async fn latin1(account: Account) {
+    let postgres = Postgres::builder(Major::V15).encoding("LATIN1").start().await;
+    let scene = Scene::bare(postgres, &Kafka::shared().await.bootstrap())
+        .option("--table", "public.\"Ausgänge\"");
+    scene.init(&[]).await;
+    assert_eq!(scene.postgres.query_text("SHOW server_encoding").await.as_deref(), Some("LATIN1"));
+    let walpost = scene.run().await;
+    scene
+        .postgres
+        .execute(
+            "INSERT INTO public.\"Ausgänge\" (aggregate_type, aggregate_id, event_type, payload, headers)
+               VALUES ('order', 'Käse', 'geprüft', '{\"größe\": \"½ Maß\"}', '{\"für\": \"Jürgen\"}')",
+        )
+        .await;
+    let rows = scene.rows("SELECT id, aggregate_id FROM public.\"Ausgänge\"").await;
+    scene.confirmed(SOON).await;
+    let records = scene.records().await;
+    account.exact(&judge(&rows, std::iter::empty(), &records));
+    assert_eq!(records[0].key_text(), Some("Käse"));
+    assert_eq!(records[0].value_text(), Some(r#"{"größe": "½ Maß"}"#));
+    assert_eq!(records[0].header("event_type"), Some("geprüft"));
+    assert_eq!(records[0].header("für"), Some("Jürgen"));
+    account.goes_on(&walpost);
+}
+
+/// A database that takes any bytes for text, with an outbox of plain text.
+async fn without_encoding() -> Scene {
+    let postgres = Postgres::builder(Major::V15).encoding("SQL_ASCII").start().await;
+    let scene = Scene::bare(postgres, &Kafka::shared().await.bootstrap());
+    let table = "CREATE TABLE public.outbox (id text PRIMARY KEY, aggregate_type text,
+                   aggregate_id text, event_type text, payload text)";
+    scene.over(table).await
+}
+
+async fn sql_ascii(account: Account) {
+    let scene = without_encoding().await;
+    let walpost = scene.run().await;
+    let row = "INSERT INTO public.outbox VALUES ('ä', 'order', 'Käse', 'geprüft', '½ Maß')";
+    scene.postgres.execute(row).await;
+    let rows = scene.rows("SELECT id, aggregate_id FROM public.outbox").await;
+    scene.confirmed(SOON).await;
+    let records = scene.records().await;
+    account.exact(&judge(&rows, std::iter::empty(), &records));
+    assert_eq!(record_of(&records, "ä").value_text(), Some("½ Maß"));
+    account.goes_on(&walpost);
+}
+
+async fn unknown_bytes(account: Account) {
+    let scene = without_encoding().await;
+    let walpost = scene.run().await;
+    let row = |id: &str, payload: &str| {
+        format!("INSERT INTO public.outbox VALUES ('{id}', 'order', 'k', 'e', {payload})")
+    };
+    scene.postgres.execute(&row("before", "'p'")).await;
+    scene.confirmed(SOON).await;
+    let good = end_of_log(&scene).await;
+    scene.postgres.execute(&row("guilty", r"E'p\344'")).await;
+    let bad = end_of_log(&scene).await;
+    scene.postgres.execute(&row("after", "'p'")).await;
+    let text = account.ends(&walpost, 4).await;
+    assert!(text.contains("a row's text has no form in UTF-8"), "{text}");
+    assert!(covers(&scene, &good).await && !covers(&scene, &bad).await);
+    let row = |id: &str| Row::new(id, "k");
+    judge(&[row("before")], std::iter::empty(), &scene.records().await).assert_exact();
+
+    // The way out that it names is one.
+    let (_, way) = text.split_once("then SET").expect("a way out");
+    let (way, _) = way.split_once("; and start").expect("its end");
+    let way = format!("SET{}", way.replace("<publication>", "walpost"));
+    scene.postgres.execute(&way).await;
+    assert!(covers(&scene, &bad).await);
+    let next = scene.run().await;
+    scene.confirmed(SOON).await;
+    let rows = [row("before"), row("after")];
+    account.exact(&judge(&rows, std::iter::empty(), &scene.records().await));
+    account.goes_on(&next);
+}

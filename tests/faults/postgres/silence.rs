@@ -1,0 +1,226 @@
+//! Connections that go dead without being closed, and one that only seems to
+//! have (35, 60).
+
+use std::time::{Duration, Instant};
+
+use walpost_bed::scene::{LATER, SOON, Scene, insert, proxied};
+use walpost_bed::writer::Writer;
+use walpost_bed::{Kafka, Major, Postgres, PostgresBuilder, Proxy, Walpost, Way, eventually};
+
+use super::repeated_transactions;
+use crate::case::{Account, Case};
+
+/// `wal_sender_timeout` here. walpost takes ten seconds of silence for the end,
+/// or twice this where it is more.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// walpost's connections, in their order.
+const CONTROL: usize = 0;
+const REPLICATION: usize = 1;
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(35, "a_network_that_swallows_all_is_noticed_and_outlived", blackhole),
+        Case::new(35, "a_stream_that_hears_nothing_any_more_is_replaced", |account| {
+            idle(account, Way::ToClient)
+        }),
+        Case::new(35, "a_stream_that_nobody_hears_any_more_is_replaced", |account| {
+            idle(account, Way::ToServer)
+        }),
+        Case::new(35, "a_stream_that_hears_nothing_any_more_under_load_is_replaced", |account| {
+            under_load(account, Way::ToClient)
+        })
+        .long(),
+        Case::new(35, "a_stream_that_nobody_hears_any_more_under_load_is_replaced", |account| {
+            under_load(account, Way::ToServer)
+        }),
+        Case::new(35, "a_stream_that_hears_nothing_while_kafka_is_away_is_replaced", |account| {
+            under_back_pressure(account, Way::ToClient)
+        })
+        .long(),
+        Case::new(35, "a_stream_that_nobody_hears_while_kafka_is_away_is_replaced", |account| {
+            under_back_pressure(account, Way::ToServer)
+        })
+        .long(),
+        Case::new(35, "a_control_connection_that_hears_nothing_any_more_is_replaced", |account| {
+            control(account, Way::ToClient)
+        })
+        .long(),
+        Case::new(35, "a_control_connection_that_nobody_hears_any_more_is_replaced", |account| {
+            control(account, Way::ToServer)
+        })
+        .long(),
+        Case::new(60, "a_short_wal_sender_timeout_is_kept_while_kafka_takes_nothing", frozen_kafka),
+    ]
+}
+
+fn impatient() -> PostgresBuilder {
+    Postgres::builder(Major::V15).wal_sender_timeout(TIMEOUT)
+}
+
+/// A proxy before the scene's server, for connections that do not ask for TLS
+/// first: then they are those that walpost keeps.
+async fn behind_a_proxy(scene: &mut Scene) -> Proxy {
+    let proxy = Proxy::to(scene.postgres.port()).await;
+    scene.source = format!("{}?sslmode=disable", proxied(&proxy));
+    proxy
+}
+
+async fn blackhole(account: Account) {
+    let mut scene = Scene::with(impatient()).await;
+    let proxy = behind_a_proxy(&mut scene).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let mark = walpost.mark();
+    proxy.blackhole();
+    eventually(SOON, "the server gives the session up", async || scene.walsender().await.is_none())
+        .await;
+    walpost.await_line_after(mark, "lost PostgreSQL, connecting again", SOON).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    proxy.restore();
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+/// What walpost says of a stream that went dead this way.
+fn notice(way: Way) -> &'static str {
+    match way {
+        Way::ToClient => "nothing came from PostgreSQL for 10s, not even a keepalive",
+        // The server has given up by then, and its end passes.
+        Way::ToServer => "lost PostgreSQL, connecting again",
+    }
+}
+
+/// Awaits that the dead stream is noticed and replaced.
+async fn replaced(account: &Account, walpost: &Walpost, mark: (usize, usize), way: Way) {
+    let since = Instant::now();
+    walpost.await_line_after(mark, notice(way), SOON).await;
+    account.did(format!("noticed after {} s", since.elapsed().as_secs()));
+    walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
+}
+
+async fn idle(account: Account, way: Way) {
+    let mut scene = Scene::with(impatient()).await;
+    let proxy = behind_a_proxy(&mut scene).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let mark = walpost.mark();
+    proxy.swallow(REPLICATION, way);
+    replaced(&account, &walpost, mark, way).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+async fn control(account: Account, way: Way) {
+    let mut scene = Scene::with(impatient()).await;
+    let proxy = behind_a_proxy(&mut scene).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let mark = walpost.mark();
+    proxy.swallow(CONTROL, way);
+    let since = Instant::now();
+    walpost.await_line_after(mark, "lost PostgreSQL, connecting again", LATER).await;
+    account.did(format!("noticed after {} s", since.elapsed().as_secs()));
+    walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+async fn under_load(account: Account, way: Way) {
+    let mut scene = Scene::with(impatient()).await;
+    let proxy = behind_a_proxy(&mut scene).await;
+    let walpost = scene.run().await;
+    let writer = Writer::start(&scene.postgres, 200);
+    writer.commits(50).await;
+    let mark = walpost.mark();
+    proxy.swallow(REPLICATION, way);
+    replaced(&account, &walpost, mark, way).await;
+    writer.commits(50).await;
+    account.ok(&scene.judge_after(writer).await);
+    let repeated = repeated_transactions(&scene.records().await);
+    assert!(repeated <= 1, "rows of {repeated} transactions came again");
+    account.goes_on(&walpost);
+}
+
+async fn under_back_pressure(account: Account, way: Way) {
+    let kafka = Kafka::start().await;
+    let mut scene = Scene::with_brokers(impatient(), &kafka.bootstrap()).await;
+    let proxy = behind_a_proxy(&mut scene).await;
+    let walpost = scene.run_with(&["--in-flight-bytes", "1MiB"]).await;
+    // To each partition, so that it is the budget which stops the reading.
+    scene.postgres.execute(&insert(50, 50)).await;
+    scene.confirmed(SOON).await;
+    kafka.pause();
+    scene.postgres.execute(&larger_than_buffers()).await;
+    await_standstill(&scene).await;
+    let confirmed = scene.confirmed_flush().await;
+    let mark = walpost.mark();
+    proxy.swallow(REPLICATION, way);
+    let since = Instant::now();
+    eventually(SOON, "several times the timeout has passed", async || {
+        assert_eq!(scene.confirmed_flush().await, confirmed, "after {:?}", since.elapsed());
+        since.elapsed() > TIMEOUT * 5
+    })
+    .await;
+    // Only one that reads misses anything.
+    kafka.resume();
+    replaced(&account, &walpost, mark, way).await;
+    scene.confirmed(LATER).await;
+    // The large transaction had been begun, and is published anew.
+    account.ok(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+/// Inserts what no buffers on the way can hold, in one transaction.
+fn larger_than_buffers() -> String {
+    insert(12_000, 50).replace("jsonb_build_object('i', i)", "to_jsonb(repeat('x', 5000))")
+}
+
+/// Awaits that the server gets no further with sending.
+async fn await_standstill(scene: &Scene) {
+    let sent = "SELECT sent_lsn FROM pg_stat_replication WHERE sent_lsn < pg_current_wal_lsn()";
+    let (mut last, mut looks) = (None, 0);
+    eventually(LATER, "nothing more is read", async || {
+        let now = scene.postgres.query_text(sent).await;
+        looks = if now.is_some() && now == last { looks + 1 } else { 0 };
+        last = now;
+        if looks >= 20 { Ok(()) } else { Err((last.clone(), looks)) }
+    })
+    .await;
+}
+
+async fn frozen_kafka(account: Account) {
+    let kafka = Kafka::start().await;
+    let scene = Scene::with_brokers(impatient(), &kafka.bootstrap()).await;
+    let walpost = scene.run_with(&["--in-flight-bytes", "1MiB"]).await;
+    // To each partition, so that it is the budget which stops the reading.
+    scene.postgres.execute(&insert(50, 50)).await;
+    scene.confirmed(SOON).await;
+    let session = scene.walsender().await.expect("a session");
+    kafka.pause();
+    scene.postgres.execute(&larger_than_buffers()).await;
+    await_standstill(&scene).await;
+    let confirmed = scene.confirmed_flush().await;
+    let since = Instant::now();
+    eventually(SOON, "several times the timeout has passed", async || {
+        let now = scene.walsender().await;
+        assert_eq!(now.as_ref(), Some(&session), "after {:?}", since.elapsed());
+        assert_eq!(scene.confirmed_flush().await, confirmed, "after {:?}", since.elapsed());
+        since.elapsed() > TIMEOUT * 5
+    })
+    .await;
+    kafka.resume();
+    scene.confirmed(LATER).await;
+    account.exact(&scene.judge().await);
+    assert_eq!(scene.walsender().await, Some(session));
+    account.did("kept the session");
+    account.goes_on(&walpost);
+}
