@@ -10,7 +10,7 @@ mod message;
 mod plan;
 mod table;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::pgoutput::{Insert, LogicalMessage, Oid, PgTimestamp, Relation};
 
@@ -69,12 +69,22 @@ pub struct Outbox {
     /// Bounded by the number of tables of these names that one session sees:
     /// one each, unless a table is dropped and created again.
     plans: HashMap<Oid, Plan>,
+    /// Those of them whose plan is that of a Relation message.
+    read: HashSet<Oid>,
 }
 
 impl Outbox {
     /// An outbox that has not seen a relation yet.
     pub fn new(config: OutboxConfig) -> Self {
-        Self { config, plans: HashMap::new() }
+        Self { config, plans: HashMap::new(), read: HashSet::new() }
+    }
+
+    /// Takes note of a table as the catalogs have it now: the rows that come first
+    /// may be older, and have other columns.
+    pub fn expect(&mut self, relation: &Relation) -> Result<(), PlanError> {
+        self.relation(relation)?;
+        self.read.remove(&relation.oid);
+        Ok(())
     }
 
     /// Takes note of a Relation message; one that comes again replaces the
@@ -82,7 +92,11 @@ impl Outbox {
     pub fn relation(&mut self, relation: &Relation) -> Result<(), PlanError> {
         if self.config.tables.iter().any(|table| table.names(relation)) {
             let plan = Plan::new(relation, &self.config.columns, &self.config.placed)?;
-            self.plans.insert(relation.oid, plan);
+            let before = self.plans.insert(relation.oid, plan.clone());
+            let was_read = !self.read.insert(relation.oid);
+            if let Some(before) = before.filter(|_| was_read) {
+                plan.continues(&before)?;
+            }
         } else if let Some(plan) = self.plans.remove(&relation.oid) {
             let was = plan.table().clone();
             return Err(PlanError::Renamed { was, is: TableName::from(relation) });
@@ -143,6 +157,7 @@ impl Outbox {
     /// Forgets every relation: a new session sends them again, perhaps changed.
     pub fn forget(&mut self) {
         self.plans.clear();
+        self.read.clear();
     }
 }
 

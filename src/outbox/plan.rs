@@ -47,15 +47,29 @@ pub enum PlanError {
         /// The columns that the table, or its publication, has.
         has: Vec<String>,
     },
+    /// A column that an event can do without, and had so far, is gone.
+    #[error(
+        "table {table} has no column `{column}` any more, which was its `{}`: put it back, name the \
+         column in outbox.columns.{}, or start walpost again to go on without it",
+        role.name(), role.name()
+    )]
+    LostColumn {
+        /// The table.
+        table: TableName,
+        /// What the column was for.
+        role: Role,
+        /// The column's name.
+        column: String,
+    },
     /// Rows come that were written to an outbox table under another name.
     #[error(
-        "table {was} was renamed to {is} while walpost read it, and rows were written to it since: \
-         rename it back or name it with --table; publish those rows by hand where that is not meant"
+        "rows were written to table {was} while its name was {is}: name both with --table, or publish \
+         them by hand"
     )]
     Renamed {
-        /// Its name so far.
+        /// The outbox table.
         was: TableName,
-        /// Its name now.
+        /// The name that the rows come under.
         is: TableName,
     },
 }
@@ -134,6 +148,18 @@ impl Plan {
         }
         steps.sort_by_key(|step| step.column);
         Ok(Self { table, columns: relation.columns.len(), placed: placed.len(), steps })
+    }
+
+    /// Whether no part that an event had by the plan `before` is missing now.
+    pub fn continues(&self, before: &Self) -> Result<(), PlanError> {
+        let has = |place| self.steps.iter().any(|step| step.place == place);
+        match before.steps.iter().find(|step| !has(step.place)) {
+            Some(Step { place: Place::Role(role), name, .. }) => {
+                let (table, column) = (self.table.clone(), name.clone());
+                Err(PlanError::LostColumn { table, role: *role, column })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The table that it is for.

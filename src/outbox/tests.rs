@@ -63,7 +63,20 @@ fn rows_of_a_table_that_was_renamed_away_are_not_passed_over_in_silence() {
     outbox.relation(&relation(1, "outbox", &COLUMNS)).expect("a plan");
     let renamed = outbox.relation(&relation(1, "outbox_old", &COLUMNS));
     let error = renamed.expect_err("rows follow").to_string();
-    assert!(error.contains("public.outbox was renamed to public.outbox_old"), "{error}");
+    assert!(error.contains("table public.outbox while its name was public.outbox_old"), "{error}");
+}
+
+#[test]
+fn a_column_that_an_event_can_do_without_does_not_go_in_silence() {
+    let mut outbox = outbox(&["outbox"]);
+    let more = [COLUMNS.as_slice(), &["headers"]].concat();
+    outbox.expect(&relation(1, "outbox", &more)).expect("a plan");
+    outbox.relation(&relation(1, "outbox", &COLUMNS)).expect("older rows lack it");
+    outbox.relation(&relation(1, "outbox", &more)).expect("and younger ones have it");
+    let gone = outbox.relation(&relation(1, "outbox", &COLUMNS)).expect_err("it was read");
+    assert!(gone.to_string().contains("no column `headers` any more"), "{gone}");
+    outbox.forget();
+    outbox.relation(&relation(1, "outbox", &COLUMNS)).expect("a new session goes on without");
 }
 
 #[test]

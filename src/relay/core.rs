@@ -338,7 +338,7 @@ impl Core {
             self.ledger.begin_anew(start);
         }
         for relation in relations {
-            if let Err(error) = self.outbox.relation(relation) {
+            if let Err(error) = self.outbox.expect(relation) {
                 self.halt(error.into());
             }
         }

@@ -38,7 +38,8 @@ pub fn cases() -> Vec<Case> {
         ),
         Case::new(42, "after_a_rename_and_its_configuration_nothing_is_missing", renamed),
         Case::new(42, "a_rename_that_walpost_slept_through_is_gone_through_again", slept_through),
-        Case::new(42, "columns_that_walpost_does_not_need_may_go", not_needed),
+        Case::new(42, "columns_that_walpost_does_not_read_may_go", not_needed),
+        Case::new(42, "a_column_that_events_can_do_without_does_not_go_in_silence", optional),
         changed(
             "types_may_change_in_the_middle_of_a_transaction",
             &[
@@ -150,12 +151,7 @@ async fn published_as_body(account: &Account, scene: &Scene) {
 async fn not_needed(account: Account) {
     changes_pass(
         account,
-        &[
-            "DROP COLUMN headers",
-            "ADD COLUMN region text",
-            "DROP COLUMN region",
-            "DROP COLUMN created_at",
-        ],
+        &["ADD COLUMN region text", "DROP COLUMN region", "DROP COLUMN created_at"],
     )
     .await;
 }
@@ -191,4 +187,19 @@ async fn new_forms(account: Account) {
     assert_eq!(value(1).as_deref(), Some([0, 0xff].as_slice()));
     assert_eq!(value(2).as_deref(), Some([0xff, 0].as_slice()));
     account.goes_on(&walpost);
+}
+
+/// Events had a type so far: whether they go on without is for a person to say.
+async fn optional(account: Account) {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.postgres.execute("ALTER TABLE public.outbox DROP COLUMN event_type").await;
+    let row = "INSERT INTO public.outbox (aggregate_type, aggregate_id) VALUES ('order', '1')";
+    scene.postgres.execute(row).await;
+    let text = account.ends(&walpost, 4).await;
+    assert!(text.contains("no column `event_type` any more"), "{text}");
+    let _walpost = scene.run().await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
 }
