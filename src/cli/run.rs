@@ -136,7 +136,7 @@ async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str 
 fn exit(error: &RelayError) -> Exit {
     match error {
         RelayError::Halt { halt, .. } => match **halt {
-            Halt::Poison { .. } | Halt::Refused { .. } | Halt::Changed(_) => Exit::Poison,
+            Halt::Poison { .. } | Halt::Refused { .. } | Halt::Changed { .. } => Exit::Poison,
             Halt::Plan(_) => Exit::Config,
         },
         RelayError::Source(source) => match source {
@@ -146,6 +146,8 @@ fn exit(error: &RelayError) -> Exit {
             SourceError::Lost(_) | SourceError::InUse { .. } => Exit::Failure,
         },
         RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,
-        RelayError::Unconfirmed(_) | RelayError::Aborted => Exit::Failure,
+        RelayError::Unconfirmed(_) | RelayError::Unreached { .. } | RelayError::Aborted => {
+            Exit::Failure
+        }
     }
 }

@@ -63,8 +63,8 @@ pub enum PlanError {
     },
     /// Rows come that were written to an outbox table under another name.
     #[error(
-        "rows were written to table {was} while its name was {is}: name both with --table, or publish \
-         them by hand"
+        "rows were written to table {was} while its name was {is}: give it that name again until they are \
+         delivered, or publish them by hand"
     )]
     Renamed {
         /// The outbox table.

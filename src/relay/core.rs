@@ -263,7 +263,9 @@ impl Core {
             }
             Message::Relation(relation) => {
                 if let Err(error) = self.outbox.relation(relation) {
-                    self.halt(Halt::Changed(error));
+                    let open = self.transaction.as_ref();
+                    let commit_lsn = open.map_or(self.ledger.resume_at(), |open| open.commit_lsn);
+                    self.halt(Halt::Changed { error, commit_lsn });
                 }
             }
             Message::Insert(_) | Message::Logical(_) => return self.event(message, outlet),

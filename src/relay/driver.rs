@@ -373,7 +373,6 @@ impl<P: Source, S: Sink> Relay<P, S> {
             match report.outcome {
                 Outcome::Delivered => {
                     self.delivered += 1;
-                    self.stall.acknowledged();
                     self.core.delivered(report.seq);
                     crate::crash::point!("acknowledged");
                 }
@@ -396,11 +395,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         if told {
             self.core.drain();
         }
-        let stopping = told || self.core.halted().is_some();
-        if !stopping {
-            // A halt may have given way to a replay.
-            self.deadline = None;
-        } else if self.deadline.is_none() {
+        // A halt has all the time that it takes to deliver what is before it.
+        if told && self.deadline.is_none() {
             // A quarter of the time, at most two seconds, is kept for the last confirmation.
             let kept = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
             self.deadline = Some(Instant::now() + self.settings.drain_timeout.saturating_sub(kept));
@@ -439,7 +435,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let matters = records > 0 || self.delivered == 0;
         let failed = self.core.suspects() || self.core.halted().is_some();
         self.news.tell(self.delivered, matters, failed);
-        if self.stall.is_out_of_patience(self.core.oldest_in_flight(), Instant::now()) {
+        let (oldest, confirmed) = (self.core.oldest_in_flight(), self.core.confirmable());
+        if self.stall.is_out_of_patience(oldest, confirmed, Instant::now()) {
             self.core
                 .producer_broken("no acknowledgement came for long, though the brokers answer");
         }
@@ -476,7 +473,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 self.finished = true;
                 tracing::info!(%confirmed, "confirmed to PostgreSQL");
             }
-            Err(error) => tracing::warn!(%error, "the next start may repeat records"),
+            Err(error) => match failed_or_lost(error) {
+                Ended::Failed(error) => return Err(error.into()),
+                Ended::Lost(error) => tracing::warn!(%error, "the next start may repeat records"),
+                Ended::Replay | Ended::Done => {}
+            },
         }
         Ok(())
     }
@@ -540,13 +541,16 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
         // Told to stop before that is no success either: scripts go on after one.
         let reached = self.leaving && self.finished;
-        if let Some(until) = self.until.filter(|_| !reached) {
-            return Err(RelayError::Unconfirmed(until));
+        let confirmed = self.core.confirmable();
+        match self.until.filter(|_| !reached) {
+            Some(until) if confirmed >= until => return Err(RelayError::Unconfirmed(until)),
+            Some(until) => return Err(RelayError::Unreached { until, confirmed }),
+            None => {}
         }
         Ok(Summary {
             counters: self.core.counters(),
             delivered: self.delivered,
-            confirmed: self.core.confirmable(),
+            confirmed,
             undrained: self.core.undelivered(),
         })
     }

@@ -64,6 +64,16 @@ pub enum RelayError {
     /// know.
     #[error("all before {0} is delivered, and its confirmation was not seen to arrive: run again")]
     Unconfirmed(Lsn),
+    /// Told to stop before it was where it was to run.
+    #[error(
+        "stopped before {until} was reached: all before {confirmed} is delivered and confirmed"
+    )]
+    Unreached {
+        /// Where it was to run.
+        until: Lsn,
+        /// How far it came.
+        confirmed: Lsn,
+    },
     /// Told to leave at once.
     #[error("told to stop at once: left with nothing more confirmed")]
     Aborted,

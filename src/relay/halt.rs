@@ -37,8 +37,13 @@ pub enum Halt {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// They did, and were changed since: the rows that come next lack one.
-    #[error("an outbox table was changed: {0}")]
-    Changed(PlanError),
+    #[error("an outbox table was changed: {error}")]
+    Changed {
+        /// What is the matter with it now.
+        error: PlanError,
+        /// LSN of the commit of the transaction whose rows come next.
+        commit_lsn: Lsn,
+    },
 }
 
 impl Halt {
@@ -46,14 +51,15 @@ impl Halt {
     /// be delivered, or its whole transaction is given up. Only to be said once
     /// all before it is durable.
     pub fn way_out(&self, slot: &str) -> String {
-        let position = match self {
-            Self::Poison { poison, .. } => poison.position,
-            Self::Refused { position, .. } => *position,
-            Self::Plan(_) | Self::Changed(_) => return "then start walpost again".to_owned(),
+        let commit_lsn = match self {
+            Self::Poison { poison, .. } => poison.position.commit_lsn,
+            Self::Refused { position, .. } => position.commit_lsn,
+            Self::Changed { commit_lsn, .. } => *commit_lsn,
+            Self::Plan(_) => return "then start walpost again".to_owned(),
         };
         // PostgreSQL sends a transaction again unless its commit record lies
         // before the slot's position.
-        let after = Lsn::new(position.commit_lsn.as_u64().saturating_add(1));
+        let after = Lsn::new(commit_lsn.as_u64().saturating_add(1));
         format!(
             "then start walpost again. Nothing from its transaction on is confirmed, and the log \
              cannot be edited: to give the whole transaction up, publish it by hand, then SELECT \

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::ledger::Seq;
+use crate::lsn::Lsn;
 use crate::sink::{Condition, Fault};
 
 /// How long a record may be in flight while the brokers show no reason for it.
@@ -32,19 +33,24 @@ pub(super) struct Stall {
     oldest: Option<Seq>,
     since: Instant,
     fault: Option<Fault>,
-    /// Producers that were thrown away since anything was acknowledged.
-    replaced: u32,
+    /// Whether the time before now does not count: nobody could be reached.
+    excused: bool,
+    /// Producers that were thrown away since A rose, and A then.
+    replaced: (u32, Lsn),
 }
 
 impl Stall {
     pub(super) fn new(now: Instant) -> Self {
-        Self { oldest: None, since: now, fault: None, replaced: 0 }
+        Self { oldest: None, since: now, fault: None, excused: false, replaced: (0, Lsn::ZERO) }
     }
 
     /// The sink said this.
     pub(super) fn heard(&mut self, condition: &Condition) {
         match condition {
-            Condition::Stalled { fault, .. } => self.fault = Some(*fault),
+            Condition::Stalled { fault, .. } => {
+                self.excused = self.fault == Some(Fault::OutOfReach);
+                self.fault = Some(*fault);
+            }
             Condition::Unreachable(_) | Condition::Unauthenticated(_) => {
                 self.fault = Some(Fault::OutOfReach);
             }
@@ -53,16 +59,19 @@ impl Stall {
         }
     }
 
-    /// A record was acknowledged.
-    pub(super) fn acknowledged(&mut self) {
-        self.replaced = 0;
-    }
-
-    /// This is the oldest record in flight now; whether the producer has had its
-    /// time with it, and is to be thrown away.
-    pub(super) fn is_out_of_patience(&mut self, oldest: Option<Seq>, now: Instant) -> bool {
-        if oldest != self.oldest {
+    /// This is the oldest record in flight now, and this is A; whether the producer
+    /// has had its time with that record, and is to be thrown away.
+    pub(super) fn is_out_of_patience(
+        &mut self,
+        oldest: Option<Seq>,
+        confirmable: Lsn,
+        now: Instant,
+    ) -> bool {
+        if oldest != self.oldest || std::mem::take(&mut self.excused) {
             (self.oldest, self.since) = (oldest, now);
+        }
+        if confirmable > self.replaced.1 {
+            self.replaced = (0, confirmable);
         }
         let factor = match self.fault {
             // A new one would reach them no better.
@@ -70,10 +79,10 @@ impl Stall {
             Some(Fault::Brokers) => EXCUSED,
             Some(Fault::Unknown) => 1,
         };
-        let patience = PATIENCE * factor * (1 << self.replaced.min(DOUBLINGS));
+        let patience = PATIENCE * factor * (1 << self.replaced.0.min(DOUBLINGS));
         let out = oldest.is_some() && now.saturating_duration_since(self.since) >= patience;
         if out {
-            self.replaced += 1;
+            self.replaced.0 += 1;
             self.since = now;
         }
         out
@@ -89,11 +98,12 @@ mod tests {
     }
 
     /// After how many seconds a producer that keeps record `seq` is thrown away.
-    fn seconds(stall: &mut Stall, seq: impl Fn(u32) -> Seq) -> Option<u32> {
+    fn seconds(stall: &mut Stall, confirmable: u64, seq: impl Fn(u32) -> Seq) -> Option<u32> {
         let begun = Instant::now();
         stall.oldest = None;
         (0..100_000).find(|n| {
-            stall.is_out_of_patience(Some(seq(*n)), begun + Duration::from_secs((*n).into()))
+            let now = begun + Duration::from_secs((*n).into());
+            stall.is_out_of_patience(Some(seq(*n)), Lsn::new(confirmable), now)
         })
     }
 
@@ -101,25 +111,37 @@ mod tests {
     fn patience_grows_with_each_producer_that_did_not_help() {
         let mut stall = Stall::new(Instant::now());
         stall.heard(&stalled(Fault::Unknown));
-        assert_eq!(seconds(&mut stall, |_| 1), Some(60));
-        assert_eq!(seconds(&mut stall, |_| 2), Some(120));
+        assert_eq!(seconds(&mut stall, 7, |_| 1), Some(60));
+        assert_eq!(seconds(&mut stall, 7, |_| 2), Some(120));
         stall.heard(&stalled(Fault::Brokers));
-        assert_eq!(seconds(&mut stall, |_| 3), Some(2400));
-        stall.acknowledged();
-        assert_eq!(seconds(&mut stall, |_| 4), Some(600));
+        assert_eq!(seconds(&mut stall, 7, |_| 3), Some(2400));
+        assert_eq!(seconds(&mut stall, 8, |_| 4), Some(600), "A rose");
     }
 
     #[test]
     fn a_producer_is_kept_while_records_move_or_nobody_can_be_reached() {
         let mut stall = Stall::new(Instant::now());
-        assert_eq!(seconds(&mut stall, |_| 1), None, "nobody has said that it stalls");
+        assert_eq!(seconds(&mut stall, 7, |_| 1), None, "nobody has said that it stalls");
         stall.heard(&stalled(Fault::Unknown));
-        assert_eq!(seconds(&mut stall, |second| Seq::from(second / 50)), None, "it moves");
+        let moving = |second| Seq::from(second / 50);
+        assert_eq!(seconds(&mut stall, 7, moving), None, "it moves");
         stall.heard(&Condition::Unreachable("down".to_owned()));
-        assert_eq!(seconds(&mut stall, |_| 2), None, "a new one would reach them no better");
-        stall.heard(&stalled(Fault::Unknown));
+        assert_eq!(seconds(&mut stall, 7, |_| 2), None, "a new one would reach them no better");
         stall.heard(&Condition::Flowing);
-        assert_eq!(seconds(&mut stall, |_| 3), None, "it is over");
-        assert!(!stall.is_out_of_patience(None, Instant::now()), "nothing is in flight");
+        assert_eq!(seconds(&mut stall, 7, |_| 3), None, "it is over");
+        assert!(!stall.is_out_of_patience(None, Lsn::new(7), Instant::now()), "nothing in flight");
+    }
+
+    #[test]
+    fn an_outage_does_not_use_up_the_patience() {
+        let begun = Instant::now();
+        let mut stall = Stall::new(begun);
+        let out = |stall: &mut Stall, seconds| {
+            stall.is_out_of_patience(Some(1), Lsn::new(7), begun + Duration::from_secs(seconds))
+        };
+        stall.heard(&stalled(Fault::OutOfReach));
+        assert!(!out(&mut stall, 0) && !out(&mut stall, 5000));
+        stall.heard(&stalled(Fault::Unknown));
+        assert!(!out(&mut stall, 5001) && !out(&mut stall, 5060) && out(&mut stall, 5061));
     }
 }

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::ages::Ages;
 use super::inquiry::{self, Finding};
@@ -97,8 +97,11 @@ impl Watch {
             let over = self.acknowledged && self.told.take().is_some();
             return over.then_some(Condition::Flowing);
         }
-        if let Some(finding) = self.answer.as_mut().and_then(|answer| answer.try_recv().ok()) {
+        let answered = self.answer.as_mut().map(oneshot::Receiver::try_recv);
+        if answered.as_ref().is_some_and(|answered| *answered != Err(TryRecvError::Empty)) {
             self.answer = None;
+        }
+        if let Some(Ok(finding)) = answered {
             let known = finding.fault == Fault::OutOfReach && self.out_of_reach;
             if !known && self.told.as_ref() != Some(&finding.reason) {
                 self.acknowledged = false;
@@ -108,7 +111,7 @@ impl Watch {
             }
         }
         let first = self.asked.is_none();
-        if self.asked.is_none_or(|then| waits(then) >= AGAIN) {
+        if self.answer.is_none() && self.asked.is_none_or(|then| waits(then) >= AGAIN) {
             self.asked = Some(now);
             // Why it stalls is known then, at first.
             if !(first && self.out_of_reach) {

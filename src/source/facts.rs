@@ -192,6 +192,17 @@ const TABLE: &str = "
      WHERE n.nspname::text = $1 AND c.relname::text = $2
      ORDER BY a.attnum";
 
+/// A part of a table whose rows are in no log.
+const UNLOGGED: &str = "
+    WITH RECURSIVE below AS (
+        SELECT $1::oid AS oid
+         UNION
+        SELECT i.inhrelid FROM below
+          JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
+          JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition)
+    SELECT c.oid::pg_catalog.regclass::text FROM below JOIN pg_catalog.pg_class c USING (oid)
+     WHERE c.relpersistence <> 'p' LIMIT 1";
+
 /// The outbox tables with the columns that the publication sends of them, once
 /// the publication is seen to publish the inserts of all of them. Without a
 /// table it only has to exist.
@@ -253,6 +264,18 @@ async fn published_table(
             "publication {quoted} does not publish table {table}: {mend}"
         )));
     }
+    let oid: u32 = first.get(0);
+    let unlogged = client
+        .query_opt(UNLOGGED, &[&oid])
+        .await
+        .map_err(|error| SourceError::query("reading the outbox table's partitions", &error))?;
+    if let Some(row) = unlogged {
+        let part: String = row.get(0);
+        return Err(SourceError::Setup(format!(
+            "{part}, where rows of table {table} are stored, is unlogged, and its rows are never \
+             handed out: ALTER TABLE {part} SET LOGGED"
+        )));
+    }
     if let Some(row) = rows.iter().find(|row| row.get(6)) {
         // The stream names the domain only: its bytes would pass for their hex text.
         let column = escape_identifier(row.get(2));
@@ -266,7 +289,7 @@ async fn published_table(
         .filter(|row| row.get::<_, bool>(5))
         .map(|row| Column { name: row.get(2), type_oid: row.get(3) });
     Ok(Relation {
-        oid: first.get(0),
+        oid,
         schema: table.schema.clone(),
         name: table.name.clone(),
         columns: columns.collect(),

@@ -11,7 +11,7 @@ use postgres_protocol::escape::escape_identifier;
 use super::SourceError;
 use super::connect::{self, Control};
 use super::facts::Facts;
-use super::watch::{Catalogs, Mark};
+use super::watch::{Catalogs, Look, Mark};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
@@ -122,19 +122,19 @@ pub(super) async fn check_catalogs(
     facts: &Facts,
     resume: &Resume,
     catalogs: &Catalogs,
+    look: Look,
 ) -> Result<Found, SourceError> {
     facts.require_wal_level()?;
     let confirmed =
         if config.temporary_slot { facts.flushed } else { check_slot(config, facts, resume)? };
-    let look = catalogs.look().await?;
     match resume {
         // Another walpost went on in between, and has seen to it.
         Resume::At { confirmed: ours, .. } if confirmed > *ours => {}
-        Resume::At { mark, confirmed, .. } => catalogs.compare(&look, mark, *confirmed).await?,
+        Resume::At { mark, .. } => catalogs.compare(&look, mark, confirmed).await?,
         Resume::AtSlot if look.recent => tracing::warn!(
             publication = %config.publication,
-            "the publication was made or changed beside, or after, transactions that the slot has \
-             still to read: of those, rows that were committed without it are not handed out"
+            "the publication may be younger than what the slot has still to read (or another slot of \
+             this server is far behind): rows that were committed without it are not handed out"
         ),
         Resume::AtSlot => {}
     }

@@ -135,6 +135,12 @@ impl Session {
                 _ => (*start, *confirmed),
             },
         };
+        facts.require_version()?;
+        let catalogs =
+            Catalogs::prepare(Arc::clone(&control.client), facts.version, config).await?;
+        // Before anything is confirmed; it is judged once the server is known.
+        let look = catalogs.look().await?;
+        let ack = if look.settled { ack } else { at_slot.unwrap_or_default().min(ack) };
         let settings = replication_settings(config, conninfo, &control, &facts, start, ack);
         let host = control.endpoint.host.to_string();
         let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
@@ -142,10 +148,7 @@ impl Session {
             Replication(ReplicationClient::connect_gated(settings).await.map_err(failed)?);
         // Before the catalogs: another server's slot and tables say nothing of ours.
         let identity = identify(config, &mut client.0, &control, &facts, resume).await?;
-        facts.require_version()?;
-        let catalogs =
-            Catalogs::prepare(Arc::clone(&control.client), facts.version, config).await?;
-        let found = check_catalogs(config, &facts, resume, &catalogs).await?;
+        let found = check_catalogs(config, &facts, resume, &catalogs, look).await?;
         start_replication(config, &mut client.0).await.map_err(failed)?;
         let now = Facts::read(&control.client, &config.slot).await?;
         check_started(config, &now, found.confirmed.max(ack), resume)?;

@@ -8,12 +8,15 @@
 //! membership in one, makes a new row version, so equal marks ([`Mark`]) at two
 //! looks mean that nothing was changed in between, not even back and forth.
 //! What was received before a look was committed before it, so it was decoded
-//! under the publication of the mark.
+//! under the publication of the mark. Of a table that is published by its schema,
+//! or with all others, only its present state tells: one that leaves the schema,
+//! or is unlogged, and comes back between two looks is not noticed.
 //!
 //! A change may be in the log, and decoded, before a look can see it: between
 //! the flush of its commit and the end of its transaction, where it waits for
 //! synchronous standbys. A row version that such a transaction replaces has its
-//! `xmax` already, and a look that finds one concludes nothing.
+//! `xmax` already, and a look that finds one concludes nothing, unless that
+//! transaction was rolled back.
 //!
 //! The looks also tell whether the server still has the session that walpost
 //! believes to have, which nothing else does while nobody reads it.
@@ -62,7 +65,7 @@ impl Mark {
 pub(super) struct Look {
     pub(super) mark: Mark,
     /// No transaction that is not over has changed any of it.
-    settled: bool,
+    pub(super) settled: bool,
     /// Any of it was changed by a transaction that the slot has still to decode.
     pub(super) recent: bool,
     /// The server process that streams from the slot.
@@ -81,7 +84,7 @@ const SCHEMAS: &str = "
 /// one replaced a part that the slot has still to read; the slot's user. Of
 /// transaction ids a row version has the lower 32 bits, which are compared modulo 2^32.
 const LOOK: &str = "
-    WITH publication AS (
+    WITH RECURSIVE publication AS (
         SELECT oid, xmin, xmax FROM pg_catalog.pg_publication WHERE pubname::text = $1
     ), relation AS (
         SELECT c.oid, c.xmax, c.relnamespace, c.relpersistence
@@ -89,6 +92,14 @@ const LOOK: &str = "
                AS named (nspname, relname)
           JOIN pg_catalog.pg_namespace n ON n.nspname = named.nspname::name
           JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = named.relname::name
+    ), above AS (
+        SELECT oid FROM relation
+         UNION
+        SELECT a.relid FROM relation, pg_catalog.pg_partition_ancestors(oid) a (relid)
+    ), below AS (
+        SELECT oid FROM relation
+         UNION
+        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
     ), part (mark, xmin, xmax) AS (
         SELECT 'publication ' || oid || ' ' || xmin, xmin, xmax FROM publication
         UNION ALL
@@ -97,21 +108,32 @@ const LOOK: &str = "
         SELECT 'entry ' || e.oid || ' ' || e.xmin, e.xmin, e.xmax
           FROM publication p
           JOIN pg_catalog.pg_publication_rel e ON e.prpubid = p.oid
-         WHERE e.prrelid IN (
-               SELECT oid FROM relation
-                UNION
-               SELECT a.relid FROM relation, pg_catalog.pg_partition_ancestors(oid) a (relid))
+         WHERE e.prrelid IN (SELECT oid FROM above)
+        UNION ALL
+        SELECT 'parent ' || inhparent || ' ' || xmin, NULL, xmax
+          FROM pg_catalog.pg_inherits WHERE inhrelid IN (SELECT oid FROM above)
+        UNION ALL
+        SELECT 'unlogged ' || c.oid, NULL, NULL
+          FROM below JOIN pg_catalog.pg_class c USING (oid)
+         WHERE c.relispartition AND c.relpersistence <> 'p'
         {schemas}
     ), slot AS (
         SELECT active_pid, catalog_xmin::text::int8 AS horizon
           FROM pg_catalog.pg_replication_slots WHERE slot_name::text = $4
     ), snapshot AS (
-        SELECT (pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::numeric
-                % 4294967296)::int8 AS horizon
+        SELECT pg_catalog.pg_snapshot_xmax(s)::text::numeric AS next,
+               (pg_catalog.pg_snapshot_xmax(s)::text::numeric % 4294967296)::int8 AS low_next,
+               (pg_catalog.pg_snapshot_xmin(s)::text::numeric % 4294967296)::int8 AS horizon
+          FROM pg_catalog.pg_current_snapshot() s
     )
     SELECT coalesce(pg_catalog.string_agg(mark, ', ' ORDER BY mark), ''),
-           coalesce(pg_catalog.bool_or(part.xmax::text <> '0' AND
-               (part.xmax::text::int8 - snapshot.horizon + 4294967296) % 4294967296 < 2147483648), false),
+           coalesce(pg_catalog.bool_or(CASE
+               WHEN part.xmax IS NULL OR part.xmax::text = '0' THEN false
+               WHEN (part.xmax::text::int8 - snapshot.horizon + 4294967296) % 4294967296 >= 2147483648
+               THEN false
+               ELSE pg_catalog.pg_xact_status((snapshot.next
+                      + (part.xmax::text::int8 - snapshot.low_next + 6442450944) % 4294967296
+                      - 2147483648)::text::xid8) IS DISTINCT FROM 'aborted' END), false),
            coalesce(pg_catalog.bool_or(
                (part.xmin::text::int8 - slot.horizon + 4294967296) % 4294967296 < 2147483648), false),
            pg_catalog.min(slot.active_pid)
@@ -163,22 +185,15 @@ impl Catalogs {
         published_tables(&self.client, &self.config.publication, &self.config.tables).await
     }
 
-    /// Whether a look at a later connect finds what it was with `mark`, so that
-    /// `confirmed` stands.
+    /// Whether a look at a later connect finds what it was with `mark`; the slot
+    /// stands at `confirmed`.
     pub(super) async fn compare(
         &self,
         look: &Look,
         mark: &Mark,
         confirmed: Lsn,
     ) -> Result<(), SourceError> {
-        if look.mark != *mark {
-            return Err(self.changed(mark, look, confirmed).await);
-        }
-        if !look.settled {
-            let reason = "the publication or an outbox table is being altered";
-            return Err(SourceError::Lost(reason.to_owned()));
-        }
-        Ok(())
+        if look.mark == *mark { Ok(()) } else { Err(self.changed(mark, look, confirmed).await) }
     }
 
     /// What is wrong where the mark is another than before: nothing beyond

@@ -57,6 +57,8 @@ pub fn cases() -> Vec<Case> {
         ),
         Case::new(40, "a_table_that_is_taken_out_while_walpost_is_cut_off", cut_off),
         Case::new(40, "a_removal_that_nobody_can_see_yet_covers_no_loss", unseen),
+        Case::new(40, "a_removal_before_the_last_confirmation_is_no_clean_stop", stopped),
+        Case::new(40, "a_partition_that_becomes_unlogged_covers_no_loss", unlogged),
     ]
 }
 
@@ -192,5 +194,40 @@ async fn unseen(account: Account) {
     removal.await.expect("no panic").expect("the removal commits");
     account.ends(&walpost, 78).await;
     assert_covered_less(&scene, &before).await;
+    judge_what_was_handed_out(&scene, &account).await;
+}
+
+/// The change and the signal come together: the last confirmation looks too.
+async fn stopped(account: Account) {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let change = "ALTER PUBLICATION walpost DROP TABLE public.outbox";
+    let before = hide(&scene, change).await;
+    walpost.terminate();
+    account.ends(&walpost, 78).await;
+    assert_covered_less(&scene, &before).await;
+    judge_what_was_handed_out(&scene, &account).await;
+}
+
+/// Rows of an unlogged partition are in no log, whatever the publication says.
+async fn unlogged(account: Account) {
+    let scene = Scene::on(Major::V18).await;
+    let parted = "ALTER TABLE public.outbox RENAME TO before;
+         CREATE TABLE public.outbox (LIKE public.before INCLUDING DEFAULTS) PARTITION BY RANGE (n);
+         CREATE TABLE public.part PARTITION OF public.outbox DEFAULT;
+         ALTER PUBLICATION walpost SET TABLE public.outbox;
+         ALTER PUBLICATION walpost SET (publish_via_partition_root = true)";
+    scene.postgres.execute(parted).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let before = hide(&scene, "ALTER TABLE public.part SET UNLOGGED").await;
+    let text = account.ends(&walpost, 78).await;
+    assert!(text.contains("ALTER TABLE part SET LOGGED"), "{text}");
+    assert_covered_less(&scene, &before).await;
+    let (code, text) = scene.run_to_its_end(&[]).await;
+    assert_eq!(code, Some(78), "{text}");
     judge_what_was_handed_out(&scene, &account).await;
 }

@@ -196,7 +196,7 @@ fn exit_of(ended: Result<Summary, RelayError>) -> Exit {
     match ended {
         Ok(summary) => Exit::Clean(summary),
         Err(RelayError::Aborted) => Exit::Aborted,
-        Err(RelayError::Unconfirmed(_)) => Exit::Unconfirmed,
+        Err(RelayError::Unconfirmed(_) | RelayError::Unreached { .. }) => Exit::Unconfirmed,
         Err(RelayError::Unauthenticated(_)) => Exit::Unauthenticated,
         Err(RelayError::Sink(_)) => Exit::Sink,
         Err(RelayError::Source(error)) => Exit::Source(error),
@@ -205,7 +205,7 @@ fn exit_of(ended: Result<Summary, RelayError>) -> Exit {
             let position = match halt.as_ref() {
                 Halt::Poison { poison, .. } => Some(poison.position),
                 Halt::Refused { position, .. } => Some(*position),
-                Halt::Plan(_) | Halt::Changed(_) => None,
+                Halt::Plan(_) | Halt::Changed { .. } => None,
             };
             let commit = position.map_or(Lsn::ZERO, |position| position.commit_lsn);
             let ordinal = position.map_or(0, |position| position.ordinal);

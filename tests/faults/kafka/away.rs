@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use walpost_bed::oracle::judge;
 use walpost_bed::scene::{LATER, SOON, Scene, insert};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, Proxy, eventually, within};
@@ -19,6 +20,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(13, "a_broker_that_is_stopped_under_load_is_used_again", stopped).long(),
         Case::new(16, "an_outage_of_seconds_keeps_session_position_and_memory", short_outage),
         Case::new(16, "an_outage_of_minutes_keeps_session_position_and_memory", long_outage).long(),
+        Case::new(16, "a_halt_waits_for_what_is_before_it", halted),
         Case::new(17, "a_broker_that_freezes_for_a_moment_is_used_again", frozen),
         Case::new(17, "a_broker_that_freezes_for_a_minute_is_used_again", frozen_long).long(),
         Case::new(31, "a_broker_whose_disk_was_full_is_used_again", disk_full),
@@ -198,4 +200,25 @@ async fn disk_full(account: Account) {
     account.ok(&scene.judge_after(writer).await);
     told(&walpost, 1).await;
     account.goes_on(&walpost);
+}
+
+/// An event that cannot be delivered is met while no broker answers: all before it
+/// is delivered first, however long that takes.
+async fn halted(account: Account) {
+    let kafka = Kafka::start().await;
+    let scene = scene_of(&kafka).await;
+    let walpost = scene.run_with(&["--drain-timeout", "1s"]).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    kafka.pause();
+    scene.postgres.execute(&insert(10, 3)).await;
+    let keyless = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) \
+                   VALUES ('order', '', 'placed')";
+    scene.postgres.execute(keyless).await;
+    assert_eq!(walpost.wait(Duration::from_secs(4)).await, None, "it waits");
+    kafka.resume();
+    account.ends(&walpost, 4).await;
+    let rows = "SELECT id, aggregate_id FROM public.outbox WHERE aggregate_id <> '' ORDER BY n";
+    let rows = scene.rows(rows).await;
+    account.ok(&judge(&rows, std::iter::empty(), &scene.records().await));
 }
