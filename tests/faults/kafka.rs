@@ -9,7 +9,7 @@ mod topics;
 
 use walpost_bed::scene::{SOON, Scene};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Kafka, Major, Postgres, Walpost};
+use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
 
 use crate::case::Case;
 
@@ -45,16 +45,14 @@ fn times(walpost: &Walpost, text: &str) -> usize {
 
 /// The slot's position stands still while the application goes on to write.
 async fn confirms_nothing(scene: &Scene, writer: &Writer) {
-    // The last acknowledgements may still be on their way to the slot.
-    writer.commits(50).await;
-    let position = scene.confirmed_flush().await;
-    writer.commits(50).await;
+    let position = scene.confirmed_at_rest().await;
+    writer.commits(100).await;
     assert_eq!(scene.confirmed_flush().await, position, "nothing is confirmed");
 }
 
 /// One line tells that Kafka is away and one that it is back, each so many times.
 async fn told(walpost: &Walpost, outages: usize) {
-    walpost_bed::eventually(SOON, "a line for each change", async || {
+    eventually(SOON, "a line for each change", async || {
         let seen = (times(walpost, AWAY), times(walpost, BACK));
         if seen == (outages, outages) { Ok(()) } else { Err(seen) }
     })

@@ -193,6 +193,19 @@ impl Scene {
         self.postgres.query_text(query).await
     }
 
+    /// The same, once it has stood still for a second: walpost looks at the
+    /// publication before it confirms, twice a second.
+    pub async fn confirmed_at_rest(&self) -> Option<String> {
+        let mut last = self.confirmed_flush().await;
+        eventually(SOON, "the last confirmations arrive", async || {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let now = self.confirmed_flush().await;
+            std::mem::replace(&mut last, now.clone()) == now
+        })
+        .await;
+        last
+    }
+
     /// The server process that streams to walpost.
     pub async fn walsender(&self) -> Option<String> {
         self.postgres.query_text("SELECT pid FROM pg_stat_replication").await

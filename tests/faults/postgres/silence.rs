@@ -161,7 +161,7 @@ async fn under_back_pressure(account: Account, way: Way) {
     kafka.pause();
     scene.postgres.execute(&larger_than_buffers()).await;
     await_standstill(&scene).await;
-    let confirmed = scene.confirmed_flush().await;
+    let confirmed = scene.confirmed_at_rest().await;
     let mark = walpost.mark();
     proxy.swallow(REPLICATION, way);
     let since = Instant::now();
@@ -208,7 +208,7 @@ async fn frozen_kafka(account: Account) {
     kafka.pause();
     scene.postgres.execute(&larger_than_buffers()).await;
     await_standstill(&scene).await;
-    let confirmed = scene.confirmed_flush().await;
+    let confirmed = scene.confirmed_at_rest().await;
     let since = Instant::now();
     eventually(SOON, "several times the timeout has passed", async || {
         let now = scene.walsender().await;
