@@ -18,7 +18,7 @@ pub use conninfo::conninfo;
 pub use input::SEPARATOR;
 pub use json::json;
 pub use row::row;
-pub use stream::stream;
+pub use stream::{of_the_recording, stream};
 pub use text::text;
 pub use topic::topic;
 

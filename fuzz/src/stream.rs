@@ -93,20 +93,26 @@ struct World {
     largest: u64,
 }
 
+/// An outbox and a router that take what stands in the recorded messages.
+pub fn of_the_recording() -> (Outbox, Router) {
+    let table = |name: &str| TableName { schema: "public".to_owned(), name: name.to_owned() };
+    let outbox = Outbox::new(OutboxConfig {
+        tables: vec![table("outbox"), table("outbox_bytes")],
+        columns: ColumnNames::default(),
+        message_prefix: Some("outbox".to_owned()),
+        placed: Vec::new(),
+    });
+    let router = Router::new(RecordConfig {
+        topic: "t.{aggregate_type}".parse().expect("a template"),
+        headers: HeaderSet::default(),
+        timestamp: TimestampSource::Commit,
+    });
+    (outbox, router)
+}
+
 impl World {
     fn new() -> Self {
-        let table = |name: &str| TableName { schema: "public".to_owned(), name: name.to_owned() };
-        let outbox = Outbox::new(OutboxConfig {
-            tables: vec![table("outbox"), table("outbox_bytes")],
-            columns: ColumnNames::default(),
-            message_prefix: Some("outbox".to_owned()),
-            placed: Vec::new(),
-        });
-        let router = Router::new(RecordConfig {
-            topic: "t.{aggregate_type}".parse().expect("a template"),
-            headers: HeaderSet::default(),
-            timestamp: TimestampSource::Commit,
-        });
+        let (outbox, router) = of_the_recording();
         Self {
             core: Core::new(outbox, router, BUDGET_BYTES),
             outlet: AllTaking::default(),

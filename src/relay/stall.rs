@@ -34,21 +34,21 @@ pub(super) struct Stall {
     since: Instant,
     fault: Option<Fault>,
     /// Whether the time before now does not count: nobody could be reached.
-    excused: bool,
+    afresh: bool,
     /// Producers that were thrown away since A rose, and A then.
     replaced: (u32, Lsn),
 }
 
 impl Stall {
     pub(super) fn new(now: Instant) -> Self {
-        Self { oldest: None, since: now, fault: None, excused: false, replaced: (0, Lsn::ZERO) }
+        Self { oldest: None, since: now, fault: None, afresh: false, replaced: (0, Lsn::ZERO) }
     }
 
     /// The sink said this.
     pub(super) fn heard(&mut self, condition: &Condition) {
         match condition {
             Condition::Stalled { fault, .. } => {
-                self.excused = self.fault == Some(Fault::OutOfReach);
+                self.afresh = self.fault == Some(Fault::OutOfReach);
                 self.fault = Some(*fault);
             }
             Condition::Unreachable(_) | Condition::Unauthenticated(_) => {
@@ -67,7 +67,7 @@ impl Stall {
         confirmable: Lsn,
         now: Instant,
     ) -> bool {
-        if oldest != self.oldest || std::mem::take(&mut self.excused) {
+        if oldest != self.oldest || std::mem::take(&mut self.afresh) {
             (self.oldest, self.since) = (oldest, now);
         }
         if confirmable > self.replaced.1 {

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use allocation_counter::measure;
 use bytes::Bytes;
 use walpost::Lsn;
-use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, Position, TableName};
+use walpost::outbox::{Outbox, Position};
 use walpost::pgoutput::{Column, DecodeError, Message, PgTimestamp, Relation, Value, decode};
-use walpost::record::{HeaderSet, RecordConfig, Router, TimestampSource};
+use walpost::record::Router;
 
+use crate::fuzz::of_the_recording;
 use crate::recorded;
 
 /// Bytes of a column in a Relation message at least.
@@ -130,18 +131,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let table = |name: &str| TableName { schema: "public".to_owned(), name: name.to_owned() };
-        let outbox = Outbox::new(OutboxConfig {
-            tables: vec![table("outbox"), table("outbox_bytes")],
-            columns: ColumnNames::default(),
-            message_prefix: Some("outbox".to_owned()),
-            placed: Vec::new(),
-        });
-        let router = Router::new(RecordConfig {
-            topic: "t.{aggregate_type}".parse().expect("a template"),
-            headers: HeaderSet::default(),
-            timestamp: TimestampSource::Commit,
-        });
+        let (outbox, router) = of_the_recording();
         Self { relations: Vec::new(), outbox, router }
     }
 
