@@ -48,7 +48,7 @@ impl Stall {
     pub(super) fn heard(&mut self, condition: &Condition) {
         match condition {
             Condition::Stalled { fault, .. } => {
-                self.afresh = self.fault == Some(Fault::OutOfReach);
+                self.afresh |= self.fault == Some(Fault::OutOfReach);
                 self.fault = Some(*fault);
             }
             Condition::Unreachable(_) | Condition::Unauthenticated(_) => {

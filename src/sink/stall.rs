@@ -1,5 +1,6 @@
 //! Sees that nothing is acknowledged for long, has the brokers asked why, and
-//! tells what they say: once, and once more when it is over.
+//! tells what they say: once, once more after they could not be reached, and once
+//! more when it is over.
 //!
 //! It only tells. What to do about a producer that is stuck is for the relay.
 
@@ -29,6 +30,9 @@ pub(super) struct Watch {
     asked: Option<Instant>,
     answer: Option<oneshot::Receiver<Finding>>,
     told: Option<String>,
+    /// Whether no broker could be reached since that was told: it has to be told again,
+    /// for somebody who waits for them to come back.
+    again: bool,
     /// Whether anything was acknowledged since that was told.
     acknowledged: bool,
     /// Whether the client has said already that no broker can be reached.
@@ -43,6 +47,7 @@ impl Watch {
             asked: None,
             answer: None,
             told: None,
+            again: false,
             acknowledged: false,
             out_of_reach: false,
         }
@@ -77,9 +82,11 @@ impl Watch {
         counts: &Counts,
         conditions: &mut Vec<Condition>,
     ) {
-        self.out_of_reach |= conditions.iter().any(|condition| {
+        if conditions.iter().any(|condition| {
             matches!(condition, Condition::Unreachable(_) | Condition::Unauthenticated(_))
-        });
+        }) {
+            self.unreachable();
+        }
         let condition = self.judge(|| {
             let (tell, answer) = oneshot::channel();
             // Nobody waits for it any more where the sink has gone.
@@ -87,6 +94,10 @@ impl Watch {
             answer
         });
         conditions.extend(condition);
+    }
+
+    fn unreachable(&mut self) {
+        (self.out_of_reach, self.again) = (true, true);
     }
 
     fn judge(&mut self, ask: impl FnOnce() -> oneshot::Receiver<Finding>) -> Option<Condition> {
@@ -103,8 +114,9 @@ impl Watch {
         }
         if let Some(Ok(finding)) = answered {
             let known = finding.fault == Fault::OutOfReach && self.out_of_reach;
-            if !known && self.told.as_ref() != Some(&finding.reason) {
-                self.acknowledged = false;
+            let new = self.told.as_ref() != Some(&finding.reason);
+            if !known && (new || std::mem::take(&mut self.again)) {
+                (self.acknowledged, self.again) = (false, false);
                 self.told = Some(finding.reason.clone());
                 let Finding { reason, fault } = finding;
                 return Some(Condition::Stalled { reason, fault });
@@ -172,11 +184,25 @@ mod tests {
     }
 
     #[test]
+    fn a_stall_is_told_again_after_an_outage() {
+        let begun = Instant::now();
+        let mut watch = Watch::new(begun);
+        watch.produced(1);
+        assert_eq!(judged(&mut watch, begun, 10, "why"), None);
+        assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
+        watch.unreachable();
+        assert_eq!(judged(&mut watch, begun, 40, "why"), None, "asks again");
+        assert_eq!(judged(&mut watch, begun, 41, "why"), Some(stalled("why")));
+        assert_eq!(judged(&mut watch, begun, 70, "why"), None, "asks again");
+        assert_eq!(judged(&mut watch, begun, 71, "why"), None);
+    }
+
+    #[test]
     fn brokers_that_are_known_to_be_out_of_reach_are_not_asked_at_once() {
         let begun = Instant::now();
         let mut watch = Watch::new(begun);
         watch.produced(1);
-        watch.out_of_reach = true;
+        watch.unreachable();
         for seconds in 10..40 {
             assert_eq!(judged(&mut watch, begun, seconds, "why"), None, "{seconds}");
         }
