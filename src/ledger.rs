@@ -297,16 +297,18 @@ impl Ledger {
     /// The session was lost inside a transaction: its entry goes, since it will
     /// be sent again from its beginning. Records that were produced for it stay
     /// in the byte account until their reports come, and are credited to nothing.
-    pub fn withdraw(&mut self) {
-        if self.open_entry().is_none() {
-            return;
-        }
+    /// Gives how many of its records were not durable.
+    pub fn withdraw(&mut self) -> u64 {
+        let Some(undelivered) = self.open_entry().map(|open| open.undelivered) else {
+            return 0;
+        };
         self.entries.pop_back();
         let withdrawn = self.first_entry + self.entries.len() as u64;
         let of_entry = |slot: &&mut Slot| slot.entry.is_none_or(|entry| entry >= withdrawn);
         for slot in self.slots.iter_mut().rev().take_while(of_entry) {
             slot.entry = None;
         }
+        undelivered
     }
 
     /// The producer was thrown away with all that it held: nothing is in

@@ -22,7 +22,8 @@
 //! those of its own transaction's part before it. A record that the broker refuses
 //! for good even there is poison, and the relay halts with all before it
 //! delivered. A halt that was met behind a record which failed gives way to the
-//! replay, and is met again: nobody is led past what is not delivered.
+//! replay, and one behind records that a lost session withdrew to the next session:
+//! it is met again, and nobody is led past what is not delivered.
 //!
 //! Rows of a transaction that aborted never come (I7), since PostgreSQL sends a transaction once it
 //! has committed; one that a lost session left open is withdrawn, and comes again whole.
@@ -241,7 +242,8 @@ impl Core {
         match &self.phase {
             Phase::Running => false,
             Phase::Draining => quiet && (!self.is_within_events() || self.replay.is_some()),
-            Phase::Halting { sure, .. } => quiet && (*sure || self.ledger.undelivered() == 0),
+            // Withdrawn records may be in flight for ever; nothing waits for them.
+            Phase::Halting { sure, .. } => *sure || self.ledger.undelivered() == 0,
         }
     }
 
@@ -347,9 +349,13 @@ impl Core {
     }
 
     /// The session ended: what it had open will be sent again, and nothing it
-    /// said of the log's end counts any more.
+    /// said of the log's end counts any more. A halt in the midst of what is not
+    /// delivered yet gives way, and is met again.
     pub fn session_lost(&mut self) {
-        self.ledger.withdraw();
+        let undelivered = self.ledger.withdraw();
+        if undelivered > 0 && matches!(self.phase, Phase::Halting { sure: false, .. }) {
+            self.phase = Phase::Running;
+        }
         self.transaction = None;
         self.outbox.forget();
         if let Some(suspect) = &mut self.suspect {

@@ -219,6 +219,27 @@ fn a_halt_behind_a_record_that_failed_gives_way_to_its_replay() {
 }
 
 #[test]
+fn a_halt_behind_records_that_a_lost_session_withdrew_is_met_again() {
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    begun(&mut core, &mut outlet);
+    let row = [Some("1"), Some("a"), None, Some("e"), Some("{}")];
+    let keyless = Message::Insert(Insert { relation: TABLE, tuple: texts(&row) });
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    assert_eq!(core.receive(&keyless, &mut outlet), Ok(Taken::Yes));
+    core.session_lost();
+    assert!(core.halted().is_none() && core.wants_input(), "a person would be led past event 0");
+    // Event 0 of the lost session is never reported: what counts is its second production.
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    assert_eq!(core.receive(&keyless, &mut outlet), Ok(Taken::Yes));
+    assert!(core.halted().is_some() && !core.is_drained());
+    core.delivered(outlet.0[1]);
+    assert!(core.is_drained());
+    core.session_lost();
+    assert!(core.halted().is_some(), "all before it is delivered");
+}
+
+#[test]
 fn another_relays_progress_is_taken_over() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
