@@ -36,7 +36,7 @@ pub(crate) struct Broker {
     pub(crate) producers: Vec<Producer>,
 }
 
-/// What keeps acknowledgements back: nobody wonders, somebody asks, it is told.
+/// Who asks what keeps acknowledgements back; in milliseconds.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Inquiry {
     #[default]
@@ -45,7 +45,10 @@ enum Inquiry {
         /// When the brokers answer.
         answers: u64,
     },
-    Told,
+    Answered {
+        /// When they are asked again.
+        again: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -61,8 +64,9 @@ pub(crate) struct Producer {
     pub(crate) stuck_until: u64,
     /// The oldest record in flight, and since when it is.
     oldest: (Option<Seq>, u64),
-    /// Whether it is known what keeps acknowledgements back.
+    /// Whether somebody asks what keeps acknowledgements back, and what was told.
     inquiry: Inquiry,
+    told: Option<Fault>,
     /// Appended or refused, and to be said then.
     acks: Vec<(u64, Vec<Report>)>,
     waiting: Vec<Report>,
@@ -127,13 +131,18 @@ impl World {
         let oldest = producer.in_flight.keys().next().copied();
         if oldest != producer.oldest.0 {
             producer.oldest = (oldest, now);
-            if std::mem::take(&mut producer.inquiry) == Inquiry::Told {
+            producer.inquiry = Inquiry::None;
+            if producer.told.take().is_some() {
                 producer.condition(Condition::Flowing);
             }
-        } else if oldest.is_some()
-            && now - producer.oldest.1 >= 10_000
-            && producer.inquiry == Inquiry::None
-        {
+            return;
+        }
+        let due = match producer.inquiry {
+            Inquiry::None => oldest.is_some() && now - producer.oldest.1 >= 10_000,
+            Inquiry::Asked { .. } => false,
+            Inquiry::Answered { again } => now >= again,
+        };
+        if due {
             producer.inquiry = Inquiry::Asked { answers: now + answers };
         }
     }
@@ -143,9 +152,11 @@ impl World {
         let (now, away_until) = (self.now_ms(), self.broker.away_until);
         let producer = &mut self.broker.producers[at];
         if matches!(producer.inquiry, Inquiry::Asked { answers } if answers <= now) {
-            producer.inquiry = Inquiry::Told;
+            producer.inquiry = Inquiry::Answered { again: now + 30_000 };
             let fault = if now < away_until { Fault::OutOfReach } else { Fault::Unknown };
-            producer.condition(Condition::Stalled { reason: "asked".into(), fault });
+            if producer.told.replace(fault) != Some(fault) {
+                producer.condition(Condition::Stalled { reason: "asked".into(), fault });
+            }
         }
     }
 
@@ -227,6 +238,7 @@ impl World {
             stuck_until: 0,
             oldest: (None, 0),
             inquiry: Inquiry::None,
+            told: None,
             acks: Vec::new(),
             waiting: Vec::new(),
             conditions: Vec::new(),
@@ -272,6 +284,14 @@ impl Producer {
         if failed || self.eager {
             self.stirred.notify_one();
         }
+    }
+
+    /// Nobody can be reached: that somebody can is news then.
+    pub(crate) fn unreachable(&mut self, condition: Condition) {
+        if let Some(told) = &mut self.told {
+            *told = Fault::OutOfReach;
+        }
+        self.condition(condition);
     }
 
     pub(crate) fn condition(&mut self, condition: Condition) {

@@ -164,7 +164,7 @@ impl World {
 
     fn tell_producers(&mut self, condition: &Condition) {
         for producer in self.broker.producers.iter_mut().filter(|producer| producer.open) {
-            producer.condition(condition.clone());
+            producer.unreachable(condition.clone());
         }
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct Schedule {
     pub(crate) room: usize,
     /// Records in a batch, at most.
     pub(crate) batch: usize,
+    /// How long a session rests between two looks at what it confirms, at least.
+    pub(crate) looks_ms: u64,
     /// Whether reports come in any order.
     pub(crate) shuffles_reports: bool,
 }
@@ -49,6 +51,8 @@ impl Schedule {
         let guilts = [Guilt::Keyless, Guilt::TooLarge, Guilt::TooLargeHere];
         let guilt = (rng.u8(0..3) == 0).then(|| (guilts[rng.usize(0..3)], rng.u64(3..20)));
         let large = rng.u8(0..40) == 0;
+        // One record at a time would take minutes for a large transaction.
+        let least: u8 = if large { 20 } else { 1 };
         Self {
             mishaps_ms: rng.u64(0..15_000),
             mishaps,
@@ -61,10 +65,11 @@ impl Schedule {
             stops: rng.u8(0..3) == 0,
             untils: rng.u8(0..8) == 0,
             drain_timeout_ms: rng.u64(100..10_000),
-            budget_bytes: rng.u64(1..60) * 700,
-            burst: rng.usize(1..80),
-            room: rng.usize(1..100),
+            budget_bytes: rng.u64(least.into()..60) * 700,
+            burst: rng.usize(least.into()..80),
+            room: rng.usize(least.into()..100),
             batch: rng.usize(1..20),
+            looks_ms: if rng.bool() { 0 } else { rng.u64(0..600) },
             shuffles_reports: rng.bool(),
         }
     }

@@ -47,8 +47,11 @@ struct SessionState {
     /// Sent and not taken.
     coming: VecDeque<Received>,
     ended: bool,
-    /// What the client has confirmed, and what of it is on the server.
+    /// What the client may confirm, and what of it is confirmed: once the session has
+    /// looked, which it does in its own time.
+    offered: Lsn,
     told: Lsn,
+    looked: Instant,
     wake: Arc<Notify>,
     unattended_since: Option<Instant>,
     unattended: Duration,
@@ -98,6 +101,7 @@ impl World {
         if self.one_in(2) {
             self.take_note(at);
         }
+        self.look(at);
         let burst = self.rng.usize(0..=self.schedule.burst);
         let often = self.rng.u64(2..12);
         let session = &mut self.server.sessions[at];
@@ -122,6 +126,24 @@ impl World {
         }
         session.wake.notify_one();
         if idle { self.rng.u64(20..200) } else { self.rng.u64(1..25) }
+    }
+
+    /// The session confirms what it may, where it is time to.
+    fn look(&mut self, at: usize) {
+        let rest = Duration::from_millis(self.schedule.looks_ms);
+        let session = &mut self.server.sessions[at];
+        if session.looked.elapsed() >= rest && session.told != session.offered {
+            session.looked = Instant::now();
+            self.confirm(at);
+        }
+    }
+
+    fn confirm(&mut self, session: usize) {
+        let state = &mut self.server.sessions[session];
+        let lsn = state.offered;
+        if std::mem::replace(&mut state.told, lsn) != lsn {
+            self.note(Happened::Confirmed { session, lsn });
+        }
     }
 
     /// What the session's client confirmed arrives.
@@ -193,13 +215,13 @@ impl World {
             return Err(SourceError::InUse { slot: "walpost".into(), pid: Some(1) });
         }
         let at_slot = server.confirmed;
-        let (start, from) = match resume {
-            Resume::AtSlot => (at_slot, at_slot),
+        let (start, from, passed) = match resume {
+            Resume::AtSlot => (at_slot, at_slot, false),
             Resume::At { confirmed, after_another: false, .. } if at_slot > *confirmed => {
                 return slot(format!("moved from {confirmed} to {at_slot} by somebody else"));
             }
-            Resume::At { confirmed, .. } if at_slot > *confirmed => (at_slot, at_slot),
-            Resume::At { confirmed, start, .. } => (*confirmed, (*start).max(at_slot)),
+            Resume::At { confirmed, .. } if at_slot > *confirmed => (at_slot, at_slot, true),
+            Resume::At { confirmed, start, .. } => (*confirmed, (*start).max(at_slot), false),
         };
         let session = self.server.sessions.len();
         self.server.sessions.push(SessionState {
@@ -207,13 +229,15 @@ impl World {
             cursor: Cursor::default(),
             coming: VecDeque::new(),
             ended: false,
+            offered: start,
             told: start,
+            looked: Instant::now(),
             wake: Arc::default(),
             unattended_since: None,
             unattended: Duration::ZERO,
         });
         self.server.holder = Some(session);
-        self.note(Happened::Opened { process, session, start, from });
+        self.note(Happened::Opened { process, session, start, from, passed });
         Ok(session)
     }
 }
@@ -347,13 +371,16 @@ impl Feed for SimFeed {
 
     fn confirm(&mut self, lsn: Lsn) {
         let mut world = self.world.lock();
-        if std::mem::replace(&mut world.server.sessions[self.session].told, lsn) != lsn {
-            world.note(Happened::Confirmed { session: self.session, lsn });
-        }
+        world.server.sessions[self.session].offered = lsn;
+        world.look(self.session);
     }
 
-    async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
-        self.confirm(lsn);
+    async fn finish(self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
+        {
+            let mut world = self.world.lock();
+            world.server.sessions[self.session].offered = lsn;
+            world.confirm(self.session);
+        }
         let noted = async {
             loop {
                 let (confirmed, ended) = {

@@ -34,12 +34,14 @@ pub(crate) enum Happened {
         process: usize,
         exit: Exit,
     },
-    /// A session stands: the relay takes A to be `start`, the server sends from `from`.
+    /// A session stands: the relay takes A to be `start`, the server sends from `from`;
+    /// whether that is where another relay has passed it.
     Opened {
         process: usize,
         session: usize,
         start: Lsn,
         from: Lsn,
+        passed: bool,
     },
     NotOpened {
         process: usize,
