@@ -4,10 +4,16 @@ use std::time::{Duration, Instant};
 
 use walpost_bed::scene::{SOON, Scene, insert};
 use walpost_bed::writer::{Writer, lsn};
-use walpost_bed::{Kafka, Major, Postgres, eventually};
+use walpost_bed::{Kafka, Major, Postgres, Proxy, eventually};
 
 use super::commit_lsn;
 use crate::case::{Account, Case};
+
+/// A transaction that takes seconds through a narrow line.
+const LARGE: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+    SELECT 'order', (i % 50)::text, 'placed', jsonb_build_object('x', (SELECT \
+           string_agg(md5((i * 10 + n)::text), '') FROM generate_series(1, 10) AS n)) \
+      FROM generate_series(1, 10000) AS i";
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -40,16 +46,27 @@ async fn load(account: Account) {
 }
 
 async fn large(account: Account) {
-    let scene = Scene::new().await;
-    for _ in 0..3 {
+    let proxy = Proxy::start().await;
+    let kafka = Kafka::builder().behind(proxy.port()).start().await;
+    proxy.point_at(kafka.proxied_port().expect("it was told of a proxy"));
+    let (near, far) = (kafka.bootstrap(), format!("127.0.0.1:{}", proxy.port()));
+    let mut scene = Scene::with_brokers(Postgres::builder(Major::V15), &near).await;
+    for _ in 0..2 {
+        scene.bootstrap.clone_from(&far);
         let walpost = scene.run_with(&["--in-flight-bytes", "1MiB"]).await;
+        // The consumer reads by the shorter way.
+        scene.bootstrap.clone_from(&near);
         let before = scene.records().await.len();
-        scene.postgres.execute(&insert(30_000, 100)).await;
+        proxy.slow(Duration::from_millis(20), Some(500_000));
+        scene.postgres.execute(LARGE).await;
         eventually(SOON, "a part of it is published", async || {
             scene.records().await.len() > before
         })
         .await;
         walpost.terminate();
+        let stopping = walpost.await_line("stopping: delivering what is in flight", SOON).await;
+        assert!(!stopping.contains(r#""records":0,"#), "it came outside: {stopping}");
+        proxy.restore();
         account.ends(&walpost, 0).await;
     }
     let _walpost = scene.run().await;
