@@ -201,11 +201,6 @@ impl Ledger {
         self.open_entry().is_some()
     }
 
-    /// Whether nothing is left to wait for: no entry, no record.
-    pub fn is_settled(&self) -> bool {
-        self.entries.is_empty() && self.in_flight_records == 0
-    }
-
     /// The number that the next production will have.
     pub fn next_seq(&self) -> Seq {
         self.first_seq + self.slots.len() as u64

@@ -369,7 +369,8 @@ impl Core {
         self.session_lost();
         self.ledger.reset();
         self.replay = None;
-        if matches!(self.phase, Phase::Halting { .. }) {
+        // What is sure stays so, also where its cause took the producer down.
+        if matches!(self.phase, Phase::Halting { sure: false, .. }) {
             self.phase = Phase::Running;
         }
     }

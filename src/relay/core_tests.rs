@@ -219,6 +219,21 @@ fn a_halt_behind_a_record_that_failed_gives_way_to_its_replay() {
 }
 
 #[test]
+fn a_refusal_that_took_the_producer_down_is_not_forgotten_with_it() {
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    core.refused(outlet.0[0], "too large");
+    core.producer_replaced();
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    core.producer_broken("a fatal error");
+    core.refused(outlet.0[1], "too large");
+    core.producer_replaced();
+    assert!(core.halted().is_some() && core.is_drained());
+}
+
+#[test]
 fn a_halt_behind_records_that_a_lost_session_withdrew_is_met_again() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
