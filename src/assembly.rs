@@ -10,7 +10,10 @@ use secrecy::ExposeSecret;
 use crate::config::{Config, ConfigError, Environment, Setting};
 use crate::conninfo::ConnInfo;
 use crate::outbox::{Outbox, OutboxConfig};
-use crate::record::{HeaderSet, RecordConfig, Router, TopicTemplate};
+use crate::record::{
+    HeaderSet, KeyTemplate, Placement, RecordConfig, Rewrite, RewriteError, Router, Target,
+    TemplateError, TopicTemplate,
+};
 use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
 use crate::sink::{KafkaConfig, KafkaSink};
@@ -71,33 +74,82 @@ pub fn conninfo(config: &Config, environment: &Environment) -> Result<ConnInfo, 
 
 /// The configured outbox, records and budget.
 pub fn core(config: &Config) -> Result<Core, ConfigError> {
-    let topic = topic(config)?;
-    let outbox = outbox(config, &topic);
-    let headers = match &config.record.headers {
+    let records = records(config)?;
+    let outbox = outbox(config, &records);
+    Ok(Core::new(outbox, Router::new(records), config.delivery.in_flight_bytes))
+}
+
+/// What the configured records look like.
+pub fn records(config: &Config) -> Result<RecordConfig, ConfigError> {
+    let record = &config.record;
+    let topic: TopicTemplate = record
+        .topic
+        .parse()
+        .map_err(|error: TemplateError| config.invalid(Setting::RecordTopic, &error))?;
+    let topic = match &record.topic_rewrite {
+        None => topic,
+        Some((regex, replacement)) => {
+            let rewrite = Rewrite::new(regex, replacement).map_err(|error| {
+                let setting = match error {
+                    RewriteError::Regex { .. } => Setting::RecordTopicRegex,
+                    RewriteError::Replacement { .. } => Setting::RecordTopicReplacement,
+                };
+                config.invalid(setting, &error)
+            })?;
+            topic.rewritten(rewrite)
+        }
+    };
+    let key: KeyTemplate = record
+        .key
+        .parse()
+        .map_err(|error: TemplateError| config.invalid(Setting::RecordKey, &error))?;
+    let headers = match &record.headers {
         None => HeaderSet::default(),
         Some(names) => HeaderSet::from_names(names)
             .map_err(|error| config.invalid(Setting::RecordHeaders, &error))?,
     };
-    let router = Router::new(RecordConfig { topic, headers, timestamp: config.record.timestamp });
-    Ok(Core::new(outbox, router, config.delivery.in_flight_bytes))
+    Ok(RecordConfig {
+        topic,
+        key: key.or_null(record.null_keys),
+        value: record.value,
+        headers,
+        place: placements(config)?,
+        timestamp: record.timestamp,
+        cloudevents_source: record.cloudevents_source.clone(),
+    })
 }
 
-/// The configured topic template.
-pub fn topic(config: &Config) -> Result<TopicTemplate, ConfigError> {
-    config
-        .record
-        .topic
-        .parse()
-        .map_err(|error: crate::record::TemplateError| config.invalid(Setting::RecordTopic, &error))
+/// The configured placements; none in an envelope where the value has none.
+fn placements(config: &Config) -> Result<Vec<Placement>, ConfigError> {
+    let invalid = |error: &dyn ToString| config.invalid(Setting::RecordPlace, &error.to_string());
+    let mut placements: Vec<Placement> = Vec::new();
+    for text in &config.record.place {
+        let placement: Placement = text.parse().map_err(|error| invalid(&error))?;
+        let is_in_value = placement.target == Target::Envelope;
+        if is_in_value && !config.record.value.is_object() {
+            let value = config.record.value.name();
+            return Err(invalid(&format!(
+                "`{text}`: with record.value = \"{value}\" there is no envelope to place it in"
+            )));
+        }
+        let same = |other: &&Placement| {
+            other.target == placement.target && other.name() == placement.name()
+        };
+        if let Some(other) = placements.iter().find(same) {
+            return Err(invalid(&format!("`{text}` has the same name there as `{other}`")));
+        }
+        placements.push(placement);
+    }
+    Ok(placements)
 }
 
-/// The configured outbox, with the columns that `topic` names.
-pub fn outbox(config: &Config, topic: &TopicTemplate) -> Outbox {
+/// The configured outbox, with the columns that `records` name.
+pub fn outbox(config: &Config, records: &RecordConfig) -> Outbox {
     Outbox::new(OutboxConfig {
         tables: config.outbox.tables.clone(),
         columns: config.outbox.columns.clone(),
         message_prefix: config.outbox.message_prefix.clone(),
-        placed: topic.placed().to_vec(),
+        placed: records.placed(),
     })
 }
 
@@ -108,5 +160,44 @@ pub fn kafka(config: &Config) -> KafkaConfig {
         bootstrap_servers: config.kafka.bootstrap_servers.clone(),
         properties: properties.map(|(name, value)| (name.into(), value.into())).collect(),
         in_flight_bytes: config.delivery.in_flight_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Flags;
+
+    fn records_of(toml: &str) -> Result<RecordConfig, String> {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::write(directory.path().join("walpost.toml"), toml).expect("it can be written");
+        let environment = Environment::new([], directory.path());
+        let config = Config::load(&Flags::default(), &environment).expect("it is read");
+        records(&config).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_no_record_can_be_made_by_is_named_with_its_place() {
+        for (toml, part) in [
+            ("record.topic = 'a b'", "walpost.toml:1: `record.topic`"),
+            ("record.key = 'all'", "`record.key`"),
+            ("record.key = '{a'", "not closed"),
+            ("record.headers = ['x']", "`record.headers`"),
+            ("record.place = ['a']", "`record.place`: `a` does not say where the column goes"),
+            ("record.place = ['a:envelope']", "record.value = \"payload\" there is no envelope"),
+            ("record.place = ['a:header', 'b:header:a']", "the same name there as `a:header`"),
+            ("record.topic_regex = '('\nrecord.topic_replacement = ''", "`record.topic_regex`"),
+            ("record.topic_regex = 'a'\nrecord.topic_replacement = '$1'", "topic_replacement`"),
+        ] {
+            let error = records_of(toml).expect_err(toml);
+            assert!(error.contains(part), "{toml}: {error}");
+        }
+    }
+
+    #[test]
+    fn columns_are_those_of_topic_key_and_placements_each_once() {
+        let toml = "[record]\ntopic = '{tenant}.{aggregate_type}'\nkey = '{tenant}/{region}'\n\
+                    value = 'envelope'\nplace = ['region:header', 'shop:envelope']\n";
+        assert_eq!(records_of(toml).expect("records").placed(), ["tenant", "region", "shop"]);
     }
 }

@@ -71,6 +71,7 @@ pub(crate) fn an_event<'a>() -> Event<'a> {
         traceparent: None,
         tracestate: None,
         timestamp: None,
+        schema_version: None,
         placed: Vec::new(),
     }
 }

@@ -5,7 +5,7 @@ use serde::de::IgnoredAny;
 use walpost::Lsn;
 use walpost::outbox::{ColumnNames, EventError, Outbox, OutboxConfig, Position};
 use walpost::pgoutput::{LogicalMessage, PgTimestamp};
-use walpost::record::{HeaderSet, RecordConfig, Router, TimestampSource};
+use walpost::record::{HeaderSet, RecordConfig, Router};
 
 use super::input::an_event;
 
@@ -20,9 +20,8 @@ fn headers(input: &[u8], is_json: bool) {
     let mut event = an_event();
     event.headers = Some(input.into());
     let config = RecordConfig {
-        topic: "t".parse().expect("a template"),
         headers: HeaderSet::from_names(&["headers"]).expect("there are such"),
-        timestamp: TimestampSource::Commit,
+        ..RecordConfig::to("t".parse().expect("a template"))
     };
     let mut router = Router::new(config);
     let record = match router.route(&event) {
@@ -61,11 +60,8 @@ fn message(input: &[u8], is_json: bool) {
     match event.expect("its prefix is the configured one") {
         Ok(event) => {
             assert!(is_json, "an event of what is not JSON: {event:?}");
-            let config = RecordConfig {
-                topic: "{aggregate_type}.{region}".parse().expect("a template"),
-                headers: HeaderSet::default(),
-                timestamp: TimestampSource::Commit,
-            };
+            let topic = "{aggregate_type}.{region}".parse().expect("a template");
+            let config = RecordConfig::to(topic);
             if let Ok(record) = Router::new(config).route(&event) {
                 assert_eq!(record.value, event.payload.as_deref());
             }

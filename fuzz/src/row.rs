@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use walpost::Lsn;
 use walpost::outbox::{ColumnNames, Event, Field, Outbox, OutboxConfig, Position, Role, TableName};
 use walpost::pgoutput::{Column, Insert, Message, Oid, PgTimestamp, Relation, Value, decode};
-use walpost::record::{HeaderSet, RecordConfig, Router, TimestampSource, check_topic};
+use walpost::record::{RecordConfig, Router, TimestampSource, check_topic};
 
 use super::input::Dice;
 
@@ -116,6 +116,7 @@ fn field<'e>(event: &'e Event<'_>, role: Role) -> Option<&'e [u8]> {
         Role::Traceparent => &event.traceparent,
         Role::Tracestate => &event.tracestate,
         Role::Timestamp => &event.timestamp,
+        Role::SchemaVersion => &event.schema_version,
     };
     field.as_deref()
 }
@@ -155,11 +156,8 @@ impl Settings {
     }
 
     fn router(&self) -> Router {
-        Router::new(RecordConfig {
-            topic: self.topic.parse().expect("a template"),
-            headers: HeaderSet::default(),
-            timestamp: self.timestamp,
-        })
+        let topic = self.topic.parse().expect("a template");
+        Router::new(RecordConfig { timestamp: self.timestamp, ..RecordConfig::to(topic) })
     }
 }
 

@@ -9,7 +9,7 @@ use walpost::Lsn;
 use walpost::ledger::Seq;
 use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
 use walpost::pgoutput::{Message, decode};
-use walpost::record::{HeaderSet, Record, RecordConfig, Router, TimestampSource, check_topic};
+use walpost::record::{Record, RecordConfig, Router, check_topic};
 use walpost::relay::core::{Core, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken};
 
 use super::input::{Dice, parts};
@@ -102,11 +102,7 @@ pub fn of_the_recording() -> (Outbox, Router) {
         message_prefix: Some("outbox".to_owned()),
         placed: Vec::new(),
     });
-    let router = Router::new(RecordConfig {
-        topic: "t.{aggregate_type}".parse().expect("a template"),
-        headers: HeaderSet::default(),
-        timestamp: TimestampSource::Commit,
-    });
+    let router = Router::new(RecordConfig::to("t.{aggregate_type}".parse().expect("a template")));
     (outbox, router)
 }
 

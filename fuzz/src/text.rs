@@ -2,7 +2,7 @@
 
 use walpost::Lsn;
 use walpost::outbox::TableName;
-use walpost::record::{HeaderSet, RecordConfig, Router, TimestampSource};
+use walpost::record::{RecordConfig, Router, TimestampSource};
 
 use super::input::an_event;
 
@@ -35,9 +35,8 @@ fn timestamp(input: &[u8]) {
     let mut event = an_event();
     event.timestamp = Some(input.into());
     let config = RecordConfig {
-        topic: "t".parse().expect("a template"),
-        headers: HeaderSet::default(),
         timestamp: TimestampSource::Column,
+        ..RecordConfig::to("t".parse().expect("a template"))
     };
     match Router::new(config).route(&event) {
         Ok(record) => {

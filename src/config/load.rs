@@ -14,12 +14,13 @@ use super::{
     Record, Setting, Source, file, units, values,
 };
 use crate::outbox::{ColumnNames, TableName};
-use crate::record::TimestampSource;
+use crate::record::{RecordConfig, TimestampSource};
 
 const DEFAULT_FILE: &str = "walpost.toml";
 const DEFAULT_NAME: &str = "walpost";
 const DEFAULT_TABLE: &str = "public.outbox";
 const DEFAULT_TOPIC: &str = "outbox.event.{aggregate_type}";
+const DEFAULT_KEY: &str = "{aggregate_id}";
 const DEFAULT_SERVERS: &str = "localhost:9092";
 const DEFAULT_IN_FLIGHT: &str = "32MiB";
 const DEFAULT_DRAIN_TIMEOUT: &str = "20s";
@@ -221,7 +222,33 @@ impl Picked {
             let reason = "`column` needs to know which: set `outbox.columns.timestamp`";
             return Err(self.invalid(Setting::RecordTimestamp, reason.to_owned()));
         }
-        Ok(Record { topic, headers, timestamp })
+        Ok(Record {
+            topic,
+            topic_rewrite: self.topic_rewrite()?,
+            key: self.text(Setting::RecordKey).unwrap_or_else(|| DEFAULT_KEY.to_owned()),
+            null_keys: self.checked(Setting::RecordNullKeys, "refuse", values::null_keys)?,
+            value: self.checked(Setting::RecordValue, "payload", values::value_format)?,
+            headers,
+            place: self.list(Setting::RecordPlace).unwrap_or_default(),
+            timestamp,
+            cloudevents_source: self.checked(
+                Setting::RecordCloudeventsSource,
+                RecordConfig::CLOUDEVENTS_SOURCE,
+                values::cloudevents_source,
+            )?,
+        })
+    }
+
+    /// One of the two alone does nothing.
+    fn topic_rewrite(&mut self) -> Result<Option<(String, String)>, ConfigError> {
+        let (regex, replacement) = (Setting::RecordTopicRegex, Setting::RecordTopicReplacement);
+        let lacks = |other: Setting| format!("it needs `{}` beside it", other.key());
+        match (self.text(regex), self.text(replacement)) {
+            (Some(regex), Some(replacement)) => Ok(Some((regex, replacement))),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(self.invalid(regex, lacks(replacement))),
+            (None, Some(_)) => Err(self.invalid(replacement, lacks(regex))),
+        }
     }
 
     /// Properties of all layers together, each name from the highest one.

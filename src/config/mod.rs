@@ -27,7 +27,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use crate::outbox::{ColumnNames, TableName};
-use crate::record::TimestampSource;
+use crate::record::{TimestampSource, ValueFormat};
 
 pub use environment::Environment;
 pub use error::ConfigError;
@@ -84,8 +84,20 @@ pub struct Outbox {
 pub struct Record {
     /// Topic template, not yet parsed.
     pub topic: String,
+    /// Regular expression and replacement that rewrite the topic, not yet parsed.
+    pub topic_rewrite: Option<(String, String)>,
+    /// Key template, not yet parsed.
+    pub key: String,
+    /// Whether a key that is NULL is sent as a null key.
+    pub null_keys: bool,
+    /// What its value looks like.
+    pub value: ValueFormat,
     /// Headers to send, not yet parsed; `None`: the usual ones.
     pub headers: Option<Vec<String>>,
+    /// Columns that are sent beside the usual ones, not yet parsed.
+    pub place: Vec<String>,
+    /// A CloudEvent's `source`.
+    pub cloudevents_source: String,
     /// Where its timestamp comes from.
     pub timestamp: TimestampSource,
 }

@@ -54,7 +54,7 @@ impl Config {
     }
 
     fn shown_value(&self, setting: Setting) -> Option<ShownValue> {
-        let columns = &self.outbox.columns;
+        let (columns, record) = (&self.outbox.columns, &self.record);
         let text = match setting {
             Setting::SourceUrl => {
                 self.source.url.as_ref().map(|url| redact::conninfo(url.expose_secret()))
@@ -74,6 +74,15 @@ impl Config {
             Setting::ColumnTimestamp => columns.timestamp.clone(),
             Setting::OutboxMessagePrefix => self.outbox.message_prefix.clone(),
             Setting::RecordTopic => Some(self.record.topic.clone()),
+            Setting::RecordTopicRegex => record.topic_rewrite.as_ref().map(|it| it.0.clone()),
+            Setting::RecordTopicReplacement => record.topic_rewrite.as_ref().map(|it| it.1.clone()),
+            Setting::RecordKey => Some(record.key.clone()),
+            Setting::RecordNullKeys => {
+                Some(if record.null_keys { "allow" } else { "refuse" }.to_owned())
+            }
+            Setting::RecordValue => Some(record.value.name().to_owned()),
+            Setting::RecordPlace => return Some(ShownValue::List(record.place.clone())),
+            Setting::RecordCloudeventsSource => Some(record.cloudevents_source.clone()),
             Setting::RecordHeaders => return self.record.headers.clone().map(ShownValue::List),
             Setting::RecordTimestamp => Some(timestamp(self.record.timestamp).to_owned()),
             Setting::KafkaBootstrapServers => Some(self.kafka.bootstrap_servers.clone()),

@@ -209,6 +209,12 @@ fn a_value_that_cannot_be_is_named_with_its_place() {
         ("outbox.table = ['a', 'public.a']", "named twice"),
         ("outbox.columns.id = ''", "`outbox.columns.id`"),
         ("record.topic = ''", "`record.topic`"),
+        ("record.value = 'avro'", "none of payload, envelope, merged, cloudevents"),
+        ("record.null_keys = true", "a string"),
+        ("record.null_keys = 'yes'", "neither `allow` nor `refuse`"),
+        ("record.topic_regex = '.*'", "`record.topic_replacement` beside it"),
+        ("record.topic_replacement = 'x'", "`record.topic_regex` beside it"),
+        ("record.cloudevents_source = 'a b'", "no URI reference"),
         ("record.timestamp = 'now'", "neither `commit` nor `column`"),
         ("record.timestamp = 'column'", "set `outbox.columns.timestamp`"),
         ("kafka.bootstrap_servers = ''", "not `host:port`"),
@@ -246,7 +252,14 @@ fn everything_that_the_file_takes_arrives() {
         timestamp = "7"
         [record]
         topic = "t"
+        topic_regex = "(.*)"
+        topic_replacement = "x.$1"
+        key = "{tenant}/{aggregate_id}"
+        null_keys = "allow"
+        value = "envelope"
         headers = ["id", "event_type"]
+        place = ["tenant:header", "region:envelope:zone"]
+        cloudevents_source = "/shop"
         timestamp = "column"
         [kafka]
         bootstrap_servers = "a:1,b:2"
@@ -268,7 +281,12 @@ fn everything_that_the_file_takes_arrives() {
     assert_eq!(config.source.publication, "Odd name");
     assert_eq!(config.outbox.tables[1].to_string(), r#""Sales"."OutBox""#);
     assert_eq!(config.outbox.columns.timestamp.as_deref(), Some("7"));
-    assert_eq!(config.record.headers.as_ref().unwrap().len(), 2);
+    let record = &config.record;
+    assert_eq!(record.headers.as_ref().unwrap().len(), 2);
+    assert_eq!(record.topic_rewrite, Some(("(.*)".to_owned(), "x.$1".to_owned())));
+    assert_eq!((record.key.as_str(), record.null_keys), ("{tenant}/{aggregate_id}", true));
+    assert_eq!((record.value, record.place.len()), (ValueFormat::Envelope, 2));
+    assert_eq!(record.cloudevents_source, "/shop");
     assert_eq!(config.record.timestamp, TimestampSource::Column);
     assert_eq!(
         config.kafka.properties.iter().collect::<Vec<_>>(),

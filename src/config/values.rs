@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::record::TimestampSource;
+use crate::record::{TimestampSource, ValueFormat};
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,31 @@ pub(super) fn timestamp(text: &str) -> Result<TimestampSource, String> {
         "column" => Ok(TimestampSource::Column),
         _ => Err(format!("`{text}` is neither `commit` nor `column`")),
     }
+}
+
+pub(super) fn value_format(text: &str) -> Result<ValueFormat, String> {
+    let named = ValueFormat::NAMES.iter().find(|(name, _)| *name == text);
+    named.map(|(_, format)| *format).ok_or_else(|| {
+        let names: Vec<_> = ValueFormat::NAMES.iter().map(|(name, _)| *name).collect();
+        format!("`{text}` is none of {}", names.join(", "))
+    })
+}
+
+/// Whether null keys are sent.
+pub(super) fn null_keys(text: &str) -> Result<bool, String> {
+    match text {
+        "allow" => Ok(true),
+        "refuse" => Ok(false),
+        _ => Err(format!("`{text}` is neither `allow` nor `refuse`")),
+    }
+}
+
+/// A CloudEvent's `source`, a URI or a part of one.
+pub(super) fn cloudevents_source(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(|sign: char| sign.is_whitespace() || sign.is_control()) {
+        return Err(format!("`{text}` is no URI reference: it is empty or has blanks"));
+    }
+    Ok(text.to_owned())
 }
 
 pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {

@@ -23,11 +23,13 @@ pub enum Role {
     Tracestate,
     /// A timestamp for the record.
     Timestamp,
+    /// The version of the payload's schema.
+    SchemaVersion,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Id,
         Self::AggregateType,
         Self::AggregateId,
@@ -37,6 +39,7 @@ impl Role {
         Self::Traceparent,
         Self::Tracestate,
         Self::Timestamp,
+        Self::SchemaVersion,
     ];
 
     /// The role's name in the configuration, in templates and in errors.
@@ -51,6 +54,7 @@ impl Role {
             Self::Traceparent => "traceparent",
             Self::Tracestate => "tracestate",
             Self::Timestamp => "timestamp",
+            Self::SchemaVersion => "schema_version",
         }
     }
 
@@ -67,6 +71,7 @@ impl Role {
             Self::Traceparent => &["traceparent"],
             Self::Tracestate => &["tracestate"],
             Self::Timestamp => &[],
+            Self::SchemaVersion => &["schema_version"],
         }
     }
 
@@ -117,7 +122,7 @@ impl ColumnNames {
             Role::Payload => self.payload.as_deref(),
             Role::Headers => self.headers.as_deref(),
             Role::Timestamp => self.timestamp.as_deref(),
-            Role::Traceparent | Role::Tracestate => None,
+            Role::Traceparent | Role::Tracestate | Role::SchemaVersion => None,
         }
     }
 }

@@ -62,7 +62,9 @@ pub struct Event<'a> {
     pub tracestate: Field<'a>,
     /// The configured timestamp column, in PostgreSQL's text form.
     pub timestamp: Field<'a>,
-    /// The columns that the topic template names beyond those above, in its order.
+    /// The version of the payload's schema, from a column of that name.
+    pub schema_version: Field<'a>,
+    /// The columns that the record names beyond those above, in its order.
     pub placed: Vec<Field<'a>>,
 }
 
@@ -89,6 +91,7 @@ impl<'a> Event<'a> {
             traceparent: None,
             tracestate: None,
             timestamp: None,
+            schema_version: None,
             placed: vec![None; placed],
         }
     }
@@ -105,6 +108,7 @@ impl<'a> Event<'a> {
             Place::Role(Role::Traceparent) => &mut self.traceparent,
             Place::Role(Role::Tracestate) => &mut self.tracestate,
             Place::Role(Role::Timestamp) => &mut self.timestamp,
+            Place::Role(Role::SchemaVersion) => &mut self.schema_version,
             Place::Placed(index) => match self.placed.get_mut(index) {
                 Some(field) => field,
                 None => return,

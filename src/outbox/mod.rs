@@ -30,7 +30,7 @@ pub struct OutboxConfig {
     pub columns: ColumnNames,
     /// Prefix of the logical messages that are events; `None`: none are.
     pub message_prefix: Option<String>,
-    /// Columns that the topic template names beyond the roles, in its order.
+    /// Columns that the record's configuration names beyond the roles, in its order.
     pub placed: Vec<String>,
 }
 

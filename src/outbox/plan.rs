@@ -33,10 +33,10 @@ pub enum PlanError {
         /// The columns that the table, or its publication, has.
         has: Vec<String>,
     },
-    /// The topic template names a column that is not there.
+    /// The record's configuration names a column that is not there.
     #[error(
-        "table {table} has no column `{column}`, which the topic template names; it has {}; \
-         change record.topic, or let the publication's column list include it",
+        "table {table} has no column `{column}`, which the configuration of the record names; it has \
+         {}; change record.topic, record.key or record.place, or let the publication's column list include it",
         has.join(", ")
     )]
     MissingPlaced {

@@ -109,13 +109,14 @@ impl HeaderSet {
         self.0.contains(&Source::Position)
     }
 
-    /// The headers of `event`; `position` is the text of its position.
-    pub(super) fn of<'a>(
+    /// Appends the headers of `event`; `position` is the text of its position.
+    pub(super) fn append_to<'a>(
         &self,
+        headers: &mut Vec<Header<'a>>,
         event: &'a Event<'_>,
         position: &'a str,
-    ) -> Result<Vec<Header<'a>>, Poison> {
-        let mut headers = Vec::with_capacity(self.0.len());
+    ) -> Result<(), Poison> {
+        headers.reserve(self.0.len());
         for source in &self.0 {
             let field: Option<&'a [u8]> = match source {
                 Source::Id => event.id.as_deref(),
@@ -124,8 +125,7 @@ impl HeaderSet {
                 Source::Tracestate => event.tracestate.as_deref(),
                 Source::Position => Some(position.as_bytes()),
                 Source::Row => {
-                    append(&mut headers, &event.headers)
-                        .map_err(|cause| Poison::new(cause, event))?;
+                    append(headers, &event.headers).map_err(|cause| Poison::new(cause, event))?;
                     continue;
                 }
             };
@@ -134,7 +134,7 @@ impl HeaderSet {
                 value: Some(Cow::Borrowed(value)),
             }));
         }
-        Ok(headers)
+        Ok(())
     }
 }
 
@@ -162,7 +162,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn headers<'a>(event: &'a Event<'_>, set: &HeaderSet) -> Result<Vec<Header<'a>>, Poison> {
-        set.of(event, "P")
+        let mut headers = Vec::new();
+        set.append_to(&mut headers, event, "P").map(|()| headers)
     }
 
     fn as_text(headers: &[Header<'_>]) -> Vec<String> {

@@ -4,14 +4,24 @@
 //! of an event that cannot be one, is decided elsewhere.
 
 mod headers;
+mod key;
+mod place;
 mod poison;
+mod rewrite;
 mod route;
+mod template;
 mod timestamp;
 mod topic;
 mod types;
+mod value;
 
 pub use headers::{HeaderSet, HeaderSetError};
+pub use key::KeyTemplate;
+pub use place::{Placement, PlacementError, Target};
 pub use poison::{Cause, Poison};
+pub use rewrite::{Rewrite, RewriteError};
 pub use route::{RecordConfig, Router, TimestampSource};
-pub use topic::{TemplateError, TopicFault, TopicTemplate, check_topic};
+pub use template::TemplateError;
+pub use topic::{TopicFault, TopicTemplate, check_topic};
 pub use types::{Header, Record};
+pub use value::ValueFormat;

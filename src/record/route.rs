@@ -1,17 +1,22 @@
 //! From event to record, for the `walpost` profile.
 //!
-//! Key, value and the headers' values are borrowed from the event; the topic
-//! and the position's text are written into buffers that are used again.
+//! Key, value and the headers' values are borrowed from the event wherever they are
+//! passed on as they are; what has to be written (the topic, the position's text,
+//! an object around the payload) goes into buffers that are used again.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use crate::outbox::{Event, Role};
 
 use super::headers::HeaderSet;
+use super::key::KeyTemplate;
+use super::place::{Placement, Target};
 use super::poison::{Cause, Poison};
 use super::timestamp;
 use super::topic::TopicTemplate;
-use super::types::Record;
+use super::types::{Header, Record};
+use super::value::{Attributes, ValueFormat};
 
 /// Where a record's timestamp comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,28 +29,92 @@ pub enum TimestampSource {
 }
 
 /// What records look like.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct RecordConfig {
     /// The topic.
     pub topic: TopicTemplate,
+    /// The key.
+    pub key: KeyTemplate,
+    /// The value.
+    pub value: ValueFormat,
     /// The headers.
     pub headers: HeaderSet,
+    /// Columns that are sent beside these.
+    pub place: Vec<Placement>,
     /// The timestamp.
     pub timestamp: TimestampSource,
+    /// What a CloudEvent says of where it comes from, its `source`.
+    pub cloudevents_source: String,
+}
+
+impl RecordConfig {
+    /// Records as they are by default, in that topic.
+    pub fn to(topic: TopicTemplate) -> Self {
+        Self {
+            topic,
+            key: KeyTemplate::default(),
+            value: ValueFormat::default(),
+            headers: HeaderSet::default(),
+            place: Vec::new(),
+            timestamp: TimestampSource::default(),
+            cloudevents_source: Self::CLOUDEVENTS_SOURCE.to_owned(),
+        }
+    }
+
+    /// A CloudEvent's `source` where none is given.
+    pub const CLOUDEVENTS_SOURCE: &str = "walpost";
+
+    /// The columns that are named beyond the roles, each once: an event's `placed`
+    /// fields must be these, in this order.
+    pub fn placed(&self) -> Vec<String> {
+        let named = self.topic.placed().iter().chain(self.key.placed());
+        let named = named.chain(self.place.iter().map(|placement| &placement.column));
+        let mut placed: Vec<String> = Vec::new();
+        for column in named {
+            if !placed.contains(column) {
+                placed.push(column.clone());
+            }
+        }
+        placed
+    }
 }
 
 /// Makes records of events, one at a time.
 #[derive(Debug)]
 pub struct Router {
     config: RecordConfig,
+    /// Placed columns by target, each with its place among the event's.
+    in_headers: Vec<(usize, Placement)>,
+    in_value: Vec<(usize, Placement)>,
     topic: String,
+    key: String,
     position: String,
+    value: Vec<u8>,
 }
 
 impl Router {
     /// A router for records of that look.
-    pub fn new(config: RecordConfig) -> Self {
-        Self { config, topic: String::new(), position: String::new() }
+    pub fn new(mut config: RecordConfig) -> Self {
+        let placed = config.placed();
+        config.topic.place(&placed);
+        config.key.place(&placed);
+        let of = |target| {
+            let places = config.place.iter().filter(|placement| placement.target == target);
+            let index = |column: &str| placed.iter().position(|name| name == column);
+            places
+                .filter_map(|placement| Some((index(&placement.column)?, placement.clone())))
+                .collect()
+        };
+        let (in_headers, in_value) = (of(Target::Header), of(Target::Envelope));
+        Self {
+            config,
+            in_headers,
+            in_value,
+            topic: String::new(),
+            key: String::new(),
+            position: String::new(),
+            value: Vec::new(),
+        }
     }
 
     /// The record of `event`; an event that has none is poison. The same event
@@ -57,24 +126,26 @@ impl Router {
         if self.config.headers.has_position() {
             write!(self.position, "{}", event.position).expect("a String takes every text");
         }
-        let key = event
-            .aggregate_id
-            .as_deref()
-            .filter(|key| !key.is_empty())
-            .ok_or_else(|| Poison::new(missing(Role::AggregateId), event))?;
+        let key = self.config.key.of(event, &mut self.key)?;
         let timestamp_ms = match self.config.timestamp {
             TimestampSource::Commit => event.commit_time.unix_millis(),
             TimestampSource::Column => {
                 column_millis(event).map_err(|cause| Poison::new(cause, event))?
             }
         };
-        Ok(Record {
-            topic: &self.topic,
-            key: Some(key),
-            value: event.payload.as_deref(),
-            timestamp_ms,
-            headers: self.config.headers.of(event, &self.position)?,
-        })
+        let format = self.config.value;
+        let source = self.config.cloudevents_source.as_str();
+        let attributes = Attributes { event, timestamp_ms, source, placed: &self.in_value };
+        let is_written =
+            attributes.write(format, &mut self.value).map_err(|cause| Poison::new(cause, event))?;
+        let mut headers = attributes.headers(format).map_err(|cause| Poison::new(cause, event))?;
+        self.config.headers.append_to(&mut headers, event, &self.position)?;
+        headers.extend(self.in_headers.iter().map(|(index, placement)| Header {
+            name: Cow::Borrowed(placement.name()),
+            value: event.placed.get(*index).and_then(Option::as_deref).map(Cow::Borrowed),
+        }));
+        let value = if is_written { Some(self.value.as_slice()) } else { event.payload.as_deref() };
+        Ok(Record { topic: &self.topic, key, value, timestamp_ms, headers })
     }
 }
 
@@ -119,13 +190,14 @@ pub(super) mod tests {
             traceparent: None,
             tracestate: None,
             timestamp: None,
+            schema_version: None,
             placed: Vec::new(),
         }
     }
 
     fn router(timestamp: TimestampSource) -> Router {
         let topic = "outbox.event.{aggregate_type}".parse().expect("a template");
-        Router::new(RecordConfig { topic, headers: HeaderSet::default(), timestamp })
+        Router::new(RecordConfig { timestamp, ..RecordConfig::to(topic) })
     }
 
     fn field(text: Option<&'static str>) -> Field<'static> {

@@ -1,4 +1,5 @@
-//! PostgreSQL's text form of a timestamp, as milliseconds since the Unix epoch.
+//! PostgreSQL's text form of a timestamp, as milliseconds since the Unix epoch, and
+//! such milliseconds as text.
 //!
 //! It reads the ISO style of `timestamptz` and `timestamp` (taken as UTC), as
 //! in `2026-11-21 14:55:01.123456+00`, and no other style.
@@ -15,6 +16,25 @@ pub(super) fn unix_millis(text: &str) -> Result<i64, &'static str> {
         "is not a timestamp in ISO style: its column must be timestamptz or timestamp, and \
          DateStyle ISO",
     )
+}
+
+/// That many milliseconds since the Unix epoch, as
+/// <https://www.rfc-editor.org/rfc/rfc3339> writes them: `2026-11-21T14:55:01.123Z`.
+pub(super) fn rfc3339(unix_millis: i64) -> String {
+    let (day, millis) = (unix_millis.div_euclid(86_400_000), unix_millis.rem_euclid(86_400_000));
+    // Days are counted from 0000-03-01, so that a leap day is a year's last.
+    let day = day + 719_468;
+    let (era, day_of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));
+    let leap_days = day_of_era / 1460 - day_of_era / 36_524 + day_of_era / 146_096;
+    let year_of_era = (day_of_era - leap_days) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    let (seconds, millis) = (millis / 1000, millis % 1000);
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z")
 }
 
 fn read(text: &str) -> Option<i64> {
@@ -186,6 +206,11 @@ mod tests {
         #[test]
         fn any_text_gives_a_time_or_an_error(text in "[0-9TZ:. +BC-]{0,40}") {
             let _ = unix_millis(&text);
+        }
+
+        #[test]
+        fn a_time_is_read_back_as_it_was_written(millis in 0_i64..253_402_300_800_000) {
+            prop_assert_eq!(unix_millis(&rfc3339(millis)), Ok(millis));
         }
 
         #[test]

@@ -5,7 +5,7 @@ use super::*;
 use crate::outbox::{ColumnNames, OutboxConfig, TableName};
 use crate::pgoutput::encode::texts;
 use crate::pgoutput::{Column, Commit, Insert, LogicalMessage, Oid};
-use crate::record::{HeaderSet, RecordConfig, TimestampSource};
+use crate::record::RecordConfig;
 
 pub(super) const TABLE: Oid = 7;
 
@@ -32,11 +32,7 @@ pub(super) fn new_core(budget_bytes: u64) -> Core {
         message_prefix: Some("outbox".into()),
         placed: Vec::new(),
     });
-    let router = Router::new(RecordConfig {
-        topic: "t.{aggregate_type}".parse().expect("a template"),
-        headers: HeaderSet::default(),
-        timestamp: TimestampSource::Commit,
-    });
+    let router = Router::new(RecordConfig::to("t.{aggregate_type}".parse().expect("a template")));
     Core::new(outbox, router, budget_bytes)
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use walpost::Lsn;
 use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
-use walpost::record::{HeaderSet, RecordConfig, Router, TimestampSource};
+use walpost::record::{RecordConfig, Router};
 use walpost::relay::core::{Core, Halt};
 use walpost::relay::{Relay, RelayError, RelaySettings, StopHandle, Summary, Until, stop_channel};
 use walpost::source::SourceError;
@@ -184,11 +184,7 @@ fn core(budget_bytes: u64) -> Core {
         message_prefix: Some("outbox".into()),
         placed: Vec::new(),
     });
-    let router = Router::new(RecordConfig {
-        topic: "t.{aggregate_type}".parse().expect("a template"),
-        headers: HeaderSet::default(),
-        timestamp: TimestampSource::Commit,
-    });
+    let router = Router::new(RecordConfig::to("t.{aggregate_type}".parse().expect("a template")));
     Core::new(outbox, router, budget_bytes)
 }
 

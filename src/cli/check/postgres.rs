@@ -183,10 +183,10 @@ async fn check_tables(
     }) else {
         return;
     };
-    let Ok(topic) = assembly::topic(config) else {
+    let Ok(records) = assembly::records(config) else {
         return;
     };
-    let mut outbox = assembly::outbox(config, &topic);
+    let mut outbox = assembly::outbox(config, &records);
     for relation in &relations {
         findings.of("columns", outbox.relation(relation), |()| {
             format!("{}.{} has what an event needs", relation.schema, relation.name)

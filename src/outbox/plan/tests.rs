@@ -77,6 +77,7 @@ fn a_row_becomes_an_event_whatever_the_order_of_its_columns() {
         traceparent: field("00-1"),
         tracestate: None,
         timestamp: None,
+        schema_version: None,
         placed: vec![field("eu"), field("42")],
     };
     assert_eq!(event, expected);

@@ -1,0 +1,103 @@
+//! Columns that are sent beside what an event always has.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A column, and where in the record its value goes: `tenant_id:header`,
+/// `tenant_id:header:tenant`, `region:envelope`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// The column's name.
+    pub column: String,
+    /// Where its value goes.
+    pub target: Target,
+    /// The name that it has there; its own where there is none.
+    pub alias: Option<String>,
+}
+
+/// A part of the record that takes columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// A header, null where the column is NULL.
+    Header,
+    /// A member of the value's object.
+    Envelope,
+}
+
+/// A text that places no column.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` {why}: write it as tenant_id:header, tenant_id:header:tenant or region:envelope")]
+pub struct PlacementError {
+    text: String,
+    why: &'static str,
+}
+
+impl Placement {
+    /// The name in the record.
+    pub fn name(&self) -> &str {
+        self.alias.as_deref().unwrap_or(&self.column)
+    }
+}
+
+impl FromStr for Placement {
+    type Err = PlacementError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = |why| PlacementError { text: text.to_owned(), why };
+        let mut parts = text.splitn(3, ':').map(str::trim);
+        let column = parts.next().filter(|column| !column.is_empty());
+        let column = column.ok_or_else(|| wrong("names no column"))?.to_owned();
+        let target = match parts.next() {
+            Some("header") => Target::Header,
+            Some("envelope") => Target::Envelope,
+            Some(_) => return Err(wrong("places it neither in a `header` nor in the `envelope`")),
+            None => return Err(wrong("does not say where the column goes")),
+        };
+        let alias = match parts.next() {
+            Some("") => return Err(wrong("has an alias without a sign")),
+            // Names go to Kafka's client as C strings.
+            Some(alias) if alias.contains('\0') => return Err(wrong("has a zero byte")),
+            alias => alias.map(str::to_owned),
+        };
+        Ok(Self { column, target, alias })
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let target = match self.target {
+            Target::Header => "header",
+            Target::Envelope => "envelope",
+        };
+        write!(f, "{}:{target}", self.column)?;
+        self.alias.as_ref().map_or(Ok(()), |alias| write!(f, ":{alias}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_placement_is_read_and_written() {
+        for text in ["tenant_id:header", "tenant_id:header:tenant", "region:envelope:x:y"] {
+            assert_eq!(text.parse::<Placement>().map(|it| it.to_string()).as_deref(), Ok(text));
+        }
+        assert_eq!("a:header:b".parse::<Placement>().expect("one").name(), "b");
+        assert_eq!("a:header".parse::<Placement>().expect("one").name(), "a");
+    }
+
+    #[test]
+    fn what_places_nothing_is_refused_with_the_reason() {
+        for (text, why) in [
+            ("", "names no column"),
+            ("a", "where the column goes"),
+            ("a:key", "neither"),
+            ("a:header:", "alias"),
+            (":header", "names no column"),
+        ] {
+            let error = text.parse::<Placement>().expect_err(text).to_string();
+            assert!(error.contains(why) && error.contains("tenant_id:header"), "{error}");
+        }
+    }
+}

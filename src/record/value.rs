@@ -1,0 +1,304 @@
+//! The value: the payload as stored, or a JSON object around it.
+//!
+//! An object is written around the payload's own text: the stored JSON goes in byte
+//! for byte, and is only looked at to see that it is JSON. A NULL payload is a
+//! tombstone, a null value, in every format.
+
+use std::borrow::Cow;
+
+use serde::de::IgnoredAny;
+
+use crate::outbox::{Event, Field, Role, json};
+
+use super::place::Placement;
+use super::poison::Cause;
+use super::timestamp;
+use super::types::Header;
+
+/// What a record's value looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ValueFormat {
+    /// The payload as stored.
+    #[default]
+    Payload,
+    /// `{"eventId", "eventType", "schemaVersion", "occurredAt", "traceId", "data"}`, what the
+    /// event does not have as `null`, with the payload as `data`.
+    Envelope,
+    /// The payload, an object, with `type` and `idempotencyKey` before its own members.
+    Merged,
+    /// A CloudEvent in structured mode, the payload as its `data`.
+    CloudEvents,
+    /// A CloudEvent in binary mode: the payload as stored, the rest as headers.
+    CloudEventsBinary,
+}
+
+impl ValueFormat {
+    /// All of them, with their names in the configuration.
+    pub const NAMES: [(&str, Self); 5] = [
+        ("payload", Self::Payload),
+        ("envelope", Self::Envelope),
+        ("merged", Self::Merged),
+        ("cloudevents", Self::CloudEvents),
+        ("cloudevents-binary", Self::CloudEventsBinary),
+    ];
+
+    /// Whether the value is an object that walpost writes.
+    pub fn is_object(self) -> bool {
+        matches!(self, Self::Envelope | Self::Merged | Self::CloudEvents)
+    }
+
+    /// Its name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, format)| *format == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// What is the same for all of an event's attributes in a value.
+pub(super) struct Attributes<'a, 'e> {
+    pub(super) event: &'a Event<'e>,
+    pub(super) timestamp_ms: i64,
+    /// CloudEvents' `source`.
+    pub(super) source: &'a str,
+    /// Columns that are placed in the value, by their places among the event's.
+    pub(super) placed: &'a [(usize, Placement)],
+}
+
+impl Attributes<'_, '_> {
+    /// Writes the value of that format into `out`; false: the value is the payload.
+    pub(super) fn write(&self, format: ValueFormat, out: &mut Vec<u8>) -> Result<bool, Cause> {
+        let Some(payload) = self.event.payload.as_deref() else { return Ok(false) };
+        out.clear();
+        match format {
+            ValueFormat::Payload | ValueFormat::CloudEventsBinary => return Ok(false),
+            ValueFormat::Envelope => self.envelope(payload, out)?,
+            ValueFormat::Merged => self.merged(payload, out)?,
+            ValueFormat::CloudEvents => self.cloud_event(payload, out)?,
+        }
+        Ok(true)
+    }
+
+    fn envelope(&self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Cause> {
+        let payload = json_text(payload)?;
+        let mut object = Object::new(out);
+        object.text_or_null("eventId", &self.event.id, Role::Id)?;
+        object.text_or_null("eventType", &self.event.event_type, Role::EventType)?;
+        object.name("schemaVersion");
+        match self.event.schema_version.as_deref() {
+            Some(version) if is_number(version) => object.raw(version),
+            version => object.value(version, Role::SchemaVersion.name())?,
+        }
+        object.name("occurredAt");
+        object.string(&timestamp::rfc3339(self.timestamp_ms));
+        object.name("traceId");
+        let traceparent = self.event.traceparent.as_deref().and_then(trace_id);
+        object.value(traceparent.or(self.row_trace().as_deref()), "traceparent")?;
+        self.placed(&mut object)?;
+        object.name("data");
+        object.raw(payload);
+        object.end();
+        Ok(())
+    }
+
+    fn merged(&self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Cause> {
+        let payload = json_text(payload)?.trim_ascii_start();
+        let Some(members) = payload.strip_prefix(b"{") else {
+            let why = "is not a JSON object, into which something could be merged";
+            return Err(Cause::undecodable(Role::Payload.name(), why));
+        };
+        let mut object = Object::new(out);
+        object.text_or_null("type", &self.event.event_type, Role::EventType)?;
+        object.text_or_null("idempotencyKey", &self.event.id, Role::Id)?;
+        self.placed(&mut object)?;
+        let members = members.trim_ascii_start();
+        if !members.starts_with(b"}") {
+            out.push(b',');
+        }
+        out.extend_from_slice(members);
+        Ok(())
+    }
+
+    /// <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md>
+    fn cloud_event(&self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Cause> {
+        let mut object = Object::new(out);
+        for (name, value) in self.context()? {
+            object.name(name);
+            object.value(Some(&value), name)?;
+        }
+        self.placed(&mut object)?;
+        match json_text(payload) {
+            Ok(payload) => {
+                object.name("datacontenttype");
+                object.string(JSON);
+                object.name("data");
+                object.raw(payload);
+            }
+            Err(_) => {
+                object.name("data_base64");
+                object.string(&base64(payload));
+            }
+        }
+        object.end();
+        Ok(())
+    }
+
+    /// The attributes of a CloudEvent, but for those of its data
+    /// (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>).
+    pub(super) fn context(&self) -> Result<Vec<(&'static str, Vec<u8>)>, Cause> {
+        let event = self.event;
+        let required = |field: &Field<'_>, role: Role| match field.as_deref() {
+            Some(value) if !value.is_empty() => Ok(value.to_vec()),
+            _ => Err(Cause::MissingField { field: role.name().to_owned() }),
+        };
+        let mut attributes = vec![
+            ("specversion", b"1.0".to_vec()),
+            ("id", required(&event.id, Role::Id)?),
+            ("source", self.source.as_bytes().to_vec()),
+            ("type", required(&event.event_type, Role::EventType)?),
+            ("time", timestamp::rfc3339(self.timestamp_ms).into_bytes()),
+        ];
+        let optional = [
+            ("subject", &event.aggregate_id),
+            // The distributed tracing extension.
+            ("traceparent", &event.traceparent),
+            ("tracestate", &event.tracestate),
+        ];
+        let present = optional.into_iter().filter_map(|(name, field)| {
+            field.as_deref().filter(|value| !value.is_empty()).map(|value| (name, value.to_vec()))
+        });
+        attributes.extend(present);
+        Ok(attributes)
+    }
+
+    /// The headers that a format has of its own
+    /// (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-protocol-binding.md>).
+    pub(super) fn headers<'h>(&self, format: ValueFormat) -> Result<Vec<Header<'h>>, Cause> {
+        let content_type = |value: &'static str| Header {
+            name: Cow::Borrowed("content-type"),
+            value: Some(Cow::Borrowed(value.as_bytes())),
+        };
+        let Some(payload) = self.event.payload.as_deref() else { return Ok(Vec::new()) };
+        match format {
+            ValueFormat::CloudEvents => {
+                Ok(vec![content_type("application/cloudevents+json; charset=UTF-8")])
+            }
+            ValueFormat::CloudEventsBinary => {
+                let is_json = json_text(payload).is_ok();
+                let of_data = if is_json { JSON } else { "application/octet-stream" };
+                let attribute = |(name, value): (&str, Vec<u8>)| Header {
+                    name: Cow::Owned(format!("ce_{name}")),
+                    value: Some(Cow::Owned(value)),
+                };
+                let attributes = self.context()?.into_iter().map(attribute);
+                Ok(attributes.chain([content_type(of_data)]).collect())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn placed(&self, object: &mut Object<'_>) -> Result<(), Cause> {
+        for (index, placement) in self.placed {
+            let field = self.event.placed.get(*index).and_then(Option::as_deref);
+            object.name(placement.name());
+            object.value(field, &placement.column)?;
+        }
+        Ok(())
+    }
+
+    /// The trace's id out of the row's own headers.
+    fn row_trace(&self) -> Option<Vec<u8>> {
+        let headers = self.event.headers.as_deref()?;
+        let mut found = None;
+        // What is wrong with headers is said where they are sent.
+        let _ = json::members(headers, |name, value| {
+            if name == "traceparent" {
+                found = json::text(value)?.as_deref().and_then(trace_id).map(<[u8]>::to_vec);
+            }
+            Ok(())
+        });
+        found
+    }
+}
+
+const JSON: &str = "application/json";
+
+/// The payload, seen to be JSON.
+fn json_text(payload: &[u8]) -> Result<&[u8], Cause> {
+    match serde_json::from_slice::<IgnoredAny>(payload) {
+        Ok(_) if std::str::from_utf8(payload).is_ok() => Ok(payload),
+        Ok(_) => Err(Cause::undecodable(Role::Payload.name(), "is not UTF-8, as JSON must be")),
+        Err(error) => {
+            let why = format!("is not JSON, as this value format needs it: {error}");
+            Err(Cause::undecodable(Role::Payload.name(), why))
+        }
+    }
+}
+
+fn is_number(text: &[u8]) -> bool {
+    !text.is_empty()
+        && text.len() < 16
+        && text.iter().all(u8::is_ascii_digit)
+        && (text == b"0" || !text.starts_with(b"0"))
+}
+
+/// The trace's id of a `traceparent` (<https://www.w3.org/TR/trace-context/>).
+fn trace_id(traceparent: &[u8]) -> Option<&[u8]> {
+    let id = traceparent.get(3..35)?;
+    let is_one = traceparent.get(2) == Some(&b'-') && traceparent.get(35) == Some(&b'-');
+    (is_one && id.iter().all(u8::is_ascii_hexdigit)).then_some(id)
+}
+
+/// A JSON object that is being written, a member after the other.
+struct Object<'o> {
+    out: &'o mut Vec<u8>,
+}
+
+impl<'o> Object<'o> {
+    fn new(out: &'o mut Vec<u8>) -> Self {
+        out.push(b'{');
+        Self { out }
+    }
+
+    fn name(&mut self, name: &str) {
+        if self.out.len() > 1 {
+            self.out.push(b',');
+        }
+        self.string(name);
+        self.out.push(b':');
+    }
+
+    fn string(&mut self, text: &str) {
+        serde_json::to_writer(&mut *self.out, text).expect("a Vec takes every text");
+    }
+
+    fn raw(&mut self, json: &[u8]) {
+        self.out.extend_from_slice(json);
+    }
+
+    /// A string, or `null`; `field` is whose value it is.
+    fn value(&mut self, value: Option<&[u8]>, field: &str) -> Result<(), Cause> {
+        match value.map(std::str::from_utf8) {
+            None => self.raw(b"null"),
+            Some(Ok(text)) => self.string(text),
+            Some(Err(_)) => return Err(Cause::undecodable(field, "is not UTF-8, as JSON must be")),
+        }
+        Ok(())
+    }
+
+    fn text_or_null(&mut self, name: &str, field: &Field<'_>, role: Role) -> Result<(), Cause> {
+        self.name(name);
+        self.value(field.as_deref(), role.name())
+    }
+
+    fn end(self) {
+        self.out.push(b'}');
+    }
+}
+
+/// Base64 with padding (<https://www.rfc-editor.org/rfc/rfc4648#section-4>).
+fn base64(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+#[cfg(test)]
+mod tests;
