@@ -9,6 +9,7 @@ mod library;
 mod majors;
 mod messages;
 mod poison;
+mod records;
 mod refusals;
 mod sessions;
 mod shapes;

@@ -1,0 +1,119 @@
+//! What a configured record looks like to a consumer.
+
+use serde_json::Value;
+use tempfile::TempDir;
+use walpost_bed::Consumed;
+use walpost_bed::scene::{SOON, Scene, stop};
+
+const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// The records of one event of a richer outbox, with that configuration.
+async fn records(toml: &str) -> Vec<Consumed> {
+    let scene = Scene::new().await;
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    std::fs::write(&file, toml).expect("it can be written");
+    let add = "ALTER TABLE public.outbox ADD COLUMN tenant_id text, ADD COLUMN region text, \
+               ADD COLUMN schema_version int, ADD COLUMN traceparent text";
+    scene.postgres.execute(add).await;
+    let walpost = scene.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
+    let insert = format!(
+        "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload, tenant_id, \
+         region, schema_version, traceparent) \
+         VALUES (md5('1')::uuid, 'OrderLine', 'A-7', 'OrderPlaced', '{{\"total\": 1.50}}', 'Acme', NULL, \
+         3, '{TRACE}')"
+    );
+    scene.postgres.execute(&insert).await;
+    scene.confirmed(SOON).await;
+    let records = scene.records().await;
+    stop(walpost).await;
+    assert_eq!(records.len(), 1);
+    records
+}
+
+fn json(record: &Consumed) -> Value {
+    serde_json::from_str(record.value_text().expect("text")).expect("JSON")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn topic_key_and_headers_may_be_of_any_columns() {
+    let toml = r#"
+        [record]
+        topic_regex = "(.*)\\.([A-Za-z]+)Line"
+        topic_replacement = "$1.lines-of-$2"
+        key = "{tenant_id|lower}/{aggregate_id}"
+        headers = ["id"]
+        place = ["tenant_id:header:tenant", "region:header"]
+    "#;
+    let [record] = &records(toml).await[..] else { panic!("one record") };
+    assert!(record.topic.ends_with(".lines-of-Order"), "{}", record.topic);
+    assert_eq!(record.key_text(), Some("acme/A-7"));
+    assert_eq!(record.value_text(), Some(r#"{"total": 1.50}"#));
+    let headers: Vec<_> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(headers, ["id", "tenant", "region"]);
+    assert_eq!(record.header("tenant"), Some("Acme"));
+    assert_eq!(record.headers[2].1, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envelope_holds_the_payload_as_it_was_stored() {
+    let toml = "[record]\nvalue = 'envelope'\nplace = ['tenant_id:envelope:tenant']\n";
+    let [record] = &records(toml).await[..] else { panic!("one record") };
+    let text = record.value_text().expect("text");
+    assert!(text.ends_with(r#""tenant":"Acme","data":{"total": 1.50}}"#), "{text}");
+    let envelope = json(record);
+    assert_eq!(envelope["eventId"], "c4ca4238-a0b9-2382-0dcc-509a6f75849b");
+    assert_eq!(envelope["eventType"], "OrderPlaced");
+    assert_eq!(envelope["schemaVersion"], 3);
+    assert_eq!(envelope["traceId"], "0af7651916cd43dd8448eb211c80319c");
+    let occurred = envelope["occurredAt"].as_str().expect("a time");
+    assert!(occurred.starts_with("20") && occurred.ends_with('Z'), "{occurred}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn type_and_key_may_be_merged_into_the_payload() {
+    let [record] = &records("record.value = 'merged'").await[..] else { panic!("one record") };
+    let text = record.value_text();
+    let id = "c4ca4238-a0b9-2382-0dcc-509a6f75849b";
+    let merged = format!(r#"{{"type":"OrderPlaced","idempotencyKey":"{id}","total": 1.50}}"#);
+    assert_eq!(text, Some(merged.as_str()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_may_be_a_cloud_event_of_either_mode() {
+    let toml = "[record]\nvalue = 'cloudevents'\ncloudevents_source = '/shop'\nheaders = []\n";
+    let [record] = &records(toml).await[..] else { panic!("one record") };
+    let content_type = "application/cloudevents+json; charset=UTF-8";
+    assert_eq!(record.header("content-type"), Some(content_type));
+    let event = json(record);
+    for (name, value) in [
+        ("specversion", "1.0"),
+        ("source", "/shop"),
+        ("type", "OrderPlaced"),
+        ("subject", "A-7"),
+        ("datacontenttype", "application/json"),
+        ("traceparent", TRACE),
+    ] {
+        assert_eq!(event[name], value, "{name}");
+    }
+    assert_eq!(event["data"]["total"], 1.5);
+    let toml = toml.replace("cloudevents'", "cloudevents-binary'");
+    let [record] = &records(&toml).await[..] else { panic!("one record") };
+    assert_eq!(record.value_text(), Some(r#"{"total": 1.50}"#));
+    for (name, value) in [
+        ("ce_specversion", "1.0"),
+        ("ce_source", "/shop"),
+        ("ce_type", "OrderPlaced"),
+        ("ce_subject", "A-7"),
+        ("content-type", "application/json"),
+    ] {
+        assert_eq!(record.header(name), Some(value), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_null_key_is_sent_where_that_is_allowed() {
+    let toml = "[record]\nnull_keys = 'allow'\nkey = '{region}'\n";
+    let [record] = &records(toml).await[..] else { panic!("one record") };
+    assert_eq!((record.key.as_deref(), record.value_text()), (None, Some(r#"{"total": 1.50}"#)));
+}
