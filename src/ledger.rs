@@ -310,7 +310,6 @@ impl Ledger {
     /// flight, and everything from A on will be sent and produced again.
     pub fn reset(&mut self) {
         self.first_seq = self.next_seq();
-        self.first_entry += self.entries.len() as u64;
         self.entries.clear();
         self.slots.clear();
         self.in_flight_records = 0;
