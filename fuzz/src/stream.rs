@@ -10,7 +10,7 @@ use walpost::ledger::Seq;
 use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
 use walpost::pgoutput::{Message, decode};
 use walpost::record::{Record, RecordConfig, Router, check_topic};
-use walpost::relay::core::{Core, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken};
+use walpost::relay::core::{Core, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal, Taken};
 
 use super::input::{Dice, parts};
 
@@ -35,7 +35,7 @@ pub fn stream(input: &[u8]) {
                 world.settle();
             }
             b'f' => world.outlet.next = Some(ProduceError::Full),
-            b'n' => world.outlet.next = Some(ProduceError::Refused("too large".to_owned())),
+            b'n' => world.outlet.next = Some(ProduceError::Refused(too_large())),
             b'b' => world.outlet.next = Some(ProduceError::Broken("gone".to_owned())),
             b'e' => world.core.drain(),
             _ => world.message(part),
@@ -91,6 +91,10 @@ struct World {
     said: Lsn,
     /// Bytes of the largest record.
     largest: u64,
+}
+
+fn too_large() -> Refusal {
+    Refusal { is_too_large: true, reason: "too large".to_owned() }
 }
 
 /// An outbox and a router that take what stands in the recorded messages.
@@ -194,7 +198,7 @@ impl World {
                 self.core.delivered(record.seq);
             }
             Report::Lost => self.core.lost(record.seq, "a timeout"),
-            Report::Refused => self.core.refused(record.seq, "too large"),
+            Report::Refused => self.core.refused(record.seq, &too_large()),
         }
         // A report that comes twice says nothing.
         let seq = record.seq;

@@ -79,6 +79,8 @@ fn tell(summary: &Summary) {
         ignored_deletes = counters.ignored_deletes,
         ignored_truncates = counters.ignored_truncates,
         refused_messages = counters.refused_messages,
+        dead_letters = counters.dead_letters,
+        skipped = counters.skipped,
         confirmed = %summary.confirmed,
         undrained = summary.undrained,
         "walpost stops"
@@ -136,7 +138,7 @@ async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str 
 fn exit(error: &RelayError) -> Exit {
     match error {
         RelayError::Halt { halt, .. } => match **halt {
-            Halt::Poison { .. } | Halt::Refused { .. } | Halt::Changed { .. } => Exit::Poison,
+            Halt::Poison { .. } | Halt::Changed { .. } => Exit::Poison,
             Halt::Plan(_) => Exit::Config,
         },
         RelayError::Source(source) => match source {

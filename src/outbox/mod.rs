@@ -149,6 +149,17 @@ impl Outbox {
         }))
     }
 
+    /// A message that cannot be read as an event: its content is all that is known.
+    pub fn unread(
+        message: &LogicalMessage,
+        position: Position,
+        commit_time: PgTimestamp,
+    ) -> Event<'_> {
+        let mut event = Event::empty(position, commit_time, 0);
+        event.payload = Some(message.content.as_ref().into());
+        event
+    }
+
     /// Whether the message has the configured prefix.
     pub fn is_ours(&self, message: &LogicalMessage) -> bool {
         self.config.message_prefix.as_ref() == Some(&message.prefix)

@@ -3,6 +3,7 @@
 //! What a record looks like is decided here; how it is sent, and what becomes
 //! of an event that cannot be one, is decided elsewhere.
 
+pub mod dead_letter;
 mod headers;
 mod key;
 mod place;

@@ -7,9 +7,9 @@ use crate::outbox::{Event, EventError, Position};
 /// An event that cannot become a record, now or later.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "event {position}{}: {cause}; {}",
+    "event {position}{}: {cause}{}",
     id.as_ref().map(|id| format!(" (id {id})")).unwrap_or_default(),
-    cause.mend()
+    cause.mend().map(|mend| format!("; {mend}")).unwrap_or_default()
 )]
 pub struct Poison {
     /// What is the matter.
@@ -37,6 +37,22 @@ pub enum Cause {
         /// What Kafka does not accept in it.
         why: String,
     },
+    /// The record is larger than its topic, or the producer, takes.
+    #[error("its record for topic `{topic}` is refused: {why}")]
+    TooLarge {
+        /// The topic that it was meant for.
+        topic: String,
+        /// The refusal's own words, and what to do about it.
+        why: String,
+    },
+    /// The broker refuses the record for good, for another reason than its size.
+    #[error("its record for topic `{topic}` is refused: {why}")]
+    Refused {
+        /// The topic that it was meant for.
+        topic: String,
+        /// The refusal's own words, and what to do about it.
+        why: String,
+    },
     /// A field's value cannot be read.
     #[error("{field} {why}")]
     Undecodable {
@@ -54,6 +70,18 @@ impl Cause {
             Self::MissingField { .. } => "missing_field",
             Self::InvalidTopic { .. } => "invalid_topic",
             Self::Undecodable { .. } => "undecodable",
+            Self::TooLarge { .. } => "too_large",
+            Self::Refused { .. } => "refused",
+        }
+    }
+
+    /// The topic that the record was meant for, where it had one.
+    pub fn topic(&self) -> Option<&str> {
+        match self {
+            Self::InvalidTopic { topic, .. }
+            | Self::TooLarge { topic, .. }
+            | Self::Refused { topic, .. } => Some(topic),
+            Self::MissingField { .. } | Self::Undecodable { .. } => None,
         }
     }
 
@@ -61,8 +89,9 @@ impl Cause {
         Self::Undecodable { field: format!("`{field}`"), why: why.into() }
     }
 
-    const fn mend(&self) -> &'static str {
-        match self {
+    /// What to do about it, where the refusal's own words do not say that already.
+    const fn mend(&self) -> Option<&'static str> {
+        Some(match self {
             Self::MissingField { .. } => {
                 "mend what writes it; another column may serve (outbox.columns, record.topic)"
             }
@@ -70,13 +99,14 @@ impl Cause {
                 "change record.topic, perhaps with a modifier such as {aggregate_type|kebab}"
             }
             Self::Undecodable { .. } => "mend what writes it, or the setting that it names",
-        }
+            Self::TooLarge { .. } | Self::Refused { .. } => return None,
+        })
     }
 }
 
 impl Poison {
     /// That `cause` is the matter with `event`.
-    pub(super) fn new(cause: Cause, event: &Event<'_>) -> Self {
+    pub fn new(cause: Cause, event: &Event<'_>) -> Self {
         let id = event.id.as_deref().map(|id| String::from_utf8_lossy(id).into_owned());
         Self { cause, position: event.position, id }
     }

@@ -117,6 +117,11 @@ impl Router {
         }
     }
 
+    /// The columns that an event's `placed` fields must be.
+    pub fn placed(&self) -> &[String] {
+        self.config.topic.placed()
+    }
+
     /// The record of `event`; an event that has none is poison. The same event
     /// gives the same record or the same poison each time.
     pub fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Poison> {

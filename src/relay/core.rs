@@ -33,11 +33,16 @@
 
 use crate::ledger::{Failed, Ledger, Place, Seq, StreamError};
 use crate::lsn::Lsn;
-use crate::outbox::{Event, Outbox, Position};
+use crate::outbox::{Outbox, Position};
 use crate::pgoutput::{Begin, Insert, Message, PgTimestamp, Relation};
-use crate::record::{Record, Router};
+use crate::record::{Cause, Record, Router};
+
+use super::poison::{Policies, Policy, PutAside, Verdicts};
+use super::suspect::Suspect;
 
 pub use super::halt::{EventOrigin, Halt};
+
+mod publish;
 
 /// What a record in flight costs beside its own bytes: librdkafka's message,
 /// header and queue structures (measured at 0.4 to 0.6 KiB with three headers),
@@ -59,10 +64,31 @@ pub trait Outlet {
 pub enum ProduceError {
     /// The queue is full: the same record is offered again after a report.
     Full,
-    /// This record will never be taken, for this reason.
-    Refused(String),
+    /// This record will never be taken.
+    Refused(Refusal),
     /// The producer is of no use any more, for this reason: a new one is needed.
     Broken(String),
+}
+
+/// A record is refused for good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// For its size, rather than for anything else.
+    pub is_too_large: bool,
+    /// The refusal's own words, and what to do about it.
+    pub reason: String,
+}
+
+impl Refusal {
+    /// It is the cause why the event's record for `topic` is poison.
+    pub fn cause(&self, topic: &str) -> Cause {
+        let (topic, why) = (topic.to_owned(), self.reason.clone());
+        if self.is_too_large {
+            Cause::TooLarge { topic, why }
+        } else {
+            Cause::Refused { topic, why }
+        }
+    }
 }
 
 /// What became of a message that was offered.
@@ -91,6 +117,10 @@ pub struct Counters {
     /// Non-transactional logical messages with the configured prefix: refused,
     /// since they have no position that survives a replay.
     pub refused_messages: u64,
+    /// Events that were put into the dead-letter topic, replayed ones again.
+    pub dead_letters: u64,
+    /// Events that were skipped, replayed ones again.
+    pub skipped: u64,
 }
 
 /// The state machine.
@@ -104,6 +134,9 @@ pub struct Core {
     phase: Phase,
     replay: Option<String>,
     suspect: Option<Suspect>,
+    policies: Policies,
+    verdicts: Verdicts,
+    put_aside: Vec<PutAside>,
     counters: Counters,
 }
 
@@ -128,23 +161,6 @@ enum Phase {
     },
 }
 
-/// A record that failed and is to stand alone when it comes again.
-#[derive(Debug)]
-struct Suspect {
-    place: Place,
-    alone: Option<Alone>,
-}
-
-/// The suspect, produced with nothing beside it in flight.
-#[derive(Debug)]
-struct Alone {
-    seq: Seq,
-    origin: EventOrigin,
-    position: Position,
-    id: String,
-    topic: String,
-}
-
 impl Core {
     /// A core that may hold `budget_bytes` of records in flight, and one row more.
     pub fn new(outbox: Outbox, router: Router, budget_bytes: u64) -> Self {
@@ -157,8 +173,23 @@ impl Core {
             phase: Phase::Running,
             replay: None,
             suspect: None,
+            policies: Policies::default(),
+            verdicts: Verdicts::default(),
+            put_aside: Vec::new(),
             counters: Counters::default(),
         }
+    }
+
+    /// The same with another way of dealing with poison than to halt.
+    #[must_use]
+    pub fn with_policies(mut self, policies: Policies) -> Self {
+        self.policies = policies;
+        self
+    }
+
+    /// The events that were put aside since the last call.
+    pub fn take_put_aside(&mut self) -> Vec<PutAside> {
+        std::mem::take(&mut self.put_aside)
     }
 
     /// A: what may be confirmed to PostgreSQL.
@@ -317,19 +348,36 @@ impl Core {
     }
 
     /// The broker refused production `seq` for good.
-    pub fn refused(&mut self, seq: Seq, reason: &str) {
+    pub fn refused(&mut self, seq: Seq, refusal: &Refusal) {
         let Some(failed) = self.ledger.failed(seq) else {
             return;
         };
         if self.suspect_alone_is(seq) {
-            if let Some(alone) = self.suspect.take().and_then(|suspect| suspect.alone) {
-                let halt = Box::new(alone.refused(reason));
-                self.phase = Phase::Halting { halt, sure: true };
-            }
-            return;
+            return self.judge(refusal);
         }
         self.suspect(failed);
-        self.ask_for_replay(reason);
+        self.ask_for_replay(&refusal.reason);
+    }
+
+    /// The suspect was refused while it stood alone: nothing before it is at fault.
+    fn judge(&mut self, refusal: &Refusal) {
+        let Some(mut suspect) = self.suspect.take() else { return };
+        let Some(alone) = suspect.alone.take() else { return };
+        let is_dead_letter = alone.is_dead_letter;
+        let (origin, poison) = alone.refused(refusal);
+        if is_dead_letter || self.policies.of(&poison.cause) == Policy::Halt {
+            let halt = Box::new(Halt::Poison { origin, poison });
+            self.phase = Phase::Halting { halt, sure: true };
+            return;
+        }
+        // A size does not change by asking again.
+        if refusal.is_too_large || suspect.refusals >= self.policies.retries {
+            self.verdicts.add(suspect.place, poison.cause);
+        } else {
+            suspect.refusals += 1;
+            self.suspect = Some(suspect);
+        }
+        self.ask_for_replay(&refusal.reason);
     }
 
     /// A session stands, on a slot that is confirmed up to `start`, over these
@@ -392,6 +440,7 @@ impl Core {
 
     fn begin(&mut self, begin: &Begin) -> Result<(), StreamError> {
         self.ledger.begin(begin.commit_lsn)?;
+        self.verdicts.forget_before(self.ledger.confirmable());
         if self.suspect.as_ref().is_some_and(|suspect| suspect.place.commit_lsn < begin.commit_lsn)
         {
             self.suspect = None;
@@ -404,81 +453,6 @@ impl Core {
         Ok(())
     }
 
-    /// A row or a logical message: becomes a record if it is an outbox event.
-    fn event(&mut self, message: &Message, outlet: &mut impl Outlet) -> Result<Taken, StreamError> {
-        if let Message::Logical(logical) = message
-            && !logical.transactional
-        {
-            self.counters.refused_messages += u64::from(self.outbox.is_ours(logical));
-            return Ok(Taken::Yes);
-        }
-        let Some(transaction) = &self.transaction else {
-            return Err(StreamError::Outside { what: "a change" });
-        };
-        let commit_time = transaction.commit_time;
-        let position =
-            Position { commit_lsn: transaction.commit_lsn, ordinal: transaction.next_ordinal };
-        let event = match message {
-            Message::Insert(insert) => self.outbox.event(insert, position, commit_time),
-            Message::Logical(logical) => self.outbox.message_event(logical, position, commit_time),
-            _ => None,
-        };
-        match event {
-            None => Ok(Taken::Yes),
-            Some(Ok(event)) => self.publish(message, &event, outlet),
-            Some(Err(error)) => {
-                let origin = self.origin(message);
-                self.halt(Halt::Poison { origin, poison: error.into() });
-                Ok(Taken::Yes)
-            }
-        }
-    }
-
-    fn publish(
-        &mut self,
-        message: &Message,
-        event: &Event<'_>,
-        outlet: &mut impl Outlet,
-    ) -> Result<Taken, StreamError> {
-        let suspected = self.is_suspect(event.position);
-        let seq = self.ledger.next_seq();
-        let record = match self.router.route(event) {
-            Ok(record) => record,
-            Err(poison) => {
-                let origin = self.origin(message);
-                self.halt(Halt::Poison { origin, poison });
-                return Ok(Taken::Yes);
-            }
-        };
-        match outlet.produce(seq, &record) {
-            Ok(()) => {}
-            Err(ProduceError::Full) => return Ok(Taken::NotYet),
-            Err(ProduceError::Refused(reason)) => {
-                let topic = record.topic.to_owned();
-                let halt = Alone::new(seq, self.origin(message), event, topic).refused(&reason);
-                self.halt(halt);
-                return Ok(Taken::Yes);
-            }
-            Err(ProduceError::Broken(reason)) => {
-                self.ask_for_replay(&reason);
-                return Ok(Taken::Yes);
-            }
-        }
-        let weight = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
-        let alone = suspected.then(|| {
-            Alone::new(seq, origin(&self.outbox, message), event, record.topic.to_owned())
-        });
-        self.ledger.produce(event.position.ordinal, weight)?;
-        self.counters.events += 1;
-        if let Some(transaction) = &mut self.transaction {
-            transaction.next_ordinal += 1;
-        }
-        if let Some(suspect) = self.suspect.as_mut().filter(|_| alone.is_some()) {
-            suspect.alone = alone;
-        }
-        Ok(Taken::Yes)
-    }
-
     fn origin(&self, message: &Message) -> EventOrigin {
         origin(&self.outbox, message)
     }
@@ -486,11 +460,6 @@ impl Core {
     /// Whether the open transaction has produced an event.
     fn is_within_events(&self) -> bool {
         self.transaction.as_ref().is_some_and(|transaction| transaction.next_ordinal > 0)
-    }
-
-    fn is_suspect(&self, position: Position) -> bool {
-        let place = Place { commit_lsn: position.commit_lsn, ordinal: position.ordinal };
-        self.suspect.as_ref().is_some_and(|suspect| suspect.place == place)
     }
 
     /// Whether reading has to stop so that the suspect stands alone: with
@@ -523,7 +492,7 @@ impl Core {
         if let Failed::At(place) = failed
             && self.suspect.as_ref().is_none_or(|suspect| place < suspect.place)
         {
-            self.suspect = Some(Suspect { place, alone: None });
+            self.suspect = Some(Suspect::at(place));
         }
     }
 
@@ -534,16 +503,8 @@ impl Core {
     }
 }
 
-impl Alone {
-    fn new(seq: Seq, origin: EventOrigin, event: &Event<'_>, topic: String) -> Self {
-        let id = event.id.as_deref().map_or("?".into(), String::from_utf8_lossy).into_owned();
-        Self { seq, origin, position: event.position, id, topic }
-    }
-
-    fn refused(self, reason: &str) -> Halt {
-        let Self { origin, position, id, topic, .. } = self;
-        Halt::Refused { origin, position, id, topic, reason: reason.to_owned() }
-    }
+fn place(position: Position) -> Place {
+    Place { commit_lsn: position.commit_lsn, ordinal: position.ordinal }
 }
 
 /// Where the event of `message` was written.

@@ -14,9 +14,9 @@ use std::collections::{HashMap, VecDeque};
 use proptest::prelude::*;
 
 use self::outside::{
-    Broker, FOREIGN, Guilt, OTHER_TABLE, Past, history, logical, noise, relations, sizes,
+    Broker, DEAD, FOREIGN, Guilt, OTHER_TABLE, Past, history, logical, noise, relations, sizes,
 };
-use super::tests::{TABLE, insert_into, new_core, relation_of};
+use super::tests::{TABLE, insert_into, new_core, relation_of, too_large};
 use super::*;
 use crate::pgoutput::Commit;
 use crate::pgoutput::encode::texts;
@@ -25,8 +25,8 @@ use crate::property;
 /// Cases of each property where no other number is asked for.
 const CASES: u32 = 3000;
 
-/// Weight of one record and a little: what the budget may be exceeded by.
-const ROW_BYTES: u64 = RECORD_OVERHEAD_BYTES + 200;
+/// Weight of one record, or of a dead letter: what the budget may be exceeded by.
+const ROW_BYTES: u64 = RECORD_OVERHEAD_BYTES + 600;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -94,6 +94,7 @@ enum Input {
 struct World {
     history: Vec<Past>,
     budget_bytes: u64,
+    policy: Policy,
     core: Core,
     broker: Broker,
     /// What the session will send; `None` without one.
@@ -111,11 +112,21 @@ struct World {
 
 impl World {
     fn new(sizes: &[u16], budget_rows: u64, guilty: Option<(usize, Guilt)>) -> Self {
+        Self::with_policy(Policy::Halt, sizes, budget_rows, guilty)
+    }
+
+    fn with_policy(
+        policy: Policy,
+        sizes: &[u16],
+        budget_rows: u64,
+        guilty: Option<(usize, Guilt)>,
+    ) -> Self {
         let budget_bytes = budget_rows * (RECORD_OVERHEAD_BYTES + 60);
         let mut world = Self {
             history: history(sizes),
             budget_bytes,
-            core: new_core(budget_bytes),
+            policy,
+            core: new_core(budget_bytes).with_policies(policies(policy)),
             broker: Broker { guilty, ..Broker::default() },
             coming: None,
             slot: Lsn::new(100),
@@ -223,6 +234,7 @@ impl World {
             Step::LateReport(pick) => self.report_late(usize::from(*pick)),
             Step::GoDown => {
                 self.broker.queued.clear();
+                self.broker.letters.clear();
                 self.broker.unreported.clear();
                 let purged: Vec<Seq> = self.broker.in_flight.keys().copied().collect();
                 for seq in purged {
@@ -269,14 +281,14 @@ impl World {
         let before = |past: &&Past| Lsn::new(past.commit) < confirmable;
         for past in self.history.iter().rev().filter(before).take(3) {
             for event in past.events.clone() {
-                let is_there = self.broker.appended.contains(&event);
+                let is_there = self.broker.appended.contains(&event) || self.is_skipped(event);
                 assert!(is_there, "I1: event {event} is before A ({confirmable}) and nowhere");
             }
         }
     }
 
     fn start_anew(&mut self) {
-        self.core = new_core(self.budget_bytes);
+        self.core = new_core(self.budget_bytes).with_policies(policies(self.policy));
         self.broker.new_producer();
         self.broker.old.clear();
         self.broker.furthest = None;
@@ -356,11 +368,23 @@ impl World {
         }
     }
 
+    /// The guilty event, where it is passed over.
+    fn is_skipped(&self, event: usize) -> bool {
+        let guilty = self.broker.guilty.map(|(guilty, _)| guilty);
+        self.policy == Policy::Skip && guilty == Some(event)
+    }
+
     fn work(&mut self, pick: usize) {
+        if pick % 2 == 0
+            && let Some((seq, event)) = self.broker.letters.pop_front()
+        {
+            self.broker.appended.insert(event);
+            return self.broker.unreported.push(seq);
+        }
         let Some((seq, event)) = self.broker.next(pick) else { return };
         if self.broker.guilty == Some((event, Guilt::Refused)) {
             self.broker.stopped.insert(event % 5);
-            return self.fail(seq, |core| core.refused(seq, "too large"));
+            return self.fail(seq, |core| core.refused(seq, &too_large()));
         }
         self.broker.append(event);
         self.broker.unreported.push(seq);
@@ -395,7 +419,7 @@ impl World {
         match pick % 4 {
             0 => self.core.delivered(seq),
             1 => self.core.lost(seq, "late"),
-            2 => self.core.refused(seq, "late"),
+            2 => self.core.refused(seq, &too_large()),
             _ => self.core.purged(seq),
         }
         assert_eq!(state(&self.core), before, "I3: a report of before was credited");
@@ -405,8 +429,9 @@ impl World {
         self.slot = self.slot.max(self.core.confirmable());
         self.slots.push(self.slot);
         for past in self.history.iter().filter(|past| Lsn::new(past.commit) < self.slot) {
-            let missing = |event: &usize| !self.broker.appended.contains(event);
-            let missing = past.events.clone().find(missing);
+            let is_there =
+                |event: &usize| self.broker.appended.contains(event) || self.is_skipped(*event);
+            let missing = past.events.clone().find(|event| !is_there(event));
             assert_eq!(missing, None, "I1: an event was confirmed and is nowhere");
         }
     }
@@ -444,14 +469,19 @@ impl World {
 
     /// I6: first occurrences stand in commit order, and a producer skips nothing.
     fn judge_order(&self) {
+        // One that is put aside leaves no gap.
+        let aside = self.broker.guilty.map(|(event, _)| event);
+        let aside = aside.filter(|_| self.policy != Policy::Halt);
+        let here = |event: usize| if aside == Some(event) { event + 5 } else { event };
         for (key, log) in &self.broker.log {
             let (mut front, mut last) = (None, HashMap::new());
             for (producer, event) in log {
-                let next = front.map_or(*key, |front: usize| front + 5);
+                let next = here(front.map_or(*key, |front: usize| front + 5));
                 assert!(*event <= next, "I6: partition {key} skips {next}: {log:?}");
                 front = front.max(Some(*event));
-                let before = last.insert(*producer, *event).unwrap_or(next);
-                assert!(*event <= before + 5, "I6: {producer} skips in partition {key}: {log:?}");
+                let before = last.insert(*producer, *event);
+                let next = before.map_or(next, |before: usize| here(before + 5));
+                assert!(*event <= next, "I6: {producer} skips in partition {key}: {log:?}");
             }
         }
     }
@@ -494,7 +524,6 @@ fn a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confir
         world.confirm();
         world.judge_order();
         let id = match world.core.halted() {
-            Some(Halt::Refused { id, .. }) => id.clone(),
             Some(Halt::Poison { poison, .. }) => poison.id.clone().unwrap_or_default(),
             other => panic!("not halted: {other:?}"),
         };
@@ -505,4 +534,42 @@ fn a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confir
         assert!(before.all(is_there), "something before it is not delivered");
         assert!(!is_there(guilty), "it was not delivered");
     });
+}
+
+#[test]
+fn an_event_that_is_put_aside_keeps_no_other_from_arriving() {
+    let guilts = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
+    let policies = prop_oneof![Just(Policy::DeadLetter), Just(Policy::Skip)];
+    let whose = (any::<prop::sample::Index>(), guilts, policies);
+    let cases = (sizes(), 1_u64..40, whose, prop::collection::vec(step(), 0..100));
+    let name = "an_event_that_is_put_aside_keeps_no_other_from_arriving";
+    property::holds(name, CASES, &cases, |(sizes, budget_rows, (at, guilt, policy), steps)| {
+        let all: usize = sizes.iter().map(|size| usize::from(*size)).sum();
+        if all == 0 {
+            return;
+        }
+        let guilty = at.index(all);
+        let mut world = World::with_policy(policy, &sizes, budget_rows, Some((guilty, guilt)));
+        for step in &steps {
+            world.step(step);
+        }
+        world.finish();
+        world.confirm();
+        world.judge_order();
+        let missing = (0..all).filter(|event| !world.broker.appended.contains(event));
+        let expected = if policy == Policy::Skip { vec![guilty] } else { vec![] };
+        assert_eq!(missing.collect::<Vec<_>>(), expected, "I5: something is missing");
+        assert_eq!(world.core.confirmable(), world.end(), "I4: A stays behind");
+        let in_its_topic = world.broker.log.values().flatten().any(|(_, event)| *event == guilty);
+        assert!(!in_its_topic, "it was delivered");
+    });
+}
+
+fn policies(policy: Policy) -> Policies {
+    Policies {
+        too_large: policy,
+        missing_field: policy,
+        dead_letter_topic: DEAD.to_owned(),
+        ..Policies::default()
+    }
 }

@@ -47,6 +47,10 @@ fn insert(event: usize) -> Message {
     insert_into(TABLE, event)
 }
 
+pub(super) fn too_large() -> Refusal {
+    Refusal { is_too_large: true, reason: "too large".to_owned() }
+}
+
 /// A sink that takes everything and reports nothing.
 #[derive(Default)]
 struct Silent(Vec<Seq>);
@@ -203,7 +207,7 @@ fn a_halt_behind_a_record_that_failed_gives_way_to_its_replay() {
         assert_eq!(core.receive(&keyless, &mut outlet), Ok(Taken::Yes));
         assert!(core.halted().is_some() && !core.is_drained());
         if refused {
-            core.refused(outlet.0[0], "too large");
+            core.refused(outlet.0[0], &too_large());
         } else {
             core.purged(outlet.0[0]);
         }
@@ -219,12 +223,12 @@ fn a_refusal_that_took_the_producer_down_is_not_forgotten_with_it() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
-    core.refused(outlet.0[0], "too large");
+    core.refused(outlet.0[0], &too_large());
     core.producer_replaced();
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
     core.producer_broken("a fatal error");
-    core.refused(outlet.0[1], "too large");
+    core.refused(outlet.0[1], &too_large());
     core.producer_replaced();
     assert!(core.halted().is_some() && core.is_drained());
 }

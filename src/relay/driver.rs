@@ -377,7 +377,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     crate::crash::point!("acknowledged");
                 }
                 Outcome::Lost(reason) => self.core.lost(report.seq, &reason),
-                Outcome::Refused(reason) => self.core.refused(report.seq, &reason),
+                Outcome::Refused(refusal) => self.core.refused(report.seq, &refusal),
                 Outcome::Purged => self.core.purged(report.seq),
             }
         }

@@ -3,35 +3,19 @@
 use std::fmt;
 
 use crate::lsn::Lsn;
-use crate::outbox::{PlanError, Position, TableName};
+use crate::outbox::{PlanError, TableName};
 use crate::record::Poison;
 
 /// Why the relay stops for a person to act.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Halt {
-    /// An event that cannot become a record.
+    /// An event that cannot become a record, or whose record is refused for good.
     #[error("{origin}, {poison}")]
     Poison {
         /// Where the event was written.
         origin: EventOrigin,
         /// What is the matter with it.
         poison: Poison,
-    },
-    /// A record that the broker, or the producer's own limits, refuse for good.
-    #[error(
-        "{origin}, event {position} (id {id}): its record for topic `{topic}` is refused: {reason}"
-    )]
-    Refused {
-        /// Where the event was written.
-        origin: EventOrigin,
-        /// The record's position.
-        position: Position,
-        /// The event's id, as text; `?` where it has none.
-        id: String,
-        /// The topic it was meant for.
-        topic: String,
-        /// The refusal's own words, and what to do about it.
-        reason: String,
     },
     /// The outbox table's columns do not fit the configuration.
     #[error(transparent)]
@@ -53,7 +37,6 @@ impl Halt {
     pub fn way_out(&self, slot: &str) -> String {
         let commit_lsn = match self {
             Self::Poison { poison, .. } => poison.position.commit_lsn,
-            Self::Refused { position, .. } => position.commit_lsn,
             Self::Changed { commit_lsn, .. } => *commit_lsn,
             Self::Plan(_) => return "then start walpost again".to_owned(),
         };
@@ -75,6 +58,16 @@ pub enum EventOrigin {
     Table(TableName),
     /// In a logical message with this prefix.
     Message(String),
+}
+
+impl EventOrigin {
+    /// The table's name, or the prefix.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Table(table) => table.to_string(),
+            Self::Message(prefix) => prefix.clone(),
+        }
+    }
 }
 
 impl fmt::Display for EventOrigin {

@@ -6,8 +6,10 @@ mod ends;
 mod halt;
 mod news;
 mod pace;
+pub mod poison;
 mod stall;
 mod stop;
+mod suspect;
 
 pub use driver::Relay;
 pub use ends::{RelayError, RelaySettings, Summary, Until};

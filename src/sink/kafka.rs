@@ -37,7 +37,7 @@ use super::{Condition, Outcome, Report, Sink, SinkError, features, refusal};
 use crate::crash;
 use crate::ledger::Seq;
 use crate::record::Record;
-use crate::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES};
+use crate::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 
 /// How long a process that ends waits for its producer.
 const DROP_LIMIT: Duration = Duration::from_secs(2);
@@ -509,6 +509,6 @@ fn produce_error(
             ProduceError::Refused(refusal::by_the_client(code))
         }
         Some(code) => ProduceError::Broken(refusal::reason(code, topic)),
-        None => ProduceError::Refused(error.to_string()),
+        None => ProduceError::Refused(Refusal { is_too_large: false, reason: error.to_string() }),
     }
 }

@@ -17,7 +17,7 @@ mod stall;
 use std::future::Future;
 
 use crate::ledger::Seq;
-use crate::relay::core::Outlet;
+use crate::relay::core::{Outlet, Refusal};
 
 pub use kafka::{KafkaConfig, KafkaSink, ReachError, accepts, reach};
 
@@ -37,8 +37,8 @@ pub enum Outcome {
     Delivered,
     /// It failed for a reason that may pass; the reason.
     Lost(String),
-    /// It will never be taken; the reason.
-    Refused(String),
+    /// It will never be taken.
+    Refused(Refusal),
     /// It went down with its producer, for no reason of its own.
     Purged,
 }

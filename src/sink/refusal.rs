@@ -7,6 +7,7 @@
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::Outcome;
+use crate::relay::core::Refusal;
 
 /// What a failed delivery to `topic` means. A record that goes down with its
 /// producer (purged, or behind a fatal error) is no suspect: the one that took
@@ -45,8 +46,15 @@ pub(super) fn is_of_a_connection(code: Code) -> bool {
     )
 }
 
-/// The broker's refusal in words, with the way out.
-fn refusal(code: Code) -> String {
+fn is_of_size(code: Code) -> bool {
+    matches!(
+        code,
+        Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::MessageBatchTooLarge
+    )
+}
+
+/// The broker's refusal, with the way out.
+fn refusal(code: Code) -> Refusal {
     let mend = match code {
         Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::MessageBatchTooLarge => {
             "raise max.message.bytes of the topic (and message.max.bytes of the brokers, where it \
@@ -63,16 +71,18 @@ fn refusal(code: Code) -> String {
         Code::PolicyViolation => "change the policy of the brokers that forbids it",
         _ => "remove its cause",
     };
-    format!("{code}; {mend}")
+    Refusal { is_too_large: is_of_size(code), reason: format!("{code}; {mend}") }
 }
 
 /// The same of the client library, which takes nothing beyond its own limit.
-pub(super) fn by_the_client(code: Code) -> String {
+pub(super) fn by_the_client(code: Code) -> Refusal {
     match code {
         // Its own word for it is the broker's.
-        Code::MessageSizeTooLarge => "it is too large for walpost's producer; raise its limit (-X \
-            message.max.bytes=…), and max.message.bytes of the topic where that is lower"
-            .to_owned(),
+        Code::MessageSizeTooLarge => {
+            let reason = "it is too large for walpost's producer; raise its limit (-X \
+                message.max.bytes=…), and max.message.bytes of the topic where that is lower";
+            Refusal { is_too_large: true, reason: reason.to_owned() }
+        }
         _ => refusal(code),
     }
 }
@@ -124,11 +134,12 @@ mod tests {
             (Code::MessageSizeTooLarge, "max.message.bytes of the topic"),
             (Code::InvalidTimestamp, "message.timestamp.before.max.ms"),
         ] {
-            let Outcome::Refused(reason) = outcome_of(code) else { panic!("{code} is a refusal") };
-            assert!(reason.contains(setting), "{reason}");
+            let Outcome::Refused(refusal) = outcome_of(code) else { panic!("{code} is a refusal") };
+            assert!(refusal.reason.contains(setting), "{refusal:?}");
+            assert_eq!(refusal.is_too_large, code == Code::MessageSizeTooLarge);
         }
-        let reason = by_the_client(Code::MessageSizeTooLarge);
-        assert!(reason.contains("-X message.max.bytes"), "{reason}");
+        let refusal = by_the_client(Code::MessageSizeTooLarge);
+        assert!(refusal.is_too_large && refusal.reason.contains("-X message.max.bytes"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use walpost::ledger::Seq;
 use walpost::record::Record;
-use walpost::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES};
+use walpost::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
 
 use crate::log::{Guilt, PARTITIONS};
@@ -187,7 +187,7 @@ impl World {
         let lost = if refused { None } else { self.broker.loses.take() };
         let outcome = match lost {
             Some(_) => Outcome::Lost("the connection broke".into()),
-            None if refused => Outcome::Refused("message too large".into()),
+            None if refused => Outcome::Refused(too_large()),
             None => Outcome::Delivered,
         };
         if !refused && lost != Some(false) {
@@ -300,6 +300,10 @@ impl Producer {
     }
 }
 
+fn too_large() -> Refusal {
+    Refusal { is_too_large: true, reason: "message too large".to_owned() }
+}
+
 fn empty_queues() -> Vec<VecDeque<(Seq, usize)>> {
     vec![VecDeque::new(); PARTITIONS]
 }
@@ -355,7 +359,7 @@ impl Outlet for SimSink {
             return Err(ProduceError::Full);
         }
         if world.log.events.get(event).is_some_and(|event| event.is(Guilt::TooLargeHere)) {
-            return Err(ProduceError::Refused("message too large".into()));
+            return Err(ProduceError::Refused(too_large()));
         }
         let partition = world.log.events.get(event).map_or(0, crate::log::Event::partition);
         let bytes = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;

@@ -200,7 +200,6 @@ fn exit_of(ended: Result<Summary, RelayError>) -> Exit {
             let sure = !way_out.starts_with("records before it were not delivered");
             let position = match halt.as_ref() {
                 Halt::Poison { poison, .. } => Some(poison.position),
-                Halt::Refused { position, .. } => Some(*position),
                 Halt::Plan(_) | Halt::Changed { .. } => None,
             };
             let commit = position.map_or(Lsn::ZERO, |position| position.commit_lsn);

@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use proptest::prelude::*;
 
-use super::super::tests::{TABLE, insert_into, relation_of};
+use super::super::tests::{TABLE, insert_into, relation_of, too_large};
 use super::super::*;
 use crate::pgoutput::{LogicalMessage, Oid};
 
 /// The second outbox table, and one that is none.
 pub(super) const OTHER_TABLE: Oid = TABLE + 1;
 pub(super) const FOREIGN: Oid = 99;
+
+/// The dead-letter topic.
+pub(super) const DEAD: &str = "dead";
 
 /// A committed transaction. Event number n of the history has id n and key n % 5.
 #[derive(Debug, Clone)]
@@ -66,6 +69,8 @@ pub(super) fn relations() -> [Relation; 2] {
 #[derive(Debug, Default)]
 pub(super) struct Broker {
     pub(super) queued: HashMap<usize, VecDeque<(Seq, usize)>>,
+    /// What is queued for the dead-letter topic.
+    pub(super) letters: VecDeque<(Seq, usize)>,
     /// By partition: which producer appended what, counted from 0.
     pub(super) log: HashMap<usize, Vec<(usize, usize)>>,
     pub(super) producers: usize,
@@ -89,14 +94,21 @@ impl Outlet for Broker {
         if self.full {
             return Err(ProduceError::Full);
         }
-        let id = record.headers.iter().find(|header| header.name == "id").expect("an id");
-        let text = String::from_utf8_lossy(id.value.as_ref().expect("a value"));
-        let event: usize = text.parse().expect("I7: the id of a committed event");
+        let is_letter = record.topic == DEAD;
+        let event = if is_letter { id_of_letter(record) } else { text(record, "id") };
+        let event: usize = event.parse().expect("I7: the id of a committed event");
+        let weight = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
+        if is_letter {
+            assert_eq!(self.guilty.map(|(guilty, _)| guilty), Some(event), "a healthy one is dead");
+            assert!(self.in_flight.insert(seq, weight).is_none(), "I8: {seq} is produced twice");
+            self.letters.push_back((seq, event));
+            self.furthest = self.furthest.max(Some(event));
+            return Ok(());
+        }
         if self.guilty == Some((event, Guilt::RefusedHere)) {
-            return Err(ProduceError::Refused("too large".into()));
+            return Err(ProduceError::Refused(too_large()));
         }
         self.queued.entry(event % 5).or_default().push_back((seq, event));
-        let weight = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
         assert!(self.in_flight.insert(seq, weight).is_none(), "I8: {seq} is produced twice");
         assert!(!self.old.contains(&seq), "I8: {seq} was another record's");
         self.furthest = self.furthest.max(Some(event));
@@ -124,6 +136,7 @@ impl Broker {
     pub(super) fn new_producer(&mut self) {
         self.producers += 1;
         self.queued.clear();
+        self.letters.clear();
         self.unreported.clear();
         self.stopped.clear();
         self.old.extend(std::mem::take(&mut self.in_flight).into_keys());
@@ -131,6 +144,17 @@ impl Broker {
         let surplus = self.old.len().saturating_sub(50);
         self.old.drain(..surplus);
     }
+}
+
+fn text(record: &Record<'_>, header: &str) -> String {
+    let header = record.headers.iter().find(|it| it.name == header).expect("a header");
+    String::from_utf8_lossy(header.value.as_ref().expect("a value")).into_owned()
+}
+
+fn id_of_letter(record: &Record<'_>) -> String {
+    let fields = text(record, crate::record::dead_letter::FIELDS);
+    let fields: serde_json::Value = serde_json::from_str(&fields).expect("JSON");
+    fields["id"].as_str().expect("an id").to_owned()
 }
 
 pub(super) fn logical(transactional: bool, prefix: &str, content: String) -> Message {

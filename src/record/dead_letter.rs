@@ -1,0 +1,171 @@
+//! A dead letter: an event that cannot be delivered, with all that it said and why.
+//!
+//! Key and value are the event's own, byte for byte. Its other fields stand as one
+//! JSON object in a header, so that it can be put back through the normal path once
+//! the cause is mended.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use crate::outbox::{Event, Field, Role};
+
+use super::poison::Poison;
+use super::types::{Header, Record};
+
+/// The cause, by its key under `poison` in the configuration.
+pub const CAUSE: &str = "walpost.cause";
+/// The cause in words.
+pub const ERROR: &str = "walpost.error";
+/// The event's position.
+pub const POSITION: &str = "walpost.position";
+/// The topic that it was meant for, where it had one.
+pub const SOURCE_TOPIC: &str = "walpost.source_topic";
+/// The table, or the logical message's prefix, that it came from.
+pub const ORIGIN: &str = "walpost.origin";
+/// The event's fields but key and value, a JSON object; bytes that are no text as
+/// `{"base64": …}`.
+pub const FIELDS: &str = "walpost.fields";
+
+/// The roles that [`FIELDS`] holds; those left out are key and value.
+const ROLES: [Role; 8] = [
+    Role::Id,
+    Role::AggregateType,
+    Role::EventType,
+    Role::Headers,
+    Role::Traceparent,
+    Role::Tracestate,
+    Role::Timestamp,
+    Role::SchemaVersion,
+];
+
+/// What a dead letter says beside the event.
+#[derive(Debug, Clone, Copy)]
+pub struct DeadLetter<'a> {
+    /// The dead-letter topic.
+    pub topic: &'a str,
+    /// Why it is one.
+    pub poison: &'a Poison,
+    /// Where the event came from.
+    pub origin: &'a str,
+    /// The columns of the event's placed fields.
+    pub placed: &'a [String],
+}
+
+impl<'a> DeadLetter<'a> {
+    /// The record of `event`.
+    pub fn of(&self, event: &'a Event<'_>) -> Record<'a> {
+        let text = |name, value: String| Header {
+            name: Cow::Borrowed(name),
+            value: Some(Cow::Owned(value.into_bytes())),
+        };
+        let cause = &self.poison.cause;
+        let mut headers = vec![
+            text(CAUSE, cause.key().to_owned()),
+            text(ERROR, cause.to_string()),
+            text(POSITION, event.position.to_string()),
+        ];
+        headers.extend(cause.topic().map(|topic| text(SOURCE_TOPIC, topic.to_owned())));
+        headers.push(text(ORIGIN, self.origin.to_owned()));
+        headers.push(text(FIELDS, self.fields(event)));
+        Record {
+            topic: self.topic,
+            key: event.aggregate_id.as_deref().filter(|key| !key.is_empty()),
+            value: event.payload.as_deref(),
+            timestamp_ms: event.commit_time.unix_millis(),
+            headers,
+        }
+    }
+
+    fn fields(&self, event: &Event<'_>) -> String {
+        let mut fields = Map::new();
+        for role in ROLES {
+            let field = of_role(event, role);
+            if let Some(value) = json(field) {
+                fields.insert(role.name().to_owned(), value);
+            }
+        }
+        let placed = self.placed.iter().zip(&event.placed);
+        let placed: Map<String, Value> =
+            placed.filter_map(|(name, field)| Some((name.clone(), json(field)?))).collect();
+        if !placed.is_empty() {
+            fields.insert("columns".to_owned(), Value::Object(placed));
+        }
+        Value::Object(fields).to_string()
+    }
+}
+
+fn of_role<'e, 'a>(event: &'e Event<'a>, role: Role) -> &'e Field<'a> {
+    match role {
+        Role::Id => &event.id,
+        Role::AggregateType => &event.aggregate_type,
+        Role::AggregateId => &event.aggregate_id,
+        Role::EventType => &event.event_type,
+        Role::Payload => &event.payload,
+        Role::Headers => &event.headers,
+        Role::Traceparent => &event.traceparent,
+        Role::Tracestate => &event.tracestate,
+        Role::Timestamp => &event.timestamp,
+        Role::SchemaVersion => &event.schema_version,
+    }
+}
+
+fn json(field: &Field<'_>) -> Option<Value> {
+    use base64::Engine as _;
+    let bytes = field.as_deref()?;
+    Some(match std::str::from_utf8(bytes) {
+        Ok(text) => Value::String(text.to_owned()),
+        Err(_) => {
+            let text = base64::engine::general_purpose::STANDARD.encode(bytes);
+            Value::Object(Map::from_iter([("base64".to_owned(), Value::String(text))]))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Cause;
+    use crate::record::route::tests::event;
+
+    #[test]
+    fn a_dead_letter_has_the_events_own_bytes_and_says_why() {
+        let mut event = event();
+        event.payload = Some(b"\xFF\x00".as_slice().into());
+        event.traceparent = Some(b"\xFE".as_slice().into());
+        event.placed = vec![Some(b"Acme".as_slice().into()), None];
+        let cause = Cause::InvalidTopic { topic: "a b".into(), why: "has ' '".into() };
+        let poison = Poison::new(cause, &event);
+        let placed = ["tenant".to_owned(), "region".to_owned()];
+        let letter =
+            DeadLetter { topic: "dead", poison: &poison, origin: "public.outbox", placed: &placed };
+        let record = letter.of(&event);
+        assert_eq!((record.topic, record.key), ("dead", Some(b"7".as_slice())));
+        assert_eq!(record.value, Some(b"\xFF\x00".as_slice()));
+        let header = |name: &str| {
+            let header = record.headers.iter().find(|header| header.name == name);
+            let value = header.and_then(|header| header.value.as_deref()).expect(name);
+            String::from_utf8(value.to_vec()).expect("text")
+        };
+        assert_eq!(header(CAUSE), "invalid_topic");
+        assert_eq!(header(ERROR), "topic `a b` has ' '");
+        assert_eq!(header(POSITION), "0000001600B374D8/00000003");
+        assert_eq!(header(SOURCE_TOPIC), "a b");
+        assert_eq!(header(ORIGIN), "public.outbox");
+        let fields: Value = serde_json::from_str(&header(FIELDS)).expect("JSON");
+        let expected = serde_json::json!({
+            "id": "42", "aggregate_type": "Order", "traceparent": {"base64": "/g=="},
+            "columns": {"tenant": "Acme"},
+        });
+        assert_eq!(fields, expected);
+    }
+
+    #[test]
+    fn a_letter_without_a_key_has_a_null_one() {
+        let mut event = event();
+        event.aggregate_id = Some(b"".as_slice().into());
+        let poison = Poison::new(Cause::MissingField { field: "aggregate_id".into() }, &event);
+        let letter = DeadLetter { topic: "d", poison: &poison, origin: "o", placed: &[] };
+        assert_eq!(letter.of(&event).key, None);
+    }
+}

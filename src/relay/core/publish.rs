@@ -1,0 +1,163 @@
+//! From message to production: the event's record, or what its cause's policy
+//! makes of one that is poison.
+
+use super::{Core, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken, origin, place};
+use crate::ledger::StreamError;
+use crate::outbox::{Event, Outbox, Position};
+use crate::pgoutput::Message;
+use crate::record::Poison;
+use crate::record::dead_letter::DeadLetter;
+use crate::relay::halt::Halt;
+use crate::relay::poison::{Policy, PutAside};
+use crate::relay::suspect::{Alone, Suspect};
+
+impl Core {
+    /// A row or a logical message: becomes a record if it is an outbox event.
+    pub(super) fn event(
+        &mut self,
+        message: &Message,
+        outlet: &mut impl Outlet,
+    ) -> Result<Taken, StreamError> {
+        if let Message::Logical(logical) = message
+            && !logical.transactional
+        {
+            self.counters.refused_messages += u64::from(self.outbox.is_ours(logical));
+            return Ok(Taken::Yes);
+        }
+        let Some(transaction) = &self.transaction else {
+            return Err(StreamError::Outside { what: "a change" });
+        };
+        let commit_time = transaction.commit_time;
+        let position =
+            Position { commit_lsn: transaction.commit_lsn, ordinal: transaction.next_ordinal };
+        let event = match message {
+            Message::Insert(insert) => self.outbox.event(insert, position, commit_time),
+            Message::Logical(logical) => self.outbox.message_event(logical, position, commit_time),
+            _ => None,
+        };
+        match (event, message) {
+            (None, _) => Ok(Taken::Yes),
+            (Some(Ok(event)), _) => self.publish(message, &event, outlet),
+            (Some(Err(error)), Message::Logical(logical)) => {
+                let event = Outbox::unread(logical, position, commit_time);
+                self.poisoned(message, &event, error.into(), outlet)
+            }
+            // A row that cannot be read is no event's fault, but a setting's of the server.
+            (Some(Err(error)), _) => {
+                let origin = self.origin(message);
+                self.halt(Halt::Poison { origin, poison: error.into() });
+                Ok(Taken::Yes)
+            }
+        }
+    }
+
+    fn publish(
+        &mut self,
+        message: &Message,
+        event: &Event<'_>,
+        outlet: &mut impl Outlet,
+    ) -> Result<Taken, StreamError> {
+        if let Some(cause) = self.verdicts.of(place(event.position)) {
+            let poison = Poison::new(cause.clone(), event);
+            return self.poisoned(message, event, poison, outlet);
+        }
+        let seq = self.ledger.next_seq();
+        let record = match self.router.route(event) {
+            Ok(record) => record,
+            Err(poison) => return self.poisoned(message, event, poison, outlet),
+        };
+        match outlet.produce(seq, &record) {
+            Ok(()) => {}
+            Err(ProduceError::Full) => return Ok(Taken::NotYet),
+            Err(ProduceError::Refused(refusal)) => {
+                let poison = Poison::new(refusal.cause(record.topic), event);
+                return self.poisoned(message, event, poison, outlet);
+            }
+            Err(ProduceError::Broken(reason)) => {
+                self.ask_for_replay(&reason);
+                return Ok(Taken::Yes);
+            }
+        }
+        let weight = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
+        let suspected = is_suspect(self.suspect.as_ref(), event.position);
+        let alone = suspected
+            .then(|| Alone::new(seq, origin(&self.outbox, message), event, record.topic, false));
+        self.produced(event, weight, alone)?;
+        Ok(Taken::Yes)
+    }
+
+    /// An event that cannot be delivered: what its cause's policy says.
+    fn poisoned(
+        &mut self,
+        message: &Message,
+        event: &Event<'_>,
+        poison: Poison,
+        outlet: &mut impl Outlet,
+    ) -> Result<Taken, StreamError> {
+        let origin = self.origin(message);
+        match self.policies.of(&poison.cause) {
+            Policy::Halt => {
+                self.halt(Halt::Poison { origin, poison });
+                return Ok(Taken::Yes);
+            }
+            Policy::Skip => {
+                self.counters.skipped += 1;
+                self.count_event();
+                self.put_aside.push(PutAside { origin, poison, topic: None });
+                return Ok(Taken::Yes);
+            }
+            Policy::DeadLetter => {}
+        }
+        let seq = self.ledger.next_seq();
+        let (topic, name) = (self.policies.dead_letter_topic.clone(), origin.name());
+        let placed = self.router.placed();
+        let letter = DeadLetter { topic: &topic, poison: &poison, origin: &name, placed };
+        let record = letter.of(event);
+        match outlet.produce(seq, &record) {
+            Ok(()) => {}
+            Err(ProduceError::Full) => return Ok(Taken::NotYet),
+            Err(ProduceError::Refused(refusal)) => {
+                let poison = Poison::new(refusal.cause(&topic), event);
+                self.halt(Halt::Poison { origin, poison });
+                return Ok(Taken::Yes);
+            }
+            Err(ProduceError::Broken(reason)) => {
+                self.ask_for_replay(&reason);
+                return Ok(Taken::Yes);
+            }
+        }
+        let weight = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
+        let suspected = is_suspect(self.suspect.as_ref(), event.position);
+        let alone = suspected.then(|| Alone::new(seq, origin.clone(), event, &topic, true));
+        self.produced(event, weight, alone)?;
+        self.counters.dead_letters += 1;
+        self.put_aside.push(PutAside { origin, poison, topic: Some(topic) });
+        Ok(Taken::Yes)
+    }
+
+    /// The outlet has taken the event's record, or its dead letter.
+    fn produced(
+        &mut self,
+        event: &Event<'_>,
+        weight: u64,
+        alone: Option<Alone>,
+    ) -> Result<(), StreamError> {
+        self.ledger.produce(event.position.ordinal, weight)?;
+        self.count_event();
+        if let Some(suspect) = self.suspect.as_mut().filter(|_| alone.is_some()) {
+            suspect.alone = alone;
+        }
+        Ok(())
+    }
+
+    fn count_event(&mut self) {
+        self.counters.events += 1;
+        if let Some(transaction) = &mut self.transaction {
+            transaction.next_ordinal += 1;
+        }
+    }
+}
+
+fn is_suspect(suspect: Option<&Suspect>, position: Position) -> bool {
+    suspect.is_some_and(|suspect| suspect.place == place(position))
+}

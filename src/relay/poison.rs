@@ -1,0 +1,127 @@
+//! What becomes of an event that cannot be delivered: by cause, the relay halts,
+//! puts it into the dead-letter topic, or passes it over.
+//!
+//! Pure: it decides; the core produces and counts, the driver tells.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::halt::EventOrigin;
+use crate::ledger::Place;
+use crate::lsn::Lsn;
+use crate::record::{Cause, Poison};
+
+/// What to do about poison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// Stop, so that a person decides.
+    #[default]
+    Halt,
+    /// Write it to the dead-letter topic, and go on once that has it.
+    DeadLetter,
+    /// Go on without it.
+    Skip,
+}
+
+impl Policy {
+    /// All of them, with their names in the configuration.
+    pub const NAMES: [(&str, Self); 3] =
+        [("halt", Self::Halt), ("dead_letter", Self::DeadLetter), ("skip", Self::Skip)];
+
+    /// Its name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, policy)| *policy == self).map_or("", |(name, _)| name)
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A policy for each cause; by default each halts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policies {
+    /// The record is larger than its topic, or the producer, takes.
+    pub too_large: Policy,
+    /// A field that the record needs is NULL or empty.
+    pub missing_field: Policy,
+    /// The topic's name is not one that Kafka accepts.
+    pub invalid_topic: Policy,
+    /// The broker refuses the record for good, for another reason than its size.
+    pub refused: Policy,
+    /// A field, or the whole event, cannot be read.
+    pub undecodable: Policy,
+    /// Where dead letters go.
+    pub dead_letter_topic: String,
+    /// How often the broker is asked again, where it refuses a record, before it is put aside.
+    pub retries: u32,
+}
+
+impl Policies {
+    /// Where dead letters go unless another topic is named.
+    pub const DEAD_LETTER_TOPIC: &str = "walpost.dead-letter";
+
+    /// How often the broker is asked again unless something else is said.
+    pub const RETRIES: u32 = 10;
+
+    /// What to do about that cause.
+    pub fn of(&self, cause: &Cause) -> Policy {
+        match cause {
+            Cause::TooLarge { .. } => self.too_large,
+            Cause::MissingField { .. } => self.missing_field,
+            Cause::InvalidTopic { .. } => self.invalid_topic,
+            Cause::Refused { .. } => self.refused,
+            Cause::Undecodable { .. } => self.undecodable,
+        }
+    }
+}
+
+impl Default for Policies {
+    fn default() -> Self {
+        Self {
+            too_large: Policy::Halt,
+            missing_field: Policy::Halt,
+            invalid_topic: Policy::Halt,
+            refused: Policy::Halt,
+            undecodable: Policy::Halt,
+            dead_letter_topic: Self::DEAD_LETTER_TOPIC.to_owned(),
+            retries: Self::RETRIES,
+        }
+    }
+}
+
+/// An event that was put aside, for people to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutAside {
+    /// Where it was written.
+    pub origin: EventOrigin,
+    /// Which event, and why.
+    pub poison: Poison,
+    /// The dead-letter topic; `None`: it was skipped.
+    pub topic: Option<String>,
+}
+
+/// Records that the broker refused for good, until A has passed them: a replay meets
+/// them again, and they are put aside at once.
+#[derive(Debug, Default)]
+pub(super) struct Verdicts(BTreeMap<Place, Cause>);
+
+impl Verdicts {
+    pub(super) fn add(&mut self, place: Place, cause: Cause) {
+        self.0.insert(place, cause);
+    }
+
+    pub(super) fn of(&self, place: Place) -> Option<&Cause> {
+        // Almost always there are none.
+        if self.0.is_empty() { None } else { self.0.get(&place) }
+    }
+
+    /// Everything that committed before `confirmable` is done with.
+    pub(super) fn forget_before(&mut self, confirmable: Lsn) {
+        if !self.0.is_empty() {
+            self.0 = self.0.split_off(&Place { commit_lsn: confirmable, ordinal: 0 });
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The record that failed: it is to stand alone when it comes again.
+
+use super::core::Refusal;
+use super::halt::EventOrigin;
+use crate::ledger::{Place, Seq};
+use crate::outbox::Event;
+use crate::record::{Cause, Poison};
+
+/// A record that failed and is to stand alone when it comes again.
+#[derive(Debug)]
+pub(super) struct Suspect {
+    pub(super) place: Place,
+    pub(super) alone: Option<Alone>,
+    /// How often it was refused while it stood alone.
+    pub(super) refusals: u32,
+}
+
+/// The suspect, produced with nothing beside it in flight.
+#[derive(Debug)]
+pub(super) struct Alone {
+    pub(super) seq: Seq,
+    pub(super) origin: EventOrigin,
+    /// What is to be said of it, if it is refused: all but the cause.
+    poison: Poison,
+    topic: String,
+    /// Whether it was put aside already: what was refused is its dead letter.
+    pub(super) is_dead_letter: bool,
+}
+
+impl Suspect {
+    pub(super) fn at(place: Place) -> Self {
+        Self { place, alone: None, refusals: 0 }
+    }
+}
+
+impl Alone {
+    pub(super) fn new(
+        seq: Seq,
+        origin: EventOrigin,
+        event: &Event<'_>,
+        topic: &str,
+        is_dead_letter: bool,
+    ) -> Self {
+        let cause = Cause::Refused { topic: topic.to_owned(), why: String::new() };
+        let (poison, topic) = (Poison::new(cause, event), topic.to_owned());
+        Self { seq, origin, poison, topic, is_dead_letter }
+    }
+
+    /// What is the matter with it, once it is refused.
+    pub(super) fn refused(self, refusal: &Refusal) -> (EventOrigin, Poison) {
+        let cause = refusal.cause(&self.topic);
+        (self.origin, Poison { cause, ..self.poison })
+    }
+}
