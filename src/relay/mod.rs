@@ -7,6 +7,7 @@ mod halt;
 mod news;
 mod pace;
 mod stall;
+mod standby;
 mod stop;
 
 pub use driver::Relay;
