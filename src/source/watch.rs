@@ -9,8 +9,9 @@
 //! looks mean that nothing was changed in between, not even back and forth.
 //! What was received before a look was committed before it, so it was decoded
 //! under the publication of the mark. Of a table that is published by its schema,
-//! or with all others, only its present state tells: one that leaves the schema,
-//! or is unlogged, and comes back between two looks is not noticed.
+//! or with all others, only its present state tells, and so it does of which table
+//! has the outbox's name and of which partition is unlogged: one that leaves and
+//! comes back between two looks is not noticed.
 //!
 //! A change may be in the log, and decoded, before a look can see it: between
 //! the flush of its commit and the end of its transaction, where it waits for
