@@ -7,8 +7,7 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::core::{Core, Counters, Taken};
 use super::ends::{RelayError, RelaySettings, Summary, Until};
@@ -17,6 +16,7 @@ use super::pace::Pace;
 use super::stall::Stall;
 use super::standby::Standby;
 use super::stop::{Order, StopReceiver};
+use super::waits::{Backoff, backoff, wait_until};
 use crate::ledger::StreamError;
 use crate::lsn::Lsn;
 use crate::pgoutput::Message;
@@ -103,8 +103,6 @@ enum Opened<F> {
     /// It is of no use to try again.
     Never(SourceError),
 }
-
-type Backoff = backon::ExponentialBackoff;
 
 impl<P: Source, S: Sink> Relay<P, S> {
     /// A relay from `source` through `core` to `sink`, stopped through `stop`.
@@ -587,20 +585,4 @@ fn failed_or_lost(error: SourceError) -> Ended {
         | SourceError::Undecodable(_)
         | SourceError::Encoding(_) => Ended::Failed(error),
     }
-}
-
-async fn wait_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn backoff(limit: Duration) -> Backoff {
-    ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(100))
-        .with_max_delay(limit)
-        .with_jitter()
-        .without_max_times()
-        .build()
 }

@@ -9,6 +9,7 @@ mod pace;
 mod stall;
 mod standby;
 mod stop;
+mod waits;
 
 pub use driver::Relay;
 pub use ends::{RelayError, RelaySettings, Summary, Until};
