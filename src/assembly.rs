@@ -76,7 +76,8 @@ pub fn conninfo(config: &Config, environment: &Environment) -> Result<ConnInfo, 
 pub fn core(config: &Config) -> Result<Core, ConfigError> {
     let records = records(config)?;
     let outbox = outbox(config, &records);
-    Ok(Core::new(outbox, Router::new(records), config.delivery.in_flight_bytes))
+    let core = Core::new(outbox, Router::new(records), config.delivery.in_flight_bytes);
+    Ok(core.with_policies(config.poison.clone()))
 }
 
 /// What the configured records look like.

@@ -144,7 +144,7 @@ fn exit(error: &RelayError) -> Exit {
         RelayError::Source(source) => match source {
             SourceError::Slot(_) => Exit::Slot,
             SourceError::Access(_) | SourceError::Setup(_) => Exit::Config,
-            SourceError::Undecodable(_) => Exit::Poison,
+            SourceError::Undecodable(_) | SourceError::Encoding(_) => Exit::Poison,
             SourceError::Lost(_) | SourceError::InUse { .. } => Exit::Failure,
         },
         RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::{RecordConfig, TimestampSource};
+use crate::relay::poison::{Policies, Policy};
 
 const DEFAULT_FILE: &str = "walpost.toml";
 const DEFAULT_NAME: &str = "walpost";
@@ -74,9 +75,10 @@ impl Config {
             )?,
         };
         picked.checked(Setting::AdminListen, "off", values::admin_listen)?;
+        let poison = picked.poison()?;
         let log = picked.log()?;
         let origins = picked.origins;
-        Ok(Self { source, outbox, record, kafka, delivery, log, origins, property_origins })
+        Ok(Self { source, outbox, record, kafka, delivery, poison, log, origins, property_origins })
     }
 }
 
@@ -235,6 +237,27 @@ impl Picked {
                 Setting::RecordCloudeventsSource,
                 RecordConfig::CLOUDEVENTS_SOURCE,
                 values::cloudevents_source,
+            )?,
+        })
+    }
+
+    fn poison(&mut self) -> Result<Policies, ConfigError> {
+        let mut policy = |setting| self.checked(setting, Policy::Halt.name(), values::policy);
+        Ok(Policies {
+            too_large: policy(Setting::PoisonTooLarge)?,
+            missing_field: policy(Setting::PoisonMissingField)?,
+            invalid_topic: policy(Setting::PoisonInvalidTopic)?,
+            refused: policy(Setting::PoisonRefused)?,
+            undecodable: policy(Setting::PoisonUndecodable)?,
+            dead_letter_topic: self.checked(
+                Setting::PoisonDeadLetterTopic,
+                Policies::DEAD_LETTER_TOPIC,
+                values::topic,
+            )?,
+            retries: self.checked(
+                Setting::PoisonRetries,
+                &Policies::RETRIES.to_string(),
+                values::retries,
             )?,
         })
     }

@@ -28,6 +28,7 @@ use secrecy::SecretString;
 
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::{TimestampSource, ValueFormat};
+use crate::relay::poison::Policies;
 
 pub use environment::Environment;
 pub use error::ConfigError;
@@ -51,6 +52,8 @@ pub struct Config {
     pub kafka: Kafka,
     /// `[delivery]`
     pub delivery: Delivery,
+    /// `[poison]`
+    pub poison: Policies,
     /// `[log]`
     pub log: Log,
     origins: BTreeMap<Setting, Origin>,

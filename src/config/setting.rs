@@ -8,7 +8,7 @@
 pub(crate) enum Shape {
     /// A string.
     Text,
-    /// A number of bytes: an integer, or a string with a unit.
+    /// A number: an integer, or a string, with a unit perhaps.
     Size,
     /// One table name, or several.
     Tables,
@@ -48,6 +48,13 @@ pub enum Setting {
     KafkaProperties,
     DeliveryInFlightBytes,
     DeliveryDrainTimeout,
+    PoisonTooLarge,
+    PoisonMissingField,
+    PoisonInvalidTopic,
+    PoisonRefused,
+    PoisonUndecodable,
+    PoisonDeadLetterTopic,
+    PoisonRetries,
     AdminListen,
     LogLevel,
     LogFormat,
@@ -58,7 +65,7 @@ type Row = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'s
 
 impl Setting {
     /// Every setting, in the order in which they are shown.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 36] = [
         Self::SourceUrl,
         Self::SourceSlot,
         Self::SourcePublication,
@@ -85,6 +92,13 @@ impl Setting {
         Self::KafkaProperties,
         Self::DeliveryInFlightBytes,
         Self::DeliveryDrainTimeout,
+        Self::PoisonTooLarge,
+        Self::PoisonMissingField,
+        Self::PoisonInvalidTopic,
+        Self::PoisonRefused,
+        Self::PoisonUndecodable,
+        Self::PoisonDeadLetterTopic,
+        Self::PoisonRetries,
         Self::AdminListen,
         Self::LogLevel,
         Self::LogFormat,
@@ -120,6 +134,13 @@ impl Setting {
             Self::KafkaProperties => ("kafka.properties", Some("-X"), Some("WALPOST_KAFKA_PROPERTIES"), None, Properties),
             Self::DeliveryInFlightBytes => ("delivery.in_flight_bytes", Some("--in-flight-bytes"), Some("WALPOST_DELIVERY_IN_FLIGHT_BYTES"), None, Size),
             Self::DeliveryDrainTimeout => ("delivery.drain_timeout", Some("--drain-timeout"), Some("WALPOST_DELIVERY_DRAIN_TIMEOUT"), None, Text),
+            Self::PoisonTooLarge => ("poison.too_large", None, None, None, Text),
+            Self::PoisonMissingField => ("poison.missing_field", None, None, None, Text),
+            Self::PoisonInvalidTopic => ("poison.invalid_topic", None, None, None, Text),
+            Self::PoisonRefused => ("poison.refused", None, None, None, Text),
+            Self::PoisonUndecodable => ("poison.undecodable", None, None, None, Text),
+            Self::PoisonDeadLetterTopic => ("poison.dead_letter_topic", None, None, None, Text),
+            Self::PoisonRetries => ("poison.retries", None, None, None, Size),
             Self::AdminListen => ("admin.listen", Some("--admin-listen"), Some("WALPOST_ADMIN_LISTEN"), None, Text),
             Self::LogLevel => ("log.level", Some("--log-level"), Some("WALPOST_LOG_LEVEL"), Some("RUST_LOG"), Text),
             Self::LogFormat => ("log.format", Some("--log-format"), Some("WALPOST_LOG_FORMAT"), None, Text),

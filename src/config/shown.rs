@@ -54,7 +54,7 @@ impl Config {
     }
 
     fn shown_value(&self, setting: Setting) -> Option<ShownValue> {
-        let (columns, record) = (&self.outbox.columns, &self.record);
+        let (columns, record, poison) = (&self.outbox.columns, &self.record, &self.poison);
         let text = match setting {
             Setting::SourceUrl => {
                 self.source.url.as_ref().map(|url| redact::conninfo(url.expose_secret()))
@@ -93,6 +93,13 @@ impl Config {
             Setting::DeliveryDrainTimeout => {
                 Some(units::show_duration(self.delivery.drain_timeout))
             }
+            Setting::PoisonTooLarge => Some(poison.too_large.to_string()),
+            Setting::PoisonMissingField => Some(poison.missing_field.to_string()),
+            Setting::PoisonInvalidTopic => Some(poison.invalid_topic.to_string()),
+            Setting::PoisonRefused => Some(poison.refused.to_string()),
+            Setting::PoisonUndecodable => Some(poison.undecodable.to_string()),
+            Setting::PoisonDeadLetterTopic => Some(poison.dead_letter_topic.clone()),
+            Setting::PoisonRetries => Some(poison.retries.to_string()),
             Setting::AdminListen => Some("off".to_owned()),
             Setting::LogLevel => Some(self.log.level.clone()),
             Setting::LogFormat => self.log.format.map(|format| format.to_string()),

@@ -8,6 +8,7 @@ use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
 use super::*;
+use crate::relay::poison::Policy;
 
 fn directory(toml: &str) -> TempDir {
     let directory = TempDir::new().unwrap();
@@ -215,6 +216,9 @@ fn a_value_that_cannot_be_is_named_with_its_place() {
         ("record.topic_regex = '.*'", "`record.topic_replacement` beside it"),
         ("record.topic_replacement = 'x'", "`record.topic_regex` beside it"),
         ("record.cloudevents_source = 'a b'", "no URI reference"),
+        ("poison.refused = 'drop'", "none of halt, dead_letter, skip"),
+        ("poison.dead_letter_topic = 'a b'", "`a b` has ' '"),
+        ("poison.retries = -1", "no number of retries"),
         ("record.timestamp = 'now'", "neither `commit` nor `column`"),
         ("record.timestamp = 'column'", "set `outbox.columns.timestamp`"),
         ("kafka.bootstrap_servers = ''", "not `host:port`"),
@@ -270,6 +274,14 @@ fn everything_that_the_file_takes_arrives() {
         [delivery]
         in_flight_bytes = 1_048_576
         drain_timeout = "2min"
+        [poison]
+        too_large = "dead_letter"
+        missing_field = "skip"
+        invalid_topic = "halt"
+        refused = "dead_letter"
+        undecodable = "dead_letter"
+        dead_letter_topic = "dead"
+        retries = 3
         [admin]
         listen = "off"
         [log]
@@ -294,6 +306,9 @@ fn everything_that_the_file_takes_arrives() {
     );
     assert_eq!(config.delivery.in_flight_bytes, 1 << 20);
     assert_eq!(config.delivery.drain_timeout, Duration::from_secs(120));
+    assert_eq!(config.poison.too_large, Policy::DeadLetter);
+    assert_eq!(config.poison.missing_field, Policy::Skip);
+    assert_eq!((config.poison.dead_letter_topic.as_str(), config.poison.retries), ("dead", 3));
     assert_eq!(config.log.format, Some(LogFormat::Json));
     let unset: Vec<_> =
         config.shown().into_iter().filter(|row| *row.origin == Origin::Default).collect();

@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use crate::record::{TimestampSource, ValueFormat};
+use crate::record::{TimestampSource, ValueFormat, check_topic};
+use crate::relay::poison::Policy;
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +38,27 @@ pub(super) fn value_format(text: &str) -> Result<ValueFormat, String> {
         let names: Vec<_> = ValueFormat::NAMES.iter().map(|(name, _)| *name).collect();
         format!("`{text}` is none of {}", names.join(", "))
     })
+}
+
+/// What to do about poison.
+pub(super) fn policy(text: &str) -> Result<Policy, String> {
+    let named = Policy::NAMES.iter().find(|(name, _)| *name == text);
+    named.map(|(_, policy)| *policy).ok_or_else(|| {
+        let names: Vec<_> = Policy::NAMES.iter().map(|(name, _)| *name).collect();
+        format!("`{text}` is none of {}", names.join(", "))
+    })
+}
+
+/// A topic's name, without places.
+pub(super) fn topic(text: &str) -> Result<String, String> {
+    match check_topic(text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(fault) => Err(format!("`{text}` {fault}")),
+    }
+}
+
+pub(super) fn retries(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("`{text}` is no number of retries"))
 }
 
 /// Whether null keys are sent.

@@ -10,7 +10,7 @@ mod message;
 mod plan;
 mod table;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use crate::pgoutput::{Insert, LogicalMessage, Oid, PgTimestamp, Relation};
 
@@ -69,39 +69,47 @@ pub struct Outbox {
     /// Bounded by the number of tables of these names that one session sees:
     /// one each, unless a table is dropped and created again.
     plans: HashMap<Oid, Plan>,
-    /// Those of them whose plan is that of a Relation message.
-    read: HashSet<Oid>,
+    /// By which plan rows of a table were read last, in any session.
+    read: HashMap<TableName, Plan>,
 }
 
 impl Outbox {
     /// An outbox that has not seen a relation yet.
     pub fn new(config: OutboxConfig) -> Self {
-        Self { config, plans: HashMap::new(), read: HashSet::new() }
+        Self { config, plans: HashMap::new(), read: HashMap::new() }
     }
 
     /// Takes note of a table as the catalogs have it now: the rows that come first
     /// may be older, and have other columns.
     pub fn expect(&mut self, relation: &Relation) -> Result<(), PlanError> {
-        self.relation(relation)?;
-        self.read.remove(&relation.oid);
+        if let Some(plan) = self.plan(relation)? {
+            self.plans.insert(relation.oid, plan);
+        }
         Ok(())
     }
 
     /// Takes note of a Relation message; one that comes again replaces the
     /// first. After an error the relation's rows must not be read.
     pub fn relation(&mut self, relation: &Relation) -> Result<(), PlanError> {
-        if self.config.tables.iter().any(|table| table.names(relation)) {
-            let plan = Plan::new(relation, &self.config.columns, &self.config.placed)?;
-            let before = self.plans.insert(relation.oid, plan.clone());
-            let was_read = !self.read.insert(relation.oid);
-            if let Some(before) = before.filter(|_| was_read) {
-                plan.continues(&before)?;
+        if let Some(plan) = self.plan(relation)? {
+            // What it lacks is met again, in the next session too.
+            if let Some(before) = self.read.get(plan.table()) {
+                plan.continues(before)?;
             }
+            self.read.insert(plan.table().clone(), plan.clone());
+            self.plans.insert(relation.oid, plan);
         } else if let Some(plan) = self.plans.remove(&relation.oid) {
             let was = plan.table().clone();
             return Err(PlanError::Renamed { was, is: TableName::from(relation) });
         }
         Ok(())
+    }
+
+    /// The plan of an outbox table; `None` where it is none.
+    fn plan(&self, relation: &Relation) -> Result<Option<Plan>, PlanError> {
+        let is_ours = self.config.tables.iter().any(|table| table.names(relation));
+        let plan = || Plan::new(relation, &self.config.columns, &self.config.placed);
+        is_ours.then(plan).transpose()
     }
 
     /// Whether rows of that relation are events.
@@ -165,10 +173,9 @@ impl Outbox {
         self.config.message_prefix.as_ref() == Some(&message.prefix)
     }
 
-    /// Forgets every relation: a new session sends them again, perhaps changed.
+    /// Forgets the ids of all relations: a new session sends them again.
     pub fn forget(&mut self) {
         self.plans.clear();
-        self.read.clear();
     }
 }
 

@@ -529,9 +529,7 @@ fn a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confir
         };
         assert_eq!(id, guilty.to_string());
         let is_there = |event: usize| world.broker.appended.contains(&event);
-        let before = world.history.iter().take_while(|past| !past.events.contains(&guilty));
-        let mut before = before.flat_map(|past| past.events.clone());
-        assert!(before.all(is_there), "something before it is not delivered");
+        assert!((0..guilty).all(is_there), "something before it is not delivered");
         assert!(!is_there(guilty), "it was not delivered");
     });
 }

@@ -86,6 +86,7 @@ fn draining_reads_a_transaction_to_its_end_and_begins_no_other() {
     core.delivered(outlet.0[0]);
     assert!(core.is_drained());
     assert_eq!(core.confirmable(), Lsn::new(12));
+    assert_eq!(core.counters().transactions, 1);
 }
 
 #[test]
@@ -255,6 +256,27 @@ fn a_halt_behind_records_that_a_lost_session_withdrew_is_met_again() {
 }
 
 #[test]
+fn a_column_that_goes_is_missed_again_in_the_next_session() {
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    let lesser = Message::Relation({
+        let mut relation = relation();
+        relation.columns.retain(|column| column.name != "event_type");
+        relation
+    });
+    begun(&mut core, &mut outlet);
+    let _ = core.receive(&Message::Relation(relation()), &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    for _ in 0..2 {
+        assert_eq!(core.receive(&lesser, &mut outlet), Ok(Taken::Yes));
+        assert!(matches!(core.halted(), Some(Halt::Changed { .. })), "{:?}", core.halted());
+        core.session_lost();
+        assert!(core.halted().is_none(), "event 0 is not delivered");
+        begun(&mut core, &mut outlet);
+        assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    }
+}
+
+#[test]
 fn another_relays_progress_is_taken_over() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
@@ -272,4 +294,85 @@ fn a_change_outside_a_transaction_is_a_broken_stream() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     core.connected(Lsn::new(1), &[relation()]);
     assert!(core.receive(&insert(0), &mut outlet).is_err());
+}
+
+#[test]
+fn the_smallest_budget_lets_one_record_through_after_the_other() {
+    let (mut core, mut outlet) = (new_core(1), Silent::default());
+    begun(&mut core, &mut outlet);
+    for event in 0..3 {
+        assert!(core.wants_input(), "the account of an open transaction is no record");
+        let seq = core.next_seq();
+        assert_eq!(core.receive(&insert(event), &mut outlet), Ok(Taken::Yes));
+        assert_eq!((core.oldest_in_flight(), core.undelivered()), (Some(seq), 1));
+        assert!(!core.wants_input());
+        core.delivered(seq);
+        assert_eq!((core.oldest_in_flight(), core.undelivered()), (None, 0));
+    }
+    assert_eq!(core.counters().events, 3);
+}
+
+#[test]
+fn a_budget_that_is_just_reached_is_spent() {
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    let (_, weight) = core.in_flight();
+    let (mut core, mut outlet) = (new_core(weight), Silent::default());
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    assert!(!core.wants_input());
+}
+
+#[test]
+fn a_halt_that_is_sure_or_has_all_delivered_asks_for_no_replay() {
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    core.refused(outlet.0[0], &too_large());
+    core.producer_replaced();
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    core.refused(outlet.0[1], &too_large());
+    core.producer_broken("a fatal error");
+    assert!(core.wants_replay().is_none() && core.is_drained(), "it is sure");
+
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    begun(&mut core, &mut outlet);
+    let row = [Some("1"), Some("a"), None, Some("e"), Some("{}")];
+    let keyless = Message::Insert(Insert { relation: TABLE, tuple: texts(&row) });
+    assert_eq!(core.receive(&keyless, &mut outlet), Ok(Taken::Yes));
+    core.producer_broken("a fatal error");
+    assert!(core.wants_replay().is_none() && core.is_drained(), "nothing is before it");
+}
+
+#[test]
+fn draining_ends_before_the_first_event_of_a_transaction() {
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    begun(&mut core, &mut outlet);
+    core.drain();
+    assert!(!core.wants_input() && core.is_drained());
+    assert_eq!(core.counters().transactions, 0);
+}
+
+#[test]
+fn of_several_records_that_failed_the_first_stands_alone() {
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    begun(&mut core, &mut outlet);
+    for event in 0..3 {
+        assert_eq!(core.receive(&insert(event), &mut outlet), Ok(Taken::Yes));
+    }
+    assert!(!core.suspects());
+    core.lost(outlet.0[2], "the connection broke");
+    core.lost(outlet.0[1], "the connection broke");
+    assert!(core.suspects());
+    core.producer_replaced();
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    assert!(!core.wants_input(), "the next is the suspect");
+    core.delivered(outlet.0[3]);
+    assert_eq!(core.receive(&insert(1), &mut outlet), Ok(Taken::Yes));
+    assert!(!core.wants_input(), "it stands alone");
+    core.delivered(outlet.0[4]);
+    assert!(core.wants_input() && !core.suspects());
 }

@@ -7,15 +7,16 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::core::{Core, Counters, Taken};
 use super::ends::{RelayError, RelaySettings, Summary, Until};
 use super::news::News;
 use super::pace::Pace;
 use super::stall::Stall;
+use super::standby::Standby;
 use super::stop::{Order, StopReceiver};
+use super::waits::{Backoff, backoff, wait_until};
 use crate::ledger::StreamError;
 use crate::lsn::Lsn;
 use crate::pgoutput::Message;
@@ -42,6 +43,9 @@ const BEGINNING: Duration = Duration::from_secs(30);
 /// report comes: room is made a little after the report.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
+/// Instead of a way out that would lead past what is not delivered.
+const UNDELIVERED: &str = "records before it were not delivered in time: start walpost again first";
+
 /// Longest wait for a slot that another walpost holds: the standby takes over
 /// this soon after the other has gone.
 const IN_USE_LIMIT: Duration = Duration::from_secs(1);
@@ -53,8 +57,7 @@ pub struct Relay<P, S> {
     source: P,
     settings: RelaySettings,
     stop: StopReceiver,
-    /// The server and the publication that positions belong to.
-    known: Option<(ServerIdentity, Mark)>,
+    known: Option<Known>,
     until: Option<Lsn>,
     /// Nothing more is to begin, for a reason of the relay's own.
     leaving: bool,
@@ -76,6 +79,13 @@ pub struct Relay<P, S> {
     warned: Counters,
 }
 
+/// What positions belong to: the last session's server and publication.
+struct Known {
+    identity: ServerIdentity,
+    mark: Mark,
+    walsender: Option<i32>,
+}
+
 /// How a session ended, where the relay goes on or is done.
 enum Ended {
     Lost(SourceError),
@@ -93,8 +103,6 @@ enum Opened<F> {
     /// It is of no use to try again.
     Never(SourceError),
 }
-
-type Backoff = backon::ExponentialBackoff;
 
 impl<P: Source, S: Sink> Relay<P, S> {
     /// A relay from `source` through `core` to `sink`, stopped through `stop`.
@@ -179,17 +187,23 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.core.session_lost();
         self.leaving = true;
         self.meanwhile(std::future::pending::<()>()).await?;
-        Err(error.into())
+        let SourceError::Encoding(_) = error else { return Err(error.into()) };
+        let delivered = self.core.is_drained() && self.core.undelivered() == 0;
+        let way_out = if delivered {
+            SourceError::way_out_of_encoding(self.source.slot(), self.core.resume_at())
+        } else {
+            UNDELIVERED.to_owned()
+        };
+        Err(SourceError::Undecodable(format!("{error}. {way_out}")).into())
     }
 
     /// A session, however long it takes.
     async fn connect(&mut self) -> Result<Opened<P::Feed>, RelayError> {
         let mut delays = backoff(BACKOFF_LIMIT);
         let mut told: Option<SourceError> = None;
-        // Whether another relay was seen to hold the slot since the last session.
-        let mut after_another = false;
+        let mut standby = Standby::new(self.known.as_ref().map(|known| known.mark.clone()));
         loop {
-            let resume = self.resume(after_another);
+            let resume = self.resume(&standby);
             let source = self.source.clone();
             let Some(opened) = self.meanwhile(source.open(&resume)).await? else {
                 return Ok(Opened::Stopped);
@@ -205,7 +219,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
                 Err(error) => error,
             };
-            after_another |= matches!(error, SourceError::InUse { .. });
+            if let SourceError::InUse { holder: Some(holder), .. } = &error {
+                standby.saw(holder.is_walpost, &holder.mark, Instant::now());
+            }
             let limit = match &error {
                 SourceError::Lost(_) => BACKOFF_LIMIT,
                 SourceError::Access(_) if self.known.is_some() => BACKOFF_LIMIT,
@@ -227,15 +243,17 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
-    fn resume(&self, after_another: bool) -> Resume {
+    fn resume(&self, standby: &Standby) -> Resume {
+        let mark = standby.mark().cloned();
         match &self.known {
-            None => Resume::AtSlot,
-            Some((identity, mark)) => Resume::At {
-                identity: identity.clone(),
-                mark: mark.clone(),
+            None => Resume::AtSlot { mark },
+            Some(known) => Resume::At {
+                identity: known.identity.clone(),
+                mark: mark.unwrap_or_default(),
+                walsender: known.walsender,
                 confirmed: self.core.confirmable(),
                 start: self.core.resume_at(),
-                after_another,
+                after_another: standby.is_after_another(),
             },
         }
     }
@@ -257,10 +275,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
             });
         }
         let identity = session.identity().clone();
+        let (mark, walsender) = (session.mark().clone(), session.walsender());
+        self.known = Some(Known { identity: identity.clone(), mark, walsender });
         if self.news.is_told() {
             // What is tried every few seconds is no news.
             tracing::debug!(confirmed = %self.core.confirmable(), "streaming from PostgreSQL");
-            self.known = Some((identity, session.mark().clone()));
             return;
         }
         tracing::info!(
@@ -270,7 +289,6 @@ impl<P: Source, S: Sink> Relay<P, S> {
             timeline = identity.timeline,
             "streaming from PostgreSQL"
         );
-        self.known = Some((identity, session.mark().clone()));
     }
 
     /// Streams until the session ends or the relay has to act beyond it.
@@ -388,6 +406,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.take_reports();
         self.tell_of_the_sink()?;
         self.tell_of_refused_messages();
+        self.news.put_aside(self.core.take_put_aside());
         if self.stop.order() == Order::Abort {
             return Err(RelayError::Aborted);
         }
@@ -436,7 +455,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let failed = self.core.suspects() || self.core.halted().is_some();
         self.news.tell(self.delivered, matters, failed);
         let (oldest, confirmed) = (self.core.oldest_in_flight(), self.core.confirmable());
-        if self.stall.is_out_of_patience(oldest, confirmed, Instant::now()) {
+        let replays = self.core.wants_replay().is_some();
+        if !replays && self.stall.is_out_of_patience(oldest, confirmed, Instant::now()) {
             self.core
                 .producer_broken("no acknowledgement came for long, though the brokers answer");
         }
@@ -535,7 +555,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             let way_out = if self.core.is_drained() {
                 halt.way_out(self.source.slot())
             } else {
-                "records before it were not delivered in time: start walpost again first".to_owned()
+                UNDELIVERED.to_owned()
             };
             return Err(RelayError::Halt { halt: Box::new(halt.clone()), way_out });
         }
@@ -561,24 +581,9 @@ fn failed_or_lost(error: SourceError) -> Ended {
         SourceError::Lost(_) | SourceError::Access(_) | SourceError::InUse { .. } => {
             Ended::Lost(error)
         }
-        SourceError::Setup(_) | SourceError::Slot(_) | SourceError::Undecodable(_) => {
-            Ended::Failed(error)
-        }
+        SourceError::Setup(_)
+        | SourceError::Slot(_)
+        | SourceError::Undecodable(_)
+        | SourceError::Encoding(_) => Ended::Failed(error),
     }
-}
-
-async fn wait_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn backoff(limit: Duration) -> Backoff {
-    ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(100))
-        .with_max_delay(limit)
-        .with_jitter()
-        .without_max_times()
-        .build()
 }

@@ -8,8 +8,10 @@ mod news;
 mod pace;
 pub mod poison;
 mod stall;
+mod standby;
 mod stop;
 mod suspect;
+mod waits;
 
 pub use driver::Relay;
 pub use ends::{RelayError, RelaySettings, Summary, Until};

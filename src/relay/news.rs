@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use crate::lsn::Lsn;
+use crate::outbox::Position;
+use crate::relay::poison::PutAside;
 use crate::sink::Condition;
 
 /// What was told of the sink, and what is to be told.
@@ -17,6 +19,8 @@ pub(super) struct News {
     reasons: Vec<String>,
     /// Whether the last one's reason had been told before.
     repeated: bool,
+    /// The last event that was told to be put aside.
+    furthest_aside: Option<Position>,
 }
 
 /// Reasons that are remembered at most.
@@ -96,6 +100,25 @@ impl News {
         }
         if told && !self.is_trouble_told() {
             tracing::info!("Kafka takes records again");
+        }
+    }
+
+    /// Tells of each event that was put aside, once: a replay meets it again.
+    pub(super) fn put_aside(&mut self, events: Vec<PutAside>) {
+        for PutAside { origin, poison, topic } in events {
+            if self.furthest_aside >= Some(poison.position) {
+                continue;
+            }
+            self.furthest_aside = Some(poison.position);
+            let cause = poison.cause.key();
+            match topic {
+                Some(topic) => tracing::warn!(
+                    cause,
+                    topic,
+                    "{origin}, {poison}: written to the dead-letter topic instead"
+                ),
+                None => tracing::warn!(cause, "{origin}, {poison}: skipped"),
+            }
         }
     }
 

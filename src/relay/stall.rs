@@ -133,6 +133,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_heard_twice_in_a_row_begins_afresh_once_all_the_same() {
+        let begun = Instant::now();
+        let mut stall = Stall::new(begun);
+        let out = |stall: &mut Stall, seconds| {
+            stall.is_out_of_patience(Some(1), Lsn::new(7), begun + Duration::from_secs(seconds))
+        };
+        stall.heard(&stalled(Fault::OutOfReach));
+        assert!(!out(&mut stall, 0) && !out(&mut stall, 5000));
+        stall.heard(&stalled(Fault::Brokers));
+        stall.heard(&stalled(Fault::Unknown));
+        assert!(!out(&mut stall, 5001) && out(&mut stall, 5061));
+    }
+
+    #[test]
     fn an_outage_does_not_use_up_the_patience() {
         let begun = Instant::now();
         let mut stall = Stall::new(begun);

@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use pgwire_replication::PgWireError;
 
 use super::refusal::ConnectError;
+use super::watch::Mark;
 use crate::lsn::Lsn;
 
 /// A failure of the source, by what follows from it.
@@ -21,6 +22,8 @@ pub enum SourceError {
         slot: String,
         /// The server process that streams from it, where known.
         pid: Option<i32>,
+        /// What was seen beside it, where it was looked at.
+        holder: Option<Box<Holder>>,
     },
 
     /// The server refuses who walpost says it is, or cannot be what was asked
@@ -40,6 +43,22 @@ pub enum SourceError {
     /// cannot send what it has to.
     #[error("{0}")]
     Undecodable(String),
+
+    /// The server cannot send a row, and nothing from its transaction on.
+    #[error(
+        "{0}: a row's text has no form in UTF-8, and PostgreSQL hands out nothing from its \
+         transaction on. Mend what writes it"
+    )]
+    Encoding(String),
+}
+
+/// The client that holds the slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// It is another walpost's session, by the name that it gave itself.
+    pub is_walpost: bool,
+    /// What the catalogs hold of the publication meanwhile.
+    pub mark: Mark,
 }
 
 fn by(pid: Option<i32>) -> String {
@@ -57,7 +76,7 @@ impl SourceError {
         let code = error.sqlstate();
         let text = with_causes(&error);
         match code.as_ref().map(super::refusal::SqlState::as_str) {
-            Some("55006") => Self::InUse { slot: slot.to_owned(), pid: None },
+            Some("55006") => Self::InUse { slot: slot.to_owned(), pid: None, holder: None },
             // The slot went between two looks, or what it needs of the log is gone.
             Some("42704") if text.contains("replication slot") => Self::Slot(text),
             Some("55000" | "58P01") if !text.contains("wal_level") => Self::Slot(text),
@@ -69,15 +88,21 @@ impl SourceError {
             )),
             Some("42704" | "55000") => Self::Setup(text),
             // What is text to one database, such as one in SQL_ASCII, is none in UTF-8.
-            Some("22021" | "22P05") => Self::Undecodable(format!(
-                "{text}: a row's text has no form in UTF-8, and PostgreSQL hands out nothing from its \
-                 transaction on. Mend what writes it. To give that transaction up, publish it by hand, \
-                 then SET client_encoding = 'SQL_ASCII'; SELECT pg_replication_slot_advance('{slot}', \
-                 max(lsn)) FROM pg_logical_slot_peek_binary_changes('{slot}', NULL, 1, \
-                 'proto_version', '1', 'publication_names', '<publication>'); and start walpost again"
-            )),
+            Some("22021" | "22P05") => Self::Encoding(text),
             _ => error.into(),
         }
+    }
+
+    /// How to go on behind the transaction that the server cannot send, which is the
+    /// first after `received`. Only to be said once all before it is durable.
+    pub fn way_out_of_encoding(slot: &str, received: Lsn) -> String {
+        format!(
+            "To give that transaction up, publish it by hand, then SELECT \
+             pg_replication_slot_advance('{slot}', '{received}'); SET client_encoding = 'SQL_ASCII'; \
+             SELECT pg_replication_slot_advance('{slot}', max(lsn)) FROM \
+             pg_logical_slot_peek_binary_changes('{slot}', NULL, 1, 'proto_version', '1', \
+             'publication_names', '<publication>'); and start walpost again"
+        )
     }
 
     /// The slot is on the primary, and this server may be promoted to it.

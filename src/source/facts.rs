@@ -5,6 +5,7 @@ use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::{Client, Row};
 
 use super::SourceError;
+use super::opening::APPLICATION_NAME;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pgoutput::{Column, Relation};
@@ -39,6 +40,8 @@ pub struct Slot {
     pub database: Option<String>,
     /// The server process that uses the slot.
     pub active_pid: Option<i32>,
+    /// Whether that process serves a walpost, by the name that its client gave itself.
+    pub is_walposts: bool,
     /// Up to where its consumer has confirmed.
     pub confirmed_flush: Option<Lsn>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
@@ -64,7 +67,9 @@ const FACTS: &str = "
            s.confirmed_flush_lsn::text, s.wal_status,
            pg_catalog.to_jsonb(s) ->> 'invalidation_reason',
            coalesce((pg_catalog.to_jsonb(s) ->> 'synced')::bool, false),
-           pg_catalog.pg_is_in_recovery()
+           pg_catalog.pg_is_in_recovery(),
+           EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
+                    WHERE a.pid = s.active_pid AND a.application_name = $2)
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
 
@@ -72,7 +77,7 @@ impl Facts {
     /// Reads them over an ordinary connection.
     pub async fn read(client: &Client, slot: &str) -> Result<Self, SourceError> {
         let row = client
-            .query_one(FACTS, &[&slot])
+            .query_one(FACTS, &[&slot, &APPLICATION_NAME])
             .await
             .map_err(|error| SourceError::query("reading the server's settings", &error))?;
         Self::from_row(&row).map_err(|error| SourceError::query("the server's settings", &error))
@@ -88,6 +93,7 @@ impl Facts {
                 plugin: row.try_get(6)?,
                 database: row.try_get(7)?,
                 active_pid: row.try_get(8)?,
+                is_walposts: row.try_get(14)?,
                 confirmed_flush: lsn(row.try_get(9)?),
                 wal_status: row.try_get(10)?,
                 invalidation_reason: row.try_get(11)?,

@@ -29,6 +29,9 @@ pub trait Feed {
     /// What the catalogs hold of its publication.
     fn mark(&self) -> &Mark;
 
+    /// The server process that streams it.
+    fn walsender(&self) -> Option<i32>;
+
     /// A at the start of this feed.
     fn start(&self) -> Lsn;
 

@@ -15,7 +15,7 @@ mod tls;
 mod watch;
 
 pub(crate) use connect::control;
-pub use error::SourceError;
+pub use error::{Holder, SourceError};
 pub use facts::{Facts, Slot, published_tables};
 pub use feed::{Feed, Source};
 pub(crate) use opening::APPLICATION_NAME;

@@ -10,6 +10,7 @@ use postgres_protocol::escape::escape_identifier;
 
 use super::SourceError;
 use super::connect::{self, Control};
+use super::error::Holder;
 use super::facts::Facts;
 use super::watch::{Catalogs, Look, Mark};
 use crate::conninfo::ConnInfo;
@@ -89,18 +90,24 @@ pub struct ServerIdentity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resume {
     /// Where the slot stands.
-    AtSlot,
+    AtSlot {
+        /// What its catalogs held of the publication while another client held the
+        /// slot, where this process has waited for it.
+        mark: Option<Mark>,
+    },
     /// Where this process left off, on this server only.
     At {
         /// The server that the positions belong to.
         identity: ServerIdentity,
-        /// What its catalogs held of the publication.
+        /// What its catalogs held of the publication, and have to hold.
         mark: Mark,
+        /// The server process that streamed last.
+        walsender: Option<i32>,
         /// A: what was confirmed to it.
         confirmed: Lsn,
         /// Where to read from: at or after A.
         start: Lsn,
-        /// Another client was seen to hold the slot since: that it has moved it on
+        /// Another walpost was seen to hold the slot since: that it has moved it on
         /// is no surprise.
         after_another: bool,
     },
@@ -125,18 +132,21 @@ pub(super) async fn check_catalogs(
     look: Look,
 ) -> Result<Found, SourceError> {
     facts.require_wal_level()?;
-    let confirmed =
-        if config.temporary_slot { facts.flushed } else { check_slot(config, facts, resume)? };
+    let confirmed = if config.temporary_slot {
+        facts.flushed
+    } else {
+        check_slot(config, facts, resume, &look.mark)?
+    };
     match resume {
-        // Another walpost went on in between, and has seen to it.
-        Resume::At { confirmed: ours, .. } if confirmed > *ours => {}
-        Resume::At { mark, .. } => catalogs.compare(&look, mark, confirmed).await?,
-        Resume::AtSlot if look.recent => tracing::warn!(
+        Resume::At { mark, .. } | Resume::AtSlot { mark: Some(mark) } => {
+            catalogs.compare(&look, mark, confirmed).await?;
+        }
+        Resume::AtSlot { mark: None } if look.recent => tracing::warn!(
             publication = %config.publication,
             "the publication may be younger than what the slot has still to read (or another slot of \
              this server is far behind): rows that were committed without it are not handed out"
         ),
-        Resume::AtSlot => {}
+        Resume::AtSlot { mark: None } => {}
     }
     let relations = catalogs.published_tables().await?;
     Ok(Found { confirmed, relations, mark: look.mark })
@@ -144,11 +154,21 @@ pub(super) async fn check_catalogs(
 
 /// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those
 /// that this process has been working with.
-fn check_slot(config: &SourceConfig, facts: &Facts, resume: &Resume) -> Result<Lsn, SourceError> {
+fn check_slot(
+    config: &SourceConfig,
+    facts: &Facts,
+    resume: &Resume,
+    mark: &Mark,
+) -> Result<Lsn, SourceError> {
     let confirmed = facts.require_slot(&config.slot)?;
     // First, since whoever holds it may move it.
-    if let Some(pid) = facts.slot.as_ref().and_then(|slot| slot.active_pid) {
-        return Err(SourceError::InUse { slot: config.slot.clone(), pid: Some(pid) });
+    if let Some(slot) = facts.slot.as_ref().filter(|slot| slot.active_pid.is_some()) {
+        // This process's own last session may take a while to end.
+        let is_own =
+            matches!(resume, Resume::At { walsender, .. } if *walsender == slot.active_pid);
+        let holder = Holder { is_walpost: slot.is_walposts && !is_own, mark: mark.clone() };
+        let (pid, holder) = (slot.active_pid, Some(Box::new(holder)));
+        return Err(SourceError::InUse { slot: config.slot.clone(), pid, holder });
     }
     if let Resume::At { confirmed: ours, after_another: false, .. } = resume
         && confirmed > *ours
@@ -288,6 +308,7 @@ mod tests {
             plugin: Some("pgoutput".into()),
             database: Some("shop".into()),
             active_pid,
+            is_walposts: true,
             confirmed_flush: Some(confirmed),
             wal_status: Some("reserved".into()),
             invalidation_reason: None,
@@ -313,12 +334,13 @@ mod tests {
 
     /// Half of the time a place to go on from, in a log of few positions.
     fn resume() -> impl Strategy<Value = Resume> {
-        let at = (identity(), 0..20_u64, 0..20_u64, any::<bool>());
+        let at = (identity(), 0..20_u64, 0..20_u64, any::<bool>(), any::<bool>());
         prop_oneof![
-            Just(Resume::AtSlot),
-            at.prop_map(|(identity, confirmed, ahead, after_another)| Resume::At {
+            Just(Resume::AtSlot { mark: None }),
+            at.prop_map(|(identity, confirmed, ahead, after_another, own)| Resume::At {
                 identity,
                 mark: Mark::default(),
+                walsender: own.then_some(7),
                 confirmed: Lsn::new(confirmed),
                 start: Lsn::new(confirmed + ahead),
                 after_another,
@@ -333,7 +355,7 @@ mod tests {
         let name = "only_the_server_of_before_with_all_of_its_log_is_gone_on_with";
         property::holds(name, 2000, &cases, |(resume, found, flushed)| {
             let same = match &resume {
-                Resume::AtSlot => true,
+                Resume::AtSlot { .. } => true,
                 Resume::At { identity, start, .. } => *identity == found && *start <= flushed,
             };
             let facts = facts(Lsn::new(1), None);
@@ -362,15 +384,20 @@ mod tests {
         property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
             let facts = facts(confirmed, held.then_some(7));
             let ahead_unseen = match &resume {
-                Resume::AtSlot | Resume::At { after_another: true, .. } => false,
+                Resume::AtSlot { .. } | Resume::At { after_another: true, .. } => false,
                 Resume::At { confirmed: ours, .. } => confirmed > *ours,
             };
-            match check_slot(&config, &facts, &resume) {
+            match check_slot(&config, &facts, &resume, &Mark::default()) {
                 Ok(at) => {
                     assert!(!held && !ahead_unseen, "I12: {resume:?} on a slot at {confirmed}");
                     assert_eq!(at, confirmed);
                 }
-                Err(SourceError::InUse { pid, .. }) => assert!(held && pid == Some(7)),
+                Err(SourceError::InUse { pid, holder, .. }) => {
+                    assert!(held && pid == Some(7));
+                    let is_own = matches!(resume, Resume::At { walsender: Some(7), .. });
+                    let is_another = holder.is_some_and(|holder| holder.is_walpost);
+                    assert_eq!(is_another, !is_own, "I12: its own end passes for another");
+                }
                 Err(SourceError::Slot(text)) => {
                     assert!(ahead_unseen && !held, "I12: refused: {text}");
                     assert!(text.contains(&confirmed.to_string()), "names its position: {text}");

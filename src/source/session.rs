@@ -127,7 +127,7 @@ impl Session {
         let facts = Facts::read(&control.client, &config.slot).await?;
         let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush);
         let (start, ack) = match resume {
-            Resume::AtSlot => (at_slot.unwrap_or_default(), at_slot.unwrap_or_default()),
+            Resume::AtSlot { .. } => (at_slot.unwrap_or_default(), at_slot.unwrap_or_default()),
             Resume::At { confirmed, start, .. } => match at_slot {
                 // Another walpost has moved it on: what this one had read beyond is
                 // of no account any more, and comes again.
@@ -227,6 +227,10 @@ impl Feed for Session {
         self.watch.mark()
     }
 
+    fn walsender(&self) -> Option<i32> {
+        self.watch.walsender()
+    }
+
     fn start(&self) -> Lsn {
         self.start
     }
@@ -312,10 +316,12 @@ fn check_started(
     }
     Err(match resume {
         // Whoever had it before went in between: nothing of ours is amiss.
-        Resume::AtSlot | Resume::At { after_another: true, .. } => SourceError::Lost(format!(
-            "replication slot \"{}\" moved from {confirmed} to {now} while walpost connected",
-            config.slot
-        )),
+        Resume::AtSlot { .. } | Resume::At { after_another: true, .. } => {
+            SourceError::Lost(format!(
+                "replication slot \"{}\" moved from {confirmed} to {now} while walpost connected",
+                config.slot
+            ))
+        }
         Resume::At { after_another: false, .. } => {
             SourceError::slot_moved(&config.slot, confirmed, now)
         }

@@ -9,8 +9,9 @@
 //! looks mean that nothing was changed in between, not even back and forth.
 //! What was received before a look was committed before it, so it was decoded
 //! under the publication of the mark. Of a table that is published by its schema,
-//! or with all others, only its present state tells: one that leaves the schema,
-//! or is unlogged, and comes back between two looks is not noticed.
+//! or with all others, only its present state tells, and so it does of which table
+//! has the outbox's name and of which partition is unlogged: one that leaves and
+//! comes back between two looks is not noticed.
 //!
 //! A change may be in the log, and decoded, before a look can see it: between
 //! the flush of its commit and the end of its transaction, where it waits for
@@ -47,12 +48,20 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a look may take before the connection counts as dead.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long looks may conclude nothing before a person is told.
+const UNSETTLED_LIMIT: Duration = Duration::from_secs(60);
+
 /// What the catalogs hold of the publication and its outbox tables: equal where
 /// nothing was changed that could have kept a row back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mark(String);
 
 impl Mark {
+    #[cfg(test)]
+    pub(crate) fn of(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
     /// The publication's own part: its id, where there is one.
     fn publication(&self) -> Option<&str> {
         let part = self.0.split(", ").find_map(|part| part.strip_prefix("publication "))?;
@@ -252,14 +261,18 @@ impl Watch {
         let mine = looker.clone();
         let task = tokio::spawn(async move {
             let mut verified = start;
+            let mut unsettled = Unsettled::default();
             loop {
                 let rest = Instant::now() + LOOK_INTERVAL;
                 let rising = wants.wait_for(|wanted| *wanted > verified);
                 let _ = timeout(IDLE_INTERVAL, rising).await;
                 let wanted = *wants.borrow_and_update();
                 match mine.look(verified).await {
-                    Ok(true) => verified = wanted,
-                    Ok(false) => {}
+                    Ok(true) => {
+                        verified = wanted;
+                        unsettled = Unsettled::default();
+                    }
+                    Ok(false) => unsettled.tell(Instant::now()),
                     Err(error) => {
                         let _ = tell.send(Err(error));
                         return;
@@ -279,6 +292,11 @@ impl Watch {
     /// What was found at the beginning.
     pub(super) fn mark(&self) -> &Mark {
         &self.looker.mark
+    }
+
+    /// The server process that streams.
+    pub(super) fn walsender(&self) -> Option<i32> {
+        self.looker.walsender
     }
 
     /// Everything before `lsn` is durable.
@@ -305,6 +323,27 @@ impl Watch {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
+    }
+}
+
+/// Since when no look could conclude anything, and whether that was told.
+#[derive(Default)]
+struct Unsettled {
+    since: Option<Instant>,
+    told: bool,
+}
+
+impl Unsettled {
+    fn tell(&mut self, now: Instant) {
+        let since = *self.since.get_or_insert(now);
+        if !self.told && now.saturating_duration_since(since) >= UNSETTLED_LIMIT {
+            self.told = true;
+            tracing::warn!(
+                "a transaction that has changed the publication or an outbox table is not over, and \
+                 nothing is confirmed before it is, so that the slot keeps the log: see the oldest \
+                 xact_start in pg_stat_activity, and pg_prepared_xacts"
+            );
+        }
     }
 }
 

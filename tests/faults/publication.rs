@@ -56,6 +56,7 @@ pub fn cases() -> Vec<Case> {
             mend,
         ),
         Case::new(40, "a_table_that_is_taken_out_while_walpost_is_cut_off", cut_off),
+        Case::new(40, "a_removal_that_stopped_the_other_stops_the_standby_too", standing_by),
         Case::new(40, "a_removal_that_nobody_can_see_yet_covers_no_loss", unseen),
         Case::new(40, "a_removal_before_the_last_confirmation_is_no_clean_stop", stopped),
         Case::new(40, "a_partition_that_becomes_unlogged_covers_no_loss", unlogged),
@@ -128,6 +129,26 @@ async fn judge_what_was_handed_out(scene: &Scene, account: &Account) {
         format!("SELECT id, aggregate_id FROM {table} WHERE event_type = 'placed' ORDER BY n");
     let rows = scene.rows(&query).await;
     account.ok(&judge(&rows, std::iter::empty(), &scene.records().await));
+}
+
+/// One that waits for the slot takes over from one that a change has stopped.
+async fn standing_by(account: Account) {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let standby = scene.command("run").start();
+    standby.await_line("is in use by server process", SOON).await;
+    let before = hide(&scene, "ALTER PUBLICATION walpost DROP TABLE public.outbox").await;
+    scene.postgres.execute("ALTER PUBLICATION walpost ADD TABLE public.outbox").await;
+    account.ends(&walpost, 78).await;
+    let text = account.ends(&standby, 78).await;
+    assert!(text.contains("the publication was changed"), "{text}");
+    assert_covered_less(&scene, &before).await;
+    // Once a person has seen to it.
+    let _walpost = scene.run().await;
+    scene.confirmed(SOON).await;
+    judge_what_was_handed_out(&scene, &account).await;
 }
 
 /// The session is lost, and the table taken out before the next one.

@@ -58,6 +58,10 @@ struct Producer {
 #[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 struct Process {
     until: bool,
+    /// Its last session that went on where it was itself.
+    unpassed: usize,
+    /// The log's end at its first session.
+    reaches: Option<Lsn>,
     told_ms: Option<u64>,
     told_twice_ms: Option<u64>,
     confirmed: Lsn,
@@ -80,7 +84,7 @@ struct Process {
 
 /// Judges a whole schedule.
 pub(crate) fn judge(log: &Log, schedule: &Schedule, trace: &Trace) -> Verdict {
-    let mut checker = Checker::new(log, schedule, trace);
+    let mut checker = Checker::new(log, schedule);
     for (at, (now_ms, happened)) in trace.iter().enumerate() {
         let judged = checker.see(*now_ms, happened);
         judged.map_err(|fault| format!("{fault} (at {now_ms} ms, entry {at})"))?;
@@ -99,11 +103,7 @@ pub(crate) fn judge(log: &Log, schedule: &Schedule, trace: &Trace) -> Verdict {
 }
 
 impl<'a> Checker<'a> {
-    fn new(log: &'a Log, schedule: &'a Schedule, trace: &Trace) -> Self {
-        let given_up = trace.iter().filter_map(|(_, happened)| match happened {
-            Happened::GivenUp { item } => Some(*item),
-            _ => None,
-        });
+    fn new(log: &'a Log, schedule: &'a Schedule) -> Self {
         let mut order = vec![Vec::new(); PARTITIONS];
         let mut place = HashMap::new();
         for (number, event) in log.events.iter().enumerate() {
@@ -114,7 +114,7 @@ impl<'a> Checker<'a> {
         Self {
             log,
             schedule,
-            given_up: given_up.collect(),
+            given_up: HashSet::new(),
             appended: HashSet::new(),
             covered: 0,
             order,
@@ -141,9 +141,19 @@ impl<'a> Checker<'a> {
                 *told = Some(now_ms);
             }
             Happened::Exited { process, exit } => return self.exited(now_ms, *process, exit),
-            Happened::Opened { process, session, start, from, passed } => {
-                self.sessions.push(*process);
-                let process = self.process(*process);
+            Happened::Opened { process, session, start, from, passed, end } => {
+                let number = *process;
+                let all = self.sessions.len();
+                let since = self.process(number).unpassed;
+                if *passed && self.sessions[since..].iter().all(|owner| *owner == number) {
+                    return Err(format!("I12: nobody but a person has moved the slot to {start}"));
+                }
+                self.sessions.push(number);
+                let process = self.process(number);
+                if !passed {
+                    process.unpassed = all;
+                }
+                process.reaches.get_or_insert(*end);
                 process.opened += 1;
                 process.session = Some(*session);
                 process.produced = Lsn::ZERO;
@@ -202,11 +212,13 @@ impl<'a> Checker<'a> {
                 let process = self.producers[*producer].process;
                 self.process(process).failed = true;
             }
+            Happened::GivenUp { item } => {
+                self.given_up.insert(*item);
+            }
             Happened::Mishap(mishap) => self.mishaps.push(*mishap),
             Happened::Arrived => self.arrived = true,
             Happened::Strange(text) => return Err(text.clone()),
             Happened::Committed { .. }
-            | Happened::GivenUp { .. }
             | Happened::NotOpened { .. }
             | Happened::Reported { .. }
             | Happened::Calm => {}
@@ -355,6 +367,9 @@ impl<'a> Checker<'a> {
     fn clean(&self, now_ms: u64, process: &Process, summary: &Summary) -> Option<String> {
         if process.told_ms.is_none() && !process.until {
             return Some("nobody told it to".into());
+        }
+        if process.told_ms.is_none() && Some(summary.confirmed) < process.reaches {
+            return Some("it has not reached where it was to go".into());
         }
         if process.confirmed > summary.confirmed {
             return Some(format!("{} was confirmed", process.confirmed));

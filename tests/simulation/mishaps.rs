@@ -91,6 +91,7 @@ impl World {
             Mishap::SlotHeld => {
                 self.end_session();
                 self.server.held_until = until;
+                self.server.forget_the_last();
             }
             Mishap::SlotMoved => self.somebody_moves_the_slot(),
             Mishap::SlotDropped => {

@@ -89,7 +89,10 @@ impl World {
         };
         match event.guilt {
             Guilt::Keyless if sure && !self.server.is_held() => {
-                self.advance(Lsn::new(commit.as_u64() + 1));
+                // All before it is delivered, so that nothing else is given up.
+                let item = event.item;
+                self.note(Happened::GivenUp { item });
+                self.set_slot(Lsn::new(commit.as_u64() + 1));
             }
             Guilt::Keyless => {}
             Guilt::TooLarge | Guilt::TooLargeHere | Guilt::None => event.forgiven = true,

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use walpost::Lsn;
 use walpost::pgoutput::{Message, Relation};
-use walpost::source::{Feed, Mark, Received, Resume, ServerIdentity, Source, SourceError};
+use walpost::source::{Feed, Holder, Mark, Received, Resume, ServerIdentity, Source, SourceError};
 
 use crate::log::{Cursor, OUTBOXES, relation};
 use crate::trace::Happened;
@@ -37,6 +37,8 @@ pub(crate) struct Server {
     pub(crate) slot_is_there: bool,
     pub(crate) timeline: u32,
     holder: Option<usize>,
+    /// Whose session it was that the server still takes to be there.
+    lingers: Option<usize>,
     sessions: Vec<SessionState>,
 }
 
@@ -69,8 +71,14 @@ impl Server {
             slot_is_there: true,
             timeline: 1,
             holder: None,
+            lingers: None,
             sessions: Vec::new(),
         }
+    }
+
+    /// Whoever has the slot now is no walpost.
+    pub(crate) fn forget_the_last(&mut self) {
+        self.lingers = None;
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -189,6 +197,12 @@ impl World {
         self.note(Happened::Fell { confirmed });
     }
 
+    /// The session that has the slot, also where its client has gone already;
+    /// `None` where somebody has it who is no walpost.
+    fn holder(&self) -> Option<usize> {
+        self.server.holder.or(self.server.lingers)
+    }
+
     /// A new session as `resume` wants it, or why there is none.
     fn open(&mut self, process: usize, resume: &Resume) -> Result<usize, SourceError> {
         let (now, server) = (self.now_ms(), &self.server);
@@ -212,11 +226,15 @@ impl World {
             return slot("the slot does not exist".into());
         }
         if server.is_held() || now < server.held_until {
-            return Err(SourceError::InUse { slot: "walpost".into(), pid: Some(1) });
+            let pid = self.holder().and_then(|at| i32::try_from(at).ok());
+            let is_own = matches!(resume, Resume::At { walsender, .. } if pid.is_some() && *walsender == pid);
+            let holder = Holder { is_walpost: pid.is_some() && !is_own, mark: Mark::default() };
+            let (slot, holder) = ("walpost".to_owned(), Some(Box::new(holder)));
+            return Err(SourceError::InUse { slot, pid, holder });
         }
         let at_slot = server.confirmed;
         let (start, from, passed) = match resume {
-            Resume::AtSlot => (at_slot, at_slot, false),
+            Resume::AtSlot { .. } => (at_slot, at_slot, false),
             Resume::At { confirmed, after_another: false, .. } if at_slot > *confirmed => {
                 return slot(format!("moved from {confirmed} to {at_slot} by somebody else"));
             }
@@ -237,7 +255,8 @@ impl World {
             unattended: Duration::ZERO,
         });
         self.server.holder = Some(session);
-        self.note(Happened::Opened { process, session, start, from, passed });
+        let end = self.log.end;
+        self.note(Happened::Opened { process, session, start, from, passed, end });
         Ok(session)
     }
 }
@@ -292,7 +311,7 @@ impl SimFeed {
     fn new(shared: &Shared, world: &World, session: usize, resume: &Resume) -> Self {
         let state = &world.server.sessions[session];
         let start = match resume {
-            Resume::AtSlot => state.from,
+            Resume::AtSlot { .. } => state.from,
             Resume::At { .. } => state.told,
         };
         Self {
@@ -336,6 +355,10 @@ impl Feed for SimFeed {
 
     fn mark(&self) -> &Mark {
         &self.mark
+    }
+
+    fn walsender(&self) -> Option<i32> {
+        i32::try_from(self.session).ok()
     }
 
     fn start(&self) -> Lsn {
@@ -412,6 +435,7 @@ impl Drop for SimFeed {
             let lingers = if world.one_in(4) { world.rng.u64(0..2000) } else { 0 };
             let until = world.now_ms() + lingers;
             world.server.held_until = world.server.held_until.max(until);
+            world.server.lingers = Some(self.session);
             world.free_slot();
         }
     }

@@ -35,13 +35,14 @@ pub(crate) enum Happened {
         exit: Exit,
     },
     /// A session stands: the relay takes A to be `start`, the server sends from `from`;
-    /// whether that is where another relay has passed it.
+    /// whether that is where another relay has passed it; where the log ends.
     Opened {
         process: usize,
         session: usize,
         start: Lsn,
         from: Lsn,
         passed: bool,
+        end: Lsn,
     },
     NotOpened {
         process: usize,

@@ -40,6 +40,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(42, "a_rename_that_walpost_slept_through_is_gone_through_again", slept_through),
         Case::new(42, "columns_that_walpost_does_not_read_may_go", not_needed),
         Case::new(42, "a_column_that_events_can_do_without_does_not_go_in_silence", optional),
+        Case::new(42, "nor_does_it_go_between_two_sessions", optional_between),
         changed(
             "types_may_change_in_the_middle_of_a_transaction",
             &[
@@ -199,6 +200,28 @@ async fn optional(account: Account) {
     scene.postgres.execute(row).await;
     let text = account.ends(&walpost, 4).await;
     assert!(text.contains("no column `event_type` any more"), "{text}");
+    let _walpost = scene.run().await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+}
+
+async fn optional_between(account: Account) {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let pid = scene.walsender().await.expect("a walsender");
+    let change = format!(
+        "DO $$ BEGIN
+           PERFORM pg_terminate_backend({pid});
+           ALTER TABLE public.outbox RENAME COLUMN event_type TO kind;
+           INSERT INTO public.outbox (aggregate_type, aggregate_id, kind) VALUES ('order', '1', 'k');
+         END $$"
+    );
+    scene.postgres.execute(&change).await;
+    let text = account.ends(&walpost, 4).await;
+    assert!(text.contains("no column `event_type` any more"), "{text}");
+    assert_eq!(scene.records().await.len(), 10);
     let _walpost = scene.run().await;
     scene.confirmed(SOON).await;
     account.exact(&scene.judge().await);

@@ -12,6 +12,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(63, "text_of_a_latin1_database_arrives_as_utf8", latin1),
         Case::new(63, "utf8_in_a_database_without_an_encoding_arrives_as_it_is", sql_ascii),
         Case::new(63, "bytes_of_no_known_encoding_halt_the_run", unknown_bytes),
+        Case::new(63, "nobody_is_led_past_what_waits_for_kafka_before_them", led_past_nothing),
     ]
 }
 
@@ -42,8 +43,12 @@ async fn latin1(account: Account) {
 
 /// A database that takes any bytes for text, with an outbox of plain text.
 async fn without_encoding() -> Scene {
+    with_brokers(&Kafka::shared().await.bootstrap()).await
+}
+
+async fn with_brokers(bootstrap: &str) -> Scene {
     let postgres = Postgres::builder(Major::V15).encoding("SQL_ASCII").start().await;
-    let scene = Scene::bare(postgres, &Kafka::shared().await.bootstrap());
+    let scene = Scene::bare(postgres, bootstrap);
     let table = "CREATE TABLE public.outbox (id text PRIMARY KEY, aggregate_type text,
                    aggregate_id text, event_type text, payload text)";
     scene.over(table).await
@@ -81,14 +86,44 @@ async fn unknown_bytes(account: Account) {
     judge(&[row("before")], std::iter::empty(), &scene.records().await).assert_exact();
 
     // The way out that it names is one.
-    let (_, way) = text.split_once("then SET").expect("a way out");
-    let (way, _) = way.split_once("; and start").expect("its end");
-    let way = format!("SET{}", way.replace("<publication>", "walpost"));
-    scene.postgres.execute(&way).await;
+    scene.postgres.execute(&way_out(&text)).await;
     assert!(covers(&scene, &bad).await);
     let next = scene.run().await;
     scene.confirmed(SOON).await;
     let rows = [row("before"), row("after")];
+    account.exact(&judge(&rows, std::iter::empty(), &scene.records().await));
+    account.goes_on(&next);
+}
+
+/// The statements that a text names as the way out.
+fn way_out(text: &str) -> String {
+    let (_, way) = text.split_once("publish it by hand, then ").expect("a way out");
+    let (way, _) = way.split_once("; and start").expect("its end");
+    way.replace("<publication>", "walpost")
+}
+
+/// What is before the row is in no topic yet when walpost meets it.
+async fn led_past_nothing(account: Account) {
+    let kafka = Kafka::start().await;
+    let scene = with_brokers(&kafka.bootstrap()).await.option("--drain-timeout", "2s");
+    let row = |id: &str, payload: &str| {
+        format!("INSERT INTO public.outbox VALUES ('{id}', 'order', 'k', 'e', {payload})")
+    };
+    let walpost = scene.run().await;
+    scene.postgres.execute(&row("first", "'p'")).await;
+    scene.confirmed(SOON).await;
+    kafka.kill9().await;
+    scene.postgres.execute(&row("good", "'p'")).await;
+    scene.postgres.execute(&row("guilty", r"E'p\344'")).await;
+    scene.postgres.execute(&row("after", "'p'")).await;
+    let text = account.ends(&walpost, 4).await;
+    assert!(text.contains("start walpost again first") && !text.contains("advance"), "{text}");
+    kafka.start_again().await;
+    let text = account.ends(&scene.command("run").start(), 4).await;
+    scene.postgres.execute(&way_out(&text)).await;
+    let next = scene.run().await;
+    scene.confirmed(SOON).await;
+    let rows = ["first", "good", "after"].map(|id| Row::new(id, "k"));
     account.exact(&judge(&rows, std::iter::empty(), &scene.records().await));
     account.goes_on(&next);
 }

@@ -20,6 +20,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(37, "a_slot_that_loses_its_log_while_kafka_is_away_ends_the_run", lost_in_use),
         Case::new(37, "a_slot_that_was_idle_for_too_long_ends_the_run", idle_for_too_long),
         Case::new(38, "a_slot_that_somebody_moved_ends_the_run_with_both_positions", moved),
+        Case::new(38, "who_moves_the_slot_while_walpost_looks_is_no_other_walpost", moved_in_use),
         Case::new(38, "a_slot_that_somebody_made_anew_ends_the_run_with_both_positions", made_anew),
     ]
 }
@@ -131,6 +132,29 @@ async fn lost_in_use(account: Account) {
     assert!(text.contains("was invalidated by the server"), "{text}");
     // What it had read it delivers still: nobody else can.
     judged(&account, &scene, &scene.committed().await).await;
+}
+
+/// Whoever reads the slot by SQL holds it meanwhile, as another walpost would.
+async fn moved_in_use(account: Account) {
+    let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(2));
+    let scene = Scene::with(postgres).await;
+    let (walpost, rows) = ten_rows(&scene).await;
+    walpost.pause();
+    eventually(SOON, "the slot is free", async || scene.walsender().await.is_none()).await;
+    scene.postgres.execute(&insert(200_000, 3)).await;
+    let client = scene.postgres.client().await;
+    let read = "SELECT count(*) FROM pg_logical_slot_get_binary_changes('walpost', NULL, NULL,
+                  'proto_version', '1', 'publication_names', 'walpost')";
+    let moved = tokio::spawn(async move { client.batch_execute(read).await });
+    let held = "SELECT active_pid::text FROM pg_replication_slots";
+    eventually(SOON, "somebody holds it", async || scene.postgres.query_text(held).await.is_some())
+        .await;
+    walpost.resume();
+    walpost.await_line("is in use by server process", SOON).await;
+    moved.await.expect("it runs").expect("it is read");
+    let text = account.ends(&walpost, 3).await;
+    assert!(text.contains("by somebody else"), "{text}");
+    judged(&account, &scene, &rows).await;
 }
 
 async fn idle_for_too_long(account: Account) {

@@ -1,0 +1,95 @@
+//! What a relay knows of the one that holds the slot in its place.
+//!
+//! Whether it is another walpost that has moved the slot on, or a person; and
+//! how the publication was, so that a change which made the other one stop is not
+//! passed over by the one that stood by.
+//!
+//! Pure: the time is an argument.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::source::Mark;
+
+/// How long a walpost has to have worked with a changed publication before the
+/// change counts as seen to: it looks each half a minute, and stops at what it
+/// has not begun with.
+const STEADY: Duration = Duration::from_secs(90);
+
+/// A relay that waits for the slot.
+#[derive(Debug)]
+pub(super) struct Standby {
+    /// Another walpost was seen to hold the slot.
+    another: bool,
+    /// How the publication has to be when this relay takes over.
+    mark: Option<Mark>,
+    /// How it is since then, where that is different.
+    newer: Option<(Mark, Instant)>,
+}
+
+impl Standby {
+    /// One that has worked with a publication of that mark, if it has worked.
+    pub(super) fn new(mark: Option<Mark>) -> Self {
+        Self { another: false, mark, newer: None }
+    }
+
+    /// Somebody was seen to hold the slot, a walpost or not, while the publication
+    /// had this mark.
+    pub(super) fn saw(&mut self, is_walpost: bool, mark: &Mark, now: Instant) {
+        self.another |= is_walpost;
+        if self.mark.as_ref().is_none_or(|known| known == mark) {
+            self.mark = Some(mark.clone());
+            self.newer = None;
+            return;
+        }
+        match &self.newer {
+            Some((newer, since)) if newer == mark && is_walpost => {
+                if now.saturating_duration_since(*since) >= STEADY {
+                    (self.mark, self.newer) = (Some(mark.clone()), None);
+                }
+            }
+            _ => self.newer = Some((mark.clone(), now)),
+        }
+    }
+
+    /// Whether another walpost was seen to hold the slot.
+    pub(super) fn is_after_another(&self) -> bool {
+        self.another
+    }
+
+    pub(super) fn mark(&self) -> Option<&Mark> {
+        self.mark.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_counts_as_seen_to_once_a_walpost_has_worked_with_it_for_long() {
+        let begun = Instant::now();
+        let (before, after) = (Mark::default(), Mark::of("changed"));
+        let mut standby = Standby::new(None);
+        let saw = |standby: &mut Standby, is_walpost, mark, seconds| {
+            standby.saw(is_walpost, mark, begun + Duration::from_secs(seconds));
+            standby.mark().cloned()
+        };
+        assert_eq!(saw(&mut standby, true, &before, 0).as_ref(), Some(&before));
+        assert_eq!(saw(&mut standby, true, &after, 1).as_ref(), Some(&before));
+        assert_eq!(saw(&mut standby, true, &after, 90).as_ref(), Some(&before));
+        assert_eq!(saw(&mut standby, false, &after, 91).as_ref(), Some(&before), "nobody looks");
+        assert_eq!(saw(&mut standby, true, &after, 180).as_ref(), Some(&before));
+        assert_eq!(saw(&mut standby, true, &after, 181).as_ref(), Some(&after));
+        assert!(standby.is_after_another());
+    }
+
+    #[test]
+    fn who_has_worked_before_waits_with_what_it_worked_with() {
+        let before = Mark::of("before");
+        let mut standby = Standby::new(Some(before.clone()));
+        standby.saw(false, &Mark::default(), Instant::now());
+        assert_eq!((standby.mark(), standby.is_after_another()), (Some(&before), false));
+    }
+}
