@@ -9,6 +9,7 @@ mod library;
 mod majors;
 mod messages;
 mod poison;
+mod put_aside;
 mod records;
 mod refusals;
 mod sessions;
