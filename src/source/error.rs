@@ -4,8 +4,8 @@ use std::error::Error as StdError;
 
 use pgwire_replication::PgWireError;
 
+use super::mark::Mark;
 use super::refusal::ConnectError;
-use super::watch::Mark;
 use crate::lsn::Lsn;
 
 /// A failure of the source, by what follows from it.

@@ -5,7 +5,7 @@ use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::{Client, Row};
 
 use super::SourceError;
-use super::opening::APPLICATION_NAME;
+use super::config::APPLICATION_NAME;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pgoutput::{Column, Relation};

@@ -4,22 +4,25 @@
 //! A feed hands out pgoutput messages and keepalives in the log's order and
 //! carries confirmations back; the relay knows nothing else of it.
 
+mod config;
 mod connect;
 mod error;
 mod facts;
 mod feed;
+mod mark;
 mod opening;
 mod refusal;
 mod session;
 mod tls;
 mod watch;
 
+pub(crate) use config::APPLICATION_NAME;
+pub use config::{ConnInfoSource, SourceConfig};
 pub(crate) use connect::control;
 pub use error::{Holder, SourceError};
 pub use facts::{Facts, Slot, published_tables};
 pub use feed::{Feed, Source};
-pub(crate) use opening::APPLICATION_NAME;
-pub use opening::{ConnInfoSource, Resume, ServerIdentity, SourceConfig};
+pub use mark::Mark;
+pub use opening::{Resume, ServerIdentity};
 pub use session::{Received, Session};
 pub use tls::install_crypto_provider;
-pub use watch::Mark;

@@ -1,21 +1,19 @@
 //! How a session is opened: on what, from where, with which settings, and what
 //! is checked before the first message comes.
 
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use pgwire_replication::{PgWireError, ReplicationClient, ReplicationConfig};
 use postgres_protocol::escape::escape_identifier;
 
-use super::SourceError;
+use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connect::{self, Control};
-use super::error::Holder;
+use super::error::{Holder, SourceError};
 use super::facts::Facts;
-use super::watch::{Catalogs, Look, Mark};
+use super::mark::Mark;
+use super::watch::{Catalogs, Look};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
-use crate::outbox::TableName;
 use crate::pgoutput::Relation;
 
 /// Most often that a status update is sent.
@@ -24,9 +22,6 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 /// Events that the session's own buffer may hold beside the relay's budget. It
 /// counts events and not bytes, so with large rows few of them are much.
 const BUFFER_EVENTS: usize = 8;
-
-/// What the server's views show of walpost.
-pub(crate) const APPLICATION_NAME: &str = "walpost";
 
 /// Session settings: the text forms of values do not depend on the server's
 /// configuration, no timeout meant for clients ends the stream, and a large
@@ -38,44 +33,6 @@ const SESSION_OPTIONS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c tim
 /// How much of a transaction the server decodes in memory before it puts it
 /// aside on disk; walpost raises it unless the connection's own `options` set it.
 const WORK_MEM: &str = "logical_decoding_work_mem";
-
-/// What a session is opened on.
-#[derive(Debug, Clone)]
-pub struct SourceConfig {
-    /// The server and the database, asked for at each connect.
-    pub conninfo: ConnInfoSource,
-    /// The replication slot, as stored in the catalog.
-    pub slot: String,
-    /// The publication, as stored in the catalog.
-    pub publication: String,
-    /// The outbox tables that it has to publish.
-    pub tables: Vec<TableName>,
-    /// Make a temporary slot of that name, which goes with the session.
-    pub temporary_slot: bool,
-}
-
-/// Says how to connect, anew each time, so that a password that was changed in
-/// its file is taken up without a restart.
-#[derive(Clone)]
-pub struct ConnInfoSource(Arc<dyn Fn() -> Result<ConnInfo, String> + Send + Sync>);
-
-impl ConnInfoSource {
-    /// From a function that reads everything again; its error is for people.
-    pub fn new(resolve: impl Fn() -> Result<ConnInfo, String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(resolve))
-    }
-
-    /// What holds now.
-    pub fn resolve(&self) -> Result<ConnInfo, SourceError> {
-        (self.0)().map_err(SourceError::Access)
-    }
-}
-
-impl fmt::Debug for ConnInfoSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ConnInfoSource")
-    }
-}
 
 /// Which server a position belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -298,6 +255,7 @@ fn unasked_status(wal_sender_timeout: Duration) -> Duration {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::config::ConnInfoSource;
     use super::super::facts::Slot;
     use super::*;
     use crate::property;

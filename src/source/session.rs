@@ -20,14 +20,16 @@ use pgwire_replication::{PgWireError, ReplicationClient};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::SourceError;
+use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connect::{self, Control};
 use super::facts::Facts;
 use super::feed::{Feed, Source};
+use super::mark::Mark;
 use super::opening::{
-    APPLICATION_NAME, Resume, ServerIdentity, SourceConfig, check_catalogs, identify,
-    replication_settings, silence_limit, start_replication, wal_sender_timeout,
+    Resume, ServerIdentity, check_catalogs, identify, replication_settings, silence_limit,
+    start_replication, wal_sender_timeout,
 };
-use super::watch::{Catalogs, Mark, Watch};
+use super::watch::{Catalogs, Watch};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::pgoutput::{self, Begin, Commit, LogicalMessage, Message, PgTimestamp, Relation};

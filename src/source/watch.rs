@@ -31,8 +31,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_postgres::{Client, Statement};
 
 use super::SourceError;
+use super::config::SourceConfig;
 use super::facts::published_tables;
-use super::opening::SourceConfig;
+use super::mark::Mark;
 use crate::lsn::Lsn;
 use crate::pgoutput::Relation;
 
@@ -50,24 +51,6 @@ const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long looks may conclude nothing before a person is told.
 const UNSETTLED_LIMIT: Duration = Duration::from_secs(60);
-
-/// What the catalogs hold of the publication and its outbox tables: equal where
-/// nothing was changed that could have kept a row back.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Mark(String);
-
-impl Mark {
-    #[cfg(test)]
-    pub(crate) fn of(text: &str) -> Self {
-        Self(text.to_owned())
-    }
-
-    /// The publication's own part: its id, where there is one.
-    fn publication(&self) -> Option<&str> {
-        let part = self.0.split(", ").find_map(|part| part.strip_prefix("publication "))?;
-        part.split(' ').next()
-    }
-}
 
 /// One look at the catalogs.
 #[derive(Debug)]
@@ -182,7 +165,7 @@ impl Catalogs {
             .await
             .map_err(failed)?;
         Ok(Look {
-            mark: Mark(row.try_get(0).map_err(failed)?),
+            mark: Mark::new(row.try_get(0).map_err(failed)?),
             settled: !row.try_get::<_, bool>(1).map_err(failed)?,
             recent: row.try_get(2).map_err(failed)?,
             walsender: row.try_get(3).map_err(failed)?,
