@@ -99,7 +99,7 @@ pub struct Record {
     pub headers: Option<Vec<String>>,
     /// Columns that are sent beside the usual ones, not yet parsed.
     pub place: Vec<String>,
-    /// A CloudEvent's `source`.
+    /// A `CloudEvent`'s `source`.
     pub cloudevents_source: String,
     /// Where its timestamp comes from.
     pub timestamp: TimestampSource,

@@ -33,8 +33,8 @@ pub(super) fn timestamp(text: &str) -> Result<TimestampSource, String> {
 }
 
 pub(super) fn value_format(text: &str) -> Result<ValueFormat, String> {
-    let named = ValueFormat::NAMES.iter().find(|(name, _)| *name == text);
-    named.map(|(_, format)| *format).ok_or_else(|| {
+    let found = ValueFormat::NAMES.iter().find(|(name, _)| *name == text);
+    found.map(|(_, format)| *format).ok_or_else(|| {
         let names: Vec<_> = ValueFormat::NAMES.iter().map(|(name, _)| *name).collect();
         format!("`{text}` is none of {}", names.join(", "))
     })
@@ -42,8 +42,8 @@ pub(super) fn value_format(text: &str) -> Result<ValueFormat, String> {
 
 /// What to do about poison.
 pub(super) fn policy(text: &str) -> Result<Policy, String> {
-    let named = Policy::NAMES.iter().find(|(name, _)| *name == text);
-    named.map(|(_, policy)| *policy).ok_or_else(|| {
+    let found = Policy::NAMES.iter().find(|(name, _)| *name == text);
+    found.map(|(_, policy)| *policy).ok_or_else(|| {
         let names: Vec<_> = Policy::NAMES.iter().map(|(name, _)| *name).collect();
         format!("`{text}` is none of {}", names.join(", "))
     })
@@ -70,7 +70,7 @@ pub(super) fn null_keys(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A CloudEvent's `source`, a URI or a part of one.
+/// A `CloudEvent`'s `source`, a URI or a part of one.
 pub(super) fn cloudevents_source(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains(|sign: char| sign.is_whitespace() || sign.is_control()) {
         return Err(format!("`{text}` is no URI reference: it is empty or has blanks"));

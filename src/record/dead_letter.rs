@@ -113,13 +113,11 @@ fn of_role<'e, 'a>(event: &'e Event<'a>, role: Role) -> &'e Field<'a> {
 fn json(field: &Field<'_>) -> Option<Value> {
     use base64::Engine as _;
     let bytes = field.as_deref()?;
-    Some(match std::str::from_utf8(bytes) {
-        Ok(text) => Value::String(text.to_owned()),
-        Err(_) => {
-            let text = base64::engine::general_purpose::STANDARD.encode(bytes);
-            Value::Object(Map::from_iter([("base64".to_owned(), Value::String(text))]))
-        }
-    })
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return Some(Value::String(text.to_owned()));
+    }
+    let text = Value::String(base64::engine::general_purpose::STANDARD.encode(bytes));
+    Some(Value::Object(Map::from_iter([("base64".to_owned(), text)])))
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub struct RecordConfig {
     pub place: Vec<Placement>,
     /// The timestamp.
     pub timestamp: TimestampSource,
-    /// What a CloudEvent says of where it comes from, its `source`.
+    /// What a `CloudEvent` says of where it comes from, its `source`.
     pub cloudevents_source: String,
 }
 
@@ -61,7 +61,7 @@ impl RecordConfig {
         }
     }
 
-    /// A CloudEvent's `source` where none is given.
+    /// A `CloudEvent`'s `source` where none is given.
     pub const CLOUDEVENTS_SOURCE: &str = "walpost";
 
     /// The columns that are named beyond the roles, each once: an event's `placed`
@@ -99,10 +99,9 @@ impl Router {
         config.topic.place(&placed);
         config.key.place(&placed);
         let of = |target| {
-            let places = config.place.iter().filter(|placement| placement.target == target);
+            let mine = config.place.iter().filter(|placement| placement.target == target);
             let index = |column: &str| placed.iter().position(|name| name == column);
-            places
-                .filter_map(|placement| Some((index(&placement.column)?, placement.clone())))
+            mine.filter_map(|placement| Some((index(&placement.column)?, placement.clone())))
                 .collect()
         };
         let (in_headers, in_value) = (of(Target::Header), of(Target::Envelope));

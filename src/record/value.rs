@@ -26,9 +26,9 @@ pub enum ValueFormat {
     Envelope,
     /// The payload, an object, with `type` and `idempotencyKey` before its own members.
     Merged,
-    /// A CloudEvent in structured mode, the payload as its `data`.
+    /// A `CloudEvent` in structured mode, the payload as its `data`.
     CloudEvents,
-    /// A CloudEvent in binary mode: the payload as stored, the rest as headers.
+    /// A `CloudEvent` in binary mode: the payload as stored, the rest as headers.
     CloudEventsBinary,
 }
 
@@ -57,7 +57,7 @@ impl ValueFormat {
 pub(super) struct Attributes<'a, 'e> {
     pub(super) event: &'a Event<'e>,
     pub(super) timestamp_ms: i64,
-    /// CloudEvents' `source`.
+    /// The `source` of a `CloudEvent`.
     pub(super) source: &'a str,
     /// Columns that are placed in the value, by their places among the event's.
     pub(super) placed: &'a [(usize, Placement)],
@@ -125,23 +125,20 @@ impl Attributes<'_, '_> {
             object.value(Some(&value), name)?;
         }
         self.placed(&mut object)?;
-        match json_text(payload) {
-            Ok(payload) => {
-                object.name("datacontenttype");
-                object.string(JSON);
-                object.name("data");
-                object.raw(payload);
-            }
-            Err(_) => {
-                object.name("data_base64");
-                object.string(&base64(payload));
-            }
+        if let Ok(payload) = json_text(payload) {
+            object.name("datacontenttype");
+            object.string(JSON);
+            object.name("data");
+            object.raw(payload);
+        } else {
+            object.name("data_base64");
+            object.string(&base64(payload));
         }
         object.end();
         Ok(())
     }
 
-    /// The attributes of a CloudEvent, but for those of its data
+    /// The attributes of a `CloudEvent`, but for those of its data
     /// (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>).
     pub(super) fn context(&self) -> Result<Vec<(&'static str, Vec<u8>)>, Cause> {
         let event = self.event;

@@ -375,7 +375,7 @@ impl World {
     }
 
     fn work(&mut self, pick: usize) {
-        if pick % 2 == 0
+        if pick.is_multiple_of(2)
             && let Some((seq, event)) = self.broker.letters.pop_front()
         {
             self.broker.appended.insert(event);
@@ -536,18 +536,18 @@ fn a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confir
 
 #[test]
 fn an_event_that_is_put_aside_keeps_no_other_from_arriving() {
-    let guilts = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
+    let reasons = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
     let policies = prop_oneof![Just(Policy::DeadLetter), Just(Policy::Skip)];
-    let whose = (any::<prop::sample::Index>(), guilts, policies);
+    let whose = (any::<prop::sample::Index>(), reasons, policies);
     let cases = (sizes(), 1_u64..40, whose, prop::collection::vec(step(), 0..100));
     let name = "an_event_that_is_put_aside_keeps_no_other_from_arriving";
-    property::holds(name, CASES, &cases, |(sizes, budget_rows, (at, guilt, policy), steps)| {
+    property::holds(name, CASES, &cases, |(sizes, budget_rows, (at, reason, policy), steps)| {
         let all: usize = sizes.iter().map(|size| usize::from(*size)).sum();
         if all == 0 {
             return;
         }
         let guilty = at.index(all);
-        let mut world = World::with_policy(policy, &sizes, budget_rows, Some((guilty, guilt)));
+        let mut world = World::with_policy(policy, &sizes, budget_rows, Some((guilty, reason)));
         for step in &steps {
             world.step(step);
         }

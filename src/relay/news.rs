@@ -111,13 +111,14 @@ impl News {
             }
             self.furthest_aside = Some(poison.position);
             let cause = poison.cause.key();
-            match topic {
-                Some(topic) => tracing::warn!(
+            if let Some(topic) = topic {
+                tracing::warn!(
                     cause,
                     topic,
                     "{origin}, {poison}: written to the dead-letter topic instead"
-                ),
-                None => tracing::warn!(cause, "{origin}, {poison}: skipped"),
+                );
+            } else {
+                tracing::warn!(cause, "{origin}, {poison}: skipped");
             }
         }
     }
