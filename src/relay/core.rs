@@ -21,9 +21,13 @@
 //! hour does not fill the others with repeats of what follows, but only with
 //! those of its own transaction's part before it. A record that the broker refuses
 //! for good even there is poison, and the relay halts with all before it
-//! delivered. A halt that was met behind a record which failed gives way to the
-//! replay, and one behind records that a lost session withdrew to the next session:
-//! it is met again, and nobody is led past what is not delivered.
+//! delivered; or, where the cause's policy says so, remembers the verdict, replays,
+//! and puts the event aside when it comes: a dead letter is a production as any other,
+//! so that nothing is confirmed past it before the broker has it (I1).
+//!
+//! A halt that was met behind a record which failed gives way to the replay, and one
+//! behind records that a lost session withdrew to the next session: it is met again,
+//! and nobody is led past what is not delivered.
 //!
 //! Rows of a transaction that aborted never come (I7), since PostgreSQL sends a transaction once it
 //! has committed; one that a lost session left open is withdrawn, and comes again whole.
