@@ -190,7 +190,7 @@ impl Debezium {
     pub async fn try_start_again(&self) -> Result<(), BedError> {
         let log = self.server.log()?;
         let errors = log.try_clone().doing(|| "sharing the log".into())?;
-        let mut command = self.server.keeper().launcher(Path::new("java"));
+        let mut command = self.server.keeper().launcher(&install::java(&self.installed));
         command.arg(format!("-Xmx{HEAP_MEBIBYTES}m")).args(jars::arguments(&self.installed));
         command.arg("org.apache.kafka.connect.cli.ConnectStandalone");
         command.arg(self.directory().join("worker.properties"));
@@ -220,29 +220,51 @@ impl Debezium {
 
     /// Adds a connector, and awaits that it streams.
     pub async fn add(&self, postgres: &Postgres, connector: Connector) {
-        let connector = connector.setting("database.port", &self.postgres_port.to_string());
-        self.ask("POST", "/connectors", &connector_text(&connector))
-            .await
-            .unwrap_or_else(|error| panic!("adding {}: {error}", connector.name));
-        let added = connector.clone();
-        self.connectors.lock().unwrap_or_else(PoisonError::into_inner).push(connector);
-        self.streams(postgres, &added).await;
+        let name = connector.name.clone();
+        if let Err(reason) = self.try_add(postgres, connector).await {
+            panic!("adding {name}: {reason}\n{}", self.log_tail(20));
+        }
     }
 
-    /// Awaits that a connector streams: only then it sees all that is committed.
-    pub async fn streams(&self, postgres: &Postgres, connector: &Connector) {
-        let slot = connector.slot();
+    /// As [`Debezium::add`]; the error is Kafka Connect's, or the trace of what the
+    /// connector died of at once. It is to be removed in either case.
+    pub async fn try_add(&self, postgres: &Postgres, connector: Connector) -> Result<(), String> {
+        let connector = connector.setting("database.port", &self.postgres_port.to_string());
+        let text = connector_text(&connector);
+        let slot = connector.slot().to_owned();
+        let name = connector.name.clone();
+        self.connectors.lock().unwrap_or_else(PoisonError::into_inner).push(connector);
+        self.ask("POST", "/connectors", &text).await?;
+        self.await_stream(postgres, &name, &slot).await
+    }
+
+    /// Awaits that all connectors stream: only then they see all that is committed.
+    pub async fn streams(&self, postgres: &Postgres) {
+        let connectors = self.connectors.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for connector in &connectors {
+            let (name, slot) = (connector.name(), connector.slot());
+            if let Err(seen) = self.await_stream(postgres, name, slot).await {
+                panic!("{name} does not stream: {seen}\n{}", self.log_tail(20));
+            }
+        }
+    }
+
+    async fn await_stream(
+        &self,
+        postgres: &Postgres,
+        name: &str,
+        slot: &str,
+    ) -> Result<(), String> {
         let active = format!("SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'");
         let streaming = within(READY, async || {
             let active = postgres.query_text(&active).await;
-            match self.task(&connector.name).await {
-                Task::Running if active.as_deref() == Some("t") => Ok(()),
+            match self.task(name).await {
+                Task::Running if active.as_deref() == Some("t") => Ok(Ok(())),
+                Task::Failed(trace) => Ok(Err(trace)),
                 seen => Err(format!("the slot's activity is {active:?}, the task {seen:?}")),
             }
         });
-        if let Err(seen) = streaming.await {
-            panic!("{} does not stream: {seen}\n{}", connector.name, self.log_tail(20));
-        }
+        streaming.await?
     }
 
     /// Ends a connector; its slot is free on return. What it wrote last may still
@@ -257,9 +279,12 @@ impl Debezium {
             keep
         });
         let connector = removed.unwrap_or_else(|| panic!("there is no connector {name}"));
-        self.ask("DELETE", &format!("/connectors/{name}"), "")
-            .await
-            .unwrap_or_else(|error| panic!("removing {name}: {error}"));
+        let path = format!("/connectors/{name}");
+        match self.ask("DELETE", &path, "").await {
+            Err(error) if !error.contains(" 404 ") => panic!("removing {name}: {error}"),
+            // One that was refused is not there.
+            Ok(_) | Err(_) => {}
+        }
         let slot = connector.slot();
         let idle = format!("SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'");
         crate::eventually(READY, "a free slot", async || {

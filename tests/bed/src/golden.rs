@@ -6,16 +6,18 @@
 //! other, and writes its file; read back as a [`Scenario`] a file can be played again.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::debezium::{Connector, Debezium, Task};
-use crate::{Consumed, Follower, Kafka, Major, Postgres, Topics, eventually};
+use crate::{Consumed, Follower, Kafka, Major, Postgres, Topics, within};
 
 /// How long the records of a transaction, or the task's death of it, may take.
-const ARRIVAL: Duration = Duration::from_secs(30);
+const ARRIVAL: Duration = Duration::from_secs(15);
+/// After how long without either the transaction is repeated, once.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Rows of one outbox, and with what settings they are relayed.
 #[derive(Clone, Debug)]
@@ -37,7 +39,7 @@ pub struct Scenario {
 #[derive(Clone, Debug)]
 pub struct Deed {
     pub sql: String,
-    /// Of no row in it a record is awaited.
+    /// No record comes of it.
     pub is_quiet: bool,
 }
 
@@ -50,6 +52,7 @@ impl Scenario {
         let head = lines.next().ok_or("an empty file")??;
         let text = |value: &Value| value.as_str().map(str::to_owned).ok_or("text is missing");
         let map = |value: &Value| value.as_object().cloned().ok_or("an object is missing");
+        let lines = lines.filter(|line| !matches!(line, Ok(line) if line["sql"].is_null()));
         let deeds = lines.map(|line| {
             let line = line?;
             let is_quiet = line["records"].as_array().is_some_and(Vec::is_empty);
@@ -82,6 +85,8 @@ pub struct Recorder {
 enum Fate {
     Records(Vec<Consumed>),
     Dies(String),
+    /// Neither a record nor an error comes.
+    Hangs,
 }
 
 impl Recorder {
@@ -107,11 +112,19 @@ impl Recorder {
         for deed in &scenario.deeds {
             let connector = match running.take() {
                 Some(name) => name,
-                None => self.connect(scenario).await,
+                None => match self.connect(scenario).await {
+                    Ok(name) => name,
+                    Err(reason) => {
+                        writeln!(text, "{{\"refused\":{}}}", json!(reason))
+                            .expect("a String takes every text");
+                        break;
+                    }
+                },
             };
             let rows = self.commit(&deed.sql).await;
-            let awaited = if deed.is_quiet { 0 } else { rows.len() };
-            let fate = match self.fate(&connector, awaited).await {
+            // What inserts nothing and is not quiet is to kill the task.
+            let awaited = if deed.is_quiet { 0 } else { rows.len().max(1) };
+            let fate = match self.fate(&connector, &deed.sql, awaited).await {
                 Fate::Records(records) => {
                     running = Some(connector);
                     let records: Vec<_> =
@@ -121,6 +134,10 @@ impl Recorder {
                 Fate::Dies(error) => {
                     self.disconnect(&connector).await;
                     format!("\"dies\":{}", json!(error))
+                }
+                Fate::Hangs => {
+                    self.disconnect(&connector).await;
+                    "\"hangs\":true".to_owned()
                 }
             };
             writeln!(text, "{{\"sql\":{},\"rows\":{},{fate}}}", json!(deed.sql), json!(rows))
@@ -171,7 +188,7 @@ impl Recorder {
     }
 
     /// A connector on a new slot: it sees what is committed from now on.
-    async fn connect(&mut self, scenario: &Scenario) -> String {
+    async fn connect(&mut self, scenario: &Scenario) -> Result<String, String> {
         self.connectors += 1;
         let name = format!("golden_{}", self.connectors);
         let slot = format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')");
@@ -184,8 +201,11 @@ impl Recorder {
         for (name, value) in &scenario.router {
             connector = connector.router(name, &text(value));
         }
-        self.debezium.add(&self.postgres, connector).await;
-        name
+        if let Err(reason) = self.debezium.try_add(&self.postgres, connector).await {
+            self.disconnect(&name).await;
+            return Err(cause(&reason));
+        }
+        Ok(name)
     }
 
     async fn disconnect(&self, connector: &str) {
@@ -206,20 +226,28 @@ impl Recorder {
     }
 
     /// Awaits so many records, or the task's death.
-    async fn fate(&mut self, connector: &str, awaited: usize) -> Fate {
+    async fn fate(&mut self, connector: &str, sql: &str, awaited: usize) -> Fate {
         let (from, mut looks) = (self.attributed, 0_u32);
-        let fate = eventually(ARRIVAL, "records or death", async || {
-            // The consumer is asked more often than the worker, whose answer costs more.
-            looks += 1;
+        let (begin, mut is_repeated) = (Instant::now(), false);
+        let fate = within(ARRIVAL, async || {
             if self.follower.count() >= from + awaited {
-                return Ok(Fate::Records(self.follower.records().split_off(from)));
+                return Some(Fate::Records(self.follower.records().split_off(from)));
+            }
+            // A worker looks at what became of a record when it has another one to send.
+            if begin.elapsed() > PATIENCE && !std::mem::replace(&mut is_repeated, true) {
+                let _ = self.postgres.client().await.simple_query(sql).await;
+            }
+            // The worker is asked less often than the consumer, since its answer costs more.
+            looks += 1;
+            if looks % 5 != 0 {
+                return None;
             }
             match self.debezium.task(connector).await {
-                Task::Failed(trace) => Ok(Fate::Dies(cause(&trace))),
-                seen => Err((seen, self.debezium.log_tail(5))),
+                Task::Failed(trace) => Some(Fate::Dies(cause(&trace))),
+                Task::Running | Task::Absent => None,
             }
-        })
-        .await;
+        });
+        let fate = fate.await.unwrap_or(Fate::Hangs);
         if let Fate::Records(records) = &fate {
             assert_eq!(records.len(), awaited, "more records than rows: {records:?}");
             self.attributed += awaited;
@@ -228,10 +256,12 @@ impl Recorder {
     }
 }
 
-/// The last cause of a stack trace, which is where it began.
+/// The last cause of a stack trace, which is where it began: its first sentence, since
+/// what follows may name the time of the day.
 fn cause(trace: &str) -> String {
     let causes = trace.lines().filter_map(|line| line.strip_prefix("Caused by: "));
-    causes.last().or_else(|| trace.lines().next()).unwrap_or_default().to_owned()
+    let last = causes.last().or_else(|| trace.lines().next()).unwrap_or_default();
+    last.split(". ").next().unwrap_or_default().to_owned()
 }
 
 fn record_text(record: &Consumed, scenario: &Scenario) -> String {
@@ -243,8 +273,9 @@ fn record_text(record: &Consumed, scenario: &Scenario) -> String {
     if is_placed || key.is_some_and(|key| without_addresses(&key) == key) {
         let _ = write!(text, ",\"partition\":{}", record.partition);
     }
-    if scenario.router.contains_key("table.field.event.timestamp") {
-        let _ = write!(text, ",\"timestamp\":{}", json!(record.timestamp_ms));
+    // Unless a column says otherwise it is the time at which Debezium saw the row.
+    if let Some(timestamp) = record.timestamp_ms.filter(|it| !is_of_this_run(*it)) {
+        let _ = write!(text, ",\"timestamp\":{timestamp}");
     }
     let headers: Vec<_> = record
         .headers
@@ -259,6 +290,11 @@ fn record_text(record: &Consumed, scenario: &Scenario) -> String {
         headers.join(",")
     );
     text
+}
+
+fn is_of_this_run(timestamp_ms: i64) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    i64::try_from(now).is_ok_and(|now| now.abs_diff(timestamp_ms) < 600_000)
 }
 
 /// Text where the bytes are UTF-8, else an object with their hexadecimal form.
@@ -310,6 +346,6 @@ mod tests {
     fn the_root_of_a_trace_is_its_last_cause() {
         let trace = "A: first\n\tat x\nCaused by: B: second\n\tat y\nCaused by: C: third\n\tat z";
         assert_eq!(cause(trace), "C: third");
-        assert_eq!(cause("A: alone\n\tat x"), "A: alone");
+        assert_eq!(cause("A: alone. At 12:00\n\tat x"), "A: alone");
     }
 }

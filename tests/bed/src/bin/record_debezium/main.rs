@@ -4,8 +4,14 @@
 //! `make debezium-corpus`. A file for each scenario; with a second argument only
 //! those whose name has it in them.
 
+mod modes;
+mod options;
+mod payloads;
+mod placement;
 mod plan;
+mod routing;
 mod types;
+mod values;
 
 use std::path::PathBuf;
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use walpost_bed::golden::{Deed, Scenario};
 
-use crate::types;
+use crate::{modes, options, payloads, placement, routing, types};
 
 /// The converters that make a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,11 +70,18 @@ impl Plan {
         self
     }
 
+    pub(crate) fn connector(mut self, pairs: &[(&str, &str)]) -> Self {
+        self.0.connector.extend(settings(pairs));
+        self
+    }
+
+    /// A row that Debezium makes a record of, or dies of.
     pub(crate) fn row(self, values: &str) -> Self {
         let sql = format!("INSERT INTO outbox VALUES ({values})");
         self.deed(&sql, false)
     }
 
+    /// A transaction that inserts nothing.
     pub(crate) fn deed(mut self, sql: &str, is_quiet: bool) -> Self {
         self.0.deeds.push(Deed { sql: sql.to_owned(), is_quiet });
         self
@@ -102,5 +109,13 @@ fn settings(pairs: &[(&str, &str)]) -> Map<String, Value> {
 }
 
 pub(crate) fn all() -> Vec<Scenario> {
-    types::scenarios()
+    [
+        types::scenarios(),
+        payloads::scenarios(),
+        placement::scenarios(),
+        routing::scenarios(),
+        options::scenarios(),
+        modes::scenarios(),
+    ]
+    .concat()
 }
