@@ -15,9 +15,9 @@ use crate::debezium::{Connector, Debezium, Task};
 use crate::{Consumed, Follower, Kafka, Major, Postgres, Topics, within};
 
 /// How long the records of a transaction, or the task's death of it, may take.
-const ARRIVAL: Duration = Duration::from_secs(15);
+const ARRIVAL: Duration = Duration::from_secs(20);
 /// After how long without either the transaction is repeated, once.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Rows of one outbox, and with what settings they are relayed.
 #[derive(Clone, Debug)]

@@ -70,6 +70,22 @@ async fn a_golden_file_comes_out_the_same_again() {
 
 #[tokio::test]
 #[ignore = "starts Kafka Connect: make debezium"]
+async fn what_becomes_of_a_row_does_not_depend_on_the_rows_before_it() {
+    let mut recorder = Recorder::start().await;
+    for name in ["debezium-json/expand/text", "debezium-json/expand/envelope"] {
+        let golden = golden_text(name);
+        let mut scenario = Scenario::parse(&golden).unwrap();
+        scenario.deeds.reverse();
+        let seen = recorder.record(&scenario).await;
+        let (head, turned) = seen.split_once('\n').unwrap();
+        let turned: Vec<_> = turned.lines().rev().collect();
+        let golden: Vec<_> = golden.lines().collect();
+        assert_eq!([&[head], &turned[..]].concat(), golden, "{name}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "starts Kafka Connect: make debezium"]
 async fn a_worker_goes_on_after_a_stop_and_after_a_kill() {
     let postgres = Postgres::start(Major::V17).await;
     let kafka = Kafka::start().await;
