@@ -12,7 +12,7 @@ mod rest;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -194,7 +194,7 @@ impl Debezium {
         command.arg(format!("-Xmx{HEAP_MEBIBYTES}m")).args(jars::arguments(&self.installed));
         command.arg("org.apache.kafka.connect.cli.ConnectStandalone");
         command.arg(self.directory().join("worker.properties"));
-        let connectors = self.connectors.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let connectors = self.connectors().clone();
         for connector in &connectors {
             let path = self.directory().join(format!("{}.json", connector.name));
             fs::write(&path, connector_text(connector))
@@ -233,14 +233,14 @@ impl Debezium {
         let text = connector_text(&connector);
         let slot = connector.slot().to_owned();
         let name = connector.name.clone();
-        self.connectors.lock().unwrap_or_else(PoisonError::into_inner).push(connector);
+        self.connectors().push(connector);
         self.ask("POST", "/connectors", &text).await?;
         self.await_stream(postgres, &name, &slot).await
     }
 
     /// Awaits that all connectors stream: only then they see all that is committed.
     pub async fn streams(&self, postgres: &Postgres) {
-        let connectors = self.connectors.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let connectors = self.connectors().clone();
         for connector in &connectors {
             let (name, slot) = (connector.name(), connector.slot());
             if let Err(seen) = self.await_stream(postgres, name, slot).await {
@@ -270,15 +270,11 @@ impl Debezium {
     /// Ends a connector; its slot is free on return. What it wrote last may still
     /// be on its way.
     pub async fn remove(&self, postgres: &Postgres, name: &str) {
-        let mut removed = None;
-        self.connectors.lock().unwrap_or_else(PoisonError::into_inner).retain(|one| {
-            let keep = one.name != name;
-            if !keep {
-                removed = Some(one.clone());
-            }
-            keep
-        });
-        let connector = removed.unwrap_or_else(|| panic!("there is no connector {name}"));
+        let connector = {
+            let mut connectors = self.connectors();
+            let at = connectors.iter().position(|one| one.name == name);
+            connectors.remove(at.unwrap_or_else(|| panic!("there is no connector {name}")))
+        };
         let path = format!("/connectors/{name}");
         match self.ask("DELETE", &path, "").await {
             Err(error) if !error.contains(" 404 ") => panic!("removing {name}: {error}"),
@@ -304,6 +300,10 @@ impl Debezium {
             }
         }
         if status["tasks"][0]["state"] == "RUNNING" { Task::Running } else { Task::Absent }
+    }
+
+    fn connectors(&self) -> MutexGuard<'_, Vec<Connector>> {
+        self.connectors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, String> {

