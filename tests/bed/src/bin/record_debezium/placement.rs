@@ -15,7 +15,7 @@ const ROWS: [&str; 4] = [
 ];
 
 /// What one can get wrong.
-const MISTAKEN: [(&str, &str); 9] = [
+const MISTAKEN: [(&str, &str); 8] = [
     ("place", "type:nowhere"),
     ("no_place", "type"),
     ("capitals", "type:HEADER"),
@@ -24,7 +24,6 @@ const MISTAKEN: [(&str, &str); 9] = [
     ("comma_at_the_end", "type:header,"),
     ("envelope_named_payload", "type:envelope:payload"),
     ("envelope_twice", "type:envelope:a,tenant:envelope:a"),
-    ("two_partitions", "tenant:partition,tenant:partition"),
 ];
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
