@@ -12,7 +12,7 @@
 mod account;
 mod cache;
 mod consumer;
-mod debezium;
+pub mod debezium;
 mod disk;
 mod error;
 mod eventually;
@@ -31,7 +31,7 @@ pub mod writer;
 
 pub use cache::directory as cache_directory;
 pub use consumer::{Consumed, Follower, Tail, Topics, read_all};
-pub use debezium::{Connector, Debezium};
+pub use debezium::Debezium;
 pub use error::BedError;
 pub use eventually::{Outcome, eventually, within};
 pub use kafka::{Administration, Cluster, Kafka, KafkaBuilder, Partition};

@@ -5,8 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use walpost_bed::debezium::Connector;
 use walpost_bed::golden::{Recorder, Scenario};
-use walpost_bed::{Connector, Debezium, Follower, Kafka, Major, Postgres};
+use walpost_bed::{Debezium, Follower, Kafka, Major, Postgres};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
