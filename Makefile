@@ -1,5 +1,5 @@
 # What people and the CI run alike.
-.PHONY: bench corpus demo faults fuzz lint setup simulate soak test
+.PHONY: bench corpus debezium debezium-corpus demo faults fuzz lint setup simulate soak test
 
 # All of it in a minute once it is built. DEMO=stay: it runs on until Ctrl-C.
 demo:
@@ -59,3 +59,12 @@ fuzz: setup
 # Records pgoutput's messages anew, from PostgreSQL 14 to 18.
 corpus: setup
 	cargo run --package walpost-bed --bin record_pgoutput -- tests/corpus/pgoutput
+
+# Whether the real Debezium still does what was recorded of it.
+debezium: setup
+	cargo test --package walpost-bed --test debezium -- --include-ignored --test-threads 1
+
+# Records anew what the real Debezium makes of outbox rows.
+# SCENARIOS="type/text" records those whose name has that in them.
+debezium-corpus: setup
+	cargo run --package walpost-bed --bin record_debezium -- tests/corpus/debezium $(SCENARIOS)

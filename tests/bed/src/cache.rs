@@ -39,6 +39,16 @@ pub fn directory() -> Result<PathBuf, BedError> {
     Ok(directory)
 }
 
+/// The name of an entry that is made of these texts, so that a change of one makes another.
+pub(crate) fn name_for(what: &str, texts: &[&str]) -> String {
+    // FNV-1a: the same in every build, as a name on disk must be.
+    let bytes = texts.iter().flat_map(|text| text.bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{what}-{hash:016x}")
+}
+
 /// The entry `name`, made by `make` when it is not there yet.
 pub(crate) fn entry(
     name: &str,

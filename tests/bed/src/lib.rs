@@ -12,9 +12,12 @@
 mod account;
 mod cache;
 mod consumer;
+pub mod debezium;
 mod disk;
 mod error;
 mod eventually;
+pub mod golden;
+mod jars;
 mod kafka;
 mod keeper;
 pub mod oracle;
@@ -28,6 +31,7 @@ pub mod writer;
 
 pub use cache::directory as cache_directory;
 pub use consumer::{Consumed, Follower, Tail, Topics, read_all};
+pub use debezium::Debezium;
 pub use error::BedError;
 pub use eventually::{Outcome, eventually, within};
 pub use kafka::{Administration, Cluster, Kafka, KafkaBuilder, Partition};

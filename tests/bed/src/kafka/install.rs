@@ -14,6 +14,7 @@ use super::KafkaBuilder;
 use crate::cache;
 use crate::error::{BedError, Doing};
 use crate::eventually::within_blocking;
+use crate::jars;
 use crate::port::Port;
 
 const POM: &str = include_str!("../../kafka/pom.xml");
@@ -24,7 +25,7 @@ const TRAINING: Duration = Duration::from_secs(60);
 
 /// The directory of the installed broker.
 pub(crate) fn install() -> Result<PathBuf, BedError> {
-    let name = format!("kafka-{:016x}", hash(&[POM, LOGGING]));
+    let name = cache::name_for("kafka", &[POM, LOGGING]);
     let installed = cache::entry(&name, fetch)?;
     cache::entry(&format!("{name}-classes"), |partial| archive(&installed, partial))?;
     Ok(installed)
@@ -34,38 +35,19 @@ pub(crate) fn install() -> Result<PathBuf, BedError> {
 pub(super) fn jvm_arguments(installed: &Path) -> Vec<String> {
     let mut classes = installed.as_os_str().to_owned();
     classes.push("-classes/kafka.jsa");
-    let mut arguments = plain_arguments(installed);
+    let mut arguments = jars::arguments(installed);
     if Path::new(&classes).exists() {
         arguments.insert(0, format!("-XX:SharedArchiveFile={}", Path::new(&classes).display()));
     }
     arguments
 }
 
-fn plain_arguments(installed: &Path) -> Vec<String> {
-    let logging = installed.join("log4j2.properties");
-    vec![
-        "-XX:TieredStopAtLevel=1".to_owned(),
-        "-XX:+UseSerialGC".to_owned(),
-        "-Xshare:auto".to_owned(),
-        format!("-Dlog4j2.configurationFile={}", logging.display()),
-        "-cp".to_owned(),
-        format!("{}/libs/*", installed.display()),
-    ]
-}
-
 fn fetch(partial: &Path) -> Result<(), BedError> {
     let write = |name: &str, text: &str| {
         fs::write(partial.join(name), text).doing(|| format!("writing {name}"))
     };
-    write("pom.xml", POM)?;
+    jars::fetch(partial, POM)?;
     write("log4j2.properties", LOGGING)?;
-    let mut java = Command::new("java");
-    cache::run(java.arg("-version"), "java", "default-jre-headless")?;
-    let mut maven = Command::new("mvn");
-    maven
-        .args(["-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"])
-        .current_dir(partial);
-    cache::run(&mut maven, "mvn", "maven")?;
     let formatted = partial.join("formatted");
     let properties = format!(
         "process.roles=broker,controller\nnode.id=1\nlog.dirs={}\n\
@@ -76,7 +58,7 @@ fn fetch(partial: &Path) -> Result<(), BedError> {
     write("format.properties", &properties)?;
     let mut format = Command::new("java");
     format
-        .args(plain_arguments(partial))
+        .args(jars::arguments(partial))
         .args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"])
         .arg(partial.join("format.properties"));
     cache::run(&mut format, "java", "default-jre-headless").map(drop)
@@ -91,7 +73,7 @@ fn archive(installed: &Path, partial: &Path) -> Result<(), BedError> {
     let mut command = kafka.server.keeper().launcher(Path::new("java"));
     command
         .arg(format!("-XX:ArchiveClassesAtExit={}", archive.display()))
-        .args(plain_arguments(installed))
+        .args(jars::arguments(installed))
         .arg("kafka.Kafka")
         .arg(kafka.properties_path())
         .stdin(Stdio::null())
@@ -103,12 +85,4 @@ fn archive(installed: &Path, partial: &Path) -> Result<(), BedError> {
     kafka.begin_stop();
     let _ = within_blocking(TRAINING, || kafka.pid().is_none());
     Ok(())
-}
-
-/// FNV-1a: the same in every build, as a name on disk must be.
-fn hash(texts: &[&str]) -> u64 {
-    let bytes = texts.iter().flat_map(|text| text.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
