@@ -13,13 +13,19 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use walpost::ledger::Seq;
-use walpost::record::Record;
+use walpost::record::{Record, dead_letter};
 use walpost::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
 
 use crate::log::{Guilt, PARTITIONS};
+use crate::process::DEAD_LETTERS;
 use crate::trace::Happened;
 use crate::world::{Shared, World};
+
+/// The partition of the dead letters, behind those of the events.
+const LETTERS: usize = PARTITIONS;
+
+const LANES: usize = PARTITIONS + 1;
 
 #[derive(Debug, Default)]
 pub(crate) struct Broker {
@@ -59,7 +65,7 @@ pub(crate) struct Producer {
     queues: Vec<VecDeque<(Seq, usize)>>,
     queued: usize,
     /// Partitions in which one failed: nothing behind it is appended.
-    stopped: [bool; PARTITIONS],
+    stopped: [bool; LANES],
     failed: bool,
     pub(crate) stuck_until: u64,
     /// The oldest record in flight, and since when it is.
@@ -162,8 +168,8 @@ impl World {
 
     /// Takes a batch of each of some partitions.
     fn append(&mut self, at: usize) {
-        let first = self.rng.usize(0..PARTITIONS);
-        for partition in (0..PARTITIONS).map(|n| (n + first) % PARTITIONS) {
+        let first = self.rng.usize(0..LANES);
+        for partition in (0..LANES).map(|n| (n + first) % LANES) {
             let producer = &self.broker.producers[at];
             if producer.stopped[partition] || producer.queues[partition].is_empty() {
                 continue;
@@ -182,7 +188,8 @@ impl World {
         let size = size.min(producer.queues[partition].len());
         let batch: Vec<(Seq, usize)> = producer.queues[partition].drain(..size).collect();
         producer.queued -= size;
-        let guilty = |event: &usize| self.log.events[*event].is(Guilt::TooLarge);
+        let is_letter = partition == LETTERS;
+        let guilty = |event: &usize| !is_letter && self.log.events[*event].is(Guilt::TooLarge);
         let refused = batch.iter().any(|(_, event)| guilty(event));
         let lost = if refused { None } else { self.broker.loses.take() };
         let outcome = match lost {
@@ -192,7 +199,12 @@ impl World {
         };
         if !refused && lost != Some(false) {
             for (_, event) in &batch {
-                self.note(Happened::Appended { producer: at, event: *event });
+                let event = *event;
+                self.note(if is_letter {
+                    Happened::DeadLettered { event }
+                } else {
+                    Happened::Appended { producer: at, event }
+                });
             }
         }
         let reports =
@@ -212,7 +224,7 @@ impl World {
     pub(crate) fn fail_producer(&mut self, at: usize) {
         let producer = &mut self.broker.producers[at];
         producer.failed = true;
-        producer.stopped = [true; PARTITIONS];
+        producer.stopped = [true; LANES];
         producer.queued = 0;
         let queues = std::mem::replace(&mut producer.queues, empty_queues());
         let mut purged: Vec<Seq> = queues.into_iter().flatten().map(|(seq, _)| seq).collect();
@@ -233,7 +245,7 @@ impl World {
             open: true,
             queues: empty_queues(),
             queued: 0,
-            stopped: [false; PARTITIONS],
+            stopped: [false; LANES],
             failed: false,
             stuck_until: 0,
             oldest: (None, 0),
@@ -260,6 +272,11 @@ impl World {
             let value = header.and_then(|header| header.value.as_deref()).unwrap_or_default();
             String::from_utf8_lossy(value).into_owned()
         };
+        if record.topic == DEAD_LETTERS {
+            let fields: serde_json::Value =
+                serde_json::from_str(&header(dead_letter::FIELDS)).expect("JSON");
+            return fields["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
+        }
         let found = header("id").parse::<usize>().ok();
         let expected = found.and_then(|number| self.log.events.get(number)).map(|event| {
             let position = format!("{:016X}/{:08X}", event.commit.as_u64(), event.ordinal);
@@ -305,7 +322,7 @@ fn too_large() -> Refusal {
 }
 
 fn empty_queues() -> Vec<VecDeque<(Seq, usize)>> {
-    vec![VecDeque::new(); PARTITIONS]
+    vec![VecDeque::new(); LANES]
 }
 
 /// A relay's producer, and what comes after it.
@@ -358,10 +375,13 @@ impl Outlet for SimSink {
         if producer.in_flight.len() >= room || now < world.broker.full_until {
             return Err(ProduceError::Full);
         }
-        if world.log.events.get(event).is_some_and(|event| event.is(Guilt::TooLargeHere)) {
+        let is_letter = record.topic == DEAD_LETTERS;
+        let event_of = world.log.events.get(event);
+        if !is_letter && event_of.is_some_and(|event| event.is(Guilt::TooLargeHere)) {
             return Err(ProduceError::Refused(too_large()));
         }
-        let partition = world.log.events.get(event).map_or(0, crate::log::Event::partition);
+        let partition = event_of.map_or(0, crate::log::Event::partition);
+        let partition = if is_letter { LETTERS } else { partition };
         let bytes = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
         let producer = &mut world.broker.producers[at];
         producer.queues[partition].push_back((seq, event));

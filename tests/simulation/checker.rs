@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use walpost::Lsn;
 use walpost::relay::Summary;
+use walpost::relay::poison::Policy;
 use walpost::sink::Outcome;
 use walpost::source::SourceError;
 
-use crate::log::{Guilt, Item, Log, PARTITIONS};
+use crate::log::{Event, Guilt, Item, Log, PARTITIONS};
 use crate::schedule::Schedule;
 use crate::trace::{Exit, Happened, Mishap, Trace};
 
@@ -94,7 +95,7 @@ pub(crate) fn judge(log: &Log, schedule: &Schedule, trace: &Trace) -> Verdict {
     }
     let missing = |event: &usize| {
         let is_given_up = checker.given_up.contains(&log.events[*event].item);
-        !is_given_up && !checker.appended.contains(event)
+        !is_given_up && !checker.is_there(*event)
     };
     match (0..log.events.len()).find(missing) {
         Some(event) => Err(format!("I5: event {event} arrived nowhere")),
@@ -203,6 +204,12 @@ impl<'a> Checker<'a> {
                 }
                 return self.produce(*producer, *event);
             }
+            Happened::DeadLettered { event } => {
+                if self.log.events[*event].guilt == Guilt::None {
+                    return Err(format!("event {event} is a dead letter for no reason"));
+                }
+                self.appended.insert(*event);
+            }
             Happened::Appended { producer, event } => return self.append(*producer, *event),
             Happened::Reported { producer, outcome, .. } if *outcome != Outcome::Delivered => {
                 let process = self.producers[*producer].process;
@@ -268,13 +275,24 @@ impl<'a> Checker<'a> {
                 break;
             }
             if !self.given_up.contains(&self.covered)
-                && let Some(event) = item.events().find(|event| !self.appended.contains(event))
+                && let Some(event) = item.events().find(|event| !self.is_there(*event))
             {
                 return Err(format!("I1: {lsn} was confirmed, and event {event} is nowhere"));
             }
             self.covered += 1;
         }
         Ok(())
+    }
+
+    /// Whether that event is not to be in its own topic.
+    fn is_put_aside(&self, event: &Event) -> bool {
+        self.schedule.policy != Policy::Halt && event.guilt != Guilt::None
+    }
+
+    /// Whether the broker has the event, or it is to be skipped.
+    fn is_there(&self, event: usize) -> bool {
+        let is_skipped = self.schedule.policy == Policy::Skip;
+        self.appended.contains(&event) || is_skipped && self.log.events[event].guilt != Guilt::None
     }
 
     /// I6: a producer is given a partition's records in commit order, and begins
@@ -309,8 +327,8 @@ impl<'a> Checker<'a> {
             _ => from.map_or(place, |from| from + 1),
         };
         let left_out = |place: &usize| {
-            let event = self.order[partition][*place];
-            !self.given_up.contains(&self.log.events[event].item)
+            let event = &self.log.events[self.order[partition][*place]];
+            !self.given_up.contains(&event.item) && !self.is_put_aside(event)
         };
         if let Some(place) = (first..place).find(left_out) {
             let left_out = self.order[partition][place];
@@ -344,6 +362,9 @@ impl<'a> Checker<'a> {
             },
             Exit::Aborted if process.told_twice_ms.is_none() => wrong("told but once"),
             Exit::Unconfirmed if !process.until => wrong("it was to run for ever"),
+            Exit::Halted { .. } if self.schedule.policy != Policy::Halt => {
+                wrong("there is a policy for it")
+            }
             Exit::Halted { commit, ordinal, sure, .. } => {
                 match self.halted(*commit, *ordinal, *sure) {
                     Some(why) => wrong(&why),

@@ -12,6 +12,7 @@ use walpost::Lsn;
 use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
 use walpost::record::{RecordConfig, Router};
 use walpost::relay::core::{Core, Halt};
+use walpost::relay::poison::{Policies, Policy};
 use walpost::relay::{Relay, RelayError, RelaySettings, StopHandle, Summary, Until, stop_channel};
 use walpost::source::SourceError;
 
@@ -20,6 +21,9 @@ use crate::log::{Guilt, OUTBOXES, relation};
 use crate::server::SimSource;
 use crate::trace::{Exit, Happened};
 use crate::world::{Shared, World};
+
+/// Where events go that cannot be delivered.
+pub(crate) const DEAD_LETTERS: &str = "t.dead";
 
 /// How a process will end, unless it ends by itself before.
 #[derive(Debug, Default)]
@@ -111,7 +115,8 @@ async fn run(
     let (core, settings) = {
         let world = world.lock();
         let drain_timeout = Duration::from_millis(world.schedule.drain_timeout_ms);
-        (core(world.schedule.budget_bytes), RelaySettings { drain_timeout, until: life.until })
+        let core = core(world.schedule.budget_bytes, world.schedule.policy);
+        (core, RelaySettings { drain_timeout, until: life.until })
     };
     let source = SimSource { world: world.clone(), process };
     let relay = Relay::new(core, SimSink::new(world, process), source, settings, stop);
@@ -179,7 +184,7 @@ async fn orders(
     std::future::pending::<()>().await;
 }
 
-fn core(budget_bytes: u64) -> Core {
+fn core(budget_bytes: u64, policy: Policy) -> Core {
     let tables = (0..OUTBOXES).map(|at| TableName::from(&relation(at))).collect();
     let outbox = Outbox::new(OutboxConfig {
         tables,
@@ -188,7 +193,13 @@ fn core(budget_bytes: u64) -> Core {
         placed: Vec::new(),
     });
     let router = Router::new(RecordConfig::to("t.{aggregate_type}".parse().expect("a template")));
-    Core::new(outbox, router, budget_bytes)
+    let policies = Policies {
+        too_large: policy,
+        missing_field: policy,
+        dead_letter_topic: DEAD_LETTERS.to_owned(),
+        ..Policies::default()
+    };
+    Core::new(outbox, router, budget_bytes).with_policies(policies)
 }
 
 fn exit_of(ended: Result<Summary, RelayError>) -> Exit {

@@ -3,6 +3,7 @@
 //! that what one hides another shows.
 
 use fastrand::Rng;
+use walpost::relay::poison::Policy;
 
 use crate::log::Guilt;
 use crate::trace::Mishap;
@@ -20,6 +21,8 @@ pub(crate) struct Schedule {
     pub(crate) events_most: usize,
     /// The guilt of one in so many transactions.
     pub(crate) guilt: Option<(Guilt, u64)>,
+    /// What is done about it.
+    pub(crate) policy: Policy,
     /// Walposts on the slot at once.
     pub(crate) walposts: usize,
     /// Whether they are killed, told to stop, and made to end by themselves.
@@ -50,6 +53,8 @@ impl Schedule {
             .collect();
         let guilts = [Guilt::Keyless, Guilt::TooLarge, Guilt::TooLargeHere];
         let guilt = (rng.u8(0..3) == 0).then(|| (guilts[rng.usize(0..3)], rng.u64(3..20)));
+        let policies = [Policy::Halt, Policy::Halt, Policy::DeadLetter, Policy::Skip];
+        let policy = policies[rng.usize(0..4)];
         let large = rng.u8(0..40) == 0;
         // One record at a time would take minutes for a large transaction.
         let least: u8 = if large { 20 } else { 1 };
@@ -60,6 +65,7 @@ impl Schedule {
             transactions: rng.usize(0..60),
             events_most: if large { 2000 } else { [1, 3, 12, 40][rng.usize(0..4)] },
             guilt,
+            policy,
             walposts: if rng.u8(0..4) == 0 { 2 } else { 1 },
             kills: rng.bool(),
             stops: rng.u8(0..3) == 0,

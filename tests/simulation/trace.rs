@@ -93,6 +93,10 @@ pub(crate) enum Happened {
         producer: usize,
         event: usize,
     },
+    /// The dead-letter topic has it.
+    DeadLettered {
+        event: usize,
+    },
     Reported {
         producer: usize,
         seq: Seq,
