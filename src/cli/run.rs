@@ -148,8 +148,9 @@ fn exit(error: &RelayError) -> Exit {
             SourceError::Lost(_) | SourceError::InUse { .. } => Exit::Failure,
         },
         RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,
-        RelayError::Unconfirmed(_) | RelayError::Unreached { .. } | RelayError::Aborted => {
-            Exit::Failure
-        }
+        RelayError::Unconfirmed(_)
+        | RelayError::Unreached { .. }
+        | RelayError::Unbegun
+        | RelayError::Aborted => Exit::Failure,
     }
 }

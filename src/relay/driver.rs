@@ -560,6 +560,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
             return Err(RelayError::Halt { halt: Box::new(halt.clone()), way_out });
         }
         // Told to stop before that is no success either: scripts go on after one.
+        if self.settings.until.is_some() && self.until.is_none() {
+            return Err(RelayError::Unbegun);
+        }
         let reached = self.leaving && self.finished;
         let confirmed = self.core.confirmable();
         match self.until.filter(|_| !reached) {

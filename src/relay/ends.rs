@@ -74,6 +74,9 @@ pub enum RelayError {
         /// How far it came.
         confirmed: Lsn,
     },
+    /// Told to stop before it had a session, by which to know where it was to run.
+    #[error("stopped before PostgreSQL was reached: nothing is delivered")]
+    Unbegun,
     /// Told to leave at once.
     #[error("told to stop at once: left with nothing more confirmed")]
     Aborted,

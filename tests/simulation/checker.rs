@@ -389,7 +389,7 @@ impl<'a> Checker<'a> {
         if process.told_ms.is_none() && !process.until {
             return Some("nobody told it to".into());
         }
-        if process.told_ms.is_none() && Some(summary.confirmed) < process.reaches {
+        if process.until && Some(self.slot) < process.reaches {
             return Some("it has not reached where it was to go".into());
         }
         if process.confirmed > summary.confirmed {

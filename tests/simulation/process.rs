@@ -206,7 +206,9 @@ fn exit_of(ended: Result<Summary, RelayError>) -> Exit {
     match ended {
         Ok(summary) => Exit::Clean(summary),
         Err(RelayError::Aborted) => Exit::Aborted,
-        Err(RelayError::Unconfirmed(_) | RelayError::Unreached { .. }) => Exit::Unconfirmed,
+        Err(RelayError::Unconfirmed(_) | RelayError::Unreached { .. } | RelayError::Unbegun) => {
+            Exit::Unconfirmed
+        }
         Err(RelayError::Unauthenticated(_)) => Exit::Unauthenticated,
         Err(RelayError::Sink(_)) => Exit::Sink,
         Err(RelayError::Source(error)) => Exit::Source(error),
