@@ -5,7 +5,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use walpost::Lsn;
-use walpost::outbox::{ColumnNames, Event, Field, Outbox, OutboxConfig, Position, Role, TableName};
+use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, Position, Role, TableName};
 use walpost::pgoutput::{Column, Insert, Message, Oid, PgTimestamp, Relation, Value, decode};
 use walpost::record::{RecordConfig, Router, TimestampSource, check_topic};
 
@@ -79,7 +79,7 @@ fn publish(settings: &Settings, outbox: &Outbox, relation: &Relation, insert: &I
             .find_map(|name| relation.columns.iter().position(|column| column.name == name));
         let is_bytea = column.is_some_and(|at| relation.columns[at].type_oid == BYTEA);
         let value = column.and_then(|at| insert.tuple.get(at));
-        match (value, field(&event, role)) {
+        match (value, event.field(role).as_deref()) {
             (None | Some(Value::Null), None) => {}
             (Some(Value::Text(text)), Some(bytes)) if role == Role::Payload && is_bytea => {
                 assert_eq!(text.len(), 2 + 2 * bytes.len());
@@ -103,22 +103,6 @@ fn publish(settings: &Settings, outbox: &Outbox, relation: &Relation, insert: &I
         }
         Err(poison) => assert!(poison.to_string().contains(&position.to_string())),
     }
-}
-
-fn field<'e>(event: &'e Event<'_>, role: Role) -> Option<&'e [u8]> {
-    let field: &Field<'_> = match role {
-        Role::Id => &event.id,
-        Role::AggregateType => &event.aggregate_type,
-        Role::AggregateId => &event.aggregate_id,
-        Role::EventType => &event.event_type,
-        Role::Payload => &event.payload,
-        Role::Headers => &event.headers,
-        Role::Traceparent => &event.traceparent,
-        Role::Tracestate => &event.tracestate,
-        Role::Timestamp => &event.timestamp,
-        Role::SchemaVersion => &event.schema_version,
-    };
-    field.as_deref()
 }
 
 struct Settings {

@@ -14,14 +14,13 @@ use super::{
     Record, Setting, Source, file, units, values,
 };
 use crate::outbox::{ColumnNames, TableName};
-use crate::record::{RecordConfig, TimestampSource};
+use crate::record::{KeyTemplate, RecordConfig, TimestampSource};
 use crate::relay::poison::{Policies, Policy};
 
 const DEFAULT_FILE: &str = "walpost.toml";
 const DEFAULT_NAME: &str = "walpost";
 const DEFAULT_TABLE: &str = "public.outbox";
 const DEFAULT_TOPIC: &str = "outbox.event.{aggregate_type}";
-const DEFAULT_KEY: &str = "{aggregate_id}";
 const DEFAULT_SERVERS: &str = "localhost:9092";
 const DEFAULT_IN_FLIGHT: &str = "32MiB";
 const DEFAULT_DRAIN_TIMEOUT: &str = "20s";
@@ -227,7 +226,7 @@ impl Picked {
         Ok(Record {
             topic,
             topic_rewrite: self.topic_rewrite()?,
-            key: self.text(Setting::RecordKey).unwrap_or_else(|| DEFAULT_KEY.to_owned()),
+            key: self.text(Setting::RecordKey).unwrap_or_else(|| KeyTemplate::DEFAULT.to_owned()),
             null_keys: self.checked(Setting::RecordNullKeys, "refuse", values::null_keys)?,
             value: self.checked(Setting::RecordValue, "payload", values::value_format)?,
             headers,

@@ -33,20 +33,21 @@ pub(super) fn timestamp(text: &str) -> Result<TimestampSource, String> {
 }
 
 pub(super) fn value_format(text: &str) -> Result<ValueFormat, String> {
-    let found = ValueFormat::NAMES.iter().find(|(name, _)| *name == text);
-    found.map(|(_, format)| *format).ok_or_else(|| {
-        let names: Vec<_> = ValueFormat::NAMES.iter().map(|(name, _)| *name).collect();
+    one_of(text, &ValueFormat::NAMES)
+}
+
+/// The value of that name.
+fn one_of<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<T, String> {
+    let found = names.iter().find(|(name, _)| *name == text);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<_> = names.iter().map(|(name, _)| *name).collect();
         format!("`{text}` is none of {}", names.join(", "))
     })
 }
 
 /// What to do about poison.
 pub(super) fn policy(text: &str) -> Result<Policy, String> {
-    let found = Policy::NAMES.iter().find(|(name, _)| *name == text);
-    found.map(|(_, policy)| *policy).ok_or_else(|| {
-        let names: Vec<_> = Policy::NAMES.iter().map(|(name, _)| *name).collect();
-        format!("`{text}` is none of {}", names.join(", "))
-    })
+    one_of(text, &Policy::NAMES)
 }
 
 /// A topic's name, without places.

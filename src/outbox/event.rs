@@ -96,6 +96,22 @@ impl<'a> Event<'a> {
         }
     }
 
+    /// The field that plays that part.
+    pub fn field(&self, role: Role) -> &Field<'a> {
+        match role {
+            Role::Id => &self.id,
+            Role::AggregateType => &self.aggregate_type,
+            Role::AggregateId => &self.aggregate_id,
+            Role::EventType => &self.event_type,
+            Role::Payload => &self.payload,
+            Role::Headers => &self.headers,
+            Role::Traceparent => &self.traceparent,
+            Role::Tracestate => &self.tracestate,
+            Role::Timestamp => &self.timestamp,
+            Role::SchemaVersion => &self.schema_version,
+        }
+    }
+
     /// Gives a value to one field; a place beyond [`Event::placed`] has none.
     pub(super) fn put(&mut self, place: Place, value: Field<'a>) {
         let field = match place {

@@ -12,6 +12,7 @@ use crate::outbox::{Event, Field, Role};
 
 use super::poison::Poison;
 use super::types::{Header, Record};
+use super::value::base64;
 
 /// The cause, by its key under `poison` in the configuration.
 pub const CAUSE: &str = "walpost.cause";
@@ -80,8 +81,7 @@ impl<'a> DeadLetter<'a> {
     fn fields(&self, event: &Event<'_>) -> String {
         let mut fields = Map::new();
         for role in ROLES {
-            let field = of_role(event, role);
-            if let Some(value) = json(field) {
+            if let Some(value) = json(event.field(role)) {
                 fields.insert(role.name().to_owned(), value);
             }
         }
@@ -95,28 +95,12 @@ impl<'a> DeadLetter<'a> {
     }
 }
 
-fn of_role<'e, 'a>(event: &'e Event<'a>, role: Role) -> &'e Field<'a> {
-    match role {
-        Role::Id => &event.id,
-        Role::AggregateType => &event.aggregate_type,
-        Role::AggregateId => &event.aggregate_id,
-        Role::EventType => &event.event_type,
-        Role::Payload => &event.payload,
-        Role::Headers => &event.headers,
-        Role::Traceparent => &event.traceparent,
-        Role::Tracestate => &event.tracestate,
-        Role::Timestamp => &event.timestamp,
-        Role::SchemaVersion => &event.schema_version,
-    }
-}
-
 fn json(field: &Field<'_>) -> Option<Value> {
-    use base64::Engine as _;
     let bytes = field.as_deref()?;
     if let Ok(text) = std::str::from_utf8(bytes) {
         return Some(Value::String(text.to_owned()));
     }
-    let text = Value::String(base64::engine::general_purpose::STANDARD.encode(bytes));
+    let text = Value::String(base64(bytes));
     Some(Value::Object(Map::from_iter([("base64".to_owned(), text)])))
 }
 

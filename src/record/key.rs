@@ -22,11 +22,14 @@ pub struct KeyTemplate {
 
 impl Default for KeyTemplate {
     fn default() -> Self {
-        "{aggregate_id}".parse().expect("it is a template")
+        Self::DEFAULT.parse().expect("it is a template")
     }
 }
 
 impl KeyTemplate {
+    /// The key where none is given.
+    pub const DEFAULT: &str = "{aggregate_id}";
+
     /// The same, and an event with nothing but NULL in the key's places has a null
     /// key: it goes to any partition, and in no order.
     #[must_use]

@@ -30,10 +30,8 @@ pub(super) enum Part {
 /// Whose value stands in a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
-    Id,
-    AggregateType,
-    AggregateId,
-    EventType,
+    /// One of [`Source::ROLES`].
+    Role(Role),
     /// Index in an event's placed columns.
     Column(usize),
 }
@@ -46,19 +44,11 @@ pub(super) enum Modifier {
 }
 
 impl Source {
-    const ROLES: [(Role, Self); 4] = [
-        (Role::Id, Self::Id),
-        (Role::AggregateType, Self::AggregateType),
-        (Role::AggregateId, Self::AggregateId),
-        (Role::EventType, Self::EventType),
-    ];
+    const ROLES: [Role; 4] = [Role::Id, Role::AggregateType, Role::AggregateId, Role::EventType];
 
     pub(super) fn of<'e, 'a>(self, event: &'e Event<'a>) -> &'e Field<'a> {
         match self {
-            Self::Id => &event.id,
-            Self::AggregateType => &event.aggregate_type,
-            Self::AggregateId => &event.aggregate_id,
-            Self::EventType => &event.event_type,
+            Self::Role(role) => event.field(role),
             Self::Column(index) => event.placed.get(index).unwrap_or(&None),
         }
     }
@@ -107,7 +97,7 @@ impl Template {
     /// The role, if it is nothing but this role's value as it is.
     pub(super) fn is_only(&self, role: Role) -> bool {
         let [Part::Field(source, modifiers)] = self.parts.as_slice() else { return false };
-        modifiers.is_empty() && Source::ROLES.contains(&(role, *source))
+        modifiers.is_empty() && *source == Source::Role(role)
     }
 
     /// Whether it has no place at all.
@@ -157,11 +147,9 @@ impl Template {
     }
 
     fn name(&self, source: Source) -> &str {
-        let role = Source::ROLES.iter().find(|(_, other)| *other == source);
-        match (role, source) {
-            (Some((role, _)), _) => role.name(),
-            (None, Source::Column(index)) => self.columns.get(index).map_or("", String::as_str),
-            (None, _) => "",
+        match source {
+            Source::Role(role) => role.name(),
+            Source::Column(index) => self.columns.get(index).map_or("", String::as_str),
         }
     }
 }
@@ -302,8 +290,8 @@ impl<C: Fn(&str) -> Result<(), (usize, String)>> Parser<C> {
     }
 
     fn source(&mut self, name: &str) -> Source {
-        if let Some((_, source)) = Source::ROLES.iter().find(|(role, _)| role.name() == name) {
-            return *source;
+        if let Some(role) = Source::ROLES.into_iter().find(|role| role.name() == name) {
+            return Source::Role(role);
         }
         let known = self.columns.iter().position(|column| column == name);
         Source::Column(known.unwrap_or_else(|| {

@@ -90,8 +90,9 @@ impl Attributes<'_, '_> {
         object.name("occurredAt");
         object.string(&timestamp::rfc3339(self.timestamp_ms));
         object.name("traceId");
-        let traceparent = self.event.traceparent.as_deref().and_then(trace_id);
-        object.value(traceparent.or(self.row_trace().as_deref()), "traceparent")?;
+        let of_column = self.event.traceparent.as_deref().and_then(trace_id);
+        let trace = of_column.map(Cow::Borrowed).or_else(|| self.row_trace().map(Cow::Owned));
+        object.value(trace.as_deref(), "traceparent")?;
         self.placed(&mut object)?;
         object.name("data");
         object.raw(payload);
@@ -292,7 +293,7 @@ impl<'o> Object<'o> {
 }
 
 /// Base64 with padding (<https://www.rfc-editor.org/rfc/rfc4648#section-4>).
-fn base64(bytes: &[u8]) -> String {
+pub(super) fn base64(bytes: &[u8]) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }

@@ -47,6 +47,12 @@ fn insert(event: usize) -> Message {
     insert_into(TABLE, event)
 }
 
+/// A row that has no key.
+fn keyless() -> Message {
+    let row = [Some("1"), Some("a"), None, Some("e"), Some("{}")];
+    Message::Insert(Insert { relation: TABLE, tuple: texts(&row) })
+}
+
 pub(super) fn too_large() -> Refusal {
     Refusal { is_too_large: true, reason: "too large".to_owned() }
 }
@@ -128,9 +134,7 @@ fn a_non_transactional_message_is_refused_and_counted() {
 fn a_row_without_a_key_halts_the_relay() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
-    let row = [Some("1"), Some("a"), None, Some("e"), Some("{}")];
-    let keyless = Message::Insert(Insert { relation: TABLE, tuple: texts(&row) });
-    assert_eq!(core.receive(&keyless, &mut outlet), Ok(Taken::Yes));
+    assert_eq!(core.receive(&keyless(), &mut outlet), Ok(Taken::Yes));
     let Some(halt @ Halt::Poison { .. }) = core.halted() else {
         panic!("not halted: {:?}", core.halted());
     };
@@ -203,9 +207,7 @@ fn a_halt_behind_a_record_that_failed_gives_way_to_its_replay() {
         let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
         begun(&mut core, &mut outlet);
         assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
-        let row = [Some("1"), Some("a"), None, Some("e"), Some("{}")];
-        let keyless = Message::Insert(Insert { relation: TABLE, tuple: texts(&row) });
-        assert_eq!(core.receive(&keyless, &mut outlet), Ok(Taken::Yes));
+        assert_eq!(core.receive(&keyless(), &mut outlet), Ok(Taken::Yes));
         assert!(core.halted().is_some() && !core.is_drained());
         if refused {
             core.refused(outlet.0[0], &too_large());
@@ -238,16 +240,14 @@ fn a_refusal_that_took_the_producer_down_is_not_forgotten_with_it() {
 fn a_halt_behind_records_that_a_lost_session_withdrew_is_met_again() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
-    let row = [Some("1"), Some("a"), None, Some("e"), Some("{}")];
-    let keyless = Message::Insert(Insert { relation: TABLE, tuple: texts(&row) });
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
-    assert_eq!(core.receive(&keyless, &mut outlet), Ok(Taken::Yes));
+    assert_eq!(core.receive(&keyless(), &mut outlet), Ok(Taken::Yes));
     core.session_lost();
     assert!(core.halted().is_none() && core.wants_input(), "a person would be led past event 0");
     // Event 0 of the lost session is never reported: what counts is its second production.
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
-    assert_eq!(core.receive(&keyless, &mut outlet), Ok(Taken::Yes));
+    assert_eq!(core.receive(&keyless(), &mut outlet), Ok(Taken::Yes));
     assert!(core.halted().is_some() && !core.is_drained());
     core.delivered(outlet.0[1]);
     assert!(core.is_drained());
@@ -339,9 +339,7 @@ fn a_halt_that_is_sure_or_has_all_delivered_asks_for_no_replay() {
 
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
-    let row = [Some("1"), Some("a"), None, Some("e"), Some("{}")];
-    let keyless = Message::Insert(Insert { relation: TABLE, tuple: texts(&row) });
-    assert_eq!(core.receive(&keyless, &mut outlet), Ok(Taken::Yes));
+    assert_eq!(core.receive(&keyless(), &mut outlet), Ok(Taken::Yes));
     core.producer_broken("a fatal error");
     assert!(core.wants_replay().is_none() && core.is_drained(), "nothing is before it");
 }

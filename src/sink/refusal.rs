@@ -25,17 +25,15 @@ pub(super) fn outcome(error: &KafkaError, topic: &str) -> Outcome {
 
 /// Whether no later attempt with the same record can succeed.
 pub(super) fn is_refusal(code: Code) -> bool {
-    matches!(
-        code,
-        Code::MessageSizeTooLarge
-            | Code::InvalidMessageSize
-            | Code::MessageBatchTooLarge
-            | Code::InvalidTimestamp
-            | Code::InvalidRecord
-            | Code::InvalidTopic
-            | Code::PolicyViolation
-            | Code::InvalidArgument
-    )
+    is_of_size(code)
+        || matches!(
+            code,
+            Code::InvalidTimestamp
+                | Code::InvalidRecord
+                | Code::InvalidTopic
+                | Code::PolicyViolation
+                | Code::InvalidArgument
+        )
 }
 
 /// Whether a connection to a broker broke or could not be made.
@@ -55,8 +53,9 @@ fn is_of_size(code: Code) -> bool {
 
 /// The broker's refusal, with the way out.
 fn refusal(code: Code) -> Refusal {
+    let is_too_large = is_of_size(code);
     let mend = match code {
-        Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::MessageBatchTooLarge => {
+        _ if is_too_large => {
             "raise max.message.bytes of the topic (and message.max.bytes of the brokers, where it \
              is what limits the topic)"
         }
@@ -71,7 +70,7 @@ fn refusal(code: Code) -> Refusal {
         Code::PolicyViolation => "change the policy of the brokers that forbids it",
         _ => "remove its cause",
     };
-    Refusal { is_too_large: is_of_size(code), reason: format!("{code}; {mend}") }
+    Refusal { is_too_large, reason: format!("{code}; {mend}") }
 }
 
 /// The same of the client library, which takes nothing beyond its own limit.

@@ -47,3 +47,15 @@ impl fmt::Debug for ConnInfoSource {
         f.write_str("ConnInfoSource")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_to_connect_shows_no_secret_in_debug() {
+        let source = ConnInfoSource::new(|| Err("s3cret".to_owned()));
+        assert!(!format!("{source:?}").contains("s3cret"));
+        assert_eq!(source.resolve().err(), Some(SourceError::Access("s3cret".to_owned())));
+    }
+}
