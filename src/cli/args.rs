@@ -227,6 +227,10 @@ pub struct Options {
     /// [env: WALPOST_OUTBOX_MESSAGE_PREFIX] [default: none are]
     #[arg(long, value_name = "PREFIX")]
     pub message_prefix: Option<String>,
+    /// Whose records: walpost's own, or those of debezium, debezium-json, debezium-binary
+    /// [env: WALPOST_RECORD_PROFILE] [default: walpost]
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
     /// Topic, a template over the row's columns
     /// [env: WALPOST_RECORD_TOPIC] [default: outbox.event.{aggregate_type}]
     #[arg(long, value_name = "TEMPLATE")]
@@ -268,6 +272,7 @@ impl From<Options> for Flags {
             .with(Setting::SourcePublication, options.publication)
             .with(Setting::OutboxTable, options.tables)
             .with(Setting::OutboxMessagePrefix, options.message_prefix)
+            .with(Setting::RecordProfile, options.profile)
             .with(Setting::RecordTopic, options.topic)
             .with(Setting::KafkaBootstrapServers, options.bootstrap_servers)
             .with(Setting::KafkaProperties, options.properties)

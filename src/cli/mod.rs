@@ -81,7 +81,15 @@ fn init(arguments: InitArguments) -> Exit {
         Ok(config) => config,
         Err(exit) => return exit,
     };
-    let plan = match init_sql::InitPlan::new(&config, (!no_role).then_some(role.as_str())) {
+    let columns = match assembly::profile(&config) {
+        Ok(profile) => assembly::columns(&config, &profile),
+        Err(error) => {
+            complain(&error.to_string());
+            return Exit::Config;
+        }
+    };
+    let role = (!no_role).then_some(role.as_str());
+    let plan = match init_sql::InitPlan::new(&config, columns, role) {
         Ok(plan) => plan,
         Err(error) => {
             complain(&error.to_string());
