@@ -12,3 +12,4 @@ mod program;
 mod programs;
 mod shop;
 mod tables;
+mod tools;

@@ -8,6 +8,7 @@ mod backlog;
 mod library;
 mod majors;
 mod messages;
+mod partitions;
 mod poison;
 mod put_aside;
 mod records;
