@@ -8,6 +8,7 @@
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
 
+mod page;
 mod program;
 mod programs;
 mod shop;

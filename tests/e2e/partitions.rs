@@ -34,8 +34,8 @@ async fn each_published_record_lies_where_java_would_have_put_it() {
                SELECT 'order', CASE i % 5
                         WHEN 0 THEN i::text
                         WHEN 1 THEN md5(i::text)::uuid::text
-                        WHEN 2 THEN 'Käufer № ' || i
-                        WHEN 3 THEN repeat(chr(128512 + i % 64), i)
+                        WHEN 2 THEN i || ' Käufer №'
+                        WHEN 3 THEN repeat(chr(128512 + i % 64), i) || 'é'
                         ELSE '{\"tenant\": ' || i || '}' END,
                       'placed'
                  FROM generate_series(1, 200) AS i";
