@@ -34,8 +34,8 @@ fn a_block_stands_in_a_program_whatever_its_indentation_and_not_if_a_word_differ
     assert!(!stands_in("if (x) {\n\n  y();\n}", program));
 }
 
-/// Language and text of each fenced block.
-fn blocks(page: &str) -> Vec<(String, String)> {
+/// Language and text of each fenced block of a page.
+pub fn blocks(page: &str) -> Vec<(String, String)> {
     let parts: Vec<&str> = page.split("```").collect();
     assert!(parts.len() % 2 == 1, "a fence without its end");
     let fenced = parts.into_iter().skip(1).step_by(2);
