@@ -1,7 +1,7 @@
 //! The steps of `docs/from-polling.md`, taken as they stand there, with rows written
 //! between each two of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -53,15 +53,15 @@ async fn nothing_is_lost_on_the_way_from_a_poller_to_walpost_nor_on_the_way_back
     service.write(20).await;
     service.await_confirmed().await;
     let records = service.records().await;
-    assert_eq!(ids(&records, Sender::Poller), Vec::from_iter(1..=160));
-    assert_eq!(ids(&records, Sender::Walpost), Vec::from_iter(101..=230));
+    assert_eq!(ids(&records, Sender::Poller), (1..=160).collect::<Vec<_>>());
+    assert_eq!(ids(&records, Sender::Walpost), (101..=230).collect::<Vec<_>>());
     assert_same_records(&records);
     assert_first_occurrences_in_order(&records);
     // Afterwards, and more rows; walpost runs on.
     service.step("sql").await;
     service.write(10).await;
     service.await_confirmed().await;
-    assert_eq!(ids(&service.records().await, Sender::Walpost), Vec::from_iter(101..=240));
+    assert_eq!(ids(&service.records().await, Sender::Walpost), (101..=240).collect::<Vec<_>>());
     service.go_back(walpost).await;
 }
 
@@ -84,8 +84,8 @@ impl Service {
         self.step("sql").await;
         assert_eq!(self.steps.next(), None, "the page has steps that nobody takes");
         let records = self.records().await;
-        assert_eq!(ids(&records, Sender::Walpost), Vec::from_iter(101..=255));
-        assert_eq!(ids(&records, Sender::Poller), Vec::from_iter((1..=160).chain(251..=260)));
+        assert_eq!(ids(&records, Sender::Walpost), (101..=255).collect::<Vec<_>>());
+        assert_eq!(ids(&records, Sender::Poller), (1..=160).chain(251..=260).collect::<Vec<_>>());
         assert_same_records(&records);
         assert_first_occurrences_in_order(&records);
         let slots = "SELECT count(*) FROM pg_replication_slots";
@@ -263,7 +263,7 @@ fn assert_same_records(records: &[Consumed]) {
 #[track_caller]
 fn assert_first_occurrences_in_order(records: &[Consumed]) {
     let mut last = BTreeMap::new();
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for record in records.iter().filter(|record| seen.insert(id(record))) {
         let before = last.insert(record.key.clone(), id(record));
         assert!(before.is_none_or(|before| before < id(record)), "{before:?}, {}", id(record));

@@ -1,4 +1,9 @@
-//! `docs/consumers.md` quotes programs that run, and SQL that stands in `sql/`.
+//! `docs/consumers.md` quotes programs that run, and SQL that stands in `sql/`; the
+//! settings that pages name are there.
+
+use std::process::Command;
+
+use walpost_bed::scene::program;
 
 const PAGE: &str = include_str!("../../docs/consumers.md");
 
@@ -32,6 +37,56 @@ fn a_block_stands_in_a_program_whatever_its_indentation_and_not_if_a_word_differ
     assert!(stands_in("if (x) {\n\n    y();\n}", program));
     assert!(!stands_in("if (x) {\n\n    z();\n}", program));
     assert!(!stands_in("if (x) {\n\n  y();\n}", program));
+}
+
+#[test]
+fn each_setting_that_a_page_names_is_there_and_takes_the_value_that_it_shows() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let file = directory.path().join("walpost.toml");
+    let shown = walpost_config(&["--json"]).expect("the defaults are sound");
+    let known: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let mut seen = 0;
+    for page in [
+        PAGE,
+        include_str!("../../docs/from-polling.md"),
+        include_str!("../../docs/records.md"),
+        include_str!("../../docs/guarantee.md"),
+        include_str!("../../docs/operations.md"),
+    ] {
+        for text in inline(page).filter(|text| SECTIONS.iter().any(|one| text.starts_with(one))) {
+            let (name, value) = text.split_once(" = ").unzip();
+            let name = name.unwrap_or(&*text);
+            assert!(known.get(name).is_some(), "there is no setting {name}");
+            if value.is_some() {
+                // With what some values need beside them.
+                let needed = ["outbox.columns.timestamp = \"at\"", "record.value = \"envelope\""];
+                let beside = needed.iter().filter(|line| !line.starts_with(name));
+                let lines: Vec<&str> = beside.copied().chain([&*text]).collect();
+                std::fs::write(&file, lines.join("\n")).unwrap();
+                let taken = walpost_config(&["--config", file.to_str().unwrap()]);
+                assert!(taken.is_ok(), "{text}: {taken:?}");
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "only {seen} settings were found");
+}
+
+/// What names of settings begin with; `outbox.event` is a topic.
+const SECTIONS: [&str; 7] =
+    ["source.", "outbox.columns.", "outbox.table", "record.", "kafka.", "delivery.", "poison."];
+
+fn walpost_config(arguments: &[&str]) -> Result<String, String> {
+    let done = Command::new(program()).arg("config").args(arguments).output().unwrap();
+    let [out, err] = [done.stdout, done.stderr].map(|said| String::from_utf8(said).unwrap());
+    if done.status.success() { Ok(out) } else { Err(err) }
+}
+
+/// What stands between single backticks, without what a table needs before a bar.
+fn inline(page: &str) -> impl Iterator<Item = String> {
+    let prose = page.split("```").step_by(2);
+    let code = prose.flat_map(|text| text.split('`').skip(1).step_by(2));
+    code.map(|text| text.replace("\\|", "|"))
 }
 
 /// Language and text of each fenced block of a page.

@@ -18,12 +18,14 @@ from confluent_kafka import Consumer, KafkaException
 
 
 def consume(brokers, topic, group, database, by):
-    """Acts on each record and commits its offset, until an error."""
+    """Acts on each record and has its offset committed, until an error."""
     consumer = Consumer({
         "bootstrap.servers": brokers,
         "group.id": group,
-        "enable.auto.commit": False,
         "auto.offset.reset": "earliest",
+        # What is stored below is committed once a second, and as partitions are given back.
+        "enable.auto.offset.store": False,
+        "auto.commit.interval.ms": 1000,
     })
     consumer.subscribe([topic])
     with psycopg.connect(database, autocommit=True) as connection:
@@ -37,7 +39,7 @@ def consume(brokers, topic, group, database, by):
                 if is_first(connection, by, record):
                     act(connection, record)
             # After the transaction: where this is lost the record comes again, and is skipped.
-            consumer.commit(message=record, asynchronous=True)
+            consumer.store_offsets(record)
 
 
 def is_first(connection, by, record):

@@ -11,7 +11,7 @@
 
 use anyhow::{Context as _, bail};
 use rdkafka::ClientConfig;
-use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
+use rdkafka::consumer::{Consumer as _, StreamConsumer};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use tokio_postgres::{NoTls, Transaction};
 
@@ -24,7 +24,7 @@ async fn main() -> anyhow::Result<()> {
     consume(brokers, topic, group, database, by).await
 }
 
-/// Acts on each record and commits its offset, until an error.
+/// Acts on each record and has its offset committed, until an error.
 pub(crate) async fn consume(
     brokers: &str,
     topic: &str,
@@ -38,8 +38,10 @@ pub(crate) async fn consume(
     let consumer: StreamConsumer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
         .set("group.id", group)
-        .set("enable.auto.commit", "false")
         .set("auto.offset.reset", "earliest")
+        // What is stored below is committed once a second, and as partitions are given back.
+        .set("enable.auto.offset.store", "false")
+        .set("auto.commit.interval.ms", "1000")
         .create()?;
     consumer.subscribe(&[topic])?;
     loop {
@@ -50,7 +52,7 @@ pub(crate) async fn consume(
         }
         transaction.commit().await?;
         // After the transaction: where this is lost the record comes again, and is skipped.
-        consumer.commit_message(&record, CommitMode::Async)?;
+        consumer.store_offset_from_message(&record)?;
     }
 }
 
