@@ -8,7 +8,7 @@ mod backlog;
 mod library;
 mod majors;
 mod messages;
-mod partitions;
+mod hashing;
 mod poison;
 mod put_aside;
 mod records;
