@@ -133,6 +133,10 @@ fn placements(config: &Config) -> Result<Vec<Placement>, ConfigError> {
                 "`{text}`: with record.value = \"{value}\" there is no envelope to place it in"
             )));
         }
+        let is_partition = placement.target == Target::Partition;
+        if is_partition && placements.iter().any(|other| other.target == Target::Partition) {
+            return Err(invalid(&format!("`{text}`: a record goes to one partition only")));
+        }
         let same = |other: &&Placement| {
             other.target == placement.target && other.name() == placement.name()
         };
@@ -187,6 +191,7 @@ mod tests {
             ("record.place = ['a']", "`record.place`: `a` does not say where the column goes"),
             ("record.place = ['a:envelope']", "record.value = \"payload\" there is no envelope"),
             ("record.place = ['a:header', 'b:header:a']", "the same name there as `a:header`"),
+            ("record.place = ['a:partition', 'b:partition']", "to one partition only"),
             ("record.topic_regex = '('\nrecord.topic_replacement = ''", "`record.topic_regex`"),
             ("record.topic_regex = 'a'\nrecord.topic_replacement = '$1'", "topic_replacement`"),
         ] {

@@ -71,6 +71,7 @@ impl<'a> DeadLetter<'a> {
         headers.push(text(FIELDS, self.fields(event)));
         Record {
             topic: self.topic,
+            partition: None,
             key: event.aggregate_id.as_deref().filter(|key| !key.is_empty()),
             value: event.payload.as_deref(),
             timestamp_ms: event.commit_time.unix_millis(),

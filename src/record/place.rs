@@ -3,8 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::outbox::Field;
+
+use super::poison::Cause;
+
 /// A column, and where in the record its value goes: `tenant_id:header`,
-/// `tenant_id:header:tenant`, `region:envelope`.
+/// `tenant_id:header:tenant`, `region:envelope`, `shard:partition`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// The column's name.
@@ -22,11 +26,16 @@ pub enum Target {
     Header,
     /// A member of the value's object.
     Envelope,
+    /// The number of the partition.
+    Partition,
 }
 
 /// A text that places no column.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` {why}: write it as tenant_id:header, tenant_id:header:tenant or region:envelope")]
+#[error(
+    "`{text}` {why}: write it as tenant_id:header, tenant_id:header:tenant, \
+         region:envelope or shard:partition"
+)]
 pub struct PlacementError {
     text: String,
     why: &'static str,
@@ -50,10 +59,18 @@ impl FromStr for Placement {
         let target = match parts.next() {
             Some("header") => Target::Header,
             Some("envelope") => Target::Envelope,
-            Some(_) => return Err(wrong("places it neither in a `header` nor in the `envelope`")),
+            Some("partition") => Target::Partition,
+            Some(_) => {
+                let why =
+                    "places it neither in a `header`, nor in the `envelope`, nor as `partition`";
+                return Err(wrong(why));
+            }
             None => return Err(wrong("does not say where the column goes")),
         };
         let alias = match parts.next() {
+            Some(_) if target == Target::Partition => {
+                return Err(wrong("has an alias, where a partition has a number only"));
+            }
             Some("") => return Err(wrong("has an alias without a sign")),
             // Names go to Kafka's client as C strings.
             Some(alias) if alias.contains('\0') => return Err(wrong("has a zero byte")),
@@ -68,10 +85,25 @@ impl fmt::Display for Placement {
         let target = match self.target {
             Target::Header => "header",
             Target::Envelope => "envelope",
+            Target::Partition => "partition",
         };
         write!(f, "{}:{target}", self.column)?;
         self.alias.as_ref().map_or(Ok(()), |alias| write!(f, ":{alias}"))
     }
+}
+
+/// The partition that a column says, in PostgreSQL's text form of an integer.
+pub(super) fn partition(field: &Field<'_>, column: &str) -> Result<i32, Cause> {
+    let text = field.as_deref().filter(|text| !text.is_empty());
+    let text = text.ok_or_else(|| Cause::MissingField { field: column.to_owned() })?;
+    let digits = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(is_digit));
+    digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| {
+        Cause::undecodable(column, "is no number of a partition, an integer from 0 to 2147483647")
+    })
+}
+
+fn is_digit(sign: u8) -> bool {
+    sign.is_ascii_digit()
 }
 
 #[cfg(test)]
@@ -80,7 +112,12 @@ mod tests {
 
     #[test]
     fn a_placement_is_read_and_written() {
-        for text in ["tenant_id:header", "tenant_id:header:tenant", "region:envelope:x:y"] {
+        for text in [
+            "tenant_id:header",
+            "tenant_id:header:tenant",
+            "region:envelope:x:y",
+            "shard:partition",
+        ] {
             assert_eq!(text.parse::<Placement>().map(|it| it.to_string()).as_deref(), Ok(text));
         }
         assert_eq!("a:header:b".parse::<Placement>().expect("one").name(), "b");
@@ -94,6 +131,7 @@ mod tests {
             ("a", "where the column goes"),
             ("a:key", "neither"),
             ("a:header:", "alias"),
+            ("a:partition:b", "alias"),
             (":header", "names no column"),
         ] {
             let error = text.parse::<Placement>().expect_err(text).to_string();

@@ -11,7 +11,7 @@ use crate::outbox::{Event, Role};
 
 use super::headers::HeaderSet;
 use super::key::KeyTemplate;
-use super::place::{Placement, Target};
+use super::place::{self, Placement, Target};
 use super::poison::{Cause, Poison};
 use super::timestamp;
 use super::topic::TopicTemplate;
@@ -86,6 +86,7 @@ pub struct Router {
     /// Placed columns by target, each with its place among the event's.
     in_headers: Vec<(usize, Placement)>,
     in_value: Vec<(usize, Placement)>,
+    partition: Option<(usize, Placement)>,
     topic: String,
     key: String,
     position: String,
@@ -98,17 +99,19 @@ impl Router {
         let placed = config.placed();
         config.topic.place(&placed);
         config.key.place(&placed);
-        let of = |target| {
+        let of = |target| -> Vec<(usize, Placement)> {
             let mine = config.place.iter().filter(|placement| placement.target == target);
             let index = |column: &str| placed.iter().position(|name| name == column);
             mine.filter_map(|placement| Some((index(&placement.column)?, placement.clone())))
                 .collect()
         };
         let (in_headers, in_value) = (of(Target::Header), of(Target::Envelope));
+        let partition = of(Target::Partition).into_iter().next();
         Self {
             config,
             in_headers,
             in_value,
+            partition,
             topic: String::new(),
             key: String::new(),
             position: String::new(),
@@ -131,6 +134,10 @@ impl Router {
             write!(self.position, "{}", event.position).expect("a String takes every text");
         }
         let key = self.config.key.of(event, &mut self.key)?;
+        let partition = self.partition.as_ref().map(|(index, placement)| {
+            place::partition(event.placed.get(*index).unwrap_or(&None), &placement.column)
+        });
+        let partition = partition.transpose().map_err(|cause| Poison::new(cause, event))?;
         let timestamp_ms = match self.config.timestamp {
             TimestampSource::Commit => event.commit_time.unix_millis(),
             TimestampSource::Column => {
@@ -149,7 +156,7 @@ impl Router {
             value: event.placed.get(*index).and_then(Option::as_deref).map(Cow::Borrowed),
         }));
         let value = if is_written { Some(self.value.as_slice()) } else { event.payload.as_deref() };
-        Ok(Record { topic: &self.topic, key, value, timestamp_ms, headers })
+        Ok(Record { topic: &self.topic, partition, key, value, timestamp_ms, headers })
     }
 }
 
@@ -272,6 +279,31 @@ pub(super) mod tests {
         }
         event.timestamp = None;
         assert_eq!(router.route(&event).expect_err("NULL").cause.key(), "missing_field");
+    }
+
+    #[test]
+    fn a_column_may_give_the_partition() {
+        let topic = "t".parse().expect("a template");
+        let place = vec!["shard:partition".parse().expect("a placement")];
+        let mut router = Router::new(RecordConfig { place, ..RecordConfig::to(topic) });
+        assert_eq!(router.placed(), ["shard"]);
+        let mut event = event();
+        for (text, partition) in [("0", 0), ("007", 7), ("2147483647", i32::MAX)] {
+            event.placed = vec![field(Some(text))];
+            let record = router.route(&event).expect("a record");
+            assert_eq!((record.partition, record.key), (Some(partition), Some(b"7".as_slice())));
+        }
+        for wrong in ["-1", "+1", "2147483648", "1.0", "one", " 1", "\u{0661}"] {
+            event.placed = vec![field(Some(wrong))];
+            let poison = router.route(&event).expect_err(wrong);
+            assert_eq!(poison.cause.key(), "undecodable", "{wrong}");
+            assert!(poison.to_string().contains("`shard`"), "{poison}");
+        }
+        for missing in [None, Some("")] {
+            event.placed = vec![field(missing)];
+            let cause = router.route(&event).expect_err("no partition").cause;
+            assert_eq!(cause, Cause::MissingField { field: "shard".to_owned() });
+        }
     }
 
     proptest! {

@@ -8,7 +8,9 @@ use std::borrow::Cow;
 pub struct Record<'a> {
     /// Topic: checked to be a name that Kafka accepts.
     pub topic: &'a str,
-    /// Key, which chooses the partition. `None` is a null key.
+    /// The partition that it goes to. `None`: the key chooses one.
+    pub partition: Option<i32>,
+    /// Key. `None` is a null key.
     pub key: Option<&'a [u8]>,
     /// Value. `None` is a null value: a tombstone.
     pub value: Option<&'a [u8]>,

@@ -40,10 +40,37 @@ pub(super) fn begin(
     topics: Vec<String>,
     tell: impl FnOnce(Finding) + Send + 'static,
 ) {
+    let config = of_its_own(config);
+    on_a_thread(move || tell(ask(&config, &topics)));
+}
+
+/// Asks how many partitions the topic has, and gives it to `tell`; `None`: there is no
+/// such topic, or no answer.
+pub(super) fn partitions(
+    config: &ClientConfig,
+    topic: String,
+    tell: impl FnOnce(Option<u32>) + Send + 'static,
+) {
+    let config = of_its_own(config);
+    on_a_thread(move || {
+        let client = AdminClient::from_config_and_context(&config, Quiet).ok();
+        tell(client.and_then(|client| {
+            let metadata = client.inner().fetch_metadata(Some(&topic), ANSWER).ok()?;
+            let found = metadata.topics().iter().find(|found| found.name() == topic)?;
+            let count = u32::try_from(found.partitions().len()).ok()?;
+            (found.error().is_none() && count > 0).then_some(count)
+        }));
+    });
+}
+
+/// Its connections are few and short-lived; nothing is produced by it.
+fn of_its_own(config: &ClientConfig) -> ClientConfig {
     let mut config = config.clone();
-    // Its own connections are few and short-lived; nothing is produced by it.
     config.remove("enable.gapless.guarantee");
-    let ask = move || tell(ask(&config, &topics));
+    config
+}
+
+fn on_a_thread(ask: impl FnOnce() + Send + 'static) {
     // Where no thread can be had there are other worries than this.
     let _ = thread::Builder::new().name("inquiry".to_owned()).spawn(ask);
 }

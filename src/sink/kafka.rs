@@ -31,9 +31,10 @@ use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProd
 use tokio::sync::Notify;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use super::leads::{Change, Counts, KeyPartitioner, Leads, Turn};
+use super::leads::{Change, Counts, KeyPartitioner, Leads, Turn, Way};
+use super::partitions::{self, Partitions, Verdict};
 use super::stall::Watch;
-use super::{Condition, Outcome, Report, Sink, SinkError, features, refusal};
+use super::{Condition, Outcome, Report, Sink, SinkError, features, inquiry, refusal};
 use crate::crash;
 use crate::ledger::Seq;
 use crate::record::Record;
@@ -80,6 +81,7 @@ pub struct KafkaSink {
     leads: Leads,
     leads_since: Instant,
     counts: Arc<Counts>,
+    partitions: Partitions,
     watch: Watch,
     reports: Arc<Reports>,
 }
@@ -128,9 +130,30 @@ impl KafkaSink {
             leads,
             leads_since: now,
             counts,
+            partitions: Partitions::default(),
             watch: Watch::new(now),
             reports,
         })
+    }
+
+    /// Whether the topic has the partition that a record names.
+    fn look_for(&mut self, topic: &str, partition: i32) -> Result<(), ProduceError> {
+        let verdict = self.partitions.verdict(topic, partition, || {
+            let (tell, answer) = oneshot::channel();
+            let tell = |count: Option<u32>| {
+                // Nobody waits for it any more where the producer was replaced.
+                let _ = count.map(|count| tell.send(count));
+            };
+            inquiry::partitions(&self.config, topic.to_owned(), tell);
+            answer
+        });
+        match verdict {
+            Verdict::Go => Ok(()),
+            Verdict::Wait => Err(ProduceError::Full),
+            Verdict::Beyond(count) => {
+                Err(ProduceError::Refused(partitions::refusal(topic, partition, count)))
+            }
+        }
     }
 
     /// To be asked once a producer that was refused a batch is gone.
@@ -197,19 +220,23 @@ pub fn reach(config: &KafkaConfig, within: Duration) -> Result<usize, ReachError
 
 impl Outlet for KafkaSink {
     fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
-        let Some(producer) = &self.producer else {
-            return Err(ProduceError::Broken("the producer could not be replaced".into()));
-        };
         let Ok(opaque) = usize::try_from(seq) else {
             return Err(ProduceError::Broken("production numbers are used up".into()));
         };
-        let turn = self.leads.turn(record.topic, record.key);
+        let way = Way::of(record);
+        let turn = self.leads.turn(record.topic, way);
         if turn == Turn::Wait {
             return Err(ProduceError::Full);
         }
+        if let Some(partition) = record.partition {
+            self.look_for(record.topic, partition)?;
+        }
+        let Some(producer) = &self.producer else {
+            return Err(ProduceError::Broken("the producer could not be replaced".into()));
+        };
         let outgoing = BaseRecord::<[u8], [u8], usize> {
             topic: record.topic,
-            partition: None,
+            partition: record.partition,
             payload: record.value,
             key: record.key,
             timestamp: Some(record.timestamp_ms),
@@ -222,10 +249,10 @@ impl Outlet for KafkaSink {
         })?;
         crash::point!("produced");
         self.watch.produced(seq);
-        if let Some(key) = record.key
+        if let Some(way) = way
             && (self.leads.begin_anew() || turn == Turn::Lead)
         {
-            self.leads.queued(seq, record.topic, key);
+            self.leads.queued(seq, record.topic, way);
         }
         Ok(())
     }
@@ -281,6 +308,7 @@ impl Sink for KafkaSink {
             self.make_smaller_batches();
         }
         self.watch.replaced();
+        self.partitions.forget();
         let (producer, leads) = make_producer(&self.config, &self.reports, &self.counts)?;
         (self.producer, self.leads) = (Some(producer), leads);
         Ok(())

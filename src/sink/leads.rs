@@ -11,7 +11,8 @@
 //!
 //! Here is also the choice of the partition, since who keeps records of one
 //! partition back has to know it: by the hash of the key, as Java's default
-//! partitioner chooses. Records without a key have no order to keep.
+//! partitioner chooses, unless the record names it. Records without either have no order
+//! to keep.
 //!
 //! Pure, but for the lock on the counts of partitions.
 
@@ -23,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rdkafka::producer::{PARTITION_UA, Partitioner};
 
 use crate::ledger::Seq;
+use crate::record::Record;
 
 /// How many partitions each topic has, as the client last saw it. Outlives
 /// producers.
@@ -73,8 +75,36 @@ pub(super) struct Leads {
     /// The changes of counts that are heeded.
     changes: u64,
     topics: HashMap<String, Topic>,
-    /// Topic and hash of the first records in flight.
-    in_flight: HashMap<Seq, (String, u32)>,
+    /// Topic and way of the first records in flight.
+    in_flight: HashMap<Seq, (String, Way)>,
+}
+
+/// What decides to which partition of its topic a record goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The hash of its key.
+    Hash(u32),
+    /// The record itself.
+    Partition(u32),
+}
+
+impl Way {
+    /// The way of this record; `None`: it goes anywhere, and has no order to keep.
+    pub(super) fn of(record: &Record<'_>) -> Option<Self> {
+        match record.partition.map(u32::try_from) {
+            Some(Ok(partition)) => Some(Self::Partition(partition)),
+            _ => record.key.map(|key| Self::Hash(hash(key))),
+        }
+    }
+
+    /// The partition, as far as that is known.
+    fn partition(self, count: Option<u32>) -> Option<u32> {
+        match (self, count) {
+            (Self::Partition(partition), _) => Some(partition),
+            (Self::Hash(hash), Some(count)) => Some(hash % count),
+            (Self::Hash(_), None) => None,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -83,8 +113,8 @@ struct Topic {
     count: Option<u32>,
     /// Partitions in which a record was acknowledged.
     proven: HashSet<u32>,
-    /// Hashes of the first records in flight.
-    leading: Vec<u32>,
+    /// Ways of the first records in flight.
+    leading: Vec<Way>,
 }
 
 impl Leads {
@@ -110,35 +140,33 @@ impl Leads {
         true
     }
 
-    /// What may be done with a record of this key.
-    pub(super) fn turn(&mut self, topic: &str, key: Option<&[u8]>) -> Turn {
-        let Some(key) = key else {
+    /// What may be done with a record that goes this way.
+    pub(super) fn turn(&self, topic: &str, way: Option<Way>) -> Turn {
+        let Some(way) = way else {
             return Turn::Free;
         };
         let Some(topic) = self.topics.get(topic) else {
             return Turn::Lead;
         };
-        let Some(count) = topic.count else {
-            return if topic.leading.is_empty() { Turn::Lead } else { Turn::Wait };
-        };
-        if topic.proven.len() >= index(count) {
+        if topic.count.is_some_and(|count| topic.proven.len() >= index(count)) {
             return Turn::Free;
         }
-        let partition = hash(key) % count;
-        if topic.proven.contains(&partition) {
-            Turn::Free
-        } else if topic.leading.iter().any(|leading| leading % count == partition) {
-            Turn::Wait
-        } else {
-            Turn::Lead
+        let partition = way.partition(topic.count);
+        if partition.is_some_and(|partition| topic.proven.contains(&partition)) {
+            return Turn::Free;
         }
+        // Where either may be any, they may be the same.
+        let is_mine = |leading: &Way| match (leading.partition(topic.count), partition) {
+            (Some(leading), Some(partition)) => leading == partition,
+            _ => true,
+        };
+        if topic.leading.iter().any(is_mine) { Turn::Wait } else { Turn::Lead }
     }
 
     /// The record whose turn was [`Turn::Lead`] is queued as production `seq`.
-    pub(super) fn queued(&mut self, seq: Seq, topic: &str, key: &[u8]) {
-        let hash = hash(key);
-        self.topics.entry(topic.to_owned()).or_default().leading.push(hash);
-        self.in_flight.insert(seq, (topic.to_owned(), hash));
+    pub(super) fn queued(&mut self, seq: Seq, topic: &str, way: Way) {
+        self.topics.entry(topic.to_owned()).or_default().leading.push(way);
+        self.in_flight.insert(seq, (topic.to_owned(), way));
     }
 
     /// Begins anew in every partition. A broker forgets a producer that was idle
@@ -151,19 +179,17 @@ impl Leads {
 
     /// Production `seq` is acknowledged.
     pub(super) fn delivered(&mut self, seq: Seq) {
-        let Some((name, hash)) = self.in_flight.remove(&seq) else {
+        let Some((name, way)) = self.in_flight.remove(&seq) else {
             return;
         };
         let Some(topic) = self.topics.get_mut(&name) else {
             return;
         };
-        topic.leading.retain(|leading| *leading != hash);
+        topic.leading.retain(|leading| *leading != way);
         if topic.count.is_none() {
             topic.count = self.counts.of(&name);
         }
-        if let Some(count) = topic.count {
-            topic.proven.insert(hash % count);
-        }
+        topic.proven.extend(way.partition(topic.count));
     }
 }
 
@@ -285,6 +311,11 @@ mod tests {
         }
     }
 
+    #[allow(clippy::unnecessary_wraps, reason = "as a record has it")]
+    fn keyed(key: &[u8]) -> Option<Way> {
+        Some(Way::Hash(hash(key)))
+    }
+
     /// Of ten keys, in a topic of that many partitions.
     fn leads(partitions: i32) -> (Leads, KeyPartitioner) {
         let counts = Arc::new(Counts::default());
@@ -296,39 +327,39 @@ mod tests {
     #[test]
     fn the_first_record_of_a_partition_goes_alone_until_it_is_acknowledged() {
         let (mut leads, _) = leads(1);
-        assert_eq!(leads.turn("t", Some(b"a")), Turn::Lead);
-        leads.queued(7, "t", b"a");
-        assert_eq!(leads.turn("t", Some(b"b")), Turn::Wait);
+        assert_eq!(leads.turn("t", keyed(b"a")), Turn::Lead);
+        leads.queued(7, "t", Way::Hash(hash(b"a")));
+        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Wait);
         assert_eq!(leads.turn("t", None), Turn::Free);
-        assert_eq!(leads.turn("another", Some(b"b")), Turn::Lead);
+        assert_eq!(leads.turn("another", keyed(b"b")), Turn::Lead);
         leads.delivered(6);
-        assert_eq!(leads.turn("t", Some(b"b")), Turn::Wait);
+        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Wait);
         leads.delivered(7);
-        assert_eq!(leads.turn("t", Some(b"b")), Turn::Free);
+        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Free);
     }
 
     #[test]
     fn after_a_long_time_the_first_record_goes_alone_again() {
         let (mut leads, _) = leads(1);
-        leads.queued(7, "t", b"a");
+        leads.queued(7, "t", Way::Hash(hash(b"a")));
         leads.delivered(7);
-        assert_eq!(leads.turn("t", Some(b"b")), Turn::Free);
+        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Free);
         leads.forget();
-        assert_eq!(leads.turn("t", Some(b"b")), Turn::Lead);
+        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Lead);
     }
 
     #[test]
     fn a_topic_that_grows_is_told_once_and_begun_anew_in_each_partition() {
         let (mut leads, partitioner) = leads(1);
-        leads.queued(7, "t", b"a");
+        leads.queued(7, "t", Way::Hash(hash(b"a")));
         leads.delivered(7);
-        assert_eq!(leads.turn("t", Some(b"b")), Turn::Free);
+        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Free);
         assert!(!leads.begin_anew());
         for _ in 0..2 {
             partitioner.partition("t", Some(b"0"), 4, |_| true);
         }
         assert!(leads.begin_anew() && !leads.begin_anew());
-        assert_eq!(leads.turn("t", Some(b"b")), Turn::Lead);
+        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Lead);
         let change = Change { topic: "t".to_owned(), before: 1, now: 4 };
         assert_eq!(leads.counts.take_changes(), [change]);
         assert_eq!(leads.counts.take_changes(), []);
@@ -337,7 +368,7 @@ mod tests {
     #[test]
     fn each_partition_has_a_first_record_of_its_own() {
         let (mut leads, partitioner) = leads(3);
-        leads.queued(0, "t", b"0");
+        leads.queued(0, "t", Way::Hash(hash(b"0")));
         leads.delivered(0);
         let partition = |key: &str| partitioner.partition("t", Some(key.as_bytes()), 3, |_| true);
         let mut begun = HashSet::from([partition("0")]);
@@ -348,13 +379,48 @@ mod tests {
                 other if begun.insert(other) => Turn::Lead,
                 _ => Turn::Wait,
             };
-            assert_eq!(leads.turn("t", Some(key.as_bytes())), expected, "{key}");
+            assert_eq!(leads.turn("t", keyed(key.as_bytes())), expected, "{key}");
             if expected == Turn::Lead {
-                leads.queued(number, "t", key.as_bytes());
+                leads.queued(number, "t", Way::Hash(hash(key.as_bytes())));
             }
         }
         assert_eq!(begun.len(), 3);
         (0..50).for_each(|seq| leads.delivered(seq));
-        assert!((0..50_u8).all(|key| leads.turn("t", Some(&[key])) == Turn::Free));
+        assert!((0..50_u8).all(|key| leads.turn("t", keyed(&[key])) == Turn::Free));
+    }
+
+    #[test]
+    fn a_record_that_names_its_partition_is_one_of_that_partition() {
+        let (mut leads, partitioner) = leads(3);
+        let of_key = partitioner.partition("t", Some(b"0"), 3, |_| true);
+        let of_key = u32::try_from(of_key).expect("a partition");
+        let [mine, other] = [of_key, (of_key + 1) % 3].map(|number| Some(Way::Partition(number)));
+        // A topic's number of partitions is not known before a key was put into one.
+        assert_eq!(leads.turn("t", mine), Turn::Lead);
+        leads.queued(1, "t", Way::Partition(of_key));
+        assert_eq!(leads.turn("t", mine), Turn::Wait);
+        assert_eq!(leads.turn("t", other), Turn::Lead);
+        assert_eq!(leads.turn("t", keyed(b"0")), Turn::Wait);
+        leads.delivered(1);
+        assert_eq!(leads.turn("t", mine), Turn::Free);
+        assert_eq!(leads.turn("t", keyed(b"0")), Turn::Free);
+        leads.queued(2, "t", Way::Partition((of_key + 1) % 3));
+        assert_eq!((leads.turn("t", other), leads.turn("t", mine)), (Turn::Wait, Turn::Free));
+    }
+
+    #[test]
+    fn a_named_partition_is_led_in_a_topic_of_which_nothing_is_known() {
+        let mut leads = Leads::new(Arc::new(Counts::default()));
+        leads.queued(1, "t", Way::Partition(1));
+        assert_eq!(leads.turn("t", Some(Way::Partition(1))), Turn::Wait);
+        assert_eq!(leads.turn("t", Some(Way::Partition(0))), Turn::Lead);
+        assert_eq!(leads.turn("t", keyed(b"a")), Turn::Wait, "it may be the same");
+        leads.delivered(1);
+        assert_eq!(leads.turn("t", Some(Way::Partition(1))), Turn::Free);
+        assert_eq!(leads.turn("t", keyed(b"a")), Turn::Lead, "it may be another");
+        leads.queued(2, "t", Way::Hash(7));
+        assert_eq!(leads.turn("t", Some(Way::Partition(0))), Turn::Wait);
+        leads.delivered(2);
+        assert_eq!(leads.turn("t", Some(Way::Partition(0))), Turn::Lead);
     }
 }

@@ -11,6 +11,7 @@ mod features;
 mod inquiry;
 mod kafka;
 mod leads;
+mod partitions;
 mod refusal;
 mod stall;
 

@@ -101,7 +101,10 @@ pub(super) fn reason(code: Code, topic: &str) -> String {
         Code::Authentication => {
             "; give walpost's user its password back, or start walpost with another".into()
         }
-        Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition => {
+        Code::UnknownPartition => {
+            "; the record names its partition: looking again how many there are".into()
+        }
+        Code::UnknownTopic | Code::UnknownTopicOrPartition => {
             format!("; create the topic: kafka-topics.sh --create --topic {topic}")
         }
         Code::NotEnoughReplicas | Code::NotEnoughReplicasAfterAppend => {

@@ -47,7 +47,7 @@ async fn each_published_record_lies_where_java_would_have_put_it() {
     for (record, java) in records.iter().zip(of_java(keys, &[12]).await) {
         assert_eq!([u32::try_from(record.partition).unwrap()], *java, "{:?}", record.key_text());
     }
-    assert!(records.iter().map(|record| record.partition).collect::<BTreeSet<_>>().len() == 12);
+    assert_eq!(records.iter().map(|record| record.partition).collect::<BTreeSet<_>>().len(), 12);
     stop(walpost).await;
 }
 
@@ -57,6 +57,7 @@ async fn of_java(keys: Vec<Vec<u8>>, counts: &[u32]) -> Vec<Vec<u32>> {
     let mut java = Kafka::shared().await.java();
     java.arg(program).args(counts.iter().map(u32::to_string));
     java.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let count = keys.len();
     let running = tokio::task::spawn_blocking(move || {
         let mut java = java.spawn().unwrap();
         let lines: String = keys.iter().map(|key| hex(key) + "\n").collect();
@@ -68,7 +69,9 @@ async fn of_java(keys: Vec<Vec<u8>>, counts: &[u32]) -> Vec<Vec<u32>> {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let answer = String::from_utf8(done.stdout).unwrap();
     let numbers = |line: &str| line.split(' ').map(|one| one.parse().unwrap()).collect();
-    answer.lines().map(numbers).collect()
+    let partitions: Vec<_> = answer.lines().map(numbers).collect();
+    assert_eq!(partitions.len(), count, "java answered on other keys");
+    partitions
 }
 
 /// Bytes of every length up to 300 and of every value, text in several scripts, UUIDs and

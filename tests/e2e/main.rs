@@ -5,10 +5,11 @@
 #![allow(unreachable_pub)]
 
 mod backlog;
+mod hashing;
 mod library;
 mod majors;
 mod messages;
-mod hashing;
+mod partitions;
 mod poison;
 mod put_aside;
 mod records;
