@@ -1,5 +1,5 @@
 # What people and the CI run alike.
-.PHONY: bench corpus debezium debezium-corpus demo faults fuzz lint setup simulate soak test
+.PHONY: bench consumers corpus debezium debezium-corpus demo faults fuzz lint setup simulate soak test
 
 # All of it in a minute once it is built. DEMO=stay: it runs on until Ctrl-C.
 demo:
@@ -63,6 +63,12 @@ corpus: setup
 # Whether the real Debezium still does what was recorded of it.
 debezium: setup
 	cargo test --package walpost-bed --test debezium -- --include-ignored --test-threads 1
+
+# The consumers of docs/consumers.md in each of their languages, Java, Go (1.24 or later) and
+# Python too, with what they need from Maven, Go's proxy and Python's index.
+consumers:
+	@tests/bed/setup.sh consumers
+	cargo test --workspace --features crash-points --test consumers -- --include-ignored
 
 # Records anew what the real Debezium makes of outbox rows.
 # SCENARIOS="type/text" records those whose name has that in them.

@@ -9,7 +9,7 @@
 -- as soon as it is inserted, in the same transaction too (see retention.sql).
 
 CREATE TABLE IF NOT EXISTS public.outbox (
-    -- For consumers, to tell a repeated event from a new one (see dedupe.sql).
+    -- For consumers, to tell a repeated event from a new one (see consumer_dedupe.sql).
     id             uuid        NOT NULL DEFAULT gen_random_uuid() PRIMARY KEY,
     -- What kind of thing it is about, for instance order. Chooses the topic.
     aggregate_type text        NOT NULL,

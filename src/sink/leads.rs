@@ -17,6 +17,7 @@
 //! Pure, but for the lock on the counts of partitions.
 
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -244,21 +245,27 @@ impl Partitioner for KeyPartitioner {
         count: i32,
         _is_available: impl Fn(i32) -> bool,
     ) -> i32 {
-        let Some(count) = u32::try_from(count).ok().filter(|count| *count > 0) else {
+        let Some(count) = u32::try_from(count).ok().and_then(NonZeroU32::new) else {
             return PARTITION_UA;
         };
-        self.counts.note(topic, count);
-        let number = match key {
-            Some(key) => hash(key),
-            None => self.keyless.fetch_add(1, Ordering::Relaxed),
+        self.counts.note(topic, count.get());
+        let partition = match key {
+            Some(key) => partition_of(key, count),
+            None => self.keyless.fetch_add(1, Ordering::Relaxed) % count,
         };
-        i32::try_from(number % count).unwrap_or(PARTITION_UA)
+        i32::try_from(partition).unwrap_or(PARTITION_UA)
     }
 }
 
 /// A number of partitions as a length.
 fn index(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// The partition of a record with this key, in a topic of so many: the one that
+/// Java's default partitioner chooses.
+pub fn partition_of(key: &[u8], partitions: NonZeroU32) -> u32 {
+    hash(key) % partitions
 }
 
 /// Murmur2 with Kafka's seed and without its sign, as in

@@ -21,6 +21,7 @@ use crate::ledger::Seq;
 use crate::relay::core::{Outlet, Refusal};
 
 pub use kafka::{KafkaConfig, KafkaSink, ReachError, accepts, reach};
+pub use leads::partition_of;
 
 /// What became of one production.
 #[derive(Debug, Clone, PartialEq, Eq)]

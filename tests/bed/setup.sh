@@ -2,7 +2,8 @@
 # Installs what building and testing walpost need on Debian and its kin.
 # Does nothing where all is there. Servers beyond the system's own PostgreSQL
 # are fetched by the test bed itself, into its cache. `setup.sh demo` asks for less:
-# no npm, and no Java where it cannot be had, since the demo knows another way.
+# no npm, and no Java where it cannot be had, since the demo knows another way;
+# `setup.sh consumers` for more: what the consumers of docs/consumers.md are written in.
 set -eu
 
 packages=""
@@ -23,7 +24,8 @@ done
 has pkg-config || need pkg-config
 has cc && has c++ && has make || need build-essential
 if [ "${1:-}" != demo ]; then
-    has java || need default-jdk-headless
+    # Some tests run a Java source file, which takes its compiler.
+    has javac || need default-jdk-headless
     has mvn || need maven
     has npm || need npm
     has openssl || need openssl
@@ -31,6 +33,10 @@ if [ "${1:-}" != demo ]; then
 elif [ "${WALPOST_DEMO_MOCK:-0}" = 0 ]; then
     has java || optional="$optional default-jdk-headless"
     has mvn || optional="$optional maven"
+fi
+if [ "${1:-}" = consumers ]; then
+    has go || need golang-go
+    python3 -m pip --version >/dev/null 2>&1 || need python3-pip
 fi
 
 if [ -z "$packages" ] && [ -n "$optional" ] && [ "$(id -u)" -ne 0 ]; then

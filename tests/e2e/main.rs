@@ -5,6 +5,7 @@
 #![allow(unreachable_pub)]
 
 mod backlog;
+mod hashing;
 mod library;
 mod majors;
 mod messages;

@@ -1,4 +1,5 @@
-//! What only Kafka's own command line tools can do: users, access, elections.
+//! What only Kafka's own Java can do: users, access, elections, and what its clients
+//! are asked by a test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,6 +41,13 @@ impl Kafka {
             vec![verb, "--force", "--allow-principal", &principal, "--topic", topic];
         arguments.extend(operations.iter().flat_map(|one| ["--operation", one]));
         self.tool("org.apache.kafka.tools.AclCommand", &arguments).await;
+    }
+
+    /// A `java` with all of Kafka's classes, its own clients' too, on the class path.
+    pub fn java(&self) -> Command {
+        let mut command = Command::new("java");
+        command.args(install::jvm_arguments(&self.installed));
+        command
     }
 
     /// Runs one of Kafka's tools against this node.

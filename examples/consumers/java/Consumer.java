@@ -1,0 +1,124 @@
+import java.nio.charset.StandardCharsets;
+import java.sql.Connection;
+import java.sql.DriverManager;
+import java.sql.SQLException;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.serialization.StringDeserializer;
+
+/**
+ * A consumer that acts once on each event, though events come at least once: it adds up
+ * what each customer has ordered.
+ *
+ * <pre>
+ * mvn dependency:copy-dependencies -DoutputDirectory=libs
+ * java -cp 'libs/*' Consumer.java localhost:9092 outbox.event.order billing \
+ *     'jdbc:postgresql://localhost/billing?user=postgres' id
+ * </pre>
+ *
+ * Brokers, topic, consumer group, database, and by what a repeated event is known: id,
+ * idempotency-key or position. The database has the tables of sql/consumer_dedupe.sql and
+ * examples/consumers/turnover.sql. An error ends it; started again, it goes on after the
+ * last offset that it committed.
+ */
+class Consumer {
+    public static void main(String[] arguments) throws Exception {
+        if (arguments.length != 5) {
+            throw new IllegalArgumentException(
+                "usage: Consumer BROKERS TOPIC GROUP DATABASE id|idempotency-key|position");
+        }
+        consume(arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]);
+    }
+
+    /** Acts on each record and commits the offsets, until an error. */
+    static void consume(String brokers, String topic, String group, String database, String by)
+            throws SQLException {
+        Map<String, Object> properties = Map.of(
+            "bootstrap.servers", brokers,
+            "group.id", group,
+            "enable.auto.commit", "false",
+            "auto.offset.reset", "earliest");
+        var text = new StringDeserializer();
+        try (var connection = DriverManager.getConnection(database);
+                var consumer = new KafkaConsumer<>(properties, text, text)) {
+            connection.setAutoCommit(false);
+            consumer.subscribe(List.of(topic));
+            while (true) {
+                for (var record : consumer.poll(Duration.ofSeconds(1))) {
+                    if (isFirst(connection, by, record)) {
+                        act(connection, record);
+                    }
+                    connection.commit();
+                }
+                // After the transactions: where this is lost the records come again, and are skipped.
+                consumer.commitSync();
+            }
+        }
+    }
+
+    /**
+     * Whether nobody acted on the event yet. From here to the end of the transaction nobody
+     * else can.
+     */
+    static boolean isFirst(Connection connection, String by, ConsumerRecord<String, String> record)
+            throws SQLException {
+        switch (by) {
+            case "id" -> {
+                var sql = """
+                    INSERT INTO processed_events (consumer, event_id) VALUES ('billing', ?)
+                    ON CONFLICT DO NOTHING""";
+                return execute(connection, sql, header(record, "id")) == 1;
+            }
+            case "idempotency-key" -> {
+                // A header, or a member of the payload.
+                var sql = """
+                    INSERT INTO processed_events (consumer, event_id)
+                    VALUES ('billing', coalesce(?, ?::text::jsonb ->> 'idempotencyKey'))
+                    ON CONFLICT DO NOTHING""";
+                return execute(connection, sql, header(record, "idempotency_key"), record.value()) == 1;
+            }
+            case "position" -> {
+                var sql = """
+                    INSERT INTO processed_positions AS seen
+                      (consumer, topic, partition, last_position)
+                    VALUES ('billing', ?, ?, ?)
+                    ON CONFLICT (consumer, topic, partition)
+                    DO UPDATE SET last_position = excluded.last_position
+                      WHERE seen.last_position < excluded.last_position""";
+                var position = header(record, "walpost.position");
+                return execute(connection, sql, record.topic(), record.partition(), position) == 1;
+            }
+            default -> throw new IllegalArgumentException(
+                "repeated events are known by id, idempotency-key or position, not " + by);
+        }
+    }
+
+    /** What the event is to cause, in the same transaction. */
+    static void act(Connection connection, ConsumerRecord<String, String> record) throws SQLException {
+        var sql = """
+            INSERT INTO turnover AS sum (customer, orders, total)
+            VALUES (?, 1, (?::text::jsonb ->> 'total')::numeric)
+            ON CONFLICT (customer)
+            DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total""";
+        execute(connection, sql, record.key(), record.value());
+    }
+
+    /** How many rows the statement changed. */
+    static int execute(Connection connection, String sql, Object... values) throws SQLException {
+        try (var statement = connection.prepareStatement(sql)) {
+            for (int at = 0; at < values.length; at++) {
+                statement.setObject(at + 1, values[at]);
+            }
+            return statement.executeUpdate();
+        }
+    }
+
+    /** The text of a header; null where there is none. */
+    static String header(ConsumerRecord<String, String> record, String name) {
+        var header = record.headers().lastHeader(name);
+        return header == null ? null : new String(header.value(), StandardCharsets.UTF_8);
+    }
+}

@@ -1,0 +1,90 @@
+"""A consumer that acts once on each event, though events come at least once: it adds up
+what each customer has ordered.
+
+    pip install -r requirements.txt
+    python3 consumer.py \\
+        localhost:9092 outbox.event.order billing postgres://postgres@localhost/billing id
+
+Brokers, topic, consumer group, database, and by what a repeated event is known: id,
+idempotency-key or position. The database has the tables of sql/consumer_dedupe.sql and
+examples/consumers/turnover.sql. An error ends it; started again, it goes on after the
+last offset that it committed.
+"""
+
+import sys
+
+import psycopg
+from confluent_kafka import Consumer, KafkaException
+
+
+def consume(brokers, topic, group, database, by):
+    """Acts on each record and has its offset committed, until an error."""
+    consumer = Consumer({
+        "bootstrap.servers": brokers,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        # What is stored below is committed once a second, and as partitions are given back.
+        "enable.auto.offset.store": False,
+        "auto.commit.interval.ms": 1000,
+    })
+    consumer.subscribe([topic])
+    with psycopg.connect(database, autocommit=True) as connection:
+        while True:
+            record = consumer.poll(1.0)
+            if record is None:
+                continue
+            if record.error():
+                raise KafkaException(record.error())
+            with connection.transaction():
+                if is_first(connection, by, record):
+                    act(connection, record)
+            # After the transaction: where this is lost the record comes again, and is skipped.
+            consumer.store_offsets(record)
+
+
+def is_first(connection, by, record):
+    """Whether nobody acted on the event yet. From here to the end of the transaction
+    nobody else can."""
+    if by == "id":
+        sql = """INSERT INTO processed_events (consumer, event_id) VALUES ('billing', %s)
+                 ON CONFLICT DO NOTHING"""
+        values = [header(record, "id")]
+    elif by == "idempotency-key":
+        # A header, or a member of the payload.
+        sql = """INSERT INTO processed_events (consumer, event_id)
+                 VALUES ('billing', coalesce(%s, %s::text::jsonb ->> 'idempotencyKey'))
+                 ON CONFLICT DO NOTHING"""
+        values = [header(record, "idempotency_key"), record.value().decode()]
+    elif by == "position":
+        sql = """INSERT INTO processed_positions AS seen
+                   (consumer, topic, partition, last_position)
+                 VALUES ('billing', %s, %s, %s)
+                 ON CONFLICT (consumer, topic, partition)
+                 DO UPDATE SET last_position = excluded.last_position
+                   WHERE seen.last_position < excluded.last_position"""
+        values = [record.topic(), record.partition(), header(record, "walpost.position")]
+    else:
+        raise ValueError(f"repeated events are known by id, idempotency-key or position, not {by}")
+    return connection.execute(sql, values).rowcount == 1
+
+
+def act(connection, record):
+    """What the event is to cause, in the same transaction."""
+    sql = """INSERT INTO turnover AS sum (customer, orders, total)
+             VALUES (%s, 1, (%s::text::jsonb ->> 'total')::numeric)
+             ON CONFLICT (customer)
+             DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total"""
+    connection.execute(sql, [record.key().decode(), record.value().decode()])
+
+
+def header(record, name):
+    """The text of a header; None, which is NULL to the database, where there is none."""
+    values = (value for key, value in record.headers() or [] if key == name)
+    value = next(values, None)
+    return value and value.decode()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 6:
+        sys.exit("usage: consumer.py BROKERS TOPIC GROUP DATABASE id|idempotency-key|position")
+    consume(*sys.argv[1:])

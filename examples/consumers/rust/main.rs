@@ -1,0 +1,113 @@
+//! A consumer that acts once on each event, though events come at least once: it
+//! adds up what each customer has ordered.
+//!
+//!     cargo run --example consumer -- \
+//!         localhost:9092 outbox.event.order billing postgres://postgres@localhost/billing id
+//!
+//! Brokers, topic, consumer group, database, and by what a repeated event is known:
+//! `id`, `idempotency-key` or `position`. The database has the tables of
+//! `sql/consumer_dedupe.sql` and `examples/consumers/turnover.sql`. An error ends it;
+//! started again, it goes on after the last offset that it committed.
+
+use anyhow::{Context as _, bail};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{Consumer as _, StreamConsumer};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use tokio_postgres::{NoTls, Transaction};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [brokers, topic, group, database, by] = arguments.as_slice() else {
+        bail!("usage: consumer BROKERS TOPIC GROUP DATABASE id|idempotency-key|position");
+    };
+    consume(brokers, topic, group, database, by).await
+}
+
+/// Acts on each record and has its offset committed, until an error.
+pub(crate) async fn consume(
+    brokers: &str,
+    topic: &str,
+    group: &str,
+    database: &str,
+    by: &str,
+) -> anyhow::Result<()> {
+    let (mut database, connection) = tokio_postgres::connect(database, NoTls).await?;
+    // It ends with its client; an error there shows at the client.
+    tokio::spawn(connection);
+    let consumer: StreamConsumer = ClientConfig::new()
+        .set("bootstrap.servers", brokers)
+        .set("group.id", group)
+        .set("auto.offset.reset", "earliest")
+        // What is stored below is committed once a second, and as partitions are given back.
+        .set("enable.auto.offset.store", "false")
+        .set("auto.commit.interval.ms", "1000")
+        .create()?;
+    consumer.subscribe(&[topic])?;
+    loop {
+        let record = consumer.recv().await?;
+        let transaction = database.transaction().await?;
+        if is_first(&transaction, by, &record).await? {
+            act(&transaction, &record).await?;
+        }
+        transaction.commit().await?;
+        // After the transaction: where this is lost the record comes again, and is skipped.
+        consumer.store_offset_from_message(&record)?;
+    }
+}
+
+/// Whether nobody acted on the event yet. From here to the end of the transaction
+/// nobody else can.
+async fn is_first(
+    transaction: &Transaction<'_>,
+    by: &str,
+    record: &BorrowedMessage<'_>,
+) -> anyhow::Result<bool> {
+    let changed = match by {
+        "id" => {
+            let id = header(record, "id").context("the record has no id")?;
+            let sql = "INSERT INTO processed_events (consumer, event_id) VALUES ('billing', $1)
+                       ON CONFLICT DO NOTHING";
+            transaction.execute(sql, &[&id]).await?
+        }
+        "idempotency-key" => {
+            // A header, or a member of the payload.
+            let (key, payload) = (header(record, "idempotency_key"), text(record.payload()));
+            let sql = "INSERT INTO processed_events (consumer, event_id)
+                       VALUES ('billing', coalesce($1, $2::text::jsonb ->> 'idempotencyKey'))
+                       ON CONFLICT DO NOTHING";
+            transaction.execute(sql, &[&key, &payload]).await?
+        }
+        "position" => {
+            let position = header(record, "walpost.position").context("no walpost.position")?;
+            let sql = "INSERT INTO processed_positions AS seen
+                         (consumer, topic, partition, last_position)
+                       VALUES ('billing', $1, $2, $3)
+                       ON CONFLICT (consumer, topic, partition)
+                       DO UPDATE SET last_position = excluded.last_position
+                         WHERE seen.last_position < excluded.last_position";
+            transaction.execute(sql, &[&record.topic(), &record.partition(), &position]).await?
+        }
+        other => bail!("repeated events are known by id, idempotency-key or position, not {other}"),
+    };
+    Ok(changed == 1)
+}
+
+/// What the event is to cause, in the same transaction.
+async fn act(transaction: &Transaction<'_>, record: &BorrowedMessage<'_>) -> anyhow::Result<()> {
+    let (customer, order) = (text(record.key()), text(record.payload()));
+    let sql = "INSERT INTO turnover AS sum (customer, orders, total)
+               VALUES ($1, 1, ($2::text::jsonb ->> 'total')::numeric)
+               ON CONFLICT (customer)
+               DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total";
+    transaction.execute(sql, &[&customer, &order]).await?;
+    Ok(())
+}
+
+fn header<'r>(record: &'r BorrowedMessage<'_>, name: &str) -> Option<&'r str> {
+    text(record.headers()?.iter().find(|header| header.key == name)?.value)
+}
+
+fn text(bytes: Option<&[u8]>) -> Option<&str> {
+    std::str::from_utf8(bytes?).ok()
+}

@@ -1,0 +1,81 @@
+-- For consumers, in their own database: how to act once on an event that comes
+-- twice. walpost delivers at least once: after a crash or a lost connection it
+-- sends again, in the same order, what it is not sure of. Choose one of the two
+-- tables; docs/consumers.md says which, with programs. PostgreSQL 14 or later.
+-- Running it again changes nothing.
+
+-- By id, or by an idempotency key. Ids are text, so that a uuid, a bigint and a
+-- key that somebody chose all fit, as they stand in the record, and no odd one
+-- stops a consumer; a uuid takes 37 bytes so instead of 16. COLLATE "C" compares
+-- bytes: it is quicker, and no update of the system's locales breaks the index.
+CREATE TABLE IF NOT EXISTS public.processed_events (
+    -- Who acted: several consumers may share a database, each acts for itself.
+    consumer     text        NOT NULL COLLATE "C",
+    -- The header `id`, or the idempotency key. Where ids are numbers that several
+    -- outboxes count, put the outbox before them: orders:1042.
+    event_id     text        NOT NULL COLLATE "C",
+    processed_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (consumer, event_id)
+);
+
+-- For each record, in one transaction with what the event causes:
+--
+--   INSERT INTO processed_events (consumer, event_id) VALUES ('billing', '0193a7e2-5b1c-7c3e-9f0a-6d2b8e4f1a90')
+--       ON CONFLICT DO NOTHING;
+--
+-- One row inserted: act on the event. None: it was acted on before; skip it. Where
+-- another session has just inserted the same id, this waits until that one commits
+-- (then skip it) or rolls back (then act).
+
+-- For pruning alone.
+CREATE INDEX IF NOT EXISTS processed_events_processed_at ON public.processed_events (processed_at);
+
+-- Forgets what is older than `keep`, the oldest first, at most so many at a time
+-- that no lock is held for long; what another session is forgetting is left to it.
+-- From cron, until it returns less than `at_most`:
+--
+--   SELECT prune_processed_events(keep => '30 days');
+--
+-- Keep ids for longer than an event may come again: see docs/consumers.md.
+CREATE OR REPLACE FUNCTION public.prune_processed_events(keep interval, at_most integer DEFAULT 10000)
+RETURNS bigint
+LANGUAGE sql
+AS $prune$
+    WITH old AS (
+        SELECT consumer, event_id
+        FROM public.processed_events
+        WHERE processed_at < now() - keep
+        ORDER BY processed_at
+        LIMIT at_most
+        FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM public.processed_events AS events
+        USING old
+        WHERE events.consumer = old.consumer AND events.event_id = old.event_id
+        RETURNING 1
+    )
+    SELECT count(*) FROM gone;
+$prune$;
+
+-- By position, for a consumer that takes each partition in order: one row a
+-- partition instead of one an event, and nothing to prune. Only where one slot
+-- alone writes the topic. Positions are those of one PostgreSQL cluster and its
+-- standbys: begin anew when the outbox moves to another.
+CREATE TABLE IF NOT EXISTS public.processed_positions (
+    consumer      text    NOT NULL COLLATE "C",
+    topic         text    NOT NULL COLLATE "C",
+    partition     integer NOT NULL,
+    -- The header `walpost.position`; it sorts as text, byte by byte.
+    last_position text    NOT NULL COLLATE "C",
+    PRIMARY KEY (consumer, topic, partition)
+);
+
+-- For each record, in one transaction with what the event causes:
+--
+--   INSERT INTO processed_positions AS seen (consumer, topic, partition, last_position)
+--       VALUES ('billing', 'outbox.event.order', 3, '0000001600B374D8/00000003')
+--       ON CONFLICT (consumer, topic, partition)
+--       DO UPDATE SET last_position = excluded.last_position
+--           WHERE seen.last_position < excluded.last_position;
+--
+-- One row changed: act on the event. None: it was acted on before; skip it.

@@ -1,0 +1,121 @@
+//! `docs/consumers.md` quotes programs that run, and SQL that stands in `sql/`; the
+//! settings that pages name are there.
+
+use std::process::Command;
+
+use walpost_bed::scene::program;
+
+const PAGE: &str = include_str!("../../docs/consumers.md");
+
+/// The languages of the page's code, with the file that each block is a part of.
+const QUOTED: [(&str, &str); 5] = [
+    ("rust", include_str!("../../examples/consumers/rust/main.rs")),
+    ("java", include_str!("../../examples/consumers/java/Consumer.java")),
+    ("go", include_str!("../../examples/consumers/go/main.go")),
+    ("python", include_str!("../../examples/consumers/python/consumer.py")),
+    ("sql", include_str!("../../sql/consumer_dedupe.sql")),
+];
+
+#[test]
+fn what_the_page_quotes_stands_in_the_programs() {
+    let blocks = blocks(PAGE);
+    for (language, program) in QUOTED {
+        let program = if language == "sql" { uncommented(program) } else { program.to_owned() };
+        let mut quoted = blocks.iter().filter(|(of, _)| of == language).peekable();
+        assert!(quoted.peek().is_some(), "the page quotes nothing in {language}");
+        for (_, block) in quoted {
+            assert!(stands_in(block, &program), "not in the {language} program:\n{block}");
+        }
+    }
+    let is_known = |of: &str| of == "sh" || QUOTED.iter().any(|(language, _)| of == *language);
+    assert!(blocks.iter().all(|(of, _)| is_known(of)), "a block that nobody looks at");
+}
+
+#[test]
+fn a_block_stands_in_a_program_whatever_its_indentation_and_not_if_a_word_differs() {
+    let program = "class A {\n    if (x) {\n\n        y();\n    }\n}\n";
+    assert!(stands_in("if (x) {\n\n    y();\n}", program));
+    assert!(!stands_in("if (x) {\n\n    z();\n}", program));
+    assert!(!stands_in("if (x) {\n\n  y();\n}", program));
+}
+
+#[test]
+fn each_setting_that_a_page_names_is_there_and_takes_the_value_that_it_shows() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let file = directory.path().join("walpost.toml");
+    let shown = walpost_config(&["--json"]).expect("the defaults are sound");
+    let known: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let mut seen = 0;
+    for page in [
+        PAGE,
+        include_str!("../../docs/from-polling.md"),
+        include_str!("../../docs/records.md"),
+        include_str!("../../docs/guarantee.md"),
+        include_str!("../../docs/operations.md"),
+    ] {
+        for text in inline(page).filter(|text| SECTIONS.iter().any(|one| text.starts_with(one))) {
+            let (name, value) = text.split_once(" = ").unzip();
+            let name = name.unwrap_or(&*text);
+            assert!(known.get(name).is_some(), "there is no setting {name}");
+            if value.is_some() {
+                // With what some values need beside them.
+                let needed = ["outbox.columns.timestamp = \"at\"", "record.value = \"envelope\""];
+                let beside = needed.iter().filter(|line| !line.starts_with(name));
+                let lines: Vec<&str> = beside.copied().chain([&*text]).collect();
+                std::fs::write(&file, lines.join("\n")).unwrap();
+                let taken = walpost_config(&["--config", file.to_str().unwrap()]);
+                assert!(taken.is_ok(), "{text}: {taken:?}");
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "only {seen} settings were found");
+}
+
+/// What names of settings begin with; `outbox.event` is a topic.
+const SECTIONS: [&str; 7] =
+    ["source.", "outbox.columns.", "outbox.table", "record.", "kafka.", "delivery.", "poison."];
+
+fn walpost_config(arguments: &[&str]) -> Result<String, String> {
+    let done = Command::new(program()).arg("config").args(arguments).output().unwrap();
+    let [out, err] = [done.stdout, done.stderr].map(|said| String::from_utf8(said).unwrap());
+    if done.status.success() { Ok(out) } else { Err(err) }
+}
+
+/// What stands between single backticks, without what a table needs before a bar.
+fn inline(page: &str) -> impl Iterator<Item = String> {
+    let prose = page.split("```").step_by(2);
+    let code = prose.flat_map(|text| text.split('`').skip(1).step_by(2));
+    code.map(|text| text.replace("\\|", "|"))
+}
+
+/// Language and text of each fenced block of a page.
+pub fn blocks(page: &str) -> Vec<(String, String)> {
+    let parts: Vec<&str> = page.split("```").collect();
+    assert!(parts.len() % 2 == 1, "a fence without its end");
+    let fenced = parts.into_iter().skip(1).step_by(2);
+    let block = |text: &str| {
+        let (language, code) = text.split_once('\n').expect("a fence ends its line");
+        (language.to_owned(), code.trim_end().to_owned())
+    };
+    fenced.map(block).collect()
+}
+
+/// Whether the block's lines follow each other in the program, all indented by as much.
+fn stands_in(block: &str, program: &str) -> bool {
+    let block: Vec<&str> = block.lines().collect();
+    let program: Vec<&str> = program.lines().collect();
+    program.windows(block.len()).any(|lines| {
+        let indent = lines[0].len() - lines[0].trim_start().len();
+        lines.iter().zip(&block).all(|(line, quoted)| {
+            line.get(indent..).unwrap_or_default() == *quoted
+                && line.chars().take(indent).all(char::is_whitespace)
+        })
+    })
+}
+
+/// Without what makes statements comments.
+fn uncommented(sql: &str) -> String {
+    let lines = sql.lines().map(|line| line.strip_prefix("--   ").unwrap_or(line));
+    lines.collect::<Vec<_>>().join("\n")
+}

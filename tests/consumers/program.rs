@@ -1,0 +1,109 @@
+//! One program at work on a shop's orders.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use walpost_bed::scene::{LATER, SOON};
+use walpost_bed::{Walpost, eventually};
+
+use crate::shop::Shop;
+
+#[allow(dead_code, reason = "its main is for people")]
+#[path = "../../examples/consumers/rust/main.rs"]
+mod rust;
+
+/// What a program is told: brokers, topic, group, database and by what to know repeated
+/// events, in this order.
+pub type Arguments = [String; 5];
+
+/// A program that consumes.
+pub enum Program {
+    /// In this process.
+    Rust,
+    /// A command line, to which the arguments are added. Its databases' addresses
+    /// begin so.
+    Command { line: Vec<String>, scheme: &'static str },
+}
+
+/// A program that was started.
+pub enum Running {
+    Task(JoinHandle<anyhow::Result<()>>),
+    Process(Walpost),
+}
+
+impl Program {
+    fn start(&self, arguments: Arguments) -> Running {
+        match self {
+            Self::Rust => Running::Task(tokio::spawn(async move {
+                let [brokers, topic, group, database, by] = &arguments;
+                rust::consume(brokers, topic, group, database, by).await
+            })),
+            Self::Command { line, .. } => {
+                let process = Walpost::builder("/usr/bin/env").args(line).args(arguments);
+                Running::Process(process.start())
+            }
+        }
+    }
+
+    /// In JDBC the user is a parameter; libpq's addresses take it so too.
+    fn database(&self, server: &str, name: &str) -> String {
+        let scheme = match self {
+            Self::Rust => "postgres",
+            Self::Command { scheme, .. } => scheme,
+        };
+        format!("{scheme}://{server}/{name}?user=postgres")
+    }
+
+    /// Reads the shop's orders, is killed in the middle, reads them all again: the
+    /// effects are there once, and the offsets are committed.
+    pub async fn acts_once(&self, shop: &Shop, name: &str, by: &str) {
+        let own = format!("{name}_{}", by.replace('-', "_"));
+        shop.make_database(&own).await;
+        let start = |group: &str| {
+            let database = self.database(&shop.database_server(), &own);
+            let brokers = shop.brokers().to_owned();
+            self.start([brokers, shop.topic(), group.to_owned(), database, by.to_owned()])
+        };
+        let mut first = start(&format!("{own}-first"));
+        eventually(LATER, "the first effects", async || {
+            first.assert_runs().await;
+            !shop.written(&own).await.is_empty()
+        })
+        .await;
+        first.kill().await;
+        // Its group has other offsets, so that everything comes again.
+        let group = format!("{own}-second");
+        let mut second = start(&group);
+        eventually(LATER, "all offsets are committed", async || {
+            second.assert_runs().await;
+            shop.is_read_by(&group).await
+        })
+        .await;
+        assert_eq!(shop.written(&own).await, Shop::turnover(by), "{name}, by {by}");
+        second.kill().await;
+    }
+}
+
+impl Running {
+    /// Panics with what it said when it has ended.
+    async fn assert_runs(&mut self) {
+        match self {
+            Self::Task(task) if task.is_finished() => panic!("it ended: {:?}", task.await),
+            Self::Process(process) if process.wait(Duration::ZERO).await.is_some() => {
+                panic!("it ended: {}", process.stderr().join("\n"))
+            }
+            Self::Task(_) | Self::Process(_) => {}
+        }
+    }
+
+    async fn kill(self) {
+        match self {
+            Self::Task(task) => {
+                task.abort();
+                let ended = tokio::time::timeout(SOON, task).await.expect("it ends");
+                assert!(ended.unwrap_err().is_cancelled());
+            }
+            Self::Process(process) => process.kill9().await,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A shop whose orders walpost has published, some of them twice, and what a
+//! consumer should have made of them.
+
+use std::collections::BTreeMap;
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::{Offset, TopicPartitionList};
+
+use walpost_bed::scene::{SOON, Scene};
+
+/// What a program has written: orders and their total, by customer.
+pub type Turnover = BTreeMap<String, (u64, u64)>;
+
+/// All three know the orders' repetition by walpost; they differ on the rest.
+pub const BY: [&str; 3] = ["id", "idempotency-key", "position"];
+
+const BEFORE: std::ops::Range<u64> = 0..200;
+const AFTER: std::ops::Range<u64> = 200..260;
+/// Put into the outbox again, with their ids.
+const PUT_AGAIN: std::ops::Range<u64> = 10..20;
+
+/// Orders in a topic of three partitions.
+pub struct Shop {
+    scene: Scene,
+}
+
+impl Shop {
+    /// Orders come in pairs with one idempotency key, in a header or in the payload.
+    /// The first two hundred are published twice, as after a crash.
+    pub async fn open() -> Self {
+        let scene = Scene::new().await;
+        scene.postgres.execute("SELECT pg_copy_logical_replication_slot('walpost', 'again')").await;
+        let shop = Self { scene };
+        shop.order(BEFORE).await;
+        shop.publish(&[]).await;
+        shop.publish(&["--slot", "again"]).await;
+        shop.order(AFTER).await;
+        let again = format!(
+            "DELETE FROM public.outbox WHERE (payload ->> 'total')::int >= {} AND (payload ->> 'total')::int < {}",
+            PUT_AGAIN.start, PUT_AGAIN.end
+        );
+        shop.scene.postgres.execute(&again).await;
+        shop.order(PUT_AGAIN).await;
+        shop.publish(&[]).await;
+        let published = 2 * BEFORE.count() + AFTER.count() + PUT_AGAIN.count();
+        assert_eq!(shop.scene.records().await.len(), published);
+        shop
+    }
+
+    async fn order(&self, numbers: std::ops::Range<u64>) {
+        let sql = format!(
+            "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload, headers)
+             SELECT md5('order ' || i)::uuid, 'order', 'customer ' || i / 2 % 7, 'order_placed',
+                    jsonb_build_object('total', i)
+                      || CASE i / 2 % 2 WHEN 0 THEN '{{}}' ELSE jsonb_build_object('idempotencyKey', 'request ' || i / 2) END,
+                    CASE i / 2 % 2 WHEN 0 THEN jsonb_build_object('idempotency_key', 'request ' || i / 2) END
+               FROM generate_series({}, {}) AS i",
+            numbers.start,
+            numbers.end - 1
+        );
+        self.scene.postgres.execute(&sql).await;
+    }
+
+    async fn publish(&self, arguments: &[&str]) {
+        let arguments = [&["--until", "current"], arguments].concat();
+        let (code, said) = self.scene.run_to_its_end(&arguments).await;
+        assert_eq!(code, Some(0), "{said}");
+    }
+
+    /// What a program that knows repeated events by this should have written.
+    pub fn turnover(by: &str) -> Turnover {
+        let all = BEFORE.chain(AFTER);
+        let acted: Vec<u64> = match by {
+            // The first of each pair.
+            "idempotency-key" => all.filter(|number| number % 2 == 0).collect(),
+            // What was put into the outbox again stands at a new position.
+            "position" => all.chain(PUT_AGAIN).collect(),
+            _ => all.collect(),
+        };
+        let mut turnover = Turnover::new();
+        for number in acted {
+            let sum = turnover.entry(format!("customer {}", number / 2 % 7)).or_default();
+            *sum = (sum.0 + 1, sum.1 + number);
+        }
+        turnover
+    }
+
+    pub fn brokers(&self) -> &str {
+        &self.scene.bootstrap
+    }
+
+    pub fn topic(&self) -> String {
+        self.scene.topic("order")
+    }
+
+    /// `host:port` of the database server.
+    pub fn database_server(&self) -> String {
+        format!("127.0.0.1:{}", self.scene.postgres.port())
+    }
+
+    /// A database of that name with the tables that the programs need.
+    pub async fn make_database(&self, name: &str) {
+        self.scene.postgres.execute(&format!("CREATE DATABASE {name}")).await;
+        let client = self.scene.postgres.client_of(name).await;
+        for sql in [
+            include_str!("../../sql/consumer_dedupe.sql"),
+            include_str!("../../examples/consumers/turnover.sql"),
+        ] {
+            client.batch_execute(sql).await.unwrap();
+        }
+    }
+
+    /// What was written into that database.
+    pub async fn written(&self, database: &str) -> Turnover {
+        let client = self.scene.postgres.client_of(database).await;
+        let sql = "SELECT customer, orders, total::bigint FROM turnover";
+        let number = |number: i64| u64::try_from(number).unwrap();
+        let rows = client.query(sql, &[]).await.unwrap();
+        rows.iter().map(|row| (row.get(0), (number(row.get(1)), number(row.get(2))))).collect()
+    }
+
+    /// Whether the group has committed the end of each partition; else what it has.
+    pub async fn is_read_by(&self, group: &str) -> Result<(), String> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.brokers()).set("group.id", group);
+        let (topic, partitions) = (self.topic(), 3);
+        let look = tokio::task::spawn_blocking(move || {
+            let consumer: BaseConsumer = config.create().unwrap();
+            let mut list = TopicPartitionList::new();
+            for partition in 0..partitions {
+                list.add_partition(&topic, partition);
+            }
+            let committed = consumer.committed_offsets(list, SOON).map_err(|e| e.to_string())?;
+            for partition in committed.elements() {
+                let (_, end) = consumer
+                    .fetch_watermarks(&topic, partition.partition(), SOON)
+                    .map_err(|error| error.to_string())?;
+                if end > 0 && partition.offset() != Offset::Offset(end) {
+                    return Err(format!("{partition:?}, its end is {end}"));
+                }
+            }
+            Ok(())
+        });
+        look.await.unwrap()
+    }
+}
