@@ -6,7 +6,7 @@ use super::draft::Draft;
 use super::options::{Given, Options, items};
 use super::reference::Reference;
 use super::report::Verdict;
-use super::tables;
+use super::{router, tables};
 
 /// What is not escaped in a part of a URL.
 const PLAIN: &str = "-._~/";
@@ -36,12 +36,8 @@ pub(super) fn take(options: &mut Options, draft: &mut Draft) {
     });
     password(options, draft);
     encryption(options, draft, &mut query);
-    draft.url = Some(url(
-        user.as_deref(),
-        host.as_deref().zip(Some(port.as_deref())),
-        database.as_deref(),
-        &query,
-    ));
+    draft.url =
+        Some(url(user.as_deref(), host.as_deref(), port.as_deref(), database.as_deref(), &query));
     draft.slot = named(options, draft, "slot.name", "source.slot", "debezium");
     draft.publication =
         named(options, draft, "publication.name", "source.publication", "dbz_publication");
@@ -97,25 +93,28 @@ fn password(options: &mut Options, draft: &mut Draft) {
 
 /// Options of TLS, which pgjdbc names after libpq.
 fn encryption(options: &mut Options, draft: &mut Draft, query: &mut Vec<(&'static str, String)>) {
-    for (name, parameter, note) in [
-        ("database.sslmode", "sslmode", ""),
-        ("database.sslrootcert", "sslrootcert", ""),
-        ("database.sslcert", "sslcert", ""),
-        (
-            "database.sslkey",
-            "sslkey",
-            "; walpost reads PEM: `openssl pkcs8 -inform DER -nocrypt -in KEY.pk8 -out KEY.pem` \
-             makes it of what Java reads",
-        ),
+    for (name, parameter) in [
+        ("database.sslmode", "sslmode"),
+        ("database.sslrootcert", "sslrootcert"),
+        ("database.sslcert", "sslcert"),
+        ("database.sslkey", "sslkey"),
     ] {
         let Some(given) = options.take(name) else { continue };
         let Some(value) = draft.literal(&given, "a parameter of source.url") else { continue };
-        let value = if name == "database.sslmode" { value.to_ascii_lowercase() } else { value };
-        if name == "database.sslmode" && !SSL_MODES.contains(&value.as_str()) {
+        let value = if parameter == "sslmode" { value.to_ascii_lowercase() } else { value };
+        if parameter == "sslmode" && !SSL_MODES.contains(&value.as_str()) {
             draft.report.refused(&given, "neither libpq nor walpost has this mode");
             continue;
         }
-        draft.report.carried(&given, format!("source.url, as {parameter}{note}"));
+        if parameter == "sslkey" && ![".pem", ".key"].iter().any(|end| value.ends_with(end)) {
+            draft.report.refused(
+                &given,
+                "Java reads keys as DER or PKCS#12, walpost as PEM: `openssl pkcs8 -inform DER -nocrypt \
+                 -in KEY.pk8 -out KEY.pem`, and give that as sslkey in source.url",
+            );
+            continue;
+        }
+        draft.report.carried(&given, format!("source.url, as {parameter}"));
         query.push((parameter, value));
     }
     if let Some(given) = options.take("database.sslfactory") {
@@ -133,7 +132,8 @@ fn encryption(options: &mut Options, draft: &mut Draft, query: &mut Vec<(&'stati
 
 fn url(
     user: Option<&str>,
-    place: Option<(&str, Option<&str>)>,
+    host: Option<&str>,
+    port: Option<&str>,
     database: Option<&str>,
     query: &[(&'static str, String)],
 ) -> String {
@@ -142,20 +142,23 @@ fn url(
         url += &escape(user, "-._~");
         url.push('@');
     }
-    if let Some((host, port)) = place {
+    if let Some(host) = host {
         // An IPv6 address stands in brackets.
         let is_address = host.contains(':') && !host.starts_with('[');
         url += &if is_address { format!("[{host}]") } else { escape(host, "-._~[]:,") };
-        if let Some(port) = port {
-            url.push(':');
-            url += &escape(port, "");
-        }
+    }
+    if let (Some(port), Some(_)) = (port, host) {
+        url.push(':');
+        url += &escape(port, "");
     }
     if let Some(database) = database {
         url.push('/');
         url += &escape(database, "-._~");
     }
-    for (index, (name, value)) in query.iter().enumerate() {
+    // Without a host, a port has no place before the database.
+    let port = port.filter(|_| host.is_none()).map(|port| ("port", port));
+    let query = query.iter().map(|(name, value)| (*name, value.as_str())).chain(port);
+    for (index, (name, value)) in query.enumerate() {
         let sign = if index == 0 { '?' } else { '&' };
         let _ = write!(url, "{sign}{name}={}", escape(value, PLAIN));
     }
@@ -239,6 +242,11 @@ fn include_list(options: &Options, draft: &mut Draft, given: &Given) {
         }
         !is_signal && !is_heartbeat
     });
+    if let Some(choice) = router::choice(options) {
+        let passed_over = tables.iter().filter(|table| !choice.takes(table));
+        draft.passed_over = passed_over.map(ToString::to_string).collect();
+        tables.retain(|table| choice.takes(table));
+    }
     draft.tables = tables.iter().map(ToString::to_string).collect();
     let mut text = "outbox.table".to_owned();
     if !own.is_empty() {
@@ -248,15 +256,19 @@ fn include_list(options: &Options, draft: &mut Draft, given: &Given) {
             own.join(", ")
         );
     }
+    if !draft.passed_over.is_empty() {
+        let _ = write!(text, ", without {}, as the predicate says", draft.passed_over.join(", "));
+    }
     match draft.tables.len() {
-        0 => draft.report.refused(given, "no outbox is left of it: name it in outbox.table"),
-        1 => draft.report.carried(given, text),
+        0 => {
+            return draft.report.refused(given, "no outbox is left of it: name it in outbox.table");
+        }
+        1 => {}
         _ => {
-            text +=
-                ": each is taken for an outbox, as the event router does; leave out what is none";
-            draft.report.carried(given, text);
+            text += "; each is taken for an outbox, as by the event router: leave out what is none"
         }
     }
+    draft.report.carried(given, text);
 }
 
 /// The names in a statement, schema and table together.

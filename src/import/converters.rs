@@ -210,7 +210,7 @@ fn headers(options: &mut Options, draft: &mut Draft) {
             draft.report.not_needed(
                 &given,
                 "the profiles write headers as the SimpleHeaderConverter does: text, uuid, numbers, \
-                 booleans and NULL are the same; arrays, json in arrays and bytea are not",
+                 booleans and NULL are the same; arrays and bytea are not",
             );
         }
         Some(given) => draft

@@ -23,6 +23,8 @@ pub(super) struct Draft {
     pub(super) publication: Option<String>,
     /// As SQL writes them.
     pub(super) tables: Vec<String>,
+    /// Tables that are captured, but not taken for an outbox.
+    pub(super) passed_over: Vec<String>,
     pub(super) profile: Option<&'static str>,
     /// The table `[debezium]`: an option's name and its value as TOML.
     pub(super) debezium: Vec<(&'static str, toml::Value)>,

@@ -91,7 +91,7 @@ fn rest(options: &mut Options, draft: &mut Draft) {
         draft.report.absent(
             EXTENDED,
             Verdict::NotNeeded,
-            "Debezium 3 then sends four headers __debezium.context.*, which walpost does not",
+            "Debezium 3.6 then sends four headers __debezium.context.*, which walpost does not",
         );
     }
     let host = options.host;

@@ -114,7 +114,7 @@ pub(super) fn take(options: &mut Options, draft: &mut Draft) {
         property(draft, name, given);
     }
     if draft.bootstrap_servers.is_none() {
-        let text = "kafka.bootstrap_servers: a connector's configuration does not have the brokers, the worker's does";
+        let text = "left to be filled in, as kafka.bootstrap_servers: the worker's configuration has the brokers";
         draft.report.absent("bootstrap.servers", Verdict::NotNeeded, text);
     }
 }

@@ -7,10 +7,11 @@ use super::draft::Draft;
 use super::options::{Given, Host, Options, items};
 use super::report::Verdict;
 use super::rules::{self, Rule, What};
+use crate::outbox::TableName;
 
 /// The event router's options
 /// (<https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html>).
-const ROUTER: &[Rule] = &[
+pub(super) const ROUTER: &[Rule] = &[
     rules::text("table.field.event.id", "id"),
     rules::text("table.field.event.key", "aggregateid"),
     rules::text("table.field.event.payload", "payload"),
@@ -18,7 +19,11 @@ const ROUTER: &[Rule] = &[
     rules::text("table.field.event.schema.version", ""),
     rules::text("table.fields.additional.placement", ""),
     rules::one_of("table.field.additional.missing", &["error", "ignore"]),
-    rules::one_of("table.op.invalid.behavior", &["warn", "error", "fatal"]),
+    rules::one_of_or(
+        "table.op.invalid.behavior",
+        &["warn", "error"],
+        "walpost passes over an UPDATE or DELETE of the outbox, as with `warn`, and does not stop at it",
+    ),
     rules::flag("table.expand.json.payload"),
     rules::one_of("table.json.payload.null.behavior", &["ignore", "optional_bytes"]),
     rules::text("route.by.field", "aggregatetype"),
@@ -44,6 +49,7 @@ const FOREIGN: &str = "walpost has no transforms besides the event router";
 
 /// Takes up `transforms`, `predicates` and all that stands below them.
 pub(super) fn take(options: &mut Options, draft: &mut Draft) {
+    let has_choice = choice(options).is_some();
     let list = options.take("transforms");
     let names: Vec<String> =
         items(list.as_ref().map_or("", |given| &given.value)).map(str::to_owned).collect();
@@ -57,10 +63,10 @@ pub(super) fn take(options: &mut Options, draft: &mut Draft) {
         (Some(given), None) => draft.report.refused(given, no_router()),
         (None, _) => draft.report.absent("transforms", Verdict::Refused, &no_router()),
     }
-    let mut predicates = Predicates::take(options, draft, router.as_deref());
+    let predicates = Predicates::take(options, draft, router.as_deref(), has_choice);
     if let Some(router) = &router {
         for (name, given) in options.take_below(&format!("transforms.{router}.")) {
-            option(options.host, draft, &mut predicates, &name, &given);
+            option(options.host, draft, &predicates, &name, &given);
         }
     }
     for (name, given) in options.take_below("transforms.") {
@@ -77,11 +83,11 @@ fn no_router() -> String {
 }
 
 /// An option of the event router.
-fn option(host: Host, draft: &mut Draft, predicates: &mut Predicates, name: &str, given: &Given) {
+fn option(host: Host, draft: &mut Draft, predicates: &Predicates, name: &str, given: &Given) {
     const NOT_SENT: &str = "Debezium Server's Kafka sink sends neither partition nor timestamp that the \
         event router chose";
     match name {
-        "type" => draft.report.carried(given, "record.profile"),
+        "type" => draft.report.carried(given, "[debezium], and record.profile by the converters"),
         "predicate" | "negate" => predicates.of_router(draft, given),
         "table.field.event.timestamp" if host == Host::Server && !given.value.is_empty() => {
             draft.report.not_needed(given, format!("{NOT_SENT}: the timestamp is the commit's"));
@@ -94,6 +100,10 @@ fn option(host: Host, draft: &mut Draft, predicates: &mut Predicates, name: &str
                 format!("{NOT_SENT}: give it in [debezium] without `partition`, or keys will move"),
             );
         }
+        "route.topic.regex" if Regex::new(&given.value).is_err() => draft.report.refused(
+            given,
+            "walpost has no look-around, no back-references and no possessive quantifiers: write it without",
+        ),
         _ => match rules::find(ROUTER, name) {
             Some(rule) => rules::apply(rule, draft, given),
             None => draft.report.refused(
@@ -146,66 +156,100 @@ fn foreign(draft: &mut Draft, listed: &[String], name: &str, given: &Given) {
     draft.report.refused(given, format!("{FOREIGN}: {instead}"));
 }
 
-/// The predicates, and which of them the event router is used under.
+/// The names of the topics that the event router's predicate lets it at, where it
+/// is used under one that goes by names.
+pub(super) fn choice(options: &Options) -> Option<Choice> {
+    let router = items(options.value("transforms")?)
+        .find(|name| options.value(&format!("transforms.{name}.type")) == Some(ROUTER_CLASS))?;
+    let predicate = options.value(&format!("transforms.{router}.predicate"))?;
+    let is_negated = options.value(&format!("transforms.{router}.negate"));
+    let class = options.value(&format!("predicates.{predicate}.type"))?;
+    if is_negated.is_some_and(|negate| negate != "false") || !class.ends_with(".TopicNameMatches") {
+        return None;
+    }
+    let pattern = options.value(&format!("predicates.{predicate}.pattern"))?;
+    let pattern = Regex::new(&format!("^(?:{pattern})$")).ok()?;
+    Some(Choice { prefix: options.value("topic.prefix")?.to_owned(), pattern })
+}
+
+/// Tables by the names that Debezium would give their topics.
+pub(super) struct Choice {
+    prefix: String,
+    pattern: Regex,
+}
+
+impl Choice {
+    pub(super) fn takes(&self, table: &TableName) -> bool {
+        self.pattern.is_match(&format!("{}.{}.{}", self.prefix, table.schema, table.name))
+    }
+}
+
+/// The predicates, and what the event router's own does.
 struct Predicates {
     given: Vec<(String, Given)>,
-    /// The router's own.
-    of_router: Option<String>,
-    /// Whether it lets the outbox's rows through, all of them.
-    is_harmless: bool,
+    router: Use,
+}
+
+/// How the event router is used under a predicate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Never,
+    /// It chooses the outbox, and nothing else is captured.
+    ForAll,
+    /// Of what is captured it passes over some.
+    ForSome,
+    /// It cannot be told.
+    Unknown,
 }
 
 impl Predicates {
-    fn take(options: &mut Options, draft: &Draft, router: Option<&str>) -> Self {
-        let value = |name: String| options.value(&name).map(str::to_owned);
-        let of_router = router.and_then(|it| value(format!("transforms.{it}.predicate")));
-        let negated = router.and_then(|it| value(format!("transforms.{it}.negate")));
-        let is_harmless = of_router.as_ref().is_some_and(|name| {
-            let class = value(format!("predicates.{name}.type")).unwrap_or_default();
-            let pattern = value(format!("predicates.{name}.pattern")).unwrap_or_default();
-            let prefix = value("topic.prefix".to_owned()).unwrap_or_default();
-            negated.is_none_or(|negated| negated == "false")
-                && class.ends_with(".TopicNameMatches")
-                && matches_all(&pattern, &prefix, &draft.tables)
-        });
+    fn take(options: &mut Options, draft: &Draft, router: Option<&str>, has_choice: bool) -> Self {
+        let own = router.and_then(|it| options.value(&format!("transforms.{it}.predicate")));
+        let router = match (own, has_choice) {
+            (None, _) => Use::Never,
+            (Some(_), true) if !draft.passed_over.is_empty() => Use::ForSome,
+            (Some(_), true) if !draft.tables.is_empty() => Use::ForAll,
+            (Some(_), _) => Use::Unknown,
+        };
         let list = options.take("predicates").map(|given| (String::new(), given));
         let given = list.into_iter().chain(options.take_below("predicates.")).collect();
-        Self { given, of_router, is_harmless }
+        Self { given, router }
     }
 
-    fn of_router(&mut self, draft: &mut Draft, given: &Given) {
-        if self.is_harmless || self.of_router.is_none() {
-            draft.report.not_needed(
+    fn of_router(&self, draft: &mut Draft, given: &Given) {
+        match self.router {
+            Use::Never | Use::ForAll => {
+                draft.report.not_needed(
+                    given,
+                    "outbox.table names what it chooses, and all that is captured",
+                );
+            }
+            Use::ForSome => {
+                let text = format!(
+                    "it passes over {}, whose changes walpost does not publish: they need their connector \
+                     still, with a slot of its own",
+                    draft.passed_over.join(", ")
+                );
+                draft.report.refused(given, text);
+            }
+            Use::Unknown => draft.report.refused(
                 given,
-                "the event router is used for the outbox, and walpost reads nothing else",
-            );
-        } else {
-            draft.report.refused(
-                given,
-                "walpost makes a record of every row of the outbox: where this chooses among tables, \
-                 name the outbox in outbox.table; the other tables need their connector still",
-            );
+                "walpost makes a record of every row of the outbox, whatever a predicate says",
+            ),
         }
     }
 
     fn report(self, draft: &mut Draft) {
         for (_, given) in &self.given {
-            match (&self.of_router, self.is_harmless) {
-                (Some(_), false) => draft.report.refused(given, "walpost has no predicates"),
-                (Some(_), true) => draft
-                    .report
-                    .not_needed(given, "it chooses the outbox, which outbox.table names"),
-                (None, _) => {
+            match self.router {
+                Use::Never => {
                     draft.report.not_needed(given, "the event router is not used under it")
                 }
+                Use::ForAll | Use::ForSome => {
+                    draft.report.not_needed(given, "outbox.table names what it chooses");
+                }
+                Use::Unknown => draft.report.refused(given, "walpost has no predicates"),
             }
         }
     }
-}
-
-/// Whether an expression matches the names that Debezium gives the topics of all
-/// tables, and there are some.
-fn matches_all(pattern: &str, prefix: &str, tables: &[String]) -> bool {
-    let Ok(pattern) = Regex::new(&format!("^(?:{pattern})$")) else { return false };
-    !tables.is_empty() && tables.iter().all(|table| pattern.is_match(&format!("{prefix}.{table}")))
 }

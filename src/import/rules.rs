@@ -23,8 +23,8 @@ pub(super) enum What {
     Only(&'static [&'static str], &'static str, &'static str),
     /// Into `[debezium]`, unless it has this value.
     Text(&'static str),
-    /// Into `[debezium]`, if it is one of these and not the first.
-    OneOf(&'static [&'static str]),
+    /// Into `[debezium]`, if it is one of these and not the first; what is said of others.
+    OneOf(&'static [&'static str], &'static str),
     /// Into `[debezium]`, if it is `true`.
     Flag,
 }
@@ -38,7 +38,16 @@ pub(super) const fn text(name: &'static str, default: &'static str) -> Rule {
 
 /// An option of `[debezium]` with its values, the default first.
 pub(super) const fn one_of(name: &'static str, values: &'static [&'static str]) -> Rule {
-    Rule(name, What::OneOf(values))
+    Rule(name, What::OneOf(values, "walpost has not that one"))
+}
+
+/// The same, with what is to be said of other values.
+pub(super) const fn one_of_or(
+    name: &'static str,
+    values: &'static [&'static str],
+    why_not: &'static str,
+) -> Rule {
+    Rule(name, What::OneOf(values, why_not))
 }
 
 /// An option of `[debezium]` that is false by default.
@@ -65,20 +74,18 @@ const TOPICS: &str =
 pub(super) const OPTIONS: &[Rule] = &[
     // How values are written.
     one_of("decimal.handling.mode", &["precise", "string", "double"]),
-    one_of(
+    one_of_or(
         "time.precision.mode",
-        &[
-            "adaptive",
-            "adaptive_time_microseconds",
-            "connect",
-            "isostring",
-            "microseconds",
-            "nanoseconds",
-        ],
+        &["adaptive", "adaptive_time_microseconds", "isostring", "microseconds", "nanoseconds"],
+        "`connect` writes dates and times as Java prints them, which walpost does not",
     ),
     one_of("binary.handling.mode", &["bytes", "base64", "base64-url-safe", "hex"]),
     one_of("interval.handling.mode", &["numeric", "string"]),
-    one_of("hstore.handling.mode", &["json", "map"]),
+    one_of_or(
+        "hstore.handling.mode",
+        &["json"],
+        "the members of a `map` have no order that could be kept",
+    ),
     Rule("include.unknown.datatypes", Only(&["false"], "Debezium's default", RECORDS)),
     Rule("money.fraction.digits", Only(&["2"], "Debezium's default", RECORDS)),
     Rule("field.name.adjustment.mode", Only(&["none"], "Debezium's default", RECORDS)),
@@ -332,9 +339,9 @@ pub(super) fn apply(rule: &Rule, draft: &mut Draft, given: &Given) {
             let is_default = value.is_empty() || value == *default;
             keep(draft, name, given, (!is_default).then(|| value.into()));
         }
-        What::OneOf(values) => {
+        What::OneOf(values, why_not) => {
             let Some(index) = values.iter().position(|one| *one == value) else {
-                let text = format!("the profiles have these modes: {}", values.join(", "));
+                let text = format!("{why_not}; there is {}", values.join(", "));
                 return draft.report.refused(given, text);
             };
             keep(draft, name, given, (index > 0).then(|| value.into()));
