@@ -5,6 +5,7 @@ mod check;
 mod completions;
 mod config;
 mod exit;
+mod import_debezium;
 pub mod init;
 pub mod init_sql;
 mod logging;
@@ -47,6 +48,7 @@ fn dispatch(command: Command) -> Exit {
             Err(exit) => exit,
         },
         Command::Completions { shell } => print(&completions::script(shell)),
+        Command::ImportDebezium { file } => import_debezium::command(&file),
         Command::Run(arguments) => run::command(arguments),
         Command::Tail(arguments) => tail::command(arguments),
         Command::Check(arguments) => {
