@@ -63,6 +63,7 @@ corpus: setup
 # Whether the real Debezium still does what was recorded of it.
 debezium: setup
 	cargo test --package walpost-bed --test debezium -- --include-ignored --test-threads 1
+	cargo test --features crash-points --test connectors -- --include-ignored
 
 # Records anew what the real Debezium makes of outbox rows.
 # SCENARIOS="type/text" records those whose name has that in them.
