@@ -7,11 +7,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 use walpost::config::{Config, Environment, Flags};
 use walpost::conninfo::{ConnInfo, ConnInfoError};
 use walpost::import::{self, Verdict};
+use walpost_bed::debezium::Connector;
+use walpost_bed::{Consumed, Debezium, Follower, Kafka, Major, Postgres, Walpost, eventually};
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// What stands for a secret in the files.
 const SECRETS: [&str; 9] = [
@@ -104,11 +109,11 @@ fn what_is_printed_is_a_configuration_apart_from_the_profile() {
         let resolved =
             ConnInfo::resolve(Some(url), &|name| (name == "PGUSER").then(|| "cdc".to_owned()));
         // Certificates lie on the machine that walpost will run on.
-        let lacks_file = |error: &ConnInfoError| error.to_string().contains("/");
+        let lacks_file = |error: &ConnInfoError| error.to_string().contains('/');
         match resolved {
             Err(error) if url.contains("ssl") && lacks_file(&error) => {}
             resolved => {
-                drop(resolved.unwrap_or_else(|error| panic!("{}: {error}", file.display())))
+                drop(resolved.unwrap_or_else(|error| panic!("{}: {error}", file.display())));
             }
         }
     }
@@ -150,6 +155,86 @@ fn standard_input_is_read_and_what_is_no_configuration_is_refused() {
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(output.stdout.is_empty() && stderr.contains(reason), "{stderr}");
     }
+}
+
+/// The move of docs/from-debezium.md, there and back, with the slot's and the brokers'
+/// real behaviour. Records are walpost's own: what they look like is not looked at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "starts Kafka Connect: make debezium"]
+async fn a_slot_goes_from_debezium_to_walpost_and_back_and_nothing_is_lost() {
+    let (postgres, kafka) = (Postgres::start(Major::V17).await, Kafka::start().await);
+    postgres
+        .execute(
+            "CREATE TABLE outbox (id int, aggregatetype text, aggregateid text, type text, payload text);
+             CREATE PUBLICATION moved FOR TABLE outbox",
+        )
+        .await;
+    postgres.execute("SELECT pg_create_logical_replication_slot('moved', 'pgoutput')").await;
+    let insert = async |ids: std::ops::RangeInclusive<u32>| {
+        for id in ids {
+            let row =
+                format!("INSERT INTO outbox VALUES ({id}, 'order', 'key', 'type', 'event {id}')");
+            postgres.execute(&row).await;
+        }
+    };
+    let follower = Follower::start(&kafka.bootstrap(), "outbox.event.order");
+    let has_all_until = async |last: u32| {
+        let name = format!("all events until {last}");
+        follower.until(&name, MINUTE, |seen| firsts(seen) == (1..=last).collect::<Vec<_>>()).await;
+    };
+    let is_free = async || {
+        let active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'moved'";
+        postgres.query_text(active).await.as_deref() == Some("f")
+    };
+
+    let debezium = Debezium::start(&postgres, &kafka).await;
+    debezium.add(&postgres, Connector::new("moved", "moved", "moved")).await;
+    insert(1..=20).await;
+    has_all_until(20).await;
+    debezium.turn("moved", "stop").await;
+    eventually(MINUTE, "a free slot", is_free).await;
+    insert(21..=40).await;
+
+    let connector = format!(
+        "connector.class=io.debezium.connector.postgresql.PostgresConnector\nplugin.name=pgoutput\n\
+         database.hostname=127.0.0.1\ndatabase.port={}\ndatabase.user=postgres\n\
+         database.dbname=postgres\nslot.name=moved\npublication.name=moved\n\
+         table.include.list=public.outbox\nbootstrap.servers={}\n",
+        postgres.port(),
+        kafka.bootstrap()
+    );
+    let mut table: toml::Table = import::import(&connector).unwrap().toml.parse().unwrap();
+    table["record"].as_table_mut().unwrap().remove("profile");
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("walpost.toml");
+    fs::write(&config, table.to_string()).unwrap();
+    let run = Walpost::builder(env!("CARGO_BIN_EXE_walpost"))
+        .args(["run", "--until", "current", "--config"])
+        .arg(&config)
+        .start();
+    let status = run.wait(MINUTE).await.expect("it ends by itself");
+    assert!(status.success(), "{:?}", run.stderr());
+    has_all_until(40).await;
+    eventually(MINUTE, "a free slot", is_free).await;
+
+    insert(41..=60).await;
+    debezium.turn("moved", "resume").await;
+    debezium.streams(&postgres).await;
+    insert(61..=80).await;
+    has_all_until(80).await;
+}
+
+/// The numbers of the events in the order in which each came first.
+fn firsts(seen: &[Consumed]) -> Vec<u32> {
+    let mut firsts = Vec::new();
+    for record in seen {
+        let value = record.value_text().and_then(|text| text.strip_prefix("event "));
+        let id = value.and_then(|id| id.parse().ok()).expect("the writer's own values");
+        if !firsts.contains(&id) {
+            firsts.push(id);
+        }
+    }
+    firsts
 }
 
 fn program(arguments: &[&str], input: &str) -> Output {

@@ -23,7 +23,7 @@ const IMPORTS: [(&str, &[&str]); 7] = [
 /// What the pure parts do not even mention.
 const IMPURE: [&str; 10] = [
     "tokio",
-    "rdkafka",
+    "rdkafka::",
     "tracing",
     "std::fs",
     "std::net",

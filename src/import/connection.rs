@@ -145,7 +145,8 @@ fn url(
     if let Some(host) = host {
         // An IPv6 address stands in brackets.
         let is_address = host.contains(':') && !host.starts_with('[');
-        url += &if is_address { format!("[{host}]") } else { escape(host, "-._~[]:,") };
+        let host = if is_address { format!("[{host}]") } else { escape(host, "-._~[]:,") };
+        url += &host;
     }
     if let (Some(port), Some(_)) = (port, host) {
         url.push(':');
@@ -265,7 +266,7 @@ fn include_list(options: &Options, draft: &mut Draft, given: &Given) {
         }
         1 => {}
         _ => {
-            text += "; each is taken for an outbox, as by the event router: leave out what is none"
+            text += "; each is taken for an outbox, as by the event router: leave out what is none";
         }
     }
     draft.report.carried(given, text);

@@ -115,13 +115,13 @@ impl Side {
         match (name, value.as_str()) {
             ("schemas.enable", "false") if is_json => match profile {
                 Some(profile) => {
-                    draft.report.carried(given, format!("record.profile, `{profile}`"))
+                    draft.report.carried(given, format!("record.profile, `{profile}`"));
                 }
                 None => draft.report.not_needed(given, "no profile of walpost writes schemas"),
             },
             ("schemas.enable", _) if is_json => draft.report.refused(given, SCHEMAS),
             ("schemas.enable", _) => {
-                draft.report.not_needed(given, "this converter knows no schemas")
+                draft.report.not_needed(given, "this converter knows no schemas");
             }
             ("decimal.format", format) if is_json && format != "base64" => {
                 draft.report.refused(
@@ -140,7 +140,7 @@ impl Side {
                  a payload that is no bytea is poison",
             ),
             _ if self.form.is_err() => {
-                draft.report.refused(given, "an option of a converter that walpost does not have")
+                draft.report.refused(given, "an option of a converter that walpost does not have");
             }
             _ => draft.report.not_needed(given, "it does not change what this converter writes"),
         }
@@ -200,7 +200,7 @@ fn headers(options: &mut Options, draft: &mut Draft) {
     match class {
         Some(given) if is_server => draft.report.refused(&given, SERVER),
         None if is_server => {
-            draft.report.absent("debezium.format.header", Verdict::Refused, SERVER)
+            draft.report.absent("debezium.format.header", Verdict::Refused, SERVER);
         }
         None => {}
         Some(given) if simple => {

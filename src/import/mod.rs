@@ -110,10 +110,10 @@ fn rest(options: &mut Options, draft: &mut Draft) {
                 .refused(&given, format!("part of `{part}`, which walpost does not have")),
             (Some(rule), None) => rules::apply(rule, draft, &given),
             (None, None) if is_other_sink => {
-                draft.report.refused(&given, "walpost has Kafka alone as a sink")
+                draft.report.refused(&given, "walpost has Kafka alone as a sink");
             }
             (None, None) => {
-                draft.report.refused(&given, "unknown to walpost: nothing is done with it")
+                draft.report.refused(&given, "unknown to walpost: nothing is done with it");
             }
         }
     }

@@ -91,10 +91,9 @@ fn unescape(text: &str) -> Option<String> {
             ('\\', Some('n')) => plain.push('\n'),
             ('\\', Some('r')) => plain.push('\r'),
             ('\\', Some('f')) => plain.push('\u{c}'),
-            ('\\', Some(other)) => plain.push(other),
             // A backslash at the very end of the text means nothing.
             ('\\', None) => {}
-            (other, _) => plain.push(other),
+            (_, Some(other)) | (other, None) => plain.push(other),
         }
     }
     plain.push_str(&String::from_utf16_lossy(&units));

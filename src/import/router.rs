@@ -243,7 +243,7 @@ impl Predicates {
         for (_, given) in &self.given {
             match self.router {
                 Use::Never => {
-                    draft.report.not_needed(given, "the event router is not used under it")
+                    draft.report.not_needed(given, "the event router is not used under it");
                 }
                 Use::ForAll | Use::ForSome => {
                     draft.report.not_needed(given, "outbox.table names what it chooses");

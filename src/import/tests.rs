@@ -1,6 +1,7 @@
 //! Whole files, and any text at all.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use proptest::prelude::*;
 
@@ -57,7 +58,7 @@ fn the_converters_together_are_a_profile_or_refused() {
         let mut lines = format!("key.converter=a.b.{key}\nvalue.converter=a.b.{value}\n");
         if !schemas.is_empty() {
             for side in ["key", "value"] {
-                lines += &format!("{side}.converter.schemas.enable={schemas}\n");
+                let _ = writeln!(lines, "{side}.converter.schemas.enable={schemas}");
             }
         }
         let findings = with(&lines);
