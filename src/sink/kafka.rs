@@ -239,7 +239,8 @@ impl Outlet for KafkaSink {
             partition: record.partition,
             payload: record.value,
             key: record.key,
-            timestamp: Some(record.timestamp_ms),
+            // To librdkafka 0 is the time of the call, another at each replay.
+            timestamp: Some(record.timestamp_ms.max(1)),
             headers: headers(record),
             delivery_opaque: opaque,
         };
