@@ -93,11 +93,19 @@ fn option(host: Host, draft: &mut Draft, predicates: &Predicates, name: &str, gi
             draft.report.not_needed(given, format!("{NOT_SENT}: the timestamp is the commit's"));
         }
         "table.fields.additional.placement"
-            if host == Host::Server && has_partition(&given.value) =>
+            if host == Host::Server && places(&given.value, "partition") =>
         {
             draft.report.refused(
                 given,
                 format!("{NOT_SENT}: give it in [debezium] without `partition`, or keys will move"),
+            );
+        }
+        "table.fields.additional.placement"
+            if draft.profile == Some("debezium-binary") && places(&given.value, "envelope") =>
+        {
+            draft.report.refused(
+                given,
+                "an envelope cannot be written by a ByteArrayConverter: Debezium's task dies of it too",
             );
         }
         "route.topic.regex" if Regex::new(&given.value).is_err() => draft.report.refused(
@@ -114,9 +122,10 @@ fn option(host: Host, draft: &mut Draft, predicates: &Predicates, name: &str, gi
     }
 }
 
-fn has_partition(placement: &str) -> bool {
+/// Whether a placement puts some column there.
+fn places(placement: &str, target: &str) -> bool {
     items(placement).any(|item| {
-        item.split(':').nth(1).is_some_and(|place| place.trim().eq_ignore_ascii_case("partition"))
+        item.split(':').nth(1).is_some_and(|place| place.trim().eq_ignore_ascii_case(target))
     })
 }
 

@@ -140,6 +140,15 @@ fn what_walpost_cannot_do_is_refused() {
 }
 
 #[test]
+fn an_envelope_goes_with_text_and_not_with_bytes() {
+    let name = "transforms.outbox.table.fields.additional.placement";
+    for (converter, wanted) in [("String", Verdict::Carried), ("ByteArray", Verdict::Refused)] {
+        let lines = format!("value.converter=x.{converter}Converter\n{name}=a:header,b: Envelope");
+        assert_eq!(verdict(&with(&lines), name).0, wanted, "{converter}");
+    }
+}
+
+#[test]
 fn what_is_not_in_the_file_and_matters_is_named_too() {
     let findings = import("name=x").unwrap().findings;
     for name in [
