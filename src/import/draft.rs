@@ -101,7 +101,11 @@ impl Draft {
 
     fn record(&self, text: &mut String) {
         text.push_str("\n[record]\n");
-        put_or_leave(text, "profile", self.profile);
+        if self.profile.is_none() {
+            // Left out it would be walpost's own, and other records.
+            text.push_str("# None of walpost's profiles writes as the converters do: see above.\n");
+        }
+        put(text, "profile", &self.profile.unwrap_or("…").into());
     }
 
     fn kafka(&self, text: &mut String) {

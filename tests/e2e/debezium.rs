@@ -3,6 +3,7 @@
 //! What a row becomes is compared for the whole corpus in `src/record/debezium`; here it
 //! is seen that rows, data types and partitions arrive there as they stand in the files.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -49,13 +50,13 @@ fn golden(name: &str) -> (Value, Vec<Value>) {
 fn configuration(head: &Value) -> String {
     let mut toml = format!("record.profile = {}\n[poison]\nretries = 0\n", head["profile"]);
     for cause in ["missing_field", "invalid_topic", "refused", "undecodable"] {
-        toml += &format!("{cause} = 'skip'\n");
+        writeln!(toml, "{cause} = 'skip'").expect("a String takes every text");
     }
     toml += "[debezium]\n";
     let options = ["router", "connector"].map(|key| head[key].as_object().expect("options"));
     for (name, value) in options.into_iter().flatten() {
         if !name.contains("converter") {
-            toml += &format!("{name} = {value}\n");
+            writeln!(toml, "{name} = {value}").expect("a String takes every text");
         }
     }
     toml
@@ -120,7 +121,7 @@ fn text(bytes: Option<&[u8]>) -> Value {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return text.into();
     }
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
     serde_json::json!({ "hex": hex })
 }
 
