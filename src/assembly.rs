@@ -7,12 +7,13 @@
 
 use secrecy::ExposeSecret;
 
-use crate::config::{Config, ConfigError, Environment, Setting};
+use crate::config::{Config, ConfigError, Environment, Origin, Setting, nearest};
 use crate::conninfo::ConnInfo;
-use crate::outbox::{Outbox, OutboxConfig};
+use crate::outbox::{ColumnNames, Outbox, OutboxConfig};
+use crate::record::debezium::{self, Debezium};
 use crate::record::{
-    HeaderSet, KeyTemplate, Placement, RecordConfig, Rewrite, RewriteError, Router, Target,
-    TemplateError, TopicTemplate,
+    HeaderSet, KeyTemplate, Placement, Profile, RecordConfig, Rewrite, RewriteError, Router,
+    Target, TemplateError, TopicTemplate,
 };
 use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
@@ -74,14 +75,33 @@ pub fn conninfo(config: &Config, environment: &Environment) -> Result<ConnInfo, 
 
 /// The configured outbox, records and budget.
 pub fn core(config: &Config) -> Result<Core, ConfigError> {
-    let records = records(config)?;
-    let outbox = outbox(config, &records);
-    let core = Core::new(outbox, Router::new(records), config.delivery.in_flight_bytes);
+    let profile = profile(config)?;
+    let outbox = outbox(config, &profile);
+    let core = Core::new(outbox, Router::new(profile), config.delivery.in_flight_bytes);
     Ok(core.with_policies(config.poison.clone()))
 }
 
 /// What the configured records look like.
-pub fn records(config: &Config) -> Result<RecordConfig, ConfigError> {
+pub fn profile(config: &Config) -> Result<Profile, ConfigError> {
+    let Some(converters) = config.record.profile else {
+        return records(config).map(Profile::from);
+    };
+    let options = config.debezium.iter();
+    let options = options.map(|(name, (value, _))| (name.as_str(), value.as_str()));
+    Debezium::new(converters, options).map(Profile::from).map_err(|error| {
+        let given = config.debezium.get(&error.name);
+        let origin = given.map_or(Origin::Default, |(_, origin)| origin.clone());
+        let key = format!("{}.{}", Setting::Debezium.key(), error.name);
+        if debezium::OPTIONS.contains(&error.name.as_str()) {
+            return ConfigError::Invalid { origin, key, reason: error.why };
+        }
+        let nearest = nearest(&error.name, debezium::OPTIONS.into_iter()).map(str::to_owned);
+        ConfigError::UnknownKey { origin, key, nearest }
+    })
+}
+
+/// Records as walpost makes them by itself.
+fn records(config: &Config) -> Result<RecordConfig, ConfigError> {
     let record = &config.record;
     let topic: TopicTemplate = record
         .topic
@@ -148,13 +168,26 @@ fn placements(config: &Config) -> Result<Vec<Placement>, ConfigError> {
     Ok(placements)
 }
 
-/// The configured outbox, with the columns that `records` name.
-pub fn outbox(config: &Config, records: &RecordConfig) -> Outbox {
+/// The outbox's columns, by the configuration or by a Debezium profile's options.
+pub fn columns(config: &Config, profile: &Profile) -> ColumnNames {
+    match profile {
+        Profile::Walpost(_) => config.outbox.columns.clone(),
+        Profile::Debezium(debezium) => debezium.columns(),
+    }
+}
+
+/// The configured outbox, with the columns that `profile` names.
+pub fn outbox(config: &Config, profile: &Profile) -> Outbox {
+    let placed_optional = match profile {
+        Profile::Walpost(_) => false,
+        Profile::Debezium(debezium) => debezium.placed_optional(),
+    };
     Outbox::new(OutboxConfig {
         tables: config.outbox.tables.clone(),
-        columns: config.outbox.columns.clone(),
+        columns: columns(config, profile),
         message_prefix: config.outbox.message_prefix.clone(),
-        placed: records.placed(),
+        placed: profile.placed(),
+        placed_optional,
     })
 }
 
@@ -173,17 +206,25 @@ mod tests {
     use super::*;
     use crate::config::Flags;
 
-    fn records_of(toml: &str) -> Result<RecordConfig, String> {
+    fn profile_of(toml: &str) -> Result<Profile, String> {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::write(directory.path().join("walpost.toml"), toml).expect("it can be written");
         let environment = Environment::new([], directory.path());
         let config = Config::load(&Flags::default(), &environment).expect("it is read");
-        records(&config).map_err(|error| error.to_string())
+        profile(&config).map_err(|error| error.to_string())
     }
 
     #[test]
     fn what_no_record_can_be_made_by_is_named_with_its_place() {
         for (toml, part) in [
+            (
+                "record.profile = 'debezium'\n[debezium]\nroute.by.feild = 'x'",
+                ":3: unknown key `debezium.route.by.feild`; did you mean `route.by.field`",
+            ),
+            (
+                "record.profile = 'debezium'\n[debezium]\nroute.topic.regex = '(?!a)'",
+                "walpost.toml:3: `debezium.route.topic.regex`",
+            ),
             ("record.topic = 'a b'", "walpost.toml:1: `record.topic`"),
             ("record.key = 'all'", "`record.key`"),
             ("record.key = '{a'", "not closed"),
@@ -195,7 +236,7 @@ mod tests {
             ("record.topic_regex = '('\nrecord.topic_replacement = ''", "`record.topic_regex`"),
             ("record.topic_regex = 'a'\nrecord.topic_replacement = '$1'", "topic_replacement`"),
         ] {
-            let error = records_of(toml).expect_err(toml);
+            let error = profile_of(toml).expect_err(toml);
             assert!(error.contains(part), "{toml}: {error}");
         }
     }
@@ -204,6 +245,6 @@ mod tests {
     fn columns_are_those_of_topic_key_and_placements_each_once() {
         let toml = "[record]\ntopic = '{tenant}.{aggregate_type}'\nkey = '{tenant}/{region}'\n\
                     value = 'envelope'\nplace = ['region:header', 'shop:envelope']\n";
-        assert_eq!(records_of(toml).expect("records").placed(), ["tenant", "region", "shop"]);
+        assert_eq!(profile_of(toml).expect("records").placed(), ["tenant", "region", "shop"]);
     }
 }

@@ -75,6 +75,7 @@
 //! | [`sink`] | the [`sink::Sink`] trait and the idempotent Kafka producer behind it |
 //! | [`relay`] | the loop that joins source, core and sink; reconnects, drains |
 //! | [`config`] | flags, environment and file to values that are valid |
+//! | [`import`] | a Debezium connector's configuration to walpost's |
 //! | [`assembly`] | from a configuration to a relay |
 //! | [`cli`] | the commands |
 //!
@@ -109,6 +110,7 @@ pub mod cli;
 pub mod config;
 pub mod conninfo;
 mod crash;
+pub mod import;
 pub mod ledger;
 pub mod lsn;
 pub mod outbox;

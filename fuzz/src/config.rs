@@ -17,7 +17,7 @@ pub fn config(input: &[u8]) {
                 assert!(!shown.key.is_empty() && !shown.origin.to_string().is_empty());
             }
             let errors = [
-                assembly::records(&config).map(drop).err(),
+                assembly::profile(&config).map(drop).err(),
                 assembly::core(&config).map(drop).err(),
                 assembly::conninfo(&config, &environment).map(drop).err(),
             ];

@@ -73,5 +73,6 @@ pub(crate) fn an_event<'a>() -> Event<'a> {
         timestamp: None,
         schema_version: None,
         placed: Vec::new(),
+        types: None,
     }
 }

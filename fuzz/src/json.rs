@@ -48,6 +48,7 @@ fn message(input: &[u8], is_json: bool) {
         columns: ColumnNames::default(),
         message_prefix: Some("outbox".to_owned()),
         placed: vec!["region".to_owned()],
+        ..OutboxConfig::default()
     });
     let message = LogicalMessage {
         transactional: true,

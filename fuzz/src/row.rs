@@ -134,8 +134,8 @@ impl Settings {
         Outbox::new(OutboxConfig {
             tables: vec![TableName { schema: "public".to_owned(), name: "outbox".to_owned() }],
             columns: self.columns.clone(),
-            message_prefix: None,
             placed: topic.placed().to_vec(),
+            ..OutboxConfig::default()
         })
     }
 
@@ -155,10 +155,10 @@ fn relation_and_values<'a>(dice: &mut Dice<'a>) -> (Relation, Vec<Value<'a>>) {
         let type_oid = TYPES[usize::from(which / 16) % TYPES.len()];
         match what {
             // A column that the row has not, and a value without a column.
-            0xFE => columns.push(Column { name, type_oid }),
+            0xFE => columns.push(Column { name, type_oid, type_modifier: -1 }),
             0xFF => values.push(Value::Null),
             _ => {
-                columns.push(Column { name, type_oid });
+                columns.push(Column { name, type_oid, type_modifier: -1 });
                 values.push(match what % 8 {
                     0 => Value::Null,
                     1 => Value::Unchanged,
@@ -182,7 +182,7 @@ fn relation_bytes(relation: &Relation) -> Bytes {
         out.put_slice(column.name.as_bytes());
         out.put_u8(0);
         out.put_u32(column.type_oid);
-        out.put_i32(-1);
+        out.put_i32(column.type_modifier);
     }
     out.freeze()
 }

@@ -57,6 +57,21 @@ Each line is a JSON object: {\"topic\": text, \"key\": text, \"value\": text or 
 \"timestamp\": milliseconds since 1970, \"headers\": {name: text or null, …}}.
 Bytes that are no text show as {\"hex\": \"…\"}.";
 
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  walpost import-debezium connector.json > walpost.toml
+  walpost import-debezium application.properties
+  curl http://connect:8083/connectors/NAME | walpost import-debezium -
+
+The report stands in the comments of what is printed; what cannot be honoured is said on
+standard error too. How to move, step by step: docs/from-debezium.md";
+
+const IMPORT_EXIT_CODES: &str = "\
+Exit codes:
+   0  every option is carried over, or not needed
+   1  an option cannot be honoured, or the file cannot be read
+   2  the command line makes no sense";
+
 /// Tails a transactional outbox out of PostgreSQL's logical replication into Kafka.
 #[derive(Parser)]
 #[command(
@@ -86,6 +101,12 @@ pub enum Command {
     Check(CheckArguments),
     /// Show every effective value with where it was given, secrets hidden
     Config(ConfigArguments),
+    /// Print the configuration for a Debezium connector's, with a report on each of its options
+    #[command(after_help = IMPORT_EXAMPLES, after_long_help = format!("{IMPORT_EXAMPLES}\n\n{IMPORT_EXIT_CODES}"))]
+    ImportDebezium {
+        /// Kafka Connect's JSON, or properties, also Debezium Server's; `-` is standard input
+        file: PathBuf,
+    },
     /// Print the completion script for a shell
     #[command(after_help = "Example:\n  walpost completions bash > /etc/bash_completion.d/walpost")]
     Completions {
@@ -227,6 +248,10 @@ pub struct Options {
     /// [env: WALPOST_OUTBOX_MESSAGE_PREFIX] [default: none are]
     #[arg(long, value_name = "PREFIX")]
     pub message_prefix: Option<String>,
+    /// Whose records: walpost's own, or those of debezium, debezium-json, debezium-binary
+    /// [env: WALPOST_RECORD_PROFILE] [default: walpost]
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
     /// Topic, a template over the row's columns
     /// [env: WALPOST_RECORD_TOPIC] [default: outbox.event.{aggregate_type}]
     #[arg(long, value_name = "TEMPLATE")]
@@ -268,6 +293,7 @@ impl From<Options> for Flags {
             .with(Setting::SourcePublication, options.publication)
             .with(Setting::OutboxTable, options.tables)
             .with(Setting::OutboxMessagePrefix, options.message_prefix)
+            .with(Setting::RecordProfile, options.profile)
             .with(Setting::RecordTopic, options.topic)
             .with(Setting::KafkaBootstrapServers, options.bootstrap_servers)
             .with(Setting::KafkaProperties, options.properties)

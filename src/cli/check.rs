@@ -108,12 +108,12 @@ fn check_brokers(kafka: &KafkaConfig, findings: &mut Findings) {
 /// Whether the outbox tables, as the publication sends them, have the columns that
 /// an event needs; else what is the matter.
 pub(super) async fn columns(config: &Config, client: &Client) -> Result<(), String> {
-    let records = assembly::records(config).map_err(|error| error.to_string())?;
-    let mut outbox = assembly::outbox(config, &records);
+    let profile = assembly::profile(config).map_err(|error| error.to_string())?;
+    let mut outbox = assembly::outbox(config, &profile);
     let (publication, tables) = (&config.source.publication, &config.outbox.tables);
-    let relations = source::published_tables(client, publication, tables).await;
-    for relation in relations.map_err(|error| error.to_string())? {
-        outbox.relation(&relation).map_err(|error| error.to_string())?;
+    let found = source::published_tables(client, publication, tables).await;
+    for table in found.map_err(|error| error.to_string())? {
+        outbox.expect(&table).map_err(|error| error.to_string())?;
     }
     Ok(())
 }

@@ -72,7 +72,8 @@ mod tests {
         let (table, json) = (table(&config()), json(&config()));
         for text in [&table, &json] {
             assert!(!text.contains("s3cret"), "{text}");
-            for setting in Setting::ALL {
+            // Its options are shown where there are any.
+            for setting in Setting::ALL.into_iter().filter(|it| *it != Setting::Debezium) {
                 assert!(text.contains(setting.key()), "{}", setting.key());
             }
         }

@@ -60,10 +60,14 @@ pub struct Part {
 
 impl InitPlan {
     /// What the configuration names; `role`: the role to create, if any.
-    pub fn new(config: &Config, role: Option<&str>) -> Result<Self, UnwritableName> {
+    pub fn new(
+        config: &Config,
+        columns: ColumnNames,
+        role: Option<&str>,
+    ) -> Result<Self, UnwritableName> {
         let plan = Self {
             tables: config.outbox.tables.clone(),
-            columns: config.outbox.columns.clone(),
+            columns,
             role: role.map(str::to_owned),
             publication: config.source.publication.clone(),
             slot: config.source.slot.clone(),
@@ -215,7 +219,7 @@ mod tests {
             flags.with(*setting, values.iter().map(ToString::to_string))
         });
         let config = Config::load(&flags, &Environment::new([], directory.path())).unwrap();
-        InitPlan::new(&config, role)
+        InitPlan::new(&config, config.outbox.columns.clone(), role)
     }
 
     #[test]

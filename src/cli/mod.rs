@@ -5,6 +5,7 @@ mod check;
 mod completions;
 mod config;
 mod exit;
+mod import_debezium;
 pub mod init;
 pub mod init_sql;
 mod logging;
@@ -47,6 +48,7 @@ fn dispatch(command: Command) -> Exit {
             Err(exit) => exit,
         },
         Command::Completions { shell } => print(&completions::script(shell)),
+        Command::ImportDebezium { file } => import_debezium::command(&file),
         Command::Run(arguments) => run::command(arguments),
         Command::Tail(arguments) => tail::command(arguments),
         Command::Check(arguments) => {
@@ -81,7 +83,15 @@ fn init(arguments: InitArguments) -> Exit {
         Ok(config) => config,
         Err(exit) => return exit,
     };
-    let plan = match init_sql::InitPlan::new(&config, (!no_role).then_some(role.as_str())) {
+    let columns = match assembly::profile(&config) {
+        Ok(profile) => assembly::columns(&config, &profile),
+        Err(error) => {
+            complain(&error.to_string());
+            return Exit::Config;
+        }
+    };
+    let role = (!no_role).then_some(role.as_str());
+    let plan = match init_sql::InitPlan::new(&config, columns, role) {
         Ok(plan) => plan,
         Err(error) => {
             complain(&error.to_string());

@@ -96,7 +96,7 @@ async fn follow(
     source.slot = format!("walpost_tail_{}_{nanos}", std::process::id());
     source.temporary_slot = true;
     let mut session = Session::open(&source, &Resume::AtSlot { mark: None }).await?;
-    core.connected(session.start(), session.relations());
+    core.connected(session.start(), session.tables());
     tracing::info!(from = %session.flushed(), "showing what is committed from here on");
     loop {
         match session.next(true).await? {
@@ -124,9 +124,9 @@ async fn peek(
     let control = source::control(&conninfo, "walpost tail").await.map_err(SourceError::from)?;
     let facts = Facts::read(&control.client, &source.slot).await?;
     let confirmed = facts.require_slot(&source.slot)?;
-    let relations =
+    let tables =
         source::published_tables(&control.client, &source.publication, &source.tables).await?;
-    core.connected(confirmed, &relations);
+    core.connected(confirmed, &tables);
     let failed = |error: tokio_postgres::Error| {
         let cause = error
             .as_db_error()

@@ -95,7 +95,7 @@ impl Reader<'_> {
             (Shape::List, _) => Err(wrong("an array of strings")),
             (Shape::Properties, DeValue::Table(table)) => {
                 let mut found = Vec::new();
-                self.properties("", table, &mut found)?;
+                self.properties(setting, "", table, &mut found)?;
                 Ok(Raw::Properties(found))
             }
             (Shape::Properties, _) => Err(wrong("a table")),
@@ -106,6 +106,7 @@ impl Reader<'_> {
     /// same here as `"linger.ms" = 5`.
     fn properties(
         &self,
+        setting: Setting,
         prefix: &str,
         table: &DeTable<'_>,
         found: &mut Vec<(String, String, Origin)>,
@@ -114,12 +115,12 @@ impl Reader<'_> {
             let property = format!("{prefix}{}", name.get_ref());
             let origin = self.at(name.span().start);
             let wrong = |expected| {
-                let key = format!("{}.{property}", Setting::KafkaProperties.key());
+                let key = format!("{}.{property}", setting.key());
                 wrong_type(origin.clone(), &key, expected, value)
             };
             let text = match value.get_ref() {
                 DeValue::Table(inner) => {
-                    self.properties(&format!("{property}."), inner, found)?;
+                    self.properties(setting, &format!("{property}."), inner, found)?;
                     continue;
                 }
                 DeValue::String(text) => text.to_string(),

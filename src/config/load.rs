@@ -14,6 +14,7 @@ use super::{
     Record, Setting, Source, file, units, values,
 };
 use crate::outbox::{ColumnNames, TableName};
+use crate::record::debezium::Converters;
 use crate::record::{KeyTemplate, RecordConfig, TimestampSource};
 use crate::relay::poison::{Policies, Policy};
 
@@ -56,6 +57,7 @@ impl Config {
             message_prefix,
         };
         let record = picked.record(&outbox.columns)?;
+        let debezium = picked.debezium(record.profile)?;
         let servers = Setting::KafkaBootstrapServers;
         let kafka = Kafka {
             bootstrap_servers: picked.checked(servers, DEFAULT_SERVERS, values::servers)?,
@@ -77,7 +79,18 @@ impl Config {
         let poison = picked.poison()?;
         let log = picked.log()?;
         let origins = picked.origins;
-        Ok(Self { source, outbox, record, kafka, delivery, poison, log, origins, property_origins })
+        Ok(Self {
+            source,
+            outbox,
+            record,
+            debezium,
+            kafka,
+            delivery,
+            poison,
+            log,
+            origins,
+            property_origins,
+        })
     }
 }
 
@@ -209,6 +222,7 @@ impl Picked {
             payload: column(Setting::ColumnPayload)?,
             headers: column(Setting::ColumnHeaders)?,
             timestamp: column(Setting::ColumnTimestamp)?,
+            schema_version: None,
         })
     }
 
@@ -223,7 +237,9 @@ impl Picked {
             let reason = "`column` needs to know which: set `outbox.columns.timestamp`";
             return Err(self.invalid(Setting::RecordTimestamp, reason.to_owned()));
         }
+        let profile = self.profile()?;
         Ok(Record {
+            profile,
             topic,
             topic_rewrite: self.topic_rewrite()?,
             key: self.text(Setting::RecordKey).unwrap_or_else(|| KeyTemplate::DEFAULT.to_owned()),
@@ -238,6 +254,48 @@ impl Picked {
                 values::cloudevents_source,
             )?,
         })
+    }
+
+    /// With one of Debezium's profiles nothing else says what a record looks like.
+    fn profile(&mut self) -> Result<Option<Converters>, ConfigError> {
+        let profile = self.checked(Setting::RecordProfile, values::OWN_PROFILE, values::profile)?;
+        if profile.is_none() {
+            return Ok(None);
+        }
+        let is_own = |setting: &Setting| {
+            let key = setting.key();
+            key.starts_with("outbox.columns.")
+                || (key.starts_with("record.") && *setting != Setting::RecordProfile)
+        };
+        let given = |setting: &Setting| {
+            self.origins.contains_key(setting)
+                || self.layers.iter().any(|layer| layer.contains_key(setting))
+        };
+        match Setting::ALL.into_iter().filter(is_own).find(given) {
+            Some(setting) => {
+                self.take(setting);
+                let reason = "does nothing with a Debezium profile: use the event router's options, \
+                              in [debezium]";
+                Err(self.invalid(setting, reason.to_owned()))
+            }
+            None => Ok(profile),
+        }
+    }
+
+    /// The event router's options; whether they can be honoured is asked later.
+    fn debezium(
+        &mut self,
+        profile: Option<Converters>,
+    ) -> Result<BTreeMap<String, (String, Origin)>, ConfigError> {
+        let Some(Given { raw: Raw::Properties(given), .. }) = self.take(Setting::Debezium) else {
+            return Ok(BTreeMap::new());
+        };
+        if profile.is_none() {
+            let reason = "does nothing with walpost's own profile: set record.profile to debezium, \
+                          debezium-json or debezium-binary";
+            return Err(self.invalid(Setting::Debezium, reason.to_owned()));
+        }
+        Ok(given.into_iter().map(|(name, value, origin)| (name, (value, origin))).collect())
     }
 
     fn poison(&mut self) -> Result<Policies, ConfigError> {

@@ -27,6 +27,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use crate::outbox::{ColumnNames, TableName};
+use crate::record::debezium::Converters;
 use crate::record::{TimestampSource, ValueFormat};
 use crate::relay::poison::Policies;
 
@@ -36,6 +37,7 @@ pub use given::Flags;
 pub use kafka_properties::{KafkaProperties, refusal};
 pub use origin::Origin;
 pub use setting::Setting;
+pub(crate) use setting::nearest;
 pub use shown::{Shown, ShownValue};
 pub use values::LogFormat;
 
@@ -48,6 +50,8 @@ pub struct Config {
     pub outbox: Outbox,
     /// `[record]`
     pub record: Record,
+    /// `[debezium]`: the event router's options by name, each with its origin.
+    pub debezium: BTreeMap<String, (String, Origin)>,
     /// `[kafka]`
     pub kafka: Kafka,
     /// `[delivery]`
@@ -85,6 +89,8 @@ pub struct Outbox {
 /// What a record looks like.
 #[derive(Debug, Clone)]
 pub struct Record {
+    /// Whose records they are; `None`: walpost's own, as all that follows says.
+    pub profile: Option<Converters>,
     /// Topic template, not yet parsed.
     pub topic: String,
     /// Regular expression and replacement that rewrite the topic, not yet parsed.

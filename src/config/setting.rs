@@ -34,6 +34,7 @@ pub enum Setting {
     ColumnHeaders,
     ColumnTimestamp,
     OutboxMessagePrefix,
+    RecordProfile,
     RecordTopic,
     RecordTopicRegex,
     RecordTopicReplacement,
@@ -44,6 +45,7 @@ pub enum Setting {
     RecordPlace,
     RecordCloudeventsSource,
     RecordTimestamp,
+    Debezium,
     KafkaBootstrapServers,
     KafkaProperties,
     DeliveryInFlightBytes,
@@ -65,7 +67,7 @@ type Row = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'s
 
 impl Setting {
     /// Every setting, in the order in which they are shown.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 38] = [
         Self::SourceUrl,
         Self::SourceSlot,
         Self::SourcePublication,
@@ -78,6 +80,7 @@ impl Setting {
         Self::ColumnHeaders,
         Self::ColumnTimestamp,
         Self::OutboxMessagePrefix,
+        Self::RecordProfile,
         Self::RecordTopic,
         Self::RecordTopicRegex,
         Self::RecordTopicReplacement,
@@ -88,6 +91,7 @@ impl Setting {
         Self::RecordPlace,
         Self::RecordCloudeventsSource,
         Self::RecordTimestamp,
+        Self::Debezium,
         Self::KafkaBootstrapServers,
         Self::KafkaProperties,
         Self::DeliveryInFlightBytes,
@@ -120,6 +124,7 @@ impl Setting {
             Self::ColumnHeaders => ("outbox.columns.headers", None, None, None, Text),
             Self::ColumnTimestamp => ("outbox.columns.timestamp", None, None, None, Text),
             Self::OutboxMessagePrefix => ("outbox.message_prefix", Some("--message-prefix"), Some("WALPOST_OUTBOX_MESSAGE_PREFIX"), None, Text),
+            Self::RecordProfile => ("record.profile", Some("--profile"), Some("WALPOST_RECORD_PROFILE"), None, Text),
             Self::RecordTopic => ("record.topic", Some("--topic"), Some("WALPOST_RECORD_TOPIC"), None, Text),
             Self::RecordTopicRegex => ("record.topic_regex", None, None, None, Text),
             Self::RecordTopicReplacement => ("record.topic_replacement", None, None, None, Text),
@@ -130,6 +135,7 @@ impl Setting {
             Self::RecordCloudeventsSource => ("record.cloudevents_source", None, None, None, Text),
             Self::RecordHeaders => ("record.headers", None, None, None, List),
             Self::RecordTimestamp => ("record.timestamp", None, None, None, Text),
+            Self::Debezium => ("debezium", None, None, None, Properties),
             Self::KafkaBootstrapServers => ("kafka.bootstrap_servers", Some("--bootstrap-servers"), Some("WALPOST_KAFKA_BOOTSTRAP_SERVERS"), Some("KAFKA_BOOTSTRAP_SERVERS"), Text),
             Self::KafkaProperties => ("kafka.properties", Some("-X"), Some("WALPOST_KAFKA_PROPERTIES"), None, Properties),
             Self::DeliveryInFlightBytes => ("delivery.in_flight_bytes", Some("--in-flight-bytes"), Some("WALPOST_DELIVERY_IN_FLIGHT_BYTES"), None, Size),

@@ -3,8 +3,10 @@
 
 use secrecy::ExposeSecret;
 
+use super::values::OWN_PROFILE;
 use super::{Config, Origin, Setting, redact, units};
 use crate::record::TimestampSource;
+use crate::record::debezium::Converters;
 
 /// One effective value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +35,8 @@ impl Config {
         for setting in Setting::ALL {
             if setting == Setting::KafkaProperties {
                 rows.extend(self.shown_properties());
+            } else if setting == Setting::Debezium {
+                rows.extend(self.shown_debezium());
             } else {
                 let key = setting.key().to_owned();
                 rows.push(Shown {
@@ -50,6 +54,14 @@ impl Config {
             key: format!("{}.{name:?}", Setting::KafkaProperties.key()),
             value: Some(ShownValue::Text(redact::property(name, value).to_owned())),
             origin: self.property_origins.get(name).unwrap_or(&Origin::Default),
+        })
+    }
+
+    fn shown_debezium(&self) -> impl Iterator<Item = Shown<'_>> {
+        self.debezium.iter().map(|(name, (value, origin))| Shown {
+            key: format!("{}.{name:?}", Setting::Debezium.key()),
+            value: Some(ShownValue::Text(value.clone())),
+            origin,
         })
     }
 
@@ -73,6 +85,9 @@ impl Config {
             Setting::ColumnHeaders => columns.headers.clone(),
             Setting::ColumnTimestamp => columns.timestamp.clone(),
             Setting::OutboxMessagePrefix => self.outbox.message_prefix.clone(),
+            Setting::RecordProfile => {
+                Some(record.profile.map_or(OWN_PROFILE, Converters::name).to_owned())
+            }
             Setting::RecordTopic => Some(self.record.topic.clone()),
             Setting::RecordTopicRegex => record.topic_rewrite.as_ref().map(|it| it.0.clone()),
             Setting::RecordTopicReplacement => record.topic_rewrite.as_ref().map(|it| it.1.clone()),
@@ -86,7 +101,7 @@ impl Config {
             Setting::RecordHeaders => return self.record.headers.clone().map(ShownValue::List),
             Setting::RecordTimestamp => Some(timestamp(self.record.timestamp).to_owned()),
             Setting::KafkaBootstrapServers => Some(self.kafka.bootstrap_servers.clone()),
-            Setting::KafkaProperties => None,
+            Setting::KafkaProperties | Setting::Debezium => None,
             Setting::DeliveryInFlightBytes => {
                 Some(units::show_bytes(self.delivery.in_flight_bytes))
             }

@@ -8,6 +8,7 @@ use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
 use super::*;
+use crate::record::debezium::Converters;
 use crate::relay::poison::Policy;
 
 fn directory(toml: &str) -> TempDir {
@@ -227,6 +228,23 @@ fn a_value_that_cannot_be_is_named_with_its_place() {
         ("delivery.in_flight_bytes = -1", "not a size"),
         ("delivery.drain_timeout = '20'", "ms, s or min"),
         ("admin.listen = '127.0.0.1:9641'", "only `off` is supported by this version"),
+        ("record.profile = 'debezuim'", "none of walpost, debezium, debezium-json"),
+        (
+            "record.profile = 'debezium'\nrecord.key = '{a}'",
+            ":2: `record.key`: does nothing with a",
+        ),
+        (
+            "record.profile = 'debezium'\noutbox.columns.id = 'i'",
+            "`outbox.columns.id`: does nothing",
+        ),
+        (
+            "[debezium]\nroute.by.field = 'kind'",
+            "`debezium`: does nothing with walpost's own profile",
+        ),
+        (
+            "record.profile = 'debezium'\n[debezium]\nroute.by.field = ['a']",
+            "`debezium.route.by.field`",
+        ),
         ("log.level = 'inof'", "not a level"),
         ("log.format = 'xml'", "neither `text` nor `json`"),
     ] {
@@ -255,6 +273,7 @@ fn everything_that_the_file_takes_arrives() {
         headers = "6"
         timestamp = "7"
         [record]
+        profile = "walpost"
         topic = "t"
         topic_regex = "(.*)"
         topic_replacement = "x.$1"
@@ -313,6 +332,20 @@ fn everything_that_the_file_takes_arrives() {
     let unset: Vec<_> =
         config.shown().into_iter().filter(|row| *row.origin == Origin::Default).collect();
     assert_eq!(unset, []);
+}
+
+#[test]
+fn the_event_routers_options_keep_their_names_and_places() {
+    let toml = "record.profile = 'debezium-json'\n[debezium]\ntable.expand.json.payload = true\n\
+                'route.by.field' = 'kind'\n";
+    let config = of_toml(toml).unwrap();
+    assert_eq!(config.record.profile, Some(Converters::Json));
+    let options: Vec<_> =
+        config.debezium.iter().map(|(name, it)| (name.as_str(), &*it.0)).collect();
+    assert_eq!(options, [("route.by.field", "kind"), ("table.expand.json.payload", "true")]);
+    let shown = config.shown();
+    let shown = shown.iter().find(|row| row.key == "debezium.\"route.by.field\"").unwrap();
+    assert!(shown.origin.to_string().ends_with("walpost.toml:4"), "{}", shown.origin);
 }
 
 #[test]

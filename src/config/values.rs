@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::record::debezium::Converters;
 use crate::record::{TimestampSource, ValueFormat, check_topic};
 use crate::relay::poison::Policy;
 
@@ -30,6 +31,15 @@ pub(super) fn timestamp(text: &str) -> Result<TimestampSource, String> {
         "column" => Ok(TimestampSource::Column),
         _ => Err(format!("`{text}` is neither `commit` nor `column`")),
     }
+}
+
+/// The profile that is none of Debezium's.
+pub(super) const OWN_PROFILE: &str = "walpost";
+
+pub(super) fn profile(text: &str) -> Result<Option<Converters>, String> {
+    let debezium = Converters::NAMES.map(|(name, converters)| (name, Some(converters)));
+    let names: Vec<_> = [(OWN_PROFILE, None)].into_iter().chain(debezium).collect();
+    one_of(text, &names)
 }
 
 pub(super) fn value_format(text: &str) -> Result<ValueFormat, String> {

@@ -98,6 +98,8 @@ pub struct ColumnNames {
     pub headers: Option<String>,
     /// Column of the record's timestamp; without it there is none.
     pub timestamp: Option<String>,
+    /// Column of the schema's version.
+    pub schema_version: Option<String>,
 }
 
 impl ColumnNames {
@@ -122,7 +124,8 @@ impl ColumnNames {
             Role::Payload => self.payload.as_deref(),
             Role::Headers => self.headers.as_deref(),
             Role::Timestamp => self.timestamp.as_deref(),
-            Role::Traceparent | Role::Tracestate | Role::SchemaVersion => None,
+            Role::SchemaVersion => self.schema_version.as_deref(),
+            Role::Traceparent | Role::Tracestate => None,
         }
     }
 }

@@ -4,11 +4,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
 
 use super::columns::Role;
+use super::types::FieldTypes;
 
 /// The only identity of an event in the log: the LSN of its transaction's
 /// commit record and its index among the transaction's outbox events.
@@ -66,6 +68,8 @@ pub struct Event<'a> {
     pub schema_version: Field<'a>,
     /// The columns that the record names beyond those above, in its order.
     pub placed: Vec<Field<'a>>,
+    /// The fields' data types; `None`: all are texts.
+    pub types: Option<Arc<FieldTypes>>,
 }
 
 /// Where a column's value goes in an event.
@@ -93,6 +97,7 @@ impl<'a> Event<'a> {
             timestamp: None,
             schema_version: None,
             placed: vec![None; placed],
+            types: None,
         }
     }
 

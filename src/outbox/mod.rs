@@ -9,6 +9,7 @@ pub(crate) mod json;
 mod message;
 mod plan;
 mod table;
+mod types;
 
 use std::collections::HashMap;
 
@@ -18,8 +19,10 @@ pub use columns::{ColumnNames, Role};
 pub use event::{Event, Field, Position};
 pub use json::JsonFault;
 pub use message::MessageFault;
+pub(crate) use plan::hex_bytes;
 pub use plan::{Plan, PlanError, RowFault};
 pub use table::{ParseTableNameError, TableName};
+pub use types::{DataType, FieldTypes, FoundTable};
 
 /// What counts as an outbox event.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -32,6 +35,8 @@ pub struct OutboxConfig {
     pub message_prefix: Option<String>,
     /// Columns that the record's configuration names beyond the roles, in its order.
     pub placed: Vec<String>,
+    /// Whether a table may lack them.
+    pub placed_optional: bool,
 }
 
 /// Something that should be an outbox event and cannot be read as one.
@@ -71,17 +76,21 @@ pub struct Outbox {
     plans: HashMap<Oid, Plan>,
     /// By which plan rows of a table were read last, in any session.
     read: HashMap<TableName, Plan>,
+    /// Types that are not PostgreSQL's own, as the catalogs have them.
+    types: HashMap<Oid, DataType>,
 }
 
 impl Outbox {
     /// An outbox that has not seen a relation yet.
     pub fn new(config: OutboxConfig) -> Self {
-        Self { config, plans: HashMap::new(), read: HashMap::new() }
+        Self { config, plans: HashMap::new(), read: HashMap::new(), types: HashMap::new() }
     }
 
     /// Takes note of a table as the catalogs have it now: the rows that come first
     /// may be older, and have other columns.
-    pub fn expect(&mut self, relation: &Relation) -> Result<(), PlanError> {
+    pub fn expect(&mut self, table: &FoundTable) -> Result<(), PlanError> {
+        let relation = &table.relation;
+        self.types.extend(table.types.iter().copied());
         if let Some(plan) = self.plan(relation)? {
             self.plans.insert(relation.oid, plan);
         }
@@ -108,7 +117,7 @@ impl Outbox {
     /// The plan of an outbox table; `None` where it is none.
     fn plan(&self, relation: &Relation) -> Result<Option<Plan>, PlanError> {
         let is_ours = self.config.tables.iter().any(|table| table.names(relation));
-        let plan = || Plan::new(relation, &self.config.columns, &self.config.placed);
+        let plan = || Plan::new(relation, &self.config, &self.types);
         is_ours.then(plan).transpose()
     }
 

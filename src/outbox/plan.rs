@@ -4,12 +4,16 @@
 //! value is passed on as it came; only `bytea` is decoded, from its text form.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::pgoutput::{Oid, PgTimestamp, Relation, Tuple, Value};
 
-use super::columns::{ColumnNames, Role};
+use super::OutboxConfig;
+use super::columns::Role;
 use super::event::{Event, Field, Place, Position};
 use super::table::TableName;
+use super::types::{DataType, FieldTypes};
 
 /// `pg_type.oid` of `bytea`.
 const BYTEA: Oid = 17;
@@ -103,6 +107,7 @@ pub struct Plan {
     placed: usize,
     /// Sorted by column, so that one pass over the row serves.
     steps: Vec<Step>,
+    types: Arc<FieldTypes>,
 }
 
 /// One column's way into the event; a column may have several.
@@ -115,13 +120,14 @@ struct Step {
 }
 
 impl Plan {
-    /// Finds the columns of `relation`; `placed` are those that the topic
-    /// template names beyond the roles.
+    /// Finds the columns of `relation` that `config` names; `types` are those that are
+    /// not PostgreSQL's own.
     pub fn new(
         relation: &Relation,
-        names: &ColumnNames,
-        placed: &[String],
+        config: &OutboxConfig,
+        types: &HashMap<Oid, DataType>,
     ) -> Result<Self, PlanError> {
+        let OutboxConfig { columns: names, placed, .. } = config;
         let table = TableName::from(relation);
         let has = || relation.columns.iter().map(|column| column.name.clone()).collect();
         let step = |name: &str, place| {
@@ -140,14 +146,16 @@ impl Plan {
             steps.extend(found);
         }
         for (index, column) in placed.iter().enumerate() {
-            let Some(found) = step(column, Place::Placed(index)) else {
+            let found = step(column, Place::Placed(index));
+            if found.is_none() && !config.placed_optional {
                 let column = column.clone();
                 return Err(PlanError::MissingPlaced { table, column, has: has() });
-            };
-            steps.push(found);
+            }
+            steps.extend(found);
         }
         steps.sort_by_key(|step| step.column);
-        Ok(Self { table, columns: relation.columns.len(), placed: placed.len(), steps })
+        let types = Arc::new(field_types(&steps, relation, placed.len(), types));
+        Ok(Self { table, columns: relation.columns.len(), placed: placed.len(), steps, types })
     }
 
     /// Whether no part that an event had by the plan `before` is missing now.
@@ -179,6 +187,7 @@ impl Plan {
             return Err(RowFault::ColumnCount { expected: self.columns, found: tuple.len() });
         }
         let mut event = Event::empty(position, commit_time, self.placed);
+        event.types = Some(Arc::clone(&self.types));
         let mut steps = self.steps.iter().peekable();
         for (column, value) in tuple.iter().enumerate() {
             while let Some(step) = steps.next_if(|step| step.column == column) {
@@ -195,10 +204,33 @@ impl Plan {
     }
 }
 
+/// What the fields' types are.
+fn field_types(
+    steps: &[Step],
+    relation: &Relation,
+    placed: usize,
+    known: &HashMap<Oid, DataType>,
+) -> FieldTypes {
+    let mut types = FieldTypes { placed: vec![None; placed], ..FieldTypes::default() };
+    for step in steps {
+        let column = &relation.columns[step.column];
+        let found = DataType::builtin(column.type_oid, column.type_modifier);
+        let found = found.or_else(|| known.get(&column.type_oid).copied());
+        let slot = match step.place {
+            Place::Role(role) => Some(&mut types.roles[role as usize]),
+            Place::Placed(index) => types.placed.get_mut(index),
+        };
+        if let Some(slot) = slot {
+            *slot = Some(found.unwrap_or(DataType::Unknown));
+        }
+    }
+    types
+}
+
 impl Step {
     fn field<'a>(&self, value: Value<'a>) -> Result<Field<'a>, &'static str> {
         match value {
-            Value::Text(text) if self.is_bytea => from_hex(text).map(|bytes| Some(bytes.into())),
+            Value::Text(text) if self.is_bytea => hex_bytes(text).map(|bytes| Some(bytes.into())),
             Value::Text(text) => Ok(Some(Cow::Borrowed(text))),
             Value::Null => Ok(None),
             Value::Unchanged => Err("was not sent, which an inserted row does not allow"),
@@ -209,7 +241,7 @@ impl Step {
 
 /// The bytes of a `bytea` from its hex text form
 /// (<https://www.postgresql.org/docs/current/datatype-binary.html>).
-fn from_hex(text: &[u8]) -> Result<Vec<u8>, &'static str> {
+pub(crate) fn hex_bytes(text: &[u8]) -> Result<Vec<u8>, &'static str> {
     let digits = text.strip_prefix(b"\\x").ok_or(
         "is a bytea in the old escape format: set bytea_output = 'hex' for walpost's role",
     )?;

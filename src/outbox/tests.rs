@@ -18,7 +18,7 @@ fn outbox(tables: &[&str]) -> Outbox {
 }
 
 fn relation(oid: Oid, name: &str, columns: &[&str]) -> Relation {
-    let column = |name: &&str| Column { name: (*name).to_owned(), type_oid: 25 };
+    let column = |name: &&str| Column { name: (*name).to_owned(), type_oid: 25, type_modifier: -1 };
     let columns = columns.iter().map(column).collect();
     Relation { oid, schema: "public".to_owned(), name: name.to_owned(), columns }
 }
@@ -70,13 +70,13 @@ fn rows_of_a_table_that_was_renamed_away_are_not_passed_over_in_silence() {
 fn a_column_that_an_event_can_do_without_does_not_go_in_silence() {
     let mut outbox = outbox(&["outbox"]);
     let more = [COLUMNS.as_slice(), &["headers"]].concat();
-    outbox.expect(&relation(1, "outbox", &more)).expect("a plan");
+    outbox.expect(&relation(1, "outbox", &more).into()).expect("a plan");
     outbox.relation(&relation(1, "outbox", &COLUMNS)).expect("older rows lack it");
     outbox.relation(&relation(1, "outbox", &more)).expect("and younger ones have it");
     let gone = outbox.relation(&relation(1, "outbox", &COLUMNS)).expect_err("it was read");
     assert!(gone.to_string().contains("no column `headers` any more"), "{gone}");
     outbox.forget();
-    outbox.expect(&relation(2, "outbox", &COLUMNS)).expect("the catalogs may be younger");
+    outbox.expect(&relation(2, "outbox", &COLUMNS).into()).expect("the catalogs may be younger");
     outbox.relation(&relation(2, "outbox", &COLUMNS)).expect_err("in a new session too");
 }
 

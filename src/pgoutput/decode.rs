@@ -77,8 +77,8 @@ fn relation(reader: &mut Reader<'_>) -> Result<Relation, DecodeError> {
         reader.one_of(&[0, 1], "the flags of a column")?;
         let name = reader.string()?.to_owned();
         let type_oid = reader.u32()?;
-        let _type_modifier = reader.u32()?;
-        columns.push(Column { name, type_oid });
+        let type_modifier = reader.u32()?.cast_signed();
+        columns.push(Column { name, type_oid, type_modifier });
     }
     Ok(Relation { oid, schema: schema.to_owned(), name: name.to_owned(), columns })
 }

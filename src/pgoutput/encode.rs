@@ -59,7 +59,7 @@ pub(crate) fn message(message: &Message) -> Bytes {
                 out.put_u8(0);
                 string(&mut out, &column.name);
                 out.put_u32(column.type_oid);
-                out.put_i32(-1);
+                out.put_i32(column.type_modifier);
             }
         }
         Message::Insert(insert) => row(&mut out, b'I', insert.relation, &[(b'N', &insert.tuple)]),

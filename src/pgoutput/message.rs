@@ -101,6 +101,8 @@ pub struct Column {
     pub name: String,
     /// The id of its data type (`pg_type.oid`).
     pub type_oid: Oid,
+    /// The type's modifier (`pg_attribute.atttypmod`), such as a length; -1: none.
+    pub type_modifier: i32,
 }
 
 /// An inserted row.

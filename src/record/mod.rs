@@ -4,12 +4,14 @@
 //! of an event that cannot be one, is decided elsewhere.
 
 pub mod dead_letter;
+pub mod debezium;
 mod headers;
 mod key;
 mod place;
 mod poison;
 mod rewrite;
 mod route;
+mod router;
 mod template;
 mod timestamp;
 mod topic;
@@ -21,7 +23,8 @@ pub use key::KeyTemplate;
 pub use place::{Placement, PlacementError, Target};
 pub use poison::{Cause, Poison};
 pub use rewrite::{Rewrite, RewriteError};
-pub use route::{RecordConfig, Router, TimestampSource};
+pub use route::{RecordConfig, TimestampSource};
+pub use router::{Profile, Router};
 pub use template::TemplateError;
 pub use topic::{TopicFault, TopicTemplate, check_topic};
 pub use types::{Header, Record};

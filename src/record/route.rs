@@ -1,4 +1,4 @@
-//! From event to record, for the `walpost` profile.
+//! From event to record, for walpost's own profile.
 //!
 //! Key, value and the headers' values are borrowed from the event wherever they are
 //! passed on as they are; what has to be written (the topic, the position's text,
@@ -81,7 +81,7 @@ impl RecordConfig {
 
 /// Makes records of events, one at a time.
 #[derive(Debug)]
-pub struct Router {
+pub(super) struct OwnRouter {
     config: RecordConfig,
     /// Placed columns by target, each with its place among the event's.
     in_headers: Vec<(usize, Placement)>,
@@ -93,9 +93,8 @@ pub struct Router {
     value: Vec<u8>,
 }
 
-impl Router {
-    /// A router for records of that look.
-    pub fn new(mut config: RecordConfig) -> Self {
+impl OwnRouter {
+    pub(super) fn new(mut config: RecordConfig) -> Self {
         let placed = config.placed();
         config.topic.place(&placed);
         config.key.place(&placed);
@@ -120,13 +119,13 @@ impl Router {
     }
 
     /// The columns that an event's `placed` fields must be.
-    pub fn placed(&self) -> &[String] {
+    pub(super) fn placed(&self) -> &[String] {
         self.config.topic.placed()
     }
 
     /// The record of `event`; an event that has none is poison. The same event
     /// gives the same record or the same poison each time.
-    pub fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Poison> {
+    pub(super) fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Poison> {
         self.topic.clear();
         self.config.topic.render(event, &mut self.topic)?;
         self.position.clear();
@@ -203,12 +202,13 @@ pub(super) mod tests {
             timestamp: None,
             schema_version: None,
             placed: Vec::new(),
+            types: None,
         }
     }
 
-    fn router(timestamp: TimestampSource) -> Router {
+    fn router(timestamp: TimestampSource) -> OwnRouter {
         let topic = "outbox.event.{aggregate_type}".parse().expect("a template");
-        Router::new(RecordConfig { timestamp, ..RecordConfig::to(topic) })
+        OwnRouter::new(RecordConfig { timestamp, ..RecordConfig::to(topic) })
     }
 
     fn field(text: Option<&'static str>) -> Field<'static> {
@@ -285,7 +285,7 @@ pub(super) mod tests {
     fn a_column_may_give_the_partition() {
         let topic = "t".parse().expect("a template");
         let place = vec!["shard:partition".parse().expect("a placement")];
-        let mut router = Router::new(RecordConfig { place, ..RecordConfig::to(topic) });
+        let mut router = OwnRouter::new(RecordConfig { place, ..RecordConfig::to(topic) });
         assert_eq!(router.placed(), ["shard"]);
         let mut event = event();
         for (text, partition) in [("0", 0), ("007", 7), ("2147483647", i32::MAX)] {

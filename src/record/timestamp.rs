@@ -6,22 +6,35 @@
 
 /// The last year of PostgreSQL's timestamps.
 const YEAR_MAX: i64 = 294_276;
+/// The last year of its dates.
+pub(super) const DATE_YEAR_MAX: i64 = 5_874_897;
 
 /// Milliseconds since the Unix epoch, rounded down; negative before 1970.
 pub(super) fn unix_millis(text: &str) -> Result<i64, &'static str> {
     if matches!(text, "infinity" | "-infinity") {
         return Err("is infinite, which no record's timestamp can be");
     }
-    read(text).ok_or(
-        "is not a timestamp in ISO style: its column must be timestamptz or timestamp, and \
-         DateStyle ISO",
-    )
+    let (seconds, micros) = read(text).ok_or(NO_TIMESTAMP)?;
+    Ok(seconds * 1000 + micros / 1000)
 }
+
+/// What is the matter with a text that [`read`] does not take.
+pub(super) const NO_TIMESTAMP: &str = "is not a timestamp in ISO style: its column must be \
+                                       timestamptz or timestamp, and DateStyle ISO";
 
 /// That many milliseconds since the Unix epoch, as
 /// <https://www.rfc-editor.org/rfc/rfc3339> writes them: `2026-11-21T14:55:01.123Z`.
 pub(super) fn rfc3339(unix_millis: i64) -> String {
     let (day, millis) = (unix_millis.div_euclid(86_400_000), unix_millis.rem_euclid(86_400_000));
+    let (year, month, day) = civil(day);
+    let (seconds, millis) = (millis / 1000, millis % 1000);
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z")
+}
+
+/// Year (0 is 1 BC), month and day of that day since the Unix epoch, in the proleptic
+/// Gregorian calendar.
+pub(super) fn civil(day: i64) -> (i64, i64, i64) {
     // Days are counted from 0000-03-01, so that a leap day is a year's last.
     let day = day + 719_468;
     let (era, day_of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));
@@ -31,37 +44,43 @@ pub(super) fn rfc3339(unix_millis: i64) -> String {
     let from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * from_march + 2) / 5 + 1;
     let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    let (seconds, millis) = (millis / 1000, millis % 1000);
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z")
+    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
 }
 
-fn read(text: &str) -> Option<i64> {
-    let (text, is_bc) = match text.strip_suffix(" BC") {
-        Some(text) => (text, true),
-        None => (text, false),
-    };
+/// Seconds since the Unix epoch and microseconds of the second.
+pub(super) fn read(text: &str) -> Option<(i64, i64)> {
+    let (text, is_bc) = without_era(text);
     let (date, time) = match text.split_once([' ', 'T']) {
         Some((date, time)) => (date, Some(time)),
         None => (text, None),
     };
-    let days = days(date, is_bc)?;
-    let Some(time) = time else { return Some(days * 86_400_000) };
-    let (clock, offset) = match time.find(['+', '-', 'Z']) {
-        Some(at) => (&time[..at], offset_seconds(&time[at..])?),
-        None => (time, 0),
-    };
-    Some((days * 86_400 - offset) * 1000 + clock_millis(clock)?)
+    let days = days(date, is_bc, YEAR_MAX)?;
+    let Some(time) = time else { return Some((days * 86_400, 0)) };
+    let (clock, offset) = zoned(time)?;
+    let micros = clock_micros(clock, 23)?;
+    Some((days * 86_400 - offset + micros / 1_000_000, micros % 1_000_000))
+}
+
+/// A date without its ` BC`, and whether it had one.
+pub(super) fn without_era(text: &str) -> (&str, bool) {
+    text.strip_suffix(" BC").map_or((text, false), |text| (text, true))
+}
+
+/// A time of the day, and by how many seconds its zone is ahead of UTC.
+pub(super) fn zoned(time: &str) -> Option<(&str, i64)> {
+    match time.find(['+', '-', 'Z']) {
+        Some(at) => Some((&time[..at], offset_seconds(&time[at..])?)),
+        None => Some((time, 0)),
+    }
 }
 
 /// Days from the Unix epoch to `YYYY-MM-DD`, in the proleptic Gregorian calendar.
-fn days(date: &str, is_bc: bool) -> Option<i64> {
+pub(super) fn days(date: &str, is_bc: bool, year_max: i64) -> Option<i64> {
     let mut parts = date.split('-');
-    let year = parts.next().filter(|year| (4..=6).contains(&year.len())).and_then(digits)?;
+    let year = parts.next().filter(|year| (4..=7).contains(&year.len())).and_then(digits)?;
     let month = parts.next().and_then(two_digits)?;
     let day = parts.next().and_then(two_digits)?;
-    if parts.next().is_some() || !(1..=YEAR_MAX).contains(&year) {
+    if parts.next().is_some() || !(1..=year_max).contains(&year) {
         return None;
     }
     // The year before 1 is 1 BC.
@@ -86,8 +105,8 @@ fn days(date: &str, is_bc: bool) -> Option<i64> {
     Some(year * 365 + leap_days + day_of_year - 719_468)
 }
 
-/// Milliseconds of `HH:MM[:SS[.fraction]]`.
-fn clock_millis(clock: &str) -> Option<i64> {
+/// Microseconds of `HH:MM[:SS[.fraction]]`.
+pub(super) fn clock_micros(clock: &str, hours_max: i64) -> Option<i64> {
     let (clock, fraction) = match clock.split_once('.') {
         Some((clock, fraction)) => (clock, fraction),
         None => (clock, "0"),
@@ -96,7 +115,7 @@ fn clock_millis(clock: &str) -> Option<i64> {
         return None;
     }
     let micros = format!("{fraction:0<6}");
-    Some(sexagesimal(clock, 23)? * 1000 + digits(&micros)? / 1000)
+    Some(sexagesimal(clock, hours_max)? * 1_000_000 + digits(&micros)?)
 }
 
 /// Seconds of `Z`, `±HH`, `±HH:MM` or `±HH:MM:SS`.
@@ -216,15 +235,16 @@ mod tests {
         #[test]
         fn each_day_follows_the_day_before(day in -2_000_000_i64..100_000_000) {
             // Counted on from a date by the calendar's own rules, not by the formula above.
-            let date = civil(day);
+            let date = walked(day);
             let text = format!("{:04}-{:02}-{:02}", if date.0 > 0 { date.0 } else { 1 - date.0 }, date.1, date.2);
-            prop_assert_eq!(days(&text, date.0 <= 0), Some(day));
+            prop_assert_eq!(days(&text, date.0 <= 0, DATE_YEAR_MAX), Some(day));
+            prop_assert_eq!(civil(day), date);
         }
     }
 
     /// Year (0 is 1 BC), month and day of a day since the Unix epoch, by
     /// walking over centuries, years and months.
-    fn civil(day: i64) -> (i64, i64, i64) {
+    fn walked(day: i64) -> (i64, i64, i64) {
         let is_leap = |year: i64| {
             year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0)
         };

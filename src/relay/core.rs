@@ -37,8 +37,8 @@
 
 use crate::ledger::{Failed, Ledger, Place, Seq, StreamError};
 use crate::lsn::Lsn;
-use crate::outbox::{Outbox, Position};
-use crate::pgoutput::{Begin, Insert, Message, PgTimestamp, Relation};
+use crate::outbox::{FoundTable, Outbox, Position};
+use crate::pgoutput::{Begin, Insert, Message, PgTimestamp};
 use crate::record::{Cause, Record, Router};
 
 use super::poison::{Policies, Policy, PutAside, Verdicts};
@@ -389,12 +389,12 @@ impl Core {
     ///
     /// A `start` beyond A is where another relay on the same slot has come to:
     /// nothing of this one's counts any more.
-    pub fn connected(&mut self, start: Lsn, relations: &[Relation]) {
+    pub fn connected(&mut self, start: Lsn, tables: &[FoundTable]) {
         if self.ledger.confirmable() < start {
             self.ledger.begin_anew(start);
         }
-        for relation in relations {
-            if let Err(error) = self.outbox.expect(relation) {
+        for table in tables {
+            if let Err(error) = self.outbox.expect(table) {
                 self.halt(error.into());
             }
         }

@@ -150,7 +150,7 @@ impl World {
             self.core.producer_replaced();
         }
         let start = self.slot.max(self.core.confirmable());
-        self.core.connected(start, &relations());
+        self.core.connected(start, &relations().map(FoundTable::from));
         self.known = self.known.max(start);
         self.coming = Some(self.stream(self.core.resume_at().max(self.slot)));
     }

@@ -4,13 +4,13 @@
 use super::*;
 use crate::outbox::{ColumnNames, OutboxConfig, TableName};
 use crate::pgoutput::encode::texts;
-use crate::pgoutput::{Column, Commit, Insert, LogicalMessage, Oid};
+use crate::pgoutput::{Column, Commit, Insert, LogicalMessage, Oid, Relation};
 use crate::record::RecordConfig;
 
 pub(super) const TABLE: Oid = 7;
 
 pub(super) fn relation_of(oid: Oid, name: &str) -> Relation {
-    let column = |name: &str| Column { name: name.into(), type_oid: 25 };
+    let column = |name: &str| Column { name: name.into(), type_oid: 25, type_modifier: -1 };
     let names = ["id", "aggregate_type", "aggregate_id", "event_type", "payload"];
     Relation {
         oid,
@@ -30,7 +30,7 @@ pub(super) fn new_core(budget_bytes: u64) -> Core {
         tables: vec![table("public.outbox"), table("public.orders")],
         columns: ColumnNames::default(),
         message_prefix: Some("outbox".into()),
-        placed: Vec::new(),
+        ..OutboxConfig::default()
     });
     let router = Router::new(RecordConfig::to("t.{aggregate_type}".parse().expect("a template")));
     Core::new(outbox, router, budget_bytes)
@@ -69,7 +69,7 @@ impl Outlet for Silent {
 }
 
 fn begun(core: &mut Core, outlet: &mut Silent) {
-    core.connected(Lsn::new(1), &[relation()]);
+    core.connected(Lsn::new(1), &[relation().into()]);
     let begin = Begin { commit_lsn: Lsn::new(10), commit_time: PgTimestamp::default(), xid: 1 };
     assert_eq!(core.receive(&Message::Begin(begin), outlet), Ok(Taken::Yes));
 }
@@ -116,7 +116,7 @@ fn updates_deletes_and_truncates_are_counted_and_produce_nothing() {
 #[test]
 fn a_non_transactional_message_is_refused_and_counted() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
-    core.connected(Lsn::new(1), &[relation()]);
+    core.connected(Lsn::new(1), &[relation().into()]);
     for prefix in ["outbox", "other"] {
         let message = Message::Logical(LogicalMessage {
             transactional: false,
@@ -283,7 +283,7 @@ fn another_relays_progress_is_taken_over() {
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
     core.session_lost();
     core.producer_replaced();
-    core.connected(Lsn::new(500), &[relation()]);
+    core.connected(Lsn::new(500), &[relation().into()]);
     assert_eq!((core.confirmable(), core.resume_at()), (Lsn::new(500), Lsn::new(500)));
     core.delivered(outlet.0[0]);
     assert_eq!(core.confirmable(), Lsn::new(500));
@@ -292,7 +292,7 @@ fn another_relays_progress_is_taken_over() {
 #[test]
 fn a_change_outside_a_transaction_is_a_broken_stream() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
-    core.connected(Lsn::new(1), &[relation()]);
+    core.connected(Lsn::new(1), &[relation().into()]);
     assert!(core.receive(&insert(0), &mut outlet).is_err());
 }
 

@@ -267,7 +267,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     fn connected(&mut self, session: &P::Feed) {
-        self.core.connected(session.start(), session.relations());
+        self.core.connected(session.start(), session.tables());
         if self.known.is_none() {
             self.until = self.settings.until.map(|until| match until {
                 Until::Current => session.flushed(),

@@ -6,8 +6,9 @@ use tokio_postgres::{Client, Row};
 
 use super::SourceError;
 use super::config::APPLICATION_NAME;
+use super::types;
 use crate::lsn::Lsn;
-use crate::outbox::TableName;
+use crate::outbox::{FoundTable, TableName};
 use crate::pgoutput::{Column, Relation};
 
 /// The server and the slot, as the catalogs show them.
@@ -191,7 +192,8 @@ const TABLE: &str = "
              AND (a.attgenerated = '' OR current_setting('server_version_num')::int4 >= 180000),
            EXISTS (SELECT FROM pg_catalog.pg_type d
                     WHERE d.oid = a.atttypid AND d.typtype = 'd'
-                      AND d.typbasetype = 'pg_catalog.bytea'::pg_catalog.regtype)
+                      AND d.typbasetype = 'pg_catalog.bytea'::pg_catalog.regtype),
+           a.atttypmod
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -216,7 +218,7 @@ pub async fn published_tables(
     client: &Client,
     publication: &str,
     tables: &[TableName],
-) -> Result<Vec<Relation>, SourceError> {
+) -> Result<Vec<FoundTable>, SourceError> {
     let row = client
         .query_opt(PUBLICATION, &[&publication])
         .await
@@ -234,11 +236,13 @@ pub async fn published_tables(
             "publication {quoted} does not publish inserts: ALTER PUBLICATION {quoted} SET (publish = 'insert')"
         )));
     }
-    let mut relations = Vec::with_capacity(tables.len());
+    let mut found = Vec::with_capacity(tables.len());
     for table in tables {
-        relations.push(published_table(client, publication, table).await?);
+        let relation = published_table(client, publication, table).await?;
+        let types = types::of_table(client, relation.oid).await?;
+        found.push(FoundTable { relation, types });
     }
-    Ok(relations)
+    Ok(found)
 }
 
 async fn published_table(
@@ -290,10 +294,11 @@ async fn published_table(
              from text: ALTER TABLE {table} ALTER {column} TYPE bytea"
         )));
     }
-    let columns = rows
-        .iter()
-        .filter(|row| row.get::<_, bool>(5))
-        .map(|row| Column { name: row.get(2), type_oid: row.get(3) });
+    let columns = rows.iter().filter(|row| row.get::<_, bool>(5)).map(|row| Column {
+        name: row.get(2),
+        type_oid: row.get(3),
+        type_modifier: row.get(7),
+    });
     Ok(Relation {
         oid,
         schema: table.schema.clone(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Mark, Received, Resume, ServerIdentity, SourceError};
 use crate::lsn::Lsn;
-use crate::pgoutput::Relation;
+use crate::outbox::FoundTable;
 
 /// Where feeds come from.
 pub trait Source: Clone {
@@ -39,7 +39,7 @@ pub trait Feed {
     fn flushed(&self) -> Lsn;
 
     /// The outbox tables, with the columns that the publication sends.
-    fn relations(&self) -> &[Relation];
+    fn tables(&self) -> &[FoundTable];
 
     /// What comes next; with `reading` false nothing is taken, and only the
     /// feed's end is waited for. An error is that end. Cancel-safe.

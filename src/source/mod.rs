@@ -14,6 +14,7 @@ mod opening;
 mod refusal;
 mod session;
 mod tls;
+mod types;
 mod watch;
 
 pub(crate) use config::APPLICATION_NAME;

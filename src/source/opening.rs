@@ -14,7 +14,7 @@ use super::mark::Mark;
 use super::watch::{Catalogs, Look};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
-use crate::pgoutput::Relation;
+use crate::outbox::FoundTable;
 
 /// Most often that a status update is sent.
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
@@ -75,7 +75,7 @@ pub(super) struct Found {
     /// The slot's `confirmed_flush_lsn`.
     pub(super) confirmed: Lsn,
     /// The tables' columns.
-    pub(super) relations: Vec<Relation>,
+    pub(super) tables: Vec<FoundTable>,
     /// The publication as it was before the tables were looked at.
     pub(super) mark: Mark,
 }
@@ -105,8 +105,8 @@ pub(super) async fn check_catalogs(
         ),
         Resume::AtSlot { mark: None } => {}
     }
-    let relations = catalogs.published_tables().await?;
-    Ok(Found { confirmed, relations, mark: look.mark })
+    let tables = catalogs.published_tables().await?;
+    Ok(Found { confirmed, tables, mark: look.mark })
 }
 
 /// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those

@@ -32,7 +32,8 @@ use super::opening::{
 use super::watch::{Catalogs, Watch};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
-use crate::pgoutput::{self, Begin, Commit, LogicalMessage, Message, PgTimestamp, Relation};
+use crate::outbox::FoundTable;
+use crate::pgoutput::{self, Begin, Commit, LogicalMessage, Message, PgTimestamp};
 
 /// How long all that is asked of the server after connecting may take beyond
 /// `connect_timeout`: a handful of small queries and the stream's beginning,
@@ -63,7 +64,7 @@ pub struct Session {
     identity: ServerIdentity,
     start: Lsn,
     flushed: Lsn,
-    relations: Vec<Relation>,
+    tables: Vec<FoundTable>,
     silence_limit: Duration,
     last_received: Instant,
     stalls: u64,
@@ -165,7 +166,7 @@ impl Session {
             identity,
             start: ack,
             flushed: facts.flushed,
-            relations: found.relations,
+            tables: found.tables,
             silence_limit: silence_limit(wal_sender_timeout(&facts)),
             last_received: Instant::now(),
             stalls: 0,
@@ -237,8 +238,8 @@ impl Feed for Session {
         self.start
     }
 
-    fn relations(&self) -> &[Relation] {
-        &self.relations
+    fn tables(&self) -> &[FoundTable] {
+        &self.tables
     }
 
     fn flushed(&self) -> Lsn {

@@ -35,7 +35,7 @@ use super::config::SourceConfig;
 use super::facts::published_tables;
 use super::mark::Mark;
 use crate::lsn::Lsn;
-use crate::pgoutput::Relation;
+use crate::outbox::FoundTable;
 
 /// Least time between two looks. A confirmation is later by half of it in the
 /// mean, so that a killed walpost repeats that much more; a look costs the server
@@ -173,7 +173,7 @@ impl Catalogs {
     }
 
     /// The outbox tables as the publication sends them.
-    pub(super) async fn published_tables(&self) -> Result<Vec<Relation>, SourceError> {
+    pub(super) async fn published_tables(&self) -> Result<Vec<FoundTable>, SourceError> {
         published_tables(&self.client, &self.config.publication, &self.config.tables).await
     }
 

@@ -5,6 +5,7 @@
 #![allow(unreachable_pub)]
 
 mod backlog;
+mod debezium;
 mod hashing;
 mod library;
 mod majors;

@@ -285,7 +285,7 @@ fn noise(rng: &mut Rng, changes: &mut Vec<Change>) {
 }
 
 pub(crate) fn relation(at: usize) -> Relation {
-    let column = |name: &str| Column { name: name.into(), type_oid: 25 };
+    let column = |name: &str| Column { name: name.into(), type_oid: 25, type_modifier: -1 };
     let names = ["id", "aggregate_type", "aggregate_id", "event_type", "payload"];
     Relation {
         oid: oid(at),

@@ -190,7 +190,7 @@ fn core(budget_bytes: u64, policy: Policy) -> Core {
         tables,
         columns: ColumnNames::default(),
         message_prefix: Some("outbox".into()),
-        placed: Vec::new(),
+        ..OutboxConfig::default()
     });
     let router = Router::new(RecordConfig::to("t.{aggregate_type}".parse().expect("a template")));
     let policies = Policies {

@@ -14,7 +14,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use walpost::Lsn;
-use walpost::pgoutput::{Message, Relation};
+use walpost::outbox::FoundTable;
+use walpost::pgoutput::Message;
 use walpost::source::{Feed, Holder, Mark, Received, Resume, ServerIdentity, Source, SourceError};
 
 use crate::log::{Cursor, OUTBOXES, relation};
@@ -304,7 +305,7 @@ pub(crate) struct SimFeed {
     mark: Mark,
     start: Lsn,
     flushed: Lsn,
-    relations: Vec<Relation>,
+    tables: Vec<FoundTable>,
 }
 
 impl SimFeed {
@@ -322,7 +323,7 @@ impl SimFeed {
             mark: Mark::default(),
             start,
             flushed: world.log.end,
-            relations: (0..OUTBOXES).map(relation).collect(),
+            tables: (0..OUTBOXES).map(|at| relation(at).into()).collect(),
         }
     }
 
@@ -369,8 +370,8 @@ impl Feed for SimFeed {
         self.flushed
     }
 
-    fn relations(&self) -> &[Relation] {
-        &self.relations
+    fn tables(&self) -> &[FoundTable] {
+        &self.tables
     }
 
     async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {

@@ -6,6 +6,7 @@ use tokio_postgres::Client;
 use super::findings::{Findings, Level};
 use crate::assembly;
 use crate::config::Config;
+use crate::outbox::TableName;
 use crate::source::{self, APPLICATION_NAME, Facts, SourceConfig, SourceError};
 
 /// Looks at all of it, as far as one thing allows the next.
@@ -173,7 +174,7 @@ async fn check_tables(
     findings: &mut Findings,
 ) {
     let tables = source::published_tables(client, &source.publication, &source.tables).await;
-    let Some(relations) = findings.of("publication", tables, |_| {
+    let Some(found) = findings.of("publication", tables, |_| {
         let names: Vec<_> = source.tables.iter().map(ToString::to_string).collect();
         if names.is_empty() {
             format!("\"{}\" is there; messages need no table in it", source.publication)
@@ -183,13 +184,13 @@ async fn check_tables(
     }) else {
         return;
     };
-    let Ok(records) = assembly::records(config) else {
+    let Ok(profile) = assembly::profile(config) else {
         return;
     };
-    let mut outbox = assembly::outbox(config, &records);
-    for relation in &relations {
-        findings.of("columns", outbox.relation(relation), |()| {
-            format!("{}.{} has what an event needs", relation.schema, relation.name)
+    let mut outbox = assembly::outbox(config, &profile);
+    for table in &found {
+        findings.of("columns", outbox.expect(table), |()| {
+            format!("{} has what an event needs", TableName::from(&table.relation))
         });
     }
 }

@@ -4,13 +4,18 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::lsn::Lsn;
+use crate::outbox::ColumnNames;
 use crate::pgoutput::{Column, encode};
 
 const POSITION: Position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
 const TEXT: Oid = 25;
 
 fn relation(columns: &[(&str, Oid)]) -> Relation {
-    let column = |&(name, type_oid): &(&str, Oid)| Column { name: name.to_owned(), type_oid };
+    let column = |&(name, type_oid): &(&str, Oid)| Column {
+        name: name.to_owned(),
+        type_oid,
+        type_modifier: -1,
+    };
     Relation {
         oid: 1,
         schema: "public".to_owned(),
@@ -24,8 +29,13 @@ fn texts(names: &[&str]) -> Relation {
 }
 
 fn plan(relation: &Relation, placed: &[&str]) -> Result<Plan, PlanError> {
-    let placed: Vec<_> = placed.iter().copied().map(str::to_owned).collect();
-    Plan::new(relation, &ColumnNames::default(), &placed)
+    plan_of(relation, ColumnNames::default(), placed)
+}
+
+fn plan_of(relation: &Relation, columns: ColumnNames, placed: &[&str]) -> Result<Plan, PlanError> {
+    let placed = placed.iter().copied().map(str::to_owned).collect();
+    let config = OutboxConfig { columns, placed, ..OutboxConfig::default() };
+    Plan::new(relation, &config, &HashMap::new())
 }
 
 fn read<'a>(plan: &Plan, tuple: &'a Tuple) -> Result<Event<'a>, RowFault> {
@@ -79,6 +89,7 @@ fn a_row_becomes_an_event_whatever_the_order_of_its_columns() {
         timestamp: None,
         schema_version: None,
         placed: vec![field("eu"), field("42")],
+        types: event.types.clone(),
     };
     assert_eq!(event, expected);
     assert!(matches!(event.payload, Some(Cow::Borrowed(_))), "a payload is not copied");
@@ -127,12 +138,15 @@ fn a_configured_column_must_be_there() {
         ..ColumnNames::default()
     };
     let with = texts(&["id", "kind", "aggregate_id", "payload", "meta"]);
-    assert!(Plan::new(&with, &names, &[]).is_ok());
+    assert!(plan_of(&with, names.clone(), &[]).is_ok());
     for without in [
         texts(&["id", "kind", "aggregate_id", "payload", "headers"]),
         texts(&["id", "aggregate_type", "aggregate_id", "payload", "meta"]),
     ] {
-        assert!(matches!(Plan::new(&without, &names, &[]), Err(PlanError::MissingColumn { .. })));
+        assert!(matches!(
+            plan_of(&without, names.clone(), &[]),
+            Err(PlanError::MissingColumn { .. })
+        ));
     }
 }
 
@@ -140,7 +154,7 @@ fn a_configured_column_must_be_there() {
 fn one_column_may_serve_twice() {
     let names = ColumnNames { event_type: Some("id".to_owned()), ..ColumnNames::default() };
     let relation = texts(&["id", "aggregate_type", "aggregate_id", "payload"]);
-    let plan = Plan::new(&relation, &names, &["id".to_owned()]).expect("the columns are there");
+    let plan = plan_of(&relation, names, &["id"]).expect("the columns are there");
     let tuple = encode::texts(&[Some("1"), Some("a"), Some("2"), None]);
     let event = read(&plan, &tuple).expect("an event");
     assert_eq!((&event.event_type, &event.placed[0]), (&event.id, &event.id));
@@ -205,12 +219,12 @@ proptest! {
         for byte in &bytes {
             write!(text, "{byte:02x}").expect("a String takes it");
         }
-        prop_assert_eq!(from_hex(text.as_bytes()), Ok(bytes));
+        prop_assert_eq!(hex_bytes(text.as_bytes()), Ok(bytes));
     }
 
     #[test]
     fn any_text_is_hex_or_an_error(text: Vec<u8>) {
-        let _ = from_hex(&text);
-        let _ = from_hex(&[b"\\x", text.as_slice()].concat());
+        let _ = hex_bytes(&text);
+        let _ = hex_bytes(&[b"\\x", text.as_slice()].concat());
     }
 }

@@ -28,14 +28,14 @@ fn golden() -> Vec<(&'static [u8], Message)> {
         (b"Y\0\0\x40\x01public\0mood\0", Message::Type),
         (
             b"R\0\0\x40\x02public\0outbox\0d\0\x02\
-              \x01id\0\0\0\x0B\x86\xFF\xFF\xFF\xFF\0payload\0\0\0\x0E\xDA\xFF\xFF\xFF\xFF",
+              \x01id\0\0\0\x0B\x86\xFF\xFF\xFF\xFF\0payload\0\0\0\x0E\xDA\0\0\0\x18",
             Message::Relation(Relation {
                 oid: 0x4002,
                 schema: "public".to_owned(),
                 name: "outbox".to_owned(),
                 columns: vec![
-                    Column { name: "id".to_owned(), type_oid: 2950 },
-                    Column { name: "payload".to_owned(), type_oid: 3802 },
+                    Column { name: "id".to_owned(), type_oid: 2950, type_modifier: -1 },
+                    Column { name: "payload".to_owned(), type_oid: 3802, type_modifier: 24 },
                 ],
             }),
         ),
@@ -196,7 +196,8 @@ fn a_tuple() -> impl Strategy<Value = Tuple> {
 }
 
 fn a_message() -> impl Strategy<Value = Message> {
-    let column = (a_name(), any::<u32>()).prop_map(|(name, type_oid)| Column { name, type_oid });
+    let column = (a_name(), any::<u32>(), any::<i32>())
+        .prop_map(|(name, type_oid, type_modifier)| Column { name, type_oid, type_modifier });
     let columns = proptest::collection::vec(column, 0..6);
     prop_oneof![
         (any::<u64>(), any::<i64>(), any::<u32>()).prop_map(|(lsn, micros, xid)| {

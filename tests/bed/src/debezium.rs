@@ -289,6 +289,15 @@ impl Debezium {
         .await;
     }
 
+    /// Asks for another state of a connector, which it takes some time to reach: `pause`,
+    /// `stop` or `resume`.
+    pub async fn turn(&self, name: &str, state: &str) {
+        let path = format!("/connectors/{name}/{state}");
+        if let Err(error) = self.ask("PUT", &path, "").await {
+            panic!("asking {name} to {state}: {error}\n{}", self.log_tail(20));
+        }
+    }
+
     /// What a connector's task does now.
     pub async fn task(&self, name: &str) -> Task {
         let Ok(status) = self.ask("GET", &format!("/connectors/{name}/status"), "").await else {

@@ -1,0 +1,45 @@
+//! `walpost import-debezium FILE`: the configuration for a Debezium connector's.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use super::{Exit, complain, print};
+use crate::import;
+
+pub(super) fn command(file: &Path) -> Exit {
+    let text = match read(file) {
+        Ok(text) => text,
+        Err(error) => {
+            complain(&format!("cannot read {}: {error}", file.display()));
+            return Exit::Failure;
+        }
+    };
+    let import = match import::import(&text) {
+        Ok(import) => import,
+        Err(error) => {
+            complain(&format!("{} is no connector's configuration: {error}", file.display()));
+            return Exit::Failure;
+        }
+    };
+    let printed = print(&import.toml);
+    // The whole report stands in what was printed; this must not get lost where that
+    // goes to a file.
+    for finding in import.refused() {
+        complain(&format!("cannot be honoured: {}", import::line(finding)));
+    }
+    match import.refused().next() {
+        Some(_) => Exit::Failure,
+        None => printed,
+    }
+}
+
+/// The file's content; `-` is standard input.
+fn read(file: &Path) -> io::Result<String> {
+    if file != Path::new("-") {
+        return fs::read_to_string(file);
+    }
+    let mut text = String::new();
+    io::stdin().lock().read_to_string(&mut text)?;
+    Ok(text)
+}

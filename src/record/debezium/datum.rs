@@ -1,0 +1,207 @@
+//! A column's value as Debezium holds it: what the converters then spell.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use crate::outbox::hex_bytes;
+
+use super::array;
+use super::kind::{Kind, Shape};
+use super::modes::{Binary, Decimals, Intervals, Modes, Times};
+use super::number::{self, Decimal};
+use super::time::{self, Interval, Moment};
+
+/// A value, before it is spelled.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Datum<'a> {
+    Null,
+    Text(Cow<'a, str>),
+    /// An integer, a date, a time as a number: its digits.
+    Digits(Cow<'a, str>),
+    Bool(bool),
+    /// As Java spells it, `NaN` and `Infinity` too.
+    Float(String),
+    /// A `BigDecimal` of a schema that has its scale.
+    Decimal(Decimal),
+    /// A `BigDecimal` that carries its scale.
+    AnyDecimal(Decimal),
+    Bytes(Cow<'a, [u8]>),
+    Array(Vec<Datum<'a>>),
+    /// Members in their order.
+    Struct(Vec<(Cow<'a, str>, Datum<'a>)>),
+    Point {
+        x: f64,
+        y: f64,
+    },
+}
+
+/// The value of a column of that shape, from PostgreSQL's text form.
+pub(super) fn datum(shape: Shape, text: &[u8], modes: Modes) -> Result<Datum<'_>, &'static str> {
+    let text = std::str::from_utf8(text).map_err(|_| "is not UTF-8")?;
+    match shape {
+        Shape::One(kind) => one(kind, Cow::Borrowed(text), modes),
+        Shape::Array(kind) => elements(kind, text, modes),
+        Shape::Absent => Ok(Datum::Null),
+    }
+}
+
+fn elements<'a>(kind: Kind, text: &str, modes: Modes) -> Result<Datum<'a>, &'static str> {
+    let elements = array::read(text).ok_or("is not an array as PostgreSQL prints it")?;
+    let datum = |element: array::Element| match element {
+        array::Element::Text(text) => one(kind, Cow::Owned(text), modes),
+        // Debezium writes an address in Java's memory, or NULL.
+        array::Element::Null | array::Element::Array => Ok(Datum::Null),
+    };
+    elements.into_iter().map(datum).collect::<Result<_, _>>().map(Datum::Array)
+}
+
+fn one(kind: Kind, text: Cow<'_, str>, modes: Modes) -> Result<Datum<'_>, &'static str> {
+    Ok(match kind {
+        Kind::Text => Datum::Text(text),
+        Kind::Int | Kind::Int4 => Datum::Digits(text),
+        Kind::AlwaysNull => Datum::Null,
+        Kind::Bool | Kind::Bit => Datum::Bool(match text.as_ref() {
+            "t" | "1" => true,
+            "f" | "0" => false,
+            _ => return Err("is not a boolean"),
+        }),
+        Kind::Float4 => Datum::Float(number::spelled(float::<f32>(&text)?)),
+        Kind::Float8 => Datum::Float(number::spelled(float::<f64>(&text)?)),
+        Kind::Money => decimal(&money(&text), modes, Datum::Decimal)?,
+        Kind::Decimal => decimal(&text, modes, Datum::Decimal)?,
+        Kind::AnyDecimal => decimal(&text, modes, |it| Datum::AnyDecimal(it.stripped()))?,
+        Kind::Date => match modes.times {
+            Times::IsoString => text_of(format!("{}Z", time::iso_day(time::date(&text)?))),
+            _ => digits(time::date(&text)?),
+        },
+        Kind::Time(precision) => clock(time::time(&text)?, precision, modes.times),
+        Kind::Timestamp(precision) => moment(Moment::read(&text)?, precision, modes.times)?,
+        Kind::Timestamptz(precision) => {
+            text_of(time::timestamptz(&text, usize::from(precision.unwrap_or(6)))?)
+        }
+        Kind::Timetz => text_of(time::timetz(&text)?),
+        Kind::Interval => {
+            let interval = Interval::read(&text)?;
+            match modes.intervals {
+                Intervals::Numeric => digits(interval.micros()),
+                Intervals::String => text_of(interval.iso()),
+            }
+        }
+        Kind::Bytea => bytea(Cow::Owned(hex_bytes(text.as_bytes())?), modes.binary),
+        Kind::Bits => Datum::Bytes(Cow::Owned(bits(&text)?)),
+        Kind::Point => point(&text).ok_or("is not a point")?,
+        Kind::Hstore => Datum::Text(Cow::Owned(
+            array::hstore_as_json(&text).ok_or("is not an hstore as PostgreSQL prints it")?,
+        )),
+    })
+}
+
+fn text_of<'a>(text: String) -> Datum<'a> {
+    Datum::Text(Cow::Owned(text))
+}
+
+fn digits<'a>(number: i64) -> Datum<'a> {
+    Datum::Digits(Cow::Owned(number.to_string()))
+}
+
+fn float<F: std::str::FromStr>(text: &str) -> Result<F, &'static str> {
+    text.parse().map_err(|_| "is not a number")
+}
+
+/// `$1,234.56` without what is no digit; the locale's signs are not looked at, its
+/// decimal point must be a point.
+fn money(text: &str) -> String {
+    let is_negative = text.contains('-') || text.contains('(');
+    let digits: String =
+        text.chars().filter(|sign| sign.is_ascii_digit() || *sign == '.').collect();
+    if is_negative { format!("-{digits}") } else { digits }
+}
+
+fn decimal<'a>(
+    text: &str,
+    modes: Modes,
+    precise: impl FnOnce(Decimal) -> Datum<'a>,
+) -> Result<Datum<'a>, &'static str> {
+    let is_number = !matches!(text, "NaN" | "Infinity" | "-Infinity");
+    let read = || Decimal::read(text).ok_or("is not a number");
+    Ok(match modes.decimals {
+        Decimals::Double => Datum::Float(number::spelled(float::<f64>(text)?)),
+        Decimals::String if is_number => text_of(read()?.plain()),
+        Decimals::String => text_of(
+            match text {
+                "NaN" => "NAN",
+                "Infinity" => "POSITIVE_INFINITY",
+                _ => "NEGATIVE_INFINITY",
+            }
+            .to_owned(),
+        ),
+        Decimals::Precise if is_number => precise(read()?),
+        Decimals::Precise => Datum::Null,
+    })
+}
+
+fn clock<'a>(micros: i64, precision: Option<u8>, times: Times) -> Datum<'a> {
+    match (times, precision) {
+        (Times::Adaptive, Some(0..=3)) => digits(micros / 1000),
+        (Times::IsoString, _) => text_of(format!("{}Z", time::iso_clock(micros, None))),
+        (Times::Nanoseconds, _) => digits(micros * 1000),
+        _ => digits(micros),
+    }
+}
+
+fn moment<'a>(
+    moment: Moment,
+    precision: Option<u8>,
+    times: Times,
+) -> Result<Datum<'a>, &'static str> {
+    Ok(match (times, precision) {
+        (Times::Adaptive | Times::AdaptiveTimeMicroseconds, Some(0..=3)) => digits(moment.millis()),
+        (Times::IsoString, _) => text_of(moment.iso(None)),
+        (Times::Nanoseconds, _) => {
+            digits(moment.nanos().ok_or("cannot be counted in nanoseconds")?)
+        }
+        _ => digits(moment.micros()),
+    })
+}
+
+/// A `bytea`, decoded.
+pub(super) fn bytea(bytes: Cow<'_, [u8]>, mode: Binary) -> Datum<'_> {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+    match mode {
+        Binary::Bytes => Datum::Bytes(bytes),
+        Binary::Base64 => text_of(STANDARD.encode(bytes)),
+        Binary::Base64UrlSafe => text_of(URL_SAFE.encode(bytes)),
+        Binary::Hex => text_of(hex(&bytes)),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// A bit string as a number's bytes, the lowest first, without zero bytes at the end, as
+/// Java's `BitSet` has them.
+fn bits(text: &str) -> Result<Vec<u8>, &'static str> {
+    let mut bytes = vec![0_u8; text.len().div_ceil(8)];
+    for (index, bit) in text.bytes().rev().enumerate() {
+        match bit {
+            b'1' => bytes[index / 8] |= 1 << (index % 8),
+            b'0' => {}
+            _ => return Err("is not a bit string"),
+        }
+    }
+    while bytes.last() == Some(&0) {
+        bytes.pop();
+    }
+    Ok(bytes)
+}
+
+fn point<'a>(text: &str) -> Option<Datum<'a>> {
+    let (x, y) = text.strip_prefix('(')?.strip_suffix(')')?.split_once(',')?;
+    Some(Datum::Point { x: x.parse().ok()?, y: y.parse().ok()? })
+}

@@ -1,0 +1,125 @@
+//! Records as Debezium's outbox event router makes them, byte for byte.
+//!
+//! Topic, key, value and headers of Debezium 3.6 on Kafka Connect, by its own options:
+//! what it really writes is recorded in `tests/corpus/debezium`, with the rules in words.
+//! Where its task dies of a row, the row is poison here. Pure.
+
+mod array;
+mod datum;
+mod expand;
+mod kind;
+mod modes;
+mod number;
+mod options;
+mod route;
+mod spell;
+mod time;
+
+use crate::outbox::ColumnNames;
+use crate::record::rewrite::{Rewrite, RewriteError};
+
+use options::{Options, Target};
+
+pub use options::{NAMES as OPTIONS, OptionError};
+pub(super) use route::DebeziumRouter;
+
+/// Which converters Kafka Connect would use for key and value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Converters {
+    /// `StringConverter` for both.
+    String,
+    /// `JsonConverter` without schemas for both.
+    Json,
+    /// `StringConverter` for the key, `ByteArrayConverter` for the value.
+    Binary,
+}
+
+impl Converters {
+    /// All of them, by the profile's name in the configuration.
+    pub const NAMES: [(&str, Self); 3] = [
+        ("debezium", Self::String),
+        ("debezium-json", Self::Json),
+        ("debezium-binary", Self::Binary),
+    ];
+
+    /// The profile's name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, it)| *it == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// A connector with an outbox event router.
+#[derive(Debug, Clone)]
+pub struct Debezium {
+    converters: Converters,
+    options: Options,
+    rewrite: Rewrite,
+}
+
+impl Debezium {
+    /// One with these options; those that are not given are at their defaults.
+    pub fn new<'a>(
+        converters: Converters,
+        given: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, OptionError> {
+        let mut options = Options::default();
+        for (name, value) in given {
+            options.set(name, value)?;
+        }
+        let has_envelope = options.placements.iter().any(|it| it.target == Target::Envelope);
+        if has_envelope && converters == Converters::Binary {
+            return Err(OptionError {
+                name: "table.fields.additional.placement".to_owned(),
+                why: "places a column in the envelope, which a ByteArrayConverter cannot write"
+                    .to_owned(),
+            });
+        }
+        let rewrite = Rewrite::new(&options.regex, &options.replacement).map_err(|error| {
+            let name = match error {
+                RewriteError::Regex { .. } => "route.topic.regex",
+                RewriteError::Replacement { .. } => "route.topic.replacement",
+            };
+            OptionError { name: name.to_owned(), why: error.to_string() }
+        })?;
+        Ok(Self { converters, options, rewrite })
+    }
+
+    /// The outbox's columns that play a part.
+    pub fn columns(&self) -> ColumnNames {
+        let options = &self.options;
+        ColumnNames {
+            id: Some(options.id.clone()),
+            aggregate_type: Some(options.route_by.clone()),
+            aggregate_id: Some(options.key.clone()),
+            payload: Some(options.payload.clone()),
+            timestamp: options.timestamp.clone(),
+            // Debezium does not look at it without an envelope.
+            schema_version: options.schema_version.clone().filter(|_| self.has_envelope()),
+            ..ColumnNames::default()
+        }
+    }
+
+    /// The columns beside them, each once: an event's `placed` fields must be these, in
+    /// this order.
+    pub fn placed(&self) -> Vec<String> {
+        let mut placed: Vec<String> = Vec::new();
+        for placement in &self.options.placements {
+            if !placed.contains(&placement.column) {
+                placed.push(placement.column.clone());
+            }
+        }
+        placed
+    }
+
+    /// Whether a table may lack [`Debezium::placed`] columns.
+    pub fn placed_optional(&self) -> bool {
+        self.options.missing_ignored
+    }
+
+    fn has_envelope(&self) -> bool {
+        self.options.placements.iter().any(|it| it.target == Target::Envelope)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! Numbers as Java spells them.
+
+use std::fmt::{Display, LowerExp};
+use std::str::FromStr;
+
+use num_bigint::BigInt;
+
+/// Digits of a `numeric` at most: PostgreSQL allows so many on both sides of the point.
+const DIGITS_MAX: usize = 131_072 + 16_383;
+
+/// A decimal number: `unscaled` divided by the `scale`-th power of ten, as Java's `BigDecimal`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Decimal {
+    digits: String,
+    scale: usize,
+}
+
+impl Decimal {
+    /// Reads PostgreSQL's text form, `-1.50`; its scale is that of the text.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let (sign, number) = match text.strip_prefix('-') {
+            Some(number) => ("-", number),
+            None => ("", text),
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        let all_digits = |text: &str| text.bytes().all(|digit| digit.is_ascii_digit());
+        if whole.len() + fraction.len() > DIGITS_MAX || whole.is_empty() {
+            return None;
+        }
+        if !all_digits(whole) || !all_digits(fraction) {
+            return None;
+        }
+        let digits = format!("{whole}{fraction}");
+        let digits = digits.trim_start_matches('0');
+        let digits = if digits.is_empty() { "0".to_owned() } else { format!("{sign}{digits}") };
+        Some(Self { digits, scale: fraction.len() })
+    }
+
+    /// Without the zeros at the end of its fraction.
+    pub(super) fn stripped(mut self) -> Self {
+        if self.digits == "0" {
+            self.scale = 0;
+        }
+        while self.scale > 0 && self.digits.ends_with('0') {
+            self.digits.pop();
+            self.scale -= 1;
+        }
+        self
+    }
+
+    pub(super) fn scale(&self) -> usize {
+        self.scale
+    }
+
+    /// The unscaled number in two's complement, big endian, as few bytes as it takes.
+    pub(super) fn unscaled(&self) -> Vec<u8> {
+        BigInt::from_str(&self.digits).unwrap_or_default().to_signed_bytes_be()
+    }
+
+    /// As `BigDecimal.toString` writes it: with an exponent where the first digit lies
+    /// beyond the sixth decimal.
+    pub(super) fn spelled(&self) -> String {
+        let (sign, digits) = match self.digits.strip_prefix('-') {
+            Some(digits) => ("-", digits),
+            None => ("", self.digits.as_str()),
+        };
+        if self.scale == 0 {
+            return self.digits.clone();
+        }
+        let point = i64::try_from(digits.len()).unwrap_or(i64::MAX)
+            - i64::try_from(self.scale).unwrap_or(i64::MAX);
+        // What `BigDecimal` calls the adjusted exponent.
+        let exponent = point - 1;
+        if exponent < -6 {
+            let (first, rest) = digits.split_at(1);
+            let rest = if rest.is_empty() { String::new() } else { format!(".{rest}") };
+            return format!("{sign}{first}{rest}E{exponent}");
+        }
+        match usize::try_from(point) {
+            Ok(point @ 1..) => format!("{sign}{}.{}", &digits[..point], &digits[point..]),
+            _ => format!("{sign}0.{digits:0>scale$}", scale = self.scale),
+        }
+    }
+
+    /// As digits with a point, however many.
+    pub(super) fn plain(&self) -> String {
+        let (sign, digits) = match self.digits.strip_prefix('-') {
+            Some(digits) => ("-", digits),
+            None => ("", self.digits.as_str()),
+        };
+        if self.scale == 0 {
+            return self.digits.clone();
+        }
+        let digits = format!("{digits:0>width$}", width = self.scale + 1);
+        let point = digits.len() - self.scale;
+        format!("{sign}{}.{}", &digits[..point], &digits[point..])
+    }
+}
+
+/// A `float4` or `float8`.
+pub(super) trait Float: Copy + PartialEq + FromStr + Display + LowerExp {
+    fn is_finite(self) -> bool;
+}
+
+impl Float for f32 {
+    fn is_finite(self) -> bool {
+        self.is_finite()
+    }
+}
+
+impl Float for f64 {
+    fn is_finite(self) -> bool {
+        self.is_finite()
+    }
+}
+
+/// As `Double.toString` and `Float.toString` write it since Java 19: the shortest digits
+/// that name it, but two at least; with an exponent below 0.001 and from 10,000,000 on
+/// (<https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/lang/Double.html#toString(double)>).
+pub(super) fn spelled<F: Float>(number: F) -> String {
+    if !number.is_finite() {
+        return match number.to_string().as_str() {
+            "inf" => "Infinity".to_owned(),
+            "-inf" => "-Infinity".to_owned(),
+            other => other.to_owned(),
+        };
+    }
+    let shortest = format!("{number:e}");
+    // Where one digit would do, Java takes the nearest of two.
+    let two = format!("{number:.1e}");
+    let is_short = !shortest.contains('.');
+    let text =
+        if is_short && two.parse::<F>().is_ok_and(|it| it == number) { two } else { shortest };
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let (sign, digits) = match digits.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", digits),
+    };
+    let digits: String = digits.chars().filter(|sign| *sign != '.').collect();
+    let is_zero = digits.bytes().all(|digit| digit == b'0');
+    let body = match exponent {
+        _ if is_zero => "0.0".to_owned(),
+        0..=6 => {
+            let whole = usize::try_from(exponent).unwrap_or(0) + 1;
+            let digits = format!("{digits:0<whole$}");
+            let (whole, fraction) = digits.split_at(whole);
+            format!("{whole}.{}", or_zero(fraction))
+        }
+        -3..=-1 => {
+            let zeros = "0".repeat(usize::try_from(-exponent - 1).unwrap_or(0));
+            format!("0.{zeros}{}", digits.trim_end_matches('0'))
+        }
+        _ => format!("{}.{}E{exponent}", &digits[..1], or_zero(&digits[1..])),
+    };
+    format!("{sign}{body}")
+}
+
+fn or_zero(fraction: &str) -> &str {
+    match fraction.trim_end_matches('0') {
+        "" => "0",
+        fraction => fraction,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn decimal(text: &str) -> Decimal {
+        Decimal::read(text).expect(text)
+    }
+
+    #[test]
+    fn decimals_are_spelled_as_java_does() {
+        for (text, spelled) in [
+            ("0", "0"),
+            ("1.50", "1.50"),
+            ("-0.01", "-0.01"),
+            ("0.0000001000", "1.000E-7"),
+            ("0.000001", "0.000001"),
+            ("0.0000000000", "0E-10"),
+            ("0.00", "0.00"),
+            ("123456789.12", "123456789.12"),
+        ] {
+            assert_eq!(decimal(text).spelled(), spelled, "{text}");
+            assert_eq!(decimal(text).plain(), text);
+        }
+        assert_eq!(decimal("1.500").stripped(), decimal("1.5"));
+        assert_eq!(decimal("100").stripped(), decimal("100"));
+        assert_eq!(decimal("0.00").stripped().scale(), 0);
+        assert_eq!(decimal("1.50").unscaled(), [0x00, 0x96]);
+        assert_eq!(decimal("-1").unscaled(), [0xFF]);
+        for wrong in ["", ".", "-", "1e5", "NaN", "1.-5", "٣"] {
+            assert_eq!(Decimal::read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn floats_are_spelled_as_java_does() {
+        for (number, text) in [
+            (0.0, "0.0"),
+            (-0.0, "-0.0"),
+            (1.0, "1.0"),
+            (100.0, "100.0"),
+            (9_999_999.0, "9999999.0"),
+            (1e7, "1.0E7"),
+            (12_345_678.9, "1.23456789E7"),
+            (0.001, "0.001"),
+            (0.00099, "9.9E-4"),
+            (1e23, "1.0E23"),
+            (2e23, "2.0E23"),
+            (5e-324, "4.9E-324"),
+            (f64::MAX, "1.7976931348623157E308"),
+            (f64::NEG_INFINITY, "-Infinity"),
+            (f64::NAN, "NaN"),
+        ] {
+            assert_eq!(spelled::<f64>(number), text);
+        }
+        assert_eq!(spelled(1e-45_f32), "1.4E-45");
+        assert_eq!(spelled(1.234_5e10_f32), "1.2345E10");
+    }
+
+    proptest! {
+            #[test]
+            fn a_float_is_read_back_as_it_was(number: f64) {
+                let text = spelled(number).replace("Infinity", "inf");
+                let read: f64 = text.parse().expect("a number");
+                prop_assert!(read.to_bits() == number.to_bits() || number.is_nan());
+            }
+
+            #[test]
+            fn a_decimal_is_the_number_that_it_was(text in "-?[0-9]{1,25}(\\.[0-9]{1,25})?") {
+                let plain = decimal(&text).plain();
+                let number: f64 = text.parse().expect("a number");
+    let plain: f64 = plain.parse().expect("a number");
+                prop_assert!((plain - number).abs() <= f64::MIN_POSITIVE);
+                let spelled: f64 = decimal(&text).spelled().parse().expect("a number");
+                prop_assert!((spelled - number).abs() <= number.abs() * 1e-12);
+            }
+        }
+}

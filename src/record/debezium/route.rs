@@ -1,0 +1,334 @@
+//! From event to record, as the event router does it.
+
+use std::borrow::Cow;
+
+use crate::outbox::{DataType, Event, Field, Role};
+use crate::record::poison::{Cause, Poison};
+use crate::record::topic::check_topic;
+use crate::record::types::{Header, Record};
+
+use super::datum::{Datum, datum};
+use super::expand::{Expanded, expand};
+use super::kind::{Kind, Shape, shape};
+use super::options::{Placement, Target};
+use super::spell::{Spelling, spell};
+use super::time::Moment;
+use super::{Converters, Debezium};
+
+const LEFT_OUT: &str = "has a data type that Debezium leaves out";
+
+/// Makes records of events, one at a time.
+#[derive(Debug)]
+pub(in crate::record) struct DebeziumRouter {
+    config: Debezium,
+    placed: Vec<String>,
+    /// Each placement with its column's place among the event's.
+    placements: Vec<(usize, Placement)>,
+    key: Spelling,
+    value: Spelling,
+    topic: String,
+    key_buffer: Vec<u8>,
+    value_buffer: Vec<u8>,
+}
+
+/// A field with its name and what kind of value it is.
+struct Typed<'a, 'e> {
+    name: &'a str,
+    field: &'a Field<'e>,
+    shape: Shape,
+    /// Whether these are a `bytea`'s own bytes, not its text.
+    is_decoded: bool,
+}
+
+impl DebeziumRouter {
+    pub(in crate::record) fn new(config: Debezium) -> Self {
+        let placed = config.placed();
+        let index = |placement: &Placement| placed.iter().position(|it| *it == placement.column);
+        let placements = config.options.placements.iter();
+        let placements =
+            placements.filter_map(|it| Some((index(it)?, it.clone()))).collect::<Vec<_>>();
+        let (key, value) = match config.converters {
+            Converters::String | Converters::Binary => (Spelling::Java, Spelling::Java),
+            Converters::Json => (Spelling::Json, Spelling::Json),
+        };
+        let topic = String::new();
+        let (key_buffer, value_buffer) = (Vec::new(), Vec::new());
+        Self { config, placed, placements, key, value, topic, key_buffer, value_buffer }
+    }
+
+    /// The columns that an event's `placed` fields must be.
+    pub(in crate::record) fn placed(&self) -> &[String] {
+        &self.placed
+    }
+
+    /// The record of `event`; an event that has none is poison.
+    pub(in crate::record) fn route<'a>(
+        &'a mut self,
+        event: &'a Event<'_>,
+    ) -> Result<Record<'a>, Poison> {
+        self.record(event).map_err(|cause| Poison::new(cause, event))
+    }
+
+    fn record<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Cause> {
+        let mut topic = std::mem::take(&mut self.topic);
+        let written = self.write_topic(event, &mut topic);
+        self.topic = topic;
+        written?;
+        let (key, value) = (self.key(event)?, self.value(event)?);
+        let is_owned = |bytes: &Option<Cow<'_, [u8]>>| matches!(bytes, Some(Cow::Owned(_)));
+        let (key_is_owned, value_is_owned) = (is_owned(&key), is_owned(&value));
+        let key = kept(key, &mut self.key_buffer);
+        let value = kept(value, &mut self.value_buffer);
+        let this = &*self;
+        Ok(Record {
+            topic: &this.topic,
+            key: if key_is_owned { Some(&this.key_buffer) } else { key },
+            value: if value_is_owned { Some(&this.value_buffer) } else { value },
+            timestamp_ms: this.timestamp_ms(event)?,
+            headers: this.headers(event)?,
+            partition: this.partition(event)?,
+        })
+    }
+
+    fn key<'a>(&self, event: &'a Event<'_>) -> Result<Option<Cow<'a, [u8]>>, Cause> {
+        let key = role_of(event, Role::AggregateId)?;
+        Ok(match self.spelled(&key, self.key)? {
+            None if self.key == Spelling::Json => Some(Cow::Borrowed(b"null")),
+            key => key,
+        })
+    }
+
+    fn write_topic(&self, event: &Event<'_>, topic: &mut String) -> Result<(), Cause> {
+        topic.clear();
+        let route_by = role_of(event, Role::AggregateType)?;
+        if route_by.shape != Shape::One(Kind::Text) {
+            return Err(route_by.undecodable("is no text, and so no part of a topic"));
+        }
+        let text = route_by.field.as_deref().ok_or_else(|| route_by.missing())?;
+        let text = std::str::from_utf8(text).map_err(|_| route_by.undecodable("is not UTF-8"))?;
+        topic.push_str(text);
+        self.config.rewrite.apply(topic);
+        check_topic(topic)
+            .map_err(|fault| Cause::InvalidTopic { topic: topic.clone(), why: fault.to_string() })
+    }
+
+    fn headers<'a>(&'a self, event: &'a Event<'_>) -> Result<Vec<Header<'a>>, Cause> {
+        let mut headers = Vec::with_capacity(1 + self.placements.len());
+        let id = role_of(event, Role::Id)?;
+        let value = self.spelled(&id, Spelling::Header)?;
+        headers.push(Header { name: Cow::Borrowed("id"), value });
+        for (index, placement) in self.placed_in(Target::Header) {
+            if let Some(placed) = self.placed_field(event, *index)? {
+                let value = self.spelled(&placed, Spelling::Header)?;
+                headers.push(Header { name: Cow::Borrowed(placement.name()), value });
+            }
+        }
+        Ok(headers)
+    }
+
+    fn value<'a>(&self, event: &'a Event<'_>) -> Result<Option<Cow<'a, [u8]>>, Cause> {
+        let payload = role_of(event, Role::Payload)?;
+        let is_blank = |text: &[u8]| text.iter().all(|byte| *byte <= b' ');
+        let is_bytea = payload.shape == Shape::One(Kind::Bytea);
+        let is_empty = payload.field.as_deref().is_none_or(|text| !is_bytea && is_blank(text));
+        if is_empty && self.config.options.tombstones {
+            return Ok(None);
+        }
+        if self.config.converters == Converters::Binary {
+            if !is_bytea {
+                return Err(payload.undecodable("is no bytea, as debezium-binary needs it"));
+            }
+            return Ok(payload.field.as_deref().map(Cow::Borrowed));
+        }
+        let has_envelope = self.config.has_envelope();
+        if !has_envelope && !self.config.options.expand {
+            return Ok(match self.spelled(&payload, self.value)? {
+                None if self.value == Spelling::Json => Some(Cow::Borrowed(b"null")),
+                value => value,
+            });
+        }
+        let mut datum = self.expanded(&payload, has_envelope)?;
+        if has_envelope {
+            datum = self.envelope(event, datum)?;
+        }
+        if datum == Datum::Null && self.value == Spelling::Java {
+            return Ok(None);
+        }
+        let mut text = String::new();
+        spell(&datum, self.value, &mut text);
+        Ok(Some(Cow::Owned(text.into_bytes())))
+    }
+
+    fn expanded<'a>(
+        &self,
+        payload: &Typed<'a, '_>,
+        has_envelope: bool,
+    ) -> Result<Datum<'a>, Cause> {
+        let datum = self.datum(payload)?;
+        let Datum::Text(text) = &datum else { return Ok(datum) };
+        if !self.config.options.expand {
+            return Ok(datum);
+        }
+        match expand(text, self.config.options.keep_nulls) {
+            Expanded::Text => Ok(datum),
+            Expanded::Object(object) => Ok(object),
+            // The StringConverter does not look at the schema.
+            Expanded::Misfit if self.value == Spelling::Java && !has_envelope => Ok(datum),
+            Expanded::Misfit => Err(payload.undecodable(
+                "cannot be expanded as Debezium does it: an array at the top, an integer past the \
+                 range of int8, or members of one name and two types",
+            )),
+        }
+    }
+
+    fn envelope<'a>(
+        &'a self,
+        event: &'a Event<'_>,
+        payload: Datum<'a>,
+    ) -> Result<Datum<'a>, Cause> {
+        let version = self.config.options.schema_version.is_some();
+        if version && role_of(event, Role::SchemaVersion)?.shape != Shape::One(Kind::Int4) {
+            return Err(Cause::undecodable(Role::SchemaVersion.name(), "is no int4"));
+        }
+        let mut members = vec![(Cow::Borrowed("payload"), payload)];
+        for (index, placement) in self.placed_in(Target::Envelope) {
+            if let Some(placed) = self.placed_field(event, *index)? {
+                members.push((Cow::Borrowed(placement.name()), self.datum(&placed)?));
+            }
+        }
+        Ok(Datum::Struct(members))
+    }
+
+    fn partition(&self, event: &Event<'_>) -> Result<Option<i32>, Cause> {
+        let Some((index, _)) = self.placed_in(Target::Partition).next() else { return Ok(None) };
+        let Some(placed) = self.placed_field(event, *index)? else { return Ok(None) };
+        if placed.shape != Shape::One(Kind::Int4) {
+            return Err(placed.undecodable("is no int4, as a partition's number must be"));
+        }
+        let Some(text) = placed.field.as_deref() else { return Ok(None) };
+        let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+        number
+            .filter(|number| *number >= 0)
+            .map(Some)
+            .ok_or_else(|| placed.undecodable("is negative, as no partition's number is"))
+    }
+
+    fn timestamp_ms(&self, event: &Event<'_>) -> Result<i64, Cause> {
+        if self.config.options.timestamp.is_none() {
+            return Ok(event.commit_time.unix_millis());
+        }
+        let timestamp = role_of(event, Role::Timestamp)?;
+        let Shape::One(Kind::Timestamp(precision)) = timestamp.shape else {
+            return Err(timestamp.undecodable("is no timestamp without time zone"));
+        };
+        // Without one the record has the time at which Debezium saw it: ours is the commit's.
+        let Some(text) = timestamp.field.as_deref() else {
+            return Ok(event.commit_time.unix_millis());
+        };
+        let text = std::str::from_utf8(text).map_err(|_| timestamp.undecodable("is not UTF-8"))?;
+        let moment = Moment::read(text).map_err(|why| timestamp.undecodable(why))?;
+        let millis = match precision {
+            Some(0..=3) => moment.millis(),
+            _ => moment.micros() / 1000,
+        };
+        match millis {
+            millis @ 0.. => Ok(millis),
+            _ => Err(timestamp.undecodable("lies before 1970, where Kafka's timestamps begin")),
+        }
+    }
+
+    fn placed_in(&self, target: Target) -> impl Iterator<Item = &(usize, Placement)> {
+        self.placements.iter().filter(move |(_, placement)| placement.target == target)
+    }
+
+    /// The placed field of that index; `None` where the table may lack it, and does.
+    fn placed_field<'a, 'e>(
+        &'a self,
+        event: &'a Event<'e>,
+        index: usize,
+    ) -> Result<Option<Typed<'a, 'e>>, Cause> {
+        let name = self.placed.get(index).map_or("", String::as_str);
+        let data_type = match &event.types {
+            Some(types) => types.placed(index),
+            None => Some(DataType::Text),
+        };
+        let typed = typed(name, event.placed.get(index).unwrap_or(&None), data_type)?;
+        match typed.shape {
+            Shape::Absent if self.config.options.missing_ignored => Ok(None),
+            Shape::Absent => Err(typed.undecodable(LEFT_OUT)),
+            _ => Ok(Some(typed)),
+        }
+    }
+
+    fn datum<'a>(&self, typed: &Typed<'a, '_>) -> Result<Datum<'a>, Cause> {
+        let Some(text) = typed.field.as_deref() else { return Ok(Datum::Null) };
+        if typed.is_decoded {
+            return Ok(super::datum::bytea(Cow::Borrowed(text), self.config.options.modes.binary));
+        }
+        datum(typed.shape, text, self.config.options.modes).map_err(|why| typed.undecodable(why))
+    }
+
+    /// The field's bytes in a record; `None` where it is NULL.
+    fn spelled<'a>(
+        &self,
+        typed: &Typed<'a, '_>,
+        how: Spelling,
+    ) -> Result<Option<Cow<'a, [u8]>>, Cause> {
+        let Some(text) = typed.field.as_deref() else { return Ok(None) };
+        if typed.shape == Shape::One(Kind::Text) && how != Spelling::Json {
+            return Ok(Some(Cow::Borrowed(text)));
+        }
+        let datum = self.datum(typed)?;
+        if datum == Datum::Null {
+            return Ok(None);
+        }
+        let mut spelled = String::new();
+        spell(&datum, how, &mut spelled);
+        Ok(Some(Cow::Owned(spelled.into_bytes())))
+    }
+}
+
+/// Moves what is owned into `buffer`; what is borrowed is given back.
+fn kept<'a>(bytes: Option<Cow<'a, [u8]>>, buffer: &mut Vec<u8>) -> Option<&'a [u8]> {
+    match bytes? {
+        Cow::Borrowed(bytes) => Some(bytes),
+        Cow::Owned(bytes) => {
+            *buffer = bytes;
+            None
+        }
+    }
+}
+
+/// The field that plays that part.
+fn role_of<'a, 'e>(event: &'a Event<'e>, role: Role) -> Result<Typed<'a, 'e>, Cause> {
+    let data_type = match &event.types {
+        Some(types) => types.role(role),
+        None => Some(DataType::Text),
+    };
+    let mut typed = typed(role.name(), event.field(role), data_type)?;
+    if typed.shape == Shape::Absent {
+        return Err(typed.undecodable(LEFT_OUT));
+    }
+    typed.is_decoded = role == Role::Payload && typed.shape == Shape::One(Kind::Bytea);
+    Ok(typed)
+}
+
+fn typed<'a, 'e>(
+    name: &'a str,
+    field: &'a Field<'e>,
+    data_type: Option<DataType>,
+) -> Result<Typed<'a, 'e>, Cause> {
+    let shape = data_type.map_or(Ok(Shape::Absent), shape);
+    let shape = shape.map_err(|why| Cause::undecodable(name, why))?;
+    Ok(Typed { name, field, shape, is_decoded: false })
+}
+
+impl Typed<'_, '_> {
+    fn undecodable(&self, why: &str) -> Cause {
+        Cause::undecodable(self.name, why)
+    }
+
+    fn missing(&self) -> Cause {
+        Cause::MissingField { field: self.name.to_owned() }
+    }
+}

@@ -1,0 +1,363 @@
+//! The golden records of the real Debezium, made again.
+//!
+//! `tests/corpus/debezium/README.md` says what is in the files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use super::*;
+use crate::lsn::Lsn;
+use crate::outbox::{DataType, Event, FoundTable, Outbox, OutboxConfig, Position, TableName};
+use crate::pgoutput::{Column, Insert, Oid, PgTimestamp, Relation, encode};
+use crate::record::Router;
+
+const TABLE: Oid = 1;
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/debezium")
+}
+
+fn golden_files() -> Vec<PathBuf> {
+    let (mut files, mut folders) = (Vec::new(), vec![corpus()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("the corpus is there") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "jsonl") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// What became of a row.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    Record(Box<Golden>),
+    Poison(String),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Golden {
+    topic: String,
+    key: Option<Vec<u8>>,
+    value: Option<Vec<u8>>,
+    headers: Vec<(String, Option<Vec<u8>>)>,
+    timestamp: Option<i64>,
+    /// Here only where a column chose it; a key's choice is the sink's.
+    partition: Option<i32>,
+}
+
+fn bytes(json: &Json) -> Option<Vec<u8>> {
+    match json {
+        Json::Null => None,
+        Json::String(text) => Some(text.clone().into_bytes()),
+        hex => {
+            let hex = format!("\\x{}", hex["hex"].as_str().expect("hex"));
+            Some(crate::outbox::hex_bytes(hex.as_bytes()).expect("hex"))
+        }
+    }
+}
+
+impl Golden {
+    fn read(json: &Json) -> Self {
+        let headers = json["headers"].as_array().expect("headers").iter();
+        Self {
+            topic: json["topic"].as_str().expect("a topic").to_owned(),
+            key: bytes(&json["key"]),
+            value: bytes(&json["value"]),
+            headers: headers
+                .map(|pair| (pair[0].as_str().expect("a name").to_owned(), bytes(&pair[1])))
+                .collect(),
+            timestamp: json["timestamp"].as_i64(),
+            partition: json["partition"].as_i64().and_then(|it| i32::try_from(it).ok()),
+        }
+    }
+}
+
+/// The types of the corpus that are not PostgreSQL's own, as the catalogs have them.
+fn type_of(name: &str) -> Option<DataType> {
+    Some(match name {
+        "amount" => DataType::Builtin { oid: 1700, modifier: ((12 << 16) | 2) + 4 },
+        "positive" => DataType::Builtin { oid: 23, modifier: -1 },
+        "short" => DataType::Builtin { oid: 1043, modifier: 13 },
+        "citext" | "ltree" | "mood" => DataType::Text,
+        "hstore" => DataType::Hstore,
+        "pair" => DataType::Composite,
+        "mood[]" => DataType::OtherArray,
+        _ => return None,
+    })
+}
+
+/// An outbox and a router for a golden file's scenario.
+fn stage(head: &Json) -> Result<(Outbox, Router), OptionError> {
+    let profile = head["profile"].as_str().expect("a profile");
+    let converters = Converters::NAMES.into_iter().find(|(name, _)| *name == profile);
+    let (_, converters) = converters.expect("a known profile");
+    let given = |key: &str| {
+        let options = head[key].as_object().expect("options").iter();
+        options
+            .map(|(name, value)| (name.clone(), value.as_str().expect("a text").to_owned()))
+            .filter(|(name, _)| !name.contains("converter") && !name.starts_with("include."))
+            .collect::<Vec<_>>()
+    };
+    let options = [given("router"), given("connector")].concat();
+    let options = options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let config = Debezium::new(converters, options)?;
+    let mut types = Vec::new();
+    let columns = head["columns"].as_array().expect("columns").iter().enumerate();
+    let columns = columns.map(|(index, column)| {
+        let type_name = column["type"].as_str().expect("a type");
+        let own = u32::try_from(20_000 + index).expect("few columns");
+        if let Some(data_type) = type_of(type_name) {
+            types.push((own, data_type));
+        }
+        Column {
+            name: column["name"].as_str().expect("a name").to_owned(),
+            type_oid: column["oid"].as_u64().map_or(own, |oid| u32::try_from(oid).expect("an oid")),
+            type_modifier: column["modifier"]
+                .as_i64()
+                .map_or(-1, |it| i32::try_from(it).expect("one")),
+        }
+    });
+    let table = TableName { schema: "public".into(), name: "outbox".into() };
+    let relation = Relation {
+        oid: TABLE,
+        schema: table.schema.clone(),
+        name: table.name.clone(),
+        columns: columns.collect(),
+    };
+    let mut outbox = Outbox::new(OutboxConfig {
+        tables: vec![table],
+        columns: config.columns(),
+        placed: config.placed(),
+        placed_optional: config.placed_optional(),
+        ..OutboxConfig::default()
+    });
+    outbox
+        .expect(&FoundTable { relation, types })
+        .map_err(|error| OptionError { name: "the table".to_owned(), why: error.to_string() })?;
+    Ok((outbox, Router::new(config)))
+}
+
+fn fate(outbox: &Outbox, router: &mut Router, row: &Json) -> Fate {
+    let values: Vec<_> = row.as_array().expect("a row").iter().map(Json::as_str).collect();
+    let insert = Insert { relation: TABLE, tuple: encode::texts(&values) };
+    let position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+    let event: Event<'_> = outbox
+        .event(&insert, position, PgTimestamp::from_micros(0))
+        .expect("it is an outbox")
+        .expect("a row that can be read");
+    let owned = |bytes: Option<&[u8]>| bytes.map(<[u8]>::to_vec);
+    match router.route(&event) {
+        Ok(record) => Fate::Record(Box::new(Golden {
+            topic: record.topic.to_owned(),
+            key: owned(record.key),
+            value: owned(record.value),
+            headers: record
+                .headers
+                .iter()
+                .map(|header| (header.name.to_string(), owned(header.value.as_deref())))
+                .collect(),
+            timestamp: Some(record.timestamp_ms),
+            partition: record.partition,
+        })),
+        Err(poison) => Fate::Poison(poison.cause.to_string()),
+    }
+}
+
+/// What a comparison came to.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
+enum Outcome {
+    Same,
+    /// Debezium made no record of it, and said nothing.
+    Nothing,
+    /// Debezium's task died of it; here it is poison, or the settings are refused.
+    Refused,
+    /// The broker refused the record; it is made here too.
+    RefusedByTheBroker,
+    /// Debezium wrote an address in Java's memory, or a buffer's length.
+    Address,
+    /// Settings that Debezium takes and walpost refuses, with the reason.
+    Setting,
+    /// Half a pair of surrogates, which is no text: the payload is not expanded.
+    LoneSurrogate,
+    /// A timestamp that cannot be counted in nanoseconds: poison here.
+    Nanoseconds,
+    Different,
+}
+
+fn outcome(name: &str, line: &Json, index: usize, ours: &Result<Fate, OptionError>) -> Outcome {
+    let Some(golden) = line["records"].as_array() else {
+        let broker = line["dies"].as_str().is_some_and(|why| why.contains("InvalidTimestamp"));
+        // A partition that the topic does not have.
+        let broker = broker || line["hangs"] == true;
+        return match ours {
+            Err(_) | Ok(Fate::Poison(_)) => Outcome::Refused,
+            Ok(Fate::Record(_)) if broker => Outcome::RefusedByTheBroker,
+            Ok(Fate::Record(_)) => Outcome::Different,
+        };
+    };
+    let Some(golden) = golden.get(index) else { return Outcome::Nothing };
+    let ours = match ours {
+        Err(error) if SETTINGS.contains(&error.name.as_str()) => return Outcome::Setting,
+        Ok(Fate::Poison(why)) if why.contains("nanoseconds") => return Outcome::Nanoseconds,
+        Ok(Fate::Record(ours)) => ours,
+        Err(_) | Ok(Fate::Poison(_)) => return Outcome::Different,
+    };
+    let wanted = Golden::read(golden);
+    if wanted.is_like(ours, false) {
+        Outcome::Same
+    } else if has_address(golden) && wanted.is_like(ours, true) {
+        Outcome::Address
+    } else if name == "debezium-json/expand/text" && golden["value"] == r#"{"lone":"\uD83D"}"# {
+        Outcome::LoneSurrogate
+    } else {
+        Outcome::Different
+    }
+}
+
+/// Options with values that are refused, though Debezium takes them.
+const SETTINGS: [&str; 4] = [
+    // Look-around and back-references.
+    "route.topic.regex",
+    // As `java.util.Date` prints itself.
+    "time.precision.mode",
+    // In the order of a map in Java's memory.
+    "hstore.handling.mode",
+    "table.op.invalid.behavior",
+];
+
+fn has_address(golden: &Json) -> bool {
+    let text = golden.to_string();
+    ["[B@?", "[Ljava", "java.nio.HeapByteBuffer"].iter().any(|it| text.contains(it))
+}
+
+impl Golden {
+    fn is_like(&self, other: &Self, but_for_addresses: bool) -> bool {
+        let is_address = |bytes: &Option<Vec<u8>>| {
+            let text = String::from_utf8_lossy(bytes.as_deref().unwrap_or_default());
+            but_for_addresses && has_address(&Json::String(text.into_owned()))
+        };
+        let same = |mine: &Option<Vec<u8>>, other| is_address(mine) || mine == other;
+        let headers = self.headers.iter().zip(&other.headers);
+        self.topic == other.topic
+            && same(&self.key, &other.key)
+            && same(&self.value, &other.value)
+            && self.headers.len() == other.headers.len()
+            && headers.clone().all(|(mine, other)| mine.0 == other.0 && same(&mine.1, &other.1))
+            && self.timestamp.is_none_or(|timestamp| Some(timestamp) == other.timestamp)
+            && (other.partition.is_none() || other.partition == self.partition)
+    }
+}
+
+#[test]
+fn each_golden_record_comes_out_the_same_or_is_a_deviation_that_is_documented() {
+    let mut outcomes: BTreeMap<Outcome, usize> = BTreeMap::new();
+    let mut different = Vec::new();
+    for path in golden_files() {
+        let text = std::fs::read_to_string(&path).expect("a golden file");
+        let mut lines = text.lines().map(|line| serde_json::from_str::<Json>(line).expect("JSON"));
+        let head = lines.next().expect("a scenario");
+        let name = head["scenario"].as_str().expect("a name").to_owned();
+        let mut stage = stage(&head);
+        for line in lines {
+            for (index, row) in line["rows"].as_array().expect("rows").iter().enumerate() {
+                let ours = match &mut stage {
+                    Err(error) => Err(error.clone()),
+                    Ok((outbox, router)) => Ok(fate(outbox, router, row)),
+                };
+                let outcome = outcome(&name, &line, index, &ours);
+                *outcomes.entry(outcome).or_default() += 1;
+                if outcome == Outcome::Different {
+                    different.push(format!("{name}: {line}\n  ours: {ours:?}"));
+                }
+            }
+        }
+    }
+    assert!(different.is_empty(), "{}", different.join("\n"));
+    // The table in docs/from-debezium.md.
+    let expected = [
+        (Outcome::Same, 2090),
+        (Outcome::Refused, 218),
+        (Outcome::RefusedByTheBroker, 5),
+        (Outcome::Address, 69),
+        (Outcome::Setting, 21),
+        (Outcome::LoneSurrogate, 1),
+        (Outcome::Nanoseconds, 4),
+    ];
+    assert_eq!(outcomes, BTreeMap::from(expected));
+}
+
+#[test]
+fn where_debezium_writes_an_address_stands_what_a_header_would_have() {
+    let head = |profile: &str, placement: &str| {
+        serde_json::json!({
+            "profile": profile,
+            "router": {"table.fields.additional.placement": placement},
+            "connector": {},
+            "columns": [
+                {"name": "id", "type": "text", "oid": 25},
+                {"name": "aggregatetype", "type": "text", "oid": 25},
+                {"name": "aggregateid", "type": "bytea", "oid": 17},
+                {"name": "payload", "type": "bytea", "oid": 17},
+                {"name": "n", "type": "numeric", "oid": 1700, "modifier": -1},
+            ],
+        })
+    };
+    let row = serde_json::json!(["1", "order", "\\xfbff", "\\xdeadbeef", "1.50"]);
+    for (placement, value) in [
+        ("", "3q2+7w=="),
+        ("n:envelope", r#"Struct{payload=3q2+7w==,n={"scale":1,"value":"Dw=="}}"#),
+    ] {
+        let (outbox, mut router) = stage(&head("debezium", placement)).expect("a scenario");
+        let Fate::Record(record) = fate(&outbox, &mut router, &row) else { panic!("poison") };
+        assert_eq!(record.key.as_deref(), Some(b"+/8=".as_slice()));
+        assert_eq!(record.value.as_deref(), Some(value.as_bytes()));
+    }
+}
+
+#[test]
+fn a_type_that_is_not_known_is_poison_and_names_its_column() {
+    let head = serde_json::json!({
+        "profile": "debezium", "router": {}, "connector": {},
+        "columns": [
+            {"name": "id", "type": "unheard of", "oid": null},
+            {"name": "aggregatetype", "type": "text", "oid": 25},
+            {"name": "aggregateid", "type": "box", "oid": 603},
+            {"name": "payload", "type": "text", "oid": 25},
+        ],
+    });
+    let (outbox, mut router) = stage(&head).expect("a scenario");
+    let row = serde_json::json!(["1", "order", "(1,1),(0,0)", "{}"]);
+    let Fate::Poison(why) = fate(&outbox, &mut router, &row) else { panic!("a record") };
+    assert!(why.contains("`aggregate_id`") && why.contains("cast it to text"), "{why}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_row_gives_a_record_or_poison(
+        file: proptest::sample::Index,
+        fields in proptest::collection::vec(proptest::option::of("[ -~äß\u{1F600}]{0,20}"), 24),
+    ) {
+        let files = golden_files();
+        let text = std::fs::read_to_string(file.get(&files)).expect("a golden file");
+        let head: Json = serde_json::from_str(text.lines().next().expect("a line")).expect("JSON");
+        if let Ok((outbox, mut router)) = stage(&head) {
+            let columns = head["columns"].as_array().expect("columns").len();
+            let row = Json::from(fields[..columns].to_vec());
+            let values: Vec<_> = row.as_array().expect("a row").iter().map(Json::as_str).collect();
+            let insert = Insert { relation: TABLE, tuple: encode::texts(&values) };
+            let position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+            let event = outbox.event(&insert, position, PgTimestamp::from_micros(0)).expect("ours");
+            if let Ok(event) = event {
+                let _ = router.route(&event);
+            }
+        }
+    }
+}

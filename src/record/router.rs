@@ -1,0 +1,77 @@
+//! Which profile's records are made.
+
+use crate::outbox::Event;
+
+use super::debezium::{Debezium, DebeziumRouter};
+use super::poison::Poison;
+use super::route::{OwnRouter, RecordConfig};
+use super::types::Record;
+
+/// What records look like.
+#[derive(Debug, Clone)]
+pub enum Profile {
+    /// Walpost's own, as they are configured.
+    Walpost(Box<RecordConfig>),
+    /// As Debezium makes them.
+    Debezium(Box<Debezium>),
+}
+
+impl Profile {
+    /// The columns that are named beyond the roles, each once: an event's `placed`
+    /// fields must be these, in this order.
+    pub fn placed(&self) -> Vec<String> {
+        match self {
+            Self::Walpost(config) => config.placed(),
+            Self::Debezium(config) => config.placed(),
+        }
+    }
+}
+
+impl From<RecordConfig> for Profile {
+    fn from(config: RecordConfig) -> Self {
+        Self::Walpost(Box::new(config))
+    }
+}
+
+impl From<Debezium> for Profile {
+    fn from(config: Debezium) -> Self {
+        Self::Debezium(Box::new(config))
+    }
+}
+
+/// Makes records of events, one at a time.
+#[derive(Debug)]
+pub struct Router(Of);
+
+#[derive(Debug)]
+enum Of {
+    Walpost(Box<OwnRouter>),
+    Debezium(Box<DebeziumRouter>),
+}
+
+impl Router {
+    /// A router for records of that look.
+    pub fn new(profile: impl Into<Profile>) -> Self {
+        Self(match profile.into() {
+            Profile::Walpost(config) => Of::Walpost(Box::new(OwnRouter::new(*config))),
+            Profile::Debezium(config) => Of::Debezium(Box::new(DebeziumRouter::new(*config))),
+        })
+    }
+
+    /// The columns that an event's `placed` fields must be.
+    pub fn placed(&self) -> &[String] {
+        match &self.0 {
+            Of::Walpost(router) => router.placed(),
+            Of::Debezium(router) => router.placed(),
+        }
+    }
+
+    /// The record of `event`; an event that has none is poison. The same event
+    /// gives the same record or the same poison each time.
+    pub fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Poison> {
+        match &mut self.0 {
+            Of::Walpost(router) => router.route(event),
+            Of::Debezium(router) => router.route(event),
+        }
+    }
+}

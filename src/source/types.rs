@@ -1,0 +1,53 @@
+//! The data types of an outbox table that are not PostgreSQL's own.
+//!
+//! The log names a type by its id alone, and a domain by its own: what it is over is
+//! in the catalogs.
+
+use tokio_postgres::Client;
+
+use super::SourceError;
+use crate::outbox::DataType;
+use crate::pgoutput::Oid;
+
+/// Domains are followed to what they are over; the innermost modifier counts.
+const TYPES: &str = "
+    WITH RECURSIVE base AS (
+        SELECT DISTINCT a.atttypid AS used, a.atttypid AS oid, -1 AS modifier
+          FROM pg_catalog.pg_attribute a
+         WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
+         UNION
+        SELECT b.used, t.typbasetype, CASE WHEN t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END
+          FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid
+         WHERE t.typtype = 'd')
+    SELECT b.used, b.oid, b.modifier, t.typtype::text, t.typcategory::text, t.typname::text
+      FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid
+     WHERE t.typtype <> 'd'";
+
+/// The types of that table's columns, by the ids that the log gives them.
+pub(super) async fn of_table(
+    client: &Client,
+    table: Oid,
+) -> Result<Vec<(Oid, DataType)>, SourceError> {
+    let rows = client
+        .query(TYPES, &[&table])
+        .await
+        .map_err(|error| SourceError::query("reading the outbox table's data types", &error))?;
+    let found = rows.iter().map(|row| {
+        let (used, oid, modifier): (Oid, Oid, i32) = (row.get(0), row.get(1), row.get(2));
+        let (kind, category, name): (&str, &str, &str) = (row.get(3), row.get(4), row.get(5));
+        let own = DataType::builtin(oid, modifier);
+        (used, own.unwrap_or_else(|| other(kind, category, name)))
+    });
+    Ok(found.collect())
+}
+
+/// A type by its `typtype`, `typcategory` and name
+/// (<https://www.postgresql.org/docs/current/catalog-pg-type.html>).
+fn other(kind: &str, category: &str, name: &str) -> DataType {
+    match (kind, category, name) {
+        ("c", ..) => DataType::Composite,
+        (_, "A", _) => DataType::OtherArray,
+        (.., "hstore") => DataType::Hstore,
+        _ => DataType::Text,
+    }
+}

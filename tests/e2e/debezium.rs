@@ -1,0 +1,164 @@
+//! Debezium's golden records, made by walpost from the same rows in a real PostgreSQL.
+//!
+//! What a row becomes is compared for the whole corpus in `src/record/debezium`; here it
+//! is seen that rows, data types and partitions arrive there as they stand in the files.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use walpost_bed::scene::{SOON, program};
+use walpost_bed::{Consumed, Follower, Kafka, Major, Postgres, Topics, Walpost};
+
+/// Each way to write a value, to place a column and to choose a topic once; the types
+/// that are not PostgreSQL's own; those with a modifier.
+const SCENARIOS: [&str; 22] = [
+    "debezium/type/text",
+    "debezium/type/citext",
+    "debezium/type/domain_int4",
+    "debezium/type/domain_numeric",
+    "debezium/type/domain_varchar",
+    "debezium/type/enum",
+    "debezium/type/enum_array",
+    "debezium/type/float8",
+    "debezium/type/hstore",
+    "debezium/type/numeric_12_2",
+    "debezium/type/timestamptz_2",
+    "debezium/placement/mixed",
+    "debezium/placement/partition",
+    "debezium/route/named",
+    "debezium/option/timestamp_3",
+    "debezium-json/type/bytea",
+    "debezium-json/type/domain_numeric",
+    "debezium-json/type/interval",
+    "debezium-json/type/text_array",
+    "debezium-json/tombstone/jsonb",
+    "debezium-json/expand/jsonb",
+    "debezium-binary/payload/bytea",
+];
+
+fn golden(name: &str) -> (Value, Vec<Value>) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/debezium");
+    let text =
+        std::fs::read_to_string(corpus.join(format!("{name}.jsonl"))).expect("a golden file");
+    let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    (lines.next().expect("a scenario"), lines.collect())
+}
+
+/// The scenario's options as a configuration that goes on after a row that kills Debezium.
+fn configuration(head: &Value) -> String {
+    let mut toml = format!("record.profile = {}\n[poison]\nretries = 0\n", head["profile"]);
+    for cause in ["missing_field", "invalid_topic", "refused", "undecodable"] {
+        toml += &format!("{cause} = 'skip'\n");
+    }
+    toml += "[debezium]\n";
+    let options = ["router", "connector"].map(|key| head[key].as_object().expect("options"));
+    for (name, value) in options.into_iter().flatten() {
+        if !name.contains("converter") {
+            toml += &format!("{name} = {value}\n");
+        }
+    }
+    toml
+}
+
+/// A server, brokers and what they have got so far.
+struct Stage {
+    postgres: Postgres,
+    kafka: Kafka,
+    follower: Follower,
+    directory: TempDir,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let kafka = Kafka::start().await;
+        Self {
+            postgres: Postgres::start(Major::V17).await,
+            follower: Follower::start(&kafka.bootstrap(), Topics::starting_with("")),
+            kafka,
+            directory: TempDir::new().expect("a directory"),
+        }
+    }
+
+    /// The records of a scenario's rows.
+    async fn play(&self, name: &str, head: &Value, lines: &[Value]) -> Vec<Consumed> {
+        let ddl = head["ddl"].as_str().expect("SQL");
+        self.postgres
+            .execute(&format!(
+                "DROP PUBLICATION IF EXISTS walpost; DROP SCHEMA public CASCADE; \
+                 CREATE SCHEMA public; {ddl}; CREATE PUBLICATION walpost FOR TABLE outbox; \
+                 SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')"
+            ))
+            .await;
+        for line in lines {
+            self.postgres.execute(line["sql"].as_str().expect("SQL")).await;
+        }
+        let file: PathBuf = self.directory.path().join("walpost.toml");
+        std::fs::write(&file, configuration(head)).expect("it can be written");
+        let before = self.follower.count();
+        let walpost = Walpost::builder(program())
+            .args(["run", "--until", "current", "--config"])
+            .arg(&file)
+            .args(["--source", &self.postgres.url()])
+            .args(["--bootstrap-servers", &self.kafka.bootstrap()])
+            .start();
+        let status = walpost.wait(SOON).await.expect("it reaches the end");
+        assert!(status.success(), "{name}: {:?}", walpost.stderr());
+        let last = walpost.stderr().into_iter().find(|line| line.contains("walpost stops"));
+        let last: Value = serde_json::from_str(&last.expect("a last line")).expect("JSON");
+        let published =
+            last["events"].as_u64().expect("a count") - last["skipped"].as_u64().unwrap_or(0);
+        let published = usize::try_from(published).expect("few");
+        let mut records = self.follower.until_count(before + published, SOON).await;
+        self.postgres.execute("SELECT pg_drop_replication_slot('walpost')").await;
+        records.split_off(before)
+    }
+}
+
+fn text(bytes: Option<&[u8]>) -> Value {
+    let Some(bytes) = bytes else { return Value::Null };
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return text.into();
+    }
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    serde_json::json!({ "hex": hex })
+}
+
+/// A record in the form of a golden one.
+fn shown(record: &Consumed, golden: &Value) -> Value {
+    let headers: Vec<_> = record
+        .headers
+        .iter()
+        .map(|(name, value)| serde_json::json!([name, text(value.as_deref())]))
+        .collect();
+    let mut shown = serde_json::json!({
+        "topic": record.topic, "key": text(record.key.as_deref()),
+        "value": text(record.value.as_deref()), "headers": headers,
+    });
+    // Left out where there is no key, and where it is the time of the run.
+    if !golden["partition"].is_null() {
+        shown["partition"] = record.partition.into();
+    }
+    if !golden["timestamp"].is_null() {
+        shown["timestamp"] = record.timestamp_ms.into();
+    }
+    shown
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_become_what_debezium_makes_of_them() {
+    let stage = Stage::new().await;
+    for name in SCENARIOS {
+        let (head, lines) = golden(name);
+        let mut records = stage.play(name, &head, &lines).await;
+        let golden = lines.iter().filter_map(|line| line["records"].as_array()).flatten();
+        for golden in golden.filter(|golden| !golden.to_string().contains("@?")) {
+            let id = golden["headers"][0][1].as_str().expect("an id");
+            let at = records.iter().position(|record| record.header("id") == Some(id));
+            let record = records.remove(at.unwrap_or_else(|| panic!("{name}: no record {golden}")));
+            assert_eq!(shown(&record, golden), *golden, "{name}");
+        }
+        let deviations = lines.iter().filter(|line| line.to_string().contains("@?")).count();
+        assert_eq!(records.len(), deviations, "{name}: more than Debezium makes: {records:?}");
+    }
+}
