@@ -49,6 +49,7 @@ fn each_setting_that_a_page_names_is_there_and_takes_the_value_that_it_shows() {
     for page in [
         PAGE,
         include_str!("../../docs/from-polling.md"),
+        include_str!("../../docs/from-debezium.md"),
         include_str!("../../docs/records.md"),
         include_str!("../../docs/guarantee.md"),
         include_str!("../../docs/operations.md"),
