@@ -63,7 +63,7 @@ corpus: setup
 # Whether the real Debezium still does what was recorded of it.
 debezium: setup
 	cargo test --package walpost-bed --test debezium -- --include-ignored --test-threads 1
-	cargo test --features crash-points --test connectors -- --include-ignored
+	cargo test --features crash-points --test debezium -- --include-ignored
 
 # The consumers of docs/consumers.md in each of their languages, Java, Go (1.24 or later) and
 # Python too, with what they need from Maven, Go's proxy and Python's index.

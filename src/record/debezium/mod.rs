@@ -120,6 +120,3 @@ impl Debezium {
         self.options.placements.iter().any(|it| it.target == Target::Envelope)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use super::*;
-use crate::lsn::Lsn;
-use crate::outbox::{DataType, Event, FoundTable, Outbox, OutboxConfig, Position, TableName};
-use crate::pgoutput::{Column, Insert, Oid, PgTimestamp, Relation, encode};
-use crate::record::Router;
+use bytes::{BufMut, Bytes, BytesMut};
+use walpost::Lsn;
+use walpost::outbox::{DataType, FoundTable, Outbox, OutboxConfig, Position, TableName};
+use walpost::pgoutput::{self, Column, Insert, Message, Oid, PgTimestamp, Relation};
+use walpost::record::Router;
+use walpost::record::debezium::{Converters, Debezium, OptionError};
 
 const TABLE: Oid = 1;
 
@@ -58,8 +59,12 @@ fn bytes(json: &Json) -> Option<Vec<u8>> {
         Json::Null => None,
         Json::String(text) => Some(text.clone().into_bytes()),
         hex => {
-            let hex = format!("\\x{}", hex["hex"].as_str().expect("hex"));
-            Some(crate::outbox::hex_bytes(hex.as_bytes()).expect("hex"))
+            let (digits, _) = hex["hex"].as_str().expect("hex").as_bytes().as_chunks::<2>();
+            let byte = |pair: &[u8; 2]| {
+                let pair = std::str::from_utf8(pair).expect("hex");
+                u8::from_str_radix(pair, 16).expect("hex")
+            };
+            Some(digits.iter().map(byte).collect())
         }
     }
 }
@@ -145,11 +150,33 @@ fn stage(head: &Json) -> Result<(Outbox, Router), OptionError> {
     Ok((outbox, Router::new(config)))
 }
 
+/// A row as PostgreSQL sends it.
+fn insert(row: &Json) -> Insert {
+    let values = row.as_array().expect("a row");
+    let mut out = BytesMut::from(&b"I"[..]);
+    out.put_u32(TABLE);
+    out.put_u8(b'N');
+    out.put_u16(u16::try_from(values.len()).expect("few columns"));
+    for value in values {
+        let Some(text) = value.as_str() else {
+            out.put_u8(b'n');
+            continue;
+        };
+        out.put_u8(b't');
+        out.put_u32(u32::try_from(text.len()).expect("short values"));
+        out.put_slice(text.as_bytes());
+    }
+    let bytes: Bytes = out.freeze();
+    match pgoutput::decode(&bytes) {
+        Ok(Message::Insert(insert)) => insert,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn fate(outbox: &Outbox, router: &mut Router, row: &Json) -> Fate {
-    let values: Vec<_> = row.as_array().expect("a row").iter().map(Json::as_str).collect();
-    let insert = Insert { relation: TABLE, tuple: encode::texts(&values) };
+    let insert = insert(row);
     let position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
-    let event: Event<'_> = outbox
+    let event = outbox
         .event(&insert, position, PgTimestamp::from_micros(0))
         .expect("it is an outbox")
         .expect("a row that can be read");
@@ -351,8 +378,7 @@ proptest::proptest! {
         if let Ok((outbox, mut router)) = stage(&head) {
             let columns = head["columns"].as_array().expect("columns").len();
             let row = Json::from(fields[..columns].to_vec());
-            let values: Vec<_> = row.as_array().expect("a row").iter().map(Json::as_str).collect();
-            let insert = Insert { relation: TABLE, tuple: encode::texts(&values) };
+            let insert = insert(&row);
             let position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
             let event = outbox.event(&insert, position, PgTimestamp::from_micros(0)).expect("ours");
             if let Ok(event) = event {

@@ -1,0 +1,6 @@
+//! Beside Debezium: its records made by walpost, its connectors' configurations read, and
+//! a real one relieved.
+
+mod connectors;
+mod moving;
+mod profiles;
