@@ -16,6 +16,7 @@ use crate::record::{
 };
 use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
+use crate::replay::{Replay, ReplayError, ReplaySettings};
 use crate::sink::{KafkaConfig, KafkaSink};
 use crate::source::{ConnInfoSource, SourceConfig};
 
@@ -46,6 +47,26 @@ pub fn relay(
     let settings = RelaySettings { drain_timeout: config.delivery.drain_timeout, until };
     let (handle, stop) = stop_channel();
     Ok((Relay::new(core, sink, source, settings, stop), handle))
+}
+
+/// Opens the dead letters and the configured Kafka, to put them back as records of the
+/// configured look.
+pub fn replay(config: &Config, settings: ReplaySettings) -> Result<Replay, ReplayAssemblyError> {
+    let records = records(config)?;
+    let outbox = outbox(config, &records);
+    let columns = config.outbox.columns.clone();
+    Ok(Replay::open(Router::new(records), outbox, columns, kafka(config), settings)?)
+}
+
+/// Why no dead letters can be put back.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayAssemblyError {
+    /// A value of the configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// One of the ends.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
 }
 
 /// The configured source.

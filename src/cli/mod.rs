@@ -8,6 +8,7 @@ mod exit;
 pub mod init;
 pub mod init_sql;
 mod logging;
+mod replay;
 mod run;
 mod stdout;
 mod tail;
@@ -49,6 +50,7 @@ fn dispatch(command: Command) -> Exit {
         Command::Completions { shell } => print(&completions::script(shell)),
         Command::Run(arguments) => run::command(arguments),
         Command::Tail(arguments) => tail::command(arguments),
+        Command::ReplayDeadLetters(arguments) => replay::command(arguments),
         Command::Check(arguments) => {
             check::command(&arguments.options.into(), arguments.offline, arguments.json)
         }

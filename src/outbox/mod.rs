@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use crate::pgoutput::{Insert, LogicalMessage, Oid, PgTimestamp, Relation};
 
 pub use columns::{ColumnNames, Role};
+pub(crate) use event::Place;
 pub use event::{Event, Field, Position};
 pub use json::JsonFault;
 pub use message::MessageFault;

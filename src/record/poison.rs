@@ -64,6 +64,10 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// The keys of all of them.
+    pub const KEYS: [&str; 5] =
+        ["missing_field", "invalid_topic", "undecodable", "too_large", "refused"];
+
     /// The key of its policy, under `poison` in the configuration.
     pub const fn key(&self) -> &'static str {
         match self {
