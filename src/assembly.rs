@@ -175,6 +175,7 @@ pub fn outbox(config: &Config, records: &RecordConfig) -> Outbox {
         tables: config.outbox.tables.clone(),
         columns: config.outbox.columns.clone(),
         message_prefix: config.outbox.message_prefix.clone(),
+        plain_message_prefix: config.outbox.plain_message_prefix.clone(),
         placed: records.placed(),
     })
 }

@@ -135,6 +135,7 @@ impl Settings {
             tables: vec![TableName { schema: "public".to_owned(), name: "outbox".to_owned() }],
             columns: self.columns.clone(),
             message_prefix: None,
+            plain_message_prefix: None,
             placed: topic.placed().to_vec(),
         })
     }

@@ -270,6 +270,11 @@ pub struct Options {
     /// [env: WALPOST_OUTBOX_MESSAGE_PREFIX] [default: none are]
     #[arg(long, value_name = "PREFIX")]
     pub message_prefix: Option<String>,
+    /// What prefixes of logical messages begin with that carry type and key themselves, as
+    /// in PREFIX:order:A-7, and the value as content
+    /// [env: WALPOST_OUTBOX_PLAIN_MESSAGE_PREFIX] [default: none do]
+    #[arg(long, value_name = "PREFIX")]
+    pub plain_message_prefix: Option<String>,
     /// Topic, a template over the row's columns
     /// [env: WALPOST_RECORD_TOPIC] [default: outbox.event.{aggregate_type}]
     #[arg(long, value_name = "TEMPLATE")]
@@ -311,6 +316,7 @@ impl From<Options> for Flags {
             .with(Setting::SourcePublication, options.publication)
             .with(Setting::OutboxTable, options.tables)
             .with(Setting::OutboxMessagePrefix, options.message_prefix)
+            .with(Setting::OutboxPlainMessagePrefix, options.plain_message_prefix)
             .with(Setting::RecordTopic, options.topic)
             .with(Setting::KafkaBootstrapServers, options.bootstrap_servers)
             .with(Setting::KafkaProperties, options.properties)

@@ -73,6 +73,7 @@ impl Config {
             Setting::ColumnHeaders => columns.headers.clone(),
             Setting::ColumnTimestamp => columns.timestamp.clone(),
             Setting::OutboxMessagePrefix => self.outbox.message_prefix.clone(),
+            Setting::OutboxPlainMessagePrefix => self.outbox.plain_message_prefix.clone(),
             Setting::RecordTopic => Some(self.record.topic.clone()),
             Setting::RecordTopicRegex => record.topic_rewrite.as_ref().map(|it| it.0.clone()),
             Setting::RecordTopicReplacement => record.topic_rewrite.as_ref().map(|it| it.1.clone()),

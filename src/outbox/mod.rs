@@ -7,6 +7,7 @@ mod columns;
 mod event;
 pub(crate) mod json;
 mod message;
+mod plain;
 mod plan;
 mod table;
 
@@ -29,8 +30,11 @@ pub struct OutboxConfig {
     pub tables: Vec<TableName>,
     /// Their columns' names.
     pub columns: ColumnNames,
-    /// Prefix of the logical messages that are events; `None`: none are.
+    /// Prefix of the logical messages that are events, as JSON; `None`: none are.
     pub message_prefix: Option<String>,
+    /// What the prefix of a logical message begins with that is an event by its prefix, its
+    /// content being the payload; `None`: none is.
+    pub plain_message_prefix: Option<String>,
     /// Columns that the record's configuration names beyond the roles, in its order.
     pub placed: Vec<String>,
 }
@@ -138,7 +142,7 @@ impl Outbox {
         }))
     }
 
-    /// The event of a logical message; `None`: its prefix is not the
+    /// The event of a logical message; `None`: its prefix is not a
     /// configured one, or it belongs to no transaction and so has no position.
     pub fn message_event<'a>(
         &self,
@@ -146,10 +150,20 @@ impl Outbox {
         position: Position,
         commit_time: PgTimestamp,
     ) -> Option<Result<Event<'a>, EventError>> {
-        if !message.transactional || !self.is_ours(message) {
+        if !message.transactional {
             return None;
         }
         let OutboxConfig { columns, placed, .. } = &self.config;
+        if !self.is_json(message) {
+            let named = self.named_by(message)?;
+            return Some(Ok(plain::event(
+                named,
+                &message.content,
+                placed.len(),
+                position,
+                commit_time,
+            )));
+        }
         let event = message::event(&message.content, columns, placed, position, commit_time);
         Some(event.map_err(|fault| EventError::Message {
             prefix: message.prefix.clone(),
@@ -169,9 +183,18 @@ impl Outbox {
         event
     }
 
-    /// Whether the message has the configured prefix.
+    /// Whether the message has a configured prefix.
     pub fn is_ours(&self, message: &LogicalMessage) -> bool {
+        self.is_json(message) || self.named_by(message).is_some()
+    }
+
+    fn is_json(&self, message: &LogicalMessage) -> bool {
         self.config.message_prefix.as_ref() == Some(&message.prefix)
+    }
+
+    /// What the prefix of a plain message says of its event.
+    fn named_by<'a>(&self, message: &'a LogicalMessage) -> Option<&'a str> {
+        plain::named_by(&message.prefix, self.config.plain_message_prefix.as_deref()?)
     }
 
     /// Forgets the ids of all relations: a new session sends them again.

@@ -30,6 +30,7 @@ pub(super) fn new_core(budget_bytes: u64) -> Core {
         tables: vec![table("public.outbox"), table("public.orders")],
         columns: ColumnNames::default(),
         message_prefix: Some("outbox".into()),
+        plain_message_prefix: None,
         placed: Vec::new(),
     });
     let router = Router::new(RecordConfig::to("t.{aggregate_type}".parse().expect("a template")));

@@ -190,6 +190,7 @@ fn core(budget_bytes: u64, policy: Policy) -> Core {
         tables,
         columns: ColumnNames::default(),
         message_prefix: Some("outbox".into()),
+        plain_message_prefix: None,
         placed: Vec::new(),
     });
     let router = Router::new(RecordConfig::to("t.{aggregate_type}".parse().expect("a template")));
