@@ -23,7 +23,7 @@ const IMPORTS: [(&str, &[&str]); 6] = [
 const IMPURE: [&str; 10] = [
     "tokio",
     "rdkafka",
-    "tracing",
+    "tracing::",
     "std::fs",
     "std::net",
     "std::thread",

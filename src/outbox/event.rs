@@ -9,6 +9,7 @@ use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
 
 use super::columns::Role;
+use super::trace;
 
 /// The only identity of an event in the log: the LSN of its transaction's
 /// commit record and its index among the transaction's outbox events.
@@ -87,6 +88,8 @@ pub(crate) enum Place {
     Role(Role),
     /// Index in [`Event::placed`].
     Placed(usize),
+    /// A trace as others write it: read once all columns are ([`Event::trace_by`]).
+    Trace,
 }
 
 impl<'a> Event<'a> {
@@ -142,8 +145,20 @@ impl<'a> Event<'a> {
                 Some(field) => field,
                 None => return,
             },
+            Place::Trace => return,
         };
         *field = value;
+    }
+
+    /// Takes the trace out of a text that a tracer left, where no column has one.
+    pub(super) fn trace_by(&mut self, text: &Field<'_>) {
+        let has = self.traceparent.as_deref().is_some_and(|trace| !trace.is_empty());
+        if let Some(text) = text.as_deref().filter(|_| !has)
+            && let Some(found) = trace::read(text)
+        {
+            self.traceparent = Some(found.parent.into_bytes().into());
+            self.tracestate = found.state.map(|state| state.into_bytes().into());
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod message;
 mod plain;
 mod plan;
 mod table;
+mod trace;
 
 use std::collections::HashMap;
 

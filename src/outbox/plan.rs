@@ -10,6 +10,7 @@ use crate::pgoutput::{Oid, PgTimestamp, Relation, Tuple, Value};
 use super::columns::{ColumnNames, Role};
 use super::event::{Event, Field, Place, Position};
 use super::table::TableName;
+use super::trace;
 
 /// `pg_type.oid` of `bytea`.
 const BYTEA: Oid = 17;
@@ -139,6 +140,7 @@ impl Plan {
             }
             steps.extend(found);
         }
+        steps.extend(step(trace::COLUMN, Place::Trace));
         for (index, column) in placed.iter().enumerate() {
             let Some(found) = step(column, Place::Placed(index)) else {
                 let column = column.clone();
@@ -152,8 +154,12 @@ impl Plan {
 
     /// Whether no part that an event had by the plan `before` is missing now.
     pub fn continues(&self, before: &Self) -> Result<(), PlanError> {
-        let has = |place| self.steps.iter().any(|step| step.place == place);
-        match before.steps.iter().find(|step| !has(step.place)) {
+        // What else a plan may have is missed by nobody, or looked for when it is made.
+        let is_missed = |step: &&Step| {
+            matches!(step.place, Place::Role(_))
+                && !self.steps.iter().any(|mine| mine.place == step.place)
+        };
+        match before.steps.iter().find(is_missed) {
             Some(Step { place: Place::Role(role), name, .. }) => {
                 let (table, column) = (self.table.clone(), name.clone());
                 Err(PlanError::LostColumn { table, role: *role, column })
@@ -179,18 +185,23 @@ impl Plan {
             return Err(RowFault::ColumnCount { expected: self.columns, found: tuple.len() });
         }
         let mut event = Event::empty(position, commit_time, self.placed);
+        let mut trace = None;
         let mut steps = self.steps.iter().peekable();
         for (column, value) in tuple.iter().enumerate() {
             while let Some(step) = steps.next_if(|step| step.column == column) {
                 let field = step
                     .field(value)
                     .map_err(|why| RowFault::Undecodable { column: step.name.clone(), why })?;
-                event.put(step.place, field);
+                match step.place {
+                    Place::Trace => trace = field,
+                    place => event.put(place, field),
+                }
             }
             if steps.peek().is_none() {
                 break;
             }
         }
+        event.trace_by(&trace);
         Ok(event)
     }
 }
