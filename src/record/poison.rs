@@ -152,6 +152,19 @@ mod tests {
     }
 
     #[test]
+    fn the_list_of_causes_is_whole() {
+        let text = String::new;
+        let keys = [
+            Cause::MissingField { field: text() },
+            Cause::InvalidTopic { topic: text(), why: text() },
+            Cause::Undecodable { field: text(), why: text() },
+            Cause::TooLarge { topic: text(), why: text() },
+            Cause::Refused { topic: text(), why: text() },
+        ];
+        assert_eq!(keys.map(|cause| cause.key()), Cause::KEYS);
+    }
+
+    #[test]
     fn a_row_that_cannot_be_read_is_poison_at_its_position() {
         let error = EventError::Row {
             table: "outbox".parse().expect("a table's name"),
