@@ -17,6 +17,7 @@ use crate::record::{
 };
 use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
+use crate::replay::{Replay, ReplayError, ReplaySettings};
 use crate::sink::{KafkaConfig, KafkaSink};
 use crate::source::{ConnInfoSource, SourceConfig};
 
@@ -47,6 +48,25 @@ pub fn relay(
     let settings = RelaySettings { drain_timeout: config.delivery.drain_timeout, until };
     let (handle, stop) = stop_channel();
     Ok((Relay::new(core, sink, source, settings, stop), handle))
+}
+
+/// Opens the dead letters and the configured Kafka, to put them back as records of the
+/// configured look.
+pub fn replay(config: &Config, settings: ReplaySettings) -> Result<Replay, ReplayAssemblyError> {
+    let profile = profile(config)?;
+    let (outbox, columns) = (outbox(config, &profile), columns(config, &profile));
+    Ok(Replay::open(Router::new(profile), outbox, columns, kafka(config), settings)?)
+}
+
+/// Why no dead letters can be put back.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayAssemblyError {
+    /// A value of the configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// One of the ends.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
 }
 
 /// The configured source.
@@ -186,6 +206,7 @@ pub fn outbox(config: &Config, profile: &Profile) -> Outbox {
         tables: config.outbox.tables.clone(),
         columns: columns(config, profile),
         message_prefix: config.outbox.message_prefix.clone(),
+        plain_message_prefix: config.outbox.plain_message_prefix.clone(),
         placed: profile.placed(),
         placed_optional,
     })

@@ -74,6 +74,7 @@
 //! | [`source`] | the replication session, and the checks before it |
 //! | [`sink`] | the [`sink::Sink`] trait and the idempotent Kafka producer behind it |
 //! | [`relay`] | the loop that joins source, core and sink; reconnects, drains |
+//! | [`replay`] | dead letters back through [`record`] and [`sink`] |
 //! | [`config`] | flags, environment and file to values that are valid |
 //! | [`import`] | a Debezium connector's configuration to walpost's |
 //! | [`assembly`] | from a configuration to a relay |
@@ -119,6 +120,7 @@ pub mod pgoutput;
 mod property;
 pub mod record;
 pub mod relay;
+pub mod replay;
 pub mod sink;
 pub mod source;
 

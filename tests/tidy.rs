@@ -24,7 +24,7 @@ const IMPORTS: [(&str, &[&str]); 7] = [
 const IMPURE: [&str; 10] = [
     "tokio",
     "rdkafka::",
-    "tracing",
+    "tracing::",
     "std::fs",
     "std::net",
     "std::thread",

@@ -47,6 +47,7 @@ fn message(input: &[u8], is_json: bool) {
         tables: Vec::new(),
         columns: ColumnNames::default(),
         message_prefix: Some("outbox".to_owned()),
+        plain_message_prefix: None,
         placed: vec!["region".to_owned()],
         ..OutboxConfig::default()
     });

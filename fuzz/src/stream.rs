@@ -104,6 +104,7 @@ pub fn of_the_recording() -> (Outbox, Router) {
         tables: vec![table("outbox"), table("outbox_bytes")],
         columns: ColumnNames::default(),
         message_prefix: Some("outbox".to_owned()),
+        plain_message_prefix: Some("outbox".to_owned()),
         ..OutboxConfig::default()
     });
     let router = Router::new(RecordConfig::to("t.{aggregate_type}".parse().expect("a template")));

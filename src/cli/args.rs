@@ -6,11 +6,13 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::config::{Flags, Setting};
 use crate::lsn::{Lsn, ParseLsnError};
+use crate::record::Cause;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -18,7 +20,7 @@ Exit codes:
    1  something failed at run time, or `check` found what stops `run`
    2  the command line makes no sense
    3  the slot cannot be used any more: a person must decide
-   4  halted on an event that cannot be delivered
+   4  halted on an event that cannot be delivered, or dead letters are left
   78  the configuration cannot be used";
 
 const CONFIGURATION: &str = "\
@@ -71,6 +73,16 @@ Exit codes:
    0  every option is carried over, or not needed
    1  an option cannot be honoured, or the file cannot be read
    2  the command line makes no sense";
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  walpost replay-dead-letters --dry-run
+  walpost replay-dead-letters --cause too_large --limit 10";
+
+const REPLAY_ENDS: &str = "\
+Each letter is marked as done in the consumer group once the brokers have its record, and
+is not put back again. One that is still poison is named and left, with those behind it
+that have the same key. Ends where the topic ended at the start, with a line on standard
+output, and exit code 4 where a letter is still poison.";
 
 /// Tails a transactional outbox out of PostgreSQL's logical replication into Kafka.
 #[derive(Parser)]
@@ -95,6 +107,8 @@ pub enum Command {
     Run(RunArguments),
     /// Print, as JSON lines, the records that `run` would publish; moves nothing, needs no Kafka
     Tail(TailArguments),
+    /// Put dead letters back: publish them by the configuration of today
+    ReplayDeadLetters(ReplayArguments),
     /// Print the SQL that the outbox needs, or run it
     Init(InitArguments),
     /// Check both ends before `run`: one line a finding, with the mend
@@ -144,6 +158,34 @@ pub struct TailArguments {
     /// Leave after that many records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// `walpost replay-dead-letters`
+#[derive(Args)]
+#[command(
+    after_help = format!("{REPLAY_ENDS}\n\n{REPLAY_EXAMPLES}"),
+    after_long_help =
+        format!("{REPLAY_ENDS}\n\n{REPLAY_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
+)]
+pub struct ReplayArguments {
+    /// Say what would be published where; publish and mark nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Only letters of this cause; the others stay
+    #[arg(long, value_name = "CAUSE", value_parser = PossibleValuesParser::new(Cause::KEYS))]
+    pub cause: Option<String>,
+    /// Leave after that many letters were put back
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Topic of the dead letters [default: poison.dead_letter_topic]
+    #[arg(long, value_name = "TOPIC")]
+    pub from: Option<String>,
+    /// Consumer group that says which letters are done
+    #[arg(long, value_name = "NAME", default_value = "walpost-replay-dead-letters")]
+    pub group: String,
     /// Options of the configuration.
     #[command(flatten)]
     pub options: Options,
@@ -252,6 +294,11 @@ pub struct Options {
     /// [env: WALPOST_RECORD_PROFILE] [default: walpost]
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
+    /// What prefixes of logical messages begin with that carry type and key themselves, as
+    /// in PREFIX:order:A-7, and the value as content
+    /// [env: WALPOST_OUTBOX_PLAIN_MESSAGE_PREFIX] [default: none do]
+    #[arg(long, value_name = "PREFIX")]
+    pub plain_message_prefix: Option<String>,
     /// Topic, a template over the row's columns
     /// [env: WALPOST_RECORD_TOPIC] [default: outbox.event.{aggregate_type}]
     #[arg(long, value_name = "TEMPLATE")]
@@ -294,6 +341,7 @@ impl From<Options> for Flags {
             .with(Setting::OutboxTable, options.tables)
             .with(Setting::OutboxMessagePrefix, options.message_prefix)
             .with(Setting::RecordProfile, options.profile)
+            .with(Setting::OutboxPlainMessagePrefix, options.plain_message_prefix)
             .with(Setting::RecordTopic, options.topic)
             .with(Setting::KafkaBootstrapServers, options.bootstrap_servers)
             .with(Setting::KafkaProperties, options.properties)
@@ -331,6 +379,7 @@ mod tests {
             &["walpost", "run", "--until", "yesterday"],
             &["walpost", "run", "--slot", "a", "--slot", "b"],
             &["walpost", "init", "--role", "a", "--no-role"],
+            &["walpost", "replay-dead-letters", "--cause", "age"],
         ] {
             assert_eq!(exit_of(line), 2, "{line:?}");
         }

@@ -5,6 +5,7 @@
 
 mod findings;
 mod postgres;
+mod topics;
 
 use std::time::Duration;
 
@@ -76,16 +77,17 @@ fn check_kafka(config: &Config, offline: bool, findings: &mut Findings) {
             let text = "brokers and credentials were not looked at";
             findings.add(Level::Skipped, "Kafka", text);
         }
-        Some(()) => check_brokers(&kafka, findings),
+        Some(()) => check_brokers(config, &kafka, findings),
     }
 }
 
-fn check_brokers(kafka: &KafkaConfig, findings: &mut Findings) {
+fn check_brokers(config: &Config, kafka: &KafkaConfig, findings: &mut Findings) {
     let servers = &kafka.bootstrap_servers;
     match sink::reach(kafka, KAFKA_TIMEOUT) {
-        Ok(brokers) => {
-            let text = format!("{servers} answers for {brokers} broker(s)");
+        Ok(reached) => {
+            let text = format!("{servers} answers for {} broker(s)", reached.brokers);
             findings.add(Level::Ok, "Kafka", text);
+            topics::check(config, kafka, &reached, findings);
         }
         Err(ReachError::Sink(error)) => findings.add(Level::Error, "Kafka", error.to_string()),
         Err(ReachError::Unauthenticated(reason)) => {

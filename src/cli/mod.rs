@@ -9,6 +9,7 @@ mod import_debezium;
 pub mod init;
 pub mod init_sql;
 mod logging;
+mod replay;
 mod run;
 mod stdout;
 mod tail;
@@ -51,6 +52,7 @@ fn dispatch(command: Command) -> Exit {
         Command::ImportDebezium { file } => import_debezium::command(&file),
         Command::Run(arguments) => run::command(arguments),
         Command::Tail(arguments) => tail::command(arguments),
+        Command::ReplayDeadLetters(arguments) => replay::command(arguments),
         Command::Check(arguments) => {
             check::command(&arguments.options.into(), arguments.offline, arguments.json)
         }

@@ -51,10 +51,12 @@ impl Config {
             )?,
         };
         let message_prefix = picked.text(Setting::OutboxMessagePrefix);
+        let plain_message_prefix = picked.text(Setting::OutboxPlainMessagePrefix);
         let outbox = Outbox {
-            tables: picked.tables(message_prefix.is_some())?,
+            tables: picked.tables(message_prefix.is_some() || plain_message_prefix.is_some())?,
             columns: picked.columns()?,
             message_prefix,
+            plain_message_prefix,
         };
         let record = picked.record(&outbox.columns)?;
         let debezium = picked.debezium(record.profile)?;
@@ -189,8 +191,8 @@ impl Picked {
         let setting = Setting::OutboxTable;
         let names = self.list(setting).unwrap_or_else(|| vec![DEFAULT_TABLE.to_owned()]);
         if names.is_empty() && !has_messages {
-            let reason = "name at least one table, or set `outbox.message_prefix` for an outbox \
-                          of logical messages alone";
+            let reason = "name at least one table, or set `outbox.message_prefix` or \
+                          `outbox.plain_message_prefix` for an outbox of logical messages alone";
             return Err(self.invalid(setting, reason.to_owned()));
         }
         let mut tables: Vec<TableName> = Vec::new();

@@ -84,6 +84,9 @@ pub struct Outbox {
     pub columns: ColumnNames,
     /// Prefix of the logical messages that are events; `None`: none are.
     pub message_prefix: Option<String>,
+    /// What the prefixes of messages begin with that are events by their prefix alone;
+    /// `None`: none are.
+    pub plain_message_prefix: Option<String>,
 }
 
 /// What a record looks like.

@@ -34,6 +34,7 @@ pub enum Setting {
     ColumnHeaders,
     ColumnTimestamp,
     OutboxMessagePrefix,
+    OutboxPlainMessagePrefix,
     RecordProfile,
     RecordTopic,
     RecordTopicRegex,
@@ -67,7 +68,7 @@ type Row = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'s
 
 impl Setting {
     /// Every setting, in the order in which they are shown.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 39] = [
         Self::SourceUrl,
         Self::SourceSlot,
         Self::SourcePublication,
@@ -80,6 +81,7 @@ impl Setting {
         Self::ColumnHeaders,
         Self::ColumnTimestamp,
         Self::OutboxMessagePrefix,
+        Self::OutboxPlainMessagePrefix,
         Self::RecordProfile,
         Self::RecordTopic,
         Self::RecordTopicRegex,
@@ -125,6 +127,7 @@ impl Setting {
             Self::ColumnTimestamp => ("outbox.columns.timestamp", None, None, None, Text),
             Self::OutboxMessagePrefix => ("outbox.message_prefix", Some("--message-prefix"), Some("WALPOST_OUTBOX_MESSAGE_PREFIX"), None, Text),
             Self::RecordProfile => ("record.profile", Some("--profile"), Some("WALPOST_RECORD_PROFILE"), None, Text),
+            Self::OutboxPlainMessagePrefix => ("outbox.plain_message_prefix", Some("--plain-message-prefix"), Some("WALPOST_OUTBOX_PLAIN_MESSAGE_PREFIX"), None, Text),
             Self::RecordTopic => ("record.topic", Some("--topic"), Some("WALPOST_RECORD_TOPIC"), None, Text),
             Self::RecordTopicRegex => ("record.topic_regex", None, None, None, Text),
             Self::RecordTopicReplacement => ("record.topic_replacement", None, None, None, Text),

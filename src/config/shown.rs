@@ -88,6 +88,7 @@ impl Config {
             Setting::RecordProfile => {
                 Some(record.profile.map_or(OWN_PROFILE, Converters::name).to_owned())
             }
+            Setting::OutboxPlainMessagePrefix => self.outbox.plain_message_prefix.clone(),
             Setting::RecordTopic => Some(self.record.topic.clone()),
             Setting::RecordTopicRegex => record.topic_rewrite.as_ref().map(|it| it.0.clone()),
             Setting::RecordTopicReplacement => record.topic_rewrite.as_ref().map(|it| it.1.clone()),

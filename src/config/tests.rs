@@ -264,6 +264,7 @@ fn everything_that_the_file_takes_arrives() {
         [outbox]
         table = ["a.b", '"Sales"."OutBox"']
         message_prefix = "outbox"
+        plain_message_prefix = "plain"
         [outbox.columns]
         id = "1"
         aggregate_type = "2"
@@ -397,6 +398,8 @@ fn no_secret_shows_in_debug_or_in_what_is_shown() {
 fn an_outbox_may_be_of_messages_alone_and_not_of_nothing() {
     let config = of_toml("[outbox]\ntable = []\nmessage_prefix = 'outbox'\n").unwrap();
     assert_eq!(config.outbox.tables, []);
+    let config = of_toml("[outbox]\ntable = []\nplain_message_prefix = 'p'\n").unwrap();
+    assert_eq!(config.outbox.plain_message_prefix.as_deref(), Some("p"));
     let variables = [("WALPOST_OUTBOX_TABLE", ""), ("WALPOST_OUTBOX_MESSAGE_PREFIX", "outbox")];
     let config = load(&Flags::default(), &variables, TempDir::new().unwrap().path()).unwrap();
     assert_eq!(config.outbox.tables, []);

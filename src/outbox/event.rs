@@ -10,6 +10,7 @@ use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
 
 use super::columns::Role;
+use super::trace;
 use super::types::FieldTypes;
 
 /// The only identity of an event in the log: the LSN of its transaction's
@@ -24,6 +25,19 @@ pub struct Position {
     pub commit_lsn: Lsn,
     /// Index of the event inside its transaction, from 0.
     pub ordinal: u32,
+}
+
+impl Position {
+    /// The position of that text form; `None`: it has another.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let (lsn, ordinal) = text.split_once('/')?;
+        let is_hexadecimal = text.bytes().all(|byte| byte == b'/' || byte.is_ascii_hexdigit());
+        if !is_hexadecimal || (lsn.len(), ordinal.len()) != (16, 8) {
+            return None;
+        }
+        let commit_lsn = Lsn::new(u64::from_str_radix(lsn, 16).ok()?);
+        Some(Self { commit_lsn, ordinal: u32::from_str_radix(ordinal, 16).ok()? })
+    }
 }
 
 impl fmt::Display for Position {
@@ -74,15 +88,17 @@ pub struct Event<'a> {
 
 /// Where a column's value goes in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     Role(Role),
     /// Index in [`Event::placed`].
     Placed(usize),
+    /// A trace as others write it: read once all columns are ([`Event::trace_by`]).
+    Trace,
 }
 
 impl<'a> Event<'a> {
     /// An event without any value, with room for that many placed columns.
-    pub(super) fn empty(position: Position, commit_time: PgTimestamp, placed: usize) -> Self {
+    pub(crate) fn empty(position: Position, commit_time: PgTimestamp, placed: usize) -> Self {
         Self {
             position,
             commit_time,
@@ -118,7 +134,7 @@ impl<'a> Event<'a> {
     }
 
     /// Gives a value to one field; a place beyond [`Event::placed`] has none.
-    pub(super) fn put(&mut self, place: Place, value: Field<'a>) {
+    pub(crate) fn put(&mut self, place: Place, value: Field<'a>) {
         let field = match place {
             Place::Role(Role::Id) => &mut self.id,
             Place::Role(Role::AggregateType) => &mut self.aggregate_type,
@@ -134,8 +150,20 @@ impl<'a> Event<'a> {
                 Some(field) => field,
                 None => return,
             },
+            Place::Trace => return,
         };
         *field = value;
+    }
+
+    /// Takes the trace out of a text that a tracer left, where no column has one.
+    pub(super) fn trace_by(&mut self, text: &Field<'_>) {
+        let has = self.traceparent.as_deref().is_some_and(|trace| !trace.is_empty());
+        if let Some(text) = text.as_deref().filter(|_| !has)
+            && let Some(found) = trace::read(text)
+        {
+            self.traceparent = Some(found.parent.into_bytes().into());
+            self.tracestate = found.state.map(|state| state.into_bytes().into());
+        }
     }
 }
 
@@ -153,9 +181,17 @@ mod tests {
     fn a_position_is_printed_with_16_and_8_digits() {
         let position = Position { commit_lsn: Lsn::new(0x16_00B3_74D8), ordinal: 3 };
         assert_eq!(position.to_string(), "0000001600B374D8/00000003");
+        for wrong in ["", "16/B374D8", "0000001600B374D8/+0000003", "0000001600B374D800000003"] {
+            assert_eq!(Position::from_text(wrong), None, "{wrong}");
+        }
     }
 
     proptest! {
+        #[test]
+        fn a_position_is_read_back(position in position()) {
+            prop_assert_eq!(Position::from_text(&position.to_string()), Some(position));
+        }
+
         #[test]
         fn texts_of_positions_sort_as_positions_do(one in position(), other in position()) {
             prop_assert_eq!(one.cmp(&other), one.to_string().cmp(&other.to_string()));

@@ -10,6 +10,7 @@ use crate::pgoutput::PgTimestamp;
 use super::columns::{ColumnNames, Role};
 use super::event::{Event, Place, Position};
 use super::json::{self, JsonFault};
+use super::trace;
 
 /// The event that a message's content tells of. A member that is missing is
 /// as one that is null: what an event needs is checked when it is routed.
@@ -22,12 +23,16 @@ pub(super) fn event<'a>(
 ) -> Result<Event<'a>, MessageFault> {
     let mut found: [Option<Found<'a>>; Role::ALL.len()] = [None; Role::ALL.len()];
     let mut event = Event::empty(position, commit_time, placed.len());
+    let mut trace = None;
     json::members(content, |name, value| {
         for (role, found) in Role::ALL.into_iter().zip(&mut found) {
             let rank = names.looked_for(role).position(|wanted| wanted == name);
             if let Some(rank) = rank.filter(|&rank| found.is_none_or(|best| rank <= best.rank)) {
                 *found = Some(Found { rank, value });
             }
+        }
+        if name == trace::COLUMN {
+            trace = json::text(value)?;
         }
         for (index, _) in placed.iter().enumerate().filter(|&(_, wanted)| *wanted == name) {
             event.put(Place::Placed(index), json::text(value)?);
@@ -47,6 +52,7 @@ pub(super) fn event<'a>(
         };
         event.put(Place::Role(role), field);
     }
+    event.trace_by(&trace);
     Ok(event)
 }
 
@@ -100,6 +106,18 @@ mod tests {
         assert_eq!(field(&event.traceparent), Some("00-1"));
         assert_eq!(event.placed, [Some(b"eu".as_slice().into()), None]);
         assert_eq!(event.position, POSITION);
+    }
+
+    #[test]
+    fn a_trace_that_a_tracer_left_serves_where_there_is_no_other() {
+        let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let text = format!("#\\ntraceparent={trace}\\n");
+        let content = format!(r#"{{"tracingspancontext":"{text}"}}"#);
+        let event = read(&content, &["tracingspancontext"]).expect("an event");
+        assert_eq!(field(&event.traceparent), Some(trace));
+        assert!(event.placed[0].is_some());
+        let content = format!(r#"{{"tracingspancontext":"{text}","traceparent":"00-own"}}"#);
+        assert_eq!(field(&read(&content, &[]).expect("an event").traceparent), Some("00-own"));
     }
 
     #[test]

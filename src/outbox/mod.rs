@@ -7,8 +7,10 @@ mod columns;
 mod event;
 pub(crate) mod json;
 mod message;
+mod plain;
 mod plan;
 mod table;
+mod trace;
 mod types;
 
 use std::collections::HashMap;
@@ -16,6 +18,7 @@ use std::collections::HashMap;
 use crate::pgoutput::{Insert, LogicalMessage, Oid, PgTimestamp, Relation};
 
 pub use columns::{ColumnNames, Role};
+pub(crate) use event::Place;
 pub use event::{Event, Field, Position};
 pub use json::JsonFault;
 pub use message::MessageFault;
@@ -31,8 +34,11 @@ pub struct OutboxConfig {
     pub tables: Vec<TableName>,
     /// Their columns' names.
     pub columns: ColumnNames,
-    /// Prefix of the logical messages that are events; `None`: none are.
+    /// Prefix of the logical messages that are events, as JSON; `None`: none are.
     pub message_prefix: Option<String>,
+    /// What the prefix of a logical message begins with that is an event by its prefix, its
+    /// content being the payload; `None`: none is.
+    pub plain_message_prefix: Option<String>,
     /// Columns that the record's configuration names beyond the roles, in its order.
     pub placed: Vec<String>,
     /// Whether a table may lack them.
@@ -146,7 +152,7 @@ impl Outbox {
         }))
     }
 
-    /// The event of a logical message; `None`: its prefix is not the
+    /// The event of a logical message; `None`: its prefix is not a
     /// configured one, or it belongs to no transaction and so has no position.
     pub fn message_event<'a>(
         &self,
@@ -154,10 +160,20 @@ impl Outbox {
         position: Position,
         commit_time: PgTimestamp,
     ) -> Option<Result<Event<'a>, EventError>> {
-        if !message.transactional || !self.is_ours(message) {
+        if !message.transactional {
             return None;
         }
         let OutboxConfig { columns, placed, .. } = &self.config;
+        if !self.is_json(message) {
+            let named = self.named_by(message)?;
+            return Some(Ok(plain::event(
+                named,
+                &message.content,
+                placed.len(),
+                position,
+                commit_time,
+            )));
+        }
         let event = message::event(&message.content, columns, placed, position, commit_time);
         Some(event.map_err(|fault| EventError::Message {
             prefix: message.prefix.clone(),
@@ -177,9 +193,18 @@ impl Outbox {
         event
     }
 
-    /// Whether the message has the configured prefix.
+    /// Whether the message has a configured prefix.
     pub fn is_ours(&self, message: &LogicalMessage) -> bool {
+        self.is_json(message) || self.named_by(message).is_some()
+    }
+
+    fn is_json(&self, message: &LogicalMessage) -> bool {
         self.config.message_prefix.as_ref() == Some(&message.prefix)
+    }
+
+    /// What the prefix of a plain message says of its event.
+    fn named_by<'a>(&self, message: &'a LogicalMessage) -> Option<&'a str> {
+        plain::named_by(&message.prefix, self.config.plain_message_prefix.as_deref()?)
     }
 
     /// Forgets the ids of all relations: a new session sends them again.

@@ -13,6 +13,7 @@ use super::OutboxConfig;
 use super::columns::Role;
 use super::event::{Event, Field, Place, Position};
 use super::table::TableName;
+use super::trace;
 use super::types::{DataType, FieldTypes};
 
 /// `pg_type.oid` of `bytea`.
@@ -145,6 +146,7 @@ impl Plan {
             }
             steps.extend(found);
         }
+        steps.extend(step(trace::COLUMN, Place::Trace));
         for (index, column) in placed.iter().enumerate() {
             let found = step(column, Place::Placed(index));
             if found.is_none() && !config.placed_optional {
@@ -160,8 +162,12 @@ impl Plan {
 
     /// Whether no part that an event had by the plan `before` is missing now.
     pub fn continues(&self, before: &Self) -> Result<(), PlanError> {
-        let has = |place| self.steps.iter().any(|step| step.place == place);
-        match before.steps.iter().find(|step| !has(step.place)) {
+        // What else a plan may have is missed by nobody, or looked for when it is made.
+        let is_missed = |step: &&Step| {
+            matches!(step.place, Place::Role(_))
+                && !self.steps.iter().any(|mine| mine.place == step.place)
+        };
+        match before.steps.iter().find(is_missed) {
             Some(Step { place: Place::Role(role), name, .. }) => {
                 let (table, column) = (self.table.clone(), name.clone());
                 Err(PlanError::LostColumn { table, role: *role, column })
@@ -188,18 +194,23 @@ impl Plan {
         }
         let mut event = Event::empty(position, commit_time, self.placed);
         event.types = Some(Arc::clone(&self.types));
+        let mut trace = None;
         let mut steps = self.steps.iter().peekable();
         for (column, value) in tuple.iter().enumerate() {
             while let Some(step) = steps.next_if(|step| step.column == column) {
                 let field = step
                     .field(value)
                     .map_err(|why| RowFault::Undecodable { column: step.name.clone(), why })?;
-                event.put(step.place, field);
+                match step.place {
+                    Place::Trace => trace = field,
+                    place => event.put(place, field),
+                }
             }
             if steps.peek().is_none() {
                 break;
             }
         }
+        event.trace_by(&trace);
         Ok(event)
     }
 }
@@ -219,6 +230,7 @@ fn field_types(
         let slot = match step.place {
             Place::Role(role) => Some(&mut types.roles[role as usize]),
             Place::Placed(index) => types.placed.get_mut(index),
+            Place::Trace => None,
         };
         if let Some(slot) = slot {
             *slot = Some(found.unwrap_or(DataType::Unknown));

@@ -1,5 +1,7 @@
 //! The data types of an event's fields, as far as a record's form depends on them.
 
+use std::fmt;
+
 use crate::pgoutput::{Oid, Relation};
 
 use super::columns::Role;
@@ -36,6 +38,37 @@ impl DataType {
     }
 }
 
+impl fmt::Display for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Builtin { oid, modifier: -1 } => write!(f, "{oid}"),
+            Self::Builtin { oid, modifier } => write!(f, "{oid}/{modifier}"),
+            Self::Text => f.write_str("text"),
+            Self::Hstore => f.write_str("hstore"),
+            Self::Composite => f.write_str("composite"),
+            Self::OtherArray => f.write_str("array"),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+impl DataType {
+    /// The type of that text form; `None`: it is none.
+    pub fn from_text(text: &str) -> Option<Self> {
+        Some(match text {
+            "text" => Self::Text,
+            "hstore" => Self::Hstore,
+            "composite" => Self::Composite,
+            "array" => Self::OtherArray,
+            "unknown" => Self::Unknown,
+            number => {
+                let (oid, modifier) = number.split_once('/').unwrap_or((number, "-1"));
+                Self::Builtin { oid: oid.parse().ok()?, modifier: modifier.parse().ok()? }
+            }
+        })
+    }
+}
+
 /// An outbox table as the catalogs have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundTable {
@@ -59,6 +92,14 @@ pub struct FieldTypes {
 }
 
 impl FieldTypes {
+    /// These types, by role and by the placed fields' places.
+    pub(crate) fn new(
+        role: impl Fn(Role) -> Option<DataType>,
+        placed: Vec<Option<DataType>>,
+    ) -> Self {
+        Self { roles: Role::ALL.map(role), placed }
+    }
+
     /// The type of the field that plays that part.
     pub fn role(&self, role: Role) -> Option<DataType> {
         self.roles[role as usize]
@@ -67,5 +108,30 @@ impl FieldTypes {
     /// The type of the placed field of that index.
     pub fn placed(&self, index: usize) -> Option<DataType> {
         self.placed.get(index).copied().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_type_is_read_back_as_it_was_written(oid: Oid, modifier in -1..i32::MAX) {
+            let own = DataType::Builtin { oid, modifier };
+            let others =
+                [DataType::Text, DataType::Hstore, DataType::Composite, DataType::OtherArray];
+            for data_type in others.into_iter().chain([own, DataType::Unknown]) {
+                prop_assert_eq!(DataType::from_text(&data_type.to_string()), Some(data_type));
+            }
+        }
+    }
+
+    #[test]
+    fn what_names_no_type_is_none() {
+        for text in ["", "/", "1/", "x", "1/2/3"] {
+            assert_eq!(DataType::from_text(text), None, "{text}");
+        }
     }
 }

@@ -28,6 +28,17 @@ impl PgTimestamp {
         self.0
     }
 
+    /// The timestamp that many microseconds after the Unix epoch.
+    pub const fn from_unix_micros(micros: i64) -> Self {
+        Self(micros.saturating_sub(Self::EPOCH_UNIX_MS * 1000))
+    }
+
+    /// Microseconds since the Unix epoch; of the last of PostgreSQL's timestamps, the most
+    /// that a number holds.
+    pub const fn unix_micros(self) -> i64 {
+        self.0.saturating_add(Self::EPOCH_UNIX_MS * 1000)
+    }
+
     /// Milliseconds since the Unix epoch, rounded down: Kafka's unit.
     pub const fn unix_millis(self) -> i64 {
         self.0.div_euclid(1000) + Self::EPOCH_UNIX_MS

@@ -2,17 +2,22 @@
 //!
 //! Key and value are the event's own, byte for byte. Its other fields stand as one
 //! JSON object in a header, so that it can be put back through the normal path once
-//! the cause is mended.
+//! the cause is mended: [`Letter`] makes the event of it again. What a letter holds
+//! is written and read here and nowhere else.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use crate::outbox::{Event, Field, Role};
+use crate::outbox::{DataType, Event, Field, FieldTypes, Role};
 
 use super::poison::Poison;
 use super::types::{Header, Record};
 use super::value::base64;
+
+mod read;
+
+pub use read::{Letter, LetterFault};
 
 /// The cause, by its key under `poison` in the configuration.
 pub const CAUSE: &str = "walpost.cause";
@@ -20,18 +25,33 @@ pub const CAUSE: &str = "walpost.cause";
 pub const ERROR: &str = "walpost.error";
 /// The event's position.
 pub const POSITION: &str = "walpost.position";
+/// When its transaction committed, in microseconds since 1970.
+pub const COMMIT_TIME: &str = "walpost.commit_time";
 /// The topic that it was meant for, where it had one.
 pub const SOURCE_TOPIC: &str = "walpost.source_topic";
 /// The table, or the logical message's prefix, that it came from.
 pub const ORIGIN: &str = "walpost.origin";
 /// The event's fields but key and value, a JSON object; bytes that are no text as
-/// `{"base64": …}`.
+/// `{"base64": …}`. What is NULL is left out, but for placed columns.
 pub const FIELDS: &str = "walpost.fields";
 
-/// The roles that [`FIELDS`] holds; those left out are key and value.
-const ROLES: [Role; 8] = [
+/// The member of [`FIELDS`] that holds the placed columns.
+const COLUMNS: &str = "columns";
+
+/// The member of [`FIELDS`] that holds their data types, where it is a row's.
+const TYPES: &str = "types";
+/// The member of [`FIELDS`] that says that the value is no payload, but the content of a
+/// logical message that could not be read.
+const UNREAD: &str = "unread";
+/// The member that holds bytes which are no text.
+const BASE64: &str = "base64";
+
+/// The roles that [`FIELDS`] holds. The payload is the value; the aggregate's id is the key,
+/// and a member only where it is empty, as no key is.
+const ROLES: [Role; 9] = [
     Role::Id,
     Role::AggregateType,
+    Role::AggregateId,
     Role::EventType,
     Role::Headers,
     Role::Traceparent,
@@ -49,6 +69,8 @@ pub struct DeadLetter<'a> {
     pub poison: &'a Poison,
     /// Where the event came from.
     pub origin: &'a str,
+    /// Whether the event is nothing but the content of a message that could not be read.
+    pub is_unread: bool,
     /// The columns of the event's placed fields.
     pub placed: &'a [String],
 }
@@ -65,6 +87,7 @@ impl<'a> DeadLetter<'a> {
             text(CAUSE, cause.key().to_owned()),
             text(ERROR, cause.to_string()),
             text(POSITION, event.position.to_string()),
+            text(COMMIT_TIME, event.commit_time.unix_micros().to_string()),
         ];
         headers.extend(cause.topic().map(|topic| text(SOURCE_TOPIC, topic.to_owned())));
         headers.push(text(ORIGIN, self.origin.to_owned()));
@@ -72,7 +95,7 @@ impl<'a> DeadLetter<'a> {
         Record {
             topic: self.topic,
             partition: None,
-            key: event.aggregate_id.as_deref().filter(|key| !key.is_empty()),
+            key: key(event),
             value: event.payload.as_deref(),
             timestamp_ms: event.commit_time.unix_millis(),
             headers,
@@ -82,18 +105,48 @@ impl<'a> DeadLetter<'a> {
     fn fields(&self, event: &Event<'_>) -> String {
         let mut fields = Map::new();
         for role in ROLES {
+            if role == Role::AggregateId && key(event).is_some() {
+                continue;
+            }
             if let Some(value) = json(event.field(role)) {
                 fields.insert(role.name().to_owned(), value);
             }
         }
         let placed = self.placed.iter().zip(&event.placed);
         let placed: Map<String, Value> =
-            placed.filter_map(|(name, field)| Some((name.clone(), json(field)?))).collect();
+            placed.map(|(name, field)| (name.clone(), json(field).unwrap_or_default())).collect();
         if !placed.is_empty() {
-            fields.insert("columns".to_owned(), Value::Object(placed));
+            fields.insert(COLUMNS.to_owned(), Value::Object(placed));
+        }
+        if let Some(types) = &event.types {
+            fields.insert(TYPES.to_owned(), self.types(types));
+        }
+        if self.is_unread {
+            fields.insert(UNREAD.to_owned(), Value::Bool(true));
         }
         Value::Object(fields).to_string()
     }
+
+    /// The data types of the fields, by role; those of the placed columns by name.
+    fn types(&self, types: &FieldTypes) -> Value {
+        let text = |data_type: DataType| Value::String(data_type.to_string());
+        let roles = Role::ALL.into_iter();
+        let mut named: Map<String, Value> = roles
+            .filter_map(|role| Some((role.name().to_owned(), text(types.role(role)?))))
+            .collect();
+        let placed = self.placed.iter().enumerate();
+        let placed: Map<String, Value> = placed
+            .filter_map(|(index, name)| Some((name.clone(), text(types.placed(index)?))))
+            .collect();
+        if !placed.is_empty() {
+            named.insert(COLUMNS.to_owned(), Value::Object(placed));
+        }
+        Value::Object(named)
+    }
+}
+
+fn key<'a>(event: &'a Event<'_>) -> Option<&'a [u8]> {
+    event.aggregate_id.as_deref().filter(|key| !key.is_empty())
 }
 
 fn json(field: &Field<'_>) -> Option<Value> {
@@ -102,7 +155,7 @@ fn json(field: &Field<'_>) -> Option<Value> {
         return Some(Value::String(text.to_owned()));
     }
     let text = Value::String(base64(bytes));
-    Some(Value::Object(Map::from_iter([("base64".to_owned(), text)])))
+    Some(Value::Object(Map::from_iter([(BASE64.to_owned(), text)])))
 }
 
 #[cfg(test)]
@@ -120,8 +173,13 @@ mod tests {
         let cause = Cause::InvalidTopic { topic: "a b".into(), why: "has ' '".into() };
         let poison = Poison::new(cause, &event);
         let placed = ["tenant".to_owned(), "region".to_owned()];
-        let letter =
-            DeadLetter { topic: "dead", poison: &poison, origin: "public.outbox", placed: &placed };
+        let letter = DeadLetter {
+            topic: "dead",
+            poison: &poison,
+            origin: "public.outbox",
+            is_unread: false,
+            placed: &placed,
+        };
         let record = letter.of(&event);
         assert_eq!((record.topic, record.key), ("dead", Some(b"7".as_slice())));
         assert_eq!(record.value, Some(b"\xFF\x00".as_slice()));
@@ -133,12 +191,13 @@ mod tests {
         assert_eq!(header(CAUSE), "invalid_topic");
         assert_eq!(header(ERROR), "topic `a b` has ' '");
         assert_eq!(header(POSITION), "0000001600B374D8/00000003");
+        assert_eq!(header(COMMIT_TIME), "946684800001999");
         assert_eq!(header(SOURCE_TOPIC), "a b");
         assert_eq!(header(ORIGIN), "public.outbox");
         let fields: Value = serde_json::from_str(&header(FIELDS)).expect("JSON");
         let expected = serde_json::json!({
             "id": "42", "aggregate_type": "Order", "traceparent": {"base64": "/g=="},
-            "columns": {"tenant": "Acme"},
+            "columns": {"tenant": "Acme", "region": null},
         });
         assert_eq!(fields, expected);
     }
@@ -148,7 +207,8 @@ mod tests {
         let mut event = event();
         event.aggregate_id = Some(b"".as_slice().into());
         let poison = Poison::new(Cause::MissingField { field: "aggregate_id".into() }, &event);
-        let letter = DeadLetter { topic: "d", poison: &poison, origin: "o", placed: &[] };
+        let letter =
+            DeadLetter { topic: "d", poison: &poison, origin: "o", is_unread: false, placed: &[] };
         assert_eq!(letter.of(&event).key, None);
     }
 }

@@ -64,6 +64,10 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// The keys of all of them.
+    pub const KEYS: [&str; 5] =
+        ["missing_field", "invalid_topic", "undecodable", "too_large", "refused"];
+
     /// The key of its policy, under `poison` in the configuration.
     pub const fn key(&self) -> &'static str {
         match self {
@@ -145,6 +149,19 @@ mod tests {
              record needs it; mend what writes it; another column may serve (outbox.columns, \
              record.topic)"
         );
+    }
+
+    #[test]
+    fn the_list_of_causes_is_whole() {
+        let text = String::new;
+        let keys = [
+            Cause::MissingField { field: text() },
+            Cause::InvalidTopic { topic: text(), why: text() },
+            Cause::Undecodable { field: text(), why: text() },
+            Cause::TooLarge { topic: text(), why: text() },
+            Cause::Refused { topic: text(), why: text() },
+        ];
+        assert_eq!(keys.map(|cause| cause.key()), Cause::KEYS);
     }
 
     #[test]

@@ -25,6 +25,14 @@ impl Profile {
             Self::Debezium(config) => config.placed(),
         }
     }
+
+    /// The one topic that all events go to, where none of their fields chooses it.
+    pub fn topic_of_all(&self) -> Option<String> {
+        match self {
+            Self::Walpost(config) => config.topic.of_all(),
+            Self::Debezium(_) => None,
+        }
+    }
 }
 
 impl From<RecordConfig> for Profile {

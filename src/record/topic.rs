@@ -42,6 +42,16 @@ impl TopicTemplate {
         self.template.columns()
     }
 
+    /// The one topic that all events go to, where the template names no field.
+    pub fn of_all(&self) -> Option<String> {
+        let [Part::Static(name)] = self.template.parts() else { return None };
+        let mut topic = name.clone();
+        if let Some(rewrite) = &self.rewrite {
+            rewrite.apply(&mut topic);
+        }
+        Some(topic)
+    }
+
     pub(super) fn place(&mut self, all: &[String]) {
         self.template.place(all);
     }

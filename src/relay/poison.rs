@@ -66,6 +66,13 @@ impl Policies {
     /// How often the broker is asked again unless something else is said.
     pub const RETRIES: u32 = 10;
 
+    /// Whether any cause makes dead letters.
+    pub fn write_letters(&self) -> bool {
+        let Self { too_large, missing_field, invalid_topic, refused, undecodable, .. } = self;
+        [too_large, missing_field, invalid_topic, refused, undecodable]
+            .contains(&&Policy::DeadLetter)
+    }
+
     /// What to do about that cause.
     pub fn of(&self, cause: &Cause) -> Policy {
         match cause {

@@ -15,7 +15,8 @@ use rdkafka::config::{ClientConfig, FromClientConfigAndContext as _, RDKafkaLogL
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataTopic;
 
-use super::{Fault, refusal};
+use super::kafka::client_config;
+use super::{Fault, KafkaConfig, refusal};
 
 /// How long each answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -110,14 +111,25 @@ fn silence(error: &KafkaError) -> String {
     format!("the brokers do not answer: {why}; see whether they run and can be reached from here")
 }
 
+/// The topic's `max.message.bytes`, where walpost's user may see it. Blocks.
+pub fn topic_max_bytes(config: &KafkaConfig, topic: &str) -> Option<u64> {
+    let config = of_its_own(&client_config(config));
+    let client = AdminClient::from_config_and_context(&config, Quiet).ok()?;
+    setting(&client, topic, "max.message.bytes")?.parse().ok()
+}
+
 /// The topic's `min.insync.replicas`, where walpost's user may see it.
 fn min_in_sync(client: &AdminClient<Quiet>, topic: &str) -> Option<usize> {
+    setting(client, topic, "min.insync.replicas")?.parse().ok()
+}
+
+fn setting(client: &AdminClient<Quiet>, topic: &str, name: &str) -> Option<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let options = AdminOptions::new().request_timeout(Some(ANSWER));
     let specifier = [ResourceSpecifier::Topic(topic)];
     let described = runtime.block_on(client.describe_configs(&specifier, &options)).ok()?;
     let config = described.into_iter().next()?.ok()?;
-    config.get("min.insync.replicas")?.value.as_deref()?.parse().ok()
+    config.get(name)?.value.clone()
 }
 
 /// What metadata says of a topic.

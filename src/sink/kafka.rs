@@ -16,7 +16,7 @@
 //! go on behind a batch that was refused for good: without it the records behind
 //! are published ahead (measured); the first batch of all needs [`Leads`] too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -192,13 +192,24 @@ pub fn accepts(config: &KafkaConfig) -> Result<(), SinkError> {
     features::require(&client_config(config))
 }
 
-/// Asks the brokers for their metadata; gives how many brokers there are.
-/// Blocks for at most `within`.
-pub fn reach(config: &KafkaConfig, within: Duration) -> Result<usize, ReachError> {
+/// What the brokers say of themselves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reached {
+    /// How many they are.
+    pub brokers: usize,
+    /// The topics that walpost's user may see.
+    pub topics: BTreeSet<String>,
+}
+
+/// Asks the brokers for their metadata. Blocks for at most `within`.
+pub fn reach(config: &KafkaConfig, within: Duration) -> Result<Reached, ReachError> {
     let reports = Arc::new(Reports::default());
     let (producer, _) = make_producer(&client_config(config), &reports, &Arc::default())?;
     let error = match producer.client().fetch_metadata(None, within) {
-        Ok(metadata) => return Ok(metadata.brokers().len()),
+        Ok(metadata) => {
+            let topics = metadata.topics().iter().map(|topic| topic.name().to_owned()).collect();
+            return Ok(Reached { brokers: metadata.brokers().len(), topics });
+        }
         Err(error) => error,
     };
     let mut conditions = mem::take(&mut reports.lock().conditions);
@@ -460,13 +471,12 @@ impl ProducerContext<KeyPartitioner> for Context {
 
 /// librdkafka's configuration: walpost's defaults, the user's properties over
 /// them, and what the promise rests on over both.
-fn client_config(config: &KafkaConfig) -> ClientConfig {
+pub(super) fn client_config(config: &KafkaConfig) -> ClientConfig {
     let records = config.in_flight_bytes / RECORD_OVERHEAD_BYTES + 1;
-    let message_max = config.properties.get("message.max.bytes").and_then(|max| max.parse().ok());
     // Twice the budget and one row: the budget is what stops the relay, the
     // largest row may exceed it (one for which there is never room would be
     // offered for ever), and librdkafka counts a little differently.
-    let row = message_max.unwrap_or(MESSAGE_MAX_BYTES);
+    let row = message_max_bytes(config);
     let kbytes = (config.in_flight_bytes / 1024 * 2 + row / 1024 + 1024).min(2_147_483_647);
     let mut client = ClientConfig::new();
     client
@@ -489,6 +499,12 @@ fn client_config(config: &KafkaConfig) -> ClientConfig {
         .set("queue.buffering.max.messages", records.clamp(1000, 10_000_000).to_string())
         .set("queue.buffering.max.kbytes", kbytes.to_string());
     client
+}
+
+/// The longest record that the producer takes, in bytes.
+pub fn message_max_bytes(config: &KafkaConfig) -> u64 {
+    let given = config.properties.get("message.max.bytes");
+    given.and_then(|max| max.trim().parse().ok()).unwrap_or(MESSAGE_MAX_BYTES)
 }
 
 /// How long batches may be by the user's own properties.

@@ -20,7 +20,8 @@ use std::future::Future;
 use crate::ledger::Seq;
 use crate::relay::core::{Outlet, Refusal};
 
-pub use kafka::{KafkaConfig, KafkaSink, ReachError, accepts, reach};
+pub use inquiry::topic_max_bytes;
+pub use kafka::{KafkaConfig, KafkaSink, ReachError, Reached, accepts, message_max_bytes, reach};
 pub use leads::partition_of;
 
 /// What became of one production.

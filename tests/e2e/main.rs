@@ -15,6 +15,7 @@ mod poison;
 mod put_aside;
 mod records;
 mod refusals;
+mod replay;
 mod sessions;
 mod shapes;
 mod slot;

@@ -109,3 +109,58 @@ async fn a_message_outside_a_transaction_is_refused_and_warned_of() {
     let last = stop(walpost).await;
     assert_eq!(last["refused_messages"], 2, "{last}");
 }
+
+fn plain(kind: bool, prefix: &str, content: &str) -> String {
+    format!("SELECT pg_logical_emit_message({kind}, '{prefix}', {content}::bytea)")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_message_carries_type_and_key_in_its_prefix_and_the_value_as_it_is() {
+    let scene = Scene::empty().await;
+    let scene =
+        scene.option("--message-prefix", "outbox").option("--plain-message-prefix", "outbox");
+    scene.init(&[]).await;
+    let walpost = scene.run().await;
+    let sql = [
+        row("a", "k"),
+        plain(true, "outbox:order:k", "'\\xff00'"),
+        emit("outbox", "json", "k"),
+        plain(true, "outboxes:order:k", "'another'"),
+        plain(true, "outbox:order:a:b", "''"),
+    ];
+    scene.postgres.execute(&format!("BEGIN; {}; COMMIT", sql.join("; "))).await;
+    scene
+        .postgres
+        .execute(&format!("BEGIN; {}; ROLLBACK", plain(true, "outbox:order:k", "'x'")))
+        .await;
+    scene.postgres.execute(&plain(false, "outbox:order:k", "'outside'")).await;
+    scene.confirmed(SOON).await;
+    let records = scene.records().await;
+    assert_in_log_order(&records);
+    let mut of_k: Vec<_> = records.iter().filter(|one| one.key_text() == Some("k")).collect();
+    of_k.sort_by_key(|one| one.header("walpost.position").map(str::to_owned));
+    assert_eq!((records.len(), of_k.len()), (4, 3), "{records:?}");
+    assert_eq!(of_k[1].value.as_deref(), Some(b"\xFF\x00".as_slice()));
+    let names: Vec<_> = of_k[1].headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["walpost.position"]);
+    assert_eq!(of_k[2].header("id"), Some("json"));
+    let other =
+        records.iter().find(|one| one.key_text() == Some("a:b")).expect("a key with a colon");
+    assert_eq!(other.value.as_deref(), Some(b"".as_slice()), "no tombstone");
+    walpost.await_line("refused logical messages", SOON).await;
+    let last = stop(walpost).await;
+    assert_eq!(last["refused_messages"], 1, "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_message_without_a_key_halts_the_run() {
+    let scene = Scene::empty().await.option("--plain-message-prefix", "outbox");
+    scene.init(&[]).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&plain(true, "outbox:order", "'x'")).await;
+    let (code, text) = walpost_bed::scene::ended(&walpost).await;
+    assert_eq!(code, Some(4), "{text}");
+    for part in ["prefix `outbox:order`", "`aggregate_id` is NULL or empty"] {
+        assert!(text.contains(part), "{text}");
+    }
+}

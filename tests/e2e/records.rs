@@ -117,3 +117,38 @@ async fn a_null_key_is_sent_where_that_is_allowed() {
     let [record] = &records(toml).await[..] else { panic!("one record") };
     assert_eq!((record.key.as_deref(), record.value_text()), (None, Some(r#"{"total": 1.50}"#)));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tracers_text_gives_the_trace_where_no_column_has_one() {
+    let scene = Scene::new().await;
+    let add =
+        "ALTER TABLE public.outbox ADD COLUMN traceparent text, ADD COLUMN tracingspancontext text";
+    scene.postgres.execute(add).await;
+    let walpost = scene.run().await;
+    let own = TRACE.replace("-01", "-00");
+    let java = format!("#\n#Sat Nov 21 14:55:01 UTC 2026\ntraceparent={TRACE}\ntracestate=a\\=1\n");
+    let comment = format!("traceparent=''{TRACE}'',tracestate=''b%3D2''");
+    for (key, columns) in [
+        ("java", format!("NULL, '{java}'")),
+        ("comment", format!("NULL, '{comment}'")),
+        ("own", format!("'{own}', '{java}'")),
+        ("none", "NULL, 'x'".to_owned()),
+    ] {
+        let insert = format!(
+            "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, traceparent, \
+             tracingspancontext) VALUES ('order', '{key}', 'placed', {columns})"
+        );
+        scene.postgres.execute(&insert).await;
+    }
+    scene.confirmed(SOON).await;
+    let records = scene.records().await;
+    let trace = |key: &str| {
+        let record = records.iter().find(|one| one.key_text() == Some(key)).expect(key);
+        (record.header("traceparent"), record.header("tracestate"))
+    };
+    assert_eq!(trace("java"), (Some(TRACE), Some("a=1")));
+    assert_eq!(trace("comment"), (Some(TRACE), Some("b=2")));
+    assert_eq!(trace("own"), (Some(own.as_str()), None));
+    assert_eq!(trace("none"), (None, None));
+    stop(walpost).await;
+}

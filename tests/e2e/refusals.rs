@@ -144,3 +144,45 @@ async fn a_payload_of_a_domain_over_bytea_is_refused() {
     scene.postgres.execute(change).await;
     refused(&scene, &[], &["domain over bytea", "TYPE bytea"]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_names_the_topics_that_are_missing() {
+    let scene = Scene::new().await.template("all");
+    let (all, dead) = (scene.topic("all"), scene.topic("dead"));
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    let check = async |policy: &str| {
+        let toml = format!("[poison]\ntoo_large = '{policy}'\ndead_letter_topic = '{dead}'\n");
+        std::fs::write(&file, toml).expect("it can be written");
+        let arguments = ["--config", file.to_str().expect("UTF-8")];
+        let check = scene.command("check").args(arguments).start();
+        let status = check.wait(SOON).await.expect("it ends");
+        assert!(status.success(), "{:?}", check.stdout());
+        let lines = check.stdout().into_iter();
+        lines.filter(|line| line.contains("  topic  ")).collect::<Vec<_>>()
+    };
+    let lines = check("halt").await;
+    let create = format!("--bootstrap-server {} --create --topic {all}", scene.bootstrap);
+    assert!(lines.len() == 1 && lines[0].contains(&create), "{lines:?}");
+    let lines = check("dead_letter").await;
+    assert!(
+        lines.len() == 2 && lines[1].contains(&format!("--create --topic {dead}")),
+        "{lines:?}"
+    );
+    let kafka = walpost_bed::Kafka::shared().await;
+    kafka.create_topic(&all, 1).await;
+    kafka.create_topic_with(&dead, 1, &[("max.message.bytes", "5000")]).await;
+    let lines = check("dead_letter").await;
+    assert!(lines.len() == 3 && lines[0].starts_with("ok"), "{lines:?}");
+    assert!(
+        lines[2].contains("takes 5000 bytes") && lines[2].contains("message.max.bytes is 1000000"),
+        "{lines:?}"
+    );
+    kafka.administration().set(&dead, "max.message.bytes", "1000000").await;
+    assert_eq!(check("dead_letter").await.len(), 2);
+    // A topic for each type is known by its events alone.
+    let each = scene.template("{aggregate_type}");
+    let check = each.command("check").start();
+    check.wait(SOON).await.expect("it ends");
+    assert!(!check.said("  topic  "), "{:?}", check.stdout());
+}

@@ -156,3 +156,12 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_template_without_a_field_is_one_topic_for_all() {
+    let all = |text: &str| text.parse::<TopicTemplate>().expect("a template");
+    assert_eq!(all("orders").of_all().as_deref(), Some("orders"));
+    assert_eq!(all("orders.{id}").of_all(), None);
+    let rewrite = Rewrite::new("(.*)s", "all-$1").expect("a rewrite");
+    assert_eq!(all("orders").rewritten(rewrite).of_all().as_deref(), Some("all-order"));
+}

@@ -40,7 +40,7 @@ impl Core {
             (Some(Ok(event)), _) => self.publish(message, &event, outlet),
             (Some(Err(error)), Message::Logical(logical)) => {
                 let event = Outbox::unread(logical, position, commit_time);
-                self.poisoned(message, &event, error.into(), outlet)
+                self.put_aside(message, &event, error.into(), true, outlet)
             }
             // A row that cannot be read is no event's fault, but a setting's of the server.
             (Some(Err(error)), _) => {
@@ -86,12 +86,24 @@ impl Core {
         Ok(Taken::Yes)
     }
 
-    /// An event that cannot be delivered: what its cause's policy says.
     fn poisoned(
         &mut self,
         message: &Message,
         event: &Event<'_>,
         poison: Poison,
+        outlet: &mut impl Outlet,
+    ) -> Result<Taken, StreamError> {
+        self.put_aside(message, event, poison, false, outlet)
+    }
+
+    /// An event that cannot be delivered: what its cause's policy says. One that is
+    /// `is_unread` is a message's content and nothing more.
+    fn put_aside(
+        &mut self,
+        message: &Message,
+        event: &Event<'_>,
+        poison: Poison,
+        is_unread: bool,
         outlet: &mut impl Outlet,
     ) -> Result<Taken, StreamError> {
         let origin = self.origin(message);
@@ -111,7 +123,8 @@ impl Core {
         let seq = self.ledger.next_seq();
         let (topic, name) = (self.policies.dead_letter_topic.clone(), origin.name());
         let placed = self.router.placed();
-        let letter = DeadLetter { topic: &topic, poison: &poison, origin: &name, placed };
+        let letter =
+            DeadLetter { topic: &topic, poison: &poison, origin: &name, is_unread, placed };
         let record = letter.of(event);
         match outlet.produce(seq, &record) {
             Ok(()) => {}

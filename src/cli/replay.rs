@@ -1,0 +1,94 @@
+//! `walpost replay-dead-letters`: what was put aside, back through the normal path.
+
+use super::args::ReplayArguments;
+use super::stdout::print;
+use super::{Exit, block_on, complain, configuration, logging};
+use crate::assembly::{self, ReplayAssemblyError};
+use crate::config::Config;
+use crate::replay::{ReplayError, ReplaySettings, Replayed};
+
+pub(super) fn command(arguments: ReplayArguments) -> Exit {
+    let ReplayArguments { dry_run, cause, limit, from, group, options } = arguments;
+    let config = match configuration(&options.into()) {
+        Ok(config) => config,
+        Err(exit) => return exit,
+    };
+    if let Err(error) = logging::start(&config.log) {
+        complain(&error);
+        return Exit::Config;
+    }
+    let topic = from.unwrap_or_else(|| config.poison.dead_letter_topic.clone());
+    let limit = limit.unwrap_or(u64::MAX);
+    let settings = ReplaySettings { topic, group, cause, limit, dry_run };
+    block_on(replay(&config, settings))
+}
+
+async fn replay(config: &Config, settings: ReplaySettings) -> Exit {
+    let dry_run = settings.dry_run;
+    let replay = match assembly::replay(config, settings) {
+        Ok(replay) => replay,
+        Err(error) => {
+            complain(&error.to_string());
+            return match error {
+                ReplayAssemblyError::Config(_) => Exit::Config,
+                ReplayAssemblyError::Replay(error) => exit(&error),
+            };
+        }
+    };
+    let stop = async {
+        // Where signals cannot be had, one ends the process as ever.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let show = |line: &str| {
+        // A reader that has gone has seen what it wanted.
+        let _ = print(&format!("{line}\n"));
+    };
+    let (replayed, ended) = Box::pin(replay.run(stop, show)).await;
+    let printed = print(&format!("{}\n", summary(replayed, dry_run)));
+    match ended {
+        Err(error) => {
+            complain(&error.to_string());
+            exit(&error)
+        }
+        Ok(()) if replayed.poison > 0 => Exit::Poison,
+        Ok(()) => printed,
+    }
+}
+
+fn summary(replayed: Replayed, dry_run: bool) -> String {
+    let Replayed { replayed, poison, held_back, passed_over } = replayed;
+    let verb = if dry_run { "would replay" } else { "replayed" };
+    format!(
+        "{verb} {replayed}, still poison {poison}, held back {held_back}, passed over {passed_over}"
+    )
+}
+
+fn exit(error: &ReplayError) -> Exit {
+    match error {
+        ReplayError::Sink(_) | ReplayError::Unauthenticated(_) => Exit::Config,
+        ReplayError::Unreachable(_)
+        | ReplayError::NoTopic { .. }
+        | ReplayError::Reading(_)
+        | ReplayError::Undelivered { .. }
+        | ReplayError::Scattered { .. }
+        | ReplayError::Stopped => Exit::Failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_says_what_became_of_the_letters() {
+        let replayed = Replayed { replayed: 12, poison: 1, held_back: 2, passed_over: 3 };
+        let text = "replayed 12, still poison 1, held back 2, passed over 3";
+        assert_eq!(summary(replayed, false), text);
+        assert_eq!(
+            summary(replayed, true),
+            format!("would {}", text.replace("replayed", "replay"))
+        );
+    }
+}

@@ -1,0 +1,279 @@
+//! Dead letters that are put back, once their causes are mended.
+
+use tempfile::TempDir;
+use walpost_bed::scene::{LATER, SOON, Scene, ended, stop};
+use walpost_bed::{Consumed, Kafka};
+
+/// What is the matter with one event of each cause; all are refused by this configuration.
+const BAD: [(&str, &str); 5] = [
+    ("missing_field", "('order', NULL, 'placed', '{\"n\": 1}', NULL, now())"),
+    ("invalid_topic", "('an order', 'k2', 'placed', '{\"n\": 2}', '{\"h\": \"x\"}', now())"),
+    ("undecodable", "('order', 'k3', 'placed', '{\"n\": 3}', '[1]', now())"),
+    (
+        "too_large",
+        "('order', 'k4', 'placed', jsonb_build_object('n', 4, 'much', (SELECT string_agg(md5(i::text), '') \
+          FROM generate_series(1, 2000) AS i)), NULL, now())",
+    ),
+    ("refused", "('order', 'k5', 'placed', '{\"n\": 5}', NULL, now() - interval '2 days')"),
+];
+
+const BY_COLUMN: &str = "record.timestamp = 'column'\noutbox.columns.timestamp = 'created_at'\n";
+
+/// With all of these the events can be delivered.
+const MENDED: &str = "record.null_keys = 'allow'\nrecord.topic_regex = '(.*)an order'\n\
+                      record.topic_replacement = '$1order'\nrecord.headers = ['id', 'walpost.position']\n";
+
+struct Stage {
+    scene: Scene,
+    dead: String,
+    directory: TempDir,
+}
+
+impl Stage {
+    /// An outbox with a topic that takes little, and a dead-letter topic.
+    async fn new() -> Self {
+        let scene = Scene::new().await;
+        scene.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
+        let kafka = Kafka::shared().await;
+        let limits =
+            [("max.message.bytes", "20000"), ("message.timestamp.before.max.ms", "3600000")];
+        kafka.create_topic_with(&scene.topic("order"), 2, &limits).await;
+        let dead = scene.topic("dead");
+        kafka.create_topic_with(&dead, 2, &[]).await;
+        Self { scene, dead, directory: TempDir::new().expect("a directory") }
+    }
+
+    /// The arguments for a configuration with this in it.
+    fn configured(&self, toml: &str) -> [String; 2] {
+        let policies = BAD.map(|(cause, _)| format!("{cause} = 'dead_letter'\n")).concat();
+        let dead = &self.dead;
+        let toml =
+            format!("{toml}\n[poison]\n{policies}dead_letter_topic = '{dead}'\nretries = 1\n");
+        let file = self.directory.path().join("walpost.toml");
+        std::fs::write(&file, toml).expect("it can be written");
+        ["--config".to_owned(), file.to_str().expect("UTF-8").to_owned()]
+    }
+
+    /// Has these rows put aside.
+    async fn put_aside(&self, toml: &str, rows: &[&str]) {
+        let arguments = self.configured(toml);
+        let walpost = self.scene.run_with(&arguments.each_ref().map(String::as_str)).await;
+        for row in rows {
+            let insert = format!(
+                "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, headers, \
+                 created_at) VALUES {row}"
+            );
+            self.scene.postgres.execute(&insert).await;
+        }
+        self.scene.confirmed(LATER).await;
+        stop(walpost).await;
+    }
+
+    /// How a replay with that configuration ends: its code, and what it prints.
+    async fn replay(&self, toml: &str, arguments: &[&str]) -> (Option<i32>, Vec<String>) {
+        let command = self.scene.command("replay-dead-letters").args(self.configured(toml));
+        let walpost = command.args(arguments).start();
+        let (code, said) = ended(&walpost).await;
+        eprintln!("{said}");
+        (code, walpost.stdout())
+    }
+
+    /// What stands in the topics, letters apart.
+    async fn records(&self) -> (Vec<Consumed>, Vec<Consumed>) {
+        let records = self.scene.records().await;
+        records.into_iter().partition(|record| record.topic != self.dead)
+    }
+
+    /// The numbers in the payloads of what was published, in order of partition and offset.
+    async fn published(&self) -> Vec<i64> {
+        let (records, _) = self.records().await;
+        let number = |record: &Consumed| {
+            let value = serde_json::from_str::<serde_json::Value>(record.value_text()?).ok()?;
+            value["n"].as_i64()
+        };
+        records.iter().map(|record| number(record).expect("a number")).collect()
+    }
+}
+
+fn summary(replayed: u64, poison: u64, held_back: u64, passed_over: u64) -> String {
+    format!(
+        "replayed {replayed}, still poison {poison}, held back {held_back}, passed over {passed_over}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_letter_is_put_back_once_when_its_cause_is_mended() {
+    let stage = Stage::new().await;
+    stage.put_aside(BY_COLUMN, &BAD.map(|(_, row)| row)).await;
+    let (published, letters) = stage.records().await;
+    assert_eq!((published.len(), letters.len()), (0, 5));
+    // Nothing is mended yet; what would be tried is said, and nothing done.
+    let (code, lines) = stage.replay(BY_COLUMN, &["--dry-run"]).await;
+    assert_eq!(
+        lines.last(),
+        Some(&format!("would {}", summary(2, 3, 0, 0).replace("replayed", "replay")))
+    );
+    assert_eq!((code, lines.len()), (Some(4), 3), "{lines:?}");
+    let order = stage.scene.topic("order");
+    assert!(lines.iter().any(|line| line.contains("(too_large, event ") && line.contains(&order)));
+    let unmended = stage.replay(BY_COLUMN, &[]).await;
+    assert_eq!(unmended, (Some(4), vec![summary(0, 5, 0, 0)]));
+    // The topic is mended first, then the rest.
+    let administration = Kafka::shared().await.administration();
+    administration.set(&order, "max.message.bytes", "1000000").await;
+    let some = stage.replay(BY_COLUMN, &["--cause", "too_large"]).await;
+    assert_eq!(some, (Some(0), vec![summary(1, 0, 0, 4)]));
+    assert_eq!(stage.published().await, [4]);
+    let mended = format!("{BY_COLUMN}{MENDED}");
+    let two = stage.replay(&mended, &["--limit", "2"]).await;
+    assert_eq!(two, (Some(0), vec![summary(2, 0, 0, 0)]));
+    let rest = stage.replay(&mended, &[]).await;
+    assert_eq!(rest, (Some(0), vec![summary(2, 0, 0, 0)]));
+    for _ in 0..2 {
+        assert_eq!(stage.replay(&mended, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
+    }
+    let mut numbers = stage.published().await;
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2, 3, 4, 5]);
+    assert_as_they_were(&stage, &letters).await;
+}
+
+/// Each record is its letter's event: position, id, key and value; and the timestamp is
+/// the row's own.
+async fn assert_as_they_were(stage: &Stage, letters: &[Consumed]) {
+    let (records, _) = stage.records().await;
+    for letter in letters {
+        let position = letter.header("walpost.position");
+        let mut same = records.iter().filter(|one| one.header("walpost.position") == position);
+        let (record, again) = (same.next().expect("a record"), same.next());
+        assert_eq!(again, None);
+        assert_eq!((&record.key, &record.value), (&letter.key, &letter.value));
+        let id = record.header("id").expect("an id");
+        let query = format!(
+            "SELECT floor(extract(epoch FROM created_at) * 1000)::bigint FROM outbox WHERE id = '{id}'"
+        );
+        let millis = stage.scene.postgres.query_text(&query).await.expect("its row");
+        assert_eq!(record.timestamp_ms.map(|millis| millis.to_string()), Some(millis));
+        assert!(!record.headers.iter().any(|(name, _)| name == "walpost.cause"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commit_time_is_the_original_one_and_all_headers_come_back() {
+    let stage = Stage::new().await;
+    stage.put_aside("", &[BAD[1].1]).await;
+    let (_, letters) = stage.records().await;
+    assert_eq!(letters.len(), 1);
+    let mended = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
+    assert_eq!(stage.replay(mended, &[]).await.0, Some(0));
+    let (records, _) = stage.records().await;
+    let [record] = &records[..] else { panic!("one record: {records:?}") };
+    assert_eq!(record.timestamp_ms, letters[0].timestamp_ms);
+    let names: Vec<_> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["id", "event_type", "h", "walpost.position"]);
+    assert_eq!(record.header("h"), Some("x"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_that_still_is_poison_holds_back_its_key_and_no_other() {
+    let stage = Stage::new().await;
+    let rows = [
+        "('order', 'k', 'placed', '{\"n\": 1}', '[1]', now())",
+        "('an order', 'k', 'placed', '{\"n\": 2}', NULL, now())",
+        "('an order', 'm', 'placed', '{\"n\": 3}', NULL, now())",
+        // It ends up among the dead letters, and is none.
+        "('dead', 'k', 'placed', '{\"n\": 0}', NULL, now())",
+        "('an order', 'm', 'placed', '{\"n\": 4}', NULL, now())",
+    ];
+    stage.put_aside("", &rows).await;
+    let topic = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
+    let first = stage.replay(topic, &[]).await;
+    assert_eq!(first, (Some(4), vec![summary(2, 1, 1, 1)]));
+    assert_eq!(stage.published().await, [3, 4]);
+    // What is no letter was named once.
+    let again = stage.replay(topic, &[]).await;
+    assert_eq!(again, (Some(4), vec![summary(0, 1, 1, 0)]));
+    let last = stage.replay(&format!("{topic}record.headers = []\n"), &[]).await;
+    assert_eq!(last, (Some(0), vec![summary(2, 0, 0, 0)]));
+    let mut numbers = stage.published().await;
+    numbers.retain(|number| *number < 3);
+    assert_eq!(numbers, [1, 2], "in their order");
+    let (_, letters) = stage.records().await;
+    assert_eq!(letters.len(), 5, "nothing is taken out of the topic");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_and_messages_come_back_as_today_reads_them() {
+    let scene = Scene::new().await.option("--message-prefix", "outbox");
+    let (dead, order) = (scene.topic("dead"), scene.topic("order"));
+    let kafka = Kafka::shared().await;
+    kafka.create_topic_with(&dead, 1, &[]).await;
+    kafka.create_topic_with(&order, 1, &[]).await;
+    let stage = Stage { scene, dead, directory: TempDir::new().expect("a directory") };
+    let scene = &stage.scene;
+    scene.postgres.execute("ALTER TABLE outbox ADD tenant text, ADD region text").await;
+    let arguments = stage.configured("record.place = ['tenant:header']\n");
+    let walpost = scene.run_with(&arguments.each_ref().map(String::as_str)).await;
+    let sql = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, tenant) \
+               VALUES ('an order', 'a', 'placed', '{\"n\": 1}', 'Acme'); \
+               SELECT pg_logical_emit_message(true, 'outbox', 'no JSON'); \
+               SELECT pg_logical_emit_message(true, 'outbox', '{\"aggregate_type\": \"an order\", \
+               \"aggregate_id\": \"b\", \"payload\": {\"n\": 2}, \"tenant\": null}')";
+    scene.postgres.execute(sql).await;
+    scene.confirmed(SOON).await;
+    stop(walpost).await;
+    let topic = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
+    // A column that was not placed is not in the letters.
+    let place = "record.place = ['tenant:header', 'region:header']\n";
+    let missing = stage.replay(&format!("{topic}{place}"), &["--dry-run"]).await;
+    assert_eq!(missing.0, Some(4));
+    assert_eq!(missing.1, ["would replay 0, still poison 3, held back 0, passed over 0"]);
+    let place = "record.place = ['tenant:header', 'aggregate_type:header:kind']\n";
+    let replayed = stage.replay(&format!("{topic}{place}"), &[]).await;
+    assert_eq!(replayed, (Some(4), vec![summary(2, 1, 0, 0)]));
+    let (records, _) = stage.records().await;
+    let tenants: Vec<_> = records.iter().map(|record| record.header("tenant")).collect();
+    assert_eq!(tenants, [Some("Acme"), None]);
+    assert!(records.iter().all(|record| record.header("kind") == Some("an order")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_or_delivered_ends_it_and_leaves_the_letter() {
+    let stage = Stage::new().await;
+    let (code, lines) = stage.replay("", &["--from", "no-such-topic"]).await;
+    assert_eq!((code, lines.len()), (Some(1), 0), "{lines:?}");
+    let walpost =
+        stage.scene.command("replay-dead-letters").args(["-X", "linger.ms=never"]).start();
+    assert_eq!(ended(&walpost).await.0, Some(78));
+    stage.put_aside("", &[BAD[1].1]).await;
+    let own = ["--group", "another"];
+    let mended = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
+    assert_eq!(stage.replay(mended, &own).await.1, [summary(1, 0, 0, 0)]);
+    assert_eq!(stage.replay(mended, &own).await.1, [summary(0, 0, 0, 0)]);
+    assert_eq!(stage.replay(mended, &[]).await.1, [summary(1, 0, 0, 0)], "another group's marks");
+}
+
+#[cfg(feature = "crash-points")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_death_before_the_commit_makes_a_duplicate_and_no_loss() {
+    let stage = Stage::new().await;
+    let rows =
+        (1..=20).map(|n| format!("('an order', 'k{n}', 'placed', '{{\"n\": {n}}}', NULL, now())"));
+    let rows: Vec<_> = rows.collect();
+    stage.put_aside("", &[&rows.join(", ")]).await;
+    let topic = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
+    let command = stage.scene.command("replay-dead-letters").args(stage.configured(topic));
+    let dying = command.env("FAILPOINTS", "replayed=7*off->return").start();
+    let status = dying.wait(SOON).await.expect("it dies");
+    assert!(!status.success() && status.code().is_none(), "{status:?}");
+    assert_eq!(stage.published().await.len(), 8);
+    let (code, lines) = stage.replay(topic, &[]).await;
+    assert_eq!(code, Some(0), "{lines:?}");
+    let mut numbers = stage.published().await;
+    let came = numbers.len();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers, (1..=20).collect::<Vec<_>>());
+    assert!((21..=28).contains(&came), "{came}: what was not marked came again");
+    assert_eq!(stage.replay(topic, &[]).await.1, [summary(0, 0, 0, 0)]);
+}
