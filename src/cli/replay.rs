@@ -1,8 +1,10 @@
 //! `walpost replay-dead-letters`: what was put aside, back through the normal path.
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use super::args::ReplayArguments;
 use super::stdout::print;
-use super::{Exit, block_on, complain, configuration, logging};
+use super::{Exit, block_on, complain, configuration, logging, run};
 use crate::assembly::{self, ReplayAssemblyError};
 use crate::config::Config;
 use crate::replay::{ReplayError, ReplaySettings, Replayed};
@@ -36,10 +38,12 @@ async fn replay(config: &Config, settings: ReplaySettings) -> Exit {
         }
     };
     let stop = async {
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt()];
         // Where signals cannot be had, one ends the process as ever.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        let [Ok(mut terminate), Ok(mut interrupt)] = kinds.map(signal) else {
+            return std::future::pending().await;
+        };
+        run::one_of(&mut terminate, &mut interrupt).await;
     };
     let show = |line: &str| {
         // A reader that has gone has seen what it wanted.

@@ -127,7 +127,8 @@ fn heed_hangups(flags: Flags, level: LogLevel) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+/// The name of the one that comes first.
+pub(super) async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
     tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",

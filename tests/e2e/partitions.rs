@@ -98,11 +98,32 @@ async fn a_partition_of_a_topic_that_is_missing_waits_for_the_topic() {
     .await;
     let directory = TempDir::new().expect("a directory");
     let walpost = run(&scene, &directory, "").await;
-    scene.postgres.execute(&insert("'a'", "1")).await;
+    // By its key it would go to another.
+    scene.postgres.execute(&insert("'a'", "2")).await;
     walpost.await_line("kafka-topics.sh --create", SOON).await;
     kafka.create_topic_with(&scene.topic("order"), 3, &[]).await;
     scene.confirmed(LATER).await;
     eventually(SOON, "it is there", async || !scene.records().await.is_empty()).await;
-    assert!(scene.records().await.iter().all(|record| record.partition == 1));
+    assert!(scene.records().await.iter().all(|record| record.partition == 2));
     stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_is_made_anew_with_fewer_partitions_halts_the_run() {
+    let kafka = Kafka::builder().property("auto.create.topics.enable", "false").start().await;
+    let postgres = walpost_bed::Postgres::builder(walpost_bed::Major::V15);
+    let scene = Scene::with_brokers(postgres, &kafka.bootstrap()).await;
+    let (directory, topic) = (TempDir::new().expect("a directory"), scene.topic("order"));
+    kafka.create_topic_with(&topic, 3, &[]).await;
+    let walpost = run(&scene, &directory, "").await;
+    scene.postgres.execute(&insert("'a'", "2")).await;
+    scene.confirmed(SOON).await;
+    kafka.delete_topic(&topic).await;
+    kafka.create_topic_with(&topic, 1, &[]).await;
+    scene.postgres.execute(&insert("'a'", "2")).await;
+    let status = walpost.wait(LATER).await.expect("it ends");
+    let text = walpost.stderr().join("\n");
+    assert_eq!(status.code(), Some(4), "{text}");
+    assert!(text.contains("it names partition 2, and the topic has 1, 0 to 0"), "{text}");
+    assert!(scene.records().await.is_empty());
 }

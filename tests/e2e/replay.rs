@@ -253,6 +253,37 @@ async fn what_cannot_be_read_or_delivered_ends_it_and_leaves_the_letter() {
     assert_eq!(stage.replay(mended, &[]).await.1, [summary(1, 0, 0, 0)], "another group's marks");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_told_to_stop_commits_what_it_has_done() {
+    let stage = Stage::new().await;
+    let rows: Vec<_> = (1..=3000)
+        .map(|n| format!("('an order', 'k{n}', 'placed', '{{\"n\": {n}}}', NULL, now())"))
+        .collect();
+    stage.put_aside("", &[&rows.join(", ")]).await;
+    let topic = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
+    for terminate in [true, false] {
+        let command = stage.scene.command("replay-dead-letters").args(stage.configured(topic));
+        let stopped = command.start();
+        stopped.await_line("put back", SOON).await;
+        if terminate {
+            stopped.terminate();
+        } else {
+            stopped.interrupt();
+        }
+        let (code, said) = ended(&stopped).await;
+        assert_eq!(code, Some(1));
+        assert!(said.contains("told to stop"), "{said}");
+    }
+    assert_eq!(stage.replay(topic, &[]).await.0, Some(0));
+    let mut numbers = stage.published().await;
+    let came = numbers.len();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 3000);
+    // At each stop the one letter whose acknowledgement was awaited may come again.
+    assert!(came <= 3002, "{came}");
+}
+
 #[cfg(feature = "crash-points")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_death_before_the_commit_makes_a_duplicate_and_no_loss() {
