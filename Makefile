@@ -1,5 +1,5 @@
 # What people and the CI run alike.
-.PHONY: bench consumers corpus debezium debezium-corpus demo faults fuzz lint setup simulate soak test
+.PHONY: bench bench-records consumers corpus debezium debezium-corpus demo faults fuzz lint setup simulate soak test
 
 # All of it in a minute once it is built. DEMO=stay: it runs on until Ctrl-C.
 demo:
@@ -48,6 +48,10 @@ soak: setup
 # BENCH="drain-rows --rows 100000 --rounds 1" runs a part of it.
 bench: setup
 	cargo bench --bench pipeline -- $(BENCH)
+
+# What an event costs between its bytes and its record: time and allocations.
+bench-records: setup
+	cargo bench --bench records
 
 # Any bytes into everything that reads what comes from outside, SECONDS in all:
 # a line for each target, an error where one found something.

@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
+use smallvec::smallvec;
 
 use crate::outbox::{DataType, Event, Field, FieldTypes, Role};
 
@@ -83,7 +84,7 @@ impl<'a> DeadLetter<'a> {
             value: Some(Cow::Owned(value.into_bytes())),
         };
         let cause = &self.poison.cause;
-        let mut headers = vec![
+        let mut headers = smallvec![
             text(CAUSE, cause.key().to_owned()),
             text(ERROR, cause.to_string()),
             text(POSITION, event.position.to_string()),

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use crate::outbox::{Event, Field, Role, json};
 
 use super::poison::{Cause, Poison};
-use super::types::Header;
+use super::types::{Header, Headers};
 
 /// The header that names the event's place in the log.
 const POSITION: &str = "walpost.position";
@@ -112,7 +112,7 @@ impl HeaderSet {
     /// Appends the headers of `event`; `position` is the text of its position.
     pub(super) fn append_to<'a>(
         &self,
-        headers: &mut Vec<Header<'a>>,
+        headers: &mut Headers<'a>,
         event: &'a Event<'_>,
         position: &'a str,
     ) -> Result<(), Poison> {
@@ -139,7 +139,7 @@ impl HeaderSet {
 }
 
 /// Appends the members of a row's JSON object, in their order.
-fn append<'a>(headers: &mut Vec<Header<'a>>, object: &'a Field<'_>) -> Result<(), Cause> {
+fn append<'a>(headers: &mut Headers<'a>, object: &'a Field<'_>) -> Result<(), Cause> {
     let undecodable = |why: String| Cause::undecodable(Role::Headers.name(), why);
     let Some(object) = object.as_deref().filter(|json| *json != b"null") else { return Ok(()) };
     let first = headers.len();
@@ -161,8 +161,8 @@ mod tests {
     use crate::record::route::tests::event;
     use proptest::prelude::*;
 
-    fn headers<'a>(event: &'a Event<'_>, set: &HeaderSet) -> Result<Vec<Header<'a>>, Poison> {
-        let mut headers = Vec::new();
+    fn headers<'a>(event: &'a Event<'_>, set: &HeaderSet) -> Result<Headers<'a>, Poison> {
+        let mut headers = Headers::new();
         set.append_to(&mut headers, event, "P").map(|()| headers)
     }
 

@@ -27,5 +27,5 @@ pub use route::{RecordConfig, TimestampSource};
 pub use router::{Profile, Router};
 pub use template::TemplateError;
 pub use topic::{TopicFault, TopicTemplate, check_topic};
-pub use types::{Header, Record};
+pub use types::{Header, Headers, Record};
 pub use value::ValueFormat;

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use smallvec::SmallVec;
+
 /// What is handed to the sink: borrowed from the event and the router's own
 /// buffers, valid until the next one is routed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,8 +19,11 @@ pub struct Record<'a> {
     /// Milliseconds since the Unix epoch.
     pub timestamp_ms: i64,
     /// Headers, in the order in which they are sent.
-    pub headers: Vec<Header<'a>>,
+    pub headers: Headers<'a>,
 }
+
+/// A record's headers: as many as most have take no memory of their own.
+pub type Headers<'a> = SmallVec<[Header<'a>; 8]>;
 
 /// One header of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,13 +7,14 @@
 use std::borrow::Cow;
 
 use serde::de::IgnoredAny;
+use smallvec::smallvec;
 
 use crate::outbox::{Event, Field, Role, json};
 
 use super::place::Placement;
 use super::poison::Cause;
 use super::timestamp;
-use super::types::Header;
+use super::types::{Header, Headers};
 
 /// What a record's value looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -169,15 +170,15 @@ impl Attributes<'_, '_> {
 
     /// The headers that a format has of its own
     /// (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-protocol-binding.md>).
-    pub(super) fn headers<'h>(&self, format: ValueFormat) -> Result<Vec<Header<'h>>, Cause> {
+    pub(super) fn headers<'h>(&self, format: ValueFormat) -> Result<Headers<'h>, Cause> {
         let content_type = |value: &'static str| Header {
             name: Cow::Borrowed("content-type"),
             value: Some(Cow::Borrowed(value.as_bytes())),
         };
-        let Some(payload) = self.event.payload.as_deref() else { return Ok(Vec::new()) };
+        let Some(payload) = self.event.payload.as_deref() else { return Ok(Headers::new()) };
         match format {
             ValueFormat::CloudEvents => {
-                Ok(vec![content_type("application/cloudevents+json; charset=UTF-8")])
+                Ok(smallvec![content_type("application/cloudevents+json; charset=UTF-8")])
             }
             ValueFormat::CloudEventsBinary => {
                 let is_json = json_text(payload).is_ok();
@@ -189,7 +190,7 @@ impl Attributes<'_, '_> {
                 let attributes = self.context()?.into_iter().map(attribute);
                 Ok(attributes.chain([content_type(of_data)]).collect())
             }
-            _ => Ok(Vec::new()),
+            _ => Ok(Headers::new()),
         }
     }
 

@@ -38,11 +38,11 @@ impl Alone {
         seq: Seq,
         origin: EventOrigin,
         event: &Event<'_>,
-        topic: &str,
+        topic: String,
         is_dead_letter: bool,
     ) -> Self {
-        let cause = Cause::Refused { topic: topic.to_owned(), why: String::new() };
-        let (poison, topic) = (Poison::new(cause, event), topic.to_owned());
+        let cause = Cause::Refused { topic: topic.clone(), why: String::new() };
+        let poison = Poison::new(cause, event);
         Self { seq, origin, poison, topic, is_dead_letter }
     }
 

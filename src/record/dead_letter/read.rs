@@ -163,9 +163,10 @@ fn field(value: &Value) -> Result<Option<Vec<u8>>, LetterFault> {
 mod tests {
     use super::super::DeadLetter;
     use super::*;
-    use crate::record::Record;
     use crate::record::route::tests::event;
+    use crate::record::{Headers, Record};
     use proptest::prelude::*;
+    use smallvec::smallvec;
 
     fn letter<'a>(record: &'a Record<'_>) -> Result<Option<Letter<'a>>, LetterFault> {
         Letter::read(record.key, record.value, |name| {
@@ -251,14 +252,14 @@ mod tests {
             key: None,
             value: None,
             timestamp_ms: 0,
-            headers: Vec::new(),
+            headers: Headers::new(),
         };
         assert_eq!(letter(&record), Ok(None));
         let header = |name: &'static str, value: &'static str| crate::record::Header {
             name: name.into(),
             value: Some(value.as_bytes().into()),
         };
-        record.headers = vec![header(FIELDS, "{}")];
+        record.headers = smallvec![header(FIELDS, "{}")];
         assert_eq!(letter(&record), Err(LetterFault(COMMIT_TIME)));
         record.headers.extend([header(COMMIT_TIME, "1"), header(CAUSE, "c"), header(ORIGIN, "o")]);
         record.headers.push(header(POSITION, "16/B374D8"));

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::outbox::{DataType, Event, Field, Role};
 use crate::record::poison::{Cause, Poison};
 use crate::record::topic::check_topic;
-use crate::record::types::{Header, Record};
+use crate::record::types::{Header, Headers, Record};
 
 use super::datum::{Datum, datum};
 use super::expand::{Expanded, expand};
@@ -112,8 +112,8 @@ impl DebeziumRouter {
             .map_err(|fault| Cause::InvalidTopic { topic: topic.clone(), why: fault.to_string() })
     }
 
-    fn headers<'a>(&'a self, event: &'a Event<'_>) -> Result<Vec<Header<'a>>, Cause> {
-        let mut headers = Vec::with_capacity(1 + self.placements.len());
+    fn headers<'a>(&'a self, event: &'a Event<'_>) -> Result<Headers<'a>, Cause> {
+        let mut headers = Headers::with_capacity(1 + self.placements.len());
         let id = role_of(event, Role::Id)?;
         let value = self.spelled(&id, Spelling::Header)?;
         headers.push(Header { name: Cow::Borrowed("id"), value });

@@ -1,12 +1,12 @@
 //! From message to production: the event's record, or what its cause's policy
 //! makes of one that is poison.
 
-use super::{Core, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken, origin, place};
-use crate::ledger::StreamError;
+use super::{Core, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken, place};
+use crate::ledger::{Seq, StreamError};
 use crate::outbox::{Event, Outbox, Position};
 use crate::pgoutput::Message;
-use crate::record::Poison;
 use crate::record::dead_letter::DeadLetter;
+use crate::record::{Poison, Record};
 use crate::relay::halt::Halt;
 use crate::relay::poison::{Policy, PutAside};
 use crate::relay::suspect::{Alone, Suspect};
@@ -62,28 +62,24 @@ impl Core {
             return self.poisoned(message, event, poison, outlet);
         }
         let seq = self.ledger.next_seq();
-        let record = match self.router.route(event) {
-            Ok(record) => record,
-            Err(poison) => return self.poisoned(message, event, poison, outlet),
-        };
-        match outlet.produce(seq, &record) {
-            Ok(()) => {}
-            Err(ProduceError::Full) => return Ok(Taken::NotYet),
-            Err(ProduceError::Refused(refusal)) => {
-                let poison = Poison::new(refusal.cause(record.topic), event);
-                return self.poisoned(message, event, poison, outlet);
+        let suspected = is_suspect(self.suspect.as_ref(), event.position);
+        let record = self.router.route(event);
+        match record.map(|record| offer(&record, seq, event, suspected, outlet)) {
+            Ok(Offered::Taken { weight, suspected }) => {
+                let alone = suspected
+                    .map(|topic| Alone::new(seq, self.origin(message), event, topic, false));
+                self.produced(event, weight, alone)?;
+                Ok(Taken::Yes)
             }
-            Err(ProduceError::Broken(reason)) => {
+            Ok(Offered::Full) => Ok(Taken::NotYet),
+            Ok(Offered::Broken(reason)) => {
                 self.ask_for_replay(&reason);
-                return Ok(Taken::Yes);
+                Ok(Taken::Yes)
+            }
+            Err(poison) | Ok(Offered::Refused(poison)) => {
+                self.poisoned(message, event, poison, outlet)
             }
         }
-        let weight = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
-        let suspected = is_suspect(self.suspect.as_ref(), event.position);
-        let alone = suspected
-            .then(|| Alone::new(seq, origin(&self.outbox, message), event, record.topic, false));
-        self.produced(event, weight, alone)?;
-        Ok(Taken::Yes)
     }
 
     fn poisoned(
@@ -125,27 +121,27 @@ impl Core {
         let placed = self.router.placed();
         let letter =
             DeadLetter { topic: &topic, poison: &poison, origin: &name, is_unread, placed };
-        let record = letter.of(event);
-        match outlet.produce(seq, &record) {
-            Ok(()) => {}
-            Err(ProduceError::Full) => return Ok(Taken::NotYet),
-            Err(ProduceError::Refused(refusal)) => {
-                let poison = Poison::new(refusal.cause(&topic), event);
-                self.halt(Halt::Poison { origin, poison });
-                return Ok(Taken::Yes);
+        let suspected = is_suspect(self.suspect.as_ref(), event.position);
+        let offered = offer(&letter.of(event), seq, event, suspected, outlet);
+        match offered {
+            Offered::Taken { weight, suspected } => {
+                let alone =
+                    suspected.map(|topic| Alone::new(seq, origin.clone(), event, topic, true));
+                self.produced(event, weight, alone)?;
+                self.counters.dead_letters += 1;
+                self.put_aside.push(PutAside { origin, poison, topic: Some(topic) });
+                Ok(Taken::Yes)
             }
-            Err(ProduceError::Broken(reason)) => {
+            Offered::Full => Ok(Taken::NotYet),
+            Offered::Broken(reason) => {
                 self.ask_for_replay(&reason);
-                return Ok(Taken::Yes);
+                Ok(Taken::Yes)
+            }
+            Offered::Refused(poison) => {
+                self.halt(Halt::Poison { origin, poison });
+                Ok(Taken::Yes)
             }
         }
-        let weight = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
-        let suspected = is_suspect(self.suspect.as_ref(), event.position);
-        let alone = suspected.then(|| Alone::new(seq, origin.clone(), event, &topic, true));
-        self.produced(event, weight, alone)?;
-        self.counters.dead_letters += 1;
-        self.put_aside.push(PutAside { origin, poison, topic: Some(topic) });
-        Ok(Taken::Yes)
     }
 
     /// The outlet has taken the event's record, or its dead letter.
@@ -168,6 +164,39 @@ impl Core {
         if let Some(transaction) = &mut self.transaction {
             transaction.next_ordinal += 1;
         }
+    }
+}
+
+/// What the outlet made of a record.
+enum Offered {
+    /// Took it; what it weighs, and of the suspect the topic.
+    Taken {
+        weight: u64,
+        suspected: Option<String>,
+    },
+    /// Has no room for now.
+    Full,
+    Refused(Poison),
+    Broken(String),
+}
+
+fn offer(
+    record: &Record<'_>,
+    seq: Seq,
+    event: &Event<'_>,
+    suspected: bool,
+    outlet: &mut impl Outlet,
+) -> Offered {
+    match outlet.produce(seq, record) {
+        Ok(()) => Offered::Taken {
+            weight: record.bytes() as u64 + RECORD_OVERHEAD_BYTES,
+            suspected: suspected.then(|| record.topic.to_owned()),
+        },
+        Err(ProduceError::Full) => Offered::Full,
+        Err(ProduceError::Refused(refusal)) => {
+            Offered::Refused(Poison::new(refusal.cause(record.topic), event))
+        }
+        Err(ProduceError::Broken(reason)) => Offered::Broken(reason),
     }
 }
 
