@@ -17,10 +17,11 @@ mod parameters;
 mod passfile;
 mod resolve;
 mod service;
+mod surroundings;
 mod text;
 
 pub use error::{ConnInfoError, Origin};
 pub use info::{
     ClientCertificate, ConnInfo, Host, HostAddress, Keepalive, Roots, SslMode, TargetSession,
 };
-pub use resolve::Surroundings;
+pub use surroundings::Surroundings;

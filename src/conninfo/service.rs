@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::ConnInfoError;
 use super::parameters::{known, unknown};
-use super::resolve::Surroundings;
+use super::surroundings::Surroundings;
 use super::text::Pairs;
 
 /// Where Debian's libpq looks when `PGSYSCONFDIR` does not say otherwise.
