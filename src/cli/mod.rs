@@ -20,6 +20,7 @@ use clap::Parser;
 
 use self::args::{Arguments, Command, InitArguments};
 pub use self::exit::Exit;
+use self::logging::LogLevel;
 use self::stdout::{complain, print};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags};
@@ -77,6 +78,16 @@ fn configuration(flags: &Flags) -> Result<Config, Exit> {
         complain(&error.to_string());
         Exit::Config
     })
+}
+
+/// The same for a command that logs, once the log is started.
+fn logged(flags: &Flags) -> Result<(Config, LogLevel), Exit> {
+    let config = configuration(flags)?;
+    let level = logging::start(&config.log).map_err(|error| {
+        complain(&error);
+        Exit::Config
+    })?;
+    Ok((config, level))
 }
 
 fn init(arguments: InitArguments) -> Exit {

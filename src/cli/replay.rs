@@ -4,21 +4,17 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::ReplayArguments;
 use super::stdout::print;
-use super::{Exit, block_on, complain, configuration, logging, run};
+use super::{Exit, block_on, complain, logged, run};
 use crate::assembly::{self, ReplayAssemblyError};
 use crate::config::Config;
 use crate::replay::{ReplayError, ReplaySettings, Replayed};
 
 pub(super) fn command(arguments: ReplayArguments) -> Exit {
     let ReplayArguments { dry_run, cause, limit, from, group, options } = arguments;
-    let config = match configuration(&options.into()) {
-        Ok(config) => config,
+    let config = match logged(&options.into()) {
+        Ok((config, _)) => config,
         Err(exit) => return exit,
     };
-    if let Err(error) = logging::start(&config.log) {
-        complain(&error);
-        return Exit::Config;
-    }
     let topic = from.unwrap_or_else(|| config.poison.dead_letter_topic.clone());
     let limit = limit.unwrap_or(u64::MAX);
     let settings = ReplaySettings { topic, group, cause, limit, dry_run };

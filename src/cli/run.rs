@@ -3,8 +3,8 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::args::{RunArguments, Until as UntilArgument};
-use super::logging::{self, LogLevel};
-use super::{Exit, block_on, complain, configuration};
+use super::logging::LogLevel;
+use super::{Exit, block_on, complain, logged};
 use crate::assembly::{self, AssemblyError};
 use crate::config::{Config, Environment, Flags};
 use crate::relay::core::Halt;
@@ -13,16 +13,9 @@ use crate::source::SourceError;
 
 pub(super) fn command(arguments: RunArguments) -> Exit {
     let flags = Flags::from(arguments.options);
-    let config = match configuration(&flags) {
-        Ok(config) => config,
+    let (config, level) = match logged(&flags) {
+        Ok(begun) => begun,
         Err(exit) => return exit,
-    };
-    let level = match logging::start(&config.log) {
-        Ok(level) => level,
-        Err(error) => {
-            complain(&error);
-            return Exit::Config;
-        }
     };
     let until = arguments.until.map(|until| match until {
         UntilArgument::Current => Until::Current,

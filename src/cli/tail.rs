@@ -14,7 +14,7 @@ use postgres_protocol::escape::escape_identifier;
 use serde::Serialize;
 
 use super::args::TailArguments;
-use super::{Exit, block_on, complain, configuration, logging};
+use super::{Exit, block_on, complain, logged};
 use crate::assembly;
 use crate::config::{Config, ConfigError, Environment};
 use crate::ledger::Seq;
@@ -25,14 +25,10 @@ use crate::source::{self, Facts, Feed, Received, Resume, Session, SourceConfig, 
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
     let TailArguments { from_slot, limit, options } = arguments;
-    let config = match configuration(&options.into()) {
-        Ok(config) => config,
+    let config = match logged(&options.into()) {
+        Ok((config, _)) => config,
         Err(exit) => return exit,
     };
-    if let Err(error) = logging::start(&config.log) {
-        complain(&error);
-        return Exit::Config;
-    }
     match block_on(tail(&config, from_slot, limit.unwrap_or(u64::MAX))) {
         Ok(()) => Exit::Ok,
         Err(error) => {
