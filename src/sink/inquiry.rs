@@ -15,7 +15,7 @@ use rdkafka::config::{ClientConfig, FromClientConfigAndContext as _, RDKafkaLogL
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataTopic;
 
-use super::kafka::client_config;
+use super::config::client_config;
 use super::{Fault, KafkaConfig, refusal};
 
 /// How long each answer may take.

@@ -16,7 +16,7 @@
 //! go on behind a batch that was refused for good: without it the records behind
 //! are published ahead (measured); the first batch of all needs [`Leads`] too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +31,7 @@ use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProd
 use tokio::sync::Notify;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
+use super::config::{KafkaConfig, batch_bytes, client_config};
 use super::leads::{Change, Counts, KeyPartitioner, Leads, Turn, Way};
 use super::partitions::{self, Partitions, Verdict};
 use super::stall::Watch;
@@ -38,13 +39,10 @@ use super::{Condition, Outcome, Report, Sink, SinkError, features, inquiry, refu
 use crate::crash;
 use crate::ledger::Seq;
 use crate::record::Record;
-use crate::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
+use crate::relay::core::{Outlet, ProduceError, Refusal};
 
 /// How long a process that ends waits for its producer.
 const DROP_LIMIT: Duration = Duration::from_secs(2);
-
-/// librdkafka's own limit for a message, where none is configured.
-const MESSAGE_MAX_BYTES: u64 = 1_000_000;
 
 /// How long after the last connection broke its reason is awaited.
 const REASON_LIMIT: Duration = Duration::from_secs(2);
@@ -52,20 +50,6 @@ const REASON_LIMIT: Duration = Duration::from_secs(2);
 /// For how long it counts that a broker knows the producer in a partition: well
 /// below the day after which it forgets it.
 const LEADS_LIMIT: Duration = Duration::from_secs(3600);
-
-/// What the Kafka sink needs to know. No `Debug`: properties may be secrets.
-#[derive(Clone)]
-pub struct KafkaConfig {
-    /// Comma-separated `host:port` list.
-    pub bootstrap_servers: String,
-    /// librdkafka properties of the user's own, checked to keep the promise.
-    pub properties: BTreeMap<String, String>,
-    /// The relay's in-flight budget, in bytes: bounds librdkafka's queue too.
-    pub in_flight_bytes: u64,
-}
-
-/// librdkafka's default of `batch.size`, in bytes.
-const BATCH_BYTES: u32 = 1_000_000;
 
 /// By how much a refusal makes batches smaller: few steps from the default to
 /// single records, and the first of them fits most topics with a limit of their own.
@@ -185,11 +169,6 @@ pub enum ReachError {
     /// No broker answers; why.
     #[error("{0}")]
     Unreachable(String),
-}
-
-/// Whether the client library takes the configuration; connects to nothing.
-pub fn accepts(config: &KafkaConfig) -> Result<(), SinkError> {
-    features::require(&client_config(config))
 }
 
 /// What the brokers say of themselves.
@@ -467,51 +446,6 @@ impl ProducerContext<KeyPartitioner> for Context {
             self.reports.report(Report { seq: opaque as Seq, outcome });
         }
     }
-}
-
-/// librdkafka's configuration: walpost's defaults, the user's properties over
-/// them, and what the promise rests on over both.
-pub(super) fn client_config(config: &KafkaConfig) -> ClientConfig {
-    let records = config.in_flight_bytes / RECORD_OVERHEAD_BYTES + 1;
-    // Twice the budget and one row: the budget is what stops the relay, the
-    // largest row may exceed it (one for which there is never room would be
-    // offered for ever), and librdkafka counts a little differently.
-    let row = message_max_bytes(config);
-    let kbytes = (config.in_flight_bytes / 1024 * 2 + row / 1024 + 1024).min(2_147_483_647);
-    let mut client = ClientConfig::new();
-    client
-        .set("client.id", "walpost")
-        .set("linger.ms", "5")
-        .set("reconnect.backoff.max.ms", "2000")
-        // How long a topic may seem to be missing before its records fail, which
-        // is when walpost can say so. The default is half a minute of silence.
-        .set("topic.metadata.propagation.max.ms", "5000")
-        .set("socket.keepalive.enable", "true");
-    for (name, value) in &config.properties {
-        client.set(name, value);
-    }
-    client
-        .set("bootstrap.servers", &config.bootstrap_servers)
-        .set("acks", "all")
-        .set("enable.idempotence", "true")
-        .set("enable.gapless.guarantee", "true")
-        .set("message.timeout.ms", "0")
-        .set("queue.buffering.max.messages", records.clamp(1000, 10_000_000).to_string())
-        .set("queue.buffering.max.kbytes", kbytes.to_string());
-    client
-}
-
-/// The longest record that the producer takes, in bytes.
-pub fn message_max_bytes(config: &KafkaConfig) -> u64 {
-    let given = config.properties.get("message.max.bytes");
-    given.and_then(|max| max.trim().parse().ok()).unwrap_or(MESSAGE_MAX_BYTES)
-}
-
-/// How long batches may be by the user's own properties.
-fn batch_bytes(properties: &BTreeMap<String, String>) -> u32 {
-    let given = |name: &str| properties.get(name).and_then(|value| value.trim().parse().ok());
-    let given = [given("batch.size"), given("message.max.bytes")];
-    given.into_iter().flatten().fold(BATCH_BYTES, u32::min)
 }
 
 fn make_producer(

@@ -7,6 +7,7 @@
 //! reported on.
 
 mod ages;
+mod config;
 mod features;
 mod inquiry;
 mod kafka;
@@ -20,8 +21,9 @@ use std::future::Future;
 use crate::ledger::Seq;
 use crate::relay::core::{Outlet, Refusal};
 
+pub use config::{KafkaConfig, accepts, message_max_bytes};
 pub use inquiry::topic_max_bytes;
-pub use kafka::{KafkaConfig, KafkaSink, ReachError, Reached, accepts, message_max_bytes, reach};
+pub use kafka::{KafkaSink, ReachError, Reached, reach};
 pub use leads::partition_of;
 
 /// What became of one production.

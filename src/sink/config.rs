@@ -1,0 +1,75 @@
+//! librdkafka's configuration: walpost's defaults, the user's properties over them, and
+//! what the promise rests on over both.
+
+use std::collections::BTreeMap;
+
+use rdkafka::config::ClientConfig;
+
+use super::{SinkError, features};
+use crate::relay::core::RECORD_OVERHEAD_BYTES;
+
+/// librdkafka's own limit for a message, where none is configured.
+const MESSAGE_MAX_BYTES: u64 = 1_000_000;
+
+/// librdkafka's default of `batch.size`, in bytes.
+const BATCH_BYTES: u32 = 1_000_000;
+
+/// What the Kafka sink needs to know. No `Debug`: properties may be secrets.
+#[derive(Clone)]
+pub struct KafkaConfig {
+    /// Comma-separated `host:port` list.
+    pub bootstrap_servers: String,
+    /// librdkafka properties of the user's own, checked to keep the promise.
+    pub properties: BTreeMap<String, String>,
+    /// The relay's in-flight budget, in bytes: bounds librdkafka's queue too.
+    pub in_flight_bytes: u64,
+}
+
+/// Whether the client library takes the configuration; connects to nothing.
+pub fn accepts(config: &KafkaConfig) -> Result<(), SinkError> {
+    features::require(&client_config(config))
+}
+
+/// librdkafka's configuration for the producer, and for all that asks the same brokers.
+pub(super) fn client_config(config: &KafkaConfig) -> ClientConfig {
+    let records = config.in_flight_bytes / RECORD_OVERHEAD_BYTES + 1;
+    // Twice the budget and one row: the budget is what stops the relay, the
+    // largest row may exceed it (one for which there is never room would be
+    // offered for ever), and librdkafka counts a little differently.
+    let row = message_max_bytes(config);
+    let kbytes = (config.in_flight_bytes / 1024 * 2 + row / 1024 + 1024).min(2_147_483_647);
+    let mut client = ClientConfig::new();
+    client
+        .set("client.id", "walpost")
+        .set("linger.ms", "5")
+        .set("reconnect.backoff.max.ms", "2000")
+        // How long a topic may seem to be missing before its records fail, which
+        // is when walpost can say so. The default is half a minute of silence.
+        .set("topic.metadata.propagation.max.ms", "5000")
+        .set("socket.keepalive.enable", "true");
+    for (name, value) in &config.properties {
+        client.set(name, value);
+    }
+    client
+        .set("bootstrap.servers", &config.bootstrap_servers)
+        .set("acks", "all")
+        .set("enable.idempotence", "true")
+        .set("enable.gapless.guarantee", "true")
+        .set("message.timeout.ms", "0")
+        .set("queue.buffering.max.messages", records.clamp(1000, 10_000_000).to_string())
+        .set("queue.buffering.max.kbytes", kbytes.to_string());
+    client
+}
+
+/// The longest record that the producer takes, in bytes.
+pub fn message_max_bytes(config: &KafkaConfig) -> u64 {
+    let given = config.properties.get("message.max.bytes");
+    given.and_then(|max| max.trim().parse().ok()).unwrap_or(MESSAGE_MAX_BYTES)
+}
+
+/// How long batches may be by the user's own properties.
+pub(super) fn batch_bytes(properties: &BTreeMap<String, String>) -> u32 {
+    let given = |name: &str| properties.get(name).and_then(|value| value.trim().parse().ok());
+    let given = [given("batch.size"), given("message.max.bytes")];
+    given.into_iter().flatten().fold(BATCH_BYTES, u32::min)
+}
