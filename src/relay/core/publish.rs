@@ -83,6 +83,7 @@ impl Core {
         let alone = suspected
             .then(|| Alone::new(seq, origin(&self.outbox, message), event, record.topic, false));
         self.produced(event, weight, alone)?;
+        self.ordinary = Some(seq);
         Ok(Taken::Yes)
     }
 
@@ -119,6 +120,10 @@ impl Core {
                 return Ok(Taken::Yes);
             }
             Policy::DeadLetter => {}
+        }
+        let oldest = self.ledger.oldest_in_flight();
+        if oldest.is_some_and(|oldest| Some(oldest) <= self.ordinary) {
+            return Ok(Taken::NotYet);
         }
         let seq = self.ledger.next_seq();
         let (topic, name) = (self.policies.dead_letter_topic.clone(), origin.name());
