@@ -20,7 +20,7 @@ use std::future::Future;
 use crate::ledger::Seq;
 use crate::relay::core::{Outlet, Refusal};
 
-pub use inquiry::topic_max_bytes;
+pub use inquiry::{topic_is_compacted, topic_max_bytes};
 pub use kafka::{KafkaConfig, KafkaSink, ReachError, Reached, accepts, message_max_bytes, reach};
 pub use leads::partition_of;
 
