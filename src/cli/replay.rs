@@ -77,6 +77,7 @@ fn exit(error: &ReplayError) -> Exit {
         | ReplayError::Reading(_)
         | ReplayError::Undelivered { .. }
         | ReplayError::Scattered { .. }
+        | ReplayError::Another { .. }
         | ReplayError::Stopped => Exit::Failure,
     }
 }
