@@ -165,11 +165,10 @@ fn take(
         core.receive(message, printer).map_err(|error| TailError::Query(error.to_string()))?;
     for PutAside { origin, poison, topic } in core.take_put_aside() {
         let cause = poison.cause.key();
-        match topic {
-            Some(topic) => {
-                tracing::warn!(cause, topic, "{origin}, {poison}: a dead letter instead");
-            }
-            None => tracing::warn!(cause, "{origin}, {poison}: skipped"),
+        if let Some(topic) = topic {
+            tracing::warn!(cause, topic, "{origin}, {poison}: a dead letter instead");
+        } else {
+            tracing::warn!(cause, "{origin}, {poison}: skipped");
         }
     }
     if let Some(halt) = core.halted() {
