@@ -73,6 +73,7 @@ fn exit(error: &ReplayError) -> Exit {
         | ReplayError::Reading(_)
         | ReplayError::Undelivered { .. }
         | ReplayError::Scattered { .. }
+        | ReplayError::Another { .. }
         | ReplayError::Stopped => Exit::Failure,
     }
 }

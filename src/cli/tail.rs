@@ -2,7 +2,9 @@
 //!
 //! From a temporary slot of its own it shows what is committed from now on and
 //! moves nothing; with `--from-slot` it peeks at what waits in the real slot,
-//! without consuming it, and ends with it. Needs no Kafka.
+//! without consuming it, and ends with it. Needs no Kafka, and so does not know what only
+//! a broker refuses; of other events that cannot be delivered it tells, and ends where `run`
+//! would halt.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,6 +23,7 @@ use crate::ledger::Seq;
 use crate::pgoutput;
 use crate::record::Record;
 use crate::relay::core::{Core, Outlet, ProduceError, Taken};
+use crate::relay::poison::PutAside;
 use crate::source::{self, Facts, Feed, Received, Resume, Session, SourceConfig, SourceError};
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
@@ -156,6 +159,14 @@ fn take(
     let next = core.next_seq();
     let taken =
         core.receive(message, printer).map_err(|error| TailError::Query(error.to_string()))?;
+    for PutAside { origin, poison, topic } in core.take_put_aside() {
+        let cause = poison.cause.key();
+        if let Some(topic) = topic {
+            tracing::warn!(cause, topic, "{origin}, {poison}: a dead letter instead");
+        } else {
+            tracing::warn!(cause, "{origin}, {poison}: skipped");
+        }
+    }
     if let Some(halt) = core.halted() {
         return Err(TailError::Event(halt.to_string()));
     }

@@ -23,7 +23,9 @@
 //! for good even there is poison, and the relay halts with all before it
 //! delivered; or, where the cause's policy says so, remembers the verdict, replays,
 //! and puts the event aside when it comes: a dead letter is a production as any other,
-//! so that nothing is confirmed past it before the broker has it (I1).
+//! so that nothing is confirmed past it before the broker has it (I1). It waits for the
+//! records before it that are none: one that is refused yet has its letter before it, and
+//! the letters of a key stand in their order.
 //!
 //! A halt that was met behind a record which failed gives way to the replay, and one
 //! behind records that a lost session withdrew to the next session: it is met again,
@@ -101,7 +103,8 @@ impl Refusal {
 pub enum Taken {
     /// It is done with.
     Yes,
-    /// The outlet is full: offer the same message again after a report.
+    /// The outlet is full, or what is in flight has to be known first: offer the same
+    /// message again after a report.
     NotYet,
 }
 
@@ -141,6 +144,8 @@ pub struct Core {
     policies: Policies,
     verdicts: Verdicts,
     put_aside: Vec<PutAside>,
+    /// The last production that is no dead letter.
+    ordinary: Option<Seq>,
     counters: Counters,
 }
 
@@ -180,6 +185,7 @@ impl Core {
             policies: Policies::default(),
             verdicts: Verdicts::default(),
             put_aside: Vec::new(),
+            ordinary: None,
             counters: Counters::default(),
         }
     }

@@ -374,3 +374,28 @@ fn of_several_records_that_failed_the_first_stands_alone() {
     core.delivered(outlet.0[4]);
     assert!(core.wants_input() && !core.suspects());
 }
+
+#[test]
+fn a_dead_letter_waits_for_the_records_before_it_and_not_for_other_letters() {
+    let early = Policies { missing_field: Policy::DeadLetter, ..Policies::default() };
+    let late = Policies { too_large: Policy::DeadLetter, ..early.clone() };
+    // Where none can be refused yet there is nothing to wait for.
+    let (core, mut outlet) = (new_core(1 << 20), Silent::default());
+    let mut core = core.with_policies(early);
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    assert_eq!(core.receive(&keyless(), &mut outlet), Ok(Taken::Yes));
+
+    let (core, mut outlet) = (new_core(1 << 20), Silent::default());
+    let mut core = core.with_policies(late);
+    begun(&mut core, &mut outlet);
+    assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+    assert_eq!(core.receive(&keyless(), &mut outlet), Ok(Taken::NotYet));
+    core.delivered(outlet.0[0]);
+    for letters in 1..=2 {
+        assert_eq!(core.receive(&keyless(), &mut outlet), Ok(Taken::Yes));
+        assert_eq!(core.counters().dead_letters, letters);
+    }
+    assert_eq!(core.receive(&insert(1), &mut outlet), Ok(Taken::Yes));
+    assert_eq!(outlet.0.len(), 4);
+}

@@ -1,6 +1,7 @@
 //! What people are told of the sink: one line when it cannot be used, one for
 //! each reason, and one when records are taken again. Decides nothing.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::lsn::Lsn;
@@ -19,9 +20,13 @@ pub(super) struct News {
     reasons: Vec<String>,
     /// Whether the last one's reason had been told before.
     repeated: bool,
-    /// The last event that was told to be put aside.
-    furthest_aside: Option<Position>,
+    /// Events that were told to be put aside, the last of them by position. One that the broker
+    /// refuses is found after what stands behind it.
+    told_aside: BTreeSet<Position>,
 }
+
+/// Events put aside that are remembered at most; one that is forgotten may be told again.
+const ASIDE: usize = 10_000;
 
 /// Reasons that are remembered at most.
 const REASONS: usize = 16;
@@ -106,10 +111,12 @@ impl News {
     /// Tells of each event that was put aside, once: a replay meets it again.
     pub(super) fn put_aside(&mut self, events: Vec<PutAside>) {
         for PutAside { origin, poison, topic } in events {
-            if self.furthest_aside >= Some(poison.position) {
+            if !self.told_aside.insert(poison.position) {
                 continue;
             }
-            self.furthest_aside = Some(poison.position);
+            if self.told_aside.len() > ASIDE {
+                self.told_aside.pop_first();
+            }
             let cause = poison.cause.key();
             if let Some(topic) = topic {
                 tracing::warn!(

@@ -73,6 +73,12 @@ impl Policies {
             .contains(&&Policy::DeadLetter)
     }
 
+    /// Whether a record that was sent may become a dead letter: what a broker refuses is found
+    /// out behind records that follow it.
+    pub fn writes_letters_late(&self) -> bool {
+        [self.too_large, self.refused].contains(&Policy::DeadLetter)
+    }
+
     /// What to do about that cause.
     pub fn of(&self, cause: &Cause) -> Policy {
         match cause {

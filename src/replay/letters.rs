@@ -12,7 +12,7 @@ use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::{CommitMode, Consumer as _, ConsumerContext, StreamConsumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Message as _, OwnedMessage};
-use rdkafka::metadata::MetadataTopic;
+use rdkafka::metadata::{MetadataPartition, MetadataTopic};
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::time::timeout;
 
@@ -35,7 +35,12 @@ pub(super) struct Letters {
     topic: String,
     group: String,
     partitions: BTreeMap<i32, Partition>,
+    /// What was committed last, as far as this one knows.
+    committed: Committed,
 }
+
+/// Offset and metadata of each partition.
+type Committed = BTreeMap<i32, (Offset, String)>;
 
 #[derive(Debug)]
 struct Partition {
@@ -71,27 +76,16 @@ impl Letters {
                 return Err(failed("asking for the topic's partitions", error));
             }
         };
-        let mut list = TopicPartitionList::new();
-        for partition in found.partitions() {
-            list.add_partition(topic, partition.id());
-        }
-        let asking = "asking how far it was read";
-        let committed = once_coordinated(|| {
-            let committed = consumer.committed_offsets(list.clone(), ANSWER)?;
-            for one in committed.elements() {
-                one.error()?;
-            }
-            Ok(committed)
-        });
-        let committed = committed.map_err(|error| failed(asking, error))?;
+        let numbers = found.partitions().iter().map(MetadataPartition::id);
+        let committed = committed(&consumer, topic, numbers)
+            .map_err(|error| failed("asking how far it was read", error))?;
         let mut partitions = BTreeMap::new();
-        for committed in committed.elements() {
-            let number = committed.partition();
+        for (&number, (offset, metadata)) in &committed {
             let (first, end) = consumer
                 .fetch_watermarks(topic, number, ANSWER)
                 .map_err(|error| failed("asking for its end", error))?;
-            let mut marks = match committed.offset() {
-                Offset::Offset(offset) => Marks::committed(offset, committed.metadata()),
+            let mut marks = match *offset {
+                Offset::Offset(offset) => Marks::committed(offset, metadata),
                 _ => Marks::committed(first, ""),
             };
             // What is gone is done, and what was made anew under the old name is not.
@@ -109,7 +103,13 @@ impl Letters {
                 .map_err(|error| failed("beginning to read", error))?;
         }
         consumer.assign(&list).map_err(|error| failed("beginning to read", error))?;
-        Ok(Self { consumer, topic: topic.to_owned(), group: group.to_owned(), partitions })
+        Ok(Self {
+            consumer,
+            topic: topic.to_owned(),
+            group: group.to_owned(),
+            partitions,
+            committed,
+        })
     }
 
     /// The next record that is not done; `None`: there is no other.
@@ -129,7 +129,7 @@ impl Letters {
                 }
                 Err(KafkaError::PartitionEOF(number)) => {
                     if let Some(partition) = self.partitions.get_mut(&number) {
-                        partition.has_nothing_before(partition.end);
+                        partition.ended();
                     }
                 }
                 Err(error) => match error.rdkafka_error_code() {
@@ -164,22 +164,31 @@ impl Letters {
 
     /// Commits what is done. Also where nothing is new: brokers forget what was committed
     /// long ago (`offsets.retention.minutes`).
-    pub(super) fn commit(&self) -> Result<(), ReplayError> {
+    pub(super) fn commit(&mut self) -> Result<(), ReplayError> {
         let failed = |error: KafkaError| {
             let code = error.rdkafka_error_code();
             let text = advised(&error, code, &self.topic, &self.group);
             ReplayError::Reading(format!("committing what is done: {text}"))
         };
+        let numbers = self.partitions.keys().copied();
+        if committed(&self.consumer, &self.topic, numbers).map_err(failed)? != self.committed {
+            return Err(ReplayError::Another { group: self.group.clone() });
+        }
         let mut list = TopicPartitionList::new();
+        let mut ours = Committed::new();
         for (number, partition) in &self.partitions {
+            let offset = Offset::Offset(partition.marks.next());
+            ours.insert(*number, (offset, partition.marks.metadata()));
             let mut element = list.add_partition(&self.topic, *number);
-            element.set_offset(Offset::Offset(partition.marks.next())).map_err(failed)?;
+            element.set_offset(offset).map_err(failed)?;
             let metadata = partition.marks.metadata();
             if !metadata.is_empty() {
                 element.set_metadata(metadata);
             }
         }
-        once_coordinated(|| self.consumer.commit(&list, CommitMode::Sync)).map_err(failed)
+        once_coordinated(|| self.consumer.commit(&list, CommitMode::Sync)).map_err(failed)?;
+        self.committed = ours;
+        Ok(())
     }
 }
 
@@ -198,11 +207,37 @@ impl Partition {
         !self.marks.contains(offset)
     }
 
+    /// The broker says that no more stands there. That is no reason to mark anything: one that
+    /// has just become the leader may say so too early.
+    fn ended(&mut self) {
+        self.seen = self.seen.max(self.end);
+    }
+
     /// No record stands between those that came and `offset`.
     fn has_nothing_before(&mut self, offset: i64) {
         self.marks.add(self.seen..offset);
         self.seen = self.seen.max(offset);
     }
+}
+
+/// What is committed for the group of that consumer.
+fn committed(
+    consumer: &StreamConsumer<Quiet>,
+    topic: &str,
+    partitions: impl Iterator<Item = i32>,
+) -> Result<Committed, KafkaError> {
+    let mut list = TopicPartitionList::new();
+    for partition in partitions {
+        list.add_partition(topic, partition);
+    }
+    once_coordinated(|| {
+        let found = consumer.committed_offsets(list.clone(), ANSWER)?;
+        let found = found.elements().into_iter().map(|one| {
+            one.error()?;
+            Ok((one.partition(), (one.offset(), one.metadata().to_owned())))
+        });
+        found.collect()
+    })
 }
 
 /// Asks again while the group's coordinator is being made or moved.
@@ -293,5 +328,15 @@ mod tests {
             (partition.marks.next(), partition.marks.metadata()),
             (2, "done beyond: 1+3 1+2".into())
         );
+    }
+
+    #[test]
+    fn an_end_that_comes_too_early_marks_nothing_as_done() {
+        let mut partition = Partition { marks: Marks::committed(2, ""), seen: 2, end: 9 };
+        assert!(partition.takes(2));
+        partition.marks.add(2..3);
+        partition.ended();
+        assert!(partition.is_read());
+        assert_eq!((partition.marks.next(), partition.marks.metadata()), (3, String::new()));
     }
 }

@@ -5,13 +5,15 @@
 //! One letter at a time, in their order within a partition of the dead-letter topic. One
 //! that still is poison is left, and those behind it with the same key with it, so that the
 //! letters of a key keep their order; the others go on. What is marked is never put back
-//! again; between the acknowledgement and the commit of the mark an end of the process
+//! again, nor is one that the topic has twice put back twice in a run;
+//! between the acknowledgement and the commit of the mark an end of the process
 //! makes a duplicate, never a loss.
 
 mod letters;
 mod marks;
 
 use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,9 +24,9 @@ use self::letters::Letters;
 use crate::crash;
 use crate::ledger::Seq;
 use crate::lsn::Lsn;
-use crate::outbox::{ColumnNames, Event, Outbox};
+use crate::outbox::{ColumnNames, Event, Outbox, Position};
 use crate::pgoutput::LogicalMessage;
-use crate::record::dead_letter::Letter;
+use crate::record::dead_letter::{FIELDS, Letter};
 use crate::record::{Cause, Poison, Record, Router};
 use crate::relay::core::{Outlet as _, ProduceError, Refusal};
 use crate::sink::{
@@ -67,7 +69,7 @@ pub struct Replayed {
     pub poison: u64,
     /// Left behind one with the same key that is still poison.
     pub held_back: u64,
-    /// Of another cause, or no dead letters.
+    /// Of another cause, no dead letters, or there twice.
     pub passed_over: u64,
 }
 
@@ -112,6 +114,15 @@ pub enum ReplayError {
         /// Partition and offset of the letter.
         place: String,
     },
+    /// Somebody else commits for the group.
+    #[error(
+        "another replay is at work for the group {group}, and goes on alone; letters of the last seconds \
+         may have been put back by both"
+    )]
+    Another {
+        /// The group.
+        group: String,
+    },
     /// It was told to stop.
     #[error("told to stop")]
     Stopped,
@@ -137,7 +148,13 @@ pub struct Replay {
     settings: ReplaySettings,
     replayed: Replayed,
     held_back: HashSet<(i32, Vec<u8>)>,
+    /// The letters that were put back.
+    put_back: HashSet<Identity>,
 }
+
+/// What tells letters apart: the position, and a hash of the rest, since another cluster's log may
+/// have the same.
+type Identity = (Position, u64);
 
 /// What is to be said of a record of the dead-letter topic.
 enum Fate {
@@ -148,6 +165,8 @@ enum Fate {
     HeldBack,
     OtherCause,
     NoLetter,
+    /// It was put back already: the topic has it twice.
+    Again,
 }
 
 impl Replay {
@@ -166,8 +185,17 @@ impl Replay {
         kafka.properties.insert("linger.ms".to_owned(), "0".to_owned());
         kafka.properties.insert("batch.size".to_owned(), "1".to_owned());
         let producer = Producer { sink: KafkaSink::new(&kafka)?, last: 0 };
-        let (replayed, held_back) = (Replayed::default(), HashSet::new());
-        Ok(Self { router, outbox, columns, producer, letters, settings, replayed, held_back })
+        Ok(Self {
+            router,
+            outbox,
+            columns,
+            producer,
+            letters,
+            settings,
+            replayed: Replayed::default(),
+            held_back: HashSet::new(),
+            put_back: HashSet::new(),
+        })
     }
 
     /// Puts back what there is, until the end or until `stop` completes; `show` is given a
@@ -216,6 +244,10 @@ impl Replay {
                 }
                 Fate::HeldBack => self.replayed.held_back += 1,
                 Fate::OtherCause => self.replayed.passed_over += 1,
+                Fate::Again => {
+                    self.replayed.passed_over += 1;
+                    self.letters.done(message.partition(), message.offset());
+                }
                 Fate::NoLetter => {
                     tracing::warn!(letter = place, "this record is no dead letter of walpost's");
                     self.replayed.passed_over += 1;
@@ -248,6 +280,10 @@ impl Replay {
             Ok(None) => return Ok(Fate::NoLetter),
             Err(fault) => return Ok(Fate::Unreadable(fault.to_string())),
         };
+        let identity = identity(&letter, message, header(FIELDS));
+        if self.put_back.contains(&identity) {
+            return Ok(Fate::Again);
+        }
         if self.settings.cause.as_deref().is_some_and(|cause| cause != letter.cause) {
             return Ok(Fate::OtherCause);
         }
@@ -270,6 +306,7 @@ impl Replay {
         };
         let line = described(&record, &letter);
         if self.settings.dry_run {
+            self.put_back.insert(identity);
             return Ok(Fate::Replayed(line));
         }
         if !self.letters.has_room(message.partition()) {
@@ -278,10 +315,19 @@ impl Replay {
         let refused = self.producer.deliver(&record, place).await?;
         crash::point!("replayed");
         Ok(match refused {
-            None => Fate::Replayed(line),
+            None => {
+                self.put_back.insert(identity);
+                Fate::Replayed(line)
+            }
             Some(refusal) => Fate::Poison(Poison::new(refusal.cause(record.topic), &event)),
         })
     }
+}
+
+fn identity(letter: &Letter<'_>, message: &OwnedMessage, fields: Option<&[u8]>) -> Identity {
+    let mut hasher = DefaultHasher::new();
+    (letter.origin, message.key(), message.payload(), fields).hash(&mut hasher);
+    (letter.position, hasher.finish())
 }
 
 /// The logical message of a letter that holds one which could not be read.

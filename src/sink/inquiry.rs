@@ -118,6 +118,13 @@ pub fn topic_max_bytes(config: &KafkaConfig, topic: &str) -> Option<u64> {
     setting(&client, topic, "max.message.bytes")?.parse().ok()
 }
 
+/// Whether the topic is compacted, where walpost's user may see it. Blocks.
+pub fn topic_is_compacted(config: &KafkaConfig, topic: &str) -> Option<bool> {
+    let config = of_its_own(&client_config(config));
+    let client = AdminClient::from_config_and_context(&config, Quiet).ok()?;
+    Some(setting(&client, topic, "cleanup.policy")?.contains("compact"))
+}
+
 /// The topic's `min.insync.replicas`, where walpost's user may see it.
 fn min_in_sync(client: &AdminClient<Quiet>, topic: &str) -> Option<usize> {
     setting(client, topic, "min.insync.replicas")?.parse().ok()

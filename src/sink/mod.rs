@@ -22,7 +22,7 @@ use crate::ledger::Seq;
 use crate::relay::core::{Outlet, Refusal};
 
 pub use config::{KafkaConfig, accepts, message_max_bytes};
-pub use inquiry::topic_max_bytes;
+pub use inquiry::{topic_is_compacted, topic_max_bytes};
 pub use kafka::{KafkaSink, ReachError, Reached, reach};
 pub use leads::partition_of;
 

@@ -165,3 +165,56 @@ async fn rows_become_what_debezium_makes_of_them() {
         assert_eq!(records.len(), deviations, "{name}: more than Debezium makes: {records:?}");
     }
 }
+
+/// A row whose topic cannot be becomes the record that it would have been, once it can.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_that_is_put_back_is_the_same_to_the_byte() {
+    let stage = Stage::new().await;
+    stage
+        .postgres
+        .execute(
+            "CREATE TABLE outbox (id uuid, aggregatetype text, aggregateid text, type text, \
+             payload jsonb, price numeric(12,2), columns timestamptz, raw bytea); \
+             CREATE PUBLICATION walpost FOR TABLE outbox",
+        )
+        .await;
+    let slot = "SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')";
+    stage.postgres.execute(slot).await;
+    let command = |name: &str, regex: &str| {
+        let file: PathBuf = stage.directory.path().join("walpost.toml");
+        let toml = format!(
+            "record.profile = 'debezium-json'\n[poison]\ninvalid_topic = 'dead_letter'\n\
+             dead_letter_topic = 'dead'\n[debezium]\n'route.topic.regex' = '{regex}'\n\
+             'route.topic.replacement' = 'orders'\n'table.fields.additional.placement' = \
+             'price:header,columns:header:at,raw:header'\n"
+        );
+        std::fs::write(&file, toml).expect("it can be written");
+        Walpost::builder(program())
+            .arg(name)
+            .arg("--config")
+            .arg(&file)
+            .args(["--bootstrap-servers", &stage.kafka.bootstrap()])
+            .args(["--source", &stage.postgres.url()])
+    };
+    for kind in ["order", "an order"] {
+        let insert = format!(
+            "INSERT INTO outbox VALUES ('c4ca4238-a0b9-2382-0dcc-509a6f75849b', '{kind}', 'A-7', 'placed', \
+             '{{\"total\": 1.50}}', 1.50, '2026-11-21 14:55:01.5Z', '\\x00ff')"
+        );
+        stage.postgres.execute(&insert).await;
+    }
+    let run = command("run", "order").args(["--until", "current"]).start();
+    assert!(run.wait(SOON).await.is_some_and(|status| status.success()), "{:?}", run.stderr());
+    let replay = command("replay-dead-letters", "(?:an )?order").start();
+    assert!(
+        replay.wait(SOON).await.is_some_and(|status| status.success()),
+        "{:?}",
+        replay.stderr()
+    );
+    let records = stage.follower.until_count(3, SOON).await;
+    let records: Vec<_> = records.into_iter().filter(|record| record.topic == "orders").collect();
+    let [straight, put_back] = &records[..] else { panic!("{records:?}") };
+    assert_eq!((&put_back.key, &put_back.value), (&straight.key, &straight.value));
+    assert_eq!(put_back.headers, straight.headers);
+    assert_eq!(straight.header("at"), Some("2026-11-21T14:55:01.500000Z"), "{straight:?}");
+}

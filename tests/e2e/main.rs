@@ -10,6 +10,7 @@ mod hashing;
 mod library;
 mod majors;
 mod messages;
+mod neighbours;
 mod partitions;
 mod poison;
 mod put_aside;

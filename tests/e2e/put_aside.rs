@@ -3,12 +3,14 @@
 
 use serde_json::Value;
 use tempfile::TempDir;
-use walpost_bed::scene::{LATER, Scene, stop};
+use walpost_bed::scene::{LATER, Scene, ended, stop};
 use walpost_bed::{Consumed, Kafka, Walpost, eventually};
 
 /// What the bad event is refused for, and how it is made.
 struct Bad {
     cause: &'static str,
+    /// What is said of it where it halts the run.
+    says: &'static str,
     /// More of the configuration.
     toml: &'static str,
     aggregate_type: &'static str,
@@ -21,6 +23,7 @@ struct Bad {
 /// One that would be good.
 const GOOD: Bad = Bad {
     cause: "",
+    says: "",
     toml: "",
     aggregate_type: "'order'",
     aggregate_id: "'k'",
@@ -30,17 +33,24 @@ const GOOD: Bad = Bad {
 };
 
 const BAD: [Bad; 5] = [
-    Bad { cause: "missing_field", aggregate_id: "NULL", ..GOOD },
-    Bad { cause: "invalid_topic", aggregate_type: "'an order'", ..GOOD },
-    Bad { cause: "undecodable", headers: "'[1]'", ..GOOD },
+    Bad {
+        cause: "missing_field",
+        says: "`aggregate_id` is NULL or empty",
+        aggregate_id: "NULL",
+        ..GOOD
+    },
+    Bad { cause: "invalid_topic", says: "an order` has ' '", aggregate_type: "'an order'", ..GOOD },
+    Bad { cause: "undecodable", says: "`headers` is not", headers: "'[1]'", ..GOOD },
     Bad {
         cause: "too_large",
+        says: "raise max.message.bytes of the topic",
         payload: "jsonb_build_object('bad', (SELECT string_agg(md5(i::text), '') \
                   FROM generate_series(1, 2000) AS i))",
         ..GOOD
     },
     Bad {
         cause: "refused",
+        says: "message.timestamp.before.max.ms",
         toml: "record.timestamp = 'column'\noutbox.columns.timestamp = 'created_at'\n",
         created_at: "now() - interval '2 days'",
         ..GOOD
@@ -58,9 +68,9 @@ impl Bad {
     }
 }
 
-/// Three good events, a bad one in the midst of a transaction, and three more; the
-/// events of the topic, and the dead letters.
-async fn around(bad: &Bad, policy: &str) -> (Vec<Consumed>, Vec<Consumed>, Walpost) {
+/// Three good events, a bad one in the midst of a transaction, and three more, with
+/// that policy for its cause.
+async fn stage(bad: &Bad, policy: &str) -> (Scene, Walpost) {
     let scene = Scene::new().await;
     scene.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
     let limits = [("max.message.bytes", "20000"), ("message.timestamp.before.max.ms", "3600000")];
@@ -77,10 +87,20 @@ async fn around(bad: &Bad, policy: &str) -> (Vec<Consumed>, Vec<Consumed>, Walpo
     let three = format!("{0}; {0}; {0}", GOOD.insert().replace("\"bad\": true", "\"good\": true"));
     scene.postgres.execute(&format!("BEGIN; {three}; {}; {three}; COMMIT", bad.insert())).await;
     scene.postgres.execute(&three).await;
+    (scene, walpost)
+}
+
+/// The events of the topic, and the dead letters, once all is confirmed.
+async fn around(bad: &Bad, policy: &str) -> (Vec<Consumed>, Vec<Consumed>, Walpost) {
+    let (scene, walpost) = stage(bad, policy).await;
     scene.confirmed(LATER).await;
-    let records = scene.records().await;
-    let (good, letters) = records.into_iter().partition(|record| record.topic != dead);
+    let (good, letters) = parted(&scene).await;
     (good, letters, walpost)
+}
+
+async fn parted(scene: &Scene) -> (Vec<Consumed>, Vec<Consumed>) {
+    let dead = scene.topic("dead");
+    scene.records().await.into_iter().partition(|record| record.topic != dead)
 }
 
 fn goods(records: &[Consumed]) -> usize {
@@ -116,6 +136,34 @@ async fn a_dead_letter_keeps_the_event_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_cause_halts_the_run_and_says_how_to_go_on() {
+    for bad in &BAD {
+        let (scene, walpost) = stage(bad, "halt").await;
+        let (code, text) = ended(&walpost).await;
+        assert_eq!(code, Some(4), "{}: {text}", bad.cause);
+        let id = scene.postgres.query_text("SELECT id FROM outbox ORDER BY n OFFSET 3 LIMIT 1");
+        let id = id.await.expect("the bad row");
+        let error = text.lines().last().expect("it says why");
+        let parts = ["table public.outbox", "/00000003 ", &id, "pg_replication_slot_advance("];
+        for part in parts.into_iter().chain([bad.says]) {
+            assert!(error.contains(part), "{}: {part} in {error}", bad.cause);
+        }
+        let (good, letters) = parted(&scene).await;
+        assert_eq!((goods(&good), letters.len()), (3, 0), "{}", bad.cause);
+        let other = if bad.cause == "too_large" { "undecodable" } else { "too_large" };
+        assert_eq!(policy_of_another(&scene, bad, other).await, Some(4), "{}", bad.cause);
+    }
+}
+
+/// How a run ends where only another cause's events are to be skipped.
+async fn policy_of_another(scene: &Scene, bad: &Bad, other: &str) -> Option<i32> {
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    std::fs::write(&file, format!("{}\n[poison]\n{other} = 'skip'\n", bad.toml)).expect("a file");
+    scene.run_to_its_end(&["--config", file.to_str().expect("UTF-8")]).await.0
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_skipped_is_named_and_counted() {
     for bad in &BAD {
         let (good, letters, walpost) = around(bad, "skip").await;
@@ -127,6 +175,35 @@ async fn what_is_skipped_is_named_and_counted() {
         walpost.await_line("\"skipped\":", LATER).await;
         assert!(!walpost.said("\"skipped\":0"), "{:?}", walpost.stderr());
     }
+}
+
+const TWENTY_MB: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+    SELECT 'order', 'k', 'placed', jsonb_build_object('bad', string_agg(md5(i::text), '')) \
+      FROM generate_series(1, 655360) AS i";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_of_20_mb_halts_the_run_until_topic_and_producer_take_it() {
+    let scene = Scene::new().await;
+    let (topic, kafka) = (scene.topic("order"), Kafka::shared().await);
+    kafka.create_topic_with(&topic, 1, &[("max.message.bytes", "1000000")]).await;
+    let good = GOOD.insert().replace("\"bad\": true", "\"good\": true");
+    scene.postgres.execute(&good).await;
+    scene.postgres.execute(&format!("BEGIN; {good}; {TWENTY_MB}; {good}; COMMIT")).await;
+    scene.postgres.execute(&good).await;
+    let raised = ["-X", "message.max.bytes=41943040"];
+    let of_the_producer = "raise its limit (-X message.max.bytes=";
+    let of_the_topic = "raise max.message.bytes of the topic";
+    for (arguments, mend) in [(&[][..], of_the_producer), (&raised, of_the_topic)] {
+        let (code, text) = scene.run_to_its_end(arguments).await;
+        assert_eq!(code, Some(4), "{text}");
+        let error = text.lines().last().expect("it says why");
+        assert!(error.contains("/00000001 ") && error.contains(mend), "{error}");
+        assert_eq!(goods(&scene.records().await), 2, "what stands before it");
+    }
+    kafka.administration().set(&topic, "max.message.bytes", "41943040").await;
+    let walpost = scene.run_with(&raised).await;
+    scene.assert_ok(LATER).await;
+    stop(walpost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,11 +221,8 @@ async fn a_row_of_20_mb_does_not_stop_its_neighbours() {
     );
     std::fs::write(&file, toml).expect("it can be written");
     let walpost = scene.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
-    let large = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
-                 SELECT 'order', 'k', 'placed', jsonb_build_object('bad', string_agg(md5(i::text), '')) \
-                   FROM generate_series(1, 655360) AS i";
     let good = GOOD.insert().replace("\"bad\": true", "\"good\": true");
-    scene.postgres.execute(&format!("BEGIN; {good}; {large}; {good}; COMMIT; {good}")).await;
+    scene.postgres.execute(&format!("BEGIN; {good}; {TWENTY_MB}; {good}; COMMIT; {good}")).await;
     eventually(LATER, "all is delivered", async || {
         let records = scene.records().await;
         let (letters, others): (Vec<_>, Vec<_>) =

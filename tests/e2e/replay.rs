@@ -138,6 +138,25 @@ async fn each_letter_is_put_back_once_when_its_cause_is_mended() {
     assert_as_they_were(&stage, &letters).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_that_stands_there_twice_is_put_back_once() {
+    let stage = Stage::new().await;
+    // Each time that the broker is asked again, the one before is written again.
+    stage.put_aside(BY_COLUMN, &[&[BAD[2].1, BAD[4].1].join(", ")]).await;
+    let (_, letters) = stage.records().await;
+    assert!(letters.len() > 2, "{letters:?}");
+    let order = stage.scene.topic("order");
+    let administration = Kafka::shared().await.administration();
+    administration.set(&order, "message.timestamp.before.max.ms", "864000000").await;
+    let mended = format!("{BY_COLUMN}{MENDED}");
+    let again = u64::try_from(letters.len()).expect("few") - 2;
+    assert_eq!(stage.replay(&mended, &[]).await, (Some(0), vec![summary(2, 0, 0, again)]));
+    let mut numbers = stage.published().await;
+    numbers.sort_unstable();
+    assert_eq!(numbers, [3, 5]);
+    assert_eq!(stage.replay(&mended, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
+}
+
 /// Each record is its letter's event: position, id, key and value; and the timestamp is
 /// the row's own.
 async fn assert_as_they_were(stage: &Stage, letters: &[Consumed]) {
@@ -282,6 +301,31 @@ async fn one_that_is_told_to_stop_commits_what_it_has_done() {
     assert_eq!(numbers.len(), 3000);
     // At each stop the one letter whose acknowledgement was awaited may come again.
     assert!(came <= 3002, "{came}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_replays_at_once_one_gives_way_and_no_letter_is_lost() {
+    let stage = Stage::new().await;
+    let rows: Vec<_> = (1..=3000)
+        .map(|n| format!("('an order', 'k{n}', 'placed', '{{\"n\": {n}}}', NULL, now())"))
+        .collect();
+    stage.put_aside("", &[&rows.join(", ")]).await;
+    let topic = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
+    let command = stage.scene.command("replay-dead-letters").args(stage.configured(topic));
+    let both = [command.clone().start(), command.start()];
+    let mut ends = Vec::new();
+    for one in &both {
+        let (code, said) = ended(one).await;
+        assert_eq!(code == Some(1), said.contains("another replay is at work"), "{said}");
+        ends.push(code);
+    }
+    ends.sort_unstable();
+    assert_eq!(ends, [Some(0), Some(1)]);
+    assert_eq!(stage.replay(topic, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
+    let mut numbers = stage.published().await;
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 3000);
 }
 
 #[cfg(feature = "crash-points")]

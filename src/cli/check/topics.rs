@@ -21,7 +21,13 @@ pub(super) fn check(
         return;
     }
     let topic = &config.poison.dead_letter_topic;
-    if look_for(topic, kafka, reached, findings) && config.poison.too_large == Policy::DeadLetter {
+    if !look_for(topic, kafka, reached, findings) {
+        return;
+    }
+    if sink::topic_is_compacted(kafka, topic) == Some(true) {
+        findings.add(Level::Warning, "topic", compacted(topic, &kafka.bootstrap_servers));
+    }
+    if config.poison.too_large == Policy::DeadLetter {
         check_size(topic, kafka, findings);
     }
 }
@@ -34,6 +40,14 @@ fn look_for(topic: &str, kafka: &KafkaConfig, reached: &Reached, findings: &mut 
         findings.add(Level::Warning, "topic", missing(topic, &kafka.bootstrap_servers));
     }
     is_there
+}
+
+fn compacted(topic: &str, servers: &str) -> String {
+    format!(
+        "{topic} is compacted: it keeps the last dead letter of a key alone, and the others are lost: \
+         kafka-configs.sh --bootstrap-server {servers} --alter --topic {topic} --add-config \
+         cleanup.policy=delete"
+    )
 }
 
 fn missing(topic: &str, servers: &str) -> String {

@@ -114,16 +114,17 @@ impl<'a> Letter<'a> {
 
 impl Types {
     fn read(value: &Value) -> Result<Self, LetterFault> {
-        let of = |value: &Value| {
-            let members = value.as_object().ok_or(LetterFault(FIELDS))?.iter();
-            let types = members.filter(|(name, _)| *name != COLUMNS).map(|(name, text)| {
+        let mut roles = value.as_object().ok_or(LetterFault(FIELDS))?.clone();
+        let columns = roles.remove(COLUMNS).unwrap_or_else(|| Value::Object(Map::new()));
+        let of = |members: &Map<String, Value>| {
+            let types = members.iter().map(|(name, text)| {
                 let data_type = text.as_str().and_then(DataType::from_text);
                 Ok((name.clone(), data_type.ok_or(LetterFault(FIELDS))?))
             });
             types.collect::<Result<HashMap<_, _>, LetterFault>>()
         };
-        let columns = value.get(COLUMNS).map(of).transpose()?.unwrap_or_default();
-        Ok(Self { roles: of(value)?, columns })
+        let columns = columns.as_object().ok_or(LetterFault(FIELDS))?;
+        Ok(Self { roles: of(&roles)?, columns: of(columns)? })
     }
 
     fn of(&self, placed: &[String], names: &ColumnNames) -> FieldTypes {
@@ -214,7 +215,7 @@ mod tests {
                 vec![Some(DataType::Hstore), None],
             );
             event.types = typed.then(|| Arc::new(types));
-            let back = there_and_back(&event, &["a", "b"], &["a", "b"]);
+            let back = there_and_back(&event, &["columns", "b"], &["columns", "b"]);
             prop_assert_eq!(back, Ok(format!("{event:?}")));
         }
 

@@ -69,6 +69,7 @@ impl Core {
                 let alone = suspected
                     .map(|topic| Alone::new(seq, self.origin(message), event, topic, false));
                 self.produced(event, weight, alone)?;
+                self.ordinary = Some(seq);
                 Ok(Taken::Yes)
             }
             Ok(Offered::Full) => Ok(Taken::NotYet),
@@ -115,6 +116,12 @@ impl Core {
                 return Ok(Taken::Yes);
             }
             Policy::DeadLetter => {}
+        }
+        // A record before it may yet be refused, and its letter belongs before this one.
+        let oldest = self.ledger.oldest_in_flight();
+        let is_behind_others = oldest.is_some_and(|oldest| Some(oldest) <= self.ordinary);
+        if is_behind_others && self.policies.writes_letters_late() {
+            return Ok(Taken::NotYet);
         }
         let seq = self.ledger.next_seq();
         let (topic, name) = (self.policies.dead_letter_topic.clone(), origin.name());
