@@ -5,6 +5,7 @@
 
 pub mod dead_letter;
 pub mod debezium;
+mod expression;
 mod headers;
 mod key;
 mod place;

@@ -10,9 +10,12 @@ use std::fmt::Write as _;
 
 use regex::{Captures, Regex};
 
+use super::expression::Expression;
+
 /// An expression and what stands in place of its match.
 #[derive(Debug, Clone)]
 pub struct Rewrite {
+    expression: Expression,
     whole: Regex,
     first: Regex,
     replacement: Vec<Piece>,
@@ -46,28 +49,30 @@ pub enum RewriteError {
 }
 
 impl Rewrite {
-    /// Reads both. Look-around and back-references, which Java knows, are refused.
+    /// Reads both. Of what Java knows look-around, back-references and some more is refused.
     pub fn new(regex: &str, replacement: &str) -> Result<Self, RewriteError> {
-        let compiled = |text: &str| {
-            Regex::new(text).map_err(|error| {
-                let (regex, text) = (regex.to_owned(), error.to_string());
-                // The last line says what it is, those before point at it.
-                let why = text.lines().last().unwrap_or_default();
-                RewriteError::Regex { regex, why: why.trim_start_matches("error: ").to_owned() }
-            })
+        let refused = |why: &str| {
+            let why = why.trim_start_matches("error: ").to_owned();
+            RewriteError::Regex { regex: regex.to_owned(), why }
         };
-        let first = compiled(regex)?;
-        let whole = compiled(&format!(r"\A(?:{regex})\z"))?;
+        let compiled = |text: &str| {
+            // The last line says what it is, those before point at it.
+            Regex::new(text)
+                .map_err(|error| refused(error.to_string().lines().last().unwrap_or_default()))
+        };
+        let expression = Expression::read(regex).map_err(|why| refused(&why))?;
+        let first = compiled(&expression.rust)?;
+        let whole = compiled(&format!(r"\A(?:{})\z", expression.rust))?;
         let replacement = pieces(replacement, &first).map_err(|why| RewriteError::Replacement {
             replacement: replacement.to_owned(),
             why,
         })?;
-        Ok(Self { whole, first, replacement })
+        Ok(Self { expression, whole, first, replacement })
     }
 
     /// Rewrites `topic` in its place.
     pub(super) fn apply(&self, topic: &mut String) {
-        if !self.whole.is_match(topic) {
+        if self.expression.is_unsure_of(topic) || !self.whole.is_match(topic) {
             return;
         }
         let Some(found) = self.first.captures(topic) else { return };
@@ -201,7 +206,86 @@ mod tests {
         }
     }
 
+    /// What Java 25 makes of these.
+    #[test]
+    fn what_java_reads_otherwise_means_what_it_means_there() {
+        for (regex, from, to) in [
+            (r"(\w+)", "größe", "größe"),
+            (r"(\w+)", "o_9", "t"),
+            (r"o[\W]r", "oßr", "t"),
+            (r"order\d", "order٣", "order٣"),
+            (r"order\D", "order٣", "t"),
+            (r"a\sb", "a\u{a0}b", "a\u{a0}b"),
+            (r"a\Sb", "a\u{a0}b", "t"),
+            (r"gr\b.*", "gr-x", "t"),
+            (r"\p{Alpha}+", "größe", "größe"),
+            (r"\p{L}+", "größe", "t"),
+            (r"[\p{Lu}\p{Punct}]+", "A^~", "t"),
+            (r"\P{L}+", "12", "t"),
+            ("a.b", "a\u{2028}b", "a\u{2028}b"),
+            ("a.b", "a\rb", "a\rb"),
+            ("(?s)a.b", "a\nb", "t"),
+            ("(?is)A.b", "a\nB", "t"),
+            (r"\<ab", "ab", "ab"),
+            (r"\<ab", "<ab", "t"),
+            ("[a~~b]+", "a~b", "t"),
+            ("[]a]", "]", "t"),
+            (r"a\-b", "a-b", "t"),
+            ("(?i)(K)", "k", "t"),
+        ] {
+            assert_eq!(rewritten(regex, "t", from), to, "{regex} {from:?}");
+        }
+        // Left alone, and so no topic that Kafka takes.
+        for (regex, text) in
+            [("(?i)k(.*)", "\u{212a}x"), (r"(order)$|order\s", "order\n"), (r".\b.*", "e\u{301}")]
+        {
+            assert_eq!(rewritten(regex, "t", text), text, "{regex} {text:?}");
+        }
+    }
+
+    #[test]
+    fn what_java_reads_otherwise_and_cannot_be_said_in_rust_is_refused() {
+        for (regex, why) in [
+            ("a*+b", "possessive"),
+            ("a{1,2}+", "possessive"),
+            ("a**", "follows a quantifier"),
+            ("a{,2}", "begins no count"),
+            ("a{2", "not closed"),
+            ("(?>a)", "atomic"),
+            ("(?m)a", "flags other than"),
+            ("a(?i)b", "flags other than"),
+            ("(?i:a)", "flags other than"),
+            ("(?P<a>b)", "flags other than"),
+            ("(?<a_b>c)", "letters and digits"),
+            ("[a-z&&[^b]]", "`&&` in a class"),
+            ("[a[b]]", "a class in a class"),
+            ("[a--b]", "`--` in a class"),
+            ("[a", "not closed"),
+            (r"a\Z", r"`\Z` is not supported"),
+            (r"a\h", r"`\h` is not supported"),
+            (r"a\B", r"`\B` is not supported"),
+            (r"\b{start}a", r"`\b` is not supported"),
+            (r"\Qa\E", r"`\Q` is not supported"),
+            (r"\0141", "octal"),
+            (r"\p{IsLatin}", "`\\p{IsLatin}` is not supported"),
+            (r"(?i)\p{Lu}", "with (?i)"),
+            (r"(?i)\u00e4", "with (?i)"),
+            ("(?i)ä", "beyond ASCII"),
+            ("a\\", "lone backslash"),
+        ] {
+            let error = Rewrite::new(regex, "").expect_err(regex).to_string();
+            assert!(error.contains(why), "{regex}: {error}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn any_expression_is_read_or_refused(text in "[\\[\\](){}a-c*+?^$|.\\\\<>&iswp:-]{0,12}", topic in "[a-c]{0,6}") {
+            if let Ok(rewrite) = Rewrite::new(&text, "t") {
+                rewrite.apply(&mut topic.clone());
+            }
+        }
+
         #[test]
         fn any_replacement_is_read_or_refused(text in "[$\\\\{}a0-9]{0,12}", topic in "[a-c]{0,6}") {
             if let Ok(rewrite) = Rewrite::new("(?<a>a)?(b)?(.*)", &text) {

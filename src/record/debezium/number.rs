@@ -126,11 +126,12 @@ pub(super) fn spelled<F: Float>(number: F) -> String {
         };
     }
     let shortest = format!("{number:e}");
-    // Where one digit would do, Java takes the nearest of two.
-    let two = format!("{number:.1e}");
-    let is_short = !shortest.contains('.');
-    let text =
-        if is_short && two.parse::<F>().is_ok_and(|it| it == number) { two } else { shortest };
+    let mantissa = shortest.split('e').next().unwrap_or_default();
+    let digits = mantissa.bytes().filter(u8::is_ascii_digit).count();
+    // Of as many digits, and of two where one would do, Java takes the nearest; of two that
+    // are as near, which Rust's shortest form does not look at, the even one.
+    let nearest = format!("{number:.*e}", digits.max(2) - 1);
+    let text = if nearest.parse::<F>().is_ok_and(|it| it == number) { nearest } else { shortest };
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let (sign, digits) = match digits.strip_prefix('-') {
@@ -220,6 +221,17 @@ mod tests {
         }
         assert_eq!(spelled(1e-45_f32), "1.4E-45");
         assert_eq!(spelled(1.234_5e10_f32), "1.2345E10");
+    }
+
+    #[test]
+    fn of_two_decimals_that_are_as_near_the_even_one_names_a_float() {
+        for (number, text) in
+            [(3_055_164.25, "3055164.2"), (-428_907.125, "-428907.12"), (1_249_203.75, "1249203.8")]
+        {
+            assert_eq!(spelled::<f32>(number), text);
+        }
+        assert_eq!(spelled(f64::from_bits(4_834_006_367_182_470_569)), "1.5368916603247142E15");
+        assert_eq!(spelled(f64::from_bits(4_786_560_775_616_844_032)), "1.0060511446225312E12");
     }
 
     proptest! {

@@ -1,0 +1,272 @@
+//! A Java regular expression in the words of Rust's.
+//!
+//! The two agree on most, and where they do not the same text would choose another topic in
+//! silence: `\w`, `\d`, `\s`, `\b` and the POSIX classes are ASCII in Java, `.` ends at more
+//! than a line feed, `a*+` is possessive. Such is rewritten, or refused with the reason
+//! (<https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/util/regex/Pattern.html>).
+
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// An expression that means to Rust what it meant to Java, but for some texts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Expression {
+    pub(super) rust: String,
+    /// It has a `$`, which in Java is also before a line end at the end.
+    has_end: bool,
+    /// It has a `\b`, which Java is not sure of beside signs that are set upon others.
+    has_boundary: bool,
+    /// It begins with `(?i)`, which in Java is about ASCII.
+    ignores_case: bool,
+    /// It begins with `(?s)`.
+    dot_is_all: bool,
+}
+
+type Signs<'a> = Peekable<Chars<'a>>;
+
+/// Categories of Unicode that both know by these names.
+const CATEGORIES: [&str; 35] = [
+    "L",
+    "Lu",
+    "Ll",
+    "Lt",
+    "Lm",
+    "Lo",
+    "M",
+    "Mn",
+    "Mc",
+    "Me",
+    "N",
+    "Nd",
+    "Nl",
+    "No",
+    "P",
+    "Pc",
+    "Pd",
+    "Ps",
+    "Pe",
+    "Pi",
+    "Pf",
+    "Po",
+    "S",
+    "Sm",
+    "Sc",
+    "Sk",
+    "So",
+    "Z",
+    "Zs",
+    "Zl",
+    "Zp",
+    "Cc",
+    "Cf",
+    "Co",
+    "IsAlphabetic",
+];
+
+/// Classes of ASCII signs in Java, which Rust has in brackets.
+const POSIX: [&str; 13] = [
+    "Lower", "Upper", "ASCII", "Alpha", "Digit", "Alnum", "Punct", "Graph", "Print", "Blank",
+    "Cntrl", "XDigit", "Space",
+];
+
+impl Expression {
+    /// Reads it; what Rust takes for wrong is not all found here.
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        let mut this = Self::default();
+        let body = this.flags(text);
+        if this.ignores_case && !body.is_ascii() {
+            return Err("letters beyond ASCII with (?i), which is about ASCII in Java".to_owned());
+        }
+        let mut signs = body.chars().peekable();
+        while let Some(sign) = signs.next() {
+            this.sign(sign, &mut signs)?;
+        }
+        if this.ignores_case {
+            this.rust.insert_str(0, "(?i)");
+        }
+        Ok(this)
+    }
+
+    /// Whether Java might read `text` otherwise: it is then no match, and the topic that it
+    /// stays is none that Kafka takes.
+    pub(super) fn is_unsure_of(&self, text: &str) -> bool {
+        const LINE_ENDS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
+        // The two signs beyond ASCII that Unicode takes for letters of ASCII.
+        const FOLDED: [char; 2] = ['\u{17F}', '\u{212A}'];
+        (self.has_end && text.ends_with(LINE_ENDS))
+            || (self.has_boundary && !text.is_ascii())
+            || (self.ignores_case && text.contains(FOLDED))
+    }
+
+    /// Takes flags from the beginning.
+    fn flags<'a>(&mut self, text: &'a str) -> &'a str {
+        let Some((flags, rest)) = text.strip_prefix("(?").and_then(|rest| rest.split_once(')'))
+        else {
+            return text;
+        };
+        if flags.is_empty() || !flags.bytes().all(|flag| matches!(flag, b'i' | b's')) {
+            return text;
+        }
+        self.ignores_case = flags.contains('i');
+        self.dot_is_all = flags.contains('s');
+        rest
+    }
+
+    fn sign(&mut self, sign: char, signs: &mut Signs<'_>) -> Result<(), String> {
+        match sign {
+            '\\' => self.escape(signs, false)?,
+            '[' => self.class(signs)?,
+            '(' => self.group(signs)?,
+            '*' | '+' | '?' => {
+                self.rust.push(sign);
+                self.after_quantifier(signs)?;
+            }
+            '{' => self.count(signs)?,
+            '.' if self.dot_is_all => self.rust.push_str("(?s:.)"),
+            '.' => self.rust.push_str(r"[^\n\r\x{85}\x{2028}\x{2029}]"),
+            '$' => {
+                self.has_end = true;
+                self.rust.push(sign);
+            }
+            _ => self.rust.push(sign),
+        }
+        Ok(())
+    }
+
+    /// What may stand behind `*`, `+`, `?` and `{1,2}`: a `?` that makes it lazy.
+    fn after_quantifier(&mut self, signs: &mut Signs<'_>) -> Result<(), String> {
+        if let Some(lazy) = signs.next_if_eq(&'?') {
+            self.rust.push(lazy);
+        }
+        match signs.peek() {
+            Some('+') => Err("possessive quantifiers are not supported".to_owned()),
+            Some('*' | '?' | '{') => Err("a quantifier follows a quantifier".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    fn count(&mut self, signs: &mut Signs<'_>) -> Result<(), String> {
+        if !signs.peek().is_some_and(char::is_ascii_digit) {
+            return Err(r"a brace that begins no count: write it as `\{`".to_owned());
+        }
+        self.rust.push('{');
+        while let Some(sign) = signs.next_if(|sign| sign.is_ascii_digit() || *sign == ',') {
+            self.rust.push(sign);
+        }
+        match signs.next() {
+            Some('}') => self.rust.push('}'),
+            _ => return Err("a count that is not closed".to_owned()),
+        }
+        self.after_quantifier(signs)
+    }
+
+    /// What opens a group; Rust itself refuses look-around.
+    fn group(&mut self, signs: &mut Signs<'_>) -> Result<(), String> {
+        self.rust.push('(');
+        if signs.next_if_eq(&'?').is_none() {
+            return Ok(());
+        }
+        self.rust.push('?');
+        match signs.next() {
+            Some(sign @ (':' | '=' | '!')) => self.rust.push(sign),
+            Some('<') => {
+                self.rust.push('<');
+                if let Some(sign) = signs.next_if(|sign| matches!(sign, '=' | '!')) {
+                    self.rust.push(sign);
+                    return Ok(());
+                }
+                while let Some(sign) = signs.next_if(char::is_ascii_alphanumeric) {
+                    self.rust.push(sign);
+                }
+                if signs.peek() != Some(&'>') {
+                    return Err("a group's name is not of letters and digits".to_owned());
+                }
+            }
+            Some('>') => return Err("atomic groups are not supported".to_owned()),
+            _ => {
+                return Err("flags other than (?i), (?s) and (?is) at the beginning are not \
+                            supported"
+                    .to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    fn class(&mut self, signs: &mut Signs<'_>) -> Result<(), String> {
+        self.rust.push('[');
+        if signs.next_if_eq(&'^').is_some() {
+            self.rust.push('^');
+        }
+        let mut is_first = true;
+        loop {
+            let sign = signs.next().ok_or("a class that is not closed")?;
+            match sign {
+                ']' if is_first => self.rust.push_str(r"\]"),
+                ']' => break,
+                '[' => return Err(r"a class in a class: write the sign as `\[`".to_owned()),
+                '&' | '-' if signs.peek() == Some(&sign) => {
+                    return Err(format!("`{sign}{sign}` in a class"));
+                }
+                '&' | '~' => self.rust.extend(['\\', sign]),
+                '\\' => self.escape(signs, true)?,
+                _ => self.rust.push(sign),
+            }
+            is_first = false;
+        }
+        self.rust.push(']');
+        Ok(())
+    }
+
+    /// What stands behind a backslash.
+    fn escape(&mut self, signs: &mut Signs<'_>, is_in_class: bool) -> Result<(), String> {
+        let sign = signs.next().ok_or("a lone backslash at the end")?;
+        match sign {
+            'w' => self.rust.push_str("[0-9A-Za-z_]"),
+            'W' => self.rust.push_str("[^0-9A-Za-z_]"),
+            'd' => self.rust.push_str("[0-9]"),
+            'D' => self.rust.push_str("[^0-9]"),
+            's' => self.rust.push_str(r"[ \t\n\x0B\f\r]"),
+            'S' => self.rust.push_str(r"[^ \t\n\x0B\f\r]"),
+            'b' if !is_in_class && signs.peek() != Some(&'{') => {
+                self.has_boundary = true;
+                self.rust.push_str(r"(?-u:\b)");
+            }
+            'p' | 'P' => self.property(sign == 'P', signs)?,
+            'x' | 'u' if self.ignores_case => {
+                return Err(format!(r"`\{sign}` with (?i)"));
+            }
+            '0' => return Err(r"octal numbers such as `\0` are not supported".to_owned()),
+            // The same to both, or what Rust refuses: back-references.
+            't' | 'n' | 'r' | 'f' | 'a' | 'x' | 'u' | 'A' | 'z' | '1'..='9' => {
+                self.rust.extend(['\\', sign]);
+            }
+            // Word boundaries to Rust.
+            '<' | '>' | ' ' => self.rust.push(sign),
+            _ if sign.is_ascii_punctuation() => self.rust.extend(['\\', sign]),
+            _ => return Err(format!(r"`\{sign}` is not supported")),
+        }
+        Ok(())
+    }
+
+    fn property(&mut self, is_negated: bool, signs: &mut Signs<'_>) -> Result<(), String> {
+        if self.ignores_case {
+            return Err(r"`\p` with (?i)".to_owned());
+        }
+        let name: String = match signs.next() {
+            Some('{') => signs.by_ref().take_while(|sign| *sign != '}').collect(),
+            sign => sign.into_iter().collect(),
+        };
+        let not = if is_negated { "^" } else { "" };
+        if POSIX.contains(&name.as_str()) {
+            self.rust.push_str(&format!("[[:{not}{}:]]", name.to_ascii_lowercase()));
+        } else if CATEGORIES.contains(&name.as_str()) {
+            let name = name.strip_prefix("Is").unwrap_or(&name);
+            self.rust.push_str(&format!("[{not}\\p{{{name}}}]"));
+        } else {
+            return Err(format!(
+                r"the class `\p{{{name}}}` is not supported: Unicode's categories such as `\p{{Lu}}` and Java's `\p{{Alnum}}` are"
+            ));
+        }
+        Ok(())
+    }
+}
