@@ -10,7 +10,8 @@ use walpost::ledger::Seq;
 use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
 use walpost::pgoutput::{Message, decode};
 use walpost::record::{Record, RecordConfig, Router, check_topic};
-use walpost::relay::core::{Core, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal, Taken};
+use walpost::relay::core::{Core, Taken};
+use walpost::relay::outlet::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 
 use super::input::{Dice, parts};
 

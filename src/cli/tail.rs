@@ -22,7 +22,8 @@ use crate::config::{Config, ConfigError, Environment};
 use crate::ledger::Seq;
 use crate::pgoutput;
 use crate::record::Record;
-use crate::relay::core::{Core, Outlet, ProduceError, Taken};
+use crate::relay::core::{Core, Taken};
+use crate::relay::outlet::{Outlet, ProduceError};
 use crate::relay::poison::PutAside;
 use crate::source::{self, Facts, Feed, Received, Resume, Session, SourceConfig, SourceError};
 

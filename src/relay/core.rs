@@ -41,8 +41,9 @@ use crate::ledger::{Failed, Ledger, Place, Seq, StreamError};
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, Outbox, Position};
 use crate::pgoutput::{Begin, Insert, Message, PgTimestamp};
-use crate::record::{Cause, Record, Router};
+use crate::record::Router;
 
+use super::outlet::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use super::poison::{Policies, Policy, PutAside, Verdicts};
 use super::suspect::Suspect;
 
@@ -50,52 +51,9 @@ pub use super::halt::{EventOrigin, Halt};
 
 mod publish;
 
-/// What a record in flight costs beside its own bytes: librdkafka's message,
-/// header and queue structures (measured at 0.4 to 0.6 KiB with three headers),
-/// and its slot in the ledger. In bytes.
-pub const RECORD_OVERHEAD_BYTES: u64 = 512;
-
 /// What the ledger may hold by itself where the budget is smaller: a record that
 /// is long in coming holds back the account of all that follows it. In bytes.
 const LEDGER_BYTES_LEAST: u64 = 1 << 20;
-
-/// Where the core puts what it produces.
-pub trait Outlet {
-    /// Queues `record` as production `seq`, without blocking.
-    fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError>;
-}
-
-/// Why a record was not queued.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProduceError {
-    /// The queue is full: the same record is offered again after a report.
-    Full,
-    /// This record will never be taken.
-    Refused(Refusal),
-    /// The producer is of no use any more, for this reason: a new one is needed.
-    Broken(String),
-}
-
-/// A record is refused for good.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// For its size, rather than for anything else.
-    pub is_too_large: bool,
-    /// The refusal's own words, and what to do about it.
-    pub reason: String,
-}
-
-impl Refusal {
-    /// It is the cause why the event's record for `topic` is poison.
-    pub fn cause(&self, topic: &str) -> Cause {
-        let (topic, why) = (topic.to_owned(), self.reason.clone());
-        if self.is_too_large {
-            Cause::TooLarge { topic, why }
-        } else {
-            Cause::Refused { topic, why }
-        }
-    }
-}
 
 /// What became of a message that was offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

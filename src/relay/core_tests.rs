@@ -5,7 +5,7 @@ use super::*;
 use crate::outbox::{ColumnNames, OutboxConfig, TableName};
 use crate::pgoutput::encode::texts;
 use crate::pgoutput::{Column, Commit, Insert, LogicalMessage, Oid, Relation};
-use crate::record::RecordConfig;
+use crate::record::{Record, RecordConfig};
 
 pub(super) const TABLE: Oid = 7;
 

@@ -5,6 +5,7 @@ mod driver;
 mod ends;
 mod halt;
 mod news;
+pub mod outlet;
 mod pace;
 pub mod poison;
 mod stall;

@@ -1,7 +1,7 @@
 //! The record that failed: it is to stand alone when it comes again.
 
-use super::core::Refusal;
 use super::halt::EventOrigin;
+use super::outlet::Refusal;
 use crate::ledger::{Place, Seq};
 use crate::outbox::Event;
 use crate::record::{Cause, Poison};

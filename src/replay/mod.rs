@@ -28,7 +28,7 @@ use crate::outbox::{ColumnNames, Event, Outbox, Position};
 use crate::pgoutput::LogicalMessage;
 use crate::record::dead_letter::{FIELDS, Letter};
 use crate::record::{Cause, Poison, Record, Router};
-use crate::relay::core::{Outlet as _, ProduceError, Refusal};
+use crate::relay::outlet::{Outlet as _, ProduceError, Refusal};
 use crate::sink::{
     self, Condition, KafkaConfig, KafkaSink, Outcome, ReachError, Report, Sink as _, SinkError,
 };

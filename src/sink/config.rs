@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rdkafka::config::ClientConfig;
 
 use super::{SinkError, features};
-use crate::relay::core::RECORD_OVERHEAD_BYTES;
+use crate::relay::outlet::RECORD_OVERHEAD_BYTES;
 
 /// librdkafka's own limit for a message, where none is configured.
 const MESSAGE_MAX_BYTES: u64 = 1_000_000;

@@ -39,7 +39,7 @@ use super::{Condition, Outcome, Report, Sink, SinkError, features, inquiry, refu
 use crate::crash;
 use crate::ledger::Seq;
 use crate::record::Record;
-use crate::relay::core::{Outlet, ProduceError, Refusal};
+use crate::relay::outlet::{Outlet, ProduceError, Refusal};
 
 /// How long a process that ends waits for its producer.
 const DROP_LIMIT: Duration = Duration::from_secs(2);

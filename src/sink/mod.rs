@@ -19,7 +19,7 @@ mod stall;
 use std::future::Future;
 
 use crate::ledger::Seq;
-use crate::relay::core::{Outlet, Refusal};
+use crate::relay::outlet::{Outlet, Refusal};
 
 pub use config::{KafkaConfig, accepts, message_max_bytes};
 pub use inquiry::{topic_is_compacted, topic_max_bytes};

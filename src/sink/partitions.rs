@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use crate::relay::core::Refusal;
+use crate::relay::outlet::Refusal;
 
 /// The topics whose number of partitions was asked for.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::Outcome;
-use crate::relay::core::Refusal;
+use crate::relay::outlet::Refusal;
 
 /// What a failed delivery to `topic` means. A record that goes down with its
 /// producer (purged, or behind a fatal error) is no suspect: the one that took

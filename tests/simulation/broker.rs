@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use walpost::ledger::Seq;
 use walpost::record::{Record, dead_letter};
-use walpost::relay::core::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
+use walpost::relay::outlet::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
 
 use crate::log::{Guilt, PARTITIONS};

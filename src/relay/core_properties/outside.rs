@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::super::tests::{TABLE, insert_into, relation_of, too_large};
 use super::super::*;
 use crate::pgoutput::{LogicalMessage, Oid, Relation};
+use crate::record::Record;
 
 /// The second outbox table, and one that is none.
 pub(super) const OTHER_TABLE: Oid = TABLE + 1;
