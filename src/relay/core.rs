@@ -101,6 +101,8 @@ pub struct Core {
     suspect: Option<Suspect>,
     policies: Policies,
     verdicts: Verdicts,
+    /// Counts them.
+    judged: u64,
     put_aside: Vec<PutAside>,
     /// The last production that is no dead letter.
     ordinary: Option<Seq>,
@@ -142,6 +144,7 @@ impl Core {
             suspect: None,
             policies: Policies::default(),
             verdicts: Verdicts::default(),
+            judged: 0,
             put_aside: Vec::new(),
             ordinary: None,
             counters: Counters::default(),
@@ -341,6 +344,7 @@ impl Core {
         // A size does not change by asking again.
         if refusal.is_too_large || suspect.refusals >= self.policies.retries {
             self.verdicts.add(suspect.place, poison.cause);
+            self.judged += 1;
         } else {
             suspect.refusals += 1;
             self.suspect = Some(suspect);
@@ -394,6 +398,12 @@ impl Core {
     /// Whether a record that failed has not been delivered since.
     pub fn suspects(&self) -> bool {
         self.suspect.is_some()
+    }
+
+    /// How many records were found to be refused for good, and are put aside when they come
+    /// again.
+    pub fn verdicts(&self) -> u64 {
+        self.judged
     }
 
     /// Records that were produced and are not durable, failed ones too.

@@ -72,9 +72,9 @@ pub struct Relay<P, S> {
     delivered: u64,
     news: News,
     stall: Stall,
-    /// A when the last replay began: where it has not risen since, the next
-    /// replay has to wait longer.
-    confirmed_at_replay: Option<Lsn>,
+    /// A and the verdicts when the last replay began: where neither has risen since, the
+    /// next replay has to wait longer.
+    reached_at_replay: Option<(Lsn, u64)>,
     replay_delay: Backoff,
     warned: Counters,
 }
@@ -130,7 +130,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             delivered: 0,
             news: News::default(),
             stall: Stall::new(Instant::now()),
-            confirmed_at_replay: None,
+            reached_at_replay: None,
             replay_delay: backoff(BACKOFF_LIMIT),
             warned: Counters::default(),
         }
@@ -507,12 +507,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
     async fn replace_producer(&mut self) -> Result<bool, RelayError> {
         let reason = self.core.wants_replay().unwrap_or("asked for").to_owned();
         let from = self.core.confirmable();
-        if self.confirmed_at_replay.is_none_or(|then| from > then) {
+        let reached = (from, self.core.verdicts());
+        if self.reached_at_replay.is_none_or(|then| reached > then) {
             self.replay_delay = backoff(BACKOFF_LIMIT);
         }
         let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT);
         self.news.replay(reason, from, delay, self.delivered);
-        self.confirmed_at_replay = Some(from);
+        self.reached_at_replay = Some(reached);
         Ok(self.new_producer().await? && self.meanwhile(sleep(delay)).await?.is_some())
     }
 
