@@ -72,6 +72,6 @@ consumers:
 	cargo test --workspace --features crash-points --test consumers -- --include-ignored
 
 # Records anew what the real Debezium makes of outbox rows.
-# SCENARIOS="type/text" records those whose name has that in them.
+# SCENARIOS="type/text mode/" records those whose name has one of these in them.
 debezium-corpus: setup
-	cargo run --package walpost-bed --bin record_debezium -- tests/corpus/debezium $(SCENARIOS)
+	cargo run --package walpost-bed --bin record_debezium -- tests/corpus/debezium "$(SCENARIOS)"

@@ -19,14 +19,21 @@ pub enum DataType {
         /// `pg_attribute.atttypmod`; -1 where there is none.
         modifier: i32,
     },
-    /// An enum, or an extension's type: its values are texts.
+    /// An enum, `citext`, `ltree`, or a number of a product: its values are texts.
     Text,
     /// `hstore`.
     Hstore,
-    /// A composite type.
+    /// A composite type, a range of the application's own, most extensions' types, an array
+    /// of these or of a domain.
     Composite,
-    /// An array of what is none of PostgreSQL's own.
-    OtherArray,
+    /// An array of `citext` and the like.
+    TextArray,
+    /// An array of `hstore`.
+    HstoreArray,
+    /// An array of an enum.
+    EnumArray,
+    /// An extension's type that Debezium writes in a form of its own: `geometry`, `vector`.
+    Special,
     /// One that was not there when the types were looked up.
     Unknown,
 }
@@ -46,7 +53,10 @@ impl fmt::Display for DataType {
             Self::Text => f.write_str("text"),
             Self::Hstore => f.write_str("hstore"),
             Self::Composite => f.write_str("composite"),
-            Self::OtherArray => f.write_str("array"),
+            Self::TextArray => f.write_str("text[]"),
+            Self::HstoreArray => f.write_str("hstore[]"),
+            Self::EnumArray => f.write_str("enum[]"),
+            Self::Special => f.write_str("special"),
             Self::Unknown => f.write_str("unknown"),
         }
     }
@@ -59,7 +69,10 @@ impl DataType {
             "text" => Self::Text,
             "hstore" => Self::Hstore,
             "composite" => Self::Composite,
-            "array" => Self::OtherArray,
+            "text[]" => Self::TextArray,
+            "hstore[]" => Self::HstoreArray,
+            "enum[]" => Self::EnumArray,
+            "special" => Self::Special,
             "unknown" => Self::Unknown,
             number => {
                 let (oid, modifier) = number.split_once('/').unwrap_or((number, "-1"));
@@ -120,9 +133,17 @@ mod tests {
         #[test]
         fn a_type_is_read_back_as_it_was_written(oid: Oid, modifier in -1..i32::MAX) {
             let own = DataType::Builtin { oid, modifier };
-            let others =
-                [DataType::Text, DataType::Hstore, DataType::Composite, DataType::OtherArray];
-            for data_type in others.into_iter().chain([own, DataType::Unknown]) {
+            let others = [
+                DataType::Text,
+                DataType::Hstore,
+                DataType::Composite,
+                DataType::TextArray,
+                DataType::HstoreArray,
+                DataType::EnumArray,
+                DataType::Special,
+                DataType::Unknown,
+            ];
+            for data_type in others.into_iter().chain([own]) {
                 prop_assert_eq!(DataType::from_text(&data_type.to_string()), Some(data_type));
             }
         }

@@ -87,16 +87,41 @@ impl Golden {
 
 /// The types of the corpus that are not PostgreSQL's own, as the catalogs have them.
 fn type_of(name: &str) -> Option<DataType> {
-    Some(match name {
-        "amount" => DataType::Builtin { oid: 1700, modifier: ((12 << 16) | 2) + 4 },
-        "positive" => DataType::Builtin { oid: 23, modifier: -1 },
-        "short" => DataType::Builtin { oid: 1043, modifier: 13 },
-        "citext" | "ltree" | "mood" => DataType::Text,
-        "hstore" => DataType::Hstore,
-        "pair" => DataType::Composite,
-        "mood[]" => DataType::OtherArray,
+    let numeric_12_2 = ((12 << 16) | 2) + 4;
+    let (oid, modifier) = match name {
+        "amount" | "price" => (1700, numeric_12_2),
+        "anything" => (1700, -1),
+        "positive" => (23, -1),
+        "short" | "shorter" => (1043, 13),
+        "tags" => (1009, -1),
+        "zoned_millis" => (1184, 3),
+        "millis" => (1114, 3),
+        "micros" => (1114, -1),
+        "clock" => (1083, 3),
+        "flag" => (1560, 1),
+        "flags" => (1560, 9),
+        "document" => (3802, -1),
+        "event_id" => (2950, -1),
+        "blob" => (17, -1),
+        "truth" => (16, -1),
+        "code" => (1042, 7),
+        "day" => (1082, -1),
+        "big" => (20, -1),
+        "ratio" => (701, -1),
+        "span" => (1186, -1),
+        "cash" => (790, -1),
+        "host" => (869, -1),
+        "zoned" => (1266, -1),
+        "citext" | "feeling" | "isbn" | "ltree" | "mail" | "mood" => return Some(DataType::Text),
+        "hstore" | "pairs" => return Some(DataType::Hstore),
+        "amount[]" | "cube" | "cube[]" | "floats" | "lquery" | "pair" | "pair[]" | "seg"
+        | "twin" => return Some(DataType::Composite),
+        "citext[]" | "isbn[]" | "ltree[]" => return Some(DataType::TextArray),
+        "hstore[]" => return Some(DataType::HstoreArray),
+        "mood[]" => return Some(DataType::EnumArray),
         _ => return None,
-    })
+    };
+    Some(DataType::Builtin { oid, modifier })
 }
 
 /// An outbox and a router for a golden file's scenario.
@@ -119,7 +144,7 @@ fn stage(head: &Json) -> Result<(Outbox, Router), OptionError> {
     let columns = columns.map(|(index, column)| {
         let type_name = column["type"].as_str().expect("a type");
         let own = u32::try_from(20_000 + index).expect("few columns");
-        if let Some(data_type) = type_of(type_name) {
+        if let Some(data_type) = type_of(type_name).filter(|_| column["oid"].is_null()) {
             types.push((own, data_type));
         }
         Column {
@@ -216,6 +241,12 @@ enum Outcome {
     LoneSurrogate,
     /// A timestamp that cannot be counted in nanoseconds: poison here.
     Nanoseconds,
+    /// NULL in a column that has a default, which Debezium writes in its place.
+    Default,
+    /// Debezium's task died of it, and there is nothing wrong with it.
+    GoesOn,
+    /// A `timestamp[]` from before 1582-10-15, which Debezium reads in the Julian calendar.
+    Julian,
     Different,
 }
 
@@ -224,7 +255,11 @@ fn outcome(name: &str, line: &Json, index: usize, ours: &Result<Fate, OptionErro
         let broker = line["dies"].as_str().is_some_and(|why| why.contains("InvalidTimestamp"));
         // A partition that the topic does not have.
         let broker = broker || line["hangs"] == true;
+        // An interval of more hours than an int4 has; a domain over an enum.
+        let no_number = line["dies"].as_str().is_some_and(|why| why.contains("NumberFormat"));
+        let goes_on = no_number || name.ends_with("/rare/domain_enum");
         return match ours {
+            Ok(Fate::Record(_)) if goes_on => Outcome::GoesOn,
             Err(_) | Ok(Fate::Poison(_)) => Outcome::Refused,
             Ok(Fate::Record(_)) if broker => Outcome::RefusedByTheBroker,
             Ok(Fate::Record(_)) => Outcome::Different,
@@ -244,6 +279,10 @@ fn outcome(name: &str, line: &Json, index: usize, ours: &Result<Fate, OptionErro
         Outcome::Address
     } else if name == "debezium-json/expand/text" && golden["value"] == r#"{"lone":"\uD83D"}"# {
         Outcome::LoneSurrogate
+    } else if name.contains("/default/") && line["rows"][index].to_string().contains("null") {
+        Outcome::Default
+    } else if name.ends_with("/rare/timestamp_array_far") {
+        Outcome::Julian
     } else {
         Outcome::Different
     }
@@ -310,13 +349,16 @@ fn each_golden_record_comes_out_the_same_or_is_a_deviation_that_is_documented() 
     assert!(different.is_empty(), "{}", different.join("\n"));
     // The table in docs/from-debezium.md.
     let expected = [
-        (Outcome::Same, 2089),
-        (Outcome::Refused, 218),
+        (Outcome::Same, 2563),
+        (Outcome::Refused, 364),
         (Outcome::RefusedByTheBroker, 5),
-        (Outcome::Address, 69),
+        (Outcome::Address, 88),
         (Outcome::Setting, 22),
         (Outcome::LoneSurrogate, 1),
-        (Outcome::Nanoseconds, 4),
+        (Outcome::Nanoseconds, 6),
+        (Outcome::Default, 50),
+        (Outcome::GoesOn, 8),
+        (Outcome::Julian, 2),
     ];
     assert_eq!(outcomes, BTreeMap::from(expected));
 }
@@ -356,12 +398,12 @@ fn a_type_that_is_not_known_is_poison_and_names_its_column() {
         "columns": [
             {"name": "id", "type": "unheard of", "oid": null},
             {"name": "aggregatetype", "type": "text", "oid": 25},
-            {"name": "aggregateid", "type": "box", "oid": 603},
+            {"name": "aggregateid", "type": "int2vector", "oid": 22},
             {"name": "payload", "type": "text", "oid": 25},
         ],
     });
     let (outbox, mut router) = stage(&head).expect("a scenario");
-    let row = serde_json::json!(["1", "order", "(1,1),(0,0)", "{}"]);
+    let row = serde_json::json!(["1", "order", "1 2", "{}"]);
     let Fate::Poison(why) = fate(&outbox, &mut router, &row) else { panic!("a record") };
     assert!(why.contains("`aggregate_id`") && why.contains("cast it to text"), "{why}");
 }

@@ -13,7 +13,7 @@ use walpost_bed::{Consumed, Follower, Kafka, Major, Postgres, Topics, Walpost};
 
 /// Each way to write a value, to place a column and to choose a topic once; the types
 /// that are not PostgreSQL's own; those with a modifier.
-const SCENARIOS: [&str; 22] = [
+const SCENARIOS: [&str; 28] = [
     "debezium/type/text",
     "debezium/type/citext",
     "debezium/type/domain_int4",
@@ -25,6 +25,12 @@ const SCENARIOS: [&str; 22] = [
     "debezium/type/hstore",
     "debezium/type/numeric_12_2",
     "debezium/type/timestamptz_2",
+    "debezium/rare/citext_array",
+    "debezium/rare/cube",
+    "debezium/rare/domain_array",
+    "debezium/rare/domain_domain_numeric",
+    "debezium/rare/hstore_array",
+    "debezium/rare/isbn",
     "debezium/placement/mixed",
     "debezium/placement/partition",
     "debezium/route/named",

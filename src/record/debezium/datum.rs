@@ -47,12 +47,41 @@ pub(super) fn datum(shape: Shape, text: &[u8], modes: Modes) -> Result<Datum<'_>
 
 fn elements<'a>(kind: Kind, text: &str, modes: Modes) -> Result<Datum<'a>, &'static str> {
     let elements = array::read(text).ok_or("is not an array as PostgreSQL prints it")?;
+    // One number that is none, and there is no array.
+    let is_none = |text: &str| matches!(text, "NaN" | "Infinity" | "-Infinity");
+    let any_none =
+        elements.iter().any(|it| matches!(it, array::Element::Text(text) if is_none(text)));
+    if any_none && matches!(kind, Kind::Decimal | Kind::AnyDecimal) {
+        return Ok(Datum::Null);
+    }
     let datum = |element: array::Element| match element {
-        array::Element::Text(text) => one(kind, Cow::Owned(text), modes),
+        array::Element::Text(text) => in_array(kind, text, modes),
         // Debezium writes an address in Java's memory, or NULL.
         array::Element::Null | array::Element::Array => Ok(Datum::Null),
     };
     elements.into_iter().map(datum).collect::<Result<_, _>>().map(Datum::Array)
+}
+
+/// An element, which comes to Debezium by other ways than a column's value.
+fn in_array<'a>(kind: Kind, text: String, modes: Modes) -> Result<Datum<'a>, &'static str> {
+    const SECOND: i64 = 1_000_000;
+    match kind {
+        // With milliseconds at most; 24:00 is midnight.
+        Kind::Time(precision) => {
+            let millis = time::time(&text)? / 1000 % 86_400_000;
+            Ok(clock(millis * 1000, precision, modes.times))
+        }
+        // With seconds at most.
+        Kind::Timetz => Ok(text_of(time::timetz(&text, SECOND)?)),
+        Kind::Date => match (text.as_str(), modes.times) {
+            ("infinity", Times::IsoString) => Ok(text_of("+292278994-08-16Z".to_owned())),
+            ("-infinity", Times::IsoString) => Err("has -infinity in an array of dates"),
+            ("infinity", _) => Ok(digits(-622_191_234)),
+            ("-infinity", _) => Ok(digits(-625_821_272)),
+            _ => one(kind, Cow::Owned(text), modes),
+        },
+        _ => one(kind, Cow::Owned(text), modes),
+    }
 }
 
 fn one(kind: Kind, text: Cow<'_, str>, modes: Modes) -> Result<Datum<'_>, &'static str> {
@@ -79,7 +108,7 @@ fn one(kind: Kind, text: Cow<'_, str>, modes: Modes) -> Result<Datum<'_>, &'stat
         Kind::Timestamptz(precision) => {
             text_of(time::timestamptz(&text, usize::from(precision.unwrap_or(6)))?)
         }
-        Kind::Timetz => text_of(time::timetz(&text)?),
+        Kind::Timetz => text_of(time::timetz(&text, 1)?),
         Kind::Interval => {
             let interval = Interval::read(&text)?;
             match modes.intervals {

@@ -46,12 +46,16 @@ pub(super) enum Shape {
 
 /// The shape of that type's values; the reason where the profiles do not know it.
 pub(super) fn shape(data_type: DataType) -> Result<Shape, &'static str> {
+    const NOT_WRITTEN: &str = "has a data type that the Debezium profiles do not write: cast it to text where it is written";
     let (oid, modifier) = match data_type {
         DataType::Builtin { oid, modifier } => (oid, modifier),
         DataType::Text => return Ok(Shape::One(Kind::Text)),
         DataType::Hstore => return Ok(Shape::One(Kind::Hstore)),
-        DataType::OtherArray => return Ok(Shape::One(Kind::AlwaysNull)),
+        DataType::TextArray => return Ok(Shape::Array(Kind::Text)),
+        DataType::HstoreArray => return Ok(Shape::Array(Kind::Hstore)),
+        DataType::EnumArray => return Ok(Shape::One(Kind::AlwaysNull)),
         DataType::Composite => return Ok(Shape::Absent),
+        DataType::Special => return Err(NOT_WRITTEN),
         DataType::Unknown => {
             return Err("has a data type that was made after walpost connected: start it again");
         }
@@ -59,10 +63,11 @@ pub(super) fn shape(data_type: DataType) -> Result<Shape, &'static str> {
     if let Some(kind) = one(oid, modifier) {
         return Ok(Shape::One(kind));
     }
+    if LEFT_OUT.contains(&oid) {
+        return Ok(Shape::Absent);
+    }
     let array = ARRAYS.iter().find(|(array, _)| *array == oid);
-    array.and_then(|(_, element)| one(*element, modifier)).map(Shape::Array).ok_or(
-        "has a data type that the Debezium profiles do not write: cast it to text where it is written",
-    )
+    array.and_then(|(_, element)| one(*element, modifier)).map(Shape::Array).ok_or(NOT_WRITTEN)
 }
 
 fn one(oid: Oid, modifier: i32) -> Option<Kind> {
@@ -70,7 +75,8 @@ fn one(oid: Oid, modifier: i32) -> Option<Kind> {
     Some(match oid {
         16 => Kind::Bool,
         17 => Kind::Bytea,
-        19 => Kind::AlwaysNull,
+        // `name`, and arrays of bits.
+        19 | 1561 => Kind::AlwaysNull,
         20 | 21 | 26 => Kind::Int,
         23 => Kind::Int4,
         600 => Kind::Point,
@@ -100,10 +106,12 @@ const TEXTS: [Oid; 19] = [
 ];
 
 /// Arrays that Debezium is known to write, by the type of their elements.
-const ARRAYS: [(Oid, Oid); 20] = [
+const ARRAYS: [(Oid, Oid); 32] = [
     (651, 650),
+    (775, 774),
     (1000, 16),
     (1001, 17),
+    (1002, 18),
     (1005, 21),
     (1007, 23),
     (1009, 25),
@@ -112,13 +120,31 @@ const ARRAYS: [(Oid, Oid); 20] = [
     (1016, 20),
     (1021, 700),
     (1022, 701),
+    (1028, 26),
     (1040, 829),
     (1041, 869),
     (1115, 1114),
     (1182, 1082),
+    (1183, 1083),
     (1185, 1184),
     (1231, 1700),
+    (1270, 1266),
     (2951, 2950),
+    (3643, 3614),
     (3807, 3802),
     (199, 114),
+    (3905, 3904),
+    (3907, 3906),
+    (3909, 3908),
+    (3911, 3910),
+    (3913, 3912),
+    (3927, 3926),
+];
+
+/// What Debezium leaves out: xid, cid, tid, lseg, path, box, polygon, line, circle, `xml[]`,
+/// `money[]`, `name[]`, `point[]`, `interval[]`, `varbit[]`, regclass, regtype, `txid_snapshot`,
+/// `pg_lsn`, tsquery, jsonpath, the multiranges, `pg_snapshot`, xid8.
+const LEFT_OUT: [Oid; 29] = [
+    27, 28, 29, 143, 601, 602, 603, 604, 628, 718, 791, 1003, 1017, 1187, 1563, 2205, 2206, 2970,
+    3220, 3615, 4072, 4451, 4532, 4533, 4534, 4535, 4536, 5038, 5069,
 ];

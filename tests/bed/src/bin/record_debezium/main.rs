@@ -2,13 +2,15 @@
 //! Debezium profiles are tested with.
 //!
 //! `make debezium-corpus`. A file for each scenario; with a second argument only
-//! those whose name has it in them.
+//! those whose name has one of its words in them.
 
+mod defaults;
 mod modes;
 mod options;
 mod payloads;
 mod placement;
 mod plan;
+mod rare;
 mod routing;
 mod types;
 mod values;
@@ -21,12 +23,13 @@ use walpost_bed::golden::Recorder;
 async fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args_os().skip(1);
     let Some(directory) = arguments.next().map(PathBuf::from) else {
-        eprintln!("usage: record_debezium DIRECTORY [PART-OF-A-NAME]");
+        eprintln!("usage: record_debezium DIRECTORY [PARTS-OF-NAMES]");
         std::process::exit(2);
     };
     let wanted = arguments.next().and_then(|part| part.into_string().ok()).unwrap_or_default();
     let mut scenarios = plan::all();
-    scenarios.retain(|one| one.name.contains(&wanted));
+    scenarios
+        .retain(|one| wanted.is_empty() || wanted.split(' ').any(|part| one.name.contains(part)));
     let mut recorder = Recorder::start().await;
     for scenario in &scenarios {
         let text = recorder.record(scenario).await;

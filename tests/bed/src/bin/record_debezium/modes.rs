@@ -54,27 +54,73 @@ const ROWS: [&str; 3] = [
         'NaN', 'NaN', 0, NULL, '0', NULL, NULL, NULL, NULL, NULL",
 ];
 
+/// The same for arrays and domains.
+const NESTED: [(&str, &str); 13] = [
+    ("na", "numeric[]"),
+    ("n12a", "numeric(12,2)[]"),
+    ("da", "date[]"),
+    ("ta", "time[]"),
+    ("t3a", "time(3)[]"),
+    ("ttza", "timetz[]"),
+    ("tsa", "timestamp[]"),
+    ("ts3a", "timestamp(3)[]"),
+    ("tstza", "timestamptz[]"),
+    ("ba", "bytea[]"),
+    ("price", "price"),
+    ("millis", "millis"),
+    ("blob", "blob"),
+];
+
+const NESTED_ROWS: [&str; 2] = [
+    r"'{1.50,100,NULL}', '{1.50,NULL}', '{2026-11-21,NULL}', '{12:34:56.789012,24:00}',
+        '{12:34:56.789}', '{12:34:56.789012+02}', '{2026-11-21 12:34:56.789012}',
+        '{2026-11-21 12:34:56.789}', '{2026-11-21 12:34:56.789012+02}', ARRAY['\xfbff'::bytea],
+        1.50, '2026-11-21 12:34:56.789', '\xfbff'",
+    r"'{NaN}', '{NaN,1}', '{infinity}', '{00:00}', '{}', '{}', '{}', '{}', '{infinity}', '{}',
+        'NaN', 'infinity', NULL",
+];
+
 pub(crate) fn scenarios() -> Vec<Scenario> {
-    let profiles = [Profile::Text, Profile::Json];
-    MODES.iter().flat_map(|mode| profiles.map(|profile| scenario(*mode, profile))).collect()
+    let mut all = Vec::new();
+    for profile in [Profile::Text, Profile::Json] {
+        for mode in MODES {
+            all.push(scenario("mode", &PLACED, &ROWS, mode, profile));
+            let is_nested = ["decimal", "time.", "binary"].iter().any(|it| mode.0.starts_with(it));
+            if is_nested && mode.1 != "connect" {
+                all.push(scenario("nested", &NESTED, &NESTED_ROWS, mode, profile));
+            }
+        }
+    }
+    all
 }
 
-fn scenario((mode, value): (&str, &str), profile: Profile) -> Scenario {
-    let columns: Vec<_> = PLACED.iter().map(|(name, sql)| format!("{name} {sql}")).collect();
+fn scenario(
+    part: &str,
+    placed: &[(&str, &str)],
+    rows: &[&str],
+    (mode, value): (&str, &str),
+    profile: Profile,
+) -> Scenario {
+    let columns: Vec<_> = placed.iter().map(|(name, sql)| format!("{name} {sql}")).collect();
     let placement: Vec<_> =
-        PLACED.iter().map(|(name, _)| format!("{name}:header,{name}:envelope")).collect();
+        placed.iter().map(|(name, _)| format!("{name}:header,{name}:envelope")).collect();
     let name = mode.split('.').next().unwrap_or(mode);
     Plan::new(
         profile,
-        &format!("mode/{name}_{value}"),
+        &format!("{part}/{name}_{value}"),
         &format!(
             "id uuid, aggregatetype text, aggregateid text, payload jsonb, {}",
             columns.join(", ")
         ),
     )
-    .before("CREATE EXTENSION hstore")
+    .before(if part == "mode" {
+        "CREATE EXTENSION hstore"
+    } else {
+        "CREATE DOMAIN price AS numeric(12,2);
+            CREATE DOMAIN millis AS timestamp(3); CREATE DOMAIN blob AS bytea"
+    })
     .connector(&[(mode, value)])
     .router(&[("table.fields.additional.placement", &placement.join(","))])
-    .rows(r#"{id}, 'order', 'key', '{"a": 1.50}', {}"#, ROWS)
+    .rows(r#"{id}, 'order', 'key', '{"a": 1.50}', {}"#, rows.iter().copied())
     .done()
 }

@@ -26,8 +26,40 @@ const MISTAKEN: [(&str, &str); 8] = [
     ("envelope_twice", "type:envelope:a,tenant:envelope:a"),
 ];
 
+/// Names of columns and aliases that are not plain, and columns that play a part already.
+fn named(profile: Profile) -> Vec<Scenario> {
+    let columns = "id uuid, aggregatetype text, aggregateid text, payload jsonb, \"a.b\" text,
+        \"a b\" text, \"größe\" text, \"Q\"\"q\" text, \"$x\" int4";
+    [
+        ("odd_names", "a.b:header,a.b:envelope,größe:header,größe:envelope,$x:header,$x:envelope"),
+        ("odd_blank", "a b:header,a b:envelope"),
+        ("odd_quote", "Q\"q:header,Q\"q:envelope"),
+        ("odd_aliases", "a.b:header:größe,a.b:envelope:größe,$x:header:x-y.z/@,$x:envelope:x=,y"),
+        (
+            "roles",
+            "id:header:i,id:envelope,aggregatetype:header,aggregatetype:envelope,\
+            aggregateid:header,aggregateid:envelope:k,payload:header,payload:envelope:p",
+        ),
+        ("both", "$x:header,$x:envelope,$x:partition,$x:header:again"),
+    ]
+    .map(|(name, list)| {
+        Plan::new(profile, &format!("placement/{name}"), columns)
+            .router(&[(PLACEMENT, list)])
+            .rows(
+                "{id}, 'order', {}",
+                [
+                    "'key', '{\"a\": 1.50}', 'dot', 'blank', 'Maß', 'quote', 1",
+                    r"E'\u0001\u001f\u007f', '[]', '', '', '', '', 2",
+                    "repeat('key', 20000), NULL, NULL, NULL, NULL, NULL, 0",
+                ],
+            )
+            .done()
+    })
+    .into()
+}
+
 pub(crate) fn scenarios() -> Vec<Scenario> {
-    let mut all = Vec::new();
+    let mut all: Vec<_> = [Profile::Text, Profile::Json].into_iter().flat_map(named).collect();
     for profile in [Profile::Text, Profile::Json] {
         all.extend(
             [

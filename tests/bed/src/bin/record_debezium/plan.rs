@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use walpost_bed::golden::{Deed, Scenario};
 
-use crate::{modes, options, payloads, placement, routing, types};
+use crate::{defaults, modes, options, payloads, placement, routing, types};
 
 /// The converters that make a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +116,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         routing::scenarios(),
         options::scenarios(),
         modes::scenarios(),
+        defaults::scenarios(),
     ]
     .concat()
 }

@@ -59,7 +59,7 @@ const ROUTED_BY: [&str; 16] = [
 /// Name, expression, replacement, and values of which some match.
 type Route = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
-const ROUTES: [Route; 22] = [
+const ROUTES: [Route; 28] = [
     ("static", "(?<routedByValue>.*)", "all.events", &["'order'", "''", "'x y'"]),
     ("prefix", "(?<routedByValue>.*)", "shop.${routedByValue}.events", &["'order'", "''"]),
     (
@@ -95,6 +95,12 @@ const ROUTES: [Route; 22] = [
     ("backreference", r"(\w+)-\1", "twice.$1", &["'a-a'", "'a-b'"]),
     ("possessive", "([a-z]*+)(.*)", "t.$1.$2", &["'order9'"]),
     ("classes", r"\p{Lu}(\w*)\d", "t.$1", &["'Order9'", "'order9'", "'Orde_r9'"]),
+    ("word", r"(\w+)", "t.word", &["'order'", "'größe'", "'o_9'"]),
+    ("no_word", r"o(\W+)r", "t.x", &["'o-r'", "'oßr'"]),
+    ("digit", r"order\d", "t.x", &["'order9'", "U&'order\\0663'"]),
+    ("alpha", r"\p{Alpha}+", "t.x", &["'order'", "'größe'"]),
+    ("kelvin", "(?i)k(.*)", "t.x", &["'K'", "U&'\\212A'"]),
+    ("dot", "o.r", "t.x", &["'o-r'", r"E'o\rr'", "U&'o\\2028r'"]),
     ("anchors", "^(order)$", "t.$1", &["'order'", "'orders'"]),
     ("unfinished_replacement", "(.*)", "t.$", &["'order'"]),
 ];

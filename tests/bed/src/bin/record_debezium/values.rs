@@ -9,7 +9,11 @@ pub(crate) struct Kind {
     pub(crate) values: &'static [&'static str],
 }
 
-const fn kind(name: &'static str, sql: &'static str, values: &'static [&'static str]) -> Kind {
+pub(crate) const fn kind(
+    name: &'static str,
+    sql: &'static str,
+    values: &'static [&'static str],
+) -> Kind {
     Kind { name, sql, before: "", values }
 }
 
