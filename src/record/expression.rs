@@ -10,6 +10,7 @@ use std::str::Chars;
 
 /// An expression that means to Rust what it meant to Java, but for some texts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a trait of its own")]
 pub(super) struct Expression {
     pub(super) rust: String,
     /// It has a `$`, which in Java is also before a line end at the end.
@@ -258,10 +259,10 @@ impl Expression {
         };
         let not = if is_negated { "^" } else { "" };
         if POSIX.contains(&name.as_str()) {
-            self.rust.push_str(&format!("[[:{not}{}:]]", name.to_ascii_lowercase()));
+            self.rust.extend(["[[:", not, &name.to_ascii_lowercase(), ":]]"]);
         } else if CATEGORIES.contains(&name.as_str()) {
             let name = name.strip_prefix("Is").unwrap_or(&name);
-            self.rust.push_str(&format!("[{not}\\p{{{name}}}]"));
+            self.rust.extend(["[", not, r"\p{", name, "}]"]);
         } else {
             return Err(format!(
                 r"the class `\p{{{name}}}` is not supported: Unicode's categories such as `\p{{Lu}}` and Java's `\p{{Alnum}}` are"

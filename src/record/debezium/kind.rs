@@ -75,7 +75,8 @@ fn one(oid: Oid, modifier: i32) -> Option<Kind> {
     Some(match oid {
         16 => Kind::Bool,
         17 => Kind::Bytea,
-        19 => Kind::AlwaysNull,
+        // `name`, and arrays of bits.
+        19 | 1561 => Kind::AlwaysNull,
         20 | 21 | 26 => Kind::Int,
         23 => Kind::Int4,
         600 => Kind::Point,

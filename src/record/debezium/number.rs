@@ -225,10 +225,12 @@ mod tests {
 
     #[test]
     fn of_two_decimals_that_are_as_near_the_even_one_names_a_float() {
-        for (number, text) in
-            [(3_055_164.25, "3055164.2"), (-428_907.125, "-428907.12"), (1_249_203.75, "1249203.8")]
-        {
-            assert_eq!(spelled::<f32>(number), text);
+        for (bits, text) in [
+            (1_245_346_033, "3055164.2"),
+            (3_369_168_228, "-428907.12"),
+            (1_190_919_328, "32254.312"),
+        ] {
+            assert_eq!(spelled(f32::from_bits(bits)), text);
         }
         assert_eq!(spelled(f64::from_bits(4_834_006_367_182_470_569)), "1.5368916603247142E15");
         assert_eq!(spelled(f64::from_bits(4_786_560_775_616_844_032)), "1.0060511446225312E12");
