@@ -3,6 +3,8 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
+use super::json::json_string;
+
 /// An element of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Element {
@@ -97,11 +99,11 @@ pub(super) fn hstore_as_json(text: &str) -> Option<String> {
         if json.len() > 1 {
             json.push(',');
         }
-        super::spell::json_string(&quoted(&mut signs)?, &mut json);
+        json_string(&quoted(&mut signs)?, &mut json);
         (signs.next()? == '=' && signs.next()? == '>').then_some(())?;
         json.push(':');
         if signs.peek() == Some(&'"') {
-            super::spell::json_string(&quoted(&mut signs)?, &mut json);
+            json_string(&quoted(&mut signs)?, &mut json);
         } else {
             let null: String = signs.by_ref().take(4).collect();
             (null == "NULL").then_some(())?;

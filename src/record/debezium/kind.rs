@@ -89,8 +89,6 @@ fn one(oid: Oid, modifier: i32) -> Option<Kind> {
         1184 => Kind::Timestamptz(digits),
         1186 => Kind::Interval,
         1266 => Kind::Timetz,
-        // Arrays of bits.
-        1561 => Kind::AlwaysNull,
         1560 if modifier == 1 => Kind::Bit,
         1560 | 1562 => Kind::Bits,
         1700 if modifier < 0 => Kind::AnyDecimal,

@@ -7,6 +7,7 @@
 mod array;
 mod datum;
 mod expand;
+mod json;
 mod kind;
 mod modes;
 mod number;
