@@ -209,6 +209,7 @@ pub fn outbox(config: &Config, profile: &Profile) -> Outbox {
         plain_message_prefix: config.outbox.plain_message_prefix.clone(),
         placed: profile.placed(),
         placed_optional,
+        typed: matches!(profile, Profile::Debezium(_)),
     })
 }
 

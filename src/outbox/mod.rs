@@ -43,6 +43,8 @@ pub struct OutboxConfig {
     pub placed: Vec<String>,
     /// Whether a table may lack them.
     pub placed_optional: bool,
+    /// Whether records depend on the columns' data types.
+    pub typed: bool,
 }
 
 /// Something that should be an outbox event and cannot be read as one.

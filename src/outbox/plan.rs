@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::pgoutput::{Oid, PgTimestamp, Relation, Tuple, Value};
+use crate::pgoutput::{Column, Oid, PgTimestamp, Relation, Tuple, Value};
 
 use super::OutboxConfig;
 use super::columns::Role;
@@ -51,6 +51,20 @@ pub enum PlanError {
         column: String,
         /// The columns that the table, or its publication, has.
         has: Vec<String>,
+    },
+    /// Nothing is known of a column's data type, and the records depend on it.
+    #[error(
+        "column `{column}` of table {table} has a data type ({oid}) that was made after walpost looked for \
+         types, or that was dropped since the rows were written: start walpost again; a type that was \
+         dropped has to be published by hand"
+    )]
+    UnknownType {
+        /// The table.
+        table: TableName,
+        /// The column's name.
+        column: String,
+        /// `pg_type.oid`.
+        oid: Oid,
     },
     /// A column that an event can do without, and had so far, is gone.
     #[error(
@@ -157,6 +171,11 @@ impl Plan {
         }
         steps.sort_by_key(|step| step.column);
         let types = Arc::new(field_types(&steps, relation, placed.len(), types));
+        let unknown = |step: &&Step| config.typed && types.is_unknown(step.place);
+        if let Some(step) = steps.iter().find(unknown) {
+            let Column { name: column, type_oid: oid, .. } = relation.columns[step.column].clone();
+            return Err(PlanError::UnknownType { table, column, oid });
+        }
         Ok(Self { table, columns: relation.columns.len(), placed: placed.len(), steps, types })
     }
 

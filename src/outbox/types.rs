@@ -5,6 +5,7 @@ use std::fmt;
 use crate::pgoutput::{Oid, Relation};
 
 use super::columns::Role;
+use super::event::Place;
 
 /// The first `pg_type.oid` that is not PostgreSQL's own (`FirstNormalObjectId`).
 const OWN_OIDS_END: Oid = 16_384;
@@ -87,7 +88,7 @@ impl DataType {
 pub struct FoundTable {
     /// The columns that its publication sends.
     pub relation: Relation,
-    /// Their data types, as far as these are not PostgreSQL's own, by `pg_type.oid`.
+    /// Data types that are not PostgreSQL's own, by `pg_type.oid`.
     pub types: Vec<(Oid, DataType)>,
 }
 
@@ -111,6 +112,16 @@ impl FieldTypes {
         placed: Vec<Option<DataType>>,
     ) -> Self {
         Self { roles: Role::ALL.map(role), placed }
+    }
+
+    /// Whether nothing is known of the type of what goes there.
+    pub(super) fn is_unknown(&self, place: Place) -> bool {
+        let found = match place {
+            Place::Role(role) => self.role(role),
+            Place::Placed(index) => self.placed(index),
+            Place::Trace => None,
+        };
+        found == Some(DataType::Unknown)
     }
 
     /// The type of the field that plays that part.

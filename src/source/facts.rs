@@ -237,10 +237,13 @@ pub async fn published_tables(
         )));
     }
     let mut found = Vec::with_capacity(tables.len());
+    if tables.is_empty() {
+        return Ok(found);
+    }
+    let types = types::of_database(client).await?;
     for table in tables {
         let relation = published_table(client, publication, table).await?;
-        let types = types::of_table(client, relation.oid).await?;
-        found.push(FoundTable { relation, types });
+        found.push(FoundTable { relation, types: types.clone() });
     }
     Ok(found)
 }

@@ -1,7 +1,8 @@
-//! The data types of an outbox table that are not PostgreSQL's own.
+//! The database's data types that are not PostgreSQL's own.
 //!
 //! The log names a type by its id alone, and a domain by its own: what it is over is
-//! in the catalogs.
+//! in the catalogs. All are looked up, not those of the outbox alone, since the log may be
+//! from a time when its columns had others.
 
 use tokio_postgres::Client;
 
@@ -12,9 +13,12 @@ use crate::pgoutput::Oid;
 /// Domains are followed to what they are over; the innermost modifier counts.
 const TYPES: &str = "
     WITH RECURSIVE base AS (
-        SELECT DISTINCT a.atttypid AS used, a.atttypid AS oid, -1 AS modifier
-          FROM pg_catalog.pg_attribute a
-         WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
+        SELECT t.oid AS used, t.oid, -1 AS modifier
+          FROM pg_catalog.pg_type t
+          LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+          LEFT JOIN pg_catalog.pg_class c ON c.oid IN (t.typrelid, e.typrelid)
+         -- Not the row types of tables.
+         WHERE t.oid >= 16384 AND coalesce(c.relkind, 'c') = 'c'
          UNION
         SELECT b.used, t.typbasetype, CASE WHEN t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END
           FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid
@@ -25,15 +29,12 @@ const TYPES: &str = "
       LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
      WHERE t.typtype <> 'd'";
 
-/// The types of that table's columns, by the ids that the log gives them.
-pub(super) async fn of_table(
-    client: &Client,
-    table: Oid,
-) -> Result<Vec<(Oid, DataType)>, SourceError> {
+/// These types, by the ids that the log gives them.
+pub(super) async fn of_database(client: &Client) -> Result<Vec<(Oid, DataType)>, SourceError> {
     let rows = client
-        .query(TYPES, &[&table])
+        .query(TYPES, &[])
         .await
-        .map_err(|error| SourceError::query("reading the outbox table's data types", &error))?;
+        .map_err(|error| SourceError::query("reading the data types", &error))?;
     let found = rows.iter().map(|row| {
         let (used, oid, modifier): (Oid, Oid, i32) = (row.get(0), row.get(1), row.get(2));
         let (kind, name): (&str, &str) = (row.get(3), row.get(4));

@@ -167,6 +167,7 @@ fn stage(head: &Json) -> Result<(Outbox, Router), OptionError> {
         columns: config.columns(),
         placed: config.placed(),
         placed_optional: config.placed_optional(),
+        typed: true,
         ..OutboxConfig::default()
     });
     outbox
@@ -392,17 +393,21 @@ fn where_debezium_writes_an_address_stands_what_a_header_would_have() {
 }
 
 #[test]
-fn a_type_that_is_not_known_is_poison_and_names_its_column() {
-    let head = serde_json::json!({
-        "profile": "debezium", "router": {}, "connector": {},
-        "columns": [
-            {"name": "id", "type": "unheard of", "oid": null},
-            {"name": "aggregatetype", "type": "text", "oid": 25},
-            {"name": "aggregateid", "type": "int2vector", "oid": 22},
-            {"name": "payload", "type": "text", "oid": 25},
-        ],
-    });
-    let (outbox, mut router) = stage(&head).expect("a scenario");
+fn a_type_that_is_not_known_is_named_with_its_column() {
+    let head = |id: Option<u32>| {
+        serde_json::json!({
+            "profile": "debezium", "router": {}, "connector": {},
+            "columns": [
+                {"name": "id", "type": "unheard of", "oid": id},
+                {"name": "aggregatetype", "type": "text", "oid": 25},
+                {"name": "aggregateid", "type": "int2vector", "oid": 22},
+                {"name": "payload", "type": "text", "oid": 25},
+            ],
+        })
+    };
+    let error = stage(&head(None)).expect_err("a type of nobody's").why;
+    assert!(error.contains("`id`") && error.contains("start walpost again"), "{error}");
+    let (outbox, mut router) = stage(&head(Some(25))).expect("a scenario");
     let row = serde_json::json!(["1", "order", "1 2", "{}"]);
     let Fate::Poison(why) = fate(&outbox, &mut router, &row) else { panic!("a record") };
     assert!(why.contains("`aggregate_id`") && why.contains("cast it to text"), "{why}");

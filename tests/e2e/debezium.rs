@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use walpost_bed::scene::{SOON, program};
+use walpost_bed::scene::{SOON, Scene, ended, program, stop};
 use walpost_bed::{Consumed, Follower, Kafka, Major, Postgres, Topics, Walpost};
 
 /// Each way to write a value, to place a column and to choose a topic once; the types
@@ -223,4 +223,48 @@ async fn a_dead_letter_that_is_put_back_is_the_same_to_the_byte() {
     assert_eq!((&put_back.key, &put_back.value), (&straight.key, &straight.value));
     assert_eq!(put_back.headers, straight.headers);
     assert_eq!(straight.header("at"), Some("2026-11-21T14:55:01.500000Z"), "{straight:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_type_that_is_younger_than_the_session_ends_the_run_and_the_next_knows_it() {
+    let scene = Scene::empty().await;
+    let outbox = "CREATE TABLE outbox (id int, aggregatetype text, aggregateid text, payload text)";
+    let scene = scene.over(outbox).await;
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    let toml = format!(
+        "record.profile = 'debezium-json'\n[debezium]\nroute.topic.replacement = '{}'\n\
+         table.field.additional.missing = 'ignore'\n\
+         table.fields.additional.placement = 'amount:envelope'\n",
+        scene.topic("order")
+    );
+    std::fs::write(&file, toml).expect("it can be written");
+    let start = || {
+        Walpost::builder(program())
+            .args(["run", "--config"])
+            .arg(&file)
+            .args(["--source", &scene.source, "--bootstrap-servers", &scene.bootstrap])
+            .start()
+    };
+    let walpost = start();
+    walpost.await_line("streaming from PostgreSQL", SOON).await;
+    scene.postgres.execute("INSERT INTO outbox VALUES (1, 'order', 'a', 'x')").await;
+    scene.confirmed(SOON).await;
+    scene
+        .postgres
+        .execute(
+            "CREATE DOMAIN money_of_ours AS numeric(12,2); \
+             ALTER TABLE outbox ADD COLUMN amount money_of_ours; \
+             INSERT INTO outbox VALUES (2, 'order', 'a', 'x', 1.50)",
+        )
+        .await;
+    let (code, text) = ended(&walpost).await;
+    assert_eq!(code, Some(4), "{text}");
+    assert!(text.contains("`amount`") && text.contains("start walpost again"), "{text}");
+    let walpost = start();
+    scene.confirmed(SOON).await;
+    stop(walpost).await;
+    let records = scene.records().await;
+    let values: Vec<_> = records.iter().filter_map(Consumed::value_text).collect();
+    assert_eq!(values, [r#"{"payload":"x"}"#, r#"{"payload":"x","amount":"AJY="}"#]);
 }
