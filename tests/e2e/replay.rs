@@ -64,8 +64,9 @@ impl Stage {
                  created_at) VALUES {row}"
             );
             self.scene.postgres.execute(&insert).await;
+            // One after the other: a refusal repeats what is in flight beside it, letters too.
+            self.scene.confirmed(LATER).await;
         }
-        self.scene.confirmed(LATER).await;
         stop(walpost).await;
     }
 
