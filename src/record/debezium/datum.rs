@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::outbox::hex_bytes;
+use crate::record::value::base64;
 
 use super::array;
 use super::kind::{Kind, Shape};
@@ -196,10 +197,10 @@ fn moment<'a>(
 /// A `bytea`, decoded.
 pub(super) fn bytea(bytes: Cow<'_, [u8]>, mode: Binary) -> Datum<'_> {
     use base64::Engine as _;
-    use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+    use base64::engine::general_purpose::URL_SAFE;
     match mode {
         Binary::Bytes => Datum::Bytes(bytes),
-        Binary::Base64 => text_of(STANDARD.encode(bytes)),
+        Binary::Base64 => text_of(base64(&bytes)),
         Binary::Base64UrlSafe => text_of(URL_SAFE.encode(bytes)),
         Binary::Hex => text_of(hex(&bytes)),
     }

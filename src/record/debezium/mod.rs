@@ -19,7 +19,7 @@ mod time;
 use crate::outbox::ColumnNames;
 use crate::record::rewrite::{Rewrite, RewriteError};
 
-use options::{Options, Target};
+use options::Options;
 
 pub use options::{NAMES as OPTIONS, OptionError};
 pub(super) use route::DebeziumRouter;
@@ -67,8 +67,7 @@ impl Debezium {
         for (name, value) in given {
             options.set(name, value)?;
         }
-        let has_envelope = options.placements.iter().any(|it| it.target == Target::Envelope);
-        if has_envelope && converters == Converters::Binary {
+        if options.has_envelope() && converters == Converters::Binary {
             return Err(OptionError {
                 name: "table.fields.additional.placement".to_owned(),
                 why: "places a column in the envelope, which a ByteArrayConverter cannot write"
@@ -95,7 +94,7 @@ impl Debezium {
             payload: Some(options.payload.clone()),
             timestamp: options.timestamp.clone(),
             // Debezium does not look at it without an envelope.
-            schema_version: options.schema_version.clone().filter(|_| self.has_envelope()),
+            schema_version: options.schema_version.clone().filter(|_| self.options.has_envelope()),
             ..ColumnNames::default()
         }
     }
@@ -115,9 +114,5 @@ impl Debezium {
     /// Whether a table may lack [`Debezium::placed`] columns.
     pub fn placed_optional(&self) -> bool {
         self.options.missing_ignored
-    }
-
-    fn has_envelope(&self) -> bool {
-        self.options.placements.iter().any(|it| it.target == Target::Envelope)
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! <https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html>
 
+use crate::record::place::{Placement, Target};
+
 use super::modes::{Binary, Decimals, Intervals, Modes, Times};
 
 /// An option with a value that cannot be honoured.
@@ -12,28 +14,6 @@ pub struct OptionError {
     pub name: String,
     /// What is the matter with its value.
     pub why: String,
-}
-
-/// Where an additional column goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Target {
-    Header,
-    Envelope,
-    Partition,
-}
-
-/// An additional column.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Placement {
-    pub(super) column: String,
-    pub(super) target: Target,
-    pub(super) alias: Option<String>,
-}
-
-impl Placement {
-    pub(super) fn name(&self) -> &str {
-        self.alias.as_deref().unwrap_or(&self.column)
-    }
 }
 
 /// The options, each at its default where it is not given.
@@ -101,6 +81,10 @@ pub const NAMES: [&str; 19] = [
 ];
 
 impl Options {
+    pub(super) fn has_envelope(&self) -> bool {
+        self.placements.iter().any(|it| it.target == Target::Envelope)
+    }
+
     /// Takes one option.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
         let value = value.trim();

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::outbox::{DataType, Event, Field, Role};
+use crate::record::place::{self, Placement, Target};
 use crate::record::poison::{Cause, Poison};
 use crate::record::topic::check_topic;
 use crate::record::types::{Header, Headers, Record};
@@ -10,7 +11,6 @@ use crate::record::types::{Header, Headers, Record};
 use super::datum::{Datum, datum};
 use super::expand::{Expanded, expand};
 use super::kind::{Kind, Shape, shape};
-use super::options::{Placement, Target};
 use super::spell::{Spelling, spell};
 use super::time::Moment;
 use super::{Converters, Debezium};
@@ -20,15 +20,21 @@ const LEFT_OUT: &str = "has a data type that Debezium leaves out";
 /// Makes records of events, one at a time.
 #[derive(Debug)]
 pub(in crate::record) struct DebeziumRouter {
+    maker: Maker,
+    topic: String,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// Knows how each part is made.
+#[derive(Debug)]
+struct Maker {
     config: Debezium,
     placed: Vec<String>,
     /// Each placement with its column's place among the event's.
     placements: Vec<(usize, Placement)>,
     key: Spelling,
     value: Spelling,
-    topic: String,
-    key_buffer: Vec<u8>,
-    value_buffer: Vec<u8>,
 }
 
 /// A field with its name and what kind of value it is.
@@ -51,14 +57,13 @@ impl DebeziumRouter {
             Converters::String | Converters::Binary => (Spelling::Java, Spelling::Java),
             Converters::Json => (Spelling::Json, Spelling::Json),
         };
-        let topic = String::new();
-        let (key_buffer, value_buffer) = (Vec::new(), Vec::new());
-        Self { config, placed, placements, key, value, topic, key_buffer, value_buffer }
+        let maker = Maker { config, placed, placements, key, value };
+        Self { maker, topic: String::new(), key: Vec::new(), value: Vec::new() }
     }
 
     /// The columns that an event's `placed` fields must be.
     pub(in crate::record) fn placed(&self) -> &[String] {
-        &self.placed
+        &self.maker.placed
     }
 
     /// The record of `event`; an event that has none is poison.
@@ -70,26 +75,20 @@ impl DebeziumRouter {
     }
 
     fn record<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Cause> {
-        let mut topic = std::mem::take(&mut self.topic);
-        let written = self.write_topic(event, &mut topic);
-        self.topic = topic;
-        written?;
-        let (key, value) = (self.key(event)?, self.value(event)?);
-        let is_owned = |bytes: &Option<Cow<'_, [u8]>>| matches!(bytes, Some(Cow::Owned(_)));
-        let (key_is_owned, value_is_owned) = (is_owned(&key), is_owned(&value));
-        let key = kept(key, &mut self.key_buffer);
-        let value = kept(value, &mut self.value_buffer);
-        let this = &*self;
+        let Self { maker, topic, key, value } = self;
+        maker.write_topic(event, topic)?;
         Ok(Record {
-            topic: &this.topic,
-            key: if key_is_owned { Some(&this.key_buffer) } else { key },
-            value: if value_is_owned { Some(&this.value_buffer) } else { value },
-            timestamp_ms: this.timestamp_ms(event)?,
-            headers: this.headers(event)?,
-            partition: this.partition(event)?,
+            topic,
+            key: held(maker.key(event)?, key),
+            value: held(maker.value(event)?, value),
+            timestamp_ms: maker.timestamp_ms(event)?,
+            headers: maker.headers(event)?,
+            partition: maker.partition(event)?,
         })
     }
+}
 
+impl Maker {
     fn key<'a>(&self, event: &'a Event<'_>) -> Result<Option<Cow<'a, [u8]>>, Cause> {
         let key = role_of(event, Role::AggregateId)?;
         Ok(match self.spelled(&key, self.key)? {
@@ -140,7 +139,7 @@ impl DebeziumRouter {
             }
             return Ok(payload.field.as_deref().map(Cow::Borrowed));
         }
-        let has_envelope = self.config.has_envelope();
+        let has_envelope = self.config.options.has_envelope();
         if !has_envelope && !self.config.options.expand {
             return Ok(match self.spelled(&payload, self.value)? {
                 None if self.value == Spelling::Json => Some(Cow::Borrowed(b"null")),
@@ -205,12 +204,8 @@ impl DebeziumRouter {
         if placed.shape != Shape::One(Kind::Int4) {
             return Err(placed.undecodable("is no int4, as a partition's number must be"));
         }
-        let Some(text) = placed.field.as_deref() else { return Ok(None) };
-        let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-        number
-            .filter(|number| *number >= 0)
-            .map(Some)
-            .ok_or_else(|| placed.undecodable("is negative, as no partition's number is"))
+        // NULL leaves it to the key.
+        placed.field.as_ref().map(|_| place::partition(placed.field, placed.name)).transpose()
     }
 
     fn timestamp_ms(&self, event: &Event<'_>) -> Result<i64, Cause> {
@@ -288,13 +283,13 @@ impl DebeziumRouter {
     }
 }
 
-/// Moves what is owned into `buffer`; what is borrowed is given back.
-fn kept<'a>(bytes: Option<Cow<'a, [u8]>>, buffer: &mut Vec<u8>) -> Option<&'a [u8]> {
+/// The bytes, kept in `buffer` where nobody else has them.
+fn held<'a>(bytes: Option<Cow<'a, [u8]>>, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     match bytes? {
         Cow::Borrowed(bytes) => Some(bytes),
         Cow::Owned(bytes) => {
             *buffer = bytes;
-            None
+            Some(buffer)
         }
     }
 }
