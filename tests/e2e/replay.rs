@@ -23,6 +23,10 @@ const BY_COLUMN: &str = "record.timestamp = 'column'\noutbox.columns.timestamp =
 const MENDED: &str = "record.null_keys = 'allow'\nrecord.topic_regex = '(.*)an order'\n\
                       record.topic_replacement = '$1order'\nrecord.headers = ['id', 'walpost.position']\n";
 
+/// With this those can be that were put aside for their topic.
+const TOPIC_MENDED: &str =
+    "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
+
 struct Stage {
     scene: Scene,
     dead: String,
@@ -68,6 +72,14 @@ impl Stage {
             self.scene.confirmed(LATER).await;
         }
         stop(walpost).await;
+    }
+
+    /// Has so many rows put aside, in one transaction, for their topic: of a key each.
+    async fn put_many_aside(&self, count: u32) {
+        let rows: Vec<_> = (1..=count)
+            .map(|n| format!("('an order', 'k{n}', 'placed', '{{\"n\": {n}}}', NULL, now())"))
+            .collect();
+        self.put_aside("", &[&rows.join(", ")]).await;
     }
 
     /// How a replay with that configuration ends: its code, and what it prints.
@@ -184,8 +196,7 @@ async fn the_commit_time_is_the_original_one_and_all_headers_come_back() {
     stage.put_aside("", &[BAD[1].1]).await;
     let (_, letters) = stage.records().await;
     assert_eq!(letters.len(), 1);
-    let mended = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
-    assert_eq!(stage.replay(mended, &[]).await.0, Some(0));
+    assert_eq!(stage.replay(TOPIC_MENDED, &[]).await.0, Some(0));
     let (records, _) = stage.records().await;
     let [record] = &records[..] else { panic!("one record: {records:?}") };
     assert_eq!(record.timestamp_ms, letters[0].timestamp_ms);
@@ -206,14 +217,13 @@ async fn a_letter_that_still_is_poison_holds_back_its_key_and_no_other() {
         "('an order', 'm', 'placed', '{\"n\": 4}', NULL, now())",
     ];
     stage.put_aside("", &rows).await;
-    let topic = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
-    let first = stage.replay(topic, &[]).await;
+    let first = stage.replay(TOPIC_MENDED, &[]).await;
     assert_eq!(first, (Some(4), vec![summary(2, 1, 1, 1)]));
     assert_eq!(stage.published().await, [3, 4]);
     // What is no letter was named once.
-    let again = stage.replay(topic, &[]).await;
+    let again = stage.replay(TOPIC_MENDED, &[]).await;
     assert_eq!(again, (Some(4), vec![summary(0, 1, 1, 0)]));
-    let last = stage.replay(&format!("{topic}record.headers = []\n"), &[]).await;
+    let last = stage.replay(&format!("{TOPIC_MENDED}record.headers = []\n"), &[]).await;
     assert_eq!(last, (Some(0), vec![summary(2, 0, 0, 0)]));
     let mut numbers = stage.published().await;
     numbers.retain(|number| *number < 3);
@@ -242,14 +252,13 @@ async fn columns_and_messages_come_back_as_today_reads_them() {
     scene.postgres.execute(sql).await;
     scene.confirmed(SOON).await;
     stop(walpost).await;
-    let topic = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
     // A column that was not placed is not in the letters.
     let place = "record.place = ['tenant:header', 'region:header']\n";
-    let missing = stage.replay(&format!("{topic}{place}"), &["--dry-run"]).await;
+    let missing = stage.replay(&format!("{TOPIC_MENDED}{place}"), &["--dry-run"]).await;
     assert_eq!(missing.0, Some(4));
     assert_eq!(missing.1, ["would replay 0, still poison 3, held back 0, passed over 0"]);
     let place = "record.place = ['tenant:header', 'aggregate_type:header:kind']\n";
-    let replayed = stage.replay(&format!("{topic}{place}"), &[]).await;
+    let replayed = stage.replay(&format!("{TOPIC_MENDED}{place}"), &[]).await;
     assert_eq!(replayed, (Some(4), vec![summary(2, 1, 0, 0)]));
     let (records, _) = stage.records().await;
     let tenants: Vec<_> = records.iter().map(|record| record.header("tenant")).collect();
@@ -267,22 +276,22 @@ async fn what_cannot_be_read_or_delivered_ends_it_and_leaves_the_letter() {
     assert_eq!(ended(&walpost).await.0, Some(78));
     stage.put_aside("", &[BAD[1].1]).await;
     let own = ["--group", "another"];
-    let mended = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
-    assert_eq!(stage.replay(mended, &own).await.1, [summary(1, 0, 0, 0)]);
-    assert_eq!(stage.replay(mended, &own).await.1, [summary(0, 0, 0, 0)]);
-    assert_eq!(stage.replay(mended, &[]).await.1, [summary(1, 0, 0, 0)], "another group's marks");
+    assert_eq!(stage.replay(TOPIC_MENDED, &own).await.1, [summary(1, 0, 0, 0)]);
+    assert_eq!(stage.replay(TOPIC_MENDED, &own).await.1, [summary(0, 0, 0, 0)]);
+    assert_eq!(
+        stage.replay(TOPIC_MENDED, &[]).await.1,
+        [summary(1, 0, 0, 0)],
+        "another group's marks"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_is_told_to_stop_commits_what_it_has_done() {
     let stage = Stage::new().await;
-    let rows: Vec<_> = (1..=3000)
-        .map(|n| format!("('an order', 'k{n}', 'placed', '{{\"n\": {n}}}', NULL, now())"))
-        .collect();
-    stage.put_aside("", &[&rows.join(", ")]).await;
-    let topic = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
+    stage.put_many_aside(3000).await;
     for terminate in [true, false] {
-        let command = stage.scene.command("replay-dead-letters").args(stage.configured(topic));
+        let command =
+            stage.scene.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
         let stopped = command.start();
         stopped.await_line("put back", SOON).await;
         if terminate {
@@ -294,7 +303,7 @@ async fn one_that_is_told_to_stop_commits_what_it_has_done() {
         assert_eq!(code, Some(1));
         assert!(said.contains("told to stop"), "{said}");
     }
-    assert_eq!(stage.replay(topic, &[]).await.0, Some(0));
+    assert_eq!(stage.replay(TOPIC_MENDED, &[]).await.0, Some(0));
     let mut numbers = stage.published().await;
     let came = numbers.len();
     numbers.sort_unstable();
@@ -307,12 +316,8 @@ async fn one_that_is_told_to_stop_commits_what_it_has_done() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_replays_at_once_one_gives_way_and_no_letter_is_lost() {
     let stage = Stage::new().await;
-    let rows: Vec<_> = (1..=3000)
-        .map(|n| format!("('an order', 'k{n}', 'placed', '{{\"n\": {n}}}', NULL, now())"))
-        .collect();
-    stage.put_aside("", &[&rows.join(", ")]).await;
-    let topic = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
-    let command = stage.scene.command("replay-dead-letters").args(stage.configured(topic));
+    stage.put_many_aside(3000).await;
+    let command = stage.scene.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
     let both = [command.clone().start(), command.start()];
     let mut ends = Vec::new();
     for one in &both {
@@ -322,7 +327,7 @@ async fn of_two_replays_at_once_one_gives_way_and_no_letter_is_lost() {
     }
     ends.sort_unstable();
     assert_eq!(ends, [Some(0), Some(1)]);
-    assert_eq!(stage.replay(topic, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
+    assert_eq!(stage.replay(TOPIC_MENDED, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
     let mut numbers = stage.published().await;
     numbers.sort_unstable();
     numbers.dedup();
@@ -333,17 +338,13 @@ async fn of_two_replays_at_once_one_gives_way_and_no_letter_is_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_death_before_the_commit_makes_a_duplicate_and_no_loss() {
     let stage = Stage::new().await;
-    let rows =
-        (1..=20).map(|n| format!("('an order', 'k{n}', 'placed', '{{\"n\": {n}}}', NULL, now())"));
-    let rows: Vec<_> = rows.collect();
-    stage.put_aside("", &[&rows.join(", ")]).await;
-    let topic = "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
-    let command = stage.scene.command("replay-dead-letters").args(stage.configured(topic));
+    stage.put_many_aside(20).await;
+    let command = stage.scene.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
     let dying = command.env("FAILPOINTS", "replayed=7*off->return").start();
     let status = dying.wait(SOON).await.expect("it dies");
     assert!(!status.success() && status.code().is_none(), "{status:?}");
     assert_eq!(stage.published().await.len(), 8);
-    let (code, lines) = stage.replay(topic, &[]).await;
+    let (code, lines) = stage.replay(TOPIC_MENDED, &[]).await;
     assert_eq!(code, Some(0), "{lines:?}");
     let mut numbers = stage.published().await;
     let came = numbers.len();
@@ -351,5 +352,5 @@ async fn a_death_before_the_commit_makes_a_duplicate_and_no_loss() {
     numbers.dedup();
     assert_eq!(numbers, (1..=20).collect::<Vec<_>>());
     assert!((21..=28).contains(&came), "{came}: what was not marked came again");
-    assert_eq!(stage.replay(topic, &[]).await.1, [summary(0, 0, 0, 0)]);
+    assert_eq!(stage.replay(TOPIC_MENDED, &[]).await.1, [summary(0, 0, 0, 0)]);
 }
