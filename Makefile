@@ -1,5 +1,10 @@
 # What people and the CI run alike.
-.PHONY: bench bench-records consumers corpus debezium debezium-corpus demo faults fuzz lint setup simulate soak test
+.PHONY: alerts bench bench-records book consumers corpus deb-test debezium debezium-corpus demo demo-compose deny \
+  docker-test docs faults fuzz helm-test lint monitoring release setup simulate soak test
+
+# What tests are built with: the points at which a test lets walpost die, and traces. The same for all of
+# them, so that nothing is built twice.
+FEATURES = crash-points,traces
 
 # All of it in a minute once it is built. DEMO=stay: it runs on until Ctrl-C.
 demo:
@@ -14,7 +19,7 @@ setup:
 
 # With the points at which a test lets walpost die; an ordinary build has none.
 test: setup
-	cargo test --workspace --features crash-points
+	cargo test --workspace --features $(FEATURES)
 
 lint: setup
 	cargo fmt --all --check
@@ -22,26 +27,26 @@ lint: setup
 	@cargo tree --package walpost --edges normal --prefix none | awk '/^walpost / { seen = 1 } \
 	  /^fail / { crash = 1 } END { exit !seen || crash }' || \
 	  { echo "an ordinary build of walpost would have points to crash at" >&2; exit 1; }
-	cargo clippy --workspace --all-targets --features crash-points -- -D warnings
+	cargo clippy --workspace --all-targets --features $(FEATURES) -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
 
 # Every fault of docs/faults.md, and a table of what came of each.
 # FAULTS="broker" commits those whose names have that in them.
 faults: setup
-	cargo test --workspace --features crash-points --test faults -- --include-ignored $(FAULTS)
+	cargo test --workspace --features $(FEATURES) --test faults -- --include-ignored $(FAULTS)
 
 # The whole relay between a simulated PostgreSQL and a simulated Kafka, on a time of its
 # own: SCHEDULES of them, each from a seed. What fails prints the line that replays it.
 SCHEDULES ?= 100000
 simulate: setup
-	WALPOST_SCHEDULES=$(SCHEDULES) cargo test --workspace --features crash-points --test simulation
+	WALPOST_SCHEDULES=$(SCHEDULES) cargo test --workspace --features $(FEATURES) --test simulation
 
 # KILLS kills at random, of walpost and of all that it stands on, and the oracle after
 # each: seconds a kill. SEED=… chooses the same ones again.
 KILLS ?= 25
 soak: setup
 	@# The programs of these tests, so that nothing is built that `make test` has not built.
-	cargo test --workspace --features crash-points --test faults --test program --no-run
+	cargo test --workspace --features $(FEATURES) --test faults --test program --no-run
 	"$${CARGO_TARGET_DIR:-target}/debug/soak" $(KILLS) $(SEED)
 
 # walpost beside pg_recvlogical, on servers of its own: about half an hour.
@@ -67,15 +72,63 @@ corpus: setup
 # Whether the real Debezium still does what was recorded of it.
 debezium: setup
 	cargo test --package walpost-bed --test debezium -- --include-ignored --test-threads 1
-	cargo test --features crash-points --test debezium -- --include-ignored
+	cargo test --features $(FEATURES) --test debezium -- --include-ignored
 
 # The consumers of docs/consumers.md in each of their languages, Java, Go (1.24 or later) and
 # Python too, with what they need from Maven, Go's proxy and Python's index.
 consumers:
 	@tests/bed/setup.sh consumers
-	cargo test --workspace --features crash-points --test consumers -- --include-ignored
+	cargo test --workspace --features $(FEATURES) --test consumers -- --include-ignored
 
 # Records anew what the real Debezium makes of outbox rows.
 # SCENARIOS="type/text mode/" records those whose name has one of these in them.
 debezium-corpus: setup
 	cargo run --package walpost-bed --bin record_debezium -- tests/corpus/debezium "$(SCENARIOS)"
+
+# What is handed out, in target/dist: the Debian package, an archive, the bill of materials.
+release:
+	@packaging/release
+
+# The package in a bare Debian with systemd, from its installation to its purge; as root.
+deb-test: setup release
+	@tests/deb/run
+
+# The image, its limits and its health check, and the stack of docker/compose.yaml; as root.
+docker-test: setup
+	@tests/docker/run
+
+# The chart, rendered and validated.
+helm-test:
+	@packaging/helm/test
+
+# PostgreSQL, Kafka, walpost, a writer, Prometheus and Grafana, until Ctrl-C; needs Docker.
+demo-compose:
+	@docker compose version >/dev/null 2>&1 || \
+	  { echo "demo-compose: Docker with its compose plugin is missing" >&2; exit 1; }
+	docker compose --file docker/compose.yaml up --build; \
+	  docker compose --file docker/compose.yaml down --volumes
+
+# Licences, sources and versions of what walpost is made of.
+deny:
+	@"$$(packaging/tool cargo-deny)" check bans licenses sources
+
+# The alert rules, and what promtool makes of them: each fires, and only when it should.
+alerts:
+	@tests/bed/setup.sh alerts
+	promtool check config docker/prometheus/prometheus.yml
+	promtool test rules docker/prometheus/tests/*.yml
+
+# With a real Prometheus: Kafka is away for AWAY, and the alerts see it; each query of the
+# dashboard and of the pages has an answer.
+AWAY ?= 120s
+monitoring: alerts
+	WALPOST_AWAY=$(AWAY) cargo test --workspace --features $(FEATURES) --test monitoring -- --include-ignored --nocapture
+
+# The book, into target/book/docs. Its builder is built once: some minutes.
+book:
+	@tests/docs/book.sh
+
+# Writes the pages that are made from the code anew.
+docs:
+	WALPOST_DOCS=write cargo test --features $(FEATURES) --lib page_of_metrics
+	WALPOST_DOCS=write cargo test --workspace --features $(FEATURES) --test docs -- reference

@@ -5,10 +5,15 @@
 //! template, headers) is read here, and what is wrong with it is said with the
 //! place where it was given.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use secrecy::ExposeSecret;
 
 use crate::config::{Config, ConfigError, Environment, Origin, Setting, nearest};
 use crate::conninfo::ConnInfo;
+use crate::metrics::Metrics;
 use crate::outbox::{ColumnNames, Outbox, OutboxConfig};
 use crate::record::debezium::{self, Debezium};
 use crate::record::{
@@ -18,8 +23,8 @@ use crate::record::{
 use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
 use crate::replay::{Replay, ReplayError, ReplaySettings};
-use crate::sink::{KafkaConfig, KafkaSink};
-use crate::source::{ConnInfoSource, SourceConfig};
+use crate::sink::{KafkaConfig, KafkaSink, KafkaSource};
+use crate::source::{self, ConnInfoSource, SourceConfig};
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -44,10 +49,13 @@ pub fn relay(
 ) -> Result<(Relay<SourceConfig, KafkaSink>, StopHandle), AssemblyError> {
     let source = source(config, environment)?;
     let core = core(config)?;
-    let sink = KafkaSink::new(&kafka(config))?;
+    let metrics = Arc::new(Metrics::default());
+    let sink = KafkaSink::new(&kafka(config), Arc::clone(&metrics))?;
+    let sink = sink.renewed_by(kafka_source(config, environment));
     let settings = RelaySettings { drain_timeout: config.delivery.drain_timeout, until };
     let (handle, stop) = stop_channel();
-    Ok((Relay::new(core, sink, source, settings, stop), handle))
+    let relay = Relay::new(core, sink, source, settings, stop).observed_by(metrics);
+    Ok((relay, handle))
 }
 
 /// Opens the dead letters and the configured Kafka, to put them back as records of the
@@ -216,10 +224,40 @@ pub fn outbox(config: &Config, profile: &Profile) -> Outbox {
 /// The configured Kafka.
 pub fn kafka(config: &Config) -> KafkaConfig {
     let properties = config.kafka.properties.iter();
+    let mut properties = properties.map(|(name, value)| (name.into(), value.into())).collect();
+    trust(&mut properties, source::system_bundle());
     KafkaConfig {
         bootstrap_servers: config.kafka.bootstrap_servers.clone(),
-        properties: properties.map(|(name, value)| (name.into(), value.into())).collect(),
+        properties,
         in_flight_bytes: config.delivery.in_flight_bytes,
+    }
+}
+
+/// The properties as they are now, for the same brokers.
+fn kafka_source(config: &Config, environment: &Environment) -> KafkaSource {
+    let (config, environment) = (config.clone(), environment.clone());
+    KafkaSource::new(move || {
+        let now = config.reload(&environment).map_err(|error| error.to_string())?;
+        Ok(KafkaConfig { properties: kafka(&now).properties, ..kafka(&config) })
+    })
+}
+
+/// Kafka's authorities are the system's where none are configured, as PostgreSQL's are. An
+/// OpenSSL that is built in would not find them by itself.
+fn trust(properties: &mut BTreeMap<String, String>, system: Option<PathBuf>) {
+    let Some(system) = system.and_then(|path| path.into_os_string().into_string().ok()) else {
+        return;
+    };
+    let is = |properties: &BTreeMap<String, String>, name: &str, text: &str| {
+        properties.get(name).is_some_and(|value| value.to_ascii_lowercase().ends_with(text))
+    };
+    for (asks, value, place, instead) in [
+        ("security.protocol", "ssl", "ssl.ca.location", "ssl.ca.pem"),
+        ("sasl.oauthbearer.method", "oidc", "https.ca.location", "https.ca.pem"),
+    ] {
+        if is(properties, asks, value) && !properties.contains_key(instead) {
+            properties.entry(place.to_owned()).or_insert_with(|| system.clone());
+        }
     }
 }
 
@@ -227,6 +265,28 @@ pub fn kafka(config: &Config) -> KafkaConfig {
 mod tests {
     use super::*;
     use crate::config::Flags;
+
+    #[test]
+    fn the_systems_authorities_count_where_kafka_has_none_of_its_own() {
+        let place = |given: &[(&str, &str)]| {
+            let pairs = given.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            let mut properties = pairs.collect();
+            trust(&mut properties, Some("/system.crt".into()));
+            ["ssl.ca.location", "https.ca.location"].map(|name| properties.remove(name))
+        };
+        let system = || Some("/system.crt".to_owned());
+        assert_eq!(place(&[]), [None, None]);
+        assert_eq!(place(&[("security.protocol", "sasl_plaintext")]), [None, None]);
+        for protocol in ["SSL", "sasl_ssl"] {
+            assert_eq!(place(&[("security.protocol", protocol)]), [system(), None]);
+        }
+        let oidc = ("sasl.oauthbearer.method", "OIDC");
+        assert_eq!(place(&[("security.protocol", "SASL_SSL"), oidc]), [system(), system()]);
+        let own = [("security.protocol", "SSL"), ("ssl.ca.location", "/own.crt")];
+        assert_eq!(place(&own), [Some("/own.crt".to_owned()), None]);
+        let own = [("security.protocol", "SSL"), ("ssl.ca.pem", "-----BEGIN")];
+        assert_eq!(place(&own), [None, None]);
+    }
 
     fn profile_of(toml: &str) -> Result<Profile, String> {
         let directory = tempfile::tempdir().expect("a directory");

@@ -74,6 +74,8 @@ pub struct Ledger {
 #[derive(Debug)]
 struct Entry {
     commit_lsn: Lsn,
+    /// By the server's clock, in whatever unit it was given: kept for whoever asks.
+    commit_time: i64,
     /// `None` until its Commit is received; then up to where the log is
     /// known to hold no other transaction.
     end_lsn: Option<Lsn>,
@@ -206,8 +208,8 @@ impl Ledger {
         self.first_seq + self.slots.len() as u64
     }
 
-    /// A transaction begins.
-    pub fn begin(&mut self, commit_lsn: Lsn) -> Result<(), StreamError> {
+    /// A transaction begins, which was committed at `commit_time`.
+    pub fn begin(&mut self, commit_lsn: Lsn, commit_time: i64) -> Result<(), StreamError> {
         if let Some(open) = self.open_entry() {
             return Err(StreamError::NestedBegin { outer: open.commit_lsn, inner: commit_lsn });
         }
@@ -215,7 +217,7 @@ impl Ledger {
         if commit_lsn < previous {
             return Err(StreamError::OutOfOrder { previous, next: commit_lsn });
         }
-        self.entries.push_back(Entry { commit_lsn, end_lsn: None, undelivered: 0 });
+        self.entries.push_back(Entry { commit_lsn, commit_time, end_lsn: None, undelivered: 0 });
         Ok(())
     }
 
@@ -287,6 +289,18 @@ impl Ledger {
         let id = slot.entry.filter(|_| !slot.resolved)?;
         let commit_lsn = self.entries[index(id - self.first_entry)].commit_lsn;
         Some(Place { commit_lsn, ordinal: slot.ordinal })
+    }
+
+    /// When the transaction of production `seq` was committed, while it is in flight.
+    pub fn commit_time(&self, seq: Seq) -> Option<i64> {
+        let slot = self.slots.get(index(seq.checked_sub(self.first_seq)?))?;
+        let id = slot.entry.filter(|_| !slot.resolved)?;
+        Some(self.entries[index(id - self.first_entry)].commit_time)
+    }
+
+    /// When the oldest transaction that is not durable was committed.
+    pub fn oldest_commit_time(&self) -> Option<i64> {
+        self.entries.front().map(|entry| entry.commit_time)
     }
 
     /// The session was lost inside a transaction: its entry goes, since it will

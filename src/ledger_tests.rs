@@ -150,7 +150,7 @@ impl Pair {
         match *happening {
             Happening::Begin { gap } if !open => {
                 self.wal += u64::from(gap);
-                self.ledger.begin(Lsn::new(self.wal)).expect("in order");
+                self.ledger.begin(Lsn::new(self.wal), 0).expect("in order");
                 let transaction =
                     ModelTransaction { commit: self.wal, end: None, records: Vec::new() };
                 self.model.transactions.push(transaction);
@@ -319,11 +319,11 @@ fn an_idle_ledger_follows_the_keepalives() {
 #[test]
 fn a_report_from_before_a_reset_is_credited_to_nothing() {
     let mut ledger = Ledger::new(Lsn::new(10));
-    ledger.begin(Lsn::new(20)).expect("in order");
+    ledger.begin(Lsn::new(20), 0).expect("in order");
     let old = ledger.produce(0, 5).expect("open");
     ledger.commit(Lsn::new(20), Lsn::new(30)).expect("its own");
     ledger.reset();
-    ledger.begin(Lsn::new(20)).expect("replayed");
+    ledger.begin(Lsn::new(20), 0).expect("replayed");
     let new = ledger.produce(0, 5).expect("open");
     ledger.commit(Lsn::new(20), Lsn::new(30)).expect("its own");
     assert!(!ledger.delivered(old));
@@ -335,7 +335,7 @@ fn a_report_from_before_a_reset_is_credited_to_nothing() {
 #[test]
 fn a_withdrawn_record_stays_in_the_byte_account_until_its_report() {
     let mut ledger = Ledger::new(Lsn::new(10));
-    ledger.begin(Lsn::new(20)).expect("in order");
+    ledger.begin(Lsn::new(20), 0).expect("in order");
     let seq = ledger.produce(0, 5).expect("open");
     ledger.withdraw();
     assert_eq!((ledger.in_flight_bytes(), ledger.resume_at()), (5, Lsn::new(10)));
@@ -347,11 +347,11 @@ fn a_withdrawn_record_stays_in_the_byte_account_until_its_report() {
 #[test]
 fn a_stream_that_breaks_postgresqls_rules_is_refused() {
     let mut ledger = Ledger::new(Lsn::new(10));
-    assert!(matches!(ledger.begin(Lsn::new(9)), Err(StreamError::OutOfOrder { .. })));
+    assert!(matches!(ledger.begin(Lsn::new(9), 0), Err(StreamError::OutOfOrder { .. })));
     assert!(matches!(ledger.produce(0, 1), Err(StreamError::Outside { .. })));
     assert!(matches!(ledger.commit(Lsn::new(20), Lsn::new(21)), Err(StreamError::Outside { .. })));
-    ledger.begin(Lsn::new(20)).expect("in order");
-    assert!(matches!(ledger.begin(Lsn::new(30)), Err(StreamError::NestedBegin { .. })));
+    ledger.begin(Lsn::new(20), 0).expect("in order");
+    assert!(matches!(ledger.begin(Lsn::new(30), 0), Err(StreamError::NestedBegin { .. })));
     for (commit, end) in [(19, 30), (20, 20)] {
         let refused = ledger.commit(Lsn::new(commit), Lsn::new(end));
         assert!(matches!(refused, Err(StreamError::WrongCommit { .. })));

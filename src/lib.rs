@@ -106,6 +106,7 @@
 //! connections by itself; what [`relay::Relay::run`] returns as an error is for
 //! a person to act on.
 
+pub mod admin;
 pub mod assembly;
 pub mod cli;
 pub mod config;
@@ -114,6 +115,7 @@ mod crash;
 pub mod import;
 pub mod ledger;
 pub mod lsn;
+pub mod metrics;
 pub mod outbox;
 pub mod pgoutput;
 #[cfg(test)]
@@ -123,5 +125,7 @@ pub mod relay;
 pub mod replay;
 pub mod sink;
 pub mod source;
+#[cfg(feature = "traces")]
+pub mod traces;
 
 pub use lsn::Lsn;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::config::{Flags, Setting};
@@ -37,7 +37,7 @@ Examples:
 
 const SIGNALS: &str = "\
 Signals: SIGTERM and SIGINT deliver and confirm what is in flight, then leave; a second
-one leaves at once. SIGHUP reads the log level from the configuration again.";
+one leaves at once. SIGHUP reads log level, secrets and certificates again.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -48,6 +48,16 @@ const CHECK_EXAMPLES: &str = "\
 Examples:
   walpost check --source postgres://walpost@db/shop --bootstrap-servers kafka:9092
   walpost check --offline --config walpost.toml";
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  walpost status
+  walpost status --watch
+  walpost status --json | jq .daemon.late_seconds";
+
+const STATUS_ENDS: &str = "\
+Asks the running walpost at the address of admin.listen; where none answers, PostgreSQL.
+Exit code 0 where it delivers, 1 where it does not.";
 
 const TAIL_EXAMPLES: &str = "\
 Examples:
@@ -89,14 +99,22 @@ output, and exit code 4 where a letter is still poison.";
 #[command(
     name = "walpost",
     version,
+    disable_version_flag = true,
     arg_required_else_help = true,
+    args_conflicts_with_subcommands = true,
     after_help = EXAMPLES,
     after_long_help = format!("{EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
 pub struct Arguments {
-    /// What to do.
+    /// Print the version
+    #[arg(short = 'V', long)]
+    pub version: bool,
+    /// With --version: what this build is made of, and what its Kafka client can do
+    #[arg(long, requires = "version")]
+    pub verbose: bool,
+    /// What to do; none with `--version` alone.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
 }
 
 /// The commands.
@@ -113,6 +131,10 @@ pub enum Command {
     Init(InitArguments),
     /// Check both ends before `run`: one line a finding, with the mend
     Check(CheckArguments),
+    /// Show on one screen whether a running walpost delivers, how late, and what PostgreSQL keeps
+    Status(StatusArguments),
+    /// Ask a running walpost whether it lives, for a container's health check
+    Health(HealthArguments),
     /// Show every effective value with where it was given, secrets hidden
     Config(ConfigArguments),
     /// Print the configuration for a Debezium connector's, with a report on each of its options
@@ -126,6 +148,14 @@ pub enum Command {
     Completions {
         /// The shell
         shell: Shell,
+    },
+    /// Print the manual page, or write one a command into a directory
+    #[command(
+        after_help = "Examples:\n  walpost man | man -l -\n  walpost man /usr/local/share/man/man1"
+    )]
+    Man {
+        /// Where to write walpost.1, walpost-run.1 and the others
+        directory: Option<PathBuf>,
     },
 }
 
@@ -196,7 +226,8 @@ pub struct ReplayArguments {
 #[command(after_help = "Examples:\n  \
     walpost init | psql postgres://postgres@db/shop\n  \
     walpost init --apply --source postgres://postgres@db/shop\n  \
-    walpost init --no-role --table billing.outbox --slot billing --publication billing")]
+    walpost init --no-role --table billing.outbox --slot billing --publication billing\n  \
+    walpost init --apply --failover --source postgres://postgres@db/shop")]
 pub struct InitArguments {
     /// Run the SQL instead of printing it; what is there already stays as it is
     #[arg(long)]
@@ -207,6 +238,9 @@ pub struct InitArguments {
     /// Create no role: walpost connects as one that exists
     #[arg(long, conflicts_with = "role")]
     pub no_role: bool,
+    /// Create the slot so that standbys keep it (PostgreSQL 17 and later)
+    #[arg(long)]
+    pub failover: bool,
     /// Options of the configuration.
     #[command(flatten)]
     pub options: Options,
@@ -225,6 +259,42 @@ pub struct CheckArguments {
     /// One JSON object instead of lines for people
     #[arg(long)]
     pub json: bool,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// `walpost status`
+#[derive(Args)]
+#[command(
+    after_help = format!("{STATUS_ENDS}\n\n{STATUS_EXAMPLES}"),
+    after_long_help = format!("{STATUS_ENDS}\n\n{STATUS_EXAMPLES}\n\n{CONFIGURATION}"),
+)]
+pub struct StatusArguments {
+    /// Show it again and again until Ctrl-C, so many seconds apart
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub watch: Option<u16>,
+    /// One JSON object, on a line of its own
+    #[arg(long)]
+    pub json: bool,
+    /// Colours: on a terminal, unless NO_COLOR is set; or always, or never
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub color: ColorChoice,
+    /// Options of the configuration.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// `walpost health`
+#[derive(Args)]
+#[command(after_help = "Examples:\n  walpost health\n  walpost health --ready\n\n\
+    Asks the address of admin.listen. Exit code 0 where all is well, 1 with the reasons where \
+    not.")]
+pub struct HealthArguments {
+    /// Whether it delivers, and not only whether it lives
+    #[arg(long)]
+    pub ready: bool,
     /// Options of the configuration.
     #[command(flatten)]
     pub options: Options,
@@ -319,8 +389,8 @@ pub struct Options {
     /// [env: WALPOST_DELIVERY_DRAIN_TIMEOUT] [default: 20s]
     #[arg(long, value_name = "DURATION")]
     pub drain_timeout: Option<String>,
-    /// Address of the endpoints; only `off` is supported by this version
-    /// [env: WALPOST_ADMIN_LISTEN] [default: off]
+    /// Address and port of the endpoints /livez, /readyz, /metrics, /status; `off`: none
+    /// [env: WALPOST_ADMIN_LISTEN] [default: 127.0.0.1:9641]
     #[arg(long, value_name = "ADDR")]
     pub admin_listen: Option<String>,
     /// error, warn, info, debug, trace, off, or a filter such as info,walpost=debug
@@ -380,6 +450,8 @@ mod tests {
             &["walpost", "run", "--slot", "a", "--slot", "b"],
             &["walpost", "init", "--role", "a", "--no-role"],
             &["walpost", "replay-dead-letters", "--cause", "age"],
+            &["walpost", "--verbose"],
+            &["walpost", "--version", "config"],
         ] {
             assert_eq!(exit_of(line), 2, "{line:?}");
         }

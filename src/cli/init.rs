@@ -3,11 +3,13 @@
 //! Nothing that exists is altered or dropped. The connection is given; it should
 //! be one of the database's owner, or of a superuser.
 
+use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 
 use super::Exit;
 use super::init_sql::{InitPlan, Object, Part};
+use super::service::Service;
 use crate::outbox::TableName;
 
 /// What became of one object.
@@ -17,14 +19,16 @@ pub struct Step {
     pub object: Object,
     /// Whether it was created; else it was there.
     pub created: bool,
+    /// What is still to be done about it.
+    pub note: Option<String>,
 }
 
 impl std::fmt::Display for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.object, if self.created { "created" } else { "already there" })?;
-        match &self.object {
-            Object::Role(_) if self.created => f.write_str(" (it has no password yet)"),
-            _ => Ok(()),
+        match &self.note {
+            Some(note) => write!(f, " ({note})"),
+            None => Ok(()),
         }
     }
 }
@@ -44,19 +48,33 @@ impl std::fmt::Display for Object {
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     /// The server does not write what logical replication reads.
+    #[error("wal_level is `{level}`, and logical replication needs `logical`: {mend}")]
+    WalLevel {
+        /// What it is.
+        level: String,
+        /// What to do, in the server's or its service's way.
+        mend: String,
+    },
+    /// The server knows no slots that standbys keep.
     #[error(
-        "wal_level is `{0}`, and logical replication needs `logical`: \
-         run ALTER SYSTEM SET wal_level = 'logical'; and restart PostgreSQL"
+        "--failover needs PostgreSQL 17 or later, and this is {0}: leave it out; after a failover \
+         the slot has to be made again"
     )]
-    WalLevel(String),
+    NoFailover(i32),
+    /// The slot is there without what was asked for.
+    #[error(
+        "slot {0} exists, and standbys do not keep it (failover is off). It is left as it is; \
+         while nobody uses it this mends it, and keeps its position: psql \"$SOURCE_URL \
+         replication=database\" -c 'ALTER_REPLICATION_SLOT {0} (FAILOVER true)'"
+    )]
+    SlotWithoutFailover(String),
     /// The server is a standby.
     #[error("this server is a standby, where nothing can be created: connect to the primary")]
     Standby,
     /// The user may not create it.
     #[error(
         "{user} may not create {object}: {message}. Connect as a role that may, or give the \
-         output of `walpost init` to somebody who may{}",
-        role_advice(object)
+         output of `walpost init` to somebody who may{instead}"
     )]
     Denied {
         /// What was to be created.
@@ -65,6 +83,8 @@ pub enum InitError {
         user: String,
         /// What PostgreSQL said.
         message: String,
+        /// What else would do.
+        instead: String,
     },
     /// No slot is free.
     #[error(
@@ -95,8 +115,8 @@ pub enum InitError {
     /// The slot was invalidated.
     #[error(
         "slot {0} is lost: PostgreSQL has removed log that it still needed, and it never comes \
-         back. What was committed since has to be sent in another way; then run \
-         SELECT pg_drop_replication_slot('{0}'); and init again"
+         back. What was committed since has to be sent in another way; then run SELECT \
+         pg_drop_replication_slot('{0}'); and init again"
     )]
     LostSlot(String),
     /// The slot is older than its publication would be.
@@ -126,7 +146,9 @@ impl InitError {
     pub fn exit(&self) -> Exit {
         match self {
             Self::LostSlot(_) | Self::SlotBeforePublication { .. } => Exit::Slot,
-            Self::WalLevel(_)
+            Self::WalLevel { .. }
+            | Self::NoFailover(_)
+            | Self::SlotWithoutFailover(_)
             | Self::Standby
             | Self::Denied { .. }
             | Self::NoFreeSlot(_)
@@ -137,10 +159,20 @@ impl InitError {
     }
 }
 
-fn role_advice(object: &Object) -> &'static str {
+/// What would do where the user may not create it: on a managed service a role gets its
+/// right in the service's way.
+fn instead(object: &Object, user: &str, service: Service) -> String {
+    let on = service.name().map_or_else(String::new, |name| format!(" on {name}"));
     match object {
-        Object::Role(_) => "; --no-role leaves the role out",
-        _ => "",
+        Object::Role(role) => format!(
+            "; --no-role leaves the role out. What it needs{on}: CREATE ROLE {} LOGIN; {}",
+            escape_identifier(role),
+            service.grant_replication(role)
+        ),
+        Object::Slot(_) => {
+            format!("; what {user} lacks{on}: {}", service.grant_replication(user))
+        }
+        _ => String::new(),
     }
 }
 
@@ -163,42 +195,81 @@ pub async fn apply(
     plan: &InitPlan,
     mut report: impl FnMut(Step),
 ) -> Result<(), InitError> {
-    let user = server_is_ready(client).await?;
+    let service = Service::of(client).await.map_err(database("asking who runs the server"))?;
+    let user = server_is_ready(client, plan, service).await?;
     slot_is_ours_or_free(client, plan).await?;
     for Part { object, sql } in plan.parts() {
         let created = !exists(client, &object).await?;
         if created {
-            client.batch_execute(&sql).await.map_err(|error| failed(error, &object, &user))?;
+            let done = client.batch_execute(&sql).await;
+            done.map_err(|error| failed(error, &object, &user, service))?;
         } else if let Object::Publication(name) = &object {
             publication_serves(client, name, plan.tables()).await?;
         }
-        report(Step { object, created });
+        let note = match &object {
+            Object::Role(_) if created => Some("it has no password yet".to_owned()),
+            Object::Role(role) => lacks(client, role, service).await?,
+            _ => None,
+        };
+        report(Step { object, created, note });
     }
     Ok(())
 }
 
-/// The connected user, where slots can be created.
-async fn server_is_ready(client: &Client) -> Result<String, InitError> {
+/// What a role that was there needs in order to replicate.
+async fn lacks(client: &Client, role: &str, service: Service) -> Result<Option<String>, InitError> {
+    // A managed service lets the members of a role of its own replicate.
+    let query = "SELECT r.rolcanlogin, r.rolreplication OR r.rolsuper OR EXISTS (
+                     SELECT FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid
+                      WHERE m.member = r.oid AND g.rolname = 'rds_replication')
+                 FROM pg_roles r WHERE r.rolname = $1";
+    let row = client.query_one(query, &[&role]).await.map_err(database("looking at the role"))?;
+    Ok(match (row.get(0), row.get(1)) {
+        (true, true) => None,
+        (false, _) => {
+            Some(format!("it may not log in: ALTER ROLE {} LOGIN;", escape_identifier(role)))
+        }
+        (true, false) => Some(format!("it may not replicate: {}", service.grant_replication(role))),
+    })
+}
+
+/// The connected user, where slots such as asked for can be created.
+async fn server_is_ready(
+    client: &Client,
+    plan: &InitPlan,
+    service: Service,
+) -> Result<String, InitError> {
     let row = client
         .query_one(
-            "SELECT current_setting('wal_level'), pg_is_in_recovery(), current_user::text",
+            "SELECT current_setting('wal_level'), pg_is_in_recovery(), current_user::text, \
+             current_setting('server_version_num')::int4",
             &[],
         )
         .await
         .map_err(database("asking for the server's settings"))?;
-    match (row.get::<_, String>(0), row.get(1)) {
-        (_, true) => Err(InitError::Standby),
-        (level, false) if level != "logical" => Err(InitError::WalLevel(level)),
-        (_, false) => Ok(row.get(2)),
+    let (level, version): (String, i32) = (row.get(0), row.get(3));
+    if row.get(1) {
+        return Err(InitError::Standby);
     }
+    if level != "logical" {
+        let mend = service.logical_decoding().map_or_else(
+            || "run ALTER SYSTEM SET wal_level = 'logical'; and restart PostgreSQL".to_owned(),
+            str::to_owned,
+        );
+        return Err(InitError::WalLevel { level, mend });
+    }
+    if plan.failover() && version < 170_000 {
+        return Err(InitError::NoFailover(version / 10_000));
+    }
+    Ok(row.get(2))
 }
 
 /// Looked at before anything is created, since it is what a person must decide about.
 async fn slot_is_ours_or_free(client: &Client, plan: &InitPlan) -> Result<(), InitError> {
     let query = "SELECT coalesce(plugin::text, ''), coalesce(database::text, ''), \
-                 coalesce(wal_status, ''), current_database()::text, \
-                 EXISTS (SELECT FROM pg_publication WHERE pubname = $2) \
-                 FROM pg_replication_slots WHERE slot_name = $1";
+                 coalesce(wal_status, ''), current_database()::text, EXISTS (SELECT FROM \
+                 pg_publication WHERE pubname = $2), coalesce((to_jsonb(s) ->> 'failover')::bool, \
+                 false) FROM pg_replication_slots s WHERE slot_name = $1";
     let row = client
         .query_opt(query, &[&plan.slot(), &plan.publication()])
         .await
@@ -220,11 +291,13 @@ async fn slot_is_ours_or_free(client: &Client, plan: &InitPlan) -> Result<(), In
     if text(2) == "lost" {
         return Err(InitError::LostSlot(name));
     }
-    if row.get(4) {
-        Ok(())
-    } else {
-        let publication = plan.publication().to_owned();
-        Err(InitError::SlotBeforePublication { slot: name, publication })
+    match (row.get(4), row.get::<_, bool>(5) || !plan.failover()) {
+        (true, true) => Ok(()),
+        (true, false) => Err(InitError::SlotWithoutFailover(name)),
+        (false, _) => {
+            let publication = plan.publication().to_owned();
+            Err(InitError::SlotBeforePublication { slot: name, publication })
+        }
     }
 }
 
@@ -245,12 +318,18 @@ async fn exists(client: &Client, object: &Object) -> Result<bool, InitError> {
     row.map(|row| row.get(0)).map_err(database(&format!("looking for {object}")))
 }
 
-fn failed(error: tokio_postgres::Error, object: &Object, user: &str) -> InitError {
+fn failed(
+    error: tokio_postgres::Error,
+    object: &Object,
+    user: &str,
+    service: Service,
+) -> InitError {
     match error.code() {
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => InitError::Denied {
             object: Box::new(object.clone()),
             user: user.to_owned(),
             message: said(&error),
+            instead: instead(object, user, service),
         },
         Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED) => {
             InitError::NoFreeSlot(Box::new(object.clone()))
@@ -295,14 +374,11 @@ async fn publication_serves(
 }
 
 async fn publication_row(client: &Client, name: &str, table: &TableName) -> Result<Row, InitError> {
-    let query = "SELECT p.pubinsert, \
-                 EXISTS (SELECT FROM pg_publication_tables t \
-                         JOIN pg_namespace n ON n.nspname = t.schemaname \
-                         JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename \
-                         WHERE t.pubname = p.pubname AND c.oid = to_regclass($2)), \
-                 EXISTS (SELECT FROM pg_class WHERE oid = to_regclass($2) AND relkind = 'p'), \
-                 p.pubviaroot \
-                 FROM pg_publication p WHERE p.pubname = $1";
+    let query = "SELECT p.pubinsert, EXISTS (SELECT FROM pg_publication_tables t JOIN \
+                 pg_namespace n ON n.nspname = t.schemaname JOIN pg_class c ON c.relnamespace = \
+                 n.oid AND c.relname = t.tablename WHERE t.pubname = p.pubname AND c.oid = \
+                 to_regclass($2)), EXISTS (SELECT FROM pg_class WHERE oid = to_regclass($2) AND \
+                 relkind = 'p'), p.pubviaroot FROM pg_publication p WHERE p.pubname = $1";
     client
         .query_one(query, &[&name, &table.to_string()])
         .await

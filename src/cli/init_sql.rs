@@ -27,6 +27,7 @@ pub struct InitPlan {
     role: Option<String>,
     publication: String,
     slot: String,
+    failover: bool,
 }
 
 /// A name that the SQL cannot hold.
@@ -71,6 +72,7 @@ impl InitPlan {
             role: role.map(str::to_owned),
             publication: config.source.publication.clone(),
             slot: config.source.slot.clone(),
+            failover: false,
         };
         let tables: Vec<_> = plan.tables.iter().map(ToString::to_string).collect();
         let columns = plan.columns().into_iter().filter_map(|(_, name)| name);
@@ -83,6 +85,18 @@ impl InitPlan {
             Some(name) => Err(UnwritableName(name.clone())),
             None => Ok(plan),
         }
+    }
+
+    /// The same with a slot that standbys keep, which PostgreSQL knows since 17.
+    #[must_use]
+    pub fn with_failover(mut self, failover: bool) -> Self {
+        self.failover = failover;
+        self
+    }
+
+    /// Whether standbys are to keep the slot.
+    pub fn failover(&self) -> bool {
+        self.failover
     }
 
     /// The tables.
@@ -115,7 +129,10 @@ impl InitPlan {
             object: Object::Publication(self.publication.clone()),
             sql: self.publication_sql(),
         };
-        let slot = Part { object: Object::Slot(self.slot.clone()), sql: slot_sql(&self.slot) };
+        let slot = Part {
+            object: Object::Slot(self.slot.clone()),
+            sql: slot_sql(&self.slot, self.failover),
+        };
         tables.chain(role).chain([publication, slot]).collect()
     }
 
@@ -167,9 +184,13 @@ fn role_sql(role: &str) -> String {
     put(ROLE, &places)
 }
 
-fn slot_sql(slot: &str) -> String {
+fn slot_sql(slot: &str, failover: bool) -> String {
     // A slot's name is made of letters, digits and underscores.
-    put(SLOT, &named("slot walpost", slot))
+    let mut places = named("slot walpost", slot);
+    if failover {
+        places.push(("'pgoutput')".to_owned(), "'pgoutput', failover => true)".to_owned()));
+    }
+    put(SLOT, &places)
 }
 
 /// The place where `identifier` ends in the default name, and the one where the
@@ -232,6 +253,14 @@ mod tests {
     fn without_a_role_the_other_files_stand_alone() {
         let sql = plan(&[], "", None).unwrap().sql();
         assert_eq!(sql, [SCHEMA, PUBLICATION, SLOT].concat());
+    }
+
+    #[test]
+    fn a_slot_that_standbys_keep_differs_in_that_alone() {
+        let plan = plan(&[], "", None).unwrap();
+        let (before, after) = (plan.clone().sql(), plan.with_failover(true).sql());
+        assert_eq!(before.replace("'pgoutput')", "'pgoutput', failover => true)"), after);
+        assert_ne!(before, after);
     }
 
     #[test]

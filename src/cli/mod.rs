@@ -5,14 +5,19 @@ mod check;
 mod completions;
 mod config;
 mod exit;
+mod health;
 mod import_debezium;
 pub mod init;
 pub mod init_sql;
 mod logging;
+mod man;
 mod replay;
 mod run;
+mod service;
+mod status;
 mod stdout;
 mod tail;
+mod version;
 
 use std::process::ExitCode;
 
@@ -38,7 +43,10 @@ pub fn main() -> ExitCode {
             return if error.use_stderr() { Exit::Usage } else { Exit::Ok }.into();
         }
     };
-    dispatch(arguments.command).into()
+    match arguments.command {
+        Some(command) => dispatch(command).into(),
+        None => print(&version::text(arguments.verbose)).into(),
+    }
 }
 
 fn dispatch(command: Command) -> Exit {
@@ -49,7 +57,11 @@ fn dispatch(command: Command) -> Exit {
             Ok(config) => print(&config::table(&config)),
             Err(exit) => exit,
         },
+        Command::Status(arguments) => status::command(arguments),
+        Command::Health(arguments) => health::command(arguments),
         Command::Completions { shell } => print(&completions::script(shell)),
+        Command::Man { directory: None } => print(&man::page()),
+        Command::Man { directory: Some(directory) } => man::write_all(&directory),
         Command::ImportDebezium { file } => import_debezium::command(&file),
         Command::Run(arguments) => run::command(arguments),
         Command::Tail(arguments) => tail::command(arguments),
@@ -91,7 +103,7 @@ fn logged(flags: &Flags) -> Result<(Config, LogLevel), Exit> {
 }
 
 fn init(arguments: InitArguments) -> Exit {
-    let InitArguments { apply, role, no_role, options } = arguments;
+    let InitArguments { apply, role, no_role, failover, options } = arguments;
     let config = match configuration(&options.into()) {
         Ok(config) => config,
         Err(exit) => return exit,
@@ -105,7 +117,7 @@ fn init(arguments: InitArguments) -> Exit {
     };
     let role = (!no_role).then_some(role.as_str());
     let plan = match init_sql::InitPlan::new(&config, columns, role) {
-        Ok(plan) => plan,
+        Ok(plan) => plan.with_failover(failover),
         Err(error) => {
             complain(&error.to_string());
             return Exit::Config;

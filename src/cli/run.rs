@@ -5,10 +5,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::args::{RunArguments, Until as UntilArgument};
 use super::logging::LogLevel;
 use super::{Exit, block_on, complain, logged};
+use crate::admin::{self, About};
 use crate::assembly::{self, AssemblyError};
 use crate::config::{Config, Environment, Flags};
 use crate::relay::core::Halt;
 use crate::relay::{RelayError, StopHandle, Summary, Until};
+use crate::sink::RenewHandle;
 use crate::source::SourceError;
 
 pub(super) fn command(arguments: RunArguments) -> Exit {
@@ -22,15 +24,19 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
         UntilArgument::Lsn(lsn) => Until::Lsn(lsn),
     });
     block_on(async {
-        if let Err(error) = heed_hangups(flags, level) {
-            complain(&format!("cannot take signals: {error}"));
-            return Exit::Failure;
-        }
-        run(config, until).await
+        // From here on one does not end the program.
+        let hangup = match signal(SignalKind::hangup()) {
+            Ok(hangup) => hangup,
+            Err(error) => {
+                complain(&format!("cannot take signals: {error}"));
+                return Exit::Failure;
+            }
+        };
+        run(config, until, hangup, level).await
     })
 }
 
-async fn run(config: Config, until: Option<Until>) -> Exit {
+async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLevel) -> Exit {
     let (relay, stop) = match assembly::relay(&config, &Environment::of_process(), until) {
         Ok(parts) => parts,
         Err(error) => {
@@ -40,17 +46,35 @@ async fn run(config: Config, until: Option<Until>) -> Exit {
             };
         }
     };
+    let about =
+        About { slot: config.source.slot.clone(), publication: config.source.publication.clone() };
+    let address = match admin::start(config.admin.listen.as_deref(), &relay.metrics(), about) {
+        Ok(address) => address,
+        Err(error) => {
+            complain(&error.to_string());
+            return Exit::Config;
+        }
+    };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         slot = %config.source.slot,
         publication = %config.source.publication,
         bootstrap_servers = %config.kafka.bootstrap_servers,
+        endpoints = address.map(tracing::field::display),
         "walpost starts"
     );
     if let Err(error) = obey_signals(stop) {
         complain(&format!("cannot take signals: {error}"));
         return Exit::Failure;
     }
+    let _traces = match traced(&config) {
+        Ok(traces) => traces,
+        Err(reason) => {
+            complain(&reason);
+            return Exit::Config;
+        }
+    };
+    heed_hangups(hangup, config, level, relay.sink().renew_handle());
     match Box::pin(relay.run()).await {
         Ok(summary) => {
             tell(&summary);
@@ -61,6 +85,26 @@ async fn run(config: Config, until: Option<Until>) -> Exit {
             exit(&error)
         }
     }
+}
+
+/// Spans are sent as long as what it gives is there.
+#[cfg(feature = "traces")]
+fn traced(config: &Config) -> Result<Option<crate::traces::Traces>, String> {
+    crate::traces::start(&config.source.slot)
+}
+
+/// This build sends none, and does not pass over it in silence where it was to.
+#[cfg(not(feature = "traces"))]
+#[allow(clippy::unnecessary_wraps, reason = "as the other one")]
+fn traced(_: &Config) -> Result<Option<()>, String> {
+    const ENDPOINTS: [&str; 2] =
+        ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+    if let Some(name) = ENDPOINTS.iter().find(|name| std::env::var_os(name).is_some()) {
+        tracing::warn!(
+            "{name} is set, and this build of walpost sends no traces: it takes the feature `traces`"
+        );
+    }
+    Ok(None)
 }
 
 fn tell(summary: &Summary) {
@@ -88,36 +132,48 @@ fn obey_signals(stop: StopHandle) -> std::io::Result<()> {
         loop {
             let name = one_of(&mut terminate, &mut interrupt).await;
             tracing::info!(signal = name, "told to stop");
+            admin::stopping();
             stop.stop();
         }
     });
     Ok(())
 }
 
-/// SIGHUP reads the configuration again and takes its log level over; the rest
-/// waits for a restart. (Passwords are read again at each connect anyway.)
-fn heed_hangups(flags: Flags, level: LogLevel) -> std::io::Result<()> {
-    let mut hangup = signal(SignalKind::hangup())?;
+/// SIGHUP reads the configuration again and takes over its log level, Kafka's properties
+/// and the files that these name; the rest waits for a restart. (PostgreSQL's address,
+/// passwords and certificates are read again at each connect anyway.)
+fn heed_hangups(mut hangup: Signal, config: Config, level: LogLevel, kafka: RenewHandle) {
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
-            let set = Config::load(&flags, &Environment::of_process())
-                .map_err(|error| error.to_string())
-                .and_then(|config| level.set(&config.log).map(|()| config.log.level));
-            match set {
-                Ok(level) => tracing::info!(
-                    signal = "SIGHUP",
-                    level,
-                    "read the log level again; anything else takes a restart"
-                ),
+            admin::reloading();
+            let environment = Environment::of_process();
+            let read = config.reload(&environment).map_err(|error| error.to_string());
+            match read.and_then(|config| reread(&config, &environment, &level)) {
+                Ok(level) => {
+                    tracing::info!(
+                        signal = "SIGHUP",
+                        level,
+                        "read the log level, secrets and certificates again; anything else takes a \
+                         restart"
+                    );
+                    kafka.renew();
+                }
                 Err(error) => tracing::error!(
                     signal = "SIGHUP",
                     error,
-                    "the configuration cannot be read, and the log level stays"
+                    "the configuration cannot be read, and all stays as it is"
                 ),
             }
+            admin::reloaded();
         }
     });
-    Ok(())
+}
+
+/// What can be seen to at once: PostgreSQL's address, and the level, which it gives.
+fn reread(config: &Config, environment: &Environment, level: &LogLevel) -> Result<String, String> {
+    assembly::conninfo(config, environment).map_err(|error| error.to_string())?;
+    level.set(&config.log)?;
+    Ok(config.log.level.clone())
 }
 
 /// The name of the one that comes first.

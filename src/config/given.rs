@@ -2,6 +2,7 @@
 //! texts as they were written, each with its origin, before anything is checked.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use super::origin::Origin;
@@ -54,6 +55,13 @@ impl Flags {
         self.values.iter().map(|(setting, values)| {
             (*setting, setting.flag().unwrap_or("command line"), values.as_slice())
         })
+    }
+}
+
+/// Values may be secrets.
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.values.keys()).finish()
     }
 }
 

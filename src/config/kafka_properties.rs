@@ -34,6 +34,8 @@ const REPORTS: &str = "walpost confirms a position only when the delivery of its
 const SERVERS: &str = "set `kafka.bootstrap_servers` instead";
 const QUEUEING: &str = "records would be sent out of order: leave it out";
 const MOCK: &str = "records would go to brokers that exist in memory only";
+const UNSIGNED: &str = "a token that nobody signed proves nothing, and would not be renewed: \
+     let sasl.oauthbearer.config name a file=PATH that holds one";
 const CODE: &str = "its value is code, which a configuration cannot give";
 
 /// Why `name` may not be set to `value`; `None` when it may.
@@ -60,6 +62,7 @@ pub fn refusal(name: &str, value: &str) -> Option<&'static str> {
         "bootstrap.servers" | "metadata.broker.list" => (false, SERVERS),
         "queuing.strategy" => (one_of(&["fifo"]), QUEUEING),
         "test.mock.num.brokers" => (one_of(&["0"]), MOCK),
+        "enable.sasl.oauthbearer.unsecure.jwt" => (one_of(&["false", "f", "0"]), UNSIGNED),
         "opaque" | "default_topic_conf" | "interceptors" | "enabled_events" => (false, CODE),
         code if code.ends_with("_cb") => (false, CODE),
         _ => (true, ""),
@@ -135,6 +138,7 @@ mod tests {
             ("metadata.broker.list", "elsewhere:9092"),
             ("queuing.strategy", "lifo"),
             ("test.mock.num.brokers", "3"),
+            ("enable.sasl.oauthbearer.unsecure.jwt", "true"),
             ("dr_cb", "x"),
             ("dr_msg_cb", "x"),
             ("partitioner_cb", "x"),

@@ -10,8 +10,8 @@ use super::environment::{CONFIG_VARIABLE, property};
 use super::given::{Given, Layer, Raw};
 use super::setting::Shape;
 use super::{
-    Config, ConfigError, Delivery, Environment, Flags, Kafka, KafkaProperties, Log, Origin, Outbox,
-    Record, Setting, Source, file, units, values,
+    Admin, Config, ConfigError, Delivery, Environment, Flags, Kafka, KafkaProperties, Log, Origin,
+    Outbox, Record, Setting, Source, file, units, values,
 };
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::debezium::Converters;
@@ -77,7 +77,9 @@ impl Config {
                 |text| units::parse_duration(text).map_err(|error| error.to_string()),
             )?,
         };
-        picked.checked(Setting::AdminListen, "off", values::admin_listen)?;
+        let listen = Setting::AdminListen;
+        let admin =
+            Admin { listen: picked.checked(listen, values::ADMIN_LISTEN, values::admin_listen)? };
         let poison = picked.poison()?;
         let log = picked.log()?;
         let origins = picked.origins;
@@ -89,9 +91,11 @@ impl Config {
             kafka,
             delivery,
             poison,
+            admin,
             log,
             origins,
             property_origins,
+            flags: flags.clone(),
         })
     }
 }

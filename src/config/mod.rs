@@ -58,10 +58,13 @@ pub struct Config {
     pub delivery: Delivery,
     /// `[poison]`
     pub poison: Policies,
+    /// `[admin]`
+    pub admin: Admin,
     /// `[log]`
     pub log: Log,
     origins: BTreeMap<Setting, Origin>,
     property_origins: BTreeMap<String, Origin>,
+    flags: Flags,
 }
 
 /// Where events come from.
@@ -132,6 +135,13 @@ pub struct Delivery {
     pub drain_timeout: Duration,
 }
 
+/// The endpoints.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    /// Address and port that they listen on; `None`: there are none.
+    pub listen: Option<String>,
+}
+
 /// What is logged.
 #[derive(Debug, Clone)]
 pub struct Log {
@@ -145,6 +155,12 @@ impl Config {
     /// Where a setting was given.
     pub fn origin(&self, setting: Setting) -> &Origin {
         self.origins.get(&setting).unwrap_or(&Origin::Default)
+    }
+
+    /// Everything as it is now: the file and those that `_FILE` variables name are read
+    /// again.
+    pub fn reload(&self, environment: &Environment) -> Result<Self, ConfigError> {
+        Self::load(&self.flags, environment)
     }
 
     /// The connection string as it is now: where a `_FILE` variable names its

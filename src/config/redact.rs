@@ -1,24 +1,43 @@
 //! Takes secrets out of what is shown. Where a text cannot be understood, more
 //! is hidden than need be.
 
+use crate::conninfo::is_known_parameter;
+
 /// What stands in a secret's place.
 pub(crate) const HIDDEN: &str = "[hidden]";
 
-/// A Kafka property's value, or [`HIDDEN`] where its name says that it is secret.
+/// A Kafka property's value, or [`HIDDEN`] where its name says that it is secret, or may be
+/// a slip of the pen for one that does.
 pub(crate) fn property<'a>(name: &str, value: &'a str) -> &'a str {
-    const SECRET: [&str; 8] = [
-        "password",
-        "passphrase",
-        "secret",
-        "jaas",
-        "key.pem",
-        "private.key",
-        "ssl_key",
-        "oauthbearer.config",
+    const SECRET: [&str; 8] =
+        ["pas", "secret", "jaas", "key.pem", "private.key", "ssl_key", "token", "credential"];
+    // Of those of security, the ones that tell no secret.
+    const PLAIN: [&str; 15] = [
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.oauthbearer.method",
+        "sasl.oauthbearer.scope",
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.oauthbearer.grant.type",
+        "ssl.ca.pem",
+        "ssl.certificate.pem",
+        "ssl.cipher.suites",
+        "ssl.curves.list",
+        "ssl.sigalgs.list",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.providers",
     ];
     let name = name.to_ascii_lowercase();
-    let plain = [".file", ".location"].iter().any(|end| name.ends_with(end));
-    if !plain && SECRET.iter().any(|part| name.contains(part)) { HIDDEN } else { value }
+    // Where a secret lies is none.
+    let is_place = [".file", ".location"].iter().any(|end| name.ends_with(end))
+        || (name == "sasl.oauthbearer.config" && value.starts_with("file="));
+    if is_place || PLAIN.contains(&name.as_str()) {
+        return value;
+    }
+    let is_of_security = name.starts_with("sasl.") || name.starts_with("ssl.");
+    if is_of_security || SECRET.iter().any(|part| name.contains(part)) { HIDDEN } else { value }
 }
 
 /// A PostgreSQL connection string, URL or `key=value`, without its passwords.
@@ -53,7 +72,7 @@ fn url(rest: &str) -> String {
         .split('&')
         .map(|pair| match pair.split_once('=') {
             // An escape in the name may spell `password`.
-            Some((name, _)) if is_secret(name) || name.contains('%') => format!("{name}={HIDDEN}"),
+            Some((name, _)) if is_secret(name) => format!("{name}={HIDDEN}"),
             _ => pair.to_owned(),
         })
         .collect();
@@ -69,8 +88,10 @@ fn ports(rest: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// What libpq does not know may be a slip of the pen.
 fn is_secret(name: &str) -> bool {
-    name.to_ascii_lowercase().contains("password")
+    ["password", "secret", "_key"].iter().any(|part| name.contains(part))
+        || !is_known_parameter(name)
 }
 
 /// `None` where the text is not a list of `key=value`
@@ -129,6 +150,8 @@ mod tests {
             "postgres://u@h/db?password=s3cret&sslmode=require",
             "postgres://h/db?sslpassword=s3cret",
             "postgres://h/db?p%61ssword=s3cret",
+            "postgres://h/db?passwrd=s3cret",
+            "host=h pasword=s3cret",
             "password=s3cret host=h",
             "host=h password = 's3cret'",
             r"host=h password='a\'s3cret' user=u",
@@ -169,6 +192,11 @@ mod tests {
             "ssl.key.pem",
             "sasl.jaas.config",
             "sasl.oauthbearer.client.secret",
+            "sasl.oauthbearer.config",
+            "sasl.pasword",
+            "sals.pasword",
+            "ssl.key.pasword",
+            "ssl.keystore",
         ] {
             assert_eq!(property(name, "x"), HIDDEN, "{name}");
         }
@@ -177,6 +205,8 @@ mod tests {
             "ssl.key.location",
             "sasl.oauthbearer.token.endpoint.url",
             "sasl.username",
+            "security.protocol",
+            "compression.type",
         ] {
             assert_eq!(property(name, "x"), "x", "{name}");
         }

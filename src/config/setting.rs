@@ -176,6 +176,52 @@ impl Setting {
         self.row().3
     }
 
+    /// What it does, in a sentence or two for those who set it.
+    #[rustfmt::skip]
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::SourceUrl => "PostgreSQL, as URL or `key=value` as libpq reads it. Without it libpq's own variables count (`PGHOST`, `PGUSER`, …). A password in the flag shows in the process list: prefer `WALPOST_SOURCE_URL_FILE`, which is read at each connect.",
+            Self::SourceSlot => "The replication slot. Two relays never share one: the second waits until the first is gone.",
+            Self::SourcePublication => "The publication that has the outbox table.",
+            Self::OutboxTable => "The outbox table, with schema and with SQL's quotes where needed: `\"Sales\".\"OutBox\"`. An array for several; in the variable parted by commas. An empty array is for an outbox of logical messages alone.",
+            Self::ColumnId => "Column of the event's id. Found by name where it is `id`.",
+            Self::ColumnAggregateType => "Column of the aggregate's type. Found by name where it is `aggregate_type` or `aggregatetype`.",
+            Self::ColumnAggregateId => "Column of the aggregate's id, the record's key. Found by name where it is `aggregate_id` or `aggregateid`.",
+            Self::ColumnEventType => "Column of the event's type. Found by name where it is `event_type` or `type`.",
+            Self::ColumnPayload => "Column of the payload. Found by name where it is `payload`.",
+            Self::ColumnHeaders => "Column of a JSON object whose members become headers. Found by name where it is `headers`.",
+            Self::ColumnTimestamp => "Column of the record's timestamp, for `record.timestamp = \"column\"`.",
+            Self::OutboxMessagePrefix => "Prefix of the transactional logical messages that are events too, as JSON objects with the names of the columns.",
+            Self::OutboxPlainMessagePrefix => "What prefixes of logical messages begin with that carry type and key themselves, as in `PREFIX:order:A-7`, and the value as content.",
+            Self::RecordProfile => "Whose records: walpost's own, or those of Debezium's outbox event router by its converter: `debezium`, `debezium-json`, `debezium-binary`.",
+            Self::RecordTopic => "The topic, a template over the row's columns; modifiers `lower`, `kebab`, `snake`, as in `{aggregate_type|kebab}`.",
+            Self::RecordTopicRegex => "A regular expression that rewrites the topic, with `record.topic_replacement`.",
+            Self::RecordTopicReplacement => "What takes the place of what `record.topic_regex` matched; `$1` is its first group.",
+            Self::RecordKey => "The key, a template over the row's columns.",
+            Self::RecordNullKeys => "Whether a key that is NULL is sent as a null key, `allow`, or is an event that cannot be delivered, `refuse`.",
+            Self::RecordValue => "What the value is: `payload`, `envelope`, `merged`, `cloudevents` or `cloudevents-binary`.",
+            Self::RecordPlace => "Further columns in headers, the envelope or as partition: `column:header[:alias]`, `column:envelope[:alias]`, `column:partition`.",
+            Self::RecordCloudeventsSource => "A CloudEvent's `source`, a URI reference.",
+            Self::RecordHeaders => "The headers to send, of those that there are. Without it: all of them.",
+            Self::RecordTimestamp => "Where a record's timestamp comes from: the commit, `commit`, or `outbox.columns.timestamp`, `column`.",
+            Self::Debezium => "The event router's own option names with their values, for the Debezium profiles.",
+            Self::KafkaBootstrapServers => "Brokers to begin with, `host:port`, parted by commas.",
+            Self::KafkaProperties => "Any property of librdkafka, under its own name, but for those on which the guarantee rests. In the variable one `key=value` a line.",
+            Self::DeliveryInFlightBytes => "Budget of bytes in flight to the brokers; when it is spent walpost stops reading. Takes `KiB`, `MiB`, `GiB`.",
+            Self::DeliveryDrainTimeout => "How long a stop may take to deliver and confirm what is in flight. Keep it below the supervisor's own limit. Takes `ms`, `s`, `min`.",
+            Self::PoisonTooLarge => "What to do about an event that is too large for the producer or the topic: `halt`, `dead_letter` or `skip`.",
+            Self::PoisonMissingField => "The same for one that lacks its key, or what its topic is made of.",
+            Self::PoisonInvalidTopic => "The same for one whose topic has no valid name.",
+            Self::PoisonRefused => "The same for one that the brokers refuse for good.",
+            Self::PoisonUndecodable => "The same for one with a field that cannot be read.",
+            Self::PoisonDeadLetterTopic => "The topic of the dead letters.",
+            Self::PoisonRetries => "How often a record is tried that the brokers refuse, before it is put aside.",
+            Self::AdminListen => "Where `/livez`, `/readyz`, `/metrics` and `/status` are served, `host:port`, or `off`.",
+            Self::LogLevel => "`error`, `warn`, `info`, `debug`, `trace`, `off`, or a filter such as `info,walpost=debug`. Read again at SIGHUP.",
+            Self::LogFormat => "`text` or `json`. Without it: text on a terminal, else JSON.",
+        }
+    }
+
     pub(crate) const fn shape(self) -> Shape {
         self.row().4
     }

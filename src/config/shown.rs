@@ -3,7 +3,7 @@
 
 use secrecy::ExposeSecret;
 
-use super::values::OWN_PROFILE;
+use super::values::{ADMIN_OFF, OWN_PROFILE};
 use super::{Config, Origin, Setting, redact, units};
 use crate::record::TimestampSource;
 use crate::record::debezium::Converters;
@@ -116,7 +116,9 @@ impl Config {
             Setting::PoisonUndecodable => Some(poison.undecodable.to_string()),
             Setting::PoisonDeadLetterTopic => Some(poison.dead_letter_topic.clone()),
             Setting::PoisonRetries => Some(poison.retries.to_string()),
-            Setting::AdminListen => Some("off".to_owned()),
+            Setting::AdminListen => {
+                Some(self.admin.listen.clone().unwrap_or_else(|| ADMIN_OFF.to_owned()))
+            }
             Setting::LogLevel => Some(self.log.level.clone()),
             Setting::LogFormat => self.log.format.map(|format| format.to_string()),
         };

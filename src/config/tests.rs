@@ -227,7 +227,7 @@ fn a_value_that_cannot_be_is_named_with_its_place() {
         ("delivery.in_flight_bytes = 0", "not between 1KiB and 1024GiB"),
         ("delivery.in_flight_bytes = -1", "not a size"),
         ("delivery.drain_timeout = '20'", "ms, s or min"),
-        ("admin.listen = '127.0.0.1:9641'", "only `off` is supported by this version"),
+        ("admin.listen = '9641'", "an address and a port, such as 127.0.0.1:9641"),
         ("record.profile = 'debezuim'", "none of walpost, debezium, debezium-json"),
         (
             "record.profile = 'debezium'\nrecord.key = '{a}'",
@@ -303,7 +303,7 @@ fn everything_that_the_file_takes_arrives() {
         dead_letter_topic = "dead"
         retries = 3
         [admin]
-        listen = "off"
+        listen = "localhost:0"
         [log]
         level = "debug"
         format = "json"
@@ -329,6 +329,7 @@ fn everything_that_the_file_takes_arrives() {
     assert_eq!(config.poison.too_large, Policy::DeadLetter);
     assert_eq!(config.poison.missing_field, Policy::Skip);
     assert_eq!((config.poison.dead_letter_topic.as_str(), config.poison.retries), ("dead", 3));
+    assert_eq!(config.admin.listen.as_deref(), Some("localhost:0"));
     assert_eq!(config.log.format, Some(LogFormat::Json));
     let unset: Vec<_> =
         config.shown().into_iter().filter(|row| *row.origin == Origin::Default).collect();

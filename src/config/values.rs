@@ -2,6 +2,7 @@
 //! giving the reason where it cannot be.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use crate::record::debezium::Converters;
 use crate::record::{TimestampSource, ValueFormat, check_topic};
@@ -160,12 +161,28 @@ pub(super) fn log_filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// The only address there is so far.
-pub(super) fn admin_listen(text: &str) -> Result<(), String> {
-    match text {
-        "off" => Ok(()),
-        _ => Err(format!("`{text}`: only `off` is supported by this version")),
+/// Where the endpoints listen unless something else is said.
+pub(super) const ADMIN_LISTEN: &str = "127.0.0.1:9641";
+
+/// What says that there are none.
+pub(super) const ADMIN_OFF: &str = "off";
+
+/// An address to listen on, or none.
+pub(super) fn admin_listen(text: &str) -> Result<Option<String>, String> {
+    if text == ADMIN_OFF {
+        return Ok(None);
     }
+    let is_name = |host: &str| {
+        let sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '.' | '-');
+        !host.is_empty() && host.chars().all(sign)
+    };
+    let named = text
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| is_name(host) && port.parse::<u16>().is_ok());
+    if named || text.parse::<SocketAddr>().is_ok() {
+        return Ok(Some(text.to_owned()));
+    }
+    Err(format!("`{text}` is neither `off` nor an address and a port, such as {ADMIN_LISTEN}"))
 }
 
 #[cfg(test)]
@@ -177,6 +194,17 @@ mod tests {
         assert!(slot("walpost_2").is_ok() && slot(&"a".repeat(63)).is_ok());
         for wrong in ["", "Walpost", "wal-post", "wal post", "größe", &"a".repeat(64)] {
             assert!(slot(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_endpoints_have_an_address_and_a_port_or_are_off() {
+        assert_eq!(admin_listen("off"), Ok(None));
+        for right in [ADMIN_LISTEN, "0.0.0.0:0", "[::]:9641", "localhost:80", "walpost.svc:9641"] {
+            assert_eq!(admin_listen(right), Ok(Some(right.to_owned())), "{right}");
+        }
+        for wrong in ["", "on", "9641", ":9641", "localhost", "::1:9641x", "a:99999", "a b:1"] {
+            assert!(admin_listen(wrong).is_err(), "{wrong}");
         }
     }
 

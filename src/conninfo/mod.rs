@@ -24,4 +24,5 @@ pub use error::{ConnInfoError, Origin};
 pub use info::{
     ClientCertificate, ConnInfo, Host, HostAddress, Keepalive, Roots, SslMode, TargetSession,
 };
+pub(crate) use parameters::is_known as is_known_parameter;
 pub use surroundings::Surroundings;

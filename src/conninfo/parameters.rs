@@ -144,6 +144,11 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     without_variable("oauth_scope", Only(&[], NO_OAUTH)),
 ];
 
+/// Whether libpq knows a parameter of that name.
+pub(crate) fn is_known(name: &str) -> bool {
+    known(name).is_some()
+}
+
 /// The parameter of that name.
 pub(super) fn known(name: &str) -> Option<&'static Parameter> {
     PARAMETERS.iter().find(|parameter| parameter.name == name)

@@ -183,9 +183,24 @@ impl Core {
         (self.ledger.in_flight_records(), self.ledger.in_flight_bytes())
     }
 
+    /// The budget of bytes in flight.
+    pub fn budget_bytes(&self) -> u64 {
+        self.budget_bytes
+    }
+
     /// The oldest production that is in flight.
     pub fn oldest_in_flight(&self) -> Option<Seq> {
         self.ledger.oldest_in_flight()
+    }
+
+    /// When production `seq`'s transaction was committed, while it is in flight.
+    pub fn commit_time(&self, seq: Seq) -> Option<PgTimestamp> {
+        self.ledger.commit_time(seq).map(PgTimestamp::from_micros)
+    }
+
+    /// When the oldest transaction that is not wholly delivered was committed.
+    pub fn oldest_unconfirmed(&self) -> Option<PgTimestamp> {
+        self.ledger.oldest_commit_time().map(PgTimestamp::from_micros)
     }
 
     /// What was received and passed over so far.
@@ -417,7 +432,7 @@ impl Core {
     }
 
     fn begin(&mut self, begin: &Begin) -> Result<(), StreamError> {
-        self.ledger.begin(begin.commit_lsn)?;
+        self.ledger.begin(begin.commit_lsn, begin.commit_time.micros())?;
         self.verdicts.forget_before(self.ledger.confirmable());
         if self.suspect.as_ref().is_some_and(|suspect| suspect.place.commit_lsn < begin.commit_lsn)
         {

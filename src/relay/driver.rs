@@ -5,30 +5,25 @@
 //! a task of its own, so that PostgreSQL never waits for Kafka; Kafka's client
 //! has its own threads.
 
-use std::time::Duration;
+mod stream;
 
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use super::core::{Core, Counters, Taken};
+use tokio::time::{Instant, sleep};
+
+use super::core::{Core, Counters};
 use super::ends::{RelayError, RelaySettings, Summary, Until};
+use super::meter::{HEARTBEAT, Meter};
 use super::news::News;
-use super::pace::Pace;
 use super::stall::Stall;
 use super::standby::Standby;
 use super::stop::{Order, StopReceiver};
 use super::waits::{Backoff, backoff, wait_until};
-use crate::ledger::StreamError;
 use crate::lsn::Lsn;
-use crate::pgoutput::Message;
+use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::sink::{Condition, Outcome, Report, Sink};
-use crate::source::{Feed, Mark, Received, Resume, ServerIdentity, Source, SourceError};
-
-/// Messages taken in a row before reports and signals are looked at.
-const BATCH: u32 = 256;
-
-/// How often acknowledgements are looked at while messages are taken: as often
-/// as confirmations are sent.
-const REPORTS_INTERVAL: Duration = Duration::from_millis(50);
+use crate::source::{Feed, Mark, Resume, ServerIdentity, Source, SourceError};
 
 /// Longest wait between two attempts at PostgreSQL, and between two replays.
 const BACKOFF_LIMIT: Duration = Duration::from_secs(5);
@@ -39,9 +34,8 @@ const GOOD_SESSION: Duration = Duration::from_secs(10);
 /// For how long a broker that refuses the credentials may never have taken them.
 const BEGINNING: Duration = Duration::from_secs(30);
 
-/// How soon a record that the sink had no room for is offered again where no
-/// report comes: room is made a little after the report.
-const RETRY_AFTER: Duration = Duration::from_millis(50);
+/// Why a producer is replaced, where nothing else is known.
+const BROKEN: &str = "broken";
 
 /// Instead of a way out that would lead past what is not delivered.
 const UNDELIVERED: &str = "records before it were not delivered in time: start walpost again first";
@@ -77,6 +71,9 @@ pub struct Relay<P, S> {
     reached_at_replay: Option<(Lsn, u64)>,
     replay_delay: Backoff,
     warned: Counters,
+    meter: Meter,
+    /// What the next replay is for, in a word.
+    replay_cause: &'static str,
 }
 
 /// What positions belong to: the last session's server and publication.
@@ -133,7 +130,27 @@ impl<P: Source, S: Sink> Relay<P, S> {
             reached_at_replay: None,
             replay_delay: backoff(BACKOFF_LIMIT),
             warned: Counters::default(),
+            meter: Meter::new(Arc::default()),
+            replay_cause: BROKEN,
         }
+    }
+
+    /// Where it delivers to.
+    pub fn sink(&self) -> &S {
+        &self.sink
+    }
+
+    /// Its figures show in `metrics`.
+    #[must_use]
+    pub fn observed_by(mut self, metrics: Arc<Metrics>) -> Self {
+        metrics.in_flight_limit_bytes.set(self.core.budget_bytes());
+        self.meter = Meter::new(metrics);
+        self
+    }
+
+    /// Its figures.
+    pub fn metrics(&self) -> Arc<Metrics> {
+        Arc::clone(&self.meter.metrics)
     }
 
     /// Runs until it is told to stop, has reached its end, or a person must act.
@@ -152,6 +169,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Ended::Done => return self.outcome(),
                 Ended::Failed(error) => return self.leave(error).await,
                 Ended::Lost(error) => {
+                    self.meter.lost(&error);
                     tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost PostgreSQL, connecting again");
                     self.core.session_lost();
                     if !self.pause_after(began).await? {
@@ -159,6 +177,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     }
                 }
                 Ended::Replay => {
+                    self.meter.metrics.enter(Phase::Replaying);
                     if !self.replace_producer().await? {
                         return self.outcome();
                     }
@@ -229,6 +248,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 _ => return Ok(Opened::Never(error)),
             };
             let delay = delays.next().unwrap_or(limit).min(limit);
+            self.meter.refused(&error);
             if told.as_ref() == Some(&error) {
                 tracing::debug!(%error, ?delay, "PostgreSQL still cannot be used");
             } else if matches!(error, SourceError::InUse { .. }) {
@@ -274,6 +294,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Until::Lsn(lsn) => lsn,
             });
         }
+        self.meter.session_began(session.host());
         let identity = session.identity().clone();
         let (mark, walsender) = (session.mark().clone(), session.walsender());
         self.known = Some(Known { identity: identity.clone(), mark, walsender });
@@ -291,114 +312,36 @@ impl<P: Source, S: Sink> Relay<P, S> {
         );
     }
 
-    /// Streams until the session ends or the relay has to act beyond it.
-    async fn stream(&mut self, mut session: P::Feed) -> Result<Ended, RelayError> {
-        let mut held: Option<Message> = None;
-        let mut pace = Pace::new(Instant::now());
-        let mut look = interval(REPORTS_INTERVAL);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            // Before what is held is offered again: reports are what it waits for.
-            self.take_reports();
-            let step = self.take_batch(&mut session, &mut held);
-            self.settle()?;
-            if self.see_whether_reached() {
-                self.settle()?;
-            }
-            session.confirm(self.core.confirmable());
-            let taken = match step {
-                Ok(taken) => taken,
-                Err(error) => return Ok(failed_or_lost(error)),
-            };
-            if self.is_done() {
-                self.finish(session).await?;
-                return Ok(Ended::Done);
-            }
-            if self.core.wants_replay().is_some() {
-                return Ok(Ended::Replay);
-            }
-            let reading = held.is_none() && self.core.wants_input();
-            if let Some(rest) = pace.taken(taken, Instant::now())
-                && reading
-                && !session.is_backed_up()
-            {
-                // The thread itself: whatever else it has to do can wait as long.
-                std::thread::sleep(rest);
-            }
-            let waiting = self.core.in_flight().0 > 0;
-            let retry = held.is_some().then(|| Instant::now() + RETRY_AFTER);
-            let wake = retry.into_iter().chain(self.deadline).min();
-            tokio::select! {
-                biased;
-                () = self.stop.changed() => {}
-                () = self.sink.stirred(!reading) => {}
-                received = session.next(reading) => {
-                    let step = received.and_then(|received| self.take(received, &mut held));
-                    if let Err(error) = step {
-                        return Ok(failed_or_lost(error));
-                    }
-                }
-                _ = look.tick(), if waiting => {}
-                () = wait_until(wake) => {}
-            }
-        }
-    }
-
-    /// Takes what has come already, as far as the core wants it; gives how many
-    /// messages that were.
-    fn take_batch(
-        &mut self,
-        session: &mut P::Feed,
-        held: &mut Option<Message>,
-    ) -> Result<u32, SourceError> {
-        if self.core.wants_input()
-            && let Some(message) = held.take()
-        {
-            self.take(Received::Message(message), held)?;
-        }
-        for taken in 0..BATCH {
-            if held.is_some() || !self.core.wants_input() {
-                return Ok(taken);
-            }
-            let Some(received) = session.try_next() else {
-                return Ok(taken);
-            };
-            self.take(received?, held)?;
-        }
-        Ok(BATCH)
-    }
-
-    fn take(&mut self, received: Received, held: &mut Option<Message>) -> Result<(), SourceError> {
-        match received {
-            Received::Keepalive(wal_end) => self.core.keepalive(wal_end),
-            Received::Message(message) => {
-                crate::crash::point!("received");
-                let broken = |error: StreamError| {
-                    SourceError::Lost(format!("PostgreSQL's stream broke its rules: {error}"))
-                };
-                if self.core.receive(&message, &mut self.sink).map_err(broken)? == Taken::NotYet {
-                    *held = Some(message);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Credits what has been reported.
     fn take_reports(&mut self) {
         self.sink.take_reports(&mut self.reports);
+        if self.reports.is_empty() {
+            return;
+        }
+        let (now, wall) = (std::time::Instant::now(), unix_micros(SystemTime::now()));
         for report in self.reports.drain(..) {
             match report.outcome {
                 Outcome::Delivered => {
                     self.delivered += 1;
+                    if let Some(committed) = self.core.commit_time(report.seq) {
+                        let ago = now.saturating_duration_since(report.at);
+                        self.meter.acknowledged(committed, wall, ago);
+                    }
                     self.core.delivered(report.seq);
                     crate::crash::point!("acknowledged");
                 }
-                Outcome::Lost(reason) => self.core.lost(report.seq, &reason),
-                Outcome::Refused(refusal) => self.core.refused(report.seq, &refusal),
+                Outcome::Lost(reason) => {
+                    self.replay_cause = "lost";
+                    self.core.lost(report.seq, &reason);
+                }
+                Outcome::Refused(refusal) => {
+                    self.replay_cause = "refused";
+                    self.core.refused(report.seq, &refusal);
+                }
                 Outcome::Purged => self.core.purged(report.seq),
             }
         }
+        self.meter.delivered(self.delivered);
     }
 
     /// Credits reports, tells of changes, and sees whether to begin stopping.
@@ -406,7 +349,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.take_reports();
         self.tell_of_the_sink()?;
         self.tell_of_refused_messages();
-        self.news.put_aside(self.core.take_put_aside());
+        self.news.put_aside(self.core.take_put_aside(), &self.meter.metrics);
+        self.meter.turned(&self.core);
         if self.stop.order() == Order::Abort {
             return Err(RelayError::Aborted);
         }
@@ -420,6 +364,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             let kept = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
             self.deadline = Some(Instant::now() + self.settings.drain_timeout.saturating_sub(kept));
             let (records, bytes) = self.core.in_flight();
+            self.meter.metrics.enter(Phase::Stopping);
             tracing::info!(records, bytes, "stopping: delivering what is in flight");
         }
         Ok(())
@@ -443,7 +388,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Condition::Unauthenticated(reason) if beginning => {
                     return Err(RelayError::Unauthenticated(reason));
                 }
-                Condition::Broken(reason) => self.core.producer_broken(&reason),
+                Condition::Broken(reason) => {
+                    self.replay_cause = BROKEN;
+                    self.core.producer_broken(&reason);
+                }
                 other => {
                     self.stall.heard(&other);
                     self.news.heard(other, self.delivered);
@@ -454,9 +402,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let matters = records > 0 || self.delivered == 0;
         let failed = self.core.suspects() || self.core.halted().is_some();
         self.news.tell(self.delivered, matters, failed);
+        self.meter.metrics.sink_trouble(self.news.trouble());
         let (oldest, confirmed) = (self.core.oldest_in_flight(), self.core.confirmable());
         let replays = self.core.wants_replay().is_some();
         if !replays && self.stall.is_out_of_patience(oldest, confirmed, Instant::now()) {
+            self.replay_cause = "stalled";
             self.core
                 .producer_broken("no acknowledgement came for long, though the brokers answer");
         }
@@ -475,36 +425,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
-    fn is_done(&self) -> bool {
-        self.core.is_drained() || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
-    }
-
-    /// Ends the session with the last confirmation.
-    async fn finish(&mut self, session: P::Feed) -> Result<(), RelayError> {
-        let confirmed = self.core.confirmable();
-        let within = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
-        let finished = tokio::select! {
-            biased;
-            finished = session.finish(confirmed, within) => finished,
-            () = self.stop.aborted() => return Err(RelayError::Aborted),
-        };
-        match finished {
-            Ok(()) => {
-                self.finished = true;
-                tracing::info!(%confirmed, "confirmed to PostgreSQL");
-            }
-            Err(error) => match failed_or_lost(error) {
-                Ended::Failed(error) => return Err(error.into()),
-                Ended::Lost(error) => tracing::warn!(%error, "the next start may repeat records"),
-                Ended::Replay | Ended::Done => {}
-            },
-        }
-        Ok(())
-    }
-
     /// Throws the producer away and begins again at A; false when stopping
     /// came first.
     async fn replace_producer(&mut self) -> Result<bool, RelayError> {
+        let cause = std::mem::replace(&mut self.replay_cause, BROKEN);
+        self.meter.metrics.reconnected("kafka", cause);
         let reason = self.core.wants_replay().unwrap_or("asked for").to_owned();
         let from = self.core.confirmable();
         let reached = (from, self.core.verdicts());
@@ -519,12 +444,21 @@ impl<P: Source, S: Sink> Relay<P, S> {
 
     /// Puts a new producer in the place of the old one; false when stopping came first.
     async fn new_producer(&mut self) -> Result<bool, RelayError> {
-        tokio::select! {
-            biased;
-            replaced = self.sink.replace_producer() => replaced?,
-            // The old one may take its time, and nothing of it counts any more.
-            () = self.stop.changed() => return self.settle().map(|()| false),
-            () = wait_until(self.deadline) => return Ok(false),
+        let replaced = {
+            let mut replaced = std::pin::pin!(self.sink.replace_producer());
+            loop {
+                tokio::select! {
+                    biased;
+                    replaced = &mut replaced => break Some(replaced?),
+                    // The old one may take its time, and nothing of it counts any more.
+                    () = self.stop.changed() => break None,
+                    () = wait_until(self.deadline) => return Ok(false),
+                    () = sleep(HEARTBEAT) => self.meter.metrics.turned(),
+                }
+            }
+        };
+        if replaced.is_none() {
+            return self.settle().map(|()| false);
         }
         // The refusal may be among the last reports, behind the failure that it caused.
         self.take_reports();
@@ -547,6 +481,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 () = self.sink.stirred(true) => {}
                 output = &mut future => return Ok(Some(output)),
                 () = wait_until(self.deadline) => {}
+                () = sleep(HEARTBEAT) => {}
             }
         }
     }

@@ -4,6 +4,7 @@ pub mod core;
 mod driver;
 mod ends;
 mod halt;
+mod meter;
 mod news;
 pub mod outlet;
 mod pace;

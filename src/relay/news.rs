@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::lsn::Lsn;
+use crate::metrics::Metrics;
 use crate::outbox::Position;
-use crate::relay::poison::PutAside;
+use crate::relay::poison::{Policy, PutAside};
 use crate::sink::Condition;
 
 /// What was told of the sink, and what is to be told.
@@ -53,7 +54,7 @@ impl News {
                 self.down.get_or_insert(Down { reason, at, refused: false, told: false });
             }
             Condition::Unauthenticated(reason) => {
-                let mend = "give walpost's user its password back, or start walpost with another";
+                let mend = "give walpost's user its password back, or put the new one where walpost has it from";
                 let reason = format!("the credentials are refused: {reason}; {mend}");
                 // A broker that refuses them closes the connection too, before or after.
                 if self.down.as_ref().is_none_or(|down| !down.refused) {
@@ -109,7 +110,7 @@ impl News {
     }
 
     /// Tells of each event that was put aside, once: a replay meets it again.
-    pub(super) fn put_aside(&mut self, events: Vec<PutAside>) {
+    pub(super) fn put_aside(&mut self, events: Vec<PutAside>, metrics: &Metrics) {
         for PutAside { origin, poison, topic } in events {
             if !self.told_aside.insert(poison.position) {
                 continue;
@@ -118,6 +119,8 @@ impl News {
                 self.told_aside.pop_first();
             }
             let cause = poison.cause.key();
+            let policy = if topic.is_some() { Policy::DeadLetter } else { Policy::Skip };
+            metrics.poisoned(cause, policy.name());
             if let Some(topic) = topic {
                 tracing::warn!(
                     cause,
@@ -128,6 +131,13 @@ impl News {
                 tracing::warn!(cause, "{origin}, {poison}: skipped");
             }
         }
+    }
+
+    /// What people were told that keeps Kafka from taking records, as long as it does.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        let down = self.down.as_ref().filter(|down| down.told).map(|down| down.reason.as_str());
+        let replayed = self.replayed.and(self.reasons.last()).map(String::as_str);
+        down.or(replayed)
     }
 
     fn is_trouble_told(&self) -> bool {

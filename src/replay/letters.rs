@@ -4,10 +4,11 @@
 //! It joins no group: partitions are assigned, so that a start waits for nobody.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::client::ClientContext;
+use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::{CommitMode, Consumer as _, ConsumerContext, StreamConsumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -18,7 +19,7 @@ use tokio::time::timeout;
 
 use super::ReplayError;
 use super::marks::Marks;
-use crate::sink::KafkaConfig;
+use crate::sink::{self, KafkaConfig};
 
 /// How long each answer may take.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -300,6 +301,12 @@ fn advised(error: &KafkaError, code: Option<Code>, topic: &str, group: &str) -> 
 struct Quiet;
 
 impl ClientContext for Quiet {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        sink::oauth_token(config)
+    }
+
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
         tracing::trace!(target: "librdkafka", facility, "{message}");
     }

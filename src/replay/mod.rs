@@ -14,6 +14,7 @@ mod marks;
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -184,7 +185,7 @@ impl Replay {
         // Each record goes alone.
         kafka.properties.insert("linger.ms".to_owned(), "0".to_owned());
         kafka.properties.insert("batch.size".to_owned(), "1".to_owned());
-        let producer = Producer { sink: KafkaSink::new(&kafka)?, last: 0 };
+        let producer = Producer { sink: KafkaSink::new(&kafka, Arc::default())?, last: 0 };
         Ok(Self {
             router,
             outbox,

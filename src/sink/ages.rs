@@ -1,5 +1,5 @@
-//! Since when the oldest record in flight waits, to the second, for next to
-//! nothing: records are counted by the second in which they were produced.
+//! Since when records in flight wait, to the millisecond, for next to nothing:
+//! they are counted by the millisecond in which they were produced.
 //!
 //! Pure: the time is an argument.
 
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use crate::ledger::Seq;
 
 /// What is counted together.
-const STEP: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(1);
 
-/// Counts that are kept at most: behind a record that waits for long what
-/// follows is of no interest.
-const SPANS: usize = 16;
+/// Counts that are kept at most. Where as many are not done with, what follows is counted
+/// together, as if it were produced when the last of it was.
+const SPANS: usize = 4096;
 
 /// One producer's records in flight.
 #[derive(Debug, Default)]
@@ -29,6 +29,9 @@ struct Span {
 impl Ages {
     /// Production `seq` is under way; numbers rise.
     pub(super) fn produced(&mut self, seq: Seq, now: Instant) {
+        if self.0.len() == SPANS {
+            self.0.retain(|span| span.waiting > 0);
+        }
         let full = self.0.len() == SPANS;
         match self.0.back_mut() {
             Some(last) if full || now.saturating_duration_since(last.begun) < STEP => {
@@ -41,15 +44,19 @@ impl Ages {
         }
     }
 
-    /// Production `seq` is done with, however it ended.
-    pub(super) fn reported(&mut self, seq: Seq) {
-        let behind = self.0.partition_point(|span| span.first <= seq);
-        if let Some(span) = behind.checked_sub(1).and_then(|at| self.0.get_mut(at)) {
-            span.waiting = span.waiting.saturating_sub(1);
-        }
+    /// Production `seq` is done with, however it ended: when it was produced, where that
+    /// is known.
+    pub(super) fn reported(&mut self, seq: Seq) -> Option<Instant> {
+        // Most reports are of the oldest.
+        let is_first = self.0.get(1).is_none_or(|second| seq < second.first);
+        let behind = if is_first { 1 } else { self.0.partition_point(|span| span.first <= seq) };
+        let span = self.0.get_mut(behind.checked_sub(1)?)?;
+        let begun = (span.first <= seq && span.waiting > 0).then_some(span.begun);
+        span.waiting = span.waiting.saturating_sub(u64::from(begun.is_some()));
         while self.0.front().is_some_and(|span| span.waiting == 0) {
             self.0.pop_front();
         }
+        begun
     }
 
     /// Nothing is in flight any more.
@@ -68,15 +75,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_record_is_found_by_the_second_whatever_the_order_of_reports() {
+    fn the_age_of_a_record_and_the_oldest_are_found_whatever_the_order_of_reports() {
         let begun = Instant::now();
         let at = |tenths: u64| begun + Duration::from_millis(tenths * 100);
         let mut ages = Ages::default();
         assert_eq!(ages.oldest(), None);
         (0..50).for_each(|seq| ages.produced(seq, at(seq)));
-        (10..50).rev().for_each(|seq| ages.reported(seq));
+        (10..50).rev().for_each(|seq| assert_eq!(ages.reported(seq), Some(at(seq))));
         assert_eq!(ages.oldest(), Some(at(0)));
-        (1..10).for_each(|seq| ages.reported(seq));
+        (1..10).for_each(|seq| assert_eq!(ages.reported(seq), Some(at(seq))));
         assert_eq!(ages.oldest(), Some(at(0)));
         ages.produced(50, at(50));
         ages.reported(0);
@@ -89,12 +96,25 @@ mod tests {
     fn a_long_wait_costs_no_memory_and_what_follows_it_is_young() {
         let begun = Instant::now();
         let mut ages = Ages::default();
-        let hour = 3600;
-        (0..hour).for_each(|seq| ages.produced(seq, begun + Duration::from_secs(seq)));
+        let many = 3 * SPANS as u64;
+        (0..many).for_each(|seq| ages.produced(seq, begun + Duration::from_secs(seq)));
         assert_eq!(ages.0.len(), SPANS);
         assert_eq!(ages.oldest(), Some(begun));
-        (0..hour - 1).for_each(|seq| ages.reported(seq));
-        assert_eq!(ages.oldest(), Some(begun + Duration::from_secs(hour - 1)));
+        (0..many - 1).for_each(|seq| assert!(ages.reported(seq).is_some()));
+        assert_eq!(ages.oldest(), Some(begun + Duration::from_secs(many - 1)));
+    }
+
+    #[test]
+    fn one_that_waits_for_long_does_not_blur_the_ages_of_others() {
+        let begun = Instant::now();
+        let at = |seq| begun + Duration::from_secs(seq);
+        let mut ages = Ages::default();
+        ages.produced(0, begun);
+        for seq in 1..3 * SPANS as u64 {
+            ages.produced(seq, at(seq));
+            assert_eq!(ages.reported(seq), Some(at(seq)));
+        }
+        assert_eq!(ages.oldest(), Some(begun));
     }
 
     #[test]
@@ -104,7 +124,7 @@ mod tests {
         ages.produced(7, begun);
         ages.clear();
         ages.produced(8, begun + STEP);
-        ages.reported(7);
+        assert_eq!(ages.reported(7), None);
         assert_eq!(ages.oldest(), Some(begun + STEP));
     }
 }

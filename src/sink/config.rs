@@ -46,7 +46,9 @@ pub(super) fn client_config(config: &KafkaConfig) -> ClientConfig {
         // How long a topic may seem to be missing before its records fail, which
         // is when walpost can say so. The default is half a minute of silence.
         .set("topic.metadata.propagation.max.ms", "5000")
-        .set("socket.keepalive.enable", "true");
+        .set("socket.keepalive.enable", "true")
+        // Whether a broker is connected is told by these alone.
+        .set("statistics.interval.ms", "5000");
     for (name, value) in &config.properties {
         client.set(name, value);
     }

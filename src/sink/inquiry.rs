@@ -6,17 +6,19 @@
 //! producer. What it finds is for people: nothing is decided by it.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
-use rdkafka::client::ClientContext;
+use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext as _, RDKafkaLogLevel};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::DeliveryResult;
 use rdkafka::metadata::MetadataTopic;
+use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
 
-use super::config::client_config;
-use super::{Fault, KafkaConfig, refusal};
+use super::{Fault, refusal, token};
 
 /// How long each answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -54,9 +56,8 @@ pub(super) fn partitions(
 ) {
     let config = of_its_own(config);
     on_a_thread(move || {
-        let client = AdminClient::from_config_and_context(&config, Quiet).ok();
-        tell(client.and_then(|client| {
-            let metadata = client.inner().fetch_metadata(Some(&topic), ANSWER).ok()?;
+        tell(asker(&config).ok().and_then(|client| {
+            let metadata = client.client().fetch_metadata(Some(&topic), ANSWER).ok()?;
             let found = metadata.topics().iter().find(|found| found.name() == topic)?;
             let count = u32::try_from(found.partitions().len()).ok()?;
             (found.error().is_none() && count > 0).then_some(count)
@@ -71,25 +72,30 @@ fn of_its_own(config: &ClientConfig) -> ClientConfig {
     config
 }
 
+/// Asks for metadata. Not an administrator's client, which looks at no request for a token.
+fn asker(config: &ClientConfig) -> KafkaResult<ThreadedProducer<Quiet>> {
+    ThreadedProducer::from_config_and_context(config, Quiet)
+}
+
 fn on_a_thread(ask: impl FnOnce() + Send + 'static) {
     // Where no thread can be had there are other worries than this.
     let _ = thread::Builder::new().name("inquiry".to_owned()).spawn(ask);
 }
 
 fn ask(config: &ClientConfig, topics: &[String]) -> Finding {
-    let client = match AdminClient::from_config_and_context(config, Quiet) {
+    let client = match asker(config) {
         Ok(client) => client,
         Err(error) => return Finding::silence(error.to_string()),
     };
     for name in topics {
-        let metadata = match client.inner().fetch_metadata(Some(name), ANSWER) {
+        let metadata = match client.client().fetch_metadata(Some(name), ANSWER) {
             Ok(metadata) => metadata,
             Err(error) => return Finding::silence(silence(&error)),
         };
         let topic = metadata.topics().iter().find(|topic| topic.name() == name);
         let matter = topic.and_then(|topic| {
             let state = State::of(topic);
-            state.matter(name, || min_in_sync(&client, name))
+            state.matter(name, || min_in_sync(config, name))
         });
         if let Some(reason) = matter {
             return Finding { reason, fault: Fault::Brokers };
@@ -111,26 +117,17 @@ fn silence(error: &KafkaError) -> String {
     format!("the brokers do not answer: {why}; see whether they run and can be reached from here")
 }
 
-/// The topic's `max.message.bytes`, where walpost's user may see it. Blocks.
-pub fn topic_max_bytes(config: &KafkaConfig, topic: &str) -> Option<u64> {
-    let config = of_its_own(&client_config(config));
-    let client = AdminClient::from_config_and_context(&config, Quiet).ok()?;
-    setting(&client, topic, "max.message.bytes")?.parse().ok()
-}
-
-/// Whether the topic is compacted, where walpost's user may see it. Blocks.
-pub fn topic_is_compacted(config: &KafkaConfig, topic: &str) -> Option<bool> {
-    let config = of_its_own(&client_config(config));
-    let client = AdminClient::from_config_and_context(&config, Quiet).ok()?;
-    Some(setting(&client, topic, "cleanup.policy")?.contains("compact"))
-}
-
 /// The topic's `min.insync.replicas`, where walpost's user may see it.
-fn min_in_sync(client: &AdminClient<Quiet>, topic: &str) -> Option<usize> {
-    setting(client, topic, "min.insync.replicas")?.parse().ok()
+fn min_in_sync(config: &ClientConfig, topic: &str) -> Option<usize> {
+    setting(config, topic, "min.insync.replicas")?.parse().ok()
 }
 
-fn setting(client: &AdminClient<Quiet>, topic: &str, name: &str) -> Option<String> {
+/// `None` too where a client would have to show a token: see [`asker`].
+fn setting(config: &ClientConfig, topic: &str, name: &str) -> Option<String> {
+    if config.get(token::PROPERTY).is_some_and(|config| token::file(config).is_some()) {
+        return None;
+    }
+    let client = AdminClient::from_config_and_context(config, Quiet).ok()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let options = AdminOptions::new().request_timeout(Some(ANSWER));
     let specifier = [ResourceSpecifier::Topic(topic)];
@@ -200,9 +197,15 @@ fn list(numbers: &[i32]) -> String {
 }
 
 /// The client's own lines are of no interest: what it finds is.
-struct Quiet;
+pub(super) struct Quiet;
 
 impl ClientContext for Quiet {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        token::token(config)
+    }
+
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
         tracing::trace!(target: "librdkafka", facility, "{message}");
     }
@@ -210,6 +213,12 @@ impl ClientContext for Quiet {
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::trace!(target: "librdkafka", %error, "{reason}");
     }
+}
+
+impl ProducerContext for Quiet {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
 }
 
 #[cfg(test)]

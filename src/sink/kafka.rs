@@ -16,14 +16,16 @@
 //! go on behind a batch that was refused for good: without it the records behind
 //! are published ahead (measured); the first batch of all needs [`Leads`] too.
 
-use std::collections::BTreeSet;
+mod renew;
+
+use std::error::Error;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::client::ClientContext;
+use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header as KafkaHeader, Message as _, OwnedHeaders};
@@ -34,12 +36,19 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use super::config::{KafkaConfig, batch_bytes, client_config};
 use super::leads::{Change, Counts, KeyPartitioner, Leads, Turn, Way};
 use super::partitions::{self, Partitions, Verdict};
+use super::renewal::Renewal;
+use super::spans::Spans;
 use super::stall::Watch;
-use super::{Condition, Outcome, Report, Sink, SinkError, features, inquiry, refusal};
+use super::{
+    Condition, Outcome, Report, Sink, SinkError, features, inquiry, refusal, statistics, token,
+};
 use crate::crash;
 use crate::ledger::Seq;
+use crate::metrics::{Metrics, Published};
 use crate::record::Record;
 use crate::relay::outlet::{Outlet, ProduceError, Refusal};
+
+pub use renew::RenewHandle;
 
 /// How long a process that ends waits for its producer.
 const DROP_LIMIT: Duration = Duration::from_secs(2);
@@ -60,6 +69,8 @@ pub struct KafkaSink {
     config: ClientConfig,
     /// `batch.size`: the longest batch that the producer makes of several records.
     batch_bytes: u32,
+    /// Whether that is because of a refusal.
+    smaller_batches: bool,
     /// `None` only while one is being replaced, or after that failed.
     producer: Option<ThreadedProducer<Context, KeyPartitioner>>,
     leads: Leads,
@@ -68,6 +79,11 @@ pub struct KafkaSink {
     partitions: Partitions,
     watch: Watch,
     reports: Arc<Reports>,
+    renewal: Renewal,
+    /// A producer that takes the other's place once that has nothing in flight.
+    successor: Option<renew::Successor>,
+    metrics: Arc<Metrics>,
+    spans: Spans,
 }
 
 /// What the polling thread leaves for the relay.
@@ -77,11 +93,15 @@ struct Reports {
     stirred: Notify,
     /// Whether the relay waits for acknowledgements.
     eager: AtomicBool,
+    /// Whether somebody asks for the configuration to be read again.
+    asked: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     reports: Vec<Report>,
+    /// What was delivered by topic since it was last taken, the last topic last.
+    published: Vec<(String, Published)>,
     conditions: Vec<Condition>,
     /// What last became of a connection to a broker.
     connection: Option<String>,
@@ -94,22 +114,25 @@ struct Waiting {
 /// librdkafka's callbacks.
 struct Context {
     reports: Arc<Reports>,
+    metrics: Arc<Metrics>,
     partitioner: KeyPartitioner,
 }
 
 impl KafkaSink {
     /// Makes the producer. It connects in the background: a broker that cannot
     /// be reached is no error here.
-    pub fn new(config: &KafkaConfig) -> Result<Self, SinkError> {
-        let batch_bytes = batch_bytes(&config.properties);
+    /// What it does shows in `metrics`.
+    pub fn new(config: &KafkaConfig, metrics: Arc<Metrics>) -> Result<Self, SinkError> {
+        let (batch_bytes, renewal) = (batch_bytes(&config.properties), Renewal::new(config));
         let config = client_config(config);
         let reports = Arc::new(Reports::default());
         let counts = Arc::new(Counts::default());
-        let (producer, leads) = make_producer(&config, &reports, &counts)?;
+        let (producer, leads) = make_producer(&config, &reports, &counts, &metrics)?;
         let now = Instant::now();
         Ok(Self {
             config,
             batch_bytes,
+            smaller_batches: false,
             producer: Some(producer),
             leads,
             leads_since: now,
@@ -117,6 +140,10 @@ impl KafkaSink {
             partitions: Partitions::default(),
             watch: Watch::new(now),
             reports,
+            renewal,
+            successor: None,
+            metrics,
+            spans: Spans::default(),
         })
     }
 
@@ -146,7 +173,7 @@ impl KafkaSink {
         if smaller == self.batch_bytes {
             return;
         }
-        self.batch_bytes = smaller;
+        (self.batch_bytes, self.smaller_batches) = (smaller, true);
         self.config.set("batch.size", smaller.to_string());
         tracing::warn!(
             batch_size = smaller,
@@ -171,25 +198,13 @@ pub enum ReachError {
     Unreachable(String),
 }
 
-/// What the brokers say of themselves.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reached {
-    /// How many they are.
-    pub brokers: usize,
-    /// The topics that walpost's user may see.
-    pub topics: BTreeSet<String>,
-}
-
 /// Asks the brokers for their metadata. Blocks for at most `within`.
-pub fn reach(config: &KafkaConfig, within: Duration) -> Result<Reached, ReachError> {
+pub fn reach(config: &KafkaConfig, within: Duration) -> Result<(), ReachError> {
     let reports = Arc::new(Reports::default());
-    let (producer, _) = make_producer(&client_config(config), &reports, &Arc::default())?;
-    let error = match producer.client().fetch_metadata(None, within) {
-        Ok(metadata) => {
-            let topics = metadata.topics().iter().map(|topic| topic.name().to_owned()).collect();
-            return Ok(Reached { brokers: metadata.brokers().len(), topics });
-        }
-        Err(error) => error,
+    let (producer, _) =
+        make_producer(&client_config(config), &reports, &Arc::default(), &Arc::default())?;
+    let Err(error) = producer.client().fetch_metadata(None, within) else {
+        return Ok(());
     };
     let mut conditions = mem::take(&mut reports.lock().conditions);
     let connection = reports.lock().connection.take();
@@ -210,6 +225,9 @@ pub fn reach(config: &KafkaConfig, within: Duration) -> Result<Reached, ReachErr
 
 impl Outlet for KafkaSink {
     fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+        if self.is_leaving() {
+            return Err(ProduceError::Full);
+        }
         let Ok(opaque) = usize::try_from(seq) else {
             return Err(ProduceError::Broken("production numbers are used up".into()));
         };
@@ -236,10 +254,15 @@ impl Outlet for KafkaSink {
         };
         producer.send(outgoing).map_err(|(error, _)| {
             let fatal = || producer.client().fatal_error();
-            produce_error(&error, fatal, record.topic)
+            let told = produce_error(&error, fatal, record.topic);
+            if matches!(told, ProduceError::Refused(_)) {
+                self.metrics.publish_error(record.topic, &refusal::code_of(&error));
+            }
+            told
         })?;
         crash::point!("produced");
-        self.watch.produced(seq);
+        self.watch.produced(seq, Instant::now());
+        self.spans.produced(seq, record);
         if let Some(way) = way
             && (self.leads.begin_anew() || turn == Turn::Lead)
         {
@@ -252,12 +275,20 @@ impl Outlet for KafkaSink {
 impl Sink for KafkaSink {
     fn take_reports(&mut self, into: &mut Vec<Report>) {
         let before = into.len();
-        into.append(&mut self.reports.lock().reports);
+        let mut waiting = self.reports.lock();
+        into.append(&mut waiting.reports);
+        let published = mem::take(&mut waiting.published);
+        drop(waiting);
+        for (topic, published) in published {
+            self.metrics.published(&topic, published);
+        }
         for report in into[before..].iter().filter(|one| one.outcome == Outcome::Delivered) {
             self.leads.delivered(report.seq);
+            self.renewal.delivered();
         }
         let now = Instant::now();
-        self.watch.reported(&into[before..], now);
+        self.watch.reported(&into[before..], now, &self.metrics);
+        self.spans.reported(&into[before..]);
         if now.saturating_duration_since(self.leads_since) >= LEADS_LIMIT {
             self.leads_since = now;
             self.leads.forget();
@@ -273,6 +304,7 @@ impl Sink for KafkaSink {
             before,
             now,
         }));
+        self.renew(&mut conditions);
         conditions
     }
 
@@ -299,10 +331,9 @@ impl Sink for KafkaSink {
             self.make_smaller_batches();
         }
         self.watch.replaced();
+        self.spans.replaced();
         self.partitions.forget();
-        let (producer, leads) = make_producer(&self.config, &self.reports, &self.counts)?;
-        (self.producer, self.leads) = (Some(producer), leads);
-        Ok(())
+        self.make_anew()
     }
 }
 
@@ -310,6 +341,7 @@ impl Drop for KafkaSink {
     fn drop(&mut self) {
         // A broker's thread may be looking up a name: the process does not wait
         // for long. What was in flight is not confirmed either way.
+        drop(end(self.successor.take().map(|successor| successor.producer)));
         let mut ended = end(self.producer.take());
         let deadline = Instant::now() + DROP_LIMIT;
         while ended.try_recv() == Err(TryRecvError::Empty) && Instant::now() < deadline {
@@ -332,12 +364,26 @@ fn end(producer: Option<ThreadedProducer<Context, KeyPartitioner>>) -> oneshot::
     receiver
 }
 
+impl Waiting {
+    /// A record was delivered. Records of a topic come one after the other.
+    fn count(&mut self, topic: &str, bytes: u64) {
+        let known = self.published.iter().rposition(|(name, _)| name == topic);
+        let at = known.unwrap_or_else(|| {
+            self.published.push((topic.to_owned(), Published::default()));
+            self.published.len() - 1
+        });
+        let (_, published) = &mut self.published[at];
+        published.events += 1;
+        published.bytes += bytes;
+    }
+}
+
 impl Reports {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report(&self, report: Report) {
+    fn report(&self, report: Report, published: Option<(&str, u64)>) {
         let failed = report.outcome != Outcome::Delivered;
         let mut waiting = self.lock();
         waiting.refused |= matches!(report.outcome, Outcome::Refused(_));
@@ -346,6 +392,9 @@ impl Reports {
             waiting.unreachable = None;
         }
         waiting.reports.push(report);
+        if let Some((topic, bytes)) = published {
+            waiting.count(topic, bytes);
+        }
         drop(waiting);
         if failed || self.eager.load(Ordering::SeqCst) {
             self.stirred.notify_one();
@@ -397,6 +446,12 @@ impl Reports {
 }
 
 impl ClientContext for Context {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        token::token(config)
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         // Changes of state are told once, by the relay; this is the detail.
         match level {
@@ -411,11 +466,19 @@ impl ClientContext for Context {
         }
     }
 
+    fn stats_raw(&self, statistics: &[u8]) {
+        self.metrics.sink_connected(statistics::is_connected(statistics));
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
         let reason = reason.to_owned();
         match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::AllBrokersDown) => self.reports.unreachable(reason),
+            Some(RDKafkaErrorCode::AllBrokersDown) => {
+                self.metrics.sink_connected(false);
+                self.reports.unreachable(reason);
+            }
             Some(RDKafkaErrorCode::Authentication) => {
+                self.metrics.sink_connected(false);
                 self.reports.condition(Condition::Unauthenticated(reason));
             }
             Some(RDKafkaErrorCode::Fatal) => self.reports.condition(Condition::Broken(reason)),
@@ -438,12 +501,23 @@ impl ProducerContext<KeyPartitioner> for Context {
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
         crash::point!("callback");
-        let outcome = match result {
-            Ok(_) => Outcome::Delivered,
-            Err((error, message)) => refusal::outcome(error, message.topic()),
+        let (outcome, published) = match result {
+            Ok(message) => {
+                let len = |part: Option<&[u8]>| part.map_or(0, <[u8]>::len);
+                let bytes = len(message.key()) + len(message.payload());
+                (Outcome::Delivered, Some((message.topic(), bytes as u64)))
+            }
+            Err((error, message)) => {
+                let outcome = refusal::outcome(error, message.topic());
+                if outcome != Outcome::Purged {
+                    self.metrics.publish_error(message.topic(), &refusal::code_of(error));
+                }
+                (outcome, None)
+            }
         };
         if !crash::is_armed("unacknowledged") {
-            self.reports.report(Report { seq: opaque as Seq, outcome });
+            self.metrics.sink_connected(true);
+            self.reports.report(Report::new(opaque as Seq, outcome), published);
         }
     }
 }
@@ -452,10 +526,12 @@ fn make_producer(
     config: &ClientConfig,
     reports: &Arc<Reports>,
     counts: &Arc<Counts>,
+    metrics: &Arc<Metrics>,
 ) -> Result<(ThreadedProducer<Context, KeyPartitioner>, Leads), SinkError> {
     features::require(config)?;
     let partitioner = KeyPartitioner::new(Arc::clone(counts));
-    let context = Context { reports: Arc::clone(reports), partitioner };
+    let (reports, metrics) = (Arc::clone(reports), Arc::clone(metrics));
+    let context = Context { reports, metrics, partitioner };
     Ok((config.create_with_context(context)?, Leads::new(Arc::clone(counts))))
 }
 

@@ -14,17 +14,35 @@ mod kafka;
 mod leads;
 mod partitions;
 mod refusal;
+mod renewal;
+#[cfg(feature = "traces")]
+mod spans;
+#[cfg(not(feature = "traces"))]
+#[path = "no_spans.rs"]
+mod spans;
 mod stall;
+mod statistics;
+mod survey;
+mod token;
 
 use std::future::Future;
+use std::time::Instant;
 
 use crate::ledger::Seq;
 use crate::relay::outlet::{Outlet, Refusal};
 
 pub use config::{KafkaConfig, accepts, message_max_bytes};
-pub use inquiry::{topic_is_compacted, topic_max_bytes};
-pub use kafka::{KafkaSink, ReachError, Reached, reach};
+pub use kafka::{KafkaSink, ReachError, RenewHandle, reach};
 pub use leads::partition_of;
+pub use renewal::KafkaSource;
+pub use survey::{BrokerTls, Brokers, NoTopic, Silence, Survey, Topic, is_in_reach};
+pub(crate) use token::token as oauth_token;
+
+/// What the Kafka client library of this build can do: librdkafka's `builtin.features`.
+pub fn features() -> String {
+    let native = rdkafka::ClientConfig::new().create_native_config();
+    native.map(|native| features::built_in(&native)).unwrap_or_default()
+}
 
 /// What became of one production.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +51,15 @@ pub struct Report {
     pub seq: Seq,
     /// What became of it.
     pub outcome: Outcome,
+    /// When that was known.
+    pub at: Instant,
+}
+
+impl Report {
+    /// Production `seq` ended so, now.
+    pub fn new(seq: Seq, outcome: Outcome) -> Self {
+        Self { seq, outcome, at: Instant::now() }
+    }
 }
 
 /// How a production ended.
@@ -132,6 +159,16 @@ pub enum SinkError {
         mechanism: String,
         /// librdkafka's `builtin.features`.
         features: String,
+    },
+    /// Tokens are asked for, and nothing says where they come from.
+    #[error(
+        "SASL mechanism OAUTHBEARER needs a token: set sasl.oauthbearer.config to file=PATH of a \
+         file that holds one{}",
+        if *oidc { ", or sasl.oauthbearer.method to oidc" } else { "" }
+    )]
+    Token {
+        /// Whether this build can fetch one from an identity provider.
+        oidc: bool,
     },
     /// The client cannot be made for another reason.
     #[error("Kafka's client library refuses the configuration: {0}")]

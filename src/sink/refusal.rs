@@ -23,6 +23,11 @@ pub(super) fn outcome(error: &KafkaError, topic: &str) -> Outcome {
     }
 }
 
+/// The error's code, as librdkafka's binding spells it.
+pub(super) fn code_of(error: &KafkaError) -> String {
+    error.rdkafka_error_code().map_or_else(|| "Unknown".to_owned(), |code| format!("{code:?}"))
+}
+
 /// Whether no later attempt with the same record can succeed.
 pub(super) fn is_refusal(code: Code) -> bool {
     is_of_size(code)
@@ -99,7 +104,8 @@ pub(super) fn reason(code: Code, topic: &str) -> String {
             );
         }
         Code::Authentication => {
-            "; give walpost's user its password back, or start walpost with another".into()
+            "; give walpost's user its password back, or put the new one where walpost has it from"
+                .into()
         }
         Code::UnknownPartition => {
             "; the record names its partition: looking again how many there are".into()

@@ -14,6 +14,7 @@ use super::inquiry::{self, Finding};
 use super::leads::Counts;
 use super::{Condition, Fault, Outcome, Report};
 use crate::ledger::Seq;
+use crate::metrics::Metrics;
 
 /// How long the oldest record in flight may wait before somebody asks.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -53,16 +54,19 @@ impl Watch {
         }
     }
 
-    pub(super) fn produced(&mut self, seq: Seq) {
-        self.ages.produced(seq, self.now);
+    pub(super) fn produced(&mut self, seq: Seq, now: Instant) {
+        self.ages.produced(seq, now);
     }
 
     /// These came, up to now.
-    pub(super) fn reported(&mut self, reports: &[Report], now: Instant) {
+    pub(super) fn reported(&mut self, reports: &[Report], now: Instant, metrics: &Metrics) {
         self.now = now;
         for report in reports {
-            self.ages.reported(report.seq);
+            let produced = self.ages.reported(report.seq);
             if report.outcome == Outcome::Delivered {
+                if let Some(produced) = produced {
+                    metrics.broker_ack(report.at.saturating_duration_since(produced));
+                }
                 self.acknowledged = true;
                 self.out_of_reach = false;
             }
@@ -73,6 +77,11 @@ impl Watch {
     pub(super) fn replaced(&mut self) {
         self.ages.clear();
         self.acknowledged = false;
+    }
+
+    /// Whether nothing is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ages.oldest().is_none()
     }
 
     /// Adds what there is to tell beside `conditions`; asks where nobody knows.
@@ -140,7 +149,7 @@ mod tests {
 
     /// What is told `seconds` after the beginning, where an inquiry finds this.
     fn judged(watch: &mut Watch, begun: Instant, seconds: u64, matter: &str) -> Option<Condition> {
-        watch.reported(&[], begun + Duration::from_secs(seconds));
+        watch.reported(&[], begun + Duration::from_secs(seconds), &Metrics::default());
         let finding = Finding { reason: matter.to_owned(), fault: Fault::Brokers };
         watch.judge(|| {
             let (tell, answer) = oneshot::channel();
@@ -157,7 +166,7 @@ mod tests {
     fn a_stall_is_told_once_for_each_reason_and_once_when_it_is_over() {
         let begun = Instant::now();
         let mut watch = Watch::new(begun);
-        watch.produced(1);
+        watch.produced(1, begun);
         assert_eq!(judged(&mut watch, begun, 9, "why"), None);
         assert_eq!(judged(&mut watch, begun, 10, "why"), None, "asks");
         assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
@@ -166,8 +175,8 @@ mod tests {
         }
         assert_eq!(judged(&mut watch, begun, 70, "else"), None, "asks again");
         assert_eq!(judged(&mut watch, begun, 71, "else"), Some(stalled("else")));
-        let delivered = Report { seq: 1, outcome: Outcome::Delivered };
-        watch.reported(&[delivered], begun + Duration::from_secs(72));
+        let delivered = Report::new(1, Outcome::Delivered);
+        watch.reported(&[delivered], begun + Duration::from_secs(72), &Metrics::default());
         assert_eq!(judged(&mut watch, begun, 72, ""), Some(Condition::Flowing));
         assert_eq!(judged(&mut watch, begun, 73, ""), None);
     }
@@ -176,7 +185,7 @@ mod tests {
     fn a_replaced_producer_is_no_end_of_a_stall() {
         let begun = Instant::now();
         let mut watch = Watch::new(begun);
-        watch.produced(1);
+        watch.produced(1, begun);
         assert_eq!(judged(&mut watch, begun, 10, "why"), None);
         assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
         watch.replaced();
@@ -187,7 +196,7 @@ mod tests {
     fn a_stall_is_told_again_after_an_outage() {
         let begun = Instant::now();
         let mut watch = Watch::new(begun);
-        watch.produced(1);
+        watch.produced(1, begun);
         assert_eq!(judged(&mut watch, begun, 10, "why"), None);
         assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
         watch.unreachable();
@@ -201,7 +210,7 @@ mod tests {
     fn brokers_that_are_known_to_be_out_of_reach_are_not_asked_at_once() {
         let begun = Instant::now();
         let mut watch = Watch::new(begun);
-        watch.produced(1);
+        watch.produced(1, begun);
         watch.unreachable();
         for seconds in 10..40 {
             assert_eq!(judged(&mut watch, begun, seconds, "why"), None, "{seconds}");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{Mark, Received, Resume, ServerIdentity, SourceError};
 use crate::lsn::Lsn;
+use crate::metrics::SlotFigures;
 use crate::outbox::FoundTable;
 
 /// Where feeds come from.
@@ -51,6 +52,15 @@ pub trait Feed {
 
     /// Whether more has been received than was taken since the last call.
     fn is_backed_up(&mut self) -> bool;
+
+    /// The server's name or address.
+    fn host(&self) -> &str;
+
+    /// Bytes of the plugin's messages that were received so far.
+    fn received_bytes(&self) -> u64;
+
+    /// What the server said of the slot, where that is news.
+    fn slot_figures(&mut self) -> Option<SlotFigures>;
 
     /// Everything before `lsn` is durable, and is confirmed once it is seen to
     /// have been handed out wholly.

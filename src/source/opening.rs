@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use pgwire_replication::{PgWireError, ReplicationClient, ReplicationConfig};
 use postgres_protocol::escape::escape_identifier;
+use tokio::time::timeout;
 
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connect::{self, Control};
 use super::error::{Holder, SourceError};
 use super::facts::Facts;
 use super::mark::Mark;
+use super::refusal::ConnectError;
 use super::watch::{Catalogs, Look};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -184,6 +186,38 @@ pub(super) async fn identify(
         ServerIdentity { system_identifier: system.system_id, timeline: system.timeline };
     check_identity(&identity, Lsn::new(system.xlogpos.as_u64()), facts, resume)?;
     Ok(identity)
+}
+
+/// Opens a replication session beside `control`, asks the server who it is, and leaves.
+/// It is as far as `run` goes before it uses its slot.
+pub(crate) async fn identify_server(
+    conninfo: &ConnInfo,
+    control: &Control,
+    application_name: &str,
+) -> Result<ServerIdentity, ConnectError> {
+    let host = control.endpoint.host.to_string();
+    let settings = connect::replication_config(
+        conninfo,
+        &control.endpoint,
+        "",
+        "",
+        application_name,
+        SESSION_OPTIONS,
+    );
+    let asked = async {
+        let mut client = ReplicationClient::connect_gated(settings).await?;
+        let answer = client.identify_system().await;
+        client.abort();
+        answer
+    };
+    let after = conninfo.connect_timeout;
+    match timeout(after, asked).await {
+        Err(_) => Err(ConnectError::TimedOut { host, after }),
+        Ok(Err(error)) => Err(ConnectError::of_replication(&host, &error)),
+        Ok(Ok(system)) => {
+            Ok(ServerIdentity { system_identifier: system.system_id, timeline: system.timeline })
+        }
+    }
 }
 
 /// Starts replication on a session that has been looked at.

@@ -78,13 +78,8 @@ pub(crate) enum ConnectError {
         advice: &'static str,
     },
     /// TLS fails and will until something is changed.
-    #[error("{host}: TLS: {message}: {advice}")]
-    Tls {
-        host: String,
-        message: String,
-        /// What to do.
-        advice: &'static str,
-    },
+    #[error("{host}: TLS: {message}: {}", fault.advice())]
+    Tls { host: String, message: String, fault: TlsFault },
     /// The files that `sslrootcert`, `sslcert` or `sslkey` name are no good.
     #[error("TLS cannot be set up")]
     TlsSetUp(#[from] TlsError),
@@ -215,25 +210,70 @@ impl ConnectError {
         if let Some(at) = message.find(": verification time ") {
             message.truncate(at);
         }
+        let fault = TlsFault::of(&message);
+        Self::Tls { host, message, fault }
+    }
+}
+
+/// What TLS fails by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TlsFault {
+    /// The server has none.
+    Unsupported,
+    /// The server's certificate has no names that count.
+    Nameless,
+    /// The server's certificate is for other names.
+    WrongName,
+    /// Nobody who is trusted has signed it.
+    UnknownIssuer,
+    /// It is an authority's own.
+    Authority,
+    /// It is too old.
+    Expired,
+    /// Anything else.
+    Other,
+}
+
+impl TlsFault {
+    fn of(message: &str) -> Self {
         let says = |part: &str| message.contains(part);
-        let advice = if says("does not support TLS") {
-            "turn ssl on in postgresql.conf, or lower sslmode"
+        if says("does not support TLS") {
+            Self::Unsupported
         } else if says("not valid for any names") {
-            "have the server's certificate made with its names in subjectAltName"
+            Self::Nameless
         } else if says("not valid for name") || says("NotValidForName") {
-            "connect by a name that the certificate has in its subjectAltName (hostaddr can say \
-             where that host is)"
-        } else if says("UnknownIssuer") || says("unknown issuer") {
-            "name the authority that signed the server's certificate by sslrootcert"
+            Self::WrongName
+        } else if says("UnknownIssuer") || says("unknown issuer") || says("BadSignature") {
+            // An authority that was made anew under its old name signs in another way.
+            Self::UnknownIssuer
         } else if says("CaUsedAsEndEntity") {
-            "the server shows an authority's own certificate: have the authority sign one for \
-             the server"
+            Self::Authority
         } else if says("expired") || says("Expired") {
-            "renew the server's certificate"
+            Self::Expired
         } else {
-            "see sslmode, sslrootcert, sslcert and sslkey, and the server's log"
-        };
-        Self::Tls { host, message, advice }
+            Self::Other
+        }
+    }
+
+    /// What to do.
+    pub(crate) fn advice(self) -> &'static str {
+        match self {
+            Self::Unsupported => "turn ssl on in postgresql.conf, or lower sslmode",
+            Self::Nameless => "have the server's certificate made with its names in subjectAltName",
+            Self::WrongName => {
+                "connect by a name that the certificate has in its subjectAltName (hostaddr can say \
+                 where that host is)"
+            }
+            Self::UnknownIssuer => {
+                "name the authority that signed the server's certificate by sslrootcert"
+            }
+            Self::Authority => {
+                "the server shows an authority's own certificate: have the authority sign one for \
+                 the server"
+            }
+            Self::Expired => "renew the server's certificate",
+            Self::Other => "see sslmode, sslrootcert, sslcert and sslkey, and the server's log",
+        }
     }
 }
 

@@ -25,6 +25,7 @@ use super::connect::{self, Control};
 use super::facts::Facts;
 use super::feed::{Feed, Source};
 use super::mark::Mark;
+use super::observer::Observer;
 use super::opening::{
     Resume, ServerIdentity, check_catalogs, identify, replication_settings, silence_limit,
     start_replication, wal_sender_timeout,
@@ -32,6 +33,7 @@ use super::opening::{
 use super::watch::{Catalogs, Watch};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
+use crate::metrics::SlotFigures;
 use crate::outbox::FoundTable;
 use crate::pgoutput::{self, Begin, Commit, LogicalMessage, Message, PgTimestamp};
 
@@ -58,6 +60,8 @@ pub struct Session {
     client: Replication,
     control: Control,
     watch: Watch,
+    observer: Observer,
+    received_bytes: u64,
     host: String,
     slot: String,
     temporary_slot: bool,
@@ -156,9 +160,12 @@ impl Session {
         let now = Facts::read(&control.client, &config.slot).await?;
         check_started(config, &now, found.confirmed.max(ack), resume)?;
         let walsender = now.slot.and_then(|slot| slot.active_pid);
+        let observer = Observer::start(Arc::clone(&control.client), config.slot.clone());
         Ok(Self {
             client,
             host,
+            observer,
+            received_bytes: 0,
             control,
             watch: Watch::start(catalogs, found.mark, walsender, ack),
             slot: config.slot.clone(),
@@ -214,7 +221,10 @@ impl Session {
     fn received(&mut self, event: Event) -> Result<Received, SourceError> {
         self.last_received = Instant::now();
         match event {
-            Ok(Some(event)) => received(event),
+            Ok(Some(event)) => {
+                self.received_bytes += bytes(&event);
+                received(event)
+            }
             Ok(None) => Err(SourceError::Lost("PostgreSQL ended the replication stream".into())),
             Err(error) => Err(SourceError::stream(&error, &self.host, &self.slot)),
         }
@@ -280,6 +290,18 @@ impl Feed for Session {
     fn is_backed_up(&mut self) -> bool {
         let stalls = self.client.0.metrics().stall_count();
         std::mem::replace(&mut self.stalls, stalls) != stalls
+    }
+
+    fn host(&self) -> &str {
+        &self.host
+    }
+
+    fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
+    fn slot_figures(&mut self) -> Option<SlotFigures> {
+        self.observer.news()
     }
 
     fn confirm(&mut self, lsn: Lsn) {
@@ -355,6 +377,19 @@ fn control_ended(
     match ended {
         Ok(Err(error)) => SourceError::query("the control connection ended", &error),
         Ok(Ok(())) | Err(_) => SourceError::Lost("the control connection ended".into()),
+    }
+}
+
+/// How long the plugin's message was.
+fn bytes(event: &ReplicationEvent) -> u64 {
+    match event {
+        ReplicationEvent::XLogData { data, .. } => data.len() as u64,
+        ReplicationEvent::Begin { .. } => 21,
+        ReplicationEvent::Commit { .. } => 26,
+        ReplicationEvent::Message { prefix, content, .. } => {
+            15 + prefix.len() as u64 + content.len() as u64
+        }
+        ReplicationEvent::KeepAlive { .. } | ReplicationEvent::StoppedAt { .. } => 0,
     }
 }
 

@@ -123,7 +123,8 @@ impl Tls {
     }
 }
 
-fn system_bundle() -> Option<PathBuf> {
+/// The file of the authorities that this system trusts.
+pub(crate) fn system_bundle() -> Option<PathBuf> {
     env::var_os("SSL_CERT_FILE")
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)

@@ -212,6 +212,17 @@ impl Catalogs {
     }
 }
 
+/// Whether the publication, or a table's place in it, came after a change that the slot
+/// has still to hand out.
+pub(crate) async fn is_young(
+    client: &Arc<Client>,
+    version: i32,
+    config: &SourceConfig,
+) -> Result<bool, SourceError> {
+    let catalogs = Catalogs::prepare(Arc::clone(client), version, config).await?;
+    Ok(catalogs.look().await?.recent)
+}
+
 /// How far what is durable was seen to be wholly handed out, or why no more is.
 type Seen = Result<Lsn, SourceError>;
 

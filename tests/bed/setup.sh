@@ -3,7 +3,8 @@
 # Does nothing where all is there. Servers beyond the system's own PostgreSQL
 # are fetched by the test bed itself, into its cache. `setup.sh demo` asks for less:
 # no npm, and no Java where it cannot be had, since the demo knows another way;
-# `setup.sh consumers` for more: what the consumers of docs/consumers.md are written in.
+# `setup.sh consumers` for more: what the consumers of docs/consumers.md are written in;
+# `setup.sh alerts` for Prometheus and promtool.
 set -eu
 
 packages=""
@@ -30,12 +31,20 @@ if [ "${1:-}" != demo ]; then
     has npm || need npm
     has openssl || need openssl
     installed faketime || need faketime
+    # A test of walpost check puts one between walpost and the server.
+    [ -x /usr/sbin/pgbouncer ] || need pgbouncer
 elif [ "${WALPOST_DEMO_MOCK:-0}" = 0 ]; then
     has java || optional="$optional default-jdk-headless"
     has mvn || optional="$optional maven"
 fi
 if [ "${1:-}" = consumers ]; then
     has go || need golang-go
+    python3 -m pip --version >/dev/null 2>&1 || need python3-pip
+fi
+
+if [ "${1:-}" = alerts ]; then
+    { has prometheus && has promtool; } || need prometheus
+    # For Grafana's types.
     python3 -m pip --version >/dev/null 2>&1 || need python3-pip
 fi
 
@@ -56,8 +65,15 @@ if ! installed postgresql-common && [ ! -e /etc/postgresql-common/createcluster.
     echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
 fi
 
+# Nor need this one start a server: of what is installed here nothing is.
+if [ "${1:-}" = alerts ] && ! has prometheus && [ ! -e /usr/sbin/policy-rc.d ]; then
+    printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+    chmod 755 /usr/sbin/policy-rc.d
+    policy=/usr/sbin/policy-rc.d
+fi
+
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log" ${policy:-}' EXIT
 export DEBIAN_FRONTEND=noninteractive
 install() {
     # shellcheck disable=SC2086 # the list is to be split

@@ -6,6 +6,7 @@
 
 mod backlog;
 mod debezium;
+mod endpoints;
 mod hashing;
 mod library;
 mod majors;
@@ -21,5 +22,7 @@ mod sessions;
 mod shapes;
 mod slot;
 mod tables;
+#[cfg(feature = "traces")]
+mod traces;
 mod values;
 mod volume;

@@ -207,8 +207,7 @@ impl World {
                 });
             }
         }
-        let reports =
-            batch.iter().map(|(seq, _)| Report { seq: *seq, outcome: outcome.clone() }).collect();
+        let reports = batch.iter().map(|(seq, _)| Report::new(*seq, outcome.clone())).collect();
         let due = self.now_ms() + self.rng.u64(0..60);
         self.broker.producers[at].acks.push((due, reports));
         if outcome != Outcome::Delivered {
@@ -232,7 +231,7 @@ impl World {
         purged.truncate(self.rng.usize(0..=purged.len()));
         for seq in purged {
             let due = self.now_ms() + self.rng.u64(0..100);
-            let report = Report { seq, outcome: Outcome::Purged };
+            let report = Report::new(seq, Outcome::Purged);
             self.broker.producers[at].acks.push((due, vec![report]));
         }
         let producer = &mut self.broker.producers[at];
@@ -348,7 +347,7 @@ impl SimSink {
         if world.schedule.shuffles_reports {
             world.rng.shuffle(&mut reports);
         }
-        for Report { seq, outcome } in &reports {
+        for Report { seq, outcome, .. } in &reports {
             let producer = &mut world.broker.producers[at];
             if let Some((event, bytes)) = producer.in_flight.remove(seq) {
                 producer.in_flight_bytes -= bytes;
@@ -445,7 +444,7 @@ impl Sink for SimSink {
             let held: Vec<Seq> = world.broker.producers[old].in_flight.keys().copied().collect();
             for seq in held.into_iter().filter(|seq| !said.contains(seq)) {
                 if world.one_in(2) {
-                    left.push(Report { seq, outcome: Outcome::Purged });
+                    left.push(Report::new(seq, Outcome::Purged));
                 }
             }
             self.left.append(&mut Self::hear(&mut world, old, left));

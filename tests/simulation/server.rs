@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use walpost::Lsn;
+use walpost::metrics::SlotFigures;
 use walpost::outbox::FoundTable;
 use walpost::pgoutput::Message;
 use walpost::source::{Feed, Holder, Mark, Received, Resume, ServerIdentity, Source, SourceError};
@@ -391,6 +392,18 @@ impl Feed for SimFeed {
     /// Always: so that the relay never puts the thread to sleep.
     fn is_backed_up(&mut self) -> bool {
         true
+    }
+
+    fn host(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn received_bytes(&self) -> u64 {
+        0
+    }
+
+    fn slot_figures(&mut self) -> Option<SlotFigures> {
+        None
     }
 
     fn confirm(&mut self, lsn: Lsn) {

@@ -7,7 +7,6 @@
 //! [its manual](https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html).
 
 mod install;
-mod rest;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,6 +23,7 @@ use crate::jars;
 use crate::kafka::Kafka;
 use crate::port::Port;
 use crate::postgres::Postgres;
+use crate::rest;
 use crate::server::Server;
 
 /// How long the worker may take to answer, and a connector to stream.

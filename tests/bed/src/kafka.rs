@@ -7,6 +7,7 @@
 mod cluster;
 mod install;
 mod properties;
+mod secure;
 mod tools;
 mod topics;
 
@@ -20,6 +21,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rustix::process::Signal;
 use tokio::sync::OnceCell;
 
+use crate::authority::{Authority, Pair};
 use crate::cache;
 use crate::disk::SmallDisk;
 use crate::error::{BedError, Doing};
@@ -43,6 +45,8 @@ pub struct KafkaBuilder {
     advertised_port: Option<u16>,
     heap_mebibytes: Option<u32>,
     disk_mebibytes: Option<u32>,
+    /// The broker's own certificate, and the authority of its clients'.
+    tls: Option<(Pair, PathBuf)>,
     /// `controller.quorum.voters`, where it is not the node alone.
     voters: Option<String>,
 }
@@ -63,6 +67,15 @@ impl KafkaBuilder {
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.users.push((name.to_owned(), password.to_owned()));
+        self
+    }
+
+    /// Adds two listeners with TLS: one for passwords and tokens
+    /// ([`Kafka::secure_bootstrap`]), in place of that without TLS, and one for clients'
+    /// certificates ([`Kafka::mutual_bootstrap`]).
+    #[must_use]
+    pub fn tls(mut self, authority: &Authority) -> Self {
+        self.tls = Some((authority.server("kafka"), authority.root()));
         self
     }
 
@@ -131,7 +144,9 @@ impl KafkaBuilder {
             node,
             port: Port::reserve()?,
             controller_port,
-            sasl_port: reserve_if(!self.users.is_empty())?,
+            sasl_port: reserve_if(!self.users.is_empty() && self.tls.is_none())?,
+            secure_port: reserve_if(self.tls.is_some())?,
+            mutual_port: reserve_if(self.tls.is_some())?,
             proxied_port: reserve_if(self.advertised_port.is_some())?,
             heap_mebibytes: self.heap_mebibytes.unwrap_or(HEAP_MEBIBYTES),
             installed,
@@ -139,6 +154,9 @@ impl KafkaBuilder {
             server,
         };
         kafka.take_identity()?;
+        if let Some((pair, root)) = &self.tls {
+            kafka.write_certificates(pair, root)?;
+        }
         let path = kafka.properties_path();
         fs::write(&path, properties::text(&self, &kafka))
             .doing(|| format!("writing {}", path.display()))?;
@@ -158,6 +176,8 @@ pub struct Kafka {
     port: Port,
     controller_port: Port,
     sasl_port: Option<Port>,
+    secure_port: Option<Port>,
+    mutual_port: Option<Port>,
     proxied_port: Option<Port>,
 }
 
@@ -188,6 +208,21 @@ impl Kafka {
     pub fn sasl_bootstrap(&self) -> Option<String> {
         let port = self.sasl_port.as_ref()?;
         Some(format!("127.0.0.1:{}", port.number()))
+    }
+
+    /// The address that wants TLS and a password or a token.
+    pub fn secure_bootstrap(&self) -> String {
+        Self::address(self.secure_port.as_ref())
+    }
+
+    /// The address that wants TLS and a client's certificate.
+    pub fn mutual_bootstrap(&self) -> String {
+        Self::address(self.mutual_port.as_ref())
+    }
+
+    fn address(port: Option<&Port>) -> String {
+        let port = port.expect("it was made with TLS");
+        format!("127.0.0.1:{}", port.number())
     }
 
     /// Where a proxy is to lead; there is such a port when the builder was told of a proxy.

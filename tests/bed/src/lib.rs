@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod authority;
 mod cache;
 mod consumer;
 pub mod debezium;
@@ -23,12 +24,15 @@ mod keeper;
 pub mod oracle;
 mod port;
 mod postgres;
+mod prometheus;
 mod proxy;
+mod rest;
 pub mod scene;
 mod server;
 mod walpost;
 pub mod writer;
 
+pub use authority::{Authority, Pair};
 pub use cache::directory as cache_directory;
 pub use consumer::{Consumed, Follower, Tail, Topics, read_all};
 pub use debezium::Debezium;
@@ -36,5 +40,6 @@ pub use error::BedError;
 pub use eventually::{Outcome, eventually, within};
 pub use kafka::{Administration, Cluster, Kafka, KafkaBuilder, Partition};
 pub use postgres::{Major, Postgres, PostgresBuilder, Stop};
+pub use prometheus::{Prometheus, Sample};
 pub use proxy::{Proxy, Way};
 pub use walpost::{Walpost, WalpostBuilder};

@@ -90,6 +90,7 @@ pub struct PostgresBuilder {
     hba: Option<String>,
     disk_bytes: Option<u64>,
     tls: Option<(PathBuf, PathBuf)>,
+    client_root: Option<PathBuf>,
     settings: Vec<(String, String)>,
 }
 
@@ -113,6 +114,7 @@ impl PostgresBuilder {
             hba: None,
             disk_bytes: None,
             tls: None,
+            client_root: None,
             settings: settings.map(|(name, value)| (name.into(), value.into())).into(),
         }
     }
@@ -155,6 +157,14 @@ impl PostgresBuilder {
     pub fn tls(mut self, certificate: &Path, key: &Path) -> Self {
         self.tls = Some((certificate.to_owned(), key.to_owned()));
         self.setting("ssl", "on")
+    }
+
+    /// Trusts the clients' certificates of this authority (with TLS on, and where
+    /// [`PostgresBuilder::hba`] asks for them).
+    #[must_use]
+    pub fn client_authority(mut self, root: &Path) -> Self {
+        self.client_root = Some(root.to_owned());
+        self.setting("ssl_ca_file", "root.crt")
     }
 
     /// Gives the cluster a system identifier of its own, which costs a second.
@@ -214,6 +224,9 @@ impl PostgresBuilder {
         postgres.write_hba()?;
         if let Some((certificate, key)) = &self.tls {
             postgres.write_certificate(certificate, key)?;
+        }
+        if let Some(root) = &self.client_root {
+            postgres.write_private(root, "root.crt")?;
         }
         Ok(postgres)
     }
@@ -436,14 +449,17 @@ impl Postgres {
 
     /// Under the names that PostgreSQL looks for.
     fn write_certificate(&self, certificate: &Path, key: &Path) -> Result<(), BedError> {
-        for (from, name) in [(certificate, "server.crt"), (key, "server.key")] {
-            let place = self.data_dir().join(name);
-            fs::copy(from, &place).doing(|| format!("copying {}", from.display()))?;
-            let private = fs::Permissions::from_mode(0o600);
-            fs::set_permissions(&place, private).doing(|| format!("closing {name}"))?;
-            self.account.own(&place)?;
-        }
-        Ok(())
+        self.write_private(certificate, "server.crt")?;
+        self.write_private(key, "server.key")
+    }
+
+    /// Copies a file into the data directory, for the server alone.
+    fn write_private(&self, from: &Path, name: &str) -> Result<(), BedError> {
+        let place = self.data_dir().join(name);
+        fs::copy(from, &place).doing(|| format!("copying {}", from.display()))?;
+        let private = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(&place, private).doing(|| format!("closing {name}"))?;
+        self.account.own(&place)
     }
 
     fn write_hba(&self) -> Result<(), BedError> {

@@ -74,6 +74,8 @@ impl WalpostBuilder {
                 command.env_remove(name);
             }
         }
+        // Many run at a time, and one address is for one of them.
+        command.env("WALPOST_ADMIN_LISTEN", "off");
         command.envs(self.environment);
         let mirror = Arc::new(Mutex::new(server.log()?));
         let (mut stdout, mut stderr) = (None, None);
@@ -190,6 +192,11 @@ impl Walpost {
     /// SIGINT.
     pub fn interrupt(&self) {
         self.server.signal(Signal::INT);
+    }
+
+    /// SIGHUP.
+    pub fn hangup(&self) {
+        self.server.signal(Signal::HUP);
     }
 
     /// SIGSTOP: it stays connected and does nothing.

@@ -84,10 +84,10 @@ async fn not_allowed(account: Account) {
 
 async fn revoked(account: Account) {
     // A broker that asks for the password again every two seconds.
-    let again = "listener.name.sasl.scram-sha-256.connections.max.reauth.ms";
+    let again = "listener.name.sasl.scram-sha-512.connections.max.reauth.ms";
     let (kafka, mut scene) = scene_of(Kafka::builder().property(again, "2000")).await;
     kafka.set_password("relay", "first").await;
-    let walpost = command(&kafka, &mut scene, "run", &login("SCRAM-SHA-256", "first"));
+    let walpost = command(&kafka, &mut scene, "run", &login("SCRAM-SHA-512", "first"));
     let writer = Writer::start(&scene.postgres, 100);
     writer.commits(100).await;
     let came = async || !scene.records().await.is_empty();

@@ -1,13 +1,12 @@
 //! What walpost proves itself by, and the server itself, changes under way (62).
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
 use walpost_bed::scene::{SOON, Scene, insert};
-use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
+use walpost_bed::{Authority, Kafka, Major, Pair, Postgres, Walpost, eventually};
 
 use crate::case::{Account, Case};
 
@@ -41,7 +40,7 @@ async fn with_tls(authority: &Authority, pair: &Pair) -> Scene {
 async fn expires(account: Account) {
     let authority = Authority::new();
     let soon = SystemTime::now() + Duration::from_secs(8);
-    let scene = with_tls(&authority, &authority.sign("short", soon)).await;
+    let scene = with_tls(&authority, &authority.server_until("short", soon)).await;
     let walpost = scene.run().await;
     scene.postgres.execute(&insert(10, 3)).await;
     scene.confirmed(SOON).await;
@@ -56,12 +55,13 @@ async fn expires(account: Account) {
 
 async fn replaced(account: Account) {
     let authority = Authority::new();
-    let scene = with_tls(&authority, &authority.sign("good", SystemTime::now() + DAY)).await;
+    let scene =
+        with_tls(&authority, &authority.server_until("good", SystemTime::now() + DAY)).await;
     let walpost = scene.run().await;
     scene.postgres.execute(&insert(10, 3)).await;
     scene.confirmed(SOON).await;
     let mark = walpost.mark();
-    let expired = authority.sign("expired", SystemTime::now() - DAY);
+    let expired = authority.server_until("expired", SystemTime::now() - DAY);
     scene.postgres.change_certificate(&expired.certificate, &expired.key).await;
     refused_until_renewed(&account, &scene, &walpost, mark, &authority).await;
 }
@@ -84,7 +84,7 @@ async fn refused_until_renewed(
     let told = walpost.stderr().iter().filter(|line| line.contains(refused)).count();
     assert_eq!(told, 1, "it says so once: {:?}", walpost.stderr());
     let mark = walpost.mark();
-    let renewed = authority.sign("renewed", SystemTime::now() + DAY);
+    let renewed = authority.server_until("renewed", SystemTime::now() + DAY);
     scene.postgres.change_certificate(&renewed.certificate, &renewed.key).await;
     walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
     scene.confirmed(SOON).await;
@@ -147,90 +147,4 @@ async fn rotated(account: Account, place: Where) {
 fn private(file: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("closed");
-}
-
-/// An authority that signs servers' certificates, by openssl.
-struct Authority {
-    directory: TempDir,
-}
-
-/// Where a certificate and its key lie.
-struct Pair {
-    certificate: PathBuf,
-    key: PathBuf,
-}
-
-const CONFIGURATION: &str = "
-[ca]
-default_ca = own
-[own]
-database = index
-new_certs_dir = .
-serial = serial
-default_md = sha256
-policy = any
-unique_subject = no
-x509_extensions = server
-[any]
-commonName = supplied
-[server]
-basicConstraints = CA:FALSE
-subjectAltName = DNS:localhost, IP:127.0.0.1
-[authority]
-basicConstraints = critical, CA:TRUE
-[req]
-distinguished_name = name
-[name]
-";
-
-impl Authority {
-    fn new() -> Self {
-        let directory = TempDir::new().expect("a directory");
-        let authority = Self { directory };
-        for (name, text) in [("openssl.cnf", CONFIGURATION), ("index", ""), ("serial", "01\n")] {
-            fs::write(authority.directory.path().join(name), text).expect("written");
-        }
-        authority.openssl(
-            "req -x509 -newkey rsa:2048 -nodes -keyout root.key -out root.crt -days 2 \
-             -subj /CN=authority -extensions authority",
-        );
-        authority
-    }
-
-    /// The authority's own certificate.
-    fn root(&self) -> PathBuf {
-        self.directory.path().join("root.crt")
-    }
-
-    /// A certificate for 127.0.0.1 that holds until then, from two days before.
-    fn sign(&self, name: &str, until: SystemTime) -> Pair {
-        let (from, until) = (asn1_time(until - 2 * DAY), asn1_time(until));
-        self.openssl(&format!(
-            "req -new -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr -subj /CN=server"
-        ));
-        self.openssl(&format!(
-            "ca -batch -notext -cert root.crt -keyfile root.key -in {name}.csr -out {name}.crt \
-             -startdate {from} -enddate {until}"
-        ));
-        let file = |end| self.directory.path().join(format!("{name}.{end}"));
-        Pair { certificate: file("crt"), key: file("key") }
-    }
-
-    fn openssl(&self, arguments: &str) {
-        let mut arguments: Vec<_> = arguments.split_whitespace().collect();
-        arguments.extend(["-config", "openssl.cnf"]);
-        let done =
-            Command::new("openssl").args(arguments).current_dir(self.directory.path()).output();
-        let done = done.expect("openssl is there: apt-get install openssl");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    }
-}
-
-/// As certificates have it, for example `20270131235959Z`.
-fn asn1_time(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
-    let at = format!("@{seconds}");
-    let done = Command::new("date").args(["-u", "-d", &at, "+%Y%m%d%H%M%SZ"]).output();
-    let text = String::from_utf8(done.expect("date is there").stdout).expect("ASCII");
-    text.trim().to_owned()
 }

@@ -4,10 +4,13 @@
 
 use std::fmt::Write as _;
 
-use super::{Kafka, KafkaBuilder};
+use super::{Kafka, KafkaBuilder, secure};
 
 const PLAIN: &str = "org.apache.kafka.common.security.plain.PlainLoginModule required";
 const SCRAM: &str = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
+/// With the module's own callbacks: whoever writes a token is believed.
+const TOKENS: &str =
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;";
 
 /// The text for this node, as the builder wants it.
 pub(super) fn text(builder: &KafkaBuilder, kafka: &Kafka) -> String {
@@ -20,7 +23,18 @@ pub(super) fn text(builder: &KafkaBuilder, kafka: &Kafka) -> String {
         let address = format!(",SASL://127.0.0.1:{}", port.number());
         listeners.push_str(&address);
         advertised.push_str(&address);
-        text.push_str(&passwords(builder));
+        text.push_str(&passwords(builder, "sasl", &["SCRAM-SHA-512"]));
+    }
+    if let (Some(secure), Some(mutual)) = (&kafka.secure_port, &kafka.mutual_port) {
+        let own = [("SECURE", secure), ("MUTUAL", mutual)];
+        for (name, port) in own {
+            let address = format!(",{name}://127.0.0.1:{}", port.number());
+            listeners.push_str(&address);
+            advertised.push_str(&address);
+        }
+        let mechanisms = ["SCRAM-SHA-512", "OAUTHBEARER"];
+        text.push_str(&passwords(builder, "secure", &mechanisms));
+        text.push_str(&secure::text(kafka));
     }
     if let (Some(own), Some(proxy)) = (&kafka.proxied_port, builder.advertised_port) {
         let _ = write!(listeners, ",PROXIED://127.0.0.1:{}", own.number());
@@ -37,7 +51,7 @@ pub(super) fn text(builder: &KafkaBuilder, kafka: &Kafka) -> String {
          advertised.listeners={advertised}\n\
          controller.listener.names=CONTROLLER\n\
          listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,\
-         SASL:SASL_PLAINTEXT,PROXIED:PLAINTEXT\n\
+         SASL:SASL_PLAINTEXT,PROXIED:PLAINTEXT,SECURE:SASL_SSL,MUTUAL:SSL\n\
          log.dirs={}\n\
          auto.create.topics.enable=true\n\
          num.partitions=3\n\
@@ -57,11 +71,16 @@ pub(super) fn text(builder: &KafkaBuilder, kafka: &Kafka) -> String {
     text
 }
 
-/// Two ways to log in: users that stand here, and those that are made under way.
-fn passwords(builder: &KafkaBuilder) -> String {
-    let mut text = "listener.name.sasl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256\n".to_owned();
-    let _ = writeln!(text, "listener.name.sasl.scram-sha-256.sasl.jaas.config={SCRAM}");
-    let _ = write!(text, "listener.name.sasl.plain.sasl.jaas.config={PLAIN}");
+/// Ways to log in: users that stand here, for PLAIN, and those that are made under way
+/// or show a token.
+fn passwords(builder: &KafkaBuilder, listener: &str, mechanisms: &[&str]) -> String {
+    let name = format!("listener.name.{listener}");
+    let mut text = format!("{name}.sasl.enabled.mechanisms=PLAIN,{}\n", mechanisms.join(","));
+    for mechanism in mechanisms {
+        let module = if *mechanism == "OAUTHBEARER" { TOKENS } else { SCRAM };
+        let _ = writeln!(text, "{name}.{}.sasl.jaas.config={module}", mechanism.to_lowercase());
+    }
+    let _ = write!(text, "{name}.plain.sasl.jaas.config={PLAIN}");
     for (name, password) in &builder.users {
         let _ = write!(text, " user_{name}=\"{password}\"");
     }

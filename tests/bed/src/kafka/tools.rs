@@ -8,15 +8,15 @@ use super::{Kafka, install};
 use crate::cache;
 
 impl Kafka {
-    /// Makes a user for SASL/SCRAM-SHA-256, or gives it another password.
+    /// Makes a user for SASL/SCRAM-SHA-512, or gives it another password.
     pub async fn set_password(&self, user: &str, password: &str) {
-        let change = format!("SCRAM-SHA-256=[iterations=4096,password={password}]");
+        let change = format!("SCRAM-SHA-512=[iterations=4096,password={password}]");
         self.configure_user(user, "--add-config", &change).await;
     }
 
     /// Takes the user's password away. Who is logged in stays so.
     pub async fn drop_password(&self, user: &str) {
-        self.configure_user(user, "--delete-config", "SCRAM-SHA-256").await;
+        self.configure_user(user, "--delete-config", "SCRAM-SHA-512").await;
     }
 
     async fn configure_user(&self, user: &str, verb: &str, change: &str) {
@@ -27,18 +27,23 @@ impl Kafka {
 
     /// Allows a user what `kafka-acls.sh` calls these operations on a topic.
     pub async fn allow(&self, user: &str, operations: &[&str], topic: &str) {
-        self.change_access("--add", user, operations, topic).await;
+        self.change_access("--add", user, operations, &["--topic", topic]).await;
+    }
+
+    /// The same on the cluster.
+    pub async fn allow_on_cluster(&self, user: &str, operations: &[&str]) {
+        self.change_access("--add", user, operations, &["--cluster"]).await;
     }
 
     /// Takes that back.
     pub async fn disallow(&self, user: &str, operations: &[&str], topic: &str) {
-        self.change_access("--remove", user, operations, topic).await;
+        self.change_access("--remove", user, operations, &["--topic", topic]).await;
     }
 
-    async fn change_access(&self, verb: &str, user: &str, operations: &[&str], topic: &str) {
+    async fn change_access(&self, verb: &str, user: &str, operations: &[&str], of: &[&str]) {
         let principal = format!("User:{user}");
-        let mut arguments =
-            vec![verb, "--force", "--allow-principal", &principal, "--topic", topic];
+        let mut arguments = vec![verb, "--force", "--allow-principal", &principal];
+        arguments.extend(of);
         arguments.extend(operations.iter().flat_map(|one| ["--operation", one]));
         self.tool("org.apache.kafka.tools.AclCommand", &arguments).await;
     }
@@ -51,7 +56,7 @@ impl Kafka {
     }
 
     /// Runs one of Kafka's tools against this node.
-    async fn tool(&self, class: &str, arguments: &[&str]) -> String {
+    pub(super) async fn tool(&self, class: &str, arguments: &[&str]) -> String {
         run(&self.installed, &self.bootstrap(), class, arguments).await
     }
 }

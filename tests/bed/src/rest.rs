@@ -1,4 +1,4 @@
-//! As much of HTTP as the worker's REST interface takes.
+//! As much of HTTP as the interfaces of servers take.
 //!
 //! By HTTP 1.0, so that an answer ends with its connection and comes in one piece.
 
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Sends a request; its answer, or the error that it was answered with.
-pub(super) async fn ask(port: u16, method: &str, path: &str, body: &str) -> Result<Value, String> {
+pub(crate) async fn ask(port: u16, method: &str, path: &str, body: &str) -> Result<Value, String> {
     let answer = exchange(port, method, path, body).await.map_err(|error| error.to_string())?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let code = head.split_whitespace().nth(1).unwrap_or("no status");

@@ -1,0 +1,80 @@
+//! Asking a running walpost.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::header::HOST;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+/// How long it may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// The longest answer that is read, in bytes.
+const LONGEST: usize = 1 << 20;
+
+/// Why nothing was answered.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing answers on {address}: {reason}")]
+pub struct AskError {
+    address: String,
+    reason: String,
+}
+
+/// Asks the walpost that listens on `address`, as configured, for a page.
+pub async fn ask(address: &str, path: &str) -> Result<(StatusCode, Bytes), AskError> {
+    let asked = timeout(ANSWER_LIMIT, get(address, path)).await;
+    let answer = asked.unwrap_or_else(|_| Err(format!("no answer within {ANSWER_LIMIT:?}")));
+    answer.map_err(|reason| AskError { address: address.to_owned(), reason })
+}
+
+async fn get(address: &str, path: &str) -> Result<(StatusCode, Bytes), String> {
+    let stream = connect(address).await?;
+    let said = |error: hyper::Error| error.to_string();
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.map_err(said)?;
+    let request = Request::get(path).header(HOST, address).body(Empty::<Bytes>::new());
+    let request = request.map_err(|error| error.to_string())?;
+    let exchange = async {
+        let response = sender.send_request(request).await.map_err(said)?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), LONGEST).collect().await;
+        Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
+    };
+    let mut connection = std::pin::pin!(connection);
+    let mut exchange = std::pin::pin!(exchange);
+    tokio::select! {
+        biased;
+        answer = &mut exchange => answer,
+        ended = &mut connection => match ended {
+            Err(error) => Err(error.to_string()),
+            Ok(()) => exchange.await,
+        },
+    }
+}
+
+async fn connect(address: &str) -> Result<TcpStream, String> {
+    let addresses = lookup_host(address).await.map_err(|error| error.to_string())?;
+    let mut reason = "its name has no address".to_owned();
+    for address in addresses {
+        match TcpStream::connect(reachable(address)).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => reason = error.to_string(),
+        }
+    }
+    Err(reason)
+}
+
+/// What listens on all addresses is asked on this machine's own.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}

@@ -1,0 +1,94 @@
+//! Whether a relay lives and whether it delivers, by its figures.
+
+use std::time::{Duration, SystemTime};
+
+use crate::metrics::{Metrics, Phase};
+
+/// For how long the loop may not turn: it turns each second where nothing happens, and the
+/// longest that it does in one turn is to take a batch.
+const LOOP_LIMIT: Duration = Duration::from_secs(30);
+
+/// For how long nothing may be acknowledged of what is in flight.
+const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
+
+/// Well, or else what is the matter.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Health(Vec<String>);
+
+impl Health {
+    /// Whether nothing is the matter.
+    pub fn is_good(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What is the matter, a line each.
+    pub fn reasons(&self) -> &[String] {
+        &self.0
+    }
+}
+
+/// Whether the relay's loop turns. Neither PostgreSQL nor Kafka has a part in it: to begin
+/// anew would not bring them back.
+pub fn live(metrics: &Metrics) -> Health {
+    let since = metrics.since_turned();
+    if since < LOOP_LIMIT {
+        return Health::default();
+    }
+    Health(vec![format!("the relay's loop has not turned for {} s", since.as_secs())])
+}
+
+/// Whether the relay delivers, or would: it streams, Kafka takes records, and what is in
+/// flight moves.
+pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
+    let mut health = live(metrics);
+    let (phase, since) = metrics.phase();
+    if phase != Phase::Streaming {
+        let seconds = now.duration_since(since).unwrap_or_default().as_secs();
+        let mut reason = format!("not streaming from the slot: {} for {seconds} s", phase.name());
+        if let Some(told) = metrics.last_error().filter(|told| told.at >= since) {
+            reason = format!("{reason}; {}", told.text);
+        }
+        health.0.push(reason);
+    }
+    if let Some(trouble) = metrics.trouble() {
+        health.0.push(format!("Kafka does not take records: {trouble}"));
+    } else if !metrics.is_sink_connected() {
+        health.0.push("no Kafka broker is connected".to_owned());
+    }
+    let waited = metrics.since_progress();
+    if waited >= PROGRESS_LIMIT {
+        let seconds = waited.as_secs();
+        health.0.push(format!("nothing of what is in flight was acknowledged for {seconds} s"));
+    }
+    health
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_ready_while_it_streams_and_kafka_takes_records() {
+        let metrics = Metrics::default();
+        let now = SystemTime::now();
+        assert!(live(&metrics).is_good());
+        metrics.enter(Phase::Connecting);
+        metrics.failed("refused".to_owned());
+        let reasons = ready(&metrics, now).reasons().join("\n");
+        assert!(reasons.contains("connecting for 0 s; refused"), "{reasons}");
+        assert!(reasons.contains("no Kafka broker"), "{reasons}");
+        metrics.enter(Phase::Streaming);
+        metrics.sink_connected(true);
+        assert_eq!(ready(&metrics, now), Health::default());
+        metrics.sink_trouble(Some("too few replicas"));
+        assert_eq!(
+            ready(&metrics, now).reasons(),
+            ["Kafka does not take records: too few replicas"]
+        );
+        metrics.sink_trouble(None);
+        metrics.enter(Phase::StandingBy);
+        let reasons =
+            ready(&metrics, SystemTime::now() + Duration::from_secs(7)).reasons().join("\n");
+        assert_eq!(reasons, "not streaming from the slot: standing by for 7 s", "an old error");
+    }
+}

@@ -1,0 +1,104 @@
+//! What a person or a program may ask a running walpost over HTTP: whether it lives,
+//! whether it delivers, its metrics, its status. And what systemd is told.
+//!
+//! All of it runs on a thread of its own, so that a scrape delays no record, and a relay
+//! whose loop does not turn any more is told of. It only reads [`Metrics`], and decides nothing.
+
+mod client;
+mod health;
+mod process;
+mod rates;
+mod server;
+mod status;
+mod systemd;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::thread;
+
+use prometheus_client::registry::Registry;
+
+pub use self::client::{AskError, ask};
+pub use self::health::{Health, live, ready};
+pub use self::status::{LastError, Position, SlotStatus, Status};
+pub use self::systemd::{reloaded, reloading, stopping};
+use crate::metrics::Metrics;
+
+/// What the endpoints tell of beside the figures.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// The replication slot.
+    pub slot: String,
+    /// The publication.
+    pub publication: String,
+}
+
+/// Why the endpoints cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// The address cannot be listened on.
+    #[error(
+        "cannot listen on {address} for the endpoints: {error}; where another walpost has it, give \
+         this one another admin.listen, or `off`"
+    )]
+    Listen {
+        /// The address, as configured.
+        address: String,
+        /// Why not.
+        error: io::Error,
+    },
+    /// No thread can be had.
+    #[error("cannot start a thread for the endpoints: {0}")]
+    Thread(io::Error),
+}
+
+/// Begins to answer on `address`, where one is given, and to notify systemd, where it asks for
+/// it, until the process ends; gives the address that it listens on.
+pub fn start(
+    address: Option<&str>,
+    metrics: &Arc<Metrics>,
+    about: About,
+) -> Result<Option<SocketAddr>, AdminError> {
+    let listener = address.map(listen).transpose()?;
+    let bound = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+    if listener.is_none() && !systemd::is_asked_for() {
+        return Ok(None);
+    }
+    let metrics = Arc::clone(metrics);
+    let serve = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        // Without a poller nothing of the process would run.
+        let Ok(runtime) = runtime else { return };
+        runtime.block_on(async {
+            let notified = systemd::notify(Arc::clone(&metrics));
+            match listener {
+                Some(listener) => {
+                    let served = server::serve(listener, metrics, about);
+                    let ((), ()) = tokio::join!(notified, served);
+                }
+                None => notified.await,
+            }
+        });
+    };
+    thread::Builder::new().name("endpoints".to_owned()).spawn(serve).map_err(AdminError::Thread)?;
+    Ok(bound)
+}
+
+fn listen(address: &str) -> Result<TcpListener, AdminError> {
+    let bind = || {
+        let addresses: Vec<_> = address.to_socket_addrs()?.collect();
+        let listener = TcpListener::bind(addresses.as_slice())?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    bind().map_err(|error| AdminError::Listen { address: address.to_owned(), error })
+}
+
+/// All metrics, of the relay and of the process.
+fn registry(metrics: &Arc<Metrics>, about: &About) -> Registry {
+    let mut registry = Registry::default();
+    metrics.register(&mut registry, &about.slot);
+    registry.register_collector(Box::new(process::Process { started: metrics.started_at() }));
+    registry
+}

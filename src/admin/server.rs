@@ -1,0 +1,160 @@
+//! The HTTP server: four pages, each made when it is asked for.
+
+use std::convert::Infallible;
+use std::net::TcpListener;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::registry::Registry;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use super::health::{self, Health};
+use super::rates::Rates;
+use super::{About, Status, registry};
+use crate::metrics::Metrics;
+
+/// Connections at a time: a handful of scrapers and probes have one each.
+const CONNECTIONS: usize = 64;
+
+/// How long a peer may take for its request's head.
+const HEAD_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a connection may last.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
+
+/// How long after an address cannot be accepted from it is tried again.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// What Prometheus's client library writes.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+const INDEX: &str = "walpost\n\n\
+    /livez    200 while the relay's loop turns\n\
+    /readyz   200 while it delivers, or would; else 503 with the reasons\n\
+    /metrics  metrics for Prometheus\n\
+    /status   what it does, as JSON; `walpost status` shows it\n";
+
+/// What pages are made of.
+struct Pages {
+    metrics: Arc<Metrics>,
+    about: About,
+    registry: Registry,
+    rates: Mutex<Rates>,
+}
+
+/// Answers until the process ends.
+pub(super) async fn serve(listener: TcpListener, metrics: Arc<Metrics>, about: About) {
+    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+    let registry = registry(&metrics, &about);
+    let pages = Arc::new(Pages { metrics, about, registry, rates: Mutex::default() });
+    tokio::spawn(look_at_rates(Arc::clone(&pages)));
+    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let pages = Arc::clone(&pages);
+                tokio::spawn(async move {
+                    answer(stream, pages).await;
+                    drop(permit);
+                });
+            }
+            // Out of file descriptors, for instance: it may pass.
+            Err(_) => sleep(ACCEPT_AGAIN).await,
+        }
+    }
+}
+
+/// Each second, until the process ends.
+async fn look_at_rates(pages: Arc<Pages>) {
+    loop {
+        pages.look_at_rates();
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn answer(stream: TcpStream, pages: Arc<Pages>) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let response = pages.answer(request.method(), request.uri().path());
+        async { Ok::<_, Infallible>(response) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_LIMIT)
+        .serve_connection(TokioIo::new(stream), service);
+    // A peer that goes in the midst is its own affair.
+    let _ = timeout(CONNECTION_LIMIT, pin!(connection)).await;
+}
+
+impl Pages {
+    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            let mut response = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned());
+            response
+                .headers_mut()
+                .insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        match path {
+            "/" => page(StatusCode::OK, TEXT, INDEX.to_owned()),
+            "/livez" => of_health(&health::live(&self.metrics)),
+            "/readyz" => of_health(&health::ready(&self.metrics, SystemTime::now())),
+            "/metrics" => self.metrics_page(),
+            "/status" => self.status_page(),
+            _ => page(StatusCode::NOT_FOUND, TEXT, format!("there is no such page\n\n{INDEX}")),
+        }
+    }
+
+    fn rates(&self) -> MutexGuard<'_, Rates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look_at_rates(&self) {
+        self.rates().look(Instant::now(), self.metrics.delivered.get());
+    }
+
+    fn metrics_page(&self) -> Response<Full<Bytes>> {
+        let mut text = String::new();
+        match prometheus_client::encoding::text::encode(&mut text, &self.registry) {
+            Ok(()) => page(StatusCode::OK, OPENMETRICS, text),
+            Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+        }
+    }
+
+    fn status_page(&self) -> Response<Full<Bytes>> {
+        let rate = self.rates().a_second();
+        let status = Status::of(&self.metrics, &self.about, rate, SystemTime::now());
+        match serde_json::to_string_pretty(&status) {
+            Ok(text) => page(StatusCode::OK, "application/json", text + "\n"),
+            Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+        }
+    }
+}
+
+fn of_health(health: &Health) -> Response<Full<Bytes>> {
+    if health.is_good() {
+        return page(StatusCode::OK, TEXT, "ok\n".to_owned());
+    }
+    page(StatusCode::SERVICE_UNAVAILABLE, TEXT, health.reasons().join("\n") + "\n")
+}
+
+fn page(status: StatusCode, content_type: &'static str, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, hyper::header::HeaderValue::from_static("no-store"));
+    response
+}

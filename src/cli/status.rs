@@ -1,0 +1,130 @@
+//! `walpost status`: one screen on whether it delivers, how late, and what PostgreSQL keeps
+//! for it: by the running walpost itself, or by PostgreSQL where none answers.
+
+mod screen;
+mod words;
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, SystemTime};
+
+use clap::ColorChoice;
+use serde::Serialize;
+
+use self::screen::Screen;
+use super::args::StatusArguments;
+use super::stdout::print;
+use super::{Exit, block_on, configuration};
+use crate::admin::{self, SlotStatus, Status};
+use crate::assembly;
+use crate::config::{Config, Environment};
+use crate::metrics::unix_seconds;
+use crate::source::{self, SourceError};
+
+/// Begins a screen anew on a terminal (ECMA-48: cursor to the top, erase what is below).
+const AFRESH: &str = "\u{1b}[H\u{1b}[J";
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Found {
+    /// Whether it delivers, as far as can be told.
+    delivering: bool,
+    /// What the running walpost says.
+    daemon: Option<Status>,
+    /// Why it says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    daemon_error: Option<String>,
+    /// What PostgreSQL says, where it was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<Slot>,
+    /// Why it says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot_error: Option<String>,
+}
+
+/// A slot, by PostgreSQL.
+#[derive(Debug, Serialize)]
+struct Slot {
+    name: String,
+    /// Whether anybody streams from it.
+    active: bool,
+    #[serde(flatten)]
+    figures: SlotStatus,
+}
+
+pub(super) fn command(arguments: StatusArguments) -> Exit {
+    let StatusArguments { watch, json, color, options } = arguments;
+    let config = match configuration(&options.into()) {
+        Ok(config) => config,
+        Err(exit) => return exit,
+    };
+    let terminal = std::io::stdout().is_terminal();
+    let coloured = match color {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => {
+            terminal && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
+        }
+    };
+    loop {
+        let found = block_on(look(&config));
+        let text = if json {
+            serde_json::to_string(&found).unwrap_or_default() + "\n"
+        } else {
+            Screen::new(coloured).of(&found, unix_seconds(SystemTime::now()))
+        };
+        let begin = if watch.is_some() && terminal && !json { AFRESH } else { "" };
+        let printed = print(&format!("{begin}{text}"));
+        let Some(seconds) = watch else {
+            return if found.delivering { printed } else { Exit::Failure };
+        };
+        if printed != Exit::Ok {
+            return printed;
+        }
+        std::thread::sleep(Duration::from_secs(seconds.into()));
+    }
+}
+
+async fn look(config: &Config) -> Found {
+    let daemon = match &config.admin.listen {
+        Some(address) => ask_daemon(address).await,
+        None => Err("admin.listen is `off`".to_owned()),
+    };
+    let (daemon, daemon_error) = match daemon {
+        Ok(status) => {
+            let delivering = status.ready;
+            let daemon = Some(status);
+            return Found { delivering, daemon, daemon_error: None, slot: None, slot_error: None };
+        }
+        Err(error) => (None, Some(error)),
+    };
+    let (slot, slot_error) = match ask_postgres(config).await {
+        Ok(slot) => (Some(slot), None),
+        Err(error) => (None, Some(error)),
+    };
+    let delivering = slot.as_ref().is_some_and(|slot| slot.active);
+    Found { delivering, daemon, daemon_error, slot, slot_error }
+}
+
+async fn ask_daemon(address: &str) -> Result<Status, String> {
+    let (status, body) = admin::ask(address, "/status").await.map_err(|error| error.to_string())?;
+    let foreign = |reason: String| format!("what answers on {address} is no walpost: {reason}");
+    if !status.is_success() {
+        return Err(foreign(status.to_string()));
+    }
+    serde_json::from_slice(&body).map_err(|error| foreign(error.to_string()))
+}
+
+async fn ask_postgres(config: &Config) -> Result<Slot, String> {
+    let conninfo = assembly::conninfo(config, &Environment::of_process());
+    let conninfo = conninfo.map_err(|error| error.to_string())?;
+    let control = source::control(&conninfo, "walpost status").await;
+    let control = control.map_err(|error| SourceError::from(error).to_string())?;
+    let name = &config.source.slot;
+    let found = source::slot_figures(&control.client, name).await;
+    match found.map_err(|error| error.to_string())? {
+        Some((figures, active)) => {
+            Ok(Slot { name: name.clone(), active, figures: SlotStatus::from(&figures) })
+        }
+        None => Err(format!("there is no replication slot \"{name}\": run `walpost init --apply`")),
+    }
+}

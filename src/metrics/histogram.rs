@@ -1,0 +1,64 @@
+//! A histogram of durations that costs three additions an observation.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Upper bounds of the buckets, in milliseconds but the last, which has none: from what
+/// one batch takes to a broker that was away for minutes.
+pub(super) const BOUNDS_MS: [u64; 17] = [
+    1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000,
+    300_000,
+];
+
+/// Counts by duration.
+#[derive(Debug, Default)]
+pub(super) struct Histogram {
+    buckets: [AtomicU64; BOUNDS_MS.len() + 1],
+    sum_micros: AtomicU64,
+}
+
+/// What a histogram held at one time.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Held {
+    /// In seconds.
+    pub(super) sum: f64,
+    pub(super) count: u64,
+    /// Upper bound in seconds, and how many are in this bucket alone.
+    pub(super) buckets: Vec<(f64, u64)>,
+}
+
+impl Histogram {
+    pub(super) fn observe(&self, duration: Duration) {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS_MS.iter().position(|bound| micros <= bound * 1000);
+        self.buckets[bucket.unwrap_or(BOUNDS_MS.len())].fetch_add(1, Relaxed);
+        self.sum_micros.fetch_add(micros, Relaxed);
+    }
+
+    pub(super) fn held(&self) -> Held {
+        let counts: Vec<u64> = self.buckets.iter().map(|count| count.load(Relaxed)).collect();
+        #[allow(clippy::cast_precision_loss, reason = "a bound of 300 s at most")]
+        let bounds = BOUNDS_MS.iter().map(|bound| *bound as f64 / 1000.0).chain([f64::INFINITY]);
+        #[allow(clippy::cast_precision_loss, reason = "2^53 µs are 285 years")]
+        let sum = self.sum_micros.load(Relaxed) as f64 / 1e6;
+        Held { sum, count: counts.iter().sum(), buckets: bounds.zip(counts).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_duration_counts_in_the_bucket_whose_bound_it_does_not_pass() {
+        let histogram = Histogram::default();
+        for micros in [0, 1000, 1001, 2_000_000, 300_000_000, 300_000_001] {
+            histogram.observe(Duration::from_micros(micros));
+        }
+        let held = histogram.held();
+        let filled: Vec<_> = held.buckets.iter().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(filled, [&(0.001, 2), &(0.002, 1), &(2.5, 1), &(300.0, 1), &(f64::INFINITY, 1)]);
+        assert_eq!(held.count, 6);
+        assert!((held.sum - 602.002_002).abs() < 1e-9, "{}", held.sum);
+    }
+}

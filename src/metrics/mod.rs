@@ -1,0 +1,302 @@
+//! What a relay tells of itself while it runs: figures that its parts set, and that
+//! the endpoints read. Decides nothing, and nothing is decided by it.
+//!
+//! Setting one costs a store or an addition without a lock, but for what is seldom or is
+//! set once for many records. The names and meanings stand in [`names`].
+
+mod encode;
+mod histogram;
+pub mod names;
+mod state;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub(crate) use self::encode::Page;
+use self::histogram::Histogram;
+pub use self::state::{Phase, Told};
+use crate::lsn::Lsn;
+
+/// Topics that are counted by themselves.
+const TOPICS: usize = 1000;
+
+/// What the topics beyond them are counted as: no topic can have that name.
+const OTHER_TOPICS: &str = "(others)";
+
+/// The figures of one relay.
+#[derive(Debug)]
+pub struct Metrics {
+    started: Instant,
+    started_at: SystemTime,
+    state: Mutex<state::State>,
+    /// When the loop turned last, in milliseconds since `started`.
+    turned_ms: AtomicU64,
+    /// When something was acknowledged last, or nothing was in flight: likewise.
+    progressed_ms: AtomicU64,
+    /// Whether a broker is connected, as far as the client knows.
+    sink_connected: AtomicBool,
+    /// Of the core and the ledger.
+    pub transactions: Figure,
+    /// Events received.
+    pub events_received: Figure,
+    /// Bytes received.
+    pub received_bytes: Figure,
+    /// Up to where was received.
+    pub received_lsn: Figure,
+    /// A.
+    pub confirmed_lsn: Figure,
+    /// Records in flight.
+    pub in_flight_events: Figure,
+    /// Bytes in flight.
+    pub in_flight_bytes: Figure,
+    /// The budget.
+    pub in_flight_limit_bytes: Figure,
+    /// Microseconds for which reading was held back.
+    pub backpressure_micros: Figure,
+    /// Records acknowledged, of all topics.
+    pub delivered: Figure,
+    /// When the oldest unconfirmed transaction was committed.
+    pub oldest_unconfirmed: Moment,
+    /// When anything came from PostgreSQL.
+    pub last_received: Moment,
+    /// When A last rose.
+    pub last_confirmed: Moment,
+    commit_to_ack: Histogram,
+    broker_ack: Histogram,
+    topics: Mutex<BTreeMap<String, Published>>,
+    publish_errors: Mutex<BTreeMap<(String, String), u64>>,
+    poison: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    reconnects: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    slot: Mutex<Option<SlotFigures>>,
+}
+
+/// A number.
+#[derive(Debug, Default)]
+pub struct Figure(AtomicU64);
+
+impl Figure {
+    /// It is this now.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    /// It is so much more.
+    pub fn add(&self, value: u64) {
+        self.0.fetch_add(value, Relaxed);
+    }
+
+    /// What it is.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A time, in microseconds since 1970; 0 is none.
+#[derive(Debug, Default)]
+pub struct Moment(AtomicI64);
+
+impl Moment {
+    /// It is this now, in microseconds since 1970.
+    pub fn set(&self, micros: i64) {
+        self.0.store(micros, Relaxed);
+    }
+
+    /// In microseconds since 1970; `None` where there is none.
+    pub fn get(&self) -> Option<i64> {
+        Some(self.0.load(Relaxed)).filter(|micros| *micros != 0)
+    }
+
+    fn seconds(&self) -> f64 {
+        seconds(self.get().unwrap_or_default())
+    }
+}
+
+/// What was published to a topic.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Published {
+    /// Records.
+    pub events: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+}
+
+/// What PostgreSQL says of the slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotFigures {
+    /// When it said so.
+    pub observed: SystemTime,
+    /// Current WAL position minus `confirmed_flush_lsn`, in bytes.
+    pub lag_bytes: u64,
+    /// Current WAL position minus `restart_lsn`, in bytes.
+    pub retained_bytes: u64,
+    /// `safe_wal_size`, in bytes; below 0 where the limit is passed.
+    pub safe_bytes: Option<i64>,
+    /// `max_slot_wal_keep_size`, in bytes; `None` where there is no limit.
+    pub limit_bytes: Option<u64>,
+    /// `wal_status`.
+    pub wal_status: Option<String>,
+    /// `spill_bytes` of `pg_stat_replication_slots`.
+    pub spilled_bytes: u64,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            started: Instant::now(),
+            started_at: SystemTime::now(),
+            state: Mutex::default(),
+            turned_ms: AtomicU64::new(0),
+            progressed_ms: AtomicU64::new(0),
+            sink_connected: AtomicBool::new(false),
+            transactions: Figure::default(),
+            events_received: Figure::default(),
+            received_bytes: Figure::default(),
+            received_lsn: Figure::default(),
+            confirmed_lsn: Figure::default(),
+            in_flight_events: Figure::default(),
+            in_flight_bytes: Figure::default(),
+            in_flight_limit_bytes: Figure::default(),
+            backpressure_micros: Figure::default(),
+            delivered: Figure::default(),
+            oldest_unconfirmed: Moment::default(),
+            last_received: Moment::default(),
+            last_confirmed: Moment::default(),
+            commit_to_ack: Histogram::default(),
+            broker_ack: Histogram::default(),
+            topics: Mutex::default(),
+            publish_errors: Mutex::default(),
+            poison: Mutex::default(),
+            reconnects: Mutex::default(),
+            slot: Mutex::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// The loop of the relay has turned.
+    pub fn turned(&self) {
+        self.turned_ms.store(self.elapsed_ms(), Relaxed);
+    }
+
+    /// Something was acknowledged, or nothing is in flight.
+    pub fn progressed(&self) {
+        self.progressed_ms.store(self.elapsed_ms(), Relaxed);
+    }
+
+    /// For how long nothing was acknowledged of what is in flight.
+    pub fn since_progress(&self) -> Duration {
+        let progressed = Duration::from_millis(self.progressed_ms.load(Relaxed));
+        self.started.elapsed().saturating_sub(progressed)
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// How long ago the loop turned last.
+    pub fn since_turned(&self) -> Duration {
+        let turned = Duration::from_millis(self.turned_ms.load(Relaxed));
+        self.started.elapsed().saturating_sub(turned)
+    }
+
+    /// For how long it has been.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Since when it is.
+    pub fn started_at(&self) -> SystemTime {
+        self.started_at
+    }
+
+    /// What the client knows of its connections.
+    pub fn sink_connected(&self, connected: bool) {
+        // Told at each delivery: a store would take the line from other cores each time.
+        if self.sink_connected.load(Relaxed) != connected {
+            self.sink_connected.store(connected, Relaxed);
+        }
+    }
+
+    /// Whether a broker is connected.
+    pub fn is_sink_connected(&self) -> bool {
+        self.sink_connected.load(Relaxed)
+    }
+
+    /// An event was acknowledged so long after its commit.
+    pub fn commit_to_ack(&self, after: Duration) {
+        self.commit_to_ack.observe(after);
+    }
+
+    /// A record was acknowledged so long after it was produced.
+    pub fn broker_ack(&self, after: Duration) {
+        self.broker_ack.observe(after);
+    }
+
+    /// So many records went to a topic.
+    pub fn published(&self, topic: &str, published: Published) {
+        let mut topics = lock(&self.topics);
+        let name =
+            if topics.len() < TOPICS || topics.contains_key(topic) { topic } else { OTHER_TOPICS };
+        if !topics.contains_key(name) {
+            topics.insert(name.to_owned(), Published::default());
+        }
+        if let Some(counted) = topics.get_mut(name) {
+            counted.events += published.events;
+            counted.bytes += published.bytes;
+        }
+    }
+
+    /// A record for a topic was not delivered.
+    pub fn publish_error(&self, topic: &str, code: &str) {
+        let mut errors = lock(&self.publish_errors);
+        let topic = if errors.len() < TOPICS { topic } else { OTHER_TOPICS };
+        *errors.entry((topic.to_owned(), code.to_owned())).or_default() += 1;
+    }
+
+    /// An event is poison, and this was done about it.
+    pub fn poisoned(&self, cause: &'static str, action: &'static str) {
+        *lock(&self.poison).entry((cause, action)).or_default() += 1;
+    }
+
+    /// A peer was lost for that reason.
+    pub fn reconnected(&self, peer: &'static str, reason: &'static str) {
+        *lock(&self.reconnects).entry((peer, reason)).or_default() += 1;
+    }
+
+    /// What PostgreSQL says of the slot now.
+    pub fn slot(&self, figures: SlotFigures) {
+        *lock(&self.slot) = Some(figures);
+    }
+
+    /// What PostgreSQL last said of the slot.
+    pub fn slot_figures(&self) -> Option<SlotFigures> {
+        lock(&self.slot).clone()
+    }
+
+    /// A, as a position.
+    pub fn confirmed(&self) -> Lsn {
+        Lsn::new(self.confirmed_lsn.get())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Microseconds since 1970.
+pub fn unix_micros(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Seconds since 1970.
+pub fn unix_seconds(time: SystemTime) -> f64 {
+    seconds(unix_micros(time))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "to the microsecond until the year 2255")]
+fn seconds(micros: i64) -> f64 {
+    micros as f64 / 1e6
+}

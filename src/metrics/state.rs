@@ -1,0 +1,104 @@
+//! What a relay is doing, in words: what becomes no number.
+
+use std::time::SystemTime;
+
+use super::{Metrics, lock};
+
+/// What a relay is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Phase {
+    /// It has no session with PostgreSQL and tries to get one.
+    #[default]
+    Connecting,
+    /// Another walpost has the slot: it waits for its turn.
+    StandingBy,
+    /// It streams.
+    Streaming,
+    /// Its session streams no more, and it begins again with a new producer.
+    Replaying,
+    /// It was told to stop, or has to: it delivers what it began.
+    Stopping,
+}
+
+impl Phase {
+    /// Its word, in `/status`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::StandingBy => "standing by",
+            Self::Streaming => "streaming",
+            Self::Replaying => "beginning again",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+/// Something that went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// When.
+    pub at: SystemTime,
+    /// What, as the log has it.
+    pub text: String,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    phase: Phase,
+    since: Option<SystemTime>,
+    host: String,
+    last_error: Option<Told>,
+    sink_trouble: Option<String>,
+}
+
+impl Metrics {
+    /// From now on it does this.
+    pub fn enter(&self, phase: Phase) {
+        let mut state = lock(&self.state);
+        if state.phase != phase || state.since.is_none() {
+            (state.phase, state.since) = (phase, Some(SystemTime::now()));
+        }
+    }
+
+    /// What it does, and since when.
+    pub fn phase(&self) -> (Phase, SystemTime) {
+        let state = lock(&self.state);
+        (state.phase, state.since.unwrap_or(self.started_at))
+    }
+
+    /// The server that it streams from.
+    pub fn streams_from(&self, host: &str) {
+        host.clone_into(&mut lock(&self.state).host);
+    }
+
+    /// The server that it streamed from last; empty before the first time.
+    pub fn host(&self) -> String {
+        lock(&self.state).host.clone()
+    }
+
+    /// This went wrong.
+    pub fn failed(&self, text: String) {
+        lock(&self.state).last_error = Some(Told { at: SystemTime::now(), text });
+    }
+
+    /// What went wrong last.
+    pub fn last_error(&self) -> Option<Told> {
+        lock(&self.state).last_error.clone()
+    }
+
+    /// What keeps Kafka from taking records, as people were told; `None` where nothing does.
+    pub fn sink_trouble(&self, trouble: Option<&str>) {
+        let mut state = lock(&self.state);
+        if state.sink_trouble.as_deref() != trouble {
+            state.sink_trouble = trouble.map(str::to_owned);
+            if let Some(text) = trouble {
+                state.last_error = Some(Told { at: SystemTime::now(), text: text.to_owned() });
+            }
+        }
+    }
+
+    /// What keeps Kafka from taking records.
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.state).sink_trouble.clone()
+    }
+}

@@ -1,0 +1,163 @@
+//! The loop while a session stands: it takes what comes as far as the core wants it, and
+//! confirms.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::{Ended, Relay, failed_or_lost};
+use crate::ledger::StreamError;
+use crate::pgoutput::Message;
+use crate::relay::core::Taken;
+use crate::relay::ends::RelayError;
+use crate::relay::meter::HEARTBEAT;
+use crate::relay::pace::Pace;
+use crate::relay::waits::wait_until;
+use crate::sink::Sink;
+use crate::source::{Feed, Received, Source, SourceError};
+
+/// Messages taken in a row before reports and signals are looked at.
+const BATCH: u32 = 256;
+
+/// How often acknowledgements are looked at while messages are taken: as often
+/// as confirmations are sent.
+const REPORTS_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How soon a record that the sink had no room for is offered again where no
+/// report comes: room is made a little after the report.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+
+impl<P: Source, S: Sink> Relay<P, S> {
+    /// Streams until the session ends or the relay has to act beyond it.
+    pub(super) async fn stream(&mut self, mut session: P::Feed) -> Result<Ended, RelayError> {
+        let mut held: Option<Message> = None;
+        let mut pace = Pace::new(Instant::now());
+        let mut look = interval(REPORTS_INTERVAL);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut heartbeat = interval(HEARTBEAT);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            // Before what is held is offered again: reports are what it waits for.
+            self.take_reports();
+            let step = self.take_batch(&mut session, &mut held);
+            self.settle()?;
+            if self.see_whether_reached() {
+                self.settle()?;
+            }
+            session.confirm(self.core.confirmable());
+            self.measure(&mut session);
+            let taken = match step {
+                Ok(taken) => taken,
+                Err(error) => return Ok(failed_or_lost(error)),
+            };
+            if self.is_done() {
+                self.finish(session).await?;
+                return Ok(Ended::Done);
+            }
+            if self.core.wants_replay().is_some() {
+                return Ok(Ended::Replay);
+            }
+            let reading = held.is_none() && self.core.wants_input();
+            self.meter.reads(reading, Instant::now);
+            if let Some(rest) = pace.taken(taken, Instant::now())
+                && reading
+                && !session.is_backed_up()
+            {
+                // The thread itself: whatever else it has to do can wait as long.
+                std::thread::sleep(rest);
+            }
+            let waiting = self.core.in_flight().0 > 0;
+            let retry = held.is_some().then(|| Instant::now() + RETRY_AFTER);
+            let wake = retry.into_iter().chain(self.deadline).min();
+            tokio::select! {
+                biased;
+                () = self.stop.changed() => {}
+                () = self.sink.stirred(!reading) => {}
+                received = session.next(reading) => {
+                    let step = received.and_then(|received| self.take(received, &mut held));
+                    if let Err(error) = step {
+                        return Ok(failed_or_lost(error));
+                    }
+                }
+                _ = look.tick(), if waiting => {}
+                _ = heartbeat.tick() => {}
+                () = wait_until(wake) => {}
+            }
+        }
+    }
+
+    fn measure(&mut self, session: &mut P::Feed) {
+        self.meter.session_bytes(session.received_bytes());
+        if let Some(figures) = session.slot_figures() {
+            self.meter.metrics.slot(figures);
+        }
+    }
+
+    /// Takes what has come already, as far as the core wants it; gives how many
+    /// messages that were.
+    fn take_batch(
+        &mut self,
+        session: &mut P::Feed,
+        held: &mut Option<Message>,
+    ) -> Result<u32, SourceError> {
+        if self.core.wants_input()
+            && let Some(message) = held.take()
+        {
+            self.take(Received::Message(message), held)?;
+        }
+        for taken in 0..BATCH {
+            if held.is_some() || !self.core.wants_input() {
+                return Ok(taken);
+            }
+            let Some(received) = session.try_next() else {
+                return Ok(taken);
+            };
+            self.take(received?, held)?;
+        }
+        Ok(BATCH)
+    }
+
+    fn take(&mut self, received: Received, held: &mut Option<Message>) -> Result<(), SourceError> {
+        self.meter.received(&received);
+        match received {
+            Received::Keepalive(wal_end) => self.core.keepalive(wal_end),
+            Received::Message(message) => {
+                crate::crash::point!("received");
+                let broken = |error: StreamError| {
+                    SourceError::Lost(format!("PostgreSQL's stream broke its rules: {error}"))
+                };
+                if self.core.receive(&message, &mut self.sink).map_err(broken)? == Taken::NotYet {
+                    *held = Some(message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.core.is_drained() || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Ends the session with the last confirmation.
+    async fn finish(&mut self, session: P::Feed) -> Result<(), RelayError> {
+        let confirmed = self.core.confirmable();
+        let within = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
+        let finished = tokio::select! {
+            biased;
+            finished = session.finish(confirmed, within) => finished,
+            () = self.stop.aborted() => return Err(RelayError::Aborted),
+        };
+        match finished {
+            Ok(()) => {
+                self.finished = true;
+                tracing::info!(%confirmed, "confirmed to PostgreSQL");
+            }
+            Err(error) => match failed_or_lost(error) {
+                Ended::Failed(error) => return Err(error.into()),
+                Ended::Lost(error) => tracing::warn!(%error, "the next start may repeat records"),
+                Ended::Replay | Ended::Done => {}
+            },
+        }
+        Ok(())
+    }
+}

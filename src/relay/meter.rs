@@ -1,0 +1,174 @@
+//! Sets the relay's figures as its loop turns. Decides nothing.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use super::core::{Core, Halt};
+use crate::lsn::Lsn;
+use crate::metrics::{Metrics, Phase, unix_micros};
+use crate::pgoutput::{Message, PgTimestamp};
+use crate::source::{Received, SourceError};
+
+/// How often the loop turns where nothing happens: so often the figures are fresh, and
+/// the process is seen to live.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// What was set last, where only the difference matters.
+#[derive(Debug)]
+pub(super) struct Meter {
+    pub(super) metrics: Arc<Metrics>,
+    transactions: u64,
+    events: u64,
+    confirmed: Lsn,
+    received: Lsn,
+    session_bytes: u64,
+    /// Since when reading is held back, as far as it is counted.
+    held_back: Option<Instant>,
+    heard: bool,
+    /// Whether a halt was counted.
+    halted: bool,
+}
+
+impl Meter {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        Self {
+            metrics,
+            transactions: 0,
+            events: 0,
+            confirmed: Lsn::ZERO,
+            received: Lsn::ZERO,
+            session_bytes: 0,
+            held_back: None,
+            heard: false,
+            halted: false,
+        }
+    }
+
+    /// The loop turned, and stands so with the core.
+    pub(super) fn turned(&mut self, core: &Core) {
+        let metrics = &self.metrics;
+        metrics.turned();
+        let counters = core.counters();
+        if counters.transactions != self.transactions {
+            self.transactions = counters.transactions;
+            metrics.transactions.set(counters.transactions);
+        }
+        if counters.events != self.events {
+            self.events = counters.events;
+            metrics.events_received.set(counters.events);
+        }
+        let (records, bytes) = core.in_flight();
+        if records == 0 {
+            metrics.progressed();
+        }
+        metrics.in_flight_events.set(records as u64);
+        metrics.in_flight_bytes.set(bytes);
+        let confirmed = core.confirmable();
+        let oldest = core.oldest_unconfirmed().map(PgTimestamp::unix_micros);
+        let before = metrics.oldest_unconfirmed.get().filter(|_| confirmed <= self.confirmed);
+        // What goes out of the account undelivered comes again, and is as late as it was.
+        let oldest = oldest.into_iter().chain(before).min();
+        metrics.oldest_unconfirmed.set(oldest.unwrap_or_default());
+        let now =
+            (self.heard || confirmed > self.confirmed).then(|| unix_micros(SystemTime::now()));
+        if confirmed > self.confirmed {
+            self.confirmed = confirmed;
+            metrics.confirmed_lsn.set(confirmed.as_u64());
+            metrics.last_confirmed.set(now.unwrap_or_default());
+        }
+        if let Some(Halt::Poison { poison, .. }) = core.halted()
+            && !std::mem::replace(&mut self.halted, true)
+        {
+            metrics.poisoned(poison.cause.key(), "halt");
+        }
+        if std::mem::take(&mut self.heard) {
+            metrics.last_received.set(now.unwrap_or_default());
+            metrics.received_lsn.set(self.received.as_u64());
+        }
+    }
+
+    /// This came, and in all so many bytes in this session.
+    pub(super) fn received(&mut self, received: &Received) {
+        self.heard = true;
+        let up_to = match received {
+            Received::Keepalive(wal_end) => *wal_end,
+            Received::Message(Message::Commit(commit)) => commit.end_lsn,
+            Received::Message(_) => return,
+        };
+        self.received = self.received.max(up_to);
+    }
+
+    /// In this session so many bytes came so far.
+    pub(super) fn session_bytes(&mut self, bytes: u64) {
+        if bytes != self.session_bytes {
+            let before = if bytes < self.session_bytes { 0 } else { self.session_bytes };
+            self.metrics.received_bytes.add(bytes - before);
+            self.session_bytes = bytes;
+        }
+    }
+
+    /// A session begins, with that server.
+    pub(super) fn session_began(&mut self, host: &str) {
+        self.metrics.streams_from(host);
+        self.metrics.enter(Phase::Streaming);
+        self.session_bytes = 0;
+        self.reads(true, Instant::now);
+    }
+
+    /// A session was lost.
+    pub(super) fn lost(&self, error: &SourceError) {
+        self.metrics.enter(Phase::Connecting);
+        self.metrics.reconnected("postgresql", word(error));
+        self.metrics.failed(error.to_string());
+    }
+
+    /// No session was to be had.
+    pub(super) fn refused(&self, error: &SourceError) {
+        if matches!(error, SourceError::InUse { .. }) {
+            return self.metrics.enter(Phase::StandingBy);
+        }
+        self.metrics.enter(Phase::Connecting);
+        self.metrics.failed(error.to_string());
+    }
+
+    /// Whether it reads on now.
+    pub(super) fn reads(&mut self, reading: bool, now: impl FnOnce() -> Instant) {
+        if reading && self.held_back.is_none() {
+            return;
+        }
+        let now = now();
+        if let Some(since) = self.held_back {
+            let held = now.saturating_duration_since(since).as_micros();
+            self.metrics.backpressure_micros.add(u64::try_from(held).unwrap_or(u64::MAX));
+        }
+        self.held_back = (!reading).then_some(now);
+    }
+
+    /// So many records were acknowledged so far.
+    pub(super) fn delivered(&self, records: u64) {
+        if records > self.metrics.delivered.get() {
+            self.metrics.delivered.set(records);
+            self.metrics.progressed();
+        }
+    }
+
+    /// An event that was committed then was acknowledged so long ago.
+    pub(super) fn acknowledged(&self, committed: PgTimestamp, now: i64, ago: Duration) {
+        let since = u64::try_from(now - committed.unix_micros()).unwrap_or_default();
+        self.metrics.commit_to_ack(Duration::from_micros(since).saturating_sub(ago));
+    }
+}
+
+/// In a word, why a session was lost.
+fn word(error: &SourceError) -> &'static str {
+    match error {
+        SourceError::Lost(_) => "lost",
+        SourceError::Access(_) => "access",
+        SourceError::InUse { .. } => "in_use",
+        SourceError::Setup(_) => "setup",
+        SourceError::Slot(_) => "slot",
+        SourceError::Undecodable(_) | SourceError::Encoding(_) => "undecodable",
+    }
+}

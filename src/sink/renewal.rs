@@ -1,0 +1,220 @@
+//! Kafka's properties and the files that they name, read again: when somebody asks,
+//! every few seconds while Kafka cannot be used, and for each new producer.
+//!
+//! Here is only what is read and whether it is new. What becomes of the producer is
+//! its owner's affair.
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::fs;
+use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{KafkaConfig, token};
+
+/// How often is looked while Kafka cannot be used.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Says how to come to Kafka, anew each time, so that what was changed in a file is
+/// taken up without a restart.
+#[derive(Clone)]
+pub struct KafkaSource(Arc<dyn Fn() -> Result<KafkaConfig, String> + Send + Sync>);
+
+impl KafkaSource {
+    /// From a function that reads everything again; its error is for people.
+    pub fn new(read: impl Fn() -> Result<KafkaConfig, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    fn read(&self) -> Result<KafkaConfig, String> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for KafkaSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KafkaSource")
+    }
+}
+
+/// What was read last, and when to read again.
+pub(super) struct Renewal {
+    source: Option<KafkaSource>,
+    hashes: RandomState,
+    /// Of what the producer was made with.
+    mark: u64,
+    /// Of what could not be used, and of an error: not to be told twice.
+    refused: Option<u64>,
+    /// Kafka could not be used, and nothing was delivered since.
+    trouble: bool,
+    looked: Option<Instant>,
+}
+
+/// What was read, where it is another than before.
+pub(super) struct Fresh {
+    pub(super) config: KafkaConfig,
+    mark: u64,
+}
+
+impl Renewal {
+    /// For a producer that was made with `config`, now.
+    pub(super) fn new(config: &KafkaConfig) -> Self {
+        let hashes = RandomState::new();
+        let mark = mark(config, &hashes);
+        Self { source: None, hashes, mark, refused: None, trouble: false, looked: None }
+    }
+
+    pub(super) fn set_source(&mut self, source: KafkaSource) {
+        self.source = Some(source);
+    }
+
+    /// Kafka cannot be used.
+    pub(super) fn trouble(&mut self) {
+        self.trouble = true;
+    }
+
+    /// A record was delivered.
+    pub(super) fn delivered(&mut self) {
+        self.trouble = false;
+    }
+
+    pub(super) fn is_in_trouble(&self) -> bool {
+        self.trouble
+    }
+
+    /// Whether it is time to look by itself.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        let long_ago = |then| now.saturating_duration_since(then) >= AGAIN;
+        self.trouble && self.looked.is_none_or(long_ago)
+    }
+
+    /// Reads again; what is new. `asked`: somebody waits for an answer in the log.
+    pub(super) fn look(&mut self, asked: bool, now: Instant) -> Option<Fresh> {
+        let source = self.source.as_ref()?;
+        self.looked = Some(now);
+        if asked {
+            self.refused = None;
+        }
+        let config = match source.read() {
+            Ok(config) => config,
+            Err(error) => {
+                let mark = self.hashes.hash_one(&error);
+                self.refuse(mark, &error);
+                return None;
+            }
+        };
+        let mark = mark(&config, &self.hashes);
+        if mark == self.mark {
+            if asked {
+                tracing::info!("the Kafka properties and the files that they name are as before");
+            }
+            return None;
+        }
+        (self.refused != Some(mark)).then_some(Fresh { config, mark })
+    }
+
+    /// A producer was made with it.
+    pub(super) fn took(&mut self, fresh: &Fresh) {
+        (self.mark, self.refused) = (fresh.mark, None);
+    }
+
+    /// No producer can be made with it, for that reason: it is not tried again.
+    pub(super) fn cannot_take(&mut self, fresh: &Fresh, reason: &str) {
+        self.refuse(fresh.mark, reason);
+    }
+
+    fn refuse(&mut self, mark: u64, reason: &str) {
+        if self.refused.replace(mark) != Some(mark) {
+            tracing::error!(
+                reason,
+                "the Kafka properties that were read again cannot be used: going on with those \
+                 from before"
+            );
+        }
+    }
+}
+
+/// Stands for the properties and for what is in the files that they name.
+fn mark(config: &KafkaConfig, state: &RandomState) -> u64 {
+    let mut hasher = state.build_hasher();
+    for (name, value) in &config.properties {
+        (name, value).hash(&mut hasher);
+        let file = match name.as_str() {
+            token::PROPERTY => token::file(value),
+            name => name.ends_with(".location").then_some(value.as_str()),
+        };
+        // A directory of roots is read by the library as it goes.
+        file.map(|file| fs::read(file).ok()).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    fn config(properties: &[(&str, &str)]) -> KafkaConfig {
+        let pairs = properties.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        KafkaConfig {
+            bootstrap_servers: "h:1".into(),
+            properties: pairs.collect(),
+            in_flight_bytes: 1 << 20,
+        }
+    }
+
+    /// A renewal whose source gives what is in the cell.
+    fn renewal(first: &KafkaConfig) -> (Renewal, Arc<Mutex<Result<KafkaConfig, String>>>) {
+        let cell = Arc::new(Mutex::new(Ok(first.clone())));
+        let shared = Arc::clone(&cell);
+        let mut renewal = Renewal::new(first);
+        renewal.set_source(KafkaSource::new(move || shared.lock().expect("whole").clone()));
+        (renewal, cell)
+    }
+
+    #[test]
+    fn only_what_is_new_and_was_not_refused_is_handed_out() {
+        let (one, two) = (config(&[("a", "1")]), config(&[("a", "2")]));
+        let (mut renewal, cell) = renewal(&one);
+        let now = Instant::now();
+        assert!(renewal.look(true, now).is_none(), "as before");
+        *cell.lock().expect("whole") = Ok(two);
+        let fresh = renewal.look(false, now).expect("new");
+        renewal.cannot_take(&fresh, "why");
+        assert!(renewal.look(false, now).is_none(), "refused");
+        let fresh = renewal.look(true, now).expect("tried again where somebody asks");
+        renewal.took(&fresh);
+        assert!(renewal.look(false, now).is_none(), "taken");
+        *cell.lock().expect("whole") = Err("unreadable".into());
+        assert!(renewal.look(true, now).is_none());
+        *cell.lock().expect("whole") = Ok(one);
+        assert!(renewal.look(false, now).is_some(), "an error is not for ever");
+    }
+
+    #[test]
+    fn a_file_with_other_content_is_new_under_the_same_name() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("key.pem");
+        fs::write(&path, "one").expect("written");
+        let config = config(&[("ssl.key.location", path.to_str().expect("UTF-8"))]);
+        let (mut renewal, _cell) = renewal(&config);
+        assert!(renewal.look(false, Instant::now()).is_none());
+        fs::write(&path, "two").expect("written");
+        assert!(renewal.look(false, Instant::now()).is_some());
+    }
+
+    #[test]
+    fn files_are_looked_at_again_only_while_kafka_cannot_be_used() {
+        let (mut renewal, _cell) = renewal(&config(&[]));
+        let now = Instant::now();
+        assert!(!renewal.is_due(now));
+        renewal.trouble();
+        assert!(renewal.is_due(now));
+        renewal.look(false, now);
+        assert!(!renewal.is_due(now + AGAIN / 2));
+        assert!(renewal.is_due(now + AGAIN));
+        renewal.delivered();
+        assert!(!renewal.is_due(now + AGAIN));
+    }
+}

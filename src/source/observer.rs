@@ -1,0 +1,98 @@
+//! Reads what the slot costs the server, every few seconds, on the session's own control
+//! connection: one small query on views in memory.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_postgres::Client;
+
+use super::SourceError;
+use crate::lsn::Lsn;
+use crate::metrics::SlotFigures;
+
+/// How often the figures are read.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// On a standby the log's end is what was replayed: what is behind it cannot be decoded yet.
+const FIGURES: &str = "
+    SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+                 ELSE pg_catalog.pg_current_wal_lsn() END)::text,
+           s.confirmed_flush_lsn::text, s.restart_lsn::text, s.safe_wal_size, s.wal_status,
+           (SELECT CASE WHEN setting::int8 < 0 THEN NULL ELSE setting::int8 * 1048576 END
+              FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'),
+           coalesce(t.spill_bytes, 0), s.active
+      FROM pg_catalog.pg_replication_slots s
+      LEFT JOIN pg_catalog.pg_stat_replication_slots t USING (slot_name)
+     WHERE s.slot_name::text = $1";
+
+/// Reads as long as it is.
+pub(super) struct Observer {
+    latest: watch::Receiver<Option<SlotFigures>>,
+    task: JoinHandle<()>,
+}
+
+impl Observer {
+    pub(super) fn start(client: Arc<Client>, slot: String) -> Self {
+        let (tell, latest) = watch::channel(None);
+        let task = tokio::spawn(async move {
+            let mut turns = interval(INTERVAL);
+            turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                turns.tick().await;
+                // The session sees by itself that its connection has ended.
+                let Ok(figures) = slot_figures(&client, &slot).await else { return };
+                if tell.send(figures.map(|(figures, _)| figures)).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { latest, task }
+    }
+
+    /// What was read since the last call.
+    pub(super) fn news(&mut self) -> Option<SlotFigures> {
+        if !self.latest.has_changed().unwrap_or(false) {
+            return None;
+        }
+        self.latest.borrow_and_update().clone()
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What the server says of the slot now, and whether anybody uses it; `None` where there is
+/// no such slot.
+pub(crate) async fn slot_figures(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<(SlotFigures, bool)>, SourceError> {
+    let failed = |error| SourceError::query("reading the slot's figures", &error);
+    let Some(row) = client.query_opt(FIGURES, &[&slot]).await.map_err(failed)? else {
+        return Ok(None);
+    };
+    let lsn = |column: usize| -> Result<Option<Lsn>, SourceError> {
+        let text: Option<String> = row.try_get(column).map_err(failed)?;
+        Ok(text.and_then(|text| text.parse().ok()))
+    };
+    let end = lsn(0)?.unwrap_or_default();
+    let behind = |lsn: Option<Lsn>| lsn.map_or(0, |lsn| end.as_u64().saturating_sub(lsn.as_u64()));
+    let limit: Option<i64> = row.try_get(5).map_err(failed)?;
+    let spilled: i64 = row.try_get(6).map_err(failed)?;
+    let figures = SlotFigures {
+        observed: SystemTime::now(),
+        lag_bytes: behind(lsn(1)?),
+        retained_bytes: behind(lsn(2)?),
+        safe_bytes: row.try_get(3).map_err(failed)?,
+        limit_bytes: limit.and_then(|limit| u64::try_from(limit).ok()),
+        wal_status: row.try_get(4).map_err(failed)?,
+        spilled_bytes: u64::try_from(spilled).unwrap_or_default(),
+    };
+    Ok(Some((figures, row.try_get(7).map_err(failed)?)))
+}

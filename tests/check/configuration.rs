@@ -1,0 +1,47 @@
+//! What is wrong with the configuration, and what no connection is needed for.
+
+use crate::stage::Stage;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_shows_in_the_process_list() {
+    let mut stage = Stage::new().await;
+    stage.log_in_as("postgres:secret");
+    let follow = async |stage: &mut Stage, _: &str| stage.log_in_as("postgres");
+    let words = ["WALPOST_SOURCE_URL_FILE", "PGPASSWORD"];
+    stage.advised("warning", "password_on_command_line", &words, follow).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn offline_it_looks_at_the_configuration_alone() {
+    let mut stage = Stage::empty().await;
+    stage.source = "postgres://nobody@127.0.0.1:1/nothing".into();
+    stage.bootstrap = "127.0.0.1:1".into();
+    let report = stage.check_with(&["--offline"]).await;
+    report.is_clean();
+    for code in ["postgresql", "kafka"] {
+        report.skipped(code);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn this_build_lacks_the_mechanism_or_the_property() {
+    let mut stage = Stage::new().await;
+    stage.property("security.protocol", "SASL_PLAINTEXT");
+    stage.property("sasl.mechanisms", "GSSAPI");
+    let report = stage.check_with(&["--offline"]).await;
+    report.finding("error", "sasl_mechanism");
+    let follow = async |stage: &mut Stage, _: &str| {
+        stage.property("sasl.mechanisms", "SCRAM-SHA-256");
+        stage.property("sasl.username", "relay");
+        stage.property("sasl.password", "right");
+    };
+    // What the broker says of that mechanism is another finding.
+    let words = ["PLAIN", "SCRAM-SHA-256"];
+    stage.advised("error", "sasl_mechanism", &words, follow).await;
+    stage.property("linger.mss", "5");
+    let follow = async |stage: &mut Stage, _: &str| {
+        let last = stage.options.last_mut().expect("a property");
+        "linger.ms=5".clone_into(last);
+    };
+    stage.advised("error", "kafka_property", &["-X"], follow).await;
+}

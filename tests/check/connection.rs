@@ -1,0 +1,161 @@
+//! PostgreSQL does not let walpost in.
+
+use walpost_bed::Major;
+
+use crate::stage::{Stage, sound, succeed};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_order_has_no_warning_and_no_error() {
+    let mut stage = Stage::new().await;
+    // The role that init makes is enough.
+    stage.log_in_as("walpost");
+    stage.check().await.is_clean();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_listens() {
+    let mut stage = Stage::new().await;
+    let right = std::mem::replace(&mut stage.source, "postgres://postgres@127.0.0.1:1/x".into());
+    let words = ["listen_addresses", "port"];
+    let follow = async |stage: &mut Stage, _: &str| stage.source.clone_from(&right);
+    stage.advised("error", "connection_refused", &words, follow).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_host_has_no_address() {
+    let mut stage = Stage::new().await;
+    let right = stage.source.clone();
+    stage.source = "postgres://postgres@nosuch.invalid/x".into();
+    let follow = async |stage: &mut Stage, _: &str| stage.source.clone_from(&right);
+    stage.advised("error", "host_unknown", &["host"], follow).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pg_hba_has_no_line() {
+    let lines = "host all postgres 127.0.0.1/32 trust\n";
+    let mut stage = Stage::on(sound(Major::V15).hba(lines)).await;
+    stage.execute("ALTER ROLE walpost PASSWORD 'secret'").await;
+    stage.log_in_as("walpost:secret");
+    let follow = async |stage: &mut Stage, advice: &str| {
+        let line = advice.split('`').nth(1).expect("the line stands in backticks");
+        stage.postgres.change_hba(&format!("{line}\n{lines}")).await;
+    };
+    let words = ["127.0.0.1/32", "scram-sha-256", "pg_reload_conf"];
+    stage.advised("error", "pg_hba", &words, follow).await;
+    stage.check().await.finding("ok", "replication");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_password_is_wrong() {
+    let lines = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+    let mut stage = Stage::on(sound(Major::V15).hba(lines)).await;
+    stage.execute("ALTER ROLE walpost PASSWORD 'right'").await;
+    stage.log_in_as("walpost:mistaken");
+    let follow = async |stage: &mut Stage, _: &str| stage.log_in_as("walpost:right");
+    stage.advised("error", "authentication", &["PGPASSWORD", "\\password"], follow).await;
+    // None at all is as wrong.
+    stage.log_in_as("walpost");
+    stage.check().await.finding("error", "authentication");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_role_is_missing_or_lacks_a_right() {
+    let mut stage = Stage::new().await;
+    let database = stage.database.clone();
+    stage.log_in_as("relay");
+    stage.mended("error", "role_missing").await;
+    stage.execute("ALTER ROLE relay NOREPLICATION").await;
+    stage.mended("error", "role_replication").await;
+    stage.execute("ALTER ROLE relay NOLOGIN").await;
+    stage.mended("error", "role_login").await;
+    stage.execute(&format!("REVOKE CONNECT ON DATABASE {database} FROM public")).await;
+    stage.mended("error", "database_connect").await;
+    stage.execute("ALTER ROLE relay CONNECTION LIMIT 0").await;
+    stage.mended("error", "connection_limit").await;
+    stage.check().await.is_clean();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_managed_service_gives_the_right_by_another_statement() {
+    // Known by its role; what that role may do is the service's own.
+    let mut stage = Stage::on(sound(Major::V15)).await;
+    stage.execute("CREATE ROLE rds_superuser; CREATE ROLE plain LOGIN").await;
+    stage.log_in_as("plain");
+    let report = stage.check().await;
+    let finding = report.finding("error", "role_replication");
+    assert_eq!(finding["mend"], "GRANT rds_replication TO \"plain\";");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_database_is_missing() {
+    let mut stage = Stage::new().await;
+    let right = stage.source.clone();
+    stage.source = format!("postgres://postgres@127.0.0.1:{}/nosuch", stage.postgres.port());
+    let follow = async |stage: &mut Stage, _: &str| stage.source.clone_from(&right);
+    stage.advised("error", "database_missing", &["dbname"], follow).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_is_in_between() {
+    let mut stage = Stage::new().await;
+    let pooler = Pooler::start(stage.postgres.port());
+    let right = stage.source.clone();
+    let database = &stage.database;
+    stage.source = format!("postgres://postgres@127.0.0.1:{}/{database}", pooler.port);
+    let follow = async |stage: &mut Stage, _: &str| stage.source.clone_from(&right);
+    let report =
+        stage.advised("error", "connection_pooler", &["host and port", "6432"], follow).await;
+    // The ordinary connection goes through.
+    report.finding("ok", "connection");
+}
+
+/// A `pgbouncer` in front of a server, gone with this.
+struct Pooler {
+    port: u16,
+    child: std::process::Child,
+    _directory: tempfile::TempDir,
+}
+
+impl Pooler {
+    fn start(server: u16) -> Self {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let port = free_port();
+        let file = directory.path().join("pgbouncer.ini");
+        let users = directory.path().join("users");
+        std::fs::write(&users, "\"postgres\" \"\"\n").expect("written");
+        let text = format!(
+            "[databases]\n* = host=127.0.0.1 port={server} user=postgres\n[pgbouncer]\n\
+             listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
+             auth_type = any\nauth_file = {}\nlogfile = {}\n",
+            users.display(),
+            directory.path().join("log").display()
+        );
+        std::fs::write(&file, text).expect("written");
+        // It does not run as root.
+        let mut chown = std::process::Command::new("chown");
+        chown.args(["-R", "postgres"]).arg(directory.path());
+        succeed(chown, "");
+        let mut command = std::process::Command::new("/usr/sbin/pgbouncer");
+        command.args(["-q", "-u", "postgres"]).arg(&file);
+        let child = command.spawn().expect("pgbouncer is there: apt-get install pgbouncer");
+        let address = ("127.0.0.1", port);
+        let limit = std::time::Instant::now() + walpost_bed::scene::SOON;
+        while std::net::TcpStream::connect(address).is_err() {
+            assert!(std::time::Instant::now() < limit, "pgbouncer does not listen");
+            std::thread::yield_now();
+        }
+        Self { port, child, _directory: directory }
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}

@@ -1,0 +1,18 @@
+//! `walpost check` on set-ups that are really broken: each finding appears with its mend,
+//! the mend is applied as it is printed, and the finding is gone.
+
+// Nothing is reachable from outside a test's program.
+#![allow(unreachable_pub)]
+
+mod columns;
+mod configuration;
+mod connection;
+mod failover;
+mod init;
+mod kafka;
+mod publication;
+mod server;
+mod slot;
+mod stage;
+mod tls;
+mod topics;

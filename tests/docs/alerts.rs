@@ -1,0 +1,137 @@
+//! Alerts, their runbooks, and the metrics that rules, dashboard and pages name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use walpost::metrics::names::{ALL, process};
+
+use crate::{files_below, read};
+
+const RULES: &str = "docker/prometheus/rules/walpost.rules.yml";
+const DASHBOARD: &str = "docker/grafana/dashboards/walpost.json";
+
+/// Where the book is served, until somebody says where.
+const BOOK: &str = "https://walpost.example/";
+
+#[test]
+fn each_alert_has_its_runbook_and_each_runbook_its_alert() {
+    let rules = read(RULES);
+    let mut pages: BTreeMap<&str, &str> = BTreeMap::new();
+    for (alert, rule) in alerts(&rules) {
+        for part in ["severity: ", "summary: ", "description: ", "runbook_url: "] {
+            assert!(rule.contains(part), "{alert} has no {part}");
+        }
+        let url = value_of(rule, "runbook_url: ");
+        let page = url.strip_prefix(BOOK).and_then(|it| it.strip_suffix(".html"));
+        let page = page.unwrap_or_else(|| panic!("{alert}: {url}"));
+        let known = pages.insert(page, alert);
+        assert!(known.is_none_or(|known| known == alert), "{page} is for {known:?} too");
+        let text = read(format!("docs/{page}.md"));
+        assert!(text.starts_with(&format!("# {alert}\n")), "docs/{page}.md is not of {alert}");
+        for part in ["**What it means.**", "## What to look at", "## When it is over"] {
+            assert!(text.contains(part), "docs/{page}.md lacks {part}");
+        }
+        let name = page.rsplit('/').next().expect("a path has a last part");
+        let row = format!("| [{alert}]({name}.md) | {} |", value_of(rule, "severity: "));
+        assert!(read("docs/runbooks/README.md").contains(&row), "the list of runbooks lacks {row}");
+    }
+    let written = files_below("docs/runbooks", "md");
+    let pages: Vec<_> = pages.keys().map(|page| format!("docs/{page}.md")).collect();
+    let written: Vec<_> = written.iter().map(|path| path.display().to_string()).collect();
+    let written: Vec<_> = written.into_iter().filter(|it| !it.ends_with("README.md")).collect();
+    assert_eq!(written, pages, "the pages, and those that alerts lead to");
+}
+
+#[test]
+fn each_alert_is_tried_by_promtool_firing_and_silent() {
+    let rules = read(RULES);
+    let tests = files_below("docker/prometheus/tests", "yml").into_iter().map(read);
+    let tests: String = tests.collect();
+    for (alert, _) in alerts(&rules) {
+        let fires = format!("alertname: {alert}\n");
+        let silent = format!("{{alertname: {alert}, ");
+        assert!(tests.contains(&fires) && tests.contains(&silent), "{alert}");
+    }
+}
+
+#[test]
+fn the_dashboard_explains_itself_and_leads_to_runbooks_that_are_there() {
+    let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).unwrap();
+    let panels = dashboard["panels"].as_array().expect("there are panels");
+    let questions = panels.iter().filter(|panel| panel["type"] == "row");
+    let questions: Vec<_> = questions.map(|row| row["title"].as_str().unwrap()).collect();
+    assert_eq!(
+        questions,
+        ["Is it delivering?", "How late?", "Why?", "What does the database keep for it?"]
+    );
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        let title = panel["title"].as_str().expect("a title");
+        assert!(panel["targets"].as_array().is_some_and(|it| !it.is_empty()), "{title}");
+        let defaults = &panel["fieldConfig"]["defaults"];
+        let is_number = panel["type"] == "timeseries";
+        assert!(!is_number || defaults["unit"].is_string(), "{title} has no unit");
+        for link in panel["links"].as_array().into_iter().flatten() {
+            let url = link["url"].as_str().expect("a link leads somewhere");
+            let page = url.strip_prefix(BOOK).and_then(|it| it.strip_suffix(".html"));
+            read(format!("docs/{}.md", page.unwrap_or_else(|| panic!("{url}"))));
+        }
+    }
+}
+
+#[test]
+fn every_metric_that_rules_dashboard_or_pages_name_is_one_of_the_programs() {
+    let rules = read(RULES);
+    let recorded: Vec<_> =
+        rules.split("- record: ").skip(1).filter_map(|rule| rule.lines().next()).collect();
+    let known: BTreeSet<_> = ALL.iter().chain(process::ALL).map(|metric| metric.name).collect();
+    let others = ["docs/operations.md", "docs/sizing.md"].map(Into::into);
+    let pages = files_below("docs/runbooks", "md").into_iter().chain(others).map(read);
+    let mut seen = BTreeSet::new();
+    for text in [rules.clone(), read(DASHBOARD)].into_iter().chain(pages) {
+        for name in names(&text) {
+            if name.contains(':') {
+                assert!(recorded.contains(&name), "no rule records {name}");
+            } else {
+                let parts = ["_bucket", "_count", "_sum"];
+                let whole = parts.iter().find_map(|part| name.strip_suffix(part));
+                let is_known = known.contains(name) || whole.is_some_and(|it| known.contains(it));
+                assert!(is_known, "there is no metric {name}");
+                seen.insert(whole.unwrap_or(name).to_owned());
+            }
+        }
+    }
+    assert!(seen.len() > 30, "{seen:?}");
+}
+
+#[test]
+fn names_of_metrics_are_told_from_other_words() {
+    let text =
+        "rate(walpost_a_total[5m]) walpost:b:c walpost_bed::x `process_d` walpost-e pre_walpost_f";
+    assert_eq!(names(text), ["walpost_a_total", "walpost:b:c", "process_d"]);
+}
+
+/// The names of metrics in a text, and of what rules record.
+fn names(text: &str) -> Vec<&str> {
+    let part = |sign: char| sign.is_ascii_alphanumeric() || sign == '_' || sign == ':';
+    let words = text.split(|sign| !part(sign)).map(|word| word.trim_end_matches(':'));
+    let of_ours = ["walpost_", "walpost:", "process_"];
+    words
+        .filter(|word| of_ours.iter().any(|of| word.starts_with(of)) && !word.contains("::"))
+        .collect()
+}
+
+/// Each alerting rule's name and text.
+fn alerts(rules: &str) -> Vec<(&str, &str)> {
+    let parts = rules.split("\n      - ").filter_map(|rule| rule.strip_prefix("alert: "));
+    let named = parts.map(|rule| (rule.lines().next().expect("a rule has a name"), rule));
+    let found: Vec<_> = named.collect();
+    let kinds: BTreeSet<_> = found.iter().map(|(name, _)| *name).collect();
+    assert!(kinds.len() >= 9, "{kinds:?}");
+    found
+}
+
+/// What stands behind `key` in its line.
+fn value_of<'a>(rule: &'a str, key: &str) -> &'a str {
+    let value = rule.split_once(key).unwrap_or_else(|| panic!("no {key} in {rule}")).1;
+    value.lines().next().expect("a line").trim()
+}

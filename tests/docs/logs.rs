@@ -1,0 +1,151 @@
+//! `docs/logs.md` has every line that the log can have at info, warn and error.
+
+use std::collections::BTreeSet;
+
+use crate::{files_below, read};
+
+const PAGE: &str = "docs/logs.md";
+
+#[test]
+fn each_line_of_the_log_stands_in_its_page_with_its_level_and_fields() {
+    let page = read(PAGE);
+    let rows = rows(&page);
+    let mut met = BTreeSet::new();
+    let mut seen = 0;
+    for path in files_below("src", "rs") {
+        for event in events(&read(&path)) {
+            seen += 1;
+            let of = path.display();
+            let row = rows
+                .iter()
+                .position(|row| row.level == event.level && event.message.starts_with(row.begins));
+            let row = row.unwrap_or_else(|| panic!("{PAGE} lacks {event:?} of {of}"));
+            met.insert(row);
+            for field in &event.fields {
+                let named = format!("`{field}`");
+                assert!(rows[row].fields.contains(&named), "{PAGE} lacks {field} of {event:?}");
+            }
+        }
+    }
+    assert!(seen > 20, "only {seen} events were found");
+    let stale = rows.iter().enumerate().find(|(number, _)| !met.contains(number));
+    assert!(stale.is_none(), "{PAGE} has what nobody says: {:?}", stale.map(|(_, row)| row.begins));
+}
+
+#[test]
+fn events_are_read_from_the_code_whatever_they_look_like() {
+    let code = r#"
+        tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost, \"again\"");
+        tracing::info!(
+            target: "x",
+            slot = self.source.slot("not, this"),
+            ?state,
+            "one \
+             line {there}"
+        );
+        tracing::debug!("not this");
+        Err(error) => tracing::error!("{error}"),
+    "#;
+    let found: Vec<_> =
+        events(code).into_iter().map(|it| (it.level, it.fields, it.message)).collect();
+    let fields = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(
+        found,
+        [
+            ("warn", fields(&["error", "confirmed"]), "lost, \"again\"".to_owned()),
+            ("info", fields(&["slot", "state"]), "one line {there}".to_owned()),
+            ("error", fields(&[]), "{error}".to_owned()),
+        ]
+    );
+}
+
+/// A row of the page: level, what the message begins with, fields.
+struct Row<'a> {
+    level: &'a str,
+    begins: &'a str,
+    fields: &'a str,
+}
+
+fn rows(page: &str) -> Vec<Row<'_>> {
+    let rows = page.lines().filter_map(|line| {
+        let cells: Vec<_> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [level, message, fields, _] = cells[..] else { return None };
+        let level = ["info", "warn", "error"].into_iter().find(|it| *it == level)?;
+        Some(Row { level, begins: message.trim_matches('`').trim_end_matches(" …"), fields })
+    });
+    rows.collect()
+}
+
+/// One event of the code.
+#[derive(Debug)]
+struct Event {
+    level: &'static str,
+    fields: Vec<String>,
+    message: String,
+}
+
+/// The events at info, warn and error.
+fn events(code: &str) -> Vec<Event> {
+    let levels = ["info", "warn", "error"];
+    let mut found: Vec<(usize, Event)> = Vec::new();
+    for level in levels {
+        let call = format!("tracing::{level}!(");
+        for (at, _) in code.match_indices(&call) {
+            let arguments = arguments(&code[at + call.len()..]);
+            let is_message = |it: &&String| it.starts_with('"');
+            let message = arguments.iter().find(is_message).map_or("", |it| it);
+            let fields = arguments.iter().take_while(|it| !it.starts_with('"'));
+            let fields = fields.filter(|it| !it.starts_with("target:"));
+            let name = |field: &String| {
+                let name = field.split('=').next().unwrap_or_default().trim();
+                name.trim_start_matches(['%', '?']).to_owned()
+            };
+            let fields = fields.map(name).collect();
+            found.push((at, Event { level, fields, message: unquoted(message) }));
+        }
+    }
+    found.sort_by_key(|(at, _)| *at);
+    found.into_iter().map(|(_, event)| event).collect()
+}
+
+/// The arguments of a call, up to its closing parenthesis.
+fn arguments(code: &str) -> Vec<String> {
+    let mut arguments = vec![String::new()];
+    let (mut depth, mut quoted, mut escaped) = (0, false, false);
+    for sign in code.chars() {
+        match sign {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            '(' | '[' | '{' if !quoted => depth += 1,
+            ')' if !quoted && depth == 0 => break,
+            ')' | ']' | '}' if !quoted => depth -= 1,
+            ',' if !quoted && depth == 0 => {
+                arguments.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        arguments.last_mut().expect("it is never empty").push(sign);
+    }
+    let trimmed = arguments.iter().map(|it| it.trim().to_owned());
+    trimmed.filter(|it| !it.is_empty()).collect()
+}
+
+/// A string literal's text.
+fn unquoted(literal: &str) -> String {
+    let mut text = String::new();
+    let inner = literal.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
+    let mut rest = inner.unwrap_or_default();
+    while let Some((before, after)) = rest.split_once('\\') {
+        text.push_str(before);
+        rest = if let Some(next) = after.strip_prefix('\n') {
+            next.trim_start()
+        } else {
+            text.push_str(after.get(..1).unwrap_or_default());
+            after.get(1..).unwrap_or_default()
+        };
+    }
+    text.push_str(rest);
+    text
+}

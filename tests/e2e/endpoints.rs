@@ -1,0 +1,430 @@
+//! What a running walpost tells over HTTP, against what it did, and what systemd is told.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use walpost::admin;
+use walpost::metrics::names;
+use walpost_bed::scene::{LATER, SOON, Scene, ended, insert, stop};
+use walpost_bed::{Kafka, Major, Postgres, Stop, Walpost, eventually};
+
+/// A running walpost that answers.
+pub(crate) struct Answering {
+    pub(crate) walpost: Walpost,
+    pub(crate) address: String,
+}
+
+impl Answering {
+    pub(crate) async fn run(scene: &Scene, arguments: &[&str]) -> Self {
+        let run = scene.command("run").args(["--admin-listen", "127.0.0.1:0"]).args(arguments);
+        let walpost = run.start();
+        let line = walpost.await_line("walpost starts", SOON).await;
+        let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
+        let address = line["endpoints"].as_str().expect("an address").to_owned();
+        Self { walpost, address }
+    }
+
+    /// The status code and the text of a page.
+    pub(crate) async fn page(&self, path: &str) -> (u16, String) {
+        let (status, body) = admin::ask(&self.address, path).await.expect("it answers");
+        (status.as_u16(), String::from_utf8(body.to_vec()).expect("text"))
+    }
+
+    pub(crate) async fn scrape(&self) -> Scrape {
+        let (status, text) = self.page("/metrics").await;
+        assert_eq!(status, 200, "{text}");
+        Scrape::read(&text)
+    }
+
+    /// Awaits that `/readyz` gives that status code, and gives its text.
+    pub(crate) async fn await_ready(&self, status: u16) -> String {
+        let mut text = String::new();
+        eventually(SOON, "/readyz says so", async || {
+            let page = self.page("/readyz").await;
+            text = page.1;
+            page.0 == status
+        })
+        .await;
+        text
+    }
+}
+
+/// What was scraped: each series, as it is written, with its value.
+pub(crate) struct Scrape {
+    series: BTreeMap<String, f64>,
+    types: BTreeMap<String, String>,
+}
+
+impl Scrape {
+    fn read(text: &str) -> Self {
+        let mut scrape = Self { series: BTreeMap::new(), types: BTreeMap::new() };
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').expect("a type");
+                scrape.types.insert(name.to_owned(), kind.to_owned());
+            } else if !line.starts_with('#') {
+                let (series, value) = line.rsplit_once(' ').expect("a value");
+                let before = scrape.series.insert(series.to_owned(), value.parse().expect(line));
+                assert_eq!(before, None, "{series} stands there twice");
+            }
+        }
+        scrape
+    }
+
+    /// The sum of the series of that name that have all these labels; `None` without one.
+    pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let has = |series: &str| {
+            let (of, rest) = series.split_once('{').unwrap_or((series, ""));
+            let label =
+                |(name, value): &(&str, &str)| rest.contains(&format!("{name}=\"{value}\""));
+            of == name && labels.iter().all(label)
+        };
+        let found: Vec<f64> =
+            self.series.iter().filter(|(series, _)| has(series)).map(|(_, value)| *value).collect();
+        (!found.is_empty()).then(|| found.iter().sum())
+    }
+
+    /// The same, of a series that is there.
+    #[track_caller]
+    pub(crate) fn of(&self, name: &str) -> f64 {
+        self.sum(name, &[]).unwrap_or_else(|| panic!("no {name} in {:#?}", self.series))
+    }
+}
+
+#[track_caller]
+fn assert_close(value: f64, expected: f64) {
+    assert!((value - expected).abs() < 1e-9, "{value} is not {expected}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_metrics_tell_what_was_done_and_idle_is_never_late() {
+    let scene = Scene::new().await;
+    let answering = Answering::run(&scene, &[]).await;
+    answering.await_ready(200).await;
+    assert_eq!(answering.page("/livez").await, (200, "ok\n".to_owned()));
+    let before = answering.scrape().await;
+    for metric in names::ALL.iter().chain(names::process::ALL) {
+        let family = metric.name.strip_suffix("_total").unwrap_or(metric.name);
+        let unlimited = [names::SLOT_WAL_LIMIT_BYTES, names::SLOT_SAFE_WAL_BYTES].contains(metric);
+        let kind = before.types.get(family).map(String::as_str);
+        let expected = (!unlimited).then(|| metric.kind.name());
+        let after_a_look = kind.is_none() && metric.name.starts_with("walpost_slot_");
+        assert!(kind == expected || after_a_look, "{}: {kind:?}", metric.name);
+    }
+    scene.postgres.execute(&insert(100, 10)).await;
+    scene.postgres.execute(&insert(23, 10)).await;
+    scene
+        .postgres
+        .execute("UPDATE public.outbox SET event_type = 'x'; DELETE FROM public.outbox")
+        .await;
+    scene.confirmed(SOON).await;
+    let records = scene.records().await;
+    let bytes: usize = records.iter().map(|record| record.key_text().map_or(0, str::len)).sum();
+    let values: usize = records.iter().map(|record| record.value_text().map_or(0, str::len)).sum();
+    let topic = scene.topic("order");
+    let labels = [("topic", topic.as_str()), ("slot", "walpost")];
+    let after = answering.scrape().await;
+    let published = |scrape: &Scrape, name| scrape.sum(name, &labels).unwrap_or_default();
+    assert_close(published(&after, "walpost_events_published_total"), 123.0);
+    #[allow(clippy::cast_precision_loss, reason = "a few kilobytes")]
+    let bytes = (bytes + values) as f64;
+    assert_close(published(&after, "walpost_published_bytes_total"), bytes);
+    assert_close(after.of("walpost_events_received_total"), 123.0);
+    assert!(
+        after.of("walpost_transactions_total") - before.of("walpost_transactions_total") >= 2.0
+    );
+    assert!(after.of("walpost_received_bytes_total") > bytes);
+    for histogram in ["walpost_commit_to_ack_seconds", "walpost_broker_ack_seconds"] {
+        assert_close(after.of(&format!("{histogram}_count")), 123.0);
+        let sum = after.of(&format!("{histogram}_sum"));
+        assert!(sum > 0.0 && sum < 123.0 * SOON.as_secs_f64(), "{histogram}: {sum}");
+        let last = after.sum(&format!("{histogram}_bucket"), &[("le", "+Inf")]);
+        assert_close(last.expect("a last bucket"), 123.0);
+    }
+    assert_close(after.of("walpost_oldest_unconfirmed_commit_timestamp_seconds"), 0.0);
+    assert_close(after.of("walpost_in_flight_events"), 0.0);
+    assert_close(after.of("walpost_in_flight_bytes"), 0.0);
+    assert_close(after.of("walpost_in_flight_limit_bytes"), f64::from(32 << 20));
+    assert!(after.sum("walpost_publish_errors_total", &[]).is_none());
+    assert!(after.sum("walpost_poison_events_total", &[]).is_none());
+    assert!(after.sum("walpost_reconnects_total", &[]).is_none());
+    assert!(after.of("walpost_confirmed_lsn") > before.of("walpost_confirmed_lsn"));
+    assert_close(
+        after.sum("walpost_slot_wal_status", &[("status", "reserved")]).expect("one"),
+        1.0,
+    );
+    assert!(after.of("process_resident_memory_bytes") > 1e6);
+    eventually(SOON, "the slot's lag is seen to fall", async || {
+        answering.scrape().await.of("walpost_slot_lag_bytes") < 10_000.0
+    })
+    .await;
+    stop(answering.walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_late_while_kafka_is_away_is_told_and_is_zero_again_after() {
+    let kafka = Kafka::start().await;
+    let scene = Scene::with_brokers(
+        Postgres::builder(Major::V15).setting("max_slot_wal_keep_size", "1GB"),
+        &kafka.bootstrap(),
+    )
+    .await;
+    let answering = Answering::run(&scene, &["--in-flight-bytes", "1KiB"]).await;
+    scene.postgres.execute(&insert(1, 1)).await;
+    scene.confirmed(SOON).await;
+    answering.await_ready(200).await;
+    assert!(kafka.stop(SOON).await);
+    let began = std::time::SystemTime::now();
+    scene.postgres.execute(&insert(5000, 10)).await;
+    let text = answering.await_ready(503).await;
+    assert!(text.contains("Kafka"), "{text}");
+    assert_eq!(answering.page("/livez").await.0, 200, "neither peer has a part in that");
+    let told = [
+        "walpost_oldest_unconfirmed_commit_timestamp_seconds",
+        "walpost_slot_lag_bytes",
+        "walpost_sink_connected",
+        "walpost_in_flight_events",
+        "walpost_backpressure_seconds_total",
+    ];
+    eventually(LATER, "the lag of the slot and the time are told", async || {
+        let scrape = answering.scrape().await;
+        let [oldest, lag, connected, in_flight, held_back] = told.map(|name| scrape.of(name));
+        let since = began.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs_f64();
+        assert!(oldest < 1.0 || (oldest - since).abs() < SOON.as_secs_f64(), "{oldest} {since}");
+        let all = oldest > 0.0
+            && lag > 500_000.0
+            && connected < 0.5
+            && in_flight > 0.0
+            && held_back > 0.0;
+        all.then_some(()).ok_or([oldest, lag, connected, in_flight, held_back])
+    })
+    .await;
+    let scrape = answering.scrape().await;
+    assert_close(scrape.of("walpost_slot_wal_limit_bytes"), f64::from(1 << 30));
+    let safe = scrape.of("walpost_slot_safe_wal_bytes");
+    assert!(safe > 5e8 && safe < 1.1e9, "{safe}");
+    assert_close(scrape.of("walpost_source_connected"), 1.0);
+    kafka.start_again().await;
+    scene.confirmed(LATER).await;
+    eventually(LATER, "nothing is late any more", async || {
+        let scrape = answering.scrape().await;
+        scrape.of("walpost_oldest_unconfirmed_commit_timestamp_seconds") == 0.0
+            && scrape.of("walpost_slot_lag_bytes") < 100_000.0
+            && scrape.of("walpost_in_flight_events") == 0.0
+            && scrape.of("walpost_sink_connected") > 0.5
+    })
+    .await;
+    answering.await_ready(200).await;
+    scene.judge().await.assert_ok();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_postgresql_is_told_and_walpost_lives_on() {
+    let scene = Scene::new().await;
+    let answering = Answering::run(&scene, &[]).await;
+    answering.await_ready(200).await;
+    assert!(scene.postgres.stop(Stop::Fast, SOON).await);
+    let text = answering.await_ready(503).await;
+    assert!(text.contains("not streaming from the slot: connecting"), "{text}");
+    assert_eq!(answering.page("/livez").await.0, 200);
+    let scrape = answering.scrape().await;
+    assert_close(scrape.of("walpost_source_connected"), 0.0);
+    assert!(scrape.sum("walpost_reconnects_total", &[("peer", "postgresql")]) >= Some(1.0));
+    assert_close(scrape.of("walpost_oldest_unconfirmed_commit_timestamp_seconds"), 0.0);
+    scene.postgres.start_again().await;
+    answering.await_ready(200).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn poison_and_what_the_brokers_refuse_are_counted_by_cause() {
+    let kafka = Kafka::shared().await;
+    let scene = Scene::new().await;
+    kafka.create_topic_with(&scene.topic("order"), 1, &[("max.message.bytes", "20000")]).await;
+    let dead = scene.topic("dead");
+    kafka.create_topic(&dead, 1).await;
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    let toml = format!(
+        "[poison]\ntoo_large = 'dead_letter'\ninvalid_topic = 'skip'\ndead_letter_topic = '{dead}'\n"
+    );
+    std::fs::write(&file, toml).expect("it can be written");
+    let file = file.to_str().expect("UTF-8");
+    let answering = Answering::run(&scene, &["--config", file]).await;
+    let row = |kind: &str, size: u32| {
+        format!(
+            "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+             SELECT '{kind}', 'k', 'e', to_jsonb((SELECT string_agg(md5(i::text), '') \
+             FROM generate_series(1, {size}) AS i))"
+        )
+    };
+    for (kind, size) in [("order", 1), ("an order", 1), ("order", 2000), ("order", 1)] {
+        scene.postgres.execute(&row(kind, size)).await;
+    }
+    scene.confirmed(LATER).await;
+    let scrape = answering.scrape().await;
+    let poison = |cause, action| {
+        scrape.sum("walpost_poison_events_total", &[("cause", cause), ("action", action)])
+    };
+    assert_eq!(poison("too_large", "dead_letter"), Some(1.0));
+    assert_eq!(poison("invalid_topic", "skip"), Some(1.0));
+    let topic = scene.topic("order");
+    let errors = scrape.sum("walpost_publish_errors_total", &[("topic", &topic)]);
+    assert!(errors >= Some(1.0), "{errors:?}");
+    let replaced =
+        scrape.sum("walpost_reconnects_total", &[("peer", "kafka"), ("reason", "refused")]);
+    assert!(replaced >= Some(1.0), "{replaced:?}");
+    assert_eq!(scrape.sum("walpost_events_published_total", &[("topic", &dead)]), Some(1.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_lives_and_is_not_ready_until_it_takes_over() {
+    let scene = Scene::new().await;
+    let first = Answering::run(&scene, &[]).await;
+    first.await_ready(200).await;
+    let second = Answering::run(&scene, &[]).await;
+    second.walpost.await_line("in use", SOON).await;
+    let text = second.await_ready(503).await;
+    assert!(text.contains("standing by"), "{text}");
+    assert_eq!(second.page("/livez").await.0, 200);
+    stop(first.walpost).await;
+    second.await_ready(200).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_is_taken_ends_the_start_with_the_way_out() {
+    let scene = Scene::new().await;
+    let first = Answering::run(&scene, &[]).await;
+    let (code, said) = scene.run_to_its_end(&["--admin-listen", &first.address]).await;
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.contains("give this one another admin.listen, or `off`"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_pages_and_methods_are_refused_in_order() {
+    let scene = Scene::new().await;
+    let answering = Answering::run(&scene, &[]).await;
+    assert_eq!(answering.page("/").await.0, 200);
+    assert_eq!(answering.page("/metrics/").await.0, 404);
+    let stream = tokio::net::TcpStream::connect(&answering.address).await.expect("it listens");
+    let (mut reader, mut writer) = stream.into_split();
+    tokio::io::AsyncWriteExt::write_all(&mut writer, b"POST /status HTTP/1.0\r\n\r\n")
+        .await
+        .expect("it is read");
+    let mut answer = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut reader, &mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.0 405"), "{answer}");
+    assert!(answer.to_lowercase().contains("allow: get, head"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_status_is_a_screen_and_tells_scripts_whether_it_delivers() {
+    let scene = Scene::new().await;
+    let answering = Answering::run(&scene, &[]).await;
+    answering.await_ready(200).await;
+    scene.postgres.execute(&insert(1234, 10)).await;
+    scene.confirmed(SOON).await;
+    let status = |arguments: &[&str]| {
+        let command = scene.command("status").args(["--admin-listen", &answering.address]);
+        command.args(arguments).start()
+    };
+    let screen = status(&[]);
+    assert_eq!(ended(&screen).await.0, Some(0));
+    let text = screen.stdout().join("\n");
+    for part in ["slot walpost", "yes  streaming from 127.0.0.1", "nothing is", "1 234 records"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    assert!(!text.contains('\u{1b}'), "no colours in a pipe: {text}");
+    let screen = status(&["--color", "always"]);
+    assert_eq!(ended(&screen).await.0, Some(0));
+    assert!(screen.stdout().join("\n").contains("\u{1b}[32myes"), "{:?}", screen.stdout());
+    let screen = status(&["--json"]);
+    assert_eq!(ended(&screen).await.0, Some(0));
+    let json: serde_json::Value = serde_json::from_str(&screen.stdout().join("")).expect("JSON");
+    assert_eq!((&json["delivering"], &json["daemon"]["published"]), (&true.into(), &1234.into()));
+    for (arguments, word) in [(&[][..], "ok"), (&["--ready"], "ok")] {
+        let health = scene.command("health").args(["--admin-listen", &answering.address]);
+        let health = health.args(arguments).start();
+        assert_eq!(ended(&health).await.0, Some(0));
+        assert_eq!(health.stdout(), [word]);
+    }
+    // It is watched until it is stopped.
+    let watch = status(&["--watch", "1"]);
+    eventually(SOON, "it is shown again", async || {
+        watch.stdout().iter().filter(|line| line.starts_with("delivering")).count() >= 2
+    })
+    .await;
+    watch.interrupt();
+    assert!(watch.wait(SOON).await.is_some());
+    let address = answering.address.clone();
+    stop(answering.walpost).await;
+    let screen = scene.command("status").args(["--admin-listen", &address]).start();
+    assert_eq!(ended(&screen).await.0, Some(1), "nobody delivers");
+    let text = screen.stdout().join("\n");
+    for part in ["no walpost answers", "nobody streams from it", "of log not confirmed", "reserved"]
+    {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    let health = scene.command("health").args(["--admin-listen", &address]).start();
+    assert_eq!(ended(&health).await.0, Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn systemd_is_told_what_it_does_and_that_it_lives() {
+    let scene = Scene::new().await;
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let path = directory.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(SOON)).expect("a limit");
+    let told = |text: &str| {
+        let mut all = Vec::new();
+        let began = Instant::now();
+        loop {
+            assert!(began.elapsed() < SOON, "{text}: {all:?}");
+            let mut buffer = [0; 4096];
+            let length = socket.recv(&mut buffer).unwrap_or_else(|_| panic!("{text}: {all:?}"));
+            let message = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            if message.contains(text) {
+                return message;
+            }
+            all.push(message);
+        }
+    };
+    let run = scene.command("run").env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "1000000");
+    let walpost = run.start();
+    told("READY=1");
+    told("STATUS=delivering from 127.0.0.1");
+    told("WATCHDOG=1");
+    let pid = walpost.pid().expect("it runs").to_string();
+    let hang_up = std::process::Command::new("kill").args(["-HUP", &pid]).status();
+    assert!(hang_up.expect("kill is there").success());
+    let reloading = told("RELOADING=1");
+    assert!(reloading.contains("MONOTONIC_USEC="), "{reloading}");
+    told("READY=1");
+    walpost.terminate();
+    told("STOPPING=1");
+    assert!(walpost.wait(SOON).await.expect("it stops").success());
+}
+
+/// Longer than a relay's loop may stand.
+const STUCK: Duration = Duration::from_secs(45);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loop_that_does_not_turn_is_told_of() {
+    let scene = Scene::new().await;
+    let points = format!("received=1*off->1*sleep({})", STUCK.as_millis());
+    let run = scene.command("run").args(["--admin-listen", "127.0.0.1:0"]);
+    let walpost = run.env("FAILPOINTS", points).start();
+    let line = walpost.await_line("walpost starts", SOON).await;
+    let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
+    let address = line["endpoints"].as_str().expect("an address").to_owned();
+    let answering = Answering { walpost, address };
+    scene.postgres.execute(&insert(3, 1)).await;
+    eventually(STUCK, "/livez says so", async || {
+        let (status, text) = answering.page("/livez").await;
+        status == 503 && text.contains("has not turned for 3")
+    })
+    .await;
+    eventually(LATER, "it turns again", async || answering.page("/livez").await.0 == 200).await;
+    scene.assert_exact(SOON).await;
+}

@@ -1,0 +1,14 @@
+//! walpost between a PostgreSQL and a Kafka that let nobody in without TLS and a
+//! password, a token or a certificate: real servers, certificates signed under way.
+
+// Nothing is reachable from outside a test's program.
+#![allow(unreachable_pub)]
+
+mod deliver;
+mod examples;
+mod listen;
+mod place;
+mod refuse;
+mod rotate;
+mod secrets;
+mod token;

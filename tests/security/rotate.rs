@@ -1,0 +1,178 @@
+//! Passwords, certificates and authorities that change while rows are written.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use walpost_bed::scene::{LATER, SOON};
+use walpost_bed::writer::Writer;
+use walpost_bed::{Authority, Pair, Walpost, eventually};
+
+use super::place::{Broker, CERTIFICATE, Guarded, PASSWORD, Place, USER};
+
+const NEW_SESSION: &str = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots";
+const BACK: &str = "Kafka takes records again";
+const IN_FORCE: &str = "properties that were read again are in force";
+const STREAMING: &str = "streaming from PostgreSQL";
+
+fn with_password(place: &Place, password: &str) -> String {
+    place.source("").replace("walpost@", &format!("walpost:{password}@"))
+}
+
+/// Puts a pair in the place of another, under the same names.
+fn replace(pair: &Pair, by: &Pair) {
+    fs::copy(&by.certificate, &pair.certificate).expect("copied");
+    fs::copy(&by.key, &pair.key).expect("copied");
+}
+
+async fn said_after(walpost: &Walpost, mark: (usize, usize), text: &str) {
+    walpost.await_line_after(mark, text, LATER).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passwords_that_change_on_both_ends_lose_nothing_and_take_no_restart() {
+    let place = Place::new(PASSWORD).await;
+    let (broker, postgres) = (&place.kafka.kafka, &place.scene.postgres);
+    broker.set_password("rotating", "first").await;
+    let source = place.file("url", &with_password(&place, "p0stgres-s3cret"));
+    let kafka = place.file("kafka", &place.login("SCRAM-SHA-512", "rotating", "first"));
+    let walpost = place.command("run", &broker.secure_bootstrap(), &source, &kafka).start();
+    walpost.await_line(STREAMING, SOON).await;
+    let (pid, writer) = (walpost.pid(), Writer::start(postgres, 100));
+    writer.commits(50).await;
+    let came = async || !place.scene.records().await.is_empty();
+    eventually(SOON, "records come", came).await;
+
+    // Sessions that are open stay so for two seconds at Kafka, for ever at PostgreSQL.
+    let mark = walpost.mark();
+    broker.set_password("rotating", "second").await;
+    said_after(&walpost, mark, "the credentials are refused").await;
+    postgres.execute("ALTER ROLE walpost PASSWORD 'second'").await;
+    postgres.query_text(NEW_SESSION).await;
+    said_after(&walpost, mark, "password authentication failed").await;
+    writer.commits(50).await;
+
+    let mark = walpost.mark();
+    place.file("url", &with_password(&place, "second"));
+    place.file("kafka", &place.login("SCRAM-SHA-512", "rotating", "second"));
+    said_after(&walpost, mark, STREAMING).await;
+    said_after(&walpost, mark, BACK).await;
+    writer.commits(50).await;
+    place.scene.judge_after(writer).await.assert_ok();
+    assert_eq!(walpost.pid(), pid, "it was not started again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hangup_takes_up_another_user_of_kafka_and_nothing_is_sent_twice() {
+    let place = Place::new(PASSWORD).await;
+    let broker = &place.kafka.kafka;
+    broker.set_password("leaving", "one").await;
+    broker.set_password("coming", "two").await;
+    let source = place.file("url", &with_password(&place, "p0stgres-s3cret"));
+    let kafka = place.file("kafka", &place.login("SCRAM-SHA-512", "leaving", "one"));
+    let walpost = place.command("run", &broker.secure_bootstrap(), &source, &kafka).start();
+    walpost.await_line(STREAMING, SOON).await;
+    let writer = Writer::start(&place.scene.postgres, 200);
+    writer.commits(50).await;
+
+    // What is as it was is left alone, and what cannot be is refused.
+    let mark = walpost.mark();
+    walpost.hangup();
+    said_after(&walpost, mark, "are as before").await;
+    for (wrong, told) in [("linger.ms=soon", "`linger.ms`"), ("acks=1", "`acks`")] {
+        let mark = walpost.mark();
+        place.file("kafka", &format!("{}{wrong}\n", place.login("PLAIN", USER, "wrong")));
+        walpost.hangup();
+        let line = walpost.await_line_after(mark, told, SOON).await;
+        assert!(line.contains("ERROR") && !line.contains("wrong"), "{line}");
+    }
+    writer.commits(50).await;
+
+    let mark = walpost.mark();
+    place.file("kafka", &place.login("SCRAM-SHA-512", "coming", "two"));
+    walpost.hangup();
+    said_after(&walpost, mark, IN_FORCE).await;
+    // Who leaves is asked for a password within two seconds, and has none.
+    broker.drop_password("leaving").await;
+    let since = Instant::now();
+    let over = async || since.elapsed() > Duration::from_secs(3);
+    eventually(SOON, "the old user would have been asked", over).await;
+    writer.commits(50).await;
+    let rolled_back = writer.stop().await;
+    place.scene.confirmed(LATER).await;
+    place.scene.judge_with(&rolled_back).await.assert_exact();
+    assert!(!walpost.said("Kafka cannot be used"), "{:?}", walpost.stderr());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_that_are_renewed_under_their_names_are_taken_up() {
+    let place = Place::new(CERTIFICATE).await;
+    let authority = &place.kafka.authority;
+    let pair = authority.client("renewed", USER);
+    let source = place.source(&format!(
+        "&sslcert={}&sslkey={}",
+        pair.certificate.display(),
+        pair.key.display()
+    ));
+    let (source, kafka) =
+        (place.file("url", &source), place.file("kafka", &place.certified(&pair)));
+    let mutual = place.kafka.kafka.mutual_bootstrap();
+    let walpost = place.command("run", &mutual, &source, &kafka).start();
+    walpost.await_line(STREAMING, SOON).await;
+    let writer = Writer::start(&place.scene.postgres, 100);
+    writer.commits(50).await;
+
+    // A certificate whose key has not come yet.
+    let (mark, next) = (walpost.mark(), authority.client("next", USER));
+    fs::copy(&next.certificate, &pair.certificate).expect("copied");
+    walpost.hangup();
+    let line = walpost.await_line_after(mark, "cannot be used: going on with those", SOON).await;
+    assert!(line.contains("ssl.key.location"), "{line}");
+    writer.commits(20).await;
+    let mark = walpost.mark();
+    replace(&pair, &next);
+    walpost.hangup();
+    said_after(&walpost, mark, IN_FORCE).await;
+
+    // PostgreSQL's sessions take it up when they begin.
+    let mark = walpost.mark();
+    place.scene.postgres.query_text(NEW_SESSION).await;
+    said_after(&walpost, mark, STREAMING).await;
+    writer.commits(50).await;
+    place.scene.judge_after(writer).await.assert_ok();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_authority_is_trusted_once_its_root_is_in_the_file() {
+    let place = Place::with(Broker::Own(Box::new(Guarded::new().await)), PASSWORD).await;
+    let broker = &place.kafka.kafka;
+    broker.set_password(USER, "scram").await;
+    let root = place.file("root.pem", &read(&place.kafka.authority.root()));
+    let login = place.login("SCRAM-SHA-512", USER, "scram");
+    let login = login
+        .replace(&place.kafka.authority.root().display().to_string(), &root.display().to_string());
+    let source = place.file("url", &with_password(&place, "p0stgres-s3cret"));
+    let kafka = place.file("kafka", &login);
+    let command = place.command("run", &broker.secure_bootstrap(), &source, &kafka);
+    let walpost = command.args(["--log-level", "debug"]).start();
+    walpost.await_line(STREAMING, SOON).await;
+    let writer = Writer::start(&place.scene.postgres, 100);
+    let came = async || !place.scene.records().await.is_empty();
+    eventually(SOON, "records come", came).await;
+
+    let (mark, other) = (walpost.mark(), Authority::new());
+    broker.change_certificate(&other.server("kafka")).await;
+    // Connections that there are would stay for ever.
+    broker.kill9().await;
+    broker.start_again().await;
+    said_after(&walpost, mark, "certificate verify failed").await;
+    let mark = walpost.mark();
+    place.file("root.pem", &read(&other.root()));
+    said_after(&walpost, mark, BACK).await;
+    writer.commits(20).await;
+    place.scene.judge_after(writer).await.assert_ok();
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).expect("readable")
+}

@@ -1,0 +1,202 @@
+//! No secret in anything that walpost writes: in whatever way it is run, however wrong
+//! what it is given. Every secret here has the same six signs in it.
+
+use walpost_bed::scene::{SOON, insert};
+use walpost_bed::{Walpost, WalpostBuilder};
+
+use super::place::{PASSWORD, Place, USER};
+
+const SECRET: &str = "s3cret";
+
+/// All that it wrote until it ended, which has to be something.
+async fn written(builder: WalpostBuilder, what: &str) -> String {
+    let walpost = builder.start();
+    assert!(walpost.wait(SOON).await.is_some(), "{what}: it still runs: {:?}", walpost.stderr());
+    let text = [walpost.stdout(), walpost.stderr()].concat().join("\n");
+    assert!(!text.is_empty(), "{what}");
+    text
+}
+
+#[track_caller]
+fn assert_silent(text: &str, what: &str) {
+    let line = text.lines().find(|line| line.contains(SECRET));
+    assert_eq!(line, None, "{what}");
+}
+
+/// walpost with nothing but what the test gives.
+fn bare(name: &str) -> WalpostBuilder {
+    Walpost::builder(walpost_bed::scene::program()).arg(name)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_walpost_that_delivers_writes_no_secret_at_any_level() {
+    let place = Place::new(PASSWORD).await;
+    let pair = place.kafka.authority.client("silent", USER);
+    let source = place.source(&format!(
+        "&sslcert={}&sslkey={}",
+        pair.certificate.display(),
+        pair.key.display()
+    ));
+    let source = place.file("url", &source.replace("walpost@", "walpost:p0stgres-s3cret@"));
+    let (encrypted, password) = place.kafka.authority.encrypted(&pair);
+    let certificate = format!(
+        "ssl.certificate.location={}\nssl.key.location={}\nssl.key.password={password}\n",
+        encrypted.certificate.display(),
+        encrypted.key.display()
+    );
+    // The library itself tells all that it does.
+    for login in [
+        place.login("SCRAM-SHA-512", USER, "scr4m-s3cret"),
+        place.login("PLAIN", USER, "pl4in-s3cret"),
+    ] {
+        let kafka = place.file("kafka", &format!("{login}{certificate}debug=all\n"));
+        let secure = place.kafka.kafka.secure_bootstrap();
+        let command = |name: &str| {
+            let levels = ["--log-level", "trace", "--log-format", "json"];
+            place.command(name, &secure, &source, &kafka).args(levels)
+        };
+        let walpost = command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
+        let line = walpost.await_line("walpost starts", SOON).await;
+        let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
+        let address = line["endpoints"].as_str().expect("an address");
+        walpost.await_line("streaming from PostgreSQL", SOON).await;
+        place.scene.postgres.execute(&insert(20, 3)).await;
+        place.scene.confirmed(SOON).await;
+        for page in ["/status", "/metrics", "/livez", "/readyz", "/s3cret"] {
+            let (_, body) = walpost::admin::ask(address, page).await.expect("it answers");
+            assert!(!body.is_empty() || page == "/s3cret", "{page}");
+            assert_silent(&String::from_utf8_lossy(&body), page);
+        }
+        for arguments in [&["status"][..], &["status", "--json"], &["health"]] {
+            let what = arguments.join(" ");
+            let asks = command(arguments[0]).args(&arguments[1..]);
+            assert_silent(&written(asks.args(["--admin-listen", address]), &what).await, &what);
+        }
+        let mark = walpost.mark();
+        walpost.hangup();
+        walpost.await_line_after(mark, "are as before", SOON).await;
+        place.file("kafka", &format!("{login}{certificate}debug=all\nlinger.ms=s3cret\n"));
+        walpost.hangup();
+        walpost.await_line_after(mark, "cannot be used", SOON).await;
+        place.file("kafka", &format!("{login}{certificate}debug=all\nlinger.ms=6\n"));
+        walpost.hangup();
+        walpost.await_line_after(mark, "are in force", SOON).await;
+        walpost.terminate();
+        assert!(walpost.wait(SOON).await.is_some(), "it stops");
+        assert!(walpost.said("librdkafka"), "the library's lines are there");
+        let text = [walpost.stdout(), walpost.stderr()].concat().join("\n");
+        assert_silent(&text, "run");
+        for arguments in [&["config"][..], &["config", "--json"], &["check"], &["check", "--json"]]
+        {
+            let what = arguments.join(" ");
+            let text = written(command(arguments[0]).args(&arguments[1..]), &what).await;
+            assert_silent(&text, &what);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_walpost_that_is_turned_away_writes_no_secret() {
+    let place = Place::new(PASSWORD).await;
+    let secure = place.kafka.kafka.secure_bootstrap();
+    let right = place.source("").replace("walpost@", "walpost:p0stgres-s3cret@");
+    let wrong = place.source("").replace("walpost@", "walpost:wrong-s3cret@");
+    let good = place.login("SCRAM-SHA-512", USER, "scr4m-s3cret");
+    let bad = place.login("SCRAM-SHA-512", USER, "wrong-s3cret");
+    let plain = place.login("PLAIN", USER, "wrong-s3cret");
+    for (source, kafka) in [(&wrong, &good), (&right, &bad), (&right, &plain)] {
+        let (source, kafka) = (place.file("url", source), place.file("kafka", kafka));
+        for name in ["run", "check"] {
+            let command = place.command(name, &secure, &source, &kafka);
+            let text = written(command.args(["--log-level", "trace"]), name).await;
+            assert!(text.contains("refuse") || text.contains("password"), "{text}");
+            assert_silent(&text, name);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_understood_is_not_repeated_where_it_may_be_a_secret() {
+    for url in [
+        "postgres://u:s3cret@h:x/db",
+        "postgres://u:a/s3cret@h/db",
+        "postgres://u:a%zzs3cret@h/db",
+        "postgres://u:s3cret@[::1/db",
+        "postgres://u:s3cret",
+        "postgres://h/db?passwrd=s3cret",
+        "postgres://h/db?password=%s3cret",
+        "postgres://h/db?sslpassword=s3cret&sslmode=x",
+        "postgres://u:s3cret@h/db?sslmode=x",
+        "postgres://u:s3cret@h/db?sslrootcert=/nowhere&sslmode=verify-full",
+        "host=h password='s3cret",
+        "host=h password=s3cret passwrd=s3cret",
+        "host=h pass word=s3cret",
+        "s3cret",
+        "jdbc:postgresql://h/db?user=u&password=s3cret",
+    ] {
+        for name in ["config", "run"] {
+            let command = bare(name).env("WALPOST_SOURCE_URL", url);
+            let command = command.args(["--bootstrap-servers", "127.0.0.1:1"]);
+            let command = command.args(["--log-level", "trace"]).start();
+            // One that can be understood in some way goes on to try.
+            let _ = walpost_bed::within(SOON, async || {
+                command.pid().is_none() || command.said("PostgreSQL")
+            })
+            .await;
+            command.kill9().await;
+            let text = [command.stdout(), command.stderr()].concat().join("\n");
+            assert!(!text.is_empty(), "{name} {url}");
+            assert_silent(&text, &format!("{name} {url}"));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_configuration_that_is_wrong_is_not_repeated_where_it_may_be_a_secret() {
+    let properties = [
+        "s3cret",
+        "sasl.pasword=s3cret",
+        "linger.ms=s3cret",
+        "sasl.mechanism=s3cret",
+        "acks=s3cret",
+        "ssl.key.password=s3cret\nssl.key.location=/nowhere",
+        "ssl.key.pem=s3cret",
+        "sasl.oauthbearer.config=s3cret",
+        "sasl.jaas.config=s3cret",
+        "sasl.password=s3cret\nsecurity.protocol=SASL_SSL\nsasl.mechanism=GSSAPI",
+    ];
+    for given in properties {
+        for name in ["config", "run"] {
+            let command = bare(name).env("WALPOST_KAFKA_PROPERTIES", given);
+            let command = command.env("WALPOST_SOURCE_URL", "postgres://u@127.0.0.1:1/db").start();
+            let _ = walpost_bed::within(SOON, async || {
+                command.pid().is_none() || command.said("PostgreSQL")
+            })
+            .await;
+            command.kill9().await;
+            let text = [command.stdout(), command.stderr()].concat().join("\n");
+            assert!(!text.is_empty(), "{name} {given}");
+            // The names of mechanisms and the like are no secrets, and shown.
+            let shown = ["acks=", "linger.ms=", "sasl.mechanism="];
+            if name == "run" || !shown.iter().any(|one| given.starts_with(one)) {
+                assert_silent(&text, &format!("{name} {given}"));
+            }
+        }
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    for toml in [
+        "source.url = \"postgres://u:s3cret@h/db\nslot = 'x'",
+        "[source]\nurl = s3cret",
+        "[source]\nurl = ['postgres://u:s3cret@h/db']",
+        "[source]\npassword = 's3cret'",
+        "[kafka.properties]\nsasl.password = ['s3cret']",
+        "[kafka.properties]\nsasl.password = s3cret",
+        "[kafka.properties]\n'sasl.password' = 's3cret'\n'acks' = '1'",
+        "s3cret",
+    ] {
+        std::fs::write(&file, toml).expect("written");
+        let text = written(bare("config").arg("--config").arg(&file), toml).await;
+        assert_silent(&text, toml);
+    }
+}
