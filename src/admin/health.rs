@@ -52,8 +52,9 @@ pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
     }
     if let Some(trouble) = metrics.trouble() {
         health.0.push(format!("Kafka does not take records: {trouble}"));
-    } else if !metrics.is_sink_connected() {
-        health.0.push("no Kafka broker is connected".to_owned());
+    } else if metrics.is_sink_connected() != Some(true) {
+        let yet = if metrics.is_sink_connected().is_none() { " yet" } else { "" };
+        health.0.push(format!("no Kafka broker is connected{yet}"));
     }
     let waited = metrics.since_progress();
     if waited >= PROGRESS_LIMIT {
@@ -78,7 +79,7 @@ mod tests {
         assert!(reasons.contains("connecting for 0 s; refused"), "{reasons}");
         assert!(reasons.contains("no Kafka broker"), "{reasons}");
         metrics.enter(Phase::Streaming);
-        metrics.sink_connected(true);
+        metrics.sink_connected(Some(true));
         assert_eq!(ready(&metrics, now), Health::default());
         metrics.sink_trouble(Some("too few replicas"));
         assert_eq!(

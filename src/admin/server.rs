@@ -1,5 +1,6 @@
 //! The HTTP server: four pages, each made when it is asked for.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::TcpListener;
 use std::pin::pin;
@@ -12,10 +13,10 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::health::{self, Health};
@@ -23,14 +24,12 @@ use super::rates::Rates;
 use super::{About, Status, registry};
 use crate::metrics::Metrics;
 
-/// Connections at a time: a handful of scrapers and probes have one each.
+/// Connections at a time: a handful of scrapers and probes have one each, for milliseconds.
+/// One more ends the oldest, so that nobody can shut others out by keeping some open.
 const CONNECTIONS: usize = 64;
 
-/// How long a peer may take for its request's head.
-const HEAD_LIMIT: Duration = Duration::from_secs(10);
-
-/// How long a connection may last.
-const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
+/// How long a peer may take for its request, and for what it is answered.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long after an address cannot be accepted from it is tried again.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -60,16 +59,16 @@ pub(super) async fn serve(listener: TcpListener, metrics: Arc<Metrics>, about: A
     let registry = registry(&metrics, &about);
     let pages = Arc::new(Pages { metrics, about, registry, rates: Mutex::default() });
     tokio::spawn(look_at_rates(Arc::clone(&pages)));
-    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let pages = Arc::clone(&pages);
-                tokio::spawn(async move {
-                    answer(stream, pages).await;
-                    drop(permit);
-                });
+                open.retain(|connection| !connection.is_finished());
+                if open.len() >= CONNECTIONS {
+                    open.pop_front().inspect(AbortHandle::abort);
+                }
+                let answered = tokio::spawn(answer(stream, Arc::clone(&pages)));
+                open.push_back(answered.abort_handle());
             }
             // Out of file descriptors, for instance: it may pass.
             Err(_) => sleep(ACCEPT_AGAIN).await,
@@ -90,10 +89,8 @@ async fn answer(stream: TcpStream, pages: Arc<Pages>) {
         let response = pages.answer(request.method(), request.uri().path());
         async { Ok::<_, Infallible>(response) }
     });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_LIMIT)
-        .serve_connection(TokioIo::new(stream), service);
+    let connection =
+        http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
     // A peer that goes in the midst is its own affair.
     let _ = timeout(CONNECTION_LIMIT, pin!(connection)).await;
 }

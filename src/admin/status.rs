@@ -117,7 +117,7 @@ impl Status {
             since: unix_seconds(since),
             started: unix_seconds(metrics.started_at()),
             host: metrics.host(),
-            kafka_connected: metrics.is_sink_connected(),
+            kafka_connected: metrics.is_sink_connected() == Some(true),
             position: Position {
                 received: crate::lsn::Lsn::new(metrics.received_lsn.get()).to_string(),
                 confirmed: metrics.confirmed().to_string(),

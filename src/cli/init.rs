@@ -199,12 +199,13 @@ pub async fn apply(
     let user = server_is_ready(client, plan, service).await?;
     slot_is_ours_or_free(client, plan).await?;
     for Part { object, sql } in plan.parts() {
-        let created = !exists(client, &object).await?;
-        if created {
-            let done = client.batch_execute(&sql).await;
-            done.map_err(|error| failed(error, &object, &user, service))?;
-        } else if let Object::Publication(name) = &object {
-            publication_serves(client, name, plan.tables()).await?;
+        let created = create(client, &object, &sql, &user, service).await?;
+        match &object {
+            Object::Publication(name) if !created => {
+                publication_serves(client, name, plan.tables()).await?;
+            }
+            Object::Slot(_) if !created => slot_is_ours_or_free(client, plan).await?,
+            _ => {}
         }
         let note = match &object {
             Object::Role(_) if created => Some("it has no password yet".to_owned()),
@@ -214,6 +215,33 @@ pub async fn apply(
         report(Step { object, created, note });
     }
     Ok(())
+}
+
+/// Creates what is not there; false where it is, also where somebody else was quicker: roles
+/// and slots are the server's, and each of its databases may be set up at the same time.
+async fn create(
+    client: &Client,
+    object: &Object,
+    sql: &str,
+    user: &str,
+    service: Service,
+) -> Result<bool, InitError> {
+    if exists(client, object).await? {
+        return Ok(false);
+    }
+    match client.batch_execute(sql).await {
+        Ok(()) => Ok(true),
+        Err(error) if is_there_now(&error) && exists(client, object).await? => Ok(false),
+        Err(error) => Err(failed(error, object, user, service)),
+    }
+}
+
+/// A unique violation comes from the catalog's own index, where both had looked before.
+fn is_there_now(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| {
+        [SqlState::DUPLICATE_OBJECT, SqlState::DUPLICATE_TABLE, SqlState::UNIQUE_VIOLATION]
+            .contains(code)
+    })
 }
 
 /// What a role that was there needs in order to replicate.

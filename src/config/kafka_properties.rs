@@ -31,6 +31,8 @@ const GAPLESS: &str =
     "walpost itself holds back what follows a record that was refused: leave it out";
 const REPORTS: &str = "walpost confirms a position only when the delivery of its records is reported: \
      leave it out";
+const STATISTICS: &str =
+    "walpost knows by them, each 5 s, whether a broker is connected: leave it out";
 const SERVERS: &str = "set `kafka.bootstrap_servers` instead";
 const QUEUEING: &str = "records would be sent out of order: leave it out";
 const MOCK: &str = "records would go to brokers that exist in memory only";
@@ -59,6 +61,7 @@ pub fn refusal(name: &str, value: &str) -> Option<&'static str> {
         "transactional.id" => (false, TRANSACTIONS),
         "enable.gapless.guarantee" => (one_of(&["false", "f", "0"]), GAPLESS),
         "delivery.report.only.error" => (one_of(&["false", "f", "0"]), REPORTS),
+        "statistics.interval.ms" => (false, STATISTICS),
         "bootstrap.servers" | "metadata.broker.list" => (false, SERVERS),
         "queuing.strategy" => (one_of(&["fifo"]), QUEUEING),
         "test.mock.num.brokers" => (one_of(&["0"]), MOCK),
@@ -134,6 +137,7 @@ mod tests {
             ("transactional.id", "x"),
             ("enable.gapless.guarantee", "true"),
             ("delivery.report.only.error", "true"),
+            ("statistics.interval.ms", "0"),
             ("bootstrap.servers", "elsewhere:9092"),
             ("metadata.broker.list", "elsewhere:9092"),
             ("queuing.strategy", "lifo"),

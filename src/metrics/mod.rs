@@ -10,7 +10,7 @@ pub mod names;
 mod state;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -35,8 +35,8 @@ pub struct Metrics {
     turned_ms: AtomicU64,
     /// When something was acknowledged last, or nothing was in flight: likewise.
     progressed_ms: AtomicU64,
-    /// Whether a broker is connected, as far as the client knows.
-    sink_connected: AtomicBool,
+    /// Whether a broker is connected: 0 where that is not known yet, else 1 or 2.
+    sink_connected: AtomicU8,
     /// Of the core and the ledger.
     pub transactions: Figure,
     /// Events received.
@@ -149,7 +149,7 @@ impl Default for Metrics {
             state: Mutex::default(),
             turned_ms: AtomicU64::new(0),
             progressed_ms: AtomicU64::new(0),
-            sink_connected: AtomicBool::new(false),
+            sink_connected: AtomicU8::new(0),
             transactions: Figure::default(),
             events_received: Figure::default(),
             received_bytes: Figure::default(),
@@ -211,17 +211,15 @@ impl Metrics {
         self.started_at
     }
 
-    /// What the client knows of its connections.
-    pub fn sink_connected(&self, connected: bool) {
-        // Told at each delivery: a store would take the line from other cores each time.
-        if self.sink_connected.load(Relaxed) != connected {
-            self.sink_connected.store(connected, Relaxed);
-        }
+    /// Whether a broker is connected; `None` where that is not known yet.
+    pub fn sink_connected(&self, connected: Option<bool>) {
+        let value = connected.map_or(0, |connected| 1 + u8::from(connected));
+        self.sink_connected.store(value, Relaxed);
     }
 
-    /// Whether a broker is connected.
-    pub fn is_sink_connected(&self) -> bool {
-        self.sink_connected.load(Relaxed)
+    /// Whether a broker is connected; `None` where that is not known yet.
+    pub fn is_sink_connected(&self) -> Option<bool> {
+        self.sink_connected.load(Relaxed).checked_sub(1).map(|connected| connected == 1)
     }
 
     /// An event was acknowledged so long after its commit.
@@ -251,8 +249,11 @@ impl Metrics {
     /// A record for a topic was not delivered.
     pub fn publish_error(&self, topic: &str, code: &str) {
         let mut errors = lock(&self.publish_errors);
-        let topic = if errors.len() < TOPICS { topic } else { OTHER_TOPICS };
-        *errors.entry((topic.to_owned(), code.to_owned())).or_default() += 1;
+        let mut pair = (topic.to_owned(), code.to_owned());
+        if errors.len() >= TOPICS && !errors.contains_key(&pair) {
+            OTHER_TOPICS.clone_into(&mut pair.0);
+        }
+        *errors.entry(pair).or_default() += 1;
     }
 
     /// An event is poison, and this was done about it.

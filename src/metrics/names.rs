@@ -58,7 +58,7 @@ metrics! {
     SOURCE_CONNECTED = Gauge "walpost_source_connected" []
         "Whether walpost streams from the slot: 1, else 0. A warm standby that waits for the slot has 0.";
     SINK_CONNECTED = Gauge "walpost_sink_connected" []
-        "Whether a Kafka broker is connected: 1, else 0. Looked at each 5 s, and at each failure and delivery.";
+        "Whether a Kafka broker is connected: 1, else 0. 0 also where that is not known yet. Looked at each 5 s, and at each failure and delivery.";
     SLOT_LAG_BYTES = Gauge "walpost_slot_lag_bytes" []
         "Log that is not confirmed: current WAL position minus confirmed_flush_lsn, as read from PostgreSQL each 5 s. It counts the log of other tables too, so on a busy server it is seldom 0.";
     SLOT_RETAINED_WAL_BYTES = Gauge "walpost_slot_retained_wal_bytes" []

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::core::{Core, Counters};
 use super::ends::{RelayError, RelaySettings, Summary, Until};
 use super::meter::{HEARTBEAT, Meter};
-use super::news::News;
+use super::news::{News, Stand};
 use super::stall::Stall;
 use super::standby::Standby;
 use super::stop::{Order, StopReceiver};
@@ -398,10 +398,16 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
             }
         }
-        let (records, _) = self.core.in_flight();
-        let matters = records > 0 || self.delivered == 0;
-        let failed = self.core.suspects() || self.core.halted().is_some();
-        self.news.tell(self.delivered, matters, failed);
+        let connected = self.sink.is_connected();
+        self.meter.metrics.sink_connected(connected);
+        let metrics = &self.meter.metrics;
+        self.news.tell(Stand {
+            delivered: self.delivered,
+            in_flight: self.core.in_flight().0,
+            failed: self.core.suspects() || self.core.halted().is_some(),
+            open: || connected == Some(true) && metrics.phase().0 == Phase::Streaming,
+            now: Instant::now(),
+        });
         self.meter.metrics.sink_trouble(self.news.trouble());
         let (oldest, confirmed) = (self.core.oldest_in_flight(), self.core.confirmable());
         let replays = self.core.wants_replay().is_some();

@@ -74,9 +74,12 @@ impl Meter {
         let now =
             (self.heard || confirmed > self.confirmed).then(|| unix_micros(SystemTime::now()));
         if confirmed > self.confirmed {
+            // At first it is what was confirmed before this process.
+            if self.confirmed > Lsn::ZERO {
+                metrics.last_confirmed.set(now.unwrap_or_default());
+            }
             self.confirmed = confirmed;
             metrics.confirmed_lsn.set(confirmed.as_u64());
-            metrics.last_confirmed.set(now.unwrap_or_default());
         }
         if let Some(Halt::Poison { poison, .. }) = core.halted()
             && !std::mem::replace(&mut self.halted, true)

@@ -4,11 +4,30 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::Position;
 use crate::relay::poison::{Policy, PutAside};
 use crate::sink::Condition;
+
+/// For how long nothing may be in flight beside an open way, until what was the matter is
+/// taken to be over though nothing was delivered.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// How it stands with the records.
+pub(super) struct Stand<F> {
+    /// Records delivered so far.
+    pub(super) delivered: u64,
+    /// Records in flight.
+    pub(super) in_flight: usize,
+    /// Whether a record failed that has to be delivered before all is well again.
+    pub(super) failed: bool,
+    /// Whether events would come, and a broker is connected to take them.
+    pub(super) open: F,
+    pub(super) now: Instant,
+}
 
 /// What was told of the sink, and what is to be told.
 #[derive(Debug, Default)]
@@ -24,6 +43,8 @@ pub(super) struct News {
     /// Events that were told to be put aside, the last of them by position. One that the broker
     /// refuses is found after what stands behind it.
     told_aside: BTreeSet<Position>,
+    /// Since when nothing is in flight although the way is open.
+    quiet: Option<Instant>,
 }
 
 /// Events put aside that are remembered at most; one that is forgotten may be told again.
@@ -47,6 +68,7 @@ struct Down {
 impl News {
     /// The sink said this, after so many deliveries.
     pub(super) fn heard(&mut self, condition: Condition, delivered: u64) {
+        self.quiet = None;
         match condition {
             Condition::Unreachable(reason) => {
                 let mend = "see whether the brokers run and can be reached from here";
@@ -83,11 +105,23 @@ impl News {
         }
     }
 
-    /// Tells what has changed, after so many deliveries. Whether Kafka can be used
-    /// matters only where there is something to deliver; a record that `failed` has
-    /// to be delivered before all is well again.
-    pub(super) fn tell(&mut self, delivered: u64, matters: bool, failed: bool) {
+    /// Tells what has changed. Whether Kafka can be used matters only where there is
+    /// something to deliver.
+    pub(super) fn tell(
+        &mut self,
+        Stand { delivered, in_flight, failed, open, now }: Stand<impl FnOnce() -> bool>,
+    ) {
         let told = self.is_trouble_told();
+        let matters = in_flight > 0 || delivered == 0;
+        if in_flight == 0 && self.is_trouble() && open() {
+            let since = *self.quiet.get_or_insert(now);
+            if now.saturating_duration_since(since) >= QUIET {
+                (self.down, self.replayed, self.repeated) = (None, None, false);
+                self.reasons.clear();
+            }
+        } else {
+            self.quiet = None;
+        }
         match &mut self.down {
             Some(down) if down.at.is_some_and(|at| delivered > at) => self.down = None,
             // A connection that closes while nothing is to be sent is no news.
@@ -140,6 +174,10 @@ impl News {
         down.or(replayed)
     }
 
+    fn is_trouble(&self) -> bool {
+        self.replayed.is_some() || self.down.is_some()
+    }
+
     fn is_trouble_told(&self) -> bool {
         self.replayed.is_some() || self.down.as_ref().is_some_and(|down| down.told)
     }
@@ -152,6 +190,7 @@ impl News {
     /// Everything from `from` on is produced again, for this reason: told once,
     /// since what lasts for hours is tried every few seconds.
     pub(super) fn replay(&mut self, reason: String, from: Lsn, delay: Duration, delivered: u64) {
+        self.quiet = None;
         self.repeated = self.reasons.contains(&reason);
         self.replayed = Some(delivered);
         if self.repeated {
@@ -166,5 +205,62 @@ impl News {
         );
         self.reasons.truncate(REASONS - 1);
         self.reasons.push(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tells, so long after the beginning.
+    fn tell(news: &mut News, delivered: u64, in_flight: usize, open: bool, after: Duration) {
+        let now = *BEGAN.get_or_init(Instant::now) + after;
+        let open = || open;
+        news.tell(Stand { delivered, in_flight, failed: false, open, now });
+    }
+
+    static BEGAN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+
+    fn unreachable() -> Condition {
+        Condition::Unreachable("refused".into())
+    }
+
+    #[test]
+    fn what_was_told_is_over_where_brokers_are_connected_and_nothing_is_to_be_sent() {
+        let mut news = News::default();
+        news.heard(unreachable(), 0);
+        tell(&mut news, 0, 0, false, Duration::ZERO);
+        assert!(news.trouble().is_some_and(|told| told.contains("refused")));
+        tell(&mut news, 0, 0, true, QUIET);
+        assert!(news.trouble().is_some(), "they may be gone again at once");
+        tell(&mut news, 0, 0, true, QUIET * 2);
+        assert_eq!(news.trouble(), None);
+        // The same for a producer that was replaced.
+        news.replay("fatal".into(), Lsn::ZERO, Duration::ZERO, 7);
+        tell(&mut news, 7, 0, true, QUIET * 3);
+        tell(&mut news, 7, 1, true, QUIET * 4);
+        assert_eq!(news.trouble(), Some("fatal"), "a record is on its way");
+        tell(&mut news, 7, 0, true, QUIET * 5);
+        tell(&mut news, 7, 0, false, QUIET * 6);
+        tell(&mut news, 7, 0, true, QUIET * 7);
+        assert_eq!(news.trouble(), Some("fatal"), "not for long enough");
+        tell(&mut news, 7, 0, true, QUIET * 8);
+        assert_eq!(news.trouble(), None);
+    }
+
+    #[test]
+    fn an_outage_while_nothing_was_to_be_sent_is_not_told_later() {
+        let mut news = News::default();
+        news.heard(unreachable(), 3);
+        tell(&mut news, 3, 0, true, Duration::ZERO);
+        tell(&mut news, 3, 0, true, QUIET);
+        tell(&mut news, 3, 1, true, QUIET * 100);
+        assert_eq!(news.trouble(), None);
+        // But one that lasts is.
+        news.heard(unreachable(), 3);
+        tell(&mut news, 3, 0, false, QUIET * 101);
+        assert_eq!(news.trouble(), None);
+        tell(&mut news, 3, 1, false, QUIET * 102);
+        assert!(news.trouble().is_some());
     }
 }

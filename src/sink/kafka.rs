@@ -17,11 +17,11 @@
 //! are published ahead (measured); the first batch of all needs [`Leads`] too.
 
 mod renew;
+mod reports;
 
 use std::error::Error;
-use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,6 @@ use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header as KafkaHeader, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
-use tokio::sync::Notify;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::config::{KafkaConfig, batch_bytes, client_config};
@@ -44,17 +43,15 @@ use super::{
 };
 use crate::crash;
 use crate::ledger::Seq;
-use crate::metrics::{Metrics, Published};
+use crate::metrics::Metrics;
 use crate::record::Record;
 use crate::relay::outlet::{Outlet, ProduceError, Refusal};
 
 pub use renew::RenewHandle;
+use reports::{Reports, Signals};
 
 /// How long a process that ends waits for its producer.
 const DROP_LIMIT: Duration = Duration::from_secs(2);
-
-/// How long after the last connection broke its reason is awaited.
-const REASON_LIMIT: Duration = Duration::from_secs(2);
 
 /// For how long it counts that a broker knows the producer in a partition: well
 /// below the day after which it forgets it.
@@ -78,37 +75,14 @@ pub struct KafkaSink {
     counts: Arc<Counts>,
     partitions: Partitions,
     watch: Watch,
+    /// What the producer says.
     reports: Arc<Reports>,
+    signals: Arc<Signals>,
     renewal: Renewal,
-    /// A producer that takes the other's place once that has nothing in flight.
+    /// A producer that is to take the other's place.
     successor: Option<renew::Successor>,
     metrics: Arc<Metrics>,
     spans: Spans,
-}
-
-/// What the polling thread leaves for the relay.
-#[derive(Debug, Default)]
-struct Reports {
-    waiting: Mutex<Waiting>,
-    stirred: Notify,
-    /// Whether the relay waits for acknowledgements.
-    eager: AtomicBool,
-    /// Whether somebody asks for the configuration to be read again.
-    asked: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    reports: Vec<Report>,
-    /// What was delivered by topic since it was last taken, the last topic last.
-    published: Vec<(String, Published)>,
-    conditions: Vec<Condition>,
-    /// What last became of a connection to a broker.
-    connection: Option<String>,
-    /// No broker is connected, since then, and why is not known yet.
-    unreachable: Option<(String, Instant)>,
-    /// Whether the broker refused a batch of this producer's.
-    refused: bool,
 }
 
 /// librdkafka's callbacks.
@@ -125,7 +99,8 @@ impl KafkaSink {
     pub fn new(config: &KafkaConfig, metrics: Arc<Metrics>) -> Result<Self, SinkError> {
         let (batch_bytes, renewal) = (batch_bytes(&config.properties), Renewal::new(config));
         let config = client_config(config);
-        let reports = Arc::new(Reports::default());
+        let signals = Arc::default();
+        let reports = Arc::new(Reports::new(&signals));
         let counts = Arc::new(Counts::default());
         let (producer, leads) = make_producer(&config, &reports, &counts, &metrics)?;
         let now = Instant::now();
@@ -140,6 +115,7 @@ impl KafkaSink {
             partitions: Partitions::default(),
             watch: Watch::new(now),
             reports,
+            signals,
             renewal,
             successor: None,
             metrics,
@@ -200,15 +176,14 @@ pub enum ReachError {
 
 /// Asks the brokers for their metadata. Blocks for at most `within`.
 pub fn reach(config: &KafkaConfig, within: Duration) -> Result<(), ReachError> {
-    let reports = Arc::new(Reports::default());
+    let reports = Arc::new(Reports::new(&Arc::default()));
     let (producer, _) =
         make_producer(&client_config(config), &reports, &Arc::default(), &Arc::default())?;
     let Err(error) = producer.client().fetch_metadata(None, within) else {
         return Ok(());
     };
-    let mut conditions = mem::take(&mut reports.lock().conditions);
-    let connection = reports.lock().connection.take();
-    conditions.extend(connection.map(Condition::Unreachable));
+    let mut conditions = reports.take_conditions();
+    conditions.extend(reports.take_connection().map(Condition::Unreachable));
     let unauthenticated = conditions.iter().find_map(|condition| match condition {
         Condition::Unauthenticated(reason) => Some(reason.clone()),
         _ => None,
@@ -275,16 +250,12 @@ impl Outlet for KafkaSink {
 impl Sink for KafkaSink {
     fn take_reports(&mut self, into: &mut Vec<Report>) {
         let before = into.len();
-        let mut waiting = self.reports.lock();
-        into.append(&mut waiting.reports);
-        let published = mem::take(&mut waiting.published);
-        drop(waiting);
-        for (topic, published) in published {
+        for (topic, published) in self.reports.take(into) {
             self.metrics.published(&topic, published);
         }
         for report in into[before..].iter().filter(|one| one.outcome == Outcome::Delivered) {
             self.leads.delivered(report.seq);
-            self.renewal.delivered();
+            self.renewal.is_well();
         }
         let now = Instant::now();
         self.watch.reported(&into[before..], now, &self.metrics);
@@ -308,26 +279,29 @@ impl Sink for KafkaSink {
         conditions
     }
 
+    fn is_connected(&self) -> Option<bool> {
+        // Its first word comes late, and what the cluster is called it knows from the first answer.
+        let answered = || {
+            let client = self.producer.as_ref()?.client();
+            client.fetch_cluster_id(Duration::ZERO).map(|_| true)
+        };
+        self.reports.is_connected().or_else(answered)
+    }
+
     async fn stirred(&self, eager: bool) {
-        self.reports.eager.store(eager, Ordering::SeqCst);
+        self.signals.eager.store(eager, Ordering::SeqCst);
         // What was reported before that store has woken nobody.
-        if eager && !self.reports.lock().reports.is_empty() {
+        if eager && self.reports.is_waiting() {
             return;
         }
-        self.reports.stirred.notified().await;
+        self.signals.stirred.notified().await;
     }
 
     async fn replace_producer(&mut self) -> Result<(), SinkError> {
         // It is waited for, so that nothing of the old producer is sent after the
         // new one's first. An error is that it has gone.
         let _ = end(self.producer.take()).await;
-        // What it said of itself goes with it; what it said of records counts.
-        let mut waiting = self.reports.lock();
-        waiting.conditions.clear();
-        (waiting.connection, waiting.unreachable) = (None, None);
-        let refused = mem::take(&mut waiting.refused);
-        drop(waiting);
-        if refused {
+        if self.reports.is_refused() {
             self.make_smaller_batches();
         }
         self.watch.replaced();
@@ -364,87 +338,6 @@ fn end(producer: Option<ThreadedProducer<Context, KeyPartitioner>>) -> oneshot::
     receiver
 }
 
-impl Waiting {
-    /// A record was delivered. Records of a topic come one after the other.
-    fn count(&mut self, topic: &str, bytes: u64) {
-        let known = self.published.iter().rposition(|(name, _)| name == topic);
-        let at = known.unwrap_or_else(|| {
-            self.published.push((topic.to_owned(), Published::default()));
-            self.published.len() - 1
-        });
-        let (_, published) = &mut self.published[at];
-        published.events += 1;
-        published.bytes += bytes;
-    }
-}
-
-impl Reports {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn report(&self, report: Report, published: Option<(&str, u64)>) {
-        let failed = report.outcome != Outcome::Delivered;
-        let mut waiting = self.lock();
-        waiting.refused |= matches!(report.outcome, Outcome::Refused(_));
-        if !failed {
-            waiting.connection = None;
-            waiting.unreachable = None;
-        }
-        waiting.reports.push(report);
-        if let Some((topic, bytes)) = published {
-            waiting.count(topic, bytes);
-        }
-        drop(waiting);
-        if failed || self.eager.load(Ordering::SeqCst) {
-            self.stirred.notify_one();
-        }
-    }
-
-    /// No broker is connected. `count` only counts them: what became of the last
-    /// connection says why, and may still be to come.
-    fn unreachable(&self, count: String) {
-        let mut waiting = self.lock();
-        match waiting.connection.take() {
-            Some(reason) => {
-                drop(waiting);
-                self.condition(Condition::Unreachable(reason));
-            }
-            None => waiting.unreachable = Some((count, Instant::now())),
-        }
-    }
-
-    /// A connection broke or could not be made.
-    fn connection(&self, reason: String) {
-        let mut waiting = self.lock();
-        if waiting.unreachable.take().is_some() {
-            drop(waiting);
-            self.condition(Condition::Unreachable(reason));
-        } else {
-            waiting.connection = Some(reason);
-        }
-    }
-
-    fn take_conditions(&self) -> Vec<Condition> {
-        let mut waiting = self.lock();
-        if let Some((count, _)) =
-            waiting.unreachable.take_if(|(_, then)| then.elapsed() >= REASON_LIMIT)
-        {
-            waiting.conditions.push(Condition::Unreachable(count));
-        }
-        mem::take(&mut waiting.conditions)
-    }
-
-    fn condition(&self, condition: Condition) {
-        let mut waiting = self.lock();
-        if !waiting.conditions.contains(&condition) && waiting.conditions.len() < 16 {
-            waiting.conditions.push(condition);
-        }
-        drop(waiting);
-        self.stirred.notify_one();
-    }
-}
-
 impl ClientContext for Context {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
@@ -467,18 +360,15 @@ impl ClientContext for Context {
     }
 
     fn stats_raw(&self, statistics: &[u8]) {
-        self.metrics.sink_connected(statistics::is_connected(statistics));
+        self.reports.says_connected(statistics::is_connected(statistics));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         let reason = reason.to_owned();
         match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::AllBrokersDown) => {
-                self.metrics.sink_connected(false);
-                self.reports.unreachable(reason);
-            }
+            Some(RDKafkaErrorCode::AllBrokersDown) => self.reports.unreachable(reason),
             Some(RDKafkaErrorCode::Authentication) => {
-                self.metrics.sink_connected(false);
+                self.reports.says_connected(false);
                 self.reports.condition(Condition::Unauthenticated(reason));
             }
             Some(RDKafkaErrorCode::Fatal) => self.reports.condition(Condition::Broken(reason)),
@@ -516,7 +406,6 @@ impl ProducerContext<KeyPartitioner> for Context {
             }
         };
         if !crash::is_armed("unacknowledged") {
-            self.metrics.sink_connected(true);
             self.reports.report(Report::new(opaque as Seq, outcome), published);
         }
     }

@@ -124,6 +124,9 @@ pub trait Sink: Outlet {
     /// The conditions that came up since the last call.
     fn take_conditions(&mut self) -> Vec<Condition>;
 
+    /// Whether it has a connection to where records go; `None` where that is not known yet.
+    fn is_connected(&self) -> Option<bool>;
+
     /// Completes when a condition or a failure waits; with `eager` also when an
     /// acknowledgement does. Cancel-safe.
     ///

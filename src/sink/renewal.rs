@@ -44,6 +44,8 @@ pub(super) struct Renewal {
     hashes: RandomState,
     /// Of what the producer was made with.
     mark: u64,
+    /// Of what another is tried with.
+    trying: Option<u64>,
     /// Of what could not be used, and of an error: not to be told twice.
     refused: Option<u64>,
     /// Kafka could not be used, and nothing was delivered since.
@@ -51,7 +53,18 @@ pub(super) struct Renewal {
     looked: Option<Instant>,
 }
 
+/// What was found when it was read again.
+pub(super) enum Found {
+    /// What is in force.
+    InForce,
+    /// Nothing to do anything about: it is being tried, or cannot be used.
+    Nothing,
+    /// Something else.
+    Fresh(Fresh),
+}
+
 /// What was read, where it is another than before.
+#[derive(Clone)]
 pub(super) struct Fresh {
     pub(super) config: KafkaConfig,
     mark: u64,
@@ -62,20 +75,30 @@ impl Renewal {
     pub(super) fn new(config: &KafkaConfig) -> Self {
         let hashes = RandomState::new();
         let mark = mark(config, &hashes);
-        Self { source: None, hashes, mark, refused: None, trouble: false, looked: None }
+        Self {
+            source: None,
+            hashes,
+            mark,
+            trying: None,
+            refused: None,
+            trouble: false,
+            looked: None,
+        }
     }
 
     pub(super) fn set_source(&mut self, source: KafkaSource) {
         self.source = Some(source);
     }
 
-    /// Kafka cannot be used.
+    /// Kafka cannot be used. What could not be used either may be what can be now.
     pub(super) fn trouble(&mut self) {
-        self.trouble = true;
+        if !std::mem::replace(&mut self.trouble, true) {
+            self.refused = None;
+        }
     }
 
-    /// A record was delivered.
-    pub(super) fn delivered(&mut self) {
+    /// Kafka can be used.
+    pub(super) fn is_well(&mut self) {
         self.trouble = false;
     }
 
@@ -89,9 +112,9 @@ impl Renewal {
         self.trouble && self.looked.is_none_or(long_ago)
     }
 
-    /// Reads again; what is new. `asked`: somebody waits for an answer in the log.
-    pub(super) fn look(&mut self, asked: bool, now: Instant) -> Option<Fresh> {
-        let source = self.source.as_ref()?;
+    /// Reads again. `asked`: somebody waits for an answer in the log.
+    pub(super) fn look(&mut self, asked: bool, now: Instant) -> Found {
+        let Some(source) = &self.source else { return Found::Nothing };
         self.looked = Some(now);
         if asked {
             self.refused = None;
@@ -101,26 +124,43 @@ impl Renewal {
             Err(error) => {
                 let mark = self.hashes.hash_one(&error);
                 self.refuse(mark, &error);
-                return None;
+                return Found::Nothing;
             }
         };
         let mark = mark(&config, &self.hashes);
-        if mark == self.mark {
+        if self.trying == Some(mark) {
             if asked {
-                tracing::info!("the Kafka properties and the files that they name are as before");
+                tracing::info!("the Kafka properties that were read again are being tried");
             }
-            return None;
+            return Found::Nothing;
         }
-        (self.refused != Some(mark)).then_some(Fresh { config, mark })
+        if self.refused == Some(mark) {
+            return Found::Nothing;
+        }
+        if mark != self.mark {
+            return Found::Fresh(Fresh { config, mark });
+        }
+        self.trying = None;
+        if asked {
+            tracing::info!("the Kafka properties and the files that they name are as before");
+        }
+        Found::InForce
     }
 
-    /// A producer was made with it.
+    /// Another producer is tried with it.
+    pub(super) fn tries(&mut self, fresh: &Fresh) {
+        self.trying = Some(fresh.mark);
+    }
+
+    /// It is in force.
     pub(super) fn took(&mut self, fresh: &Fresh) {
-        (self.mark, self.refused) = (fresh.mark, None);
+        (self.mark, self.trying, self.refused) = (fresh.mark, None, None);
     }
 
-    /// No producer can be made with it, for that reason: it is not tried again.
+    /// No producer can be made with it, or none that the brokers take, for that reason: it is
+    /// not tried again before somebody asks or Kafka cannot be used.
     pub(super) fn cannot_take(&mut self, fresh: &Fresh, reason: &str) {
+        self.trying = None;
         self.refuse(fresh.mark, reason);
     }
 
@@ -173,23 +213,40 @@ mod tests {
         (renewal, cell)
     }
 
+    /// What is new.
+    fn fresh(found: Found) -> Option<Fresh> {
+        match found {
+            Found::Fresh(fresh) => Some(fresh),
+            Found::InForce | Found::Nothing => None,
+        }
+    }
+
     #[test]
     fn only_what_is_new_and_was_not_refused_is_handed_out() {
         let (one, two) = (config(&[("a", "1")]), config(&[("a", "2")]));
         let (mut renewal, cell) = renewal(&one);
         let now = Instant::now();
-        assert!(renewal.look(true, now).is_none(), "as before");
+        assert!(fresh(renewal.look(true, now)).is_none(), "as before");
+        *cell.lock().expect("whole") = Ok(two.clone());
+        let found = fresh(renewal.look(false, now)).expect("new");
+        renewal.cannot_take(&found, "why");
+        assert!(fresh(renewal.look(false, now)).is_none(), "refused");
+        let found = fresh(renewal.look(true, now)).expect("tried again where somebody asks");
+        renewal.cannot_take(&found, "why");
+        renewal.trouble();
+        let found = fresh(renewal.look(false, now)).expect("tried again where nothing else works");
+        renewal.tries(&found);
+        assert!(fresh(renewal.look(true, now)).is_none(), "it is being tried");
+        *cell.lock().expect("whole") = Ok(one.clone());
+        assert!(matches!(renewal.look(false, now), Found::InForce), "put back in the meantime");
         *cell.lock().expect("whole") = Ok(two);
-        let fresh = renewal.look(false, now).expect("new");
-        renewal.cannot_take(&fresh, "why");
-        assert!(renewal.look(false, now).is_none(), "refused");
-        let fresh = renewal.look(true, now).expect("tried again where somebody asks");
-        renewal.took(&fresh);
-        assert!(renewal.look(false, now).is_none(), "taken");
+        let found = fresh(renewal.look(false, now)).expect("and forth");
+        renewal.took(&found);
+        assert!(matches!(renewal.look(false, now), Found::InForce), "taken");
         *cell.lock().expect("whole") = Err("unreadable".into());
-        assert!(renewal.look(true, now).is_none());
+        assert!(fresh(renewal.look(true, now)).is_none());
         *cell.lock().expect("whole") = Ok(one);
-        assert!(renewal.look(false, now).is_some(), "an error is not for ever");
+        assert!(fresh(renewal.look(false, now)).is_some(), "an error is not for ever");
     }
 
     #[test]
@@ -199,9 +256,9 @@ mod tests {
         fs::write(&path, "one").expect("written");
         let config = config(&[("ssl.key.location", path.to_str().expect("UTF-8"))]);
         let (mut renewal, _cell) = renewal(&config);
-        assert!(renewal.look(false, Instant::now()).is_none());
+        assert!(fresh(renewal.look(false, Instant::now())).is_none());
         fs::write(&path, "two").expect("written");
-        assert!(renewal.look(false, Instant::now()).is_some());
+        assert!(fresh(renewal.look(false, Instant::now())).is_some());
     }
 
     #[test]
@@ -214,7 +271,7 @@ mod tests {
         renewal.look(false, now);
         assert!(!renewal.is_due(now + AGAIN / 2));
         assert!(renewal.is_due(now + AGAIN));
-        renewal.delivered();
+        renewal.is_well();
         assert!(!renewal.is_due(now + AGAIN));
     }
 }

@@ -18,12 +18,12 @@ struct Broker<'a> {
     state: &'a str,
 }
 
-/// Whether a connection to a broker stands. What cannot be read says that none does.
+/// Whether a connection to a broker stands: also one whose password is asked again. What cannot be read says that none does.
 pub(super) fn is_connected(statistics: &[u8]) -> bool {
     let Ok(Statistics { brokers }) = serde_json::from_slice(statistics) else {
         return false;
     };
-    brokers.values().any(|broker| matches!(broker.state, "UP" | "UPDATE"))
+    brokers.values().any(|broker| matches!(broker.state, "UP" | "REAUTH"))
 }
 
 #[cfg(test)]
@@ -40,7 +40,7 @@ mod tests {
             )
         };
         assert!(is_connected(statistics("DOWN", "UP").as_bytes()));
-        assert!(is_connected(statistics("UPDATE", "INIT").as_bytes()));
+        assert!(is_connected(statistics("REAUTH", "INIT").as_bytes()));
         assert!(!is_connected(statistics("TRY_CONNECT", "DOWN").as_bytes()));
         assert!(!is_connected(b"{"));
     }

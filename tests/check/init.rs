@@ -1,7 +1,7 @@
 //! `walpost init`: least rights, slots that standbys keep, and what it leaves to people.
 
-use walpost_bed::scene::{ended, program};
-use walpost_bed::{Major, Walpost};
+use walpost_bed::scene::{SOON, ended, program};
+use walpost_bed::{Major, Walpost, eventually};
 
 use crate::stage::{Stage, sound};
 
@@ -95,4 +95,25 @@ async fn where_a_service_gives_the_right_its_statement_is_told() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("publication walpost: created"), "{said}");
     assert!(said.contains("GRANT rds_replication TO \"administrator\";"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_that_somebody_else_creates_meanwhile_is_no_failure() {
+    let stage = Stage::bare(sound(Major::V17)).await;
+    let other = stage.postgres.client_of("postgres").await;
+    other.batch_execute("BEGIN; CREATE ROLE walpost LOGIN REPLICATION").await.expect("created");
+    let mut init = Box::pin(init_as(&stage, "postgres", &[]));
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
+    let is_waiting = eventually(SOON, "init waits for the other", async || {
+        stage.postgres.query_text(waits).await.as_deref() == Some("1")
+    });
+    tokio::select! {
+        ended = &mut init => panic!("it did not wait: {ended:?}"),
+        () = is_waiting => {}
+    }
+    other.batch_execute("COMMIT").await.expect("committed");
+    let (code, said) = init.await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("role walpost: already there"), "{said}");
+    assert!(said.contains("slot walpost: created"), "{said}");
 }

@@ -220,6 +220,40 @@ async fn what_is_late_while_kafka_is_away_is_told_and_is_zero_again_after() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_ready_once_kafka_is_there_though_nothing_is_written() {
+    let kafka = Kafka::start().await;
+    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    assert!(kafka.stop(SOON).await);
+    let answering = Answering::run(&scene, &[]).await;
+    answering.walpost.await_line("Kafka cannot be used", SOON).await;
+    let text = answering.await_ready(503).await;
+    assert!(text.contains("Kafka does not take records"), "{text}");
+    kafka.start_again().await;
+    answering.await_ready(200).await;
+    answering.walpost.await_line("Kafka takes records again", SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_ask_nothing_shut_nobody_out() {
+    let scene = Scene::new().await;
+    let answering = Answering::run(&scene, &[]).await;
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(tokio::net::TcpStream::connect(&answering.address).await.expect("it listens"));
+    }
+    let began = Instant::now();
+    assert_eq!(answering.page("/livez").await.0, 200);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // And none of them stays for ever.
+    let mut buffer = [0];
+    for stream in &mut silent {
+        let ended = tokio::io::AsyncReadExt::read(stream, &mut buffer);
+        let ended = tokio::time::timeout(SOON, ended).await.expect("it is ended");
+        assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_postgresql_is_told_and_walpost_lives_on() {
     let scene = Scene::new().await;
     let answering = Answering::run(&scene, &[]).await;

@@ -411,6 +411,11 @@ impl Sink for SimSink {
         std::mem::take(&mut world.broker.producers[at].conditions)
     }
 
+    fn is_connected(&self) -> Option<bool> {
+        // By it people are told; nothing is decided.
+        Some(true)
+    }
+
     async fn stirred(&self, eager: bool) {
         let Some(at) = self.producer else {
             return std::future::pending().await;

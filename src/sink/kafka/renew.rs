@@ -1,41 +1,71 @@
 //! How a running sink takes up properties and certificates that were changed.
 //!
 //! A producer keeps what it was made with. So another is made with what was read again,
-//! which shows too whether it can be used at all. Nothing more is then given to the old
-//! one; once all that it had is acknowledged the other takes its place, and nothing is
-//! sent twice. Where the old one does not get rid of what it has (its password is
-//! refused, say), the relay is told, and replays.
+//! beside the first, which goes on until the brokers have answered the other: what they
+//! refuse is told of, and the first stays. Then nothing more is given to the first; once
+//! all that it had is acknowledged the other takes its place, and nothing is sent twice.
+//! Where the first does not get rid of what it has (its password is refused, say), the
+//! relay is told, and replays.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
-use rdkafka::producer::ThreadedProducer;
+use rdkafka::producer::{Producer as _, ThreadedProducer};
 
-use super::{Context, KafkaSink, Reports, end, make_producer};
-use crate::sink::config::{KafkaConfig, batch_bytes, client_config};
+use super::reports::{Reports, Signals};
+use super::{Context, KafkaSink, end, make_producer};
+use crate::sink::config::{batch_bytes, client_config};
 use crate::sink::leads::{KeyPartitioner, Leads};
-use crate::sink::renewal::KafkaSource;
-use crate::sink::{Condition, SinkError};
+use crate::sink::renewal::{Found, Fresh, KafkaSource};
+use crate::sink::{Condition, Sink as _, SinkError};
 
 /// How long the old producer is given for what it has.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long a new producer is given to be answered, where the old one can be used.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
 /// The producer that is to follow, and what it was made with.
 pub(super) struct Successor {
+    fresh: Fresh,
     config: ClientConfig,
     batch_bytes: u32,
     pub(super) producer: ThreadedProducer<Context, KeyPartitioner>,
     leads: Leads,
+    reports: Arc<Reports>,
+    /// Since when it is, or since when the old one is given nothing more.
     since: Instant,
+    /// Whether the brokers have answered it.
+    answered: bool,
     /// Whether the relay was told that it has to replay.
     told: bool,
 }
 
+impl Successor {
+    fn is_answered(&self) -> bool {
+        let asked = || self.producer.client().fetch_cluster_id(Duration::ZERO).is_some();
+        self.reports.is_connected().unwrap_or_else(asked)
+    }
+
+    /// Why it is not to take the other's place, which can be used.
+    fn refusal(&self, now: Instant) -> Option<String> {
+        let reason =
+            self.reports.take_conditions().into_iter().find_map(|condition| match condition {
+                Condition::Unreachable(reason)
+                | Condition::Unauthenticated(reason)
+                | Condition::Broken(reason) => Some(reason),
+                _ => None,
+            });
+        let late = now.saturating_duration_since(self.since) >= ANSWER_LIMIT;
+        reason.or_else(|| late.then(|| "no broker answers".to_owned()))
+    }
+}
+
 /// Has a running [`KafkaSink`] read its properties and certificates again.
 #[derive(Clone)]
-pub struct RenewHandle(Arc<Reports>);
+pub struct RenewHandle(Arc<Signals>);
 
 impl RenewHandle {
     /// Soon, and with a line in the log in any case.
@@ -56,12 +86,12 @@ impl KafkaSink {
 
     /// By which it is told to read again.
     pub fn renew_handle(&self) -> RenewHandle {
-        RenewHandle(Arc::clone(&self.reports))
+        RenewHandle(Arc::clone(&self.signals))
     }
 
     /// Whether records have to wait for the producer that is to follow.
     pub(super) fn is_leaving(&self) -> bool {
-        self.successor.is_some()
+        self.successor.as_ref().is_some_and(|successor| successor.answered)
     }
 
     /// To be called with each set of conditions that came up.
@@ -71,17 +101,24 @@ impl KafkaSink {
         }) {
             self.renewal.trouble();
         }
+        if self.watch.is_idle() && self.is_connected() == Some(true) {
+            self.renewal.is_well();
+        }
         let now = Instant::now();
-        let asked = self.reports.asked.swap(false, Ordering::SeqCst);
+        let asked = self.signals.asked.swap(false, Ordering::SeqCst);
         if asked || self.renewal.is_due(now) {
             self.read_again(asked, now);
         }
-        let Some(successor) = &mut self.successor else { return };
-        if self.watch.is_idle() {
-            self.hand_over();
+        self.see_whether_answered(now);
+        if self.watch.is_idle()
+            && let Some(successor) = self.successor.take_if(|successor| successor.answered)
+        {
+            self.put_in_place(successor);
             tracing::info!("the Kafka properties that were read again are in force");
-            return;
         }
+        let Some(successor) = self.successor.as_mut().filter(|successor| successor.answered) else {
+            return;
+        };
         let late = now.saturating_duration_since(successor.since) >= DRAIN_LIMIT;
         if (late || self.renewal.is_in_trouble()) && !std::mem::replace(&mut successor.told, true) {
             let reason = "the Kafka properties or the files that they name were changed, and the \
@@ -90,26 +127,56 @@ impl KafkaSink {
         }
     }
 
+    /// While the old producer cannot be used either, the other goes on trying beside it.
+    fn see_whether_answered(&mut self, now: Instant) {
+        let in_trouble = self.renewal.is_in_trouble();
+        let Some(successor) = self.successor.as_mut().filter(|successor| !successor.answered)
+        else {
+            return;
+        };
+        let refusal = successor.refusal(now);
+        if successor.is_answered() {
+            (successor.answered, successor.since) = (true, now);
+        } else if in_trouble {
+            successor.since = now;
+        } else if let Some(reason) = refusal
+            && let Some(refused) = self.successor.take()
+        {
+            self.renewal.cannot_take(&refused.fresh, &reason);
+            drop(end(Some(refused.producer)));
+        }
+    }
+
     /// For a producer that is to be made in any case: with what holds now.
     pub(super) fn make_anew(&mut self) -> Result<(), SinkError> {
-        self.read_again(false, Instant::now());
-        if self.hand_over() {
+        let now = Instant::now();
+        self.read_again(false, now);
+        if let Some(successor) = self.successor.take_if(|successor| successor.answered) {
+            // It may have been made before batches had to be smaller.
+            let successor = self.make_successor(successor.fresh, now)?;
+            self.put_in_place(successor);
             return Ok(());
         }
-        let (producer, leads) =
-            make_producer(&self.config, &self.reports, &self.counts, &self.metrics)?;
+        let reports = Arc::new(Reports::new(&self.signals));
+        let (producer, leads) = make_producer(&self.config, &reports, &self.counts, &self.metrics)?;
         (self.producer, self.leads) = (Some(producer), leads);
+        self.heard_from(reports);
         Ok(())
     }
 
     fn read_again(&mut self, asked: bool, now: Instant) {
-        let Some(fresh) = self.renewal.look(asked, now) else { return };
-        match self.make_successor(&fresh.config, now) {
+        let fresh = match self.renewal.look(asked, now) {
+            Found::Nothing => return,
+            Found::InForce => {
+                drop(end(self.successor.take().map(|successor| successor.producer)));
+                return;
+            }
+            Found::Fresh(fresh) => fresh,
+        };
+        match self.make_successor(fresh.clone(), now) {
             Ok(successor) => {
-                self.renewal.took(&fresh);
-                if let Some(older) = self.successor.replace(successor) {
-                    drop(end(Some(older.producer)));
-                }
+                self.renewal.tries(&fresh);
+                drop(end(self.successor.replace(successor).map(|older| older.producer)));
                 tracing::info!(
                     "read the Kafka properties and the files that they name again: they were changed"
                 );
@@ -118,28 +185,44 @@ impl KafkaSink {
         }
     }
 
-    fn make_successor(&self, config: &KafkaConfig, now: Instant) -> Result<Successor, SinkError> {
-        let mut batch_bytes = batch_bytes(&config.properties);
-        let mut config = client_config(config);
+    fn make_successor(&self, fresh: Fresh, now: Instant) -> Result<Successor, SinkError> {
+        let mut batch_bytes = batch_bytes(&fresh.config.properties);
+        let mut config = client_config(&fresh.config);
         if self.smaller_batches {
             batch_bytes = batch_bytes.min(self.batch_bytes);
             config.set("batch.size", batch_bytes.to_string());
         }
-        let (producer, leads) = make_producer(&config, &self.reports, &self.counts, &self.metrics)?;
-        Ok(Successor { config, batch_bytes, producer, leads, since: now, told: false })
+        let reports = Arc::new(Reports::new(&self.signals));
+        let (producer, leads) = make_producer(&config, &reports, &self.counts, &self.metrics)?;
+        let (answered, told) = (false, false);
+        let since = now;
+        Ok(Successor {
+            fresh,
+            config,
+            batch_bytes,
+            producer,
+            leads,
+            reports,
+            since,
+            answered,
+            told,
+        })
     }
 
-    /// Puts the producer that is to follow in the place of the old one, which has nothing
-    /// in flight that counts; false where there is none.
-    fn hand_over(&mut self) -> bool {
-        let Some(successor) = self.successor.take() else { return false };
+    /// Puts a producer in the place of the old one, which has nothing in flight that counts.
+    fn put_in_place(&mut self, successor: Successor) {
         drop(end(self.producer.replace(successor.producer)));
         (self.config, self.batch_bytes) = (successor.config, successor.batch_bytes);
         self.leads = successor.leads;
+        self.renewal.took(&successor.fresh);
+        self.heard_from(successor.reports);
         self.watch.replaced();
         self.partitions.forget();
-        let mut waiting = self.reports.lock();
-        (waiting.connection, waiting.unreachable) = (None, None);
-        true
+    }
+
+    /// The producer says there what it says; what the one before said of records counts.
+    fn heard_from(&mut self, reports: Arc<Reports>) {
+        self.reports.followed_by(&reports);
+        self.reports = reports;
     }
 }

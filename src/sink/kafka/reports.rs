@@ -1,0 +1,202 @@
+//! What a producer's polling thread leaves for the relay.
+
+use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use crate::metrics::Published;
+use crate::sink::{Condition, Outcome, Report};
+
+/// How long after the last connection broke its reason is awaited.
+const REASON_LIMIT: Duration = Duration::from_secs(2);
+
+/// Values of [`Reports::connected`].
+const NOT_KNOWN: u8 = 0;
+const NONE: u8 = 1;
+const STANDS: u8 = 2;
+
+/// By which the relay is woken, and told what to do; of all producers of a sink.
+#[derive(Debug, Default)]
+pub(super) struct Signals {
+    pub(super) stirred: Notify,
+    /// Whether the relay waits for acknowledgements.
+    pub(super) eager: AtomicBool,
+    /// Whether somebody asks for the configuration to be read again.
+    pub(super) asked: AtomicBool,
+}
+
+/// What one producer says.
+#[derive(Debug)]
+pub(super) struct Reports {
+    waiting: Mutex<Waiting>,
+    /// Whether a broker is connected, as far as that was said.
+    connected: AtomicU8,
+    signals: Arc<Signals>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    reports: Vec<Report>,
+    /// What was delivered by topic since it was last taken, the last topic last.
+    published: Vec<(String, Published)>,
+    conditions: Vec<Condition>,
+    /// What last became of a connection to a broker.
+    connection: Option<String>,
+    /// No broker is connected, since then, and why is not known yet.
+    unreachable: Option<(String, Instant)>,
+    /// Whether the broker refused a batch of this producer's.
+    refused: bool,
+}
+
+impl Waiting {
+    /// A record was delivered. Records of a topic come one after the other.
+    fn count(&mut self, topic: &str, published: Published) {
+        let known = self.published.iter().rposition(|(name, _)| name == topic);
+        let at = known.unwrap_or_else(|| {
+            self.published.push((topic.to_owned(), Published::default()));
+            self.published.len() - 1
+        });
+        let (_, counted) = &mut self.published[at];
+        counted.events += published.events;
+        counted.bytes += published.bytes;
+    }
+}
+
+impl Reports {
+    pub(super) fn new(signals: &Arc<Signals>) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            connected: AtomicU8::new(NOT_KNOWN),
+            signals: Arc::clone(signals),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something became of a record; where it was delivered, to which topic and with how
+    /// many bytes.
+    pub(super) fn report(&self, report: Report, published: Option<(&str, u64)>) {
+        let failed = report.outcome != Outcome::Delivered;
+        if !failed {
+            self.says_connected(true);
+        }
+        let mut waiting = self.lock();
+        waiting.refused |= matches!(report.outcome, Outcome::Refused(_));
+        if !failed {
+            waiting.connection = None;
+            waiting.unreachable = None;
+        }
+        waiting.reports.push(report);
+        if let Some((topic, bytes)) = published {
+            waiting.count(topic, Published { events: 1, bytes });
+        }
+        drop(waiting);
+        if failed || self.signals.eager.load(Ordering::SeqCst) {
+            self.signals.stirred.notify_one();
+        }
+    }
+
+    /// What the producer knows of its connections.
+    pub(super) fn says_connected(&self, connected: bool) {
+        let value = if connected { STANDS } else { NONE };
+        // Told at each delivery: a store would take the line from other cores each time.
+        if self.connected.load(Ordering::Relaxed) != value {
+            self.connected.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a broker is connected; `None` where nothing is known of it yet.
+    pub(super) fn is_connected(&self) -> Option<bool> {
+        match self.connected.load(Ordering::Relaxed) {
+            NOT_KNOWN => None,
+            value => Some(value == STANDS),
+        }
+    }
+
+    /// No broker is connected. `count` only counts them: what became of the last
+    /// connection says why, and may still be to come.
+    pub(super) fn unreachable(&self, count: String) {
+        self.says_connected(false);
+        let mut waiting = self.lock();
+        match waiting.connection.take() {
+            Some(reason) => {
+                drop(waiting);
+                self.condition(Condition::Unreachable(reason));
+            }
+            None => waiting.unreachable = Some((count, Instant::now())),
+        }
+    }
+
+    /// A connection broke or could not be made.
+    pub(super) fn connection(&self, reason: String) {
+        let mut waiting = self.lock();
+        if waiting.unreachable.take().is_some() {
+            drop(waiting);
+            self.condition(Condition::Unreachable(reason));
+        } else {
+            waiting.connection = Some(reason);
+        }
+    }
+
+    /// This is to be known by the relay.
+    pub(super) fn condition(&self, condition: Condition) {
+        let mut waiting = self.lock();
+        if !waiting.conditions.contains(&condition) && waiting.conditions.len() < 16 {
+            waiting.conditions.push(condition);
+        }
+        drop(waiting);
+        self.signals.stirred.notify_one();
+    }
+
+    pub(super) fn take_conditions(&self) -> Vec<Condition> {
+        let mut waiting = self.lock();
+        if let Some((count, _)) =
+            waiting.unreachable.take_if(|(_, then)| then.elapsed() >= REASON_LIMIT)
+        {
+            waiting.conditions.push(Condition::Unreachable(count));
+        }
+        mem::take(&mut waiting.conditions)
+    }
+
+    /// Why the last connection broke, where that came to no condition.
+    pub(super) fn take_connection(&self) -> Option<String> {
+        self.lock().connection.take()
+    }
+
+    /// Appends what became of records, and gives what was delivered by topic.
+    pub(super) fn take(&self, into: &mut Vec<Report>) -> Vec<(String, Published)> {
+        let mut waiting = self.lock();
+        into.append(&mut waiting.reports);
+        mem::take(&mut waiting.published)
+    }
+
+    /// Whether reports wait.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.lock().reports.is_empty()
+    }
+
+    /// Whether the broker refused a batch.
+    pub(super) fn is_refused(&self) -> bool {
+        self.lock().refused
+    }
+
+    /// Those of the producer that comes after this one, which has gone: what it said of
+    /// records counts, and is said first; what it said of itself does not.
+    pub(super) fn followed_by(&self, next: &Self) {
+        let mut ours = self.lock();
+        let (mut reports, published) =
+            (mem::take(&mut ours.reports), mem::take(&mut ours.published));
+        drop(ours);
+        let mut theirs = next.lock();
+        reports.append(&mut theirs.reports);
+        theirs.reports = reports;
+        for (topic, published) in published {
+            theirs.count(&topic, published);
+        }
+    }
+}
