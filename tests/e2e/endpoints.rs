@@ -237,6 +237,52 @@ async fn a_lost_postgresql_is_told_and_walpost_lives_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn figures_of_the_slot_that_cannot_be_read_are_told_once_and_read_again_when_they_can() {
+    const CANNOT: &str = "the slot's figures cannot be read";
+    const AGAIN: &str = "the slot's figures are read again";
+    let mut scene = Scene::new().await;
+    // A role that may not do whatever it wants.
+    scene.source = scene.postgres.url_for("walpost");
+    let postgres = &scene.postgres;
+    let answering = Answering::run(&scene, &[]).await;
+    answering.await_ready(200).await;
+    let observed = async || answering.scrape().await.of("walpost_slot_observed_timestamp_seconds");
+    eventually(SOON, "they are read", async || observed().await > 0.0).await;
+    let refused = || postgres.log_tail(1000).matches("permission denied for function").count();
+    let of_the_log = "ON FUNCTION pg_catalog.pg_current_wal_lsn()";
+    for round in 1..=2 {
+        let (mark, before) = (answering.walpost.mark(), observed().await);
+        postgres.execute(&format!("REVOKE EXECUTE {of_the_log} FROM PUBLIC")).await;
+        let line = answering.walpost.await_line_after(mark, CANNOT, SOON).await;
+        assert!(line.contains("permission denied for function pg_current_wal_lsn"), "{line}");
+        let old = observed().await;
+        eventually(SOON, "it is tried again", async || refused() >= 2 * round).await;
+        // Delivery has no part in it.
+        postgres.execute(&insert(10, 2)).await;
+        scene.confirmed(SOON).await;
+        assert_close(observed().await, old);
+        postgres.execute(&format!("GRANT EXECUTE {of_the_log} TO PUBLIC")).await;
+        answering.walpost.await_line_after(mark, AGAIN, SOON).await;
+        eventually(SOON, "they go on", async || observed().await > old && old >= before).await;
+    }
+    // A server that does not answer is one that cannot be asked.
+    let (mark, old) = (answering.walpost.mark(), observed().await);
+    let holder = postgres.client().await;
+    let lock = "BEGIN; LOCK TABLE pg_catalog.pg_stat_replication_slots IN ACCESS EXCLUSIVE MODE";
+    holder.batch_execute(lock).await.expect("a superuser may");
+    let line = answering.walpost.await_line_after(mark, CANNOT, SOON).await;
+    assert!(line.contains("did not answer within 5s"), "{line}");
+    holder.batch_execute("COMMIT").await.expect("it was begun");
+    answering.walpost.await_line_after(mark, AGAIN, SOON).await;
+    eventually(SOON, "they go on", async || observed().await > old).await;
+    let lines = answering.walpost.stderr();
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    assert_eq!([count(CANNOT), count(AGAIN)], [3, 3], "once each time");
+    assert_eq!(count("lost PostgreSQL"), 0);
+    stop(answering.walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poison_and_what_the_brokers_refuse_are_counted_by_cause() {
     let kafka = Kafka::shared().await;
     let scene = Scene::new().await;
