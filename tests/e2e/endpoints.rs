@@ -407,12 +407,54 @@ async fn the_status_is_a_screen_and_tells_scripts_whether_it_delivers() {
     let screen = scene.command("status").args(["--admin-listen", &address]).start();
     assert_eq!(ended(&screen).await.0, Some(1), "nobody delivers");
     let text = screen.stdout().join("\n");
-    for part in ["no walpost answers", "nobody streams from it", "of log not confirmed", "reserved"]
+    for part in
+        ["no  no walpost answers", "nobody streams from it", "of log not confirmed", "reserved"]
     {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     let health = scene.command("health").args(["--admin-listen", &address]).start();
     assert_eq!(ended(&health).await.0, Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_walpost_says_is_not_shown_as_this_ones() {
+    let scene = Scene::new().await;
+    scene.postgres.execute("CREATE PUBLICATION another FOR TABLE public.outbox").await;
+    let answering = Answering::run(&scene, &[]).await;
+    answering.await_ready(200).await;
+    let status = async |arguments: &[&str]| {
+        let status = scene.command("status").args(arguments).start();
+        (ended(&status).await.0, status.stdout().join("\n"))
+    };
+    let there = answering.address.as_str();
+    let theirs = "another walpost answers on";
+    // Of another publication on the slot that it holds, and of another slot.
+    let publication = ["--admin-listen", there, "--publication", "another"];
+    let slot = ["--admin-listen", there, "--slot", "another"];
+    let off = ["--admin-listen", "off"];
+    for (arguments, parts) in [
+        (&publication[..], ["not known: ", theirs, "publication \"walpost\"", "somebody streams"]),
+        (&slot, ["not known: ", theirs, "slot \"walpost\"", "no replication slot \"another\""]),
+        // Nobody answers, and somebody has the slot: what becomes of it PostgreSQL does not know.
+        (&off, ["not known: ", "no walpost answers", "`off`", "somebody streams"]),
+    ] {
+        let (code, text) = status(arguments).await;
+        assert_eq!(code, Some(1), "{text}");
+        for part in parts {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        assert!(!text.contains("records in"), "what the other one published: {text}");
+        let (code, text) = status(&[arguments, &["--json"]].concat()).await;
+        assert_eq!(code, Some(1), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((&json["delivering"], &json["daemon"]), (&().into(), &().into()), "{text}");
+        assert!(json.as_object().is_some_and(|it| it.contains_key("delivering")), "{text}");
+        assert!(json["daemon_error"].as_str().is_some_and(|it| it.contains(parts[1])), "{text}");
+    }
+    stop(answering.walpost).await;
+    let (code, text) = status(&["--admin-listen", "off", "--json"]).await;
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((code, &json["delivering"]), (Some(1), &false.into()), "nobody has it: {text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
