@@ -49,7 +49,13 @@ pub fn sound(major: Major) -> PostgresBuilder {
 
 async fn shared() -> &'static Postgres {
     static SHARED: OnceCell<Postgres> = OnceCell::const_new();
-    let start = || sound(Major::V15).setting("max_replication_slots", "100").start();
+    let start = async || {
+        let builder = sound(Major::V15).setting("max_replication_slots", "100");
+        let postgres = builder.start().await;
+        // Roles are the server's, and of several that make one at a time all but one fail.
+        postgres.execute("CREATE ROLE walpost LOGIN REPLICATION").await;
+        postgres
+    };
     SHARED.get_or_init(start).await
 }
 
