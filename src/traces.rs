@@ -41,14 +41,19 @@ impl Drop for Traces {
     }
 }
 
-/// Begins to send spans, where an endpoint is set. An error names what is wrong with the
-/// variables.
-pub fn start(slot: &str) -> Result<Option<Traces>, String> {
+/// What sends spans, where an endpoint is set; nothing is sent yet. An error names what is wrong
+/// with the variables.
+pub fn exporter() -> Result<Option<SpanExporter>, String> {
     if !are_sent() {
         return Ok(None);
     }
     let exporter = SpanExporter::builder().with_http().build();
-    let exporter = exporter.map_err(|error| format!("OpenTelemetry: {error}"))?;
+    exporter.map(Some).map_err(|error| format!("OpenTelemetry: {error}"))
+}
+
+/// Begins to send spans, where an endpoint is set, or says as [`exporter`] why it cannot.
+pub fn start(slot: &str) -> Result<Option<Traces>, String> {
+    let Some(exporter) = exporter()? else { return Ok(None) };
     let resource = Resource::builder()
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
         .with_attribute(KeyValue::new("walpost.slot", slot.to_owned()));

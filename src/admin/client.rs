@@ -11,6 +11,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
+use super::Status;
+
 /// How long it may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
@@ -23,6 +25,32 @@ const LONGEST: usize = 1 << 20;
 pub struct AskError {
     address: String,
     reason: String,
+}
+
+/// Why no walpost says what it does.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// Nothing is answered.
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    /// Something else is.
+    #[error("what answers on {address} is no walpost: {reason}")]
+    Foreign {
+        /// The address, as configured.
+        address: String,
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// Asks the walpost that listens on `address`, as configured, what it does.
+pub async fn status(address: &str) -> Result<Status, StatusError> {
+    let (code, body) = ask(address, "/status").await?;
+    let foreign = |reason| StatusError::Foreign { address: address.to_owned(), reason };
+    if !code.is_success() {
+        return Err(foreign(code.to_string()));
+    }
+    serde_json::from_slice(&body).map_err(|error| foreign(error.to_string()))
 }
 
 /// Asks the walpost that listens on `address`, as configured, for a page.

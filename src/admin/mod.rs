@@ -18,8 +18,9 @@ use std::sync::Arc;
 use std::thread;
 
 use prometheus_client::registry::Registry;
+use tokio::net::TcpSocket;
 
-pub use self::client::{AskError, ask};
+pub use self::client::{AskError, StatusError, ask, status};
 pub use self::health::{Health, live, ready};
 pub use self::status::{LastError, Position, SlotStatus, Status};
 pub use self::systemd::{reloaded, reloading, stopping};
@@ -93,6 +94,28 @@ fn listen(address: &str) -> Result<TcpListener, AdminError> {
         Ok(listener)
     };
     bind().map_err(|error| AdminError::Listen { address: address.to_owned(), error })
+}
+
+/// Whether [`start`] could listen on that address now. The address is taken and given back
+/// without a moment of listening, so that neither another look nor a walpost that starts
+/// meanwhile is in its way.
+pub async fn could_listen(address: &str) -> io::Result<()> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "its name has no address");
+    for address in tokio::net::lookup_host(address).await? {
+        let taken = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        };
+        let taken = taken.and_then(|socket| {
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)
+        });
+        match taken {
+            Ok(()) => return Ok(()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// All metrics, of the relay and of the process.

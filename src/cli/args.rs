@@ -56,8 +56,9 @@ Examples:
   walpost status --json | jq .daemon.late_seconds";
 
 const STATUS_ENDS: &str = "\
-Asks the running walpost at the address of admin.listen; where none answers, PostgreSQL.
-Exit code 0 where it delivers, 1 where it does not.";
+Asks the running walpost at the address of admin.listen; where none of this slot and
+publication answers, PostgreSQL, which does not know whether what it hands out is delivered.
+Exit code 0 where walpost says that it delivers, 1 where it does not, or that is not known.";
 
 const TAIL_EXAMPLES: &str = "\
 Examples:

@@ -6,6 +6,7 @@
 mod brokers;
 mod columns;
 mod connection;
+mod endpoints;
 mod findings;
 mod postgres;
 mod publication;
@@ -40,11 +41,17 @@ pub(super) fn command(flags: &Flags, offline: bool, json: bool) -> Exit {
     };
     let mut findings = Findings::default();
     check_configuration(&config, &conninfo, &mut findings);
+    endpoints::check_traces(&mut findings);
     if offline {
+        let text = "whether the address is free was not looked at";
+        findings.add(Finding::skipped(("admin.listen", "admin_listen"), text));
         let text = "connection, server, role, publication, slot and columns were not looked at";
         findings.add(Finding::skipped(("PostgreSQL", "postgresql"), text));
     } else {
-        block_on(postgres::check(&config, &source, &mut findings));
+        block_on(async {
+            endpoints::check(&config, &mut findings).await;
+            postgres::check(&config, &source, &mut findings).await;
+        });
     }
     brokers::check(&config, offline, &mut findings);
     let printed = print(&if json { findings.as_json() } else { findings.as_text() });

@@ -26,8 +26,8 @@ const AFRESH: &str = "\u{1b}[H\u{1b}[J";
 /// What was found.
 #[derive(Debug, Serialize)]
 struct Found {
-    /// Whether it delivers, as far as can be told.
-    delivering: bool,
+    /// Whether it delivers; `None` where that is not known, since no walpost of this slot says so.
+    delivering: Option<bool>,
     /// What the running walpost says.
     daemon: Option<Status>,
     /// Why it says nothing.
@@ -75,7 +75,7 @@ pub(super) fn command(arguments: StatusArguments) -> Exit {
         let begin = if watch.is_some() && terminal && !json { AFRESH } else { "" };
         let printed = print(&format!("{begin}{text}"));
         let Some(seconds) = watch else {
-            return if found.delivering { printed } else { Exit::Failure };
+            return if found.delivering == Some(true) { printed } else { Exit::Failure };
         };
         if printed != Exit::Ok {
             return printed;
@@ -86,12 +86,12 @@ pub(super) fn command(arguments: StatusArguments) -> Exit {
 
 async fn look(config: &Config) -> Found {
     let daemon = match &config.admin.listen {
-        Some(address) => ask_daemon(address).await,
-        None => Err("admin.listen is `off`".to_owned()),
+        Some(address) => ask_daemon(address, config).await,
+        None => Err("no walpost answers: admin.listen is `off`".to_owned()),
     };
     let (daemon, daemon_error) = match daemon {
         Ok(status) => {
-            let delivering = status.ready;
+            let delivering = Some(status.ready);
             let daemon = Some(status);
             return Found { delivering, daemon, daemon_error: None, slot: None, slot_error: None };
         }
@@ -101,17 +101,26 @@ async fn look(config: &Config) -> Found {
         Ok(slot) => (Some(slot), None),
         Err(error) => (None, Some(error)),
     };
-    let delivering = slot.as_ref().is_some_and(|slot| slot.active);
+    // Whoever streams from the slot: that says nothing of what it makes of it.
+    let delivering = slot.as_ref().filter(|slot| !slot.active).map(|_| false);
     Found { delivering, daemon, daemon_error, slot, slot_error }
 }
 
-async fn ask_daemon(address: &str) -> Result<Status, String> {
-    let (status, body) = admin::ask(address, "/status").await.map_err(|error| error.to_string())?;
-    let foreign = |reason: String| format!("what answers on {address} is no walpost: {reason}");
-    if !status.is_success() {
-        return Err(foreign(status.to_string()));
+/// What the walpost of this configuration says; else why nobody does.
+async fn ask_daemon(address: &str, config: &Config) -> Result<Status, String> {
+    let answer = admin::status(address).await.map_err(|error| match error {
+        admin::StatusError::Ask(error) => format!("no walpost answers: {error}"),
+        foreign @ admin::StatusError::Foreign { .. } => foreign.to_string(),
+    })?;
+    let (slot, publication) = (&config.source.slot, &config.source.publication);
+    if answer.slot == *slot && answer.publication == *publication {
+        return Ok(answer);
     }
-    serde_json::from_slice(&body).map_err(|error| foreign(error.to_string()))
+    Err(format!(
+        "another walpost answers on {address}, of slot \"{}\" and publication \"{}\", not of \
+         \"{slot}\" and \"{publication}\": see admin.listen of both",
+        answer.slot, answer.publication
+    ))
 }
 
 async fn ask_postgres(config: &Config) -> Result<Slot, String> {

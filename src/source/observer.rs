@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 
 use super::SourceError;
 use crate::lsn::Lsn;
@@ -15,6 +16,9 @@ use crate::metrics::SlotFigures;
 
 /// How often the figures are read.
 const INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long the server may take for them.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// On a standby the log's end is what was replayed: what is behind it cannot be decoded yet.
 const FIGURES: &str = "
@@ -28,7 +32,7 @@ const FIGURES: &str = "
       LEFT JOIN pg_catalog.pg_stat_replication_slots t USING (slot_name)
      WHERE s.slot_name::text = $1";
 
-/// Reads as long as it is.
+/// Reads as long as it is, and as the connection is.
 pub(super) struct Observer {
     latest: watch::Receiver<Option<SlotFigures>>,
     task: JoinHandle<()>,
@@ -40,11 +44,25 @@ impl Observer {
         let task = tokio::spawn(async move {
             let mut turns = interval(INTERVAL);
             turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut is_failing = false;
             loop {
                 turns.tick().await;
+                let read = slot_figures(&client, &slot).await;
                 // The session sees by itself that its connection has ended.
-                let Ok(figures) = slot_figures(&client, &slot).await else { return };
-                if tell.send(figures.map(|(figures, _)| figures)).is_err() {
+                if read.is_err() && client.is_closed() {
+                    return;
+                }
+                match (std::mem::replace(&mut is_failing, read.is_err()), &read) {
+                    (false, Err(error)) => tracing::warn!(
+                        %error,
+                        "the slot's figures cannot be read, and stay what they were until they can"
+                    ),
+                    (true, Ok(_)) => tracing::info!("the slot's figures are read again"),
+                    _ => {}
+                }
+                if let Ok(figures) = read
+                    && tell.send(figures.map(|(figures, _)| figures)).is_err()
+                {
                     return;
                 }
             }
@@ -73,8 +91,14 @@ pub(crate) async fn slot_figures(
     client: &Client,
     slot: &str,
 ) -> Result<Option<(SlotFigures, bool)>, SourceError> {
-    let failed = |error| SourceError::query("reading the slot's figures", &error);
-    let Some(row) = client.query_opt(FIGURES, &[&slot]).await.map_err(failed)? else {
+    const WHAT: &str = "reading the slot's figures";
+    let failed = |error| SourceError::query(WHAT, &error);
+    let parameters: [&(dyn ToSql + Sync); 1] = [&slot];
+    let answer = timeout(ANSWER_LIMIT, client.query_opt(FIGURES, &parameters)).await;
+    let answer = answer.map_err(|_| {
+        SourceError::Lost(format!("{WHAT}: PostgreSQL did not answer within {ANSWER_LIMIT:?}"))
+    })?;
+    let Some(row) = answer.map_err(failed)? else {
         return Ok(None);
     };
     let lsn = |column: usize| -> Result<Option<Lsn>, SourceError> {

@@ -148,7 +148,10 @@ impl ConnectError {
                 advice: "walpost knows trust, password, md5, scram-sha-256 and cert \
                          authentication: see pg_hba.conf",
             }
-        } else if kind.starts_with("unexpected message") || kind.starts_with("error parsing") {
+        } else if kind.starts_with("unexpected message")
+            || kind.starts_with("error parsing")
+            || kind.starts_with("error communicating") && is_nonsense(&error)
+        {
             Self::Protocol { host, message: format!("{kind} {detail}").trim_end().to_owned() }
         } else {
             Self::Unreachable { host, source: Box::new(error) }
@@ -328,6 +331,14 @@ fn is_broken_line(error: &tokio_postgres::Error) -> bool {
         [BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof]
             .contains(&error.kind())
     })
+}
+
+/// Whether what came was no message at all: the library says so in an I/O error.
+fn is_nonsense(error: &tokio_postgres::Error) -> bool {
+    error
+        .source()
+        .and_then(|source| source.downcast_ref::<io::Error>())
+        .is_some_and(|error| error.kind() == io::ErrorKind::InvalidInput)
 }
 
 /// As `is_broken_line`, of the replication client, which keeps only the text.

@@ -1,5 +1,7 @@
 //! A standby is to take over, and the slot is not ready for it.
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use walpost_bed::Major;
 
 use crate::stage::{Stage, sound};
@@ -22,4 +24,51 @@ async fn the_slot_would_not_be_on_the_standby() {
     stage.mended("warning", "synchronized_standby_slots_inactive").await;
     stage.psql("ALTER SYSTEM SET synchronized_standby_slots = 'gone'; SELECT pg_reload_conf();");
     stage.mended("error", "synchronized_standby_slots_missing").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_without_a_slot_is_not_shown_to_the_role() {
+    let mut stage = Stage::on(sound(Major::V17)).await;
+    stage.log_in_as("walpost");
+    stage.check().await.finding("ok", "slot_failover");
+    let _standby = standby(&stage).await;
+    let report = stage.check().await;
+    let finding = report.finding("skipped", "slot_failover");
+    assert!(finding["what"].as_str().is_some_and(|it| it.contains("role walpost")), "{finding}");
+    stage.psql(finding["mend"].as_str().expect("SQL"));
+    // What it may see now is that there is one.
+    stage.mended("warning", "slot_failover").await;
+}
+
+/// A session that takes the log as a standby without a slot does.
+async fn standby(stage: &Stage) -> TcpStream {
+    let flushed = "SELECT pg_current_wal_flush_lsn()";
+    let flushed = stage.postgres.query_text(flushed).await.expect("a position");
+    let mut stream =
+        TcpStream::connect(("127.0.0.1", stage.postgres.port())).await.expect("it listens");
+    let parameters = b"\0\x03\0\0user\0postgres\0replication\0true\0application_name\0standby1\0\0";
+    let length = u32::try_from(parameters.len() + 4).expect("it is short");
+    let begin = [&length.to_be_bytes()[..], parameters].concat();
+    stream.write_all(&begin).await.expect("it is read");
+    until(&mut stream, b'Z').await;
+    let query = format!("START_REPLICATION PHYSICAL {flushed}\0");
+    let length = u32::try_from(query.len() + 4).expect("it is short");
+    let query = [b"Q", &length.to_be_bytes()[..], query.as_bytes()].concat();
+    stream.write_all(&query).await.expect("it is read");
+    until(&mut stream, b'W').await;
+    stream
+}
+
+/// Reads messages up to one of this kind.
+async fn until(stream: &mut TcpStream, wanted: u8) {
+    loop {
+        let kind = stream.read_u8().await.expect("a message");
+        let length = stream.read_u32().await.expect("its length");
+        let mut body = vec![0; length as usize - 4];
+        stream.read_exact(&mut body).await.expect("its body");
+        assert_ne!(kind, b'E', "{}", String::from_utf8_lossy(&body));
+        if kind == wanted {
+            return;
+        }
+    }
 }

@@ -21,6 +21,8 @@ async fn guarded() -> MutexGuard<'static, Guarded> {
         let authority = Authority::new();
         let builder = Kafka::builder().guarded().tls(&authority).user("relay", "right");
         let builder = builder.property("auto.create.topics.enable", "false");
+        // A certificate may come with other names than the one before.
+        let builder = builder.property("ssl.allow.san.changes", "true");
         // One more listener, which sends clients where nobody is.
         let builder = builder.behind(1);
         Mutex::new(Guarded { kafka: builder.start().await, authority })
@@ -107,6 +109,11 @@ async fn the_brokers_tls_proves_nothing() {
     kafka.change_certificate(&authority.server_until("old", yesterday)).await;
     let follow = async |_: &mut Stage, _: &str| kafka.change_certificate(&good).await;
     stage.advised("error", "kafka_certificate", &["renew", "subjectAltName"], follow).await;
+
+    // The broker advertises 127.0.0.1.
+    kafka.change_certificate(&authority.server_of("named", "DNS:localhost")).await;
+    let follow = async |_: &mut Stage, _: &str| kafka.change_certificate(&good).await;
+    stage.advised("error", "kafka_certificate", &["subjectAltName"], follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

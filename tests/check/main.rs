@@ -7,9 +7,11 @@
 mod columns;
 mod configuration;
 mod connection;
+mod endpoints;
 mod failover;
 mod init;
 mod kafka;
+mod peers;
 mod publication;
 mod server;
 mod slot;

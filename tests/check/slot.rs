@@ -3,7 +3,7 @@
 use walpost_bed::scene::SOON;
 use walpost_bed::{Major, Postgres, eventually};
 
-use crate::stage::Stage;
+use crate::stage::{Stage, sound};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_missing() {
@@ -46,14 +46,48 @@ async fn it_belongs_to_another_database() {
     another_name(&mut stage, "slot_database").await;
 }
 
-/// The command makes a slot of another name, and that one is in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_name_is_anothers_and_as_long_as_can_be() {
+    let mut stage = Stage::new().await;
+    let slot = format!("{:a<63}", stage.slot());
+    stage.execute(&format!("SELECT pg_create_physical_replication_slot('{slot}')")).await;
+    stage.option("--slot", &slot);
+    another_name(&mut stage, "slot_physical").await;
+}
+
+/// The command makes a slot of another name, and with the setting that it names all is in order.
 async fn another_name(stage: &mut Stage, code: &str) {
     let report = stage.check().await;
     let finding = report.finding("error", code);
     let mend = finding["mend"].as_str().expect("a command").to_owned();
-    let words: Vec<&str> = mend.split_whitespace().skip(1).collect();
+    let (command, rest) = mend.split_once('#').expect("what is to be set stands behind it");
+    let words: Vec<&str> = command.split_whitespace().skip(1).collect();
     stage.walpost(&words).await;
-    stage.option("--slot", words.last().expect("the slot's name"));
+    let (_, setting) = rest.split_once("source.slot = ").expect("a setting");
+    stage.option("--slot", setting.trim_matches('"'));
+    stage.check().await.is_clean();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_still_being_made() {
+    let mut stage = Stage::on(sound(Major::V15)).await;
+    stage.execute("SELECT pg_drop_replication_slot('walpost')").await;
+    // A new slot waits for the end of every transaction that has begun to write.
+    let writer = stage.postgres.client().await;
+    writer.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.expect("it begins");
+    let maker = stage.postgres.client().await;
+    let making = tokio::spawn(async move {
+        let made = "SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')";
+        maker.batch_execute(made).await.expect("it is made");
+    });
+    let begun = "SELECT 'yes' FROM pg_replication_slots WHERE slot_name = 'walpost'";
+    let is_there = async || stage.postgres.query_text(begun).await.is_some();
+    eventually(SOON, "it is in the catalog", is_there).await;
+    let follow = async |_: &mut Stage, _: &str| {
+        writer.batch_execute("COMMIT").await.expect("it was begun");
+        making.await.expect("it comes to its end");
+    };
+    stage.advised("error", "slot_unfinished", &["oldest transactions"], follow).await;
     stage.check().await.is_clean();
 }
 

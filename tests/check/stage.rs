@@ -21,6 +21,8 @@ pub struct Stage {
     pub administrator: String,
     /// What each command has beside them.
     pub options: Vec<String>,
+    /// What `walpost check` has in its environment.
+    pub environment: Vec<(String, String)>,
 }
 
 /// A server of one's own, or everybody's.
@@ -47,7 +49,13 @@ pub fn sound(major: Major) -> PostgresBuilder {
 
 async fn shared() -> &'static Postgres {
     static SHARED: OnceCell<Postgres> = OnceCell::const_new();
-    let start = || sound(Major::V15).setting("max_replication_slots", "50").start();
+    let start = async || {
+        let builder = sound(Major::V15).setting("max_replication_slots", "100");
+        let postgres = builder.start().await;
+        // Roles are the server's, and of several that make one at a time all but one fail.
+        postgres.execute("CREATE ROLE walpost LOGIN REPLICATION").await;
+        postgres
+    };
     SHARED.get_or_init(start).await
 }
 
@@ -94,6 +102,7 @@ impl Stage {
             administrator: bootstrap.clone(),
             bootstrap,
             options: Vec::new(),
+            environment: Vec::new(),
         }
     }
 
@@ -171,6 +180,7 @@ impl Stage {
             .args(["--bootstrap-servers", &self.bootstrap])
             .args(&self.options)
             .args(arguments)
+            .envs(&self.environment)
             .start();
         let status = check.wait(SOON).await.expect("check ends");
         let text = check.stdout().join("\n");

@@ -52,6 +52,14 @@ async fn the_servers_certificate_is_for_others_or_too_old() {
     };
     stage.advised("error", "tls_name_mismatch", &["subjectAltName"], follow).await;
 
+    show(&stage, &authority.client("nameless", "server")).await;
+    let follow = async |stage: &mut Stage, _: &str| show(stage, &good).await;
+    stage.advised("error", "tls_nameless", &["subjectAltName"], follow).await;
+
+    show(&stage, &authority.own()).await;
+    let follow = async |stage: &mut Stage, _: &str| show(stage, &good).await;
+    stage.advised("error", "tls_authority", &["sign one"], follow).await;
+
     let right = stage.source.clone();
     // The second was made anew under the old name.
     for root in [other_authority(), Authority::new().root().display().to_string()] {

@@ -271,6 +271,52 @@ async fn a_lost_postgresql_is_told_and_walpost_lives_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn figures_of_the_slot_that_cannot_be_read_are_told_once_and_read_again_when_they_can() {
+    const CANNOT: &str = "the slot's figures cannot be read";
+    const AGAIN: &str = "the slot's figures are read again";
+    let mut scene = Scene::new().await;
+    // A role that may not do whatever it wants.
+    scene.source = scene.postgres.url_for("walpost");
+    let postgres = &scene.postgres;
+    let answering = Answering::run(&scene, &[]).await;
+    answering.await_ready(200).await;
+    let observed = async || answering.scrape().await.of("walpost_slot_observed_timestamp_seconds");
+    eventually(SOON, "they are read", async || observed().await > 0.0).await;
+    let refused = || postgres.log_tail(1000).matches("permission denied for function").count();
+    let of_the_log = "ON FUNCTION pg_catalog.pg_current_wal_lsn()";
+    for round in 1..=2 {
+        let (mark, before) = (answering.walpost.mark(), observed().await);
+        postgres.execute(&format!("REVOKE EXECUTE {of_the_log} FROM PUBLIC")).await;
+        let line = answering.walpost.await_line_after(mark, CANNOT, SOON).await;
+        assert!(line.contains("permission denied for function pg_current_wal_lsn"), "{line}");
+        let old = observed().await;
+        eventually(SOON, "it is tried again", async || refused() >= 2 * round).await;
+        // Delivery has no part in it.
+        postgres.execute(&insert(10, 2)).await;
+        scene.confirmed(SOON).await;
+        assert_close(observed().await, old);
+        postgres.execute(&format!("GRANT EXECUTE {of_the_log} TO PUBLIC")).await;
+        answering.walpost.await_line_after(mark, AGAIN, SOON).await;
+        eventually(SOON, "they go on", async || observed().await > old && old >= before).await;
+    }
+    // A server that does not answer is one that cannot be asked.
+    let (mark, old) = (answering.walpost.mark(), observed().await);
+    let holder = postgres.client().await;
+    let lock = "BEGIN; LOCK TABLE pg_catalog.pg_stat_replication_slots IN ACCESS EXCLUSIVE MODE";
+    holder.batch_execute(lock).await.expect("a superuser may");
+    let line = answering.walpost.await_line_after(mark, CANNOT, SOON).await;
+    assert!(line.contains("did not answer within 5s"), "{line}");
+    holder.batch_execute("COMMIT").await.expect("it was begun");
+    answering.walpost.await_line_after(mark, AGAIN, SOON).await;
+    eventually(SOON, "they go on", async || observed().await > old).await;
+    let lines = answering.walpost.stderr();
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    assert_eq!([count(CANNOT), count(AGAIN)], [3, 3], "once each time");
+    assert_eq!(count("lost PostgreSQL"), 0);
+    stop(answering.walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poison_and_what_the_brokers_refuse_are_counted_by_cause() {
     let kafka = Kafka::shared().await;
     let scene = Scene::new().await;
@@ -395,12 +441,54 @@ async fn the_status_is_a_screen_and_tells_scripts_whether_it_delivers() {
     let screen = scene.command("status").args(["--admin-listen", &address]).start();
     assert_eq!(ended(&screen).await.0, Some(1), "nobody delivers");
     let text = screen.stdout().join("\n");
-    for part in ["no walpost answers", "nobody streams from it", "of log not confirmed", "reserved"]
+    for part in
+        ["no  no walpost answers", "nobody streams from it", "of log not confirmed", "reserved"]
     {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     let health = scene.command("health").args(["--admin-listen", &address]).start();
     assert_eq!(ended(&health).await.0, Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_walpost_says_is_not_shown_as_this_ones() {
+    let scene = Scene::new().await;
+    scene.postgres.execute("CREATE PUBLICATION another FOR TABLE public.outbox").await;
+    let answering = Answering::run(&scene, &[]).await;
+    answering.await_ready(200).await;
+    let status = async |arguments: &[&str]| {
+        let status = scene.command("status").args(arguments).start();
+        (ended(&status).await.0, status.stdout().join("\n"))
+    };
+    let there = answering.address.as_str();
+    let theirs = "another walpost answers on";
+    // Of another publication on the slot that it holds, and of another slot.
+    let publication = ["--admin-listen", there, "--publication", "another"];
+    let slot = ["--admin-listen", there, "--slot", "another"];
+    let off = ["--admin-listen", "off"];
+    for (arguments, parts) in [
+        (&publication[..], ["not known: ", theirs, "publication \"walpost\"", "somebody streams"]),
+        (&slot, ["not known: ", theirs, "slot \"walpost\"", "no replication slot \"another\""]),
+        // Nobody answers, and somebody has the slot: what becomes of it PostgreSQL does not know.
+        (&off, ["not known: ", "no walpost answers", "`off`", "somebody streams"]),
+    ] {
+        let (code, text) = status(arguments).await;
+        assert_eq!(code, Some(1), "{text}");
+        for part in parts {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        assert!(!text.contains("records in"), "what the other one published: {text}");
+        let (code, text) = status(&[arguments, &["--json"]].concat()).await;
+        assert_eq!(code, Some(1), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((&json["delivering"], &json["daemon"]), (&().into(), &().into()), "{text}");
+        assert!(json.as_object().is_some_and(|it| it.contains_key("delivering")), "{text}");
+        assert!(json["daemon_error"].as_str().is_some_and(|it| it.contains(parts[1])), "{text}");
+    }
+    stop(answering.walpost).await;
+    let (code, text) = status(&["--admin-listen", "off", "--json"]).await;
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((code, &json["delivering"]), (Some(1), &false.into()), "nobody has it: {text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

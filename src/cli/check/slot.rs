@@ -1,6 +1,6 @@
 //! The slot: whether it is one that `run` can use, and whether it would outlive a failover.
 
-use postgres_protocol::escape::escape_literal;
+use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::Client;
 
 use super::connection::APPLICATION_NAME;
@@ -10,6 +10,9 @@ use crate::source::{Facts, Slot};
 
 const SUBJECT: &str = "slot";
 
+/// The longest name that a slot has, in bytes: `NAMEDATALEN` less one.
+const NAME_MAX: usize = 63;
+
 /// What the catalogs say of the slot beyond what `run` asks.
 const MORE: &str = "
     SELECT (SELECT a.application_name FROM pg_catalog.pg_stat_activity a WHERE a.pid = s.active_pid),
@@ -17,13 +20,15 @@ const MORE: &str = "
            coalesce((pg_catalog.to_jsonb(s) ->> 'failover')::bool, false)
       FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1";
 
-/// Standbys, by their slots or their sessions.
+/// Standbys, by their slots or their sessions. What a session does is shown only to a role of
+/// its own or with `pg_read_all_stats`
+/// (<https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-STATS-VIEWS>).
 const STANDBYS: &str = "
-    SELECT slot_name::text, active, coalesce(wal_status, '') = 'lost'
+    SELECT slot_name::text, active, coalesce(wal_status, '') = 'lost', false
       FROM pg_catalog.pg_replication_slots WHERE slot_type = 'physical' AND NOT temporary
      UNION ALL
-    SELECT NULL, true, false FROM pg_catalog.pg_stat_replication r
-     WHERE r.application_name <> $1 AND r.state IN ('streaming', 'catchup')
+    SELECT NULL, true, false, r.state IS NULL FROM pg_catalog.pg_stat_replication r
+     WHERE r.application_name <> $1 AND coalesce(r.state IN ('streaming', 'catchup'), true)
        AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.active_pid = r.pid)";
 
 /// Looks at the slot; `publication`: whether there is one that it could see.
@@ -111,13 +116,22 @@ fn foreign(name: &str, slot: &Slot, facts: &Facts) -> Option<Finding> {
     };
     let finding = Finding::error((SUBJECT, code), text)
         .why("a slot's name is one for the whole server, and what it is for never changes");
-    Some(finding.command(format!("walpost init --apply --slot {name}_{}", slug(&facts.database))))
+    let ours = name_of_ours(name, &facts.database);
+    Some(finding.command(format!(
+        "walpost init --apply --slot {ours}  # and from then on source.slot = \"{ours}\""
+    )))
 }
 
-/// A database's name as a part of a slot's.
-fn slug(database: &str) -> String {
+/// Another slot's name than this one, for that database.
+fn name_of_ours(name: &str, database: &str) -> String {
     let sign = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
-    database.chars().take(20).map(sign).collect()
+    let database: String = database.chars().take(20).map(sign).collect();
+    let with = |end: String| {
+        let begin: String = name.chars().take(NAME_MAX - end.len()).collect();
+        begin + &end
+    };
+    let ours = with(format!("_{database}"));
+    if ours == name { with(format!("_{database}_2")) } else { ours }
 }
 
 fn lost(name: &str, slot: &Slot) -> Option<Finding> {
@@ -184,11 +198,12 @@ async fn failover(
 ) {
     let asked = async {
         let rows = client.query(STANDBYS, &[&APPLICATION_NAME]).await?;
-        let setting =
-            client.query_one("SELECT current_setting('synchronized_standby_slots')", &[]).await?;
-        Ok::<_, tokio_postgres::Error>((rows, setting.get::<_, String>(0)))
+        let query = "SELECT current_setting('synchronized_standby_slots'), current_user::text";
+        let row = client.query_one(query, &[]).await?;
+        Ok::<_, tokio_postgres::Error>((rows, row.get::<_, String>(0), row.get::<_, String>(1)))
     };
-    let Some((rows, awaited)) = findings.answer(("failover", "slot_failover"), asked.await) else {
+    let Some((rows, awaited, role)) = findings.answer(("failover", "slot_failover"), asked.await)
+    else {
         return;
     };
     let slots: Vec<(String, bool, bool)> = rows
@@ -196,7 +211,12 @@ async fn failover(
         .filter_map(|row| Some((row.get::<_, Option<String>>(0)?, row.get(1), row.get(2))))
         .collect();
     if !is_on {
-        findings.add(without_failover(name, !rows.is_empty()));
+        let hidden = rows.iter().filter(|row| row.get(3)).count();
+        findings.add(if hidden > 0 && hidden == rows.len() {
+            unseen_standbys(hidden, &role)
+        } else {
+            without_failover(name, !rows.is_empty())
+        });
         return;
     }
     findings.add(Finding::ok(
@@ -260,6 +280,17 @@ fn without_failover(name: &str, has_standbys: bool) -> Finding {
         ))
 }
 
+/// Sessions that may be standbys, for all that walpost's role is shown.
+fn unseen_standbys(sessions: usize, role: &str) -> Finding {
+    let text = format!(
+        "off, and role {role} is not shown whether {sessions} replication session(s) without a \
+         slot are standbys"
+    );
+    Finding::skipped(("failover", "slot_failover"), text)
+        .why("where one is, the slot is gone after a failover, and with it what was not delivered")
+        .sql(format!("GRANT pg_read_all_stats TO {};", escape_identifier(role)))
+}
+
 /// What a standby needs in order to take over.
 async fn on_standby(
     client: &Client,
@@ -308,5 +339,23 @@ async fn on_standby(
                 )
                 .sql_or_advice(service.set(&setting, "on")),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_proposed_name_is_another_and_not_too_long() {
+        for (name, database, ours) in [
+            ("walpost", "shop", "walpost_shop".to_owned()),
+            ("walpost", "Große Läden", "walpost_gro_e_l_den".to_owned()),
+            (&"a".repeat(63), "shop", "a".repeat(58) + "_shop"),
+            (&("a".repeat(58) + "_shop"), "shop", "a".repeat(56) + "_shop_2"),
+        ] {
+            assert_eq!(name_of_ours(name, database), ours);
+            assert!(ours.len() <= NAME_MAX && ours != name);
+        }
     }
 }

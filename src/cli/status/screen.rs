@@ -30,9 +30,12 @@ impl Screen {
         match (&found.daemon, &found.daemon_error) {
             (Some(status), _) => self.daemon(status, now),
             (None, error) => {
-                let error = error.as_deref().unwrap_or("it does not answer");
-                let no = self.red("unknown");
-                self.line("delivering", &format!("{no}  no walpost answers: {error}"));
+                let error = error.as_deref().unwrap_or("no walpost answers");
+                let said = match found.delivering {
+                    Some(_) => format!("{}  {error}", self.red("no")),
+                    None => format!("{}: {error}", self.red("not known")),
+                };
+                self.line("delivering", &said);
             }
         }
         if let Some(slot) = &found.slot {

@@ -81,6 +81,11 @@ impl Authority {
         self.path("root.crt")
     }
 
+    /// The same with its key, for a server that shows what it should not.
+    pub fn own(&self) -> Pair {
+        Pair { certificate: self.root(), key: self.path("root.key") }
+    }
+
     /// A certificate for a server on 127.0.0.1.
     pub fn server(&self, name: &str) -> Pair {
         self.server_until(name, SystemTime::now() + DAY)
@@ -96,7 +101,7 @@ impl Authority {
         self.sign(name, "server", Some(names), SystemTime::now() + DAY)
     }
 
-    /// A client's certificate, for that user.
+    /// A client's certificate, for that user; for a server it would be one without names.
     pub fn client(&self, name: &str, user: &str) -> Pair {
         self.sign(name, user, None, SystemTime::now() + DAY)
     }

@@ -49,6 +49,12 @@ impl WalpostBuilder {
         self
     }
 
+    /// Several variables.
+    #[must_use]
+    pub fn envs(self, variables: &[(String, String)]) -> Self {
+        variables.iter().fold(self, |builder, (name, value)| builder.env(name, value))
+    }
+
     /// Standard error goes to this file, and none of its lines are read.
     #[must_use]
     pub fn stderr_to(mut self, file: impl Into<PathBuf>) -> Self {
