@@ -215,16 +215,21 @@ impl Walpost {
         self.server.signal(Signal::CONT);
     }
 
-    /// SIGKILL; it is gone on return.
+    /// SIGKILL; it is gone on return, with all its lines read.
     pub async fn kill9(&self) {
         self.server.kill_all().await;
+        self.read_to_the_end(Duration::from_secs(10)).await;
     }
 
     /// How it ended, with all its lines read; nothing when it still runs at the deadline.
     pub async fn wait(&self, deadline: Duration) -> Option<ExitStatus> {
         let status = self.server.ended(deadline).await?;
-        let _ = within(deadline, async || self.stdout.ended() && self.stderr.ended()).await;
+        self.read_to_the_end(deadline).await;
         Some(status)
+    }
+
+    async fn read_to_the_end(&self, deadline: Duration) {
+        let _ = within(deadline, async || self.stdout.ended() && self.stderr.ended()).await;
     }
 
     /// Resident memory in bytes, while it runs.
