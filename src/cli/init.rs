@@ -131,6 +131,13 @@ pub enum InitError {
         /// The publication.
         publication: String,
     },
+    /// The slot is being made.
+    #[error(
+        "slot {0} is still being created by another session, which waits for the end of all \
+         transactions that were open when it began (pg_stat_activity.xact_start): run init again \
+         after that"
+    )]
+    UnfinishedSlot(String),
     /// Anything else that PostgreSQL says.
     #[error("{doing}: {}", said(source))]
     Database {
@@ -154,6 +161,7 @@ impl InitError {
             | Self::NoFreeSlot(_)
             | Self::Publication { .. }
             | Self::ForeignSlot { .. }
+            | Self::UnfinishedSlot(_)
             | Self::Database { .. } => Exit::Failure,
         }
     }
@@ -297,7 +305,7 @@ async fn slot_is_ours_or_free(client: &Client, plan: &InitPlan) -> Result<(), In
     let query = "SELECT coalesce(plugin::text, ''), coalesce(database::text, ''), \
                  coalesce(wal_status, ''), current_database()::text, EXISTS (SELECT FROM \
                  pg_publication WHERE pubname = $2), coalesce((to_jsonb(s) ->> 'failover')::bool, \
-                 false) FROM pg_replication_slots s WHERE slot_name = $1";
+                 false), confirmed_flush_lsn IS NULL FROM pg_replication_slots s WHERE slot_name = $1";
     let row = client
         .query_opt(query, &[&plan.slot(), &plan.publication()])
         .await
@@ -318,6 +326,9 @@ async fn slot_is_ours_or_free(client: &Client, plan: &InitPlan) -> Result<(), In
     }
     if text(2) == "lost" {
         return Err(InitError::LostSlot(name));
+    }
+    if row.get(6) {
+        return Err(InitError::UnfinishedSlot(name));
     }
     match (row.get(4), row.get::<_, bool>(5) || !plan.failover()) {
         (true, true) => Ok(()),

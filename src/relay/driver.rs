@@ -72,6 +72,8 @@ pub struct Relay<P, S> {
     replay_delay: Backoff,
     warned: Counters,
     meter: Meter,
+    /// Up to where was received before the last replay.
+    replayed_to: Lsn,
     /// What the next replay is for, in a word.
     replay_cause: &'static str,
 }
@@ -131,6 +133,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             replay_delay: backoff(BACKOFF_LIMIT),
             warned: Counters::default(),
             meter: Meter::new(Arc::default()),
+            replayed_to: Lsn::ZERO,
             replay_cause: BROKEN,
         }
     }
@@ -405,7 +408,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
             delivered: self.delivered,
             in_flight: self.core.in_flight().0,
             failed: self.core.suspects() || self.core.halted().is_some(),
-            open: || connected == Some(true) && metrics.phase().0 == Phase::Streaming,
+            open: || {
+                connected == Some(true)
+                    && metrics.phase().0 == Phase::Streaming
+                    && self.core.resume_at() >= self.replayed_to
+            },
             now: Instant::now(),
         });
         self.meter.metrics.sink_trouble(self.news.trouble());
@@ -445,6 +452,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT);
         self.news.replay(reason, from, delay, self.delivered);
         self.reached_at_replay = Some(reached);
+        self.replayed_to = self.replayed_to.max(self.core.resume_at());
         Ok(self.new_producer().await? && self.meanwhile(sleep(delay)).await?.is_some())
     }
 

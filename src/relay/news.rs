@@ -24,7 +24,8 @@ pub(super) struct Stand<F> {
     pub(super) in_flight: usize,
     /// Whether a record failed that has to be delivered before all is well again.
     pub(super) failed: bool,
-    /// Whether events would come, and a broker is connected to take them.
+    /// Whether events would come that have not come before, and a broker is connected to take
+    /// them.
     pub(super) open: F,
     pub(super) now: Instant,
 }
@@ -113,7 +114,7 @@ impl News {
     ) {
         let told = self.is_trouble_told();
         let matters = in_flight > 0 || delivered == 0;
-        if in_flight == 0 && self.is_trouble() && open() {
+        if in_flight == 0 && !failed && self.is_trouble() && open() {
             let since = *self.quiet.get_or_insert(now);
             if now.saturating_duration_since(since) >= QUIET {
                 (self.down, self.replayed, self.repeated) = (None, None, false);

@@ -53,6 +53,9 @@ use reports::{Reports, Signals};
 /// How long a process that ends waits for its producer.
 const DROP_LIMIT: Duration = Duration::from_secs(2);
 
+/// How often is looked whether the producer is of no use any more.
+const FATAL_INTERVAL: Duration = Duration::from_secs(1);
+
 /// For how long it counts that a broker knows the producer in a partition: well
 /// below the day after which it forgets it.
 const LEADS_LIMIT: Duration = Duration::from_secs(3600);
@@ -81,6 +84,7 @@ pub struct KafkaSink {
     renewal: Renewal,
     /// A producer that is to take the other's place.
     successor: Option<renew::Successor>,
+    fatal: Fatal,
     metrics: Arc<Metrics>,
     spans: Spans,
 }
@@ -118,6 +122,7 @@ impl KafkaSink {
             signals,
             renewal,
             successor: None,
+            fatal: Fatal::new(now),
             metrics,
             spans: Spans::default(),
         })
@@ -258,6 +263,9 @@ impl Sink for KafkaSink {
             self.renewal.is_well();
         }
         let now = Instant::now();
+        if into.len() > before {
+            self.is_acknowledged(now);
+        }
         self.watch.reported(&into[before..], now, &self.metrics);
         self.spans.reported(&into[before..]);
         if now.saturating_duration_since(self.leads_since) >= LEADS_LIMIT {
@@ -269,6 +277,7 @@ impl Sink for KafkaSink {
     fn take_conditions(&mut self) -> Vec<Condition> {
         let mut conditions = self.reports.take_conditions();
         self.watch.look(&self.config, &self.counts, &mut conditions);
+        conditions.extend(self.fatal.look(self.producer.as_ref(), Instant::now()));
         let changes = self.counts.take_changes().into_iter();
         conditions.extend(changes.map(|Change { topic, before, now }| Condition::Repartitioned {
             topic,
@@ -324,6 +333,33 @@ impl Drop for KafkaSink {
     }
 }
 
+/// Sees whether the producer is of no use any more: not every such error is called back.
+struct Fatal {
+    looked: Instant,
+    told: bool,
+}
+
+impl Fatal {
+    fn new(now: Instant) -> Self {
+        Self { looked: now, told: false }
+    }
+
+    fn look(
+        &mut self,
+        producer: Option<&ThreadedProducer<Context, KeyPartitioner>>,
+        now: Instant,
+    ) -> Option<Condition> {
+        if self.told || now.saturating_duration_since(self.looked) < FATAL_INTERVAL {
+            return None;
+        }
+        self.looked = now;
+        let (code, reason) = producer?.client().fatal_error()?;
+        // Of a record that was refused: it is reported, and replayed.
+        self.told = code != RDKafkaErrorCode::GaplessGuarantee;
+        self.told.then_some(Condition::Broken(reason))
+    }
+}
+
 /// Drops a producer on a thread of its own, since that purges it and joins
 /// librdkafka's threads; the receiver is told, or closed, when it has gone.
 fn end(producer: Option<ThreadedProducer<Context, KeyPartitioner>>) -> oneshot::Receiver<()> {
@@ -360,7 +396,7 @@ impl ClientContext for Context {
     }
 
     fn stats_raw(&self, statistics: &[u8]) {
-        self.reports.says_connected(statistics::is_connected(statistics));
+        self.reports.stands(statistics::standing(statistics));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {

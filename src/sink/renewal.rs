@@ -16,6 +16,10 @@ use super::{KafkaConfig, token};
 /// How often is looked while Kafka cannot be used.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// How long after what was refused is tried again while nothing else can be used: a right may
+/// have been granted meanwhile.
+const REFUSED_AGAIN: Duration = Duration::from_secs(60);
+
 /// Says how to come to Kafka, anew each time, so that what was changed in a file is
 /// taken up without a restart.
 #[derive(Clone)]
@@ -42,12 +46,15 @@ impl fmt::Debug for KafkaSource {
 pub(super) struct Renewal {
     source: Option<KafkaSource>,
     hashes: RandomState,
-    /// Of what the producer was made with.
+    /// What the producer was made with, and what stands for it.
+    config: KafkaConfig,
     mark: u64,
     /// Of what another is tried with.
     trying: Option<u64>,
     /// Of what could not be used, and of an error: not to be told twice.
     refused: Option<u64>,
+    /// When that was.
+    refused_at: Option<Instant>,
     /// Kafka could not be used, and nothing was delivered since.
     trouble: bool,
     looked: Option<Instant>,
@@ -78,9 +85,11 @@ impl Renewal {
         Self {
             source: None,
             hashes,
+            config: config.clone(),
             mark,
             trying: None,
             refused: None,
+            refused_at: None,
             trouble: false,
             looked: None,
         }
@@ -134,7 +143,8 @@ impl Renewal {
             }
             return Found::Nothing;
         }
-        if self.refused == Some(mark) {
+        let long_ago = |then: Instant| now.saturating_duration_since(then) >= REFUSED_AGAIN;
+        if self.refused == Some(mark) && !(self.trouble && self.refused_at.is_some_and(long_ago)) {
             return Found::Nothing;
         }
         if mark != self.mark {
@@ -155,6 +165,14 @@ impl Renewal {
     /// It is in force.
     pub(super) fn took(&mut self, fresh: &Fresh) {
         (self.mark, self.trying, self.refused) = (fresh.mark, None, None);
+        self.config = fresh.config.clone();
+    }
+
+    /// Another producer is made with what is in force, and reads its files as they are now.
+    /// Whether somebody may mend them meanwhile.
+    pub(super) fn loads(&mut self) -> bool {
+        self.mark = mark(&self.config, &self.hashes);
+        self.source.is_some()
     }
 
     /// No producer can be made with it, or none that the brokers take, for that reason: it is
@@ -165,6 +183,7 @@ impl Renewal {
     }
 
     fn refuse(&mut self, mark: u64, reason: &str) {
+        self.refused_at = Some(Instant::now());
         if self.refused.replace(mark) != Some(mark) {
             tracing::error!(
                 reason,

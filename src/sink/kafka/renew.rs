@@ -1,7 +1,7 @@
 //! How a running sink takes up properties and certificates that were changed.
 //!
 //! A producer keeps what it was made with. So another is made with what was read again,
-//! beside the first, which goes on until the brokers have answered the other: what they
+//! beside the first, which goes on until the brokers let the other write: what they
 //! refuse is told of, and the first stays. Then nothing more is given to the first; once
 //! all that it had is acknowledged the other takes its place, and nothing is sent twice.
 //! Where the first does not get rid of what it has (its password is refused, say), the
@@ -15,16 +15,17 @@ use rdkafka::config::ClientConfig;
 use rdkafka::producer::{Producer as _, ThreadedProducer};
 
 use super::reports::{Reports, Signals};
-use super::{Context, KafkaSink, end, make_producer};
+use super::{Context, Fatal, KafkaSink, end, make_producer};
 use crate::sink::config::{batch_bytes, client_config};
 use crate::sink::leads::{KeyPartitioner, Leads};
 use crate::sink::renewal::{Found, Fresh, KafkaSource};
 use crate::sink::{Condition, Sink as _, SinkError};
 
-/// How long the old producer is given for what it has.
+/// How long the old producer is given for what it has, since the last acknowledgement.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a new producer is given to be answered, where the old one can be used.
+/// How long a new producer is given until it may write, where the old one can be used. It
+/// is known by statistics, which come each five seconds.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// The producer that is to follow, and what it was made with.
@@ -37,29 +38,29 @@ pub(super) struct Successor {
     reports: Arc<Reports>,
     /// Since when it is, or since when the old one is given nothing more.
     since: Instant,
-    /// Whether the brokers have answered it.
+    /// Whether the brokers let it write.
     answered: bool,
     /// Whether the relay was told that it has to replay.
     told: bool,
 }
 
 impl Successor {
-    fn is_answered(&self) -> bool {
-        let asked = || self.producer.client().fetch_cluster_id(Duration::ZERO).is_some();
-        self.reports.is_connected().unwrap_or_else(asked)
+    /// Why it can never be used.
+    fn fatal(&self) -> Option<String> {
+        self.producer.client().fatal_error().map(|(_, reason)| reason)
     }
 
     /// Why it is not to take the other's place, which can be used.
     fn refusal(&self, now: Instant) -> Option<String> {
-        let reason =
-            self.reports.take_conditions().into_iter().find_map(|condition| match condition {
-                Condition::Unreachable(reason)
-                | Condition::Unauthenticated(reason)
-                | Condition::Broken(reason) => Some(reason),
-                _ => None,
-            });
+        let conditions = self.reports.take_conditions();
+        let reason = conditions.into_iter().find_map(|condition| match condition {
+            Condition::Unreachable(reason)
+            | Condition::Unauthenticated(reason)
+            | Condition::Broken(reason) => Some(reason),
+            _ => None,
+        });
         let late = now.saturating_duration_since(self.since) >= ANSWER_LIMIT;
-        reason.or_else(|| late.then(|| "no broker answers".to_owned()))
+        reason.or_else(|| late.then(|| "no broker lets it write".to_owned()))
     }
 }
 
@@ -111,7 +112,7 @@ impl KafkaSink {
         }
         self.see_whether_answered(now);
         if self.watch.is_idle()
-            && let Some(successor) = self.successor.take_if(|successor| successor.answered)
+            && let Some(successor) = self.take_proven(now)
         {
             self.put_in_place(successor);
             tracing::info!("the Kafka properties that were read again are in force");
@@ -134,12 +135,12 @@ impl KafkaSink {
         else {
             return;
         };
-        let refusal = successor.refusal(now);
-        if successor.is_answered() {
+        let (fatal, refusal) = (successor.fatal(), successor.refusal(now));
+        if fatal.is_none() && successor.reports.has_id() {
             (successor.answered, successor.since) = (true, now);
-        } else if in_trouble {
+        } else if fatal.is_none() && in_trouble {
             successor.since = now;
-        } else if let Some(reason) = refusal
+        } else if let Some(reason) = fatal.or(refusal)
             && let Some(refused) = self.successor.take()
         {
             self.renewal.cannot_take(&refused.fresh, &reason);
@@ -151,17 +152,42 @@ impl KafkaSink {
     pub(super) fn make_anew(&mut self) -> Result<(), SinkError> {
         let now = Instant::now();
         self.read_again(false, now);
-        if let Some(successor) = self.successor.take_if(|successor| successor.answered) {
-            // It may have been made before batches had to be smaller.
-            let successor = self.make_successor(successor.fresh, now)?;
+        if let Some(successor) = self.take_proven(now) {
             self.put_in_place(successor);
             return Ok(());
         }
+        let may_be_mended = self.renewal.loads();
         let reports = Arc::new(Reports::new(&self.signals));
-        let (producer, leads) = make_producer(&self.config, &reports, &self.counts, &self.metrics)?;
-        (self.producer, self.leads) = (Some(producer), leads);
+        match make_producer(&self.config, &reports, &self.counts, &self.metrics) {
+            Ok((producer, leads)) => (self.producer, self.leads) = (Some(producer), leads),
+            // A file that is being written, say: it is tried again.
+            Err(error) if may_be_mended => {
+                self.renewal.trouble();
+                reports.condition(Condition::Broken(error.to_string()));
+            }
+            Err(error) => return Err(error),
+        }
         self.heard_from(reports);
         Ok(())
+    }
+
+    /// Something was acknowledged: the old producer gets rid of what it has.
+    pub(super) fn is_acknowledged(&mut self, now: Instant) {
+        if let Some(successor) = self.successor.as_mut().filter(|successor| successor.answered) {
+            successor.since = now;
+        }
+    }
+
+    /// The successor that brokers let write. One that was made before batches had to be
+    /// smaller is made again.
+    fn take_proven(&mut self, now: Instant) -> Option<Successor> {
+        let proven = self.successor.take_if(|successor| successor.answered)?;
+        if !self.smaller_batches || proven.batch_bytes <= self.batch_bytes {
+            return Some(proven);
+        }
+        drop(end(Some(proven.producer)));
+        let again = self.make_successor(proven.fresh.clone(), now);
+        again.inspect_err(|error| self.renewal.cannot_take(&proven.fresh, &error.to_string())).ok()
     }
 
     fn read_again(&mut self, asked: bool, now: Instant) {
@@ -224,5 +250,6 @@ impl KafkaSink {
     fn heard_from(&mut self, reports: Arc<Reports>) {
         self.reports.followed_by(&reports);
         self.reports = reports;
+        self.fatal = Fatal::new(Instant::now());
     }
 }

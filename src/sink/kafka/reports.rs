@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use crate::metrics::Published;
+use crate::sink::statistics::Standing;
 use crate::sink::{Condition, Outcome, Report};
 
 /// How long after the last connection broke its reason is awaited.
@@ -34,6 +35,8 @@ pub(super) struct Reports {
     waiting: Mutex<Waiting>,
     /// Whether a broker is connected, as far as that was said.
     connected: AtomicU8,
+    /// Whether the brokers have given it the producer id that it writes with.
+    has_id: AtomicBool,
     signals: Arc<Signals>,
 }
 
@@ -70,6 +73,7 @@ impl Reports {
         Self {
             waiting: Mutex::default(),
             connected: AtomicU8::new(NOT_KNOWN),
+            has_id: AtomicBool::new(false),
             signals: Arc::clone(signals),
         }
     }
@@ -99,6 +103,17 @@ impl Reports {
         if failed || self.signals.eager.load(Ordering::SeqCst) {
             self.signals.stirred.notify_one();
         }
+    }
+
+    /// How the producer stands to the brokers, by its statistics.
+    pub(super) fn stands(&self, standing: Standing) {
+        self.says_connected(standing.is_connected);
+        self.has_id.store(standing.has_id, Ordering::Relaxed);
+    }
+
+    /// Whether the brokers have given it the producer id that it writes with.
+    pub(super) fn has_id(&self) -> bool {
+        self.has_id.load(Ordering::Relaxed)
     }
 
     /// What the producer knows of its connections.
