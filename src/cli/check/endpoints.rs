@@ -5,6 +5,7 @@ use std::io;
 
 use super::findings::{Finding, Findings};
 use crate::admin;
+use crate::cli::status::is_of;
 use crate::config::Config;
 
 const SUBJECT: &str = "admin.listen";
@@ -19,9 +20,7 @@ pub(super) async fn check(config: &Config, findings: &mut Findings) {
     };
     findings.add(match admin::could_listen(address).await {
         Ok(()) => Finding::ok((SUBJECT, "admin_listen"), format!("{address} is free")),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            in_use(address, &config.source.slot).await
-        }
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => in_use(address, config).await,
         Err(error) => {
             let text = format!("cannot listen on {address}: {error}");
             Finding::error((SUBJECT, "admin_listen"), text).why(WHY).advice(
@@ -33,9 +32,9 @@ pub(super) async fn check(config: &Config, findings: &mut Findings) {
 }
 
 /// Somebody listens there already.
-async fn in_use(address: &str, slot: &str) -> Finding {
+async fn in_use(address: &str, config: &Config) -> Finding {
     let holder = match admin::status(address).await {
-        Ok(status) if status.slot == slot => {
+        Ok(status) if is_of(&status, config) => {
             let from = match status.host.as_str() {
                 "" => String::new(),
                 host => format!(", which streams from {host}"),
@@ -43,7 +42,10 @@ async fn in_use(address: &str, slot: &str) -> Finding {
             let text = format!("the walpost of this slot listens on {address}{from}");
             return Finding::ok((SUBJECT, "admin_listen"), text);
         }
-        Ok(status) => format!("by the walpost of slot \"{}\"", status.slot),
+        Ok(status) if status.host.is_empty() => {
+            format!("by the walpost of slot \"{}\"", status.slot)
+        }
+        Ok(status) => format!("by the walpost of slot \"{}\" at {}", status.slot, status.host),
         Err(error) => format!("by another program ({error})"),
     };
     Finding::error((SUBJECT, "admin_listen_in_use"), format!("{address} is in use {holder}"))
