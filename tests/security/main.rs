@@ -12,3 +12,4 @@ mod refuse;
 mod rotate;
 mod secrets;
 mod token;
+mod unfit;
