@@ -31,7 +31,8 @@ lint: setup
 	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
 
 # Every fault of docs/faults.md, and a table of what came of each.
-# FAULTS="broker" commits those whose names have that in them.
+# FAULTS="broker" commits those whose names have that in them. BED_CATCH_UP_THRESHOLD=1KiB reads
+# whatever waits in batches, as a large backlog is.
 faults: setup
 	cargo test --workspace --features $(FEATURES) --test faults -- --include-ignored $(FAULTS)
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use secrecy::ExposeSecret;
 
-use crate::config::{Config, ConfigError, Environment, Origin, Setting, nearest};
+use crate::config::{CatchUpMode, Config, ConfigError, Environment, Origin, Setting, nearest};
 use crate::conninfo::ConnInfo;
 use crate::metrics::Metrics;
 use crate::outbox::{ColumnNames, Outbox, OutboxConfig};
@@ -24,7 +24,7 @@ use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
 use crate::replay::{Replay, ReplayError, ReplaySettings};
 use crate::sink::{KafkaConfig, KafkaSink, KafkaSource};
-use crate::source::{self, ConnInfoSource, SourceConfig};
+use crate::source::{self, CatchUp, ConnInfoSource, SourceConfig};
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +89,10 @@ pub fn source(config: &Config, environment: &Environment) -> Result<SourceConfig
         publication: config.source.publication.clone(),
         tables: config.outbox.tables.clone(),
         temporary_slot: false,
+        catch_up: match config.source.catch_up {
+            CatchUpMode::Auto => CatchUp::above(config.source.catch_up_threshold),
+            CatchUpMode::Stream => CatchUp::default(),
+        },
     })
 }
 

@@ -12,6 +12,9 @@ use crate::Plan;
 use crate::backlog::Shape;
 use crate::stage::{PATIENCE, Stage, median, pg_recvlogical};
 
+/// What walpost sets for its sessions, as far as it has a part in the speed.
+const SESSION_OPTIONS: &str = "-c logical_decoding_work_mem=256MB";
+
 /// One run of walpost.
 struct Run {
     seconds: f64,
@@ -26,27 +29,34 @@ pub(crate) async fn bench(plan: &Plan, shape: Shape) {
     stage.postgres.execute("CHECKPOINT").await;
     let end = stage.wal_end().await;
     println!("\ndrain, {} rows, {}:", plan.rows, shape.name());
-    let (mut ratios, mut rates) = (Vec::new(), Vec::new());
+    let mut ratios = [const { Vec::new() }; 2];
     #[expect(clippy::cast_precision_loss, reason = "a rate in rows a second")]
     let rows = plan.rows as f64;
     for round in 1..=plan.rounds {
-        let limit = receive(&stage, &end).await;
-        let run = drain(&stage, plan.rows, round).await;
-        let cpu_micros = run.cpu.as_secs_f64() * 1e6 / rows;
+        let limit = receive(&stage, &end, "").await;
+        let limit_as_set = receive(&stage, &end, SESSION_OPTIONS).await;
         println!(
-            "  round {round}: pg_recvlogical {:.0}/s, walpost {:.0}/s, ratio {:.2}; walpost's CPU {cpu_micros:.1} µs a row, peak RSS {:.0} MiB",
+            "  round {round}: pg_recvlogical {:.0}/s, with walpost's session options {:.0}/s",
             rows / limit,
-            rows / run.seconds,
-            limit / run.seconds,
-            megabytes(run.peak_rss_bytes),
+            rows / limit_as_set
         );
-        ratios.push(limit / run.seconds);
-        rates.push(rows / run.seconds);
+        for (at, mode, limit) in [(0, "auto", limit), (1, "stream", limit_as_set)] {
+            let run = drain(&stage, plan.rows, &format!("{mode}_{round}"), mode).await;
+            println!(
+                "    --catch-up {mode}: {:.0}/s, ratio {:.2}; CPU {:.1} µs a row, peak RSS {:.0} MiB",
+                rows / run.seconds,
+                limit / run.seconds,
+                run.cpu.as_secs_f64() * 1e6 / rows,
+                megabytes(run.peak_rss_bytes),
+            );
+            ratios[at].push(limit / run.seconds);
+        }
     }
     println!(
-        "  median: walpost {:.0}/s, ratio to pg_recvlogical {:.2}",
-        median(&rates),
-        median(&ratios)
+        "  median ratios: --catch-up auto to pg_recvlogical {:.2}, --catch-up stream to \
+         pg_recvlogical with the same session options {:.2}",
+        median(&ratios[0]),
+        median(&ratios[1])
     );
 }
 
@@ -57,13 +67,14 @@ pub(crate) fn megabytes(bytes: u64) -> f64 {
 }
 
 /// Seconds that `pg_recvlogical` takes to the end of the backlog.
-async fn receive(stage: &Stage, end: &str) -> f64 {
+async fn receive(stage: &Stage, end: &str, options: &str) -> f64 {
     stage.copy_slot("base", "receiver").await;
     let begun = Instant::now();
     let status = tokio::process::Command::new(pg_recvlogical())
         .args(["--dbname", &stage.postgres.url(), "--slot", "receiver", "--start"])
         .args(["--endpos", end, "--no-loop", "--file", "/dev/null"])
         .args(["-o", "proto_version=1", "-o", "publication_names=walpost"])
+        .env("PGOPTIONS", options)
         .stdout(Stdio::null())
         .status()
         .await
@@ -75,8 +86,8 @@ async fn receive(stage: &Stage, end: &str) -> f64 {
 }
 
 /// From the start of the process until a consumer has read the last record.
-async fn drain(stage: &Stage, rows: u64, round: u32) -> Run {
-    let (slot, topic) = (format!("round_{round}"), format!("round-{round}"));
+async fn drain(stage: &Stage, rows: u64, name: &str, mode: &str) -> Run {
+    let (slot, topic) = (format!("round_{name}"), format!("round-{name}"));
     stage.copy_slot("base", &slot).await;
     stage.kafka.create_topic(&topic, 3).await;
     let read = Arc::new(AtomicU64::new(0));
@@ -86,7 +97,8 @@ async fn drain(stage: &Stage, rows: u64, round: u32) -> Run {
             counter.fetch_add(1, Ordering::Relaxed);
         });
     let begun = Instant::now();
-    let walpost = stage.command("run").args(["--slot", &slot, "--topic", &topic]).start();
+    let walpost = stage.command("run").args(["--slot", &slot, "--topic", &topic]);
+    let walpost = walpost.args(["--catch-up", mode]).start();
     let mut run = Run { seconds: 0.0, cpu: Duration::ZERO, peak_rss_bytes: 0 };
     eventually(PATIENCE, "every record is readable", async || {
         run.peak_rss_bytes = walpost.peak_rss_bytes().unwrap_or(run.peak_rss_bytes);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::metrics::{Metrics, Phase};
+use crate::metrics::Metrics;
 
 /// For how long the loop may not turn: it turns each second where nothing happens, and the
 /// longest that it does in one turn is to take a batch.
@@ -42,7 +42,7 @@ pub fn live(metrics: &Metrics) -> Health {
 pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
     let mut health = live(metrics);
     let (phase, since) = metrics.phase();
-    if phase != Phase::Streaming {
+    if !phase.reads() {
         let seconds = now.duration_since(since).unwrap_or_default().as_secs();
         let mut reason = format!("not streaming from the slot: {} for {seconds} s", phase.name());
         if let Some(told) = metrics.last_error().filter(|told| told.at >= since) {
@@ -67,6 +67,7 @@ pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Phase;
 
     #[test]
     fn it_is_ready_while_it_streams_and_kafka_takes_records() {

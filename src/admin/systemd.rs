@@ -10,7 +10,7 @@ use sd_notify::NotifyState;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::health;
-use crate::metrics::{Metrics, Phase};
+use crate::metrics::Metrics;
 
 /// How often is looked whether there is something to tell.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -78,7 +78,7 @@ fn status(metrics: &Metrics) -> String {
     match health.reasons().first() {
         None => format!("delivering from {}", metrics.host()),
         // The seconds that it has lasted would be news each time.
-        Some(_) if metrics.phase().0 != Phase::Streaming => metrics.phase().0.name().to_owned(),
+        Some(_) if !metrics.phase().0.reads() => metrics.phase().0.name().to_owned(),
         Some(reason) => reason.clone(),
     }
 }

@@ -352,6 +352,10 @@ pub struct Options {
     /// Publication [env: WALPOST_SOURCE_PUBLICATION] [default: walpost]
     #[arg(long, value_name = "NAME")]
     pub publication: Option<String>,
+    /// How a backlog is read: auto, in batches by SQL where it is large; stream, never so
+    /// [env: WALPOST_SOURCE_CATCH_UP] [default: auto]
+    #[arg(long, value_name = "MODE")]
+    pub catch_up: Option<String>,
     /// Outbox table, with SQL's quotes where needed; may be repeated
     /// [env: WALPOST_OUTBOX_TABLE, parted by commas; empty with a message prefix: none]
     /// [default: public.outbox]
@@ -409,6 +413,7 @@ impl From<Options> for Flags {
             .with(Setting::SourceUrl, options.source)
             .with(Setting::SourceSlot, options.slot)
             .with(Setting::SourcePublication, options.publication)
+            .with(Setting::SourceCatchUp, options.catch_up)
             .with(Setting::OutboxTable, options.tables)
             .with(Setting::OutboxMessagePrefix, options.message_prefix)
             .with(Setting::RecordProfile, options.profile)

@@ -25,7 +25,7 @@ use crate::record::Record;
 use crate::relay::core::{Core, Taken};
 use crate::relay::outlet::{Outlet, ProduceError};
 use crate::relay::poison::PutAside;
-use crate::source::{self, Facts, Feed, Received, Resume, Session, SourceConfig, SourceError};
+use crate::source::{self, Facts, Feed, Live, Received, Resume, SourceConfig, SourceError};
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
     let TailArguments { from_slot, limit, options } = arguments;
@@ -95,7 +95,7 @@ async fn follow(
     let nanos = now.map_or(0, |since| since.subsec_nanos());
     source.slot = format!("walpost_tail_{}_{nanos}", std::process::id());
     source.temporary_slot = true;
-    let mut session = Session::open(&source, &Resume::AtSlot { mark: None }).await?;
+    let mut session = Live::open(&source, &Resume::AtSlot { mark: None }).await?;
     core.connected(session.start(), session.tables());
     tracing::info!(from = %session.flushed(), "showing what is committed from here on");
     loop {

@@ -24,11 +24,12 @@ const DEFAULT_TABLE: &str = "public.outbox";
 const DEFAULT_TOPIC: &str = "outbox.event.{aggregate_type}";
 const DEFAULT_SERVERS: &str = "localhost:9092";
 const DEFAULT_IN_FLIGHT: &str = "32MiB";
+const DEFAULT_THRESHOLD: &str = "64MiB";
 const DEFAULT_DRAIN_TIMEOUT: &str = "20s";
 const DEFAULT_LEVEL: &str = "info";
 
-/// Less would hold hardly a row; more would not be a budget.
-const IN_FLIGHT_BYTES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 40;
+/// Less would hold hardly a row; more would be no limit.
+const SIZES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 40;
 
 impl Config {
     /// Reads and checks everything. The first thing wrong is the error.
@@ -48,6 +49,12 @@ impl Config {
                 Setting::SourcePublication,
                 DEFAULT_NAME,
                 values::identifier,
+            )?,
+            catch_up: picked.checked(Setting::SourceCatchUp, "auto", values::catch_up)?,
+            catch_up_threshold: picked.checked(
+                Setting::SourceCatchUpThreshold,
+                DEFAULT_THRESHOLD,
+                size,
             )?,
         };
         let message_prefix = picked.text(Setting::OutboxMessagePrefix);
@@ -69,7 +76,7 @@ impl Config {
             in_flight_bytes: picked.checked(
                 Setting::DeliveryInFlightBytes,
                 DEFAULT_IN_FLIGHT,
-                in_flight_bytes,
+                size,
             )?,
             drain_timeout: picked.checked(
                 Setting::DeliveryDrainTimeout,
@@ -100,13 +107,12 @@ impl Config {
     }
 }
 
-fn in_flight_bytes(text: &str) -> Result<u64, String> {
+fn size(text: &str) -> Result<u64, String> {
     let bytes = units::parse_bytes(text).map_err(|error| error.to_string())?;
-    if IN_FLIGHT_BYTES.contains(&bytes) {
+    if SIZES.contains(&bytes) {
         return Ok(bytes);
     }
-    let [least, most] =
-        [IN_FLIGHT_BYTES.start(), IN_FLIGHT_BYTES.end()].map(|n| units::show_bytes(*n));
+    let [least, most] = [SIZES.start(), SIZES.end()].map(|n| units::show_bytes(*n));
     Err(format!("`{text}` is not between {least} and {most}"))
 }
 

@@ -76,6 +76,29 @@ pub struct Source {
     pub slot: String,
     /// Publication.
     pub publication: String,
+    /// How a backlog is read.
+    pub catch_up: CatchUpMode,
+    /// Above how many bytes of log a backlog is one.
+    pub catch_up_threshold: u64,
+}
+
+/// How a backlog is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CatchUpMode {
+    /// In batches by SQL, where it is above the threshold.
+    Auto,
+    /// By the stream in any case.
+    Stream,
+}
+
+impl CatchUpMode {
+    /// The modes by their names.
+    pub(crate) const NAMES: [(&str, Self); 2] = [("auto", Self::Auto), ("stream", Self::Stream)];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].0
+    }
 }
 
 /// What an event is.

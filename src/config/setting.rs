@@ -25,6 +25,8 @@ pub enum Setting {
     SourceUrl,
     SourceSlot,
     SourcePublication,
+    SourceCatchUp,
+    SourceCatchUpThreshold,
     OutboxTable,
     ColumnId,
     ColumnAggregateType,
@@ -68,10 +70,12 @@ type Row = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'s
 
 impl Setting {
     /// Every setting, in the order in which they are shown.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 41] = [
         Self::SourceUrl,
         Self::SourceSlot,
         Self::SourcePublication,
+        Self::SourceCatchUp,
+        Self::SourceCatchUpThreshold,
         Self::OutboxTable,
         Self::ColumnId,
         Self::ColumnAggregateType,
@@ -117,6 +121,8 @@ impl Setting {
             Self::SourceUrl => ("source.url", Some("--source"), Some("WALPOST_SOURCE_URL"), Some("DATABASE_URL"), Text),
             Self::SourceSlot => ("source.slot", Some("--slot"), Some("WALPOST_SOURCE_SLOT"), None, Text),
             Self::SourcePublication => ("source.publication", Some("--publication"), Some("WALPOST_SOURCE_PUBLICATION"), None, Text),
+            Self::SourceCatchUp => ("source.catch_up", Some("--catch-up"), Some("WALPOST_SOURCE_CATCH_UP"), None, Text),
+            Self::SourceCatchUpThreshold => ("source.catch_up_threshold", None, Some("WALPOST_SOURCE_CATCH_UP_THRESHOLD"), None, Size),
             Self::OutboxTable => ("outbox.table", Some("--table"), Some("WALPOST_OUTBOX_TABLE"), None, Tables),
             Self::ColumnId => ("outbox.columns.id", None, None, None, Text),
             Self::ColumnAggregateType => ("outbox.columns.aggregate_type", None, None, None, Text),
@@ -183,6 +189,8 @@ impl Setting {
             Self::SourceUrl => "PostgreSQL, as URL or `key=value` as libpq reads it. Without it libpq's own variables count (`PGHOST`, `PGUSER`, …). A password in the flag shows in the process list: prefer `WALPOST_SOURCE_URL_FILE`, which is read at each connect.",
             Self::SourceSlot => "The replication slot. Two relays never share one: the second waits until the first is gone.",
             Self::SourcePublication => "The publication that has the outbox table.",
+            Self::SourceCatchUp => "How a backlog is read: `auto` reads one above the threshold in batches by SQL, several times faster, and streams the rest; `stream` always streams.",
+            Self::SourceCatchUpThreshold => "How many bytes of log are a backlog for batches. Takes `KiB`, `MiB`, `GiB`.",
             Self::OutboxTable => "The outbox table, with schema and with SQL's quotes where needed: `\"Sales\".\"OutBox\"`. An array for several; in the variable parted by commas. An empty array is for an outbox of logical messages alone.",
             Self::ColumnId => "Column of the event's id. Found by name where it is `id`.",
             Self::ColumnAggregateType => "Column of the aggregate's type. Found by name where it is `aggregate_type` or `aggregatetype`.",

@@ -73,6 +73,10 @@ impl Config {
             }
             Setting::SourceSlot => Some(self.source.slot.clone()),
             Setting::SourcePublication => Some(self.source.publication.clone()),
+            Setting::SourceCatchUp => Some(self.source.catch_up.name().to_owned()),
+            Setting::SourceCatchUpThreshold => {
+                Some(units::show_bytes(self.source.catch_up_threshold))
+            }
             Setting::OutboxTable => {
                 let names = self.outbox.tables.iter().map(ToString::to_string);
                 return Some(ShownValue::List(names.collect()));

@@ -1,6 +1,7 @@
 //! From texts to values that can be used: one function a kind of value, each
 //! giving the reason where it cannot be.
 
+use super::CatchUpMode;
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -45,6 +46,10 @@ pub(super) fn profile(text: &str) -> Result<Option<Converters>, String> {
 
 pub(super) fn value_format(text: &str) -> Result<ValueFormat, String> {
     one_of(text, &ValueFormat::NAMES)
+}
+
+pub(super) fn catch_up(text: &str) -> Result<CatchUpMode, String> {
+    one_of(text, &CatchUpMode::NAMES)
 }
 
 /// The value of that name.

@@ -108,7 +108,7 @@ impl Collector for Figures {
 fn peers(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
     let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
     page.gauges(&names::BUILD_INFO, [([env!("CARGO_PKG_VERSION"), librdkafka.as_str()], 1)])?;
-    let streaming = figures.phase().0 == super::Phase::Streaming;
+    let streaming = figures.phase().0.reads();
     page.gauge(&names::SOURCE_CONNECTED, &u64::from(streaming))?;
     page.gauge(&names::SINK_CONNECTED, &u64::from(figures.is_sink_connected() == Some(true)))
 }

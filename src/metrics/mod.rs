@@ -127,6 +127,8 @@ pub struct Published {
 pub struct SlotFigures {
     /// When it said so.
     pub observed: SystemTime,
+    /// Current WAL position.
+    pub wal_end: Lsn,
     /// Current WAL position minus `confirmed_flush_lsn`, in bytes.
     pub lag_bytes: u64,
     /// Current WAL position minus `restart_lsn`, in bytes.

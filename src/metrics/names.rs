@@ -56,7 +56,7 @@ metrics! {
     BUILD_INFO = Gauge "walpost_build_info" ["version", "librdkafka"]
         "Always 1: which walpost this is, and which librdkafka is in it.";
     SOURCE_CONNECTED = Gauge "walpost_source_connected" []
-        "Whether walpost streams from the slot: 1, else 0. A warm standby that waits for the slot has 0.";
+        "Whether walpost has the slot, by a stream or for a backlog in batches: 1, else 0. A warm standby that waits for the slot has 0.";
     SINK_CONNECTED = Gauge "walpost_sink_connected" []
         "Whether a Kafka broker is connected: 1, else 0. 0 also where that is not known yet. Looked at each 5 s, and at each failure and delivery.";
     SLOT_LAG_BYTES = Gauge "walpost_slot_lag_bytes" []

@@ -14,6 +14,8 @@ pub enum Phase {
     StandingBy,
     /// It streams.
     Streaming,
+    /// It reads a backlog in batches.
+    CatchingUp,
     /// Its session streams no more, and it begins again with a new producer.
     Replaying,
     /// It was told to stop, or has to: it delivers what it began.
@@ -21,12 +23,18 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Whether it has what was written, or gets it.
+    pub fn reads(self) -> bool {
+        matches!(self, Self::Streaming | Self::CatchingUp)
+    }
+
     /// Its word, in `/status`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
             Self::StandingBy => "standing by",
             Self::Streaming => "streaming",
+            Self::CatchingUp => "catching up",
             Self::Replaying => "beginning again",
             Self::Stopping => "stopping",
         }

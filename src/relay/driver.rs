@@ -91,6 +91,8 @@ enum Ended {
     /// It is of no use to connect again.
     Failed(SourceError),
     Replay,
+    /// Another feed is to take its place.
+    Over,
     Done,
 }
 
@@ -179,6 +181,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                         return self.outcome();
                     }
                 }
+                Ended::Over => self.core.session_lost(),
                 Ended::Replay => {
                     self.meter.metrics.enter(Phase::Replaying);
                     if !self.replace_producer().await? {
@@ -297,13 +300,22 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Until::Lsn(lsn) => lsn,
             });
         }
-        self.meter.session_began(session.host());
+        self.meter.session_began(session.host(), session.backlog_bytes().is_some());
         let identity = session.identity().clone();
         let (mark, walsender) = (session.mark().clone(), session.walsender());
         self.known = Some(Known { identity: identity.clone(), mark, walsender });
         if self.news.is_told() {
             // What is tried every few seconds is no news.
             tracing::debug!(confirmed = %self.core.confirmable(), "streaming from PostgreSQL");
+            return;
+        }
+        if let Some(bytes) = session.backlog_bytes() {
+            tracing::info!(
+                slot = self.source.slot(),
+                confirmed = %self.core.confirmable(),
+                bytes,
+                "reading the backlog in batches"
+            );
             return;
         }
         tracing::info!(
@@ -410,7 +422,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             failed: self.core.suspects() || self.core.halted().is_some(),
             open: || {
                 connected == Some(true)
-                    && metrics.phase().0 == Phase::Streaming
+                    && metrics.phase().0.reads()
                     && self.core.resume_at() >= self.replayed_to
             },
             now: Instant::now(),

@@ -113,9 +113,9 @@ impl Meter {
     }
 
     /// A session begins, with that server.
-    pub(super) fn session_began(&mut self, host: &str) {
+    pub(super) fn session_began(&mut self, host: &str, has_backlog: bool) {
         self.metrics.streams_from(host);
-        self.metrics.enter(Phase::Streaming);
+        self.metrics.enter(if has_backlog { Phase::CatchingUp } else { Phase::Streaming });
         self.session_bytes = 0;
         self.reads(true, Instant::now);
     }

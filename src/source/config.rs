@@ -1,7 +1,8 @@
 //! What a session is opened on: the server, the slot, the publication, the tables.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::SourceError;
 use crate::conninfo::ConnInfo;
@@ -23,6 +24,48 @@ pub struct SourceConfig {
     pub tables: Vec<TableName>,
     /// Make a temporary slot of that name, which goes with the session.
     pub temporary_slot: bool,
+    /// When a backlog is read in batches.
+    pub catch_up: CatchUp,
+}
+
+/// When a backlog is read in batches.
+#[derive(Debug, Clone, Default)]
+pub struct CatchUp {
+    /// Above so many bytes of log; `None`: never.
+    threshold: Option<u64>,
+    /// Not before then, since the server would not do it. Of all clones.
+    barred: Arc<Mutex<Option<Instant>>>,
+}
+
+/// How long batches are left alone once the server has refused one.
+const BARRED: Duration = Duration::from_secs(600);
+
+/// A backlog of so many bytes at most is left to the stream by who has read the rest.
+const LITTLE: u64 = 64 << 10;
+
+impl CatchUp {
+    /// Above so many bytes of log.
+    pub fn above(threshold: u64) -> Self {
+        Self { threshold: Some(threshold), barred: Arc::default() }
+    }
+
+    /// Whether so many bytes of log are a backlog for batches now.
+    pub(super) fn is_for(&self, behind: u64) -> bool {
+        let barred = *self.barred.lock().unwrap_or_else(PoisonError::into_inner);
+        self.threshold.is_some_and(|threshold| behind > threshold)
+            && barred.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// How many bytes of log are left to the stream.
+    pub(super) fn little(&self) -> u64 {
+        LITTLE.max(self.threshold.unwrap_or_default() / 8)
+    }
+
+    /// The server would not do it.
+    pub(super) fn bar(&self) {
+        let mut barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
+        *barred = Some(Instant::now() + BARRED);
+    }
 }
 
 /// Says how to connect, anew each time, so that a password that was changed in

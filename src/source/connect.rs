@@ -105,6 +105,24 @@ pub(crate) async fn control(
     })
 }
 
+/// Opens another ordinary connection to the server that `control` reached, in the same way.
+pub(crate) async fn beside(
+    conninfo: &ConnInfo,
+    endpoint: &Endpoint,
+    application_name: &str,
+) -> Result<Control, ConnectError> {
+    let tls = match endpoint.protection {
+        Protection::Plain => None,
+        Protection::Tls { .. } => Some(Tls::new(conninfo)?),
+    };
+    let attempt = Attempt { conninfo, application_name, tls: tls.as_ref() };
+    let after = conninfo.connect_timeout;
+    let opened = attempt.open(&endpoint.host, endpoint.address, attempt.tls);
+    timeout(after, opened)
+        .await
+        .unwrap_or_else(|_| Err(ConnectError::TimedOut { host: endpoint.host.to_string(), after }))
+}
+
 /// What all attempts have in common.
 struct Attempt<'a> {
     conninfo: &'a ConnInfo,

@@ -52,6 +52,9 @@ pub struct Slot {
     /// Whether it is a standby's copy of a slot on the primary (PostgreSQL 17
     /// and later).
     pub synced: bool,
+    /// Whether standbys keep it (PostgreSQL 17 and later), or it decodes prepared
+    /// transactions: a copy of it is another in that.
+    pub is_special: bool,
 }
 
 /// `messages` is an option of pgoutput since 14.
@@ -70,7 +73,9 @@ const FACTS: &str = "
            coalesce((pg_catalog.to_jsonb(s) ->> 'synced')::bool, false),
            pg_catalog.pg_is_in_recovery(),
            EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
-                    WHERE a.pid = s.active_pid AND a.application_name = $2)
+                    WHERE a.pid = s.active_pid AND a.application_name = $2),
+           coalesce((pg_catalog.to_jsonb(s) ->> 'failover')::bool, false)
+             OR coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase')::bool, false)
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
 
@@ -99,6 +104,7 @@ impl Facts {
                 wal_status: row.try_get(10)?,
                 invalidation_reason: row.try_get(11)?,
                 synced: row.try_get(12)?,
+                is_special: row.try_get(15)?,
             }),
         };
         Ok(Self {

@@ -4,10 +4,11 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::{Mark, Received, Resume, ServerIdentity, SourceError};
+use super::{Mark, Resume, ServerIdentity, SourceError};
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
 use crate::outbox::FoundTable;
+use crate::pgoutput::Message;
 
 /// Where feeds come from.
 pub trait Source: Clone {
@@ -22,7 +23,25 @@ pub trait Source: Clone {
     -> impl Future<Output = Result<Self::Feed, SourceError>> + Send;
 }
 
-/// A replication session on the slot: [`super::Session`], or what stands for one.
+/// What a feed hands out, in the order of the log.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Received {
+    /// A message of the plugin.
+    Message(Message),
+    /// The server has sent everything that committed before this LSN.
+    Keepalive(Lsn),
+}
+
+/// When a feed is to be ended, and another to be opened in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// At once.
+    Now,
+    /// Once nothing is in flight; nothing more is to be taken until then.
+    Drained,
+}
+
+/// The log from the slot: [`super::Live`], or what stands for it.
 pub trait Feed {
     /// Which server this is.
     fn identity(&self) -> &ServerIdentity;
@@ -30,7 +49,7 @@ pub trait Feed {
     /// What the catalogs hold of its publication.
     fn mark(&self) -> &Mark;
 
-    /// The server process that streams it.
+    /// The server process by which it has the slot.
     fn walsender(&self) -> Option<i32>;
 
     /// A at the start of this feed.
@@ -61,6 +80,12 @@ pub trait Feed {
 
     /// What the server said of the slot, where that is news.
     fn slot_figures(&mut self) -> Option<SlotFigures>;
+
+    /// How many bytes of log it was opened for to be read in batches; `None` where it streams.
+    fn backlog_bytes(&self) -> Option<u64>;
+
+    /// Whether another feed is to take its place.
+    fn turn(&mut self) -> Option<Turn>;
 
     /// Everything before `lsn` is durable, and is confirmed once it is seen to
     /// have been handed out wholly.

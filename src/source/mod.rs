@@ -4,11 +4,17 @@
 //! A feed hands out pgoutput messages and keepalives in the log's order and
 //! carries confirmations back; the relay knows nothing else of it.
 
+mod backlog;
+mod base;
+mod batches;
 mod config;
 mod connect;
+mod copy;
 mod error;
 mod facts;
 mod feed;
+mod live;
+mod lock;
 mod mark;
 mod observer;
 mod opening;
@@ -18,18 +24,20 @@ mod tls;
 mod types;
 mod watch;
 
+pub use backlog::Backlog;
 pub(crate) use config::APPLICATION_NAME;
-pub use config::{ConnInfoSource, SourceConfig};
+pub use config::{CatchUp, ConnInfoSource, SourceConfig};
 pub(crate) use connect::{Control, control};
 pub use error::{Holder, SourceError};
 pub use facts::{Facts, Slot, published_tables};
-pub use feed::{Feed, Source};
+pub use feed::{Feed, Received, Source, Turn};
+pub use live::Live;
 pub use mark::Mark;
 pub(crate) use observer::slot_figures;
 pub(crate) use opening::identify_server;
 pub use opening::{Resume, ServerIdentity};
 pub(crate) use refusal::{ConnectError, SqlState, TlsFault};
-pub use session::{Received, Session};
+pub use session::Session;
 pub use tls::install_crypto_provider;
 pub(crate) use tls::system_bundle;
 pub(crate) use watch::is_young;

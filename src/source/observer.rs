@@ -111,6 +111,7 @@ pub(crate) async fn slot_figures(
     let spilled: i64 = row.try_get(6).map_err(failed)?;
     let figures = SlotFigures {
         observed: SystemTime::now(),
+        wal_end: end,
         lag_bytes: behind(lsn(1)?),
         retained_bytes: behind(lsn(2)?),
         safe_bytes: row.try_get(3).map_err(failed)?,

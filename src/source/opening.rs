@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use pgwire_replication::{PgWireError, ReplicationClient, ReplicationConfig};
-use postgres_protocol::escape::escape_identifier;
+use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio::time::timeout;
 
 use super::config::{APPLICATION_NAME, SourceConfig};
@@ -137,6 +137,22 @@ fn check_slot(
     Ok(confirmed)
 }
 
+/// The same for an ordinary connection, by SQL.
+pub(super) fn session_settings(conninfo: &ConnInfo) -> String {
+    let settings = options(conninfo);
+    let settings = settings.split("-c ").filter_map(|setting| setting.trim().split_once('='));
+    let statement = |(name, value)| format!("SET {name} = {}", escape_literal(value));
+    settings.map(statement).collect::<Vec<_>>().join("; ")
+}
+
+/// What a session that decodes is to be set to.
+fn options(conninfo: &ConnInfo) -> String {
+    let own_options = conninfo.options.as_deref().unwrap_or_default();
+    let memory =
+        if own_options.contains(WORK_MEM) { "" } else { " -c logical_decoding_work_mem=256MB" };
+    format!("{SESSION_OPTIONS}{memory}")
+}
+
 pub(super) fn replication_settings(
     config: &SourceConfig,
     conninfo: &ConnInfo,
@@ -145,11 +161,7 @@ pub(super) fn replication_settings(
     start: Lsn,
     ack: Lsn,
 ) -> ReplicationConfig {
-    let mut options = SESSION_OPTIONS.to_owned();
-    let own_options = conninfo.options.as_deref().unwrap_or_default();
-    if !own_options.contains(WORK_MEM) {
-        options.push_str(" -c logical_decoding_work_mem=256MB");
-    }
+    let mut options = options(conninfo);
     if facts.wal_sender_timeout_ms == 0 {
         // Without it the server sends no keepalive by which to notice a dead link.
         options.push_str(" -c wal_sender_timeout=60s");
@@ -289,7 +301,7 @@ fn unasked_status(wal_sender_timeout: Duration) -> Duration {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::config::ConnInfoSource;
+    use super::super::config::{CatchUp, ConnInfoSource};
     use super::super::facts::Slot;
     use super::*;
     use crate::property;
@@ -305,6 +317,7 @@ mod tests {
             wal_status: Some("reserved".into()),
             invalidation_reason: None,
             synced: false,
+            is_special: false,
         };
         Facts {
             version: 150_000,
@@ -372,6 +385,7 @@ mod tests {
             publication: "walpost".into(),
             tables: Vec::new(),
             temporary_slot: false,
+            catch_up: CatchUp::default(),
         };
         property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
             let facts = facts(confirmed, held.then_some(7));

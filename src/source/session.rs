@@ -1,17 +1,13 @@
 //! The live feed: one replication session on a logical slot, and a control
 //! connection beside it.
 //!
-//! Opening checks everything that a stream would pass over in silence: that
-//! this is still the same server and slot, and that the publication has the
-//! tables. The session then answers keepalives by itself, also while nobody
-//! takes its messages.
+//! The session answers keepalives by itself, also while nobody takes its messages.
 //!
 //! The control connection's end is the session's end. A fast shutdown of
 //! PostgreSQL ends ordinary connections first and then waits for its
 //! walsenders, so letting go at that sign keeps walpost from holding a server
 //! up that was told to stop.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -20,60 +16,57 @@ use pgwire_replication::{PgWireError, ReplicationClient};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::SourceError;
-use super::config::{APPLICATION_NAME, SourceConfig};
-use super::connect::{self, Control};
+use super::base::{Base, control_ended, message};
+use super::config::{CatchUp, SourceConfig};
 use super::facts::Facts;
-use super::feed::{Feed, Source};
-use super::mark::Mark;
-use super::observer::Observer;
-use super::opening::{
-    Resume, ServerIdentity, check_catalogs, identify, replication_settings, silence_limit,
-    start_replication, wal_sender_timeout,
-};
-use super::watch::{Catalogs, Watch};
-use crate::conninfo::ConnInfo;
+use super::feed::{Received, Turn};
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
-use crate::outbox::FoundTable;
-use crate::pgoutput::{self, Begin, Commit, LogicalMessage, Message, PgTimestamp};
-
-/// How long all that is asked of the server after connecting may take beyond
-/// `connect_timeout`: a handful of small queries and the stream's beginning,
-/// which waits for no log to be read.
-const OPENING_LIMIT: Duration = Duration::from_secs(30);
-
-/// The control connection may be idle for days and must stay.
-const CONTROL_SETTINGS: &str =
-    "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0";
-
-/// What a session hands out, in the order of the log.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Received {
-    /// A message of the plugin.
-    Message(Message),
-    /// The server has sent everything that committed before this LSN.
-    Keepalive(Lsn),
-}
+use crate::pgoutput::{Begin, Commit, LogicalMessage, Message, PgTimestamp};
 
 /// An open replication session.
 pub struct Session {
+    base: Base,
     client: Replication,
-    control: Control,
-    watch: Watch,
-    observer: Observer,
-    received_bytes: u64,
-    host: String,
-    slot: String,
     temporary_slot: bool,
-    identity: ServerIdentity,
-    start: Lsn,
-    flushed: Lsn,
-    tables: Vec<FoundTable>,
     silence_limit: Duration,
     last_received: Instant,
     stalls: u64,
     /// Whether the last [`Session::next`] was willing to read.
     was_reading: bool,
+    lag: Lag,
+}
+
+/// Whether the stream has fallen behind for being slow, rather than for being held back.
+struct Lag {
+    catch_up: CatchUp,
+    in_transaction: bool,
+    /// The end of the last transaction that came, or a keepalive's position.
+    received: Lsn,
+    /// Whether nothing was to be read for a while since the server was last looked at.
+    was_held_back: bool,
+    is_behind: bool,
+}
+
+impl Lag {
+    fn received(&mut self, received: &Received) {
+        match received {
+            Received::Message(Message::Begin(_)) => self.in_transaction = true,
+            Received::Message(Message::Commit(commit)) => {
+                (self.in_transaction, self.received) = (false, commit.end_lsn);
+            }
+            Received::Message(_) => {}
+            Received::Keepalive(wal_end) => self.received = self.received.max(*wal_end),
+        }
+    }
+
+    /// Where the log ended when the server was looked at.
+    fn looked(&mut self, wal_end: Lsn) {
+        let unread = wal_end.as_u64().saturating_sub(self.received.as_u64());
+        let was_held_back = std::mem::take(&mut self.was_held_back);
+        // What a stream has of a large transaction would have to be sent again.
+        self.is_behind = !was_held_back && !self.in_transaction && self.catch_up.is_for(unread);
+    }
 }
 
 /// What the replication client gives: an event, or its end.
@@ -81,7 +74,7 @@ type Event = Result<Option<ReplicationEvent>, PgWireError>;
 
 /// A replication client that confirms nothing more, and is gone at once, when
 /// it is dropped: in the midst of connecting too.
-struct Replication(ReplicationClient);
+pub(super) struct Replication(pub(super) ReplicationClient);
 
 impl Drop for Replication {
     fn drop(&mut self) {
@@ -89,96 +82,31 @@ impl Drop for Replication {
     }
 }
 
-impl Source for SourceConfig {
-    type Feed = Session;
-
-    fn slot(&self) -> &str {
-        &self.slot
-    }
-
-    async fn open(&self, resume: &Resume) -> Result<Session, SourceError> {
-        Session::open(self, resume).await
-    }
-}
-
 impl Session {
-    /// Connects, checks, and starts streaming. Dropping the future gives up, and
-    /// nothing stays behind.
-    pub async fn open(config: &SourceConfig, resume: &Resume) -> Result<Self, SourceError> {
-        let conninfo = config.conninfo.resolve()?;
-        let control = connect::control(&conninfo, APPLICATION_NAME).await?;
-        let host = control.endpoint.host.to_string();
-        let opened = Box::pin(Self::open_beside(control, &conninfo, config, resume));
-        if config.temporary_slot {
-            // A new slot waits for the end of every transaction that is open now.
-            return opened.await;
-        }
-        let within = conninfo.connect_timeout + OPENING_LIMIT;
-        timeout(within, opened).await.unwrap_or_else(|_| {
-            let reason = format!("{host}: the replication session was not ready within {within:?}");
-            Err(SourceError::Lost(reason))
-        })
-    }
-
-    async fn open_beside(
-        control: Control,
-        conninfo: &ConnInfo,
+    /// Over `base`, by a client whose replication has been started.
+    pub(super) fn start(
+        base: Base,
         config: &SourceConfig,
-        resume: &Resume,
-    ) -> Result<Self, SourceError> {
-        control
-            .client
-            .batch_execute(CONTROL_SETTINGS)
-            .await
-            .map_err(|error| SourceError::query("preparing the control connection", &error))?;
-        let facts = Facts::read(&control.client, &config.slot).await?;
-        let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush);
-        let (start, ack) = match resume {
-            Resume::AtSlot { .. } => (at_slot.unwrap_or_default(), at_slot.unwrap_or_default()),
-            Resume::At { confirmed, start, .. } => match at_slot {
-                // Another walpost has moved it on: what this one had read beyond is
-                // of no account any more, and comes again.
-                Some(moved) if moved > *confirmed => (moved, moved),
-                _ => (*start, *confirmed),
-            },
+        client: Replication,
+        silence_limit: Duration,
+    ) -> Self {
+        let lag = Lag {
+            catch_up: config.catch_up.clone(),
+            in_transaction: false,
+            received: base.start,
+            was_held_back: false,
+            is_behind: false,
         };
-        facts.require_version()?;
-        let catalogs =
-            Catalogs::prepare(Arc::clone(&control.client), facts.version, config).await?;
-        // Before anything is confirmed; it is judged once the server is known.
-        let look = catalogs.look().await?;
-        let ack = if look.settled { ack } else { at_slot.unwrap_or_default().min(ack) };
-        let settings = replication_settings(config, conninfo, &control, &facts, start, ack);
-        let host = control.endpoint.host.to_string();
-        let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
-        let mut client =
-            Replication(ReplicationClient::connect_gated(settings).await.map_err(failed)?);
-        // Before the catalogs: another server's slot and tables say nothing of ours.
-        let identity = identify(config, &mut client.0, &control, &facts, resume).await?;
-        let found = check_catalogs(config, &facts, resume, &catalogs, look).await?;
-        start_replication(config, &mut client.0).await.map_err(failed)?;
-        let now = Facts::read(&control.client, &config.slot).await?;
-        check_started(config, &now, found.confirmed.max(ack), resume)?;
-        let walsender = now.slot.and_then(|slot| slot.active_pid);
-        let observer = Observer::start(Arc::clone(&control.client), config.slot.clone());
-        Ok(Self {
+        Self {
+            base,
             client,
-            host,
-            observer,
-            received_bytes: 0,
-            control,
-            watch: Watch::start(catalogs, found.mark, walsender, ack),
-            slot: config.slot.clone(),
             temporary_slot: config.temporary_slot,
-            identity,
-            start: ack,
-            flushed: facts.flushed,
-            tables: found.tables,
-            silence_limit: silence_limit(wal_sender_timeout(&facts)),
+            silence_limit,
             last_received: Instant::now(),
             stalls: 0,
             was_reading: true,
-        })
+            lag,
+        }
     }
 
     /// Reads on, so that the server gets round to reading what it was sent,
@@ -188,7 +116,7 @@ impl Session {
             return Ok(());
         }
         loop {
-            let facts = Facts::read(&self.control.client, &self.slot).await?;
+            let facts = Facts::read(&self.base.control.client, &self.base.slot).await?;
             let confirmed = facts.slot.and_then(|slot| slot.confirmed_flush);
             if confirmed.is_some_and(|confirmed| confirmed >= lsn) {
                 return Ok(());
@@ -222,55 +150,38 @@ impl Session {
         self.last_received = Instant::now();
         match event {
             Ok(Some(event)) => {
-                self.received_bytes += bytes(&event);
-                received(event)
+                self.base.received_bytes += bytes(&event);
+                let received = received(event)?;
+                self.lag.received(&received);
+                Ok(received)
             }
             Ok(None) => Err(SourceError::Lost("PostgreSQL ended the replication stream".into())),
-            Err(error) => Err(SourceError::stream(&error, &self.host, &self.slot)),
+            Err(error) => Err(SourceError::stream(&error, &self.base.host, &self.base.slot)),
         }
     }
 }
 
-impl Feed for Session {
-    fn identity(&self) -> &ServerIdentity {
-        &self.identity
+impl Session {
+    pub(super) fn base(&self) -> &Base {
+        &self.base
     }
 
-    fn mark(&self) -> &Mark {
-        self.watch.mark()
-    }
-
-    fn walsender(&self) -> Option<i32> {
-        self.watch.walsender()
-    }
-
-    fn start(&self) -> Lsn {
-        self.start
-    }
-
-    fn tables(&self) -> &[FoundTable] {
-        &self.tables
-    }
-
-    fn flushed(&self) -> Lsn {
-        self.flushed
-    }
-
-    async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
+    pub(super) async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
         if !(reading && self.was_reading) {
             // Nobody listened: the silence is the relay's own.
             self.last_received = Instant::now();
         }
         self.was_reading = reading;
+        self.lag.was_held_back |= !reading;
         loop {
             let event = tokio::select! {
                 biased;
-                verified = self.watch.verified() => {
+                verified = self.base.watch.verified() => {
                     self.client.0.update_applied_lsn(wire_lsn(verified?));
                     continue;
                 }
                 event = Self::event(&mut self.client.0, reading) => event,
-                ended = &mut self.control.ended => return Err(control_ended(ended)),
+                ended = &mut self.base.control.ended => return Err(control_ended(ended)),
                 () = silence(reading.then(|| self.last_received + self.silence_limit)) => {
                     let limit = self.silence_limit;
                     return Err(SourceError::Lost(format!(
@@ -282,35 +193,29 @@ impl Feed for Session {
         }
     }
 
-    fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
+    pub(super) fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
         let event = receive(&mut self.client.0).now_or_never()?;
         Some(self.received(event))
     }
 
-    fn is_backed_up(&mut self) -> bool {
+    pub(super) fn is_backed_up(&mut self) -> bool {
         let stalls = self.client.0.metrics().stall_count();
         std::mem::replace(&mut self.stalls, stalls) != stalls
     }
 
-    fn host(&self) -> &str {
-        &self.host
+    pub(super) fn slot_figures(&mut self) -> Option<SlotFigures> {
+        let figures = self.base.observer.news()?;
+        self.lag.looked(figures.wal_end);
+        Some(figures)
     }
 
-    fn received_bytes(&self) -> u64 {
-        self.received_bytes
+    pub(super) fn turn(&mut self) -> Option<Turn> {
+        self.lag.is_behind.then_some(Turn::Drained)
     }
 
-    fn slot_figures(&mut self) -> Option<SlotFigures> {
-        self.observer.news()
-    }
-
-    fn confirm(&mut self, lsn: Lsn) {
-        self.watch.want(lsn);
-    }
-
-    async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
+    pub(super) async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
         let noted = timeout(within, async {
-            self.watch.verify().await?;
+            self.base.watch.verify().await?;
             self.client.0.update_applied_lsn(wire_lsn(lsn));
             self.await_confirmed(lsn).await
         });
@@ -323,34 +228,6 @@ impl Feed for Session {
             Err(_) => Err(SourceError::Lost(unseen)),
         }
     }
-}
-
-/// The slot is held now: it must stand where it stood when it was looked at.
-fn check_started(
-    config: &SourceConfig,
-    facts: &Facts,
-    confirmed: Lsn,
-    resume: &Resume,
-) -> Result<(), SourceError> {
-    if config.temporary_slot {
-        return Ok(());
-    }
-    let now = facts.require_slot(&config.slot)?;
-    if now <= confirmed {
-        return Ok(());
-    }
-    Err(match resume {
-        // Whoever had it before went in between: nothing of ours is amiss.
-        Resume::AtSlot { .. } | Resume::At { after_another: true, .. } => {
-            SourceError::Lost(format!(
-                "replication slot \"{}\" moved from {confirmed} to {now} while walpost connected",
-                config.slot
-            ))
-        }
-        Resume::At { after_another: false, .. } => {
-            SourceError::slot_moved(&config.slot, confirmed, now)
-        }
-    })
 }
 
 /// The next event. Not subject to the runtime's budget for one turn: a worker
@@ -371,15 +248,6 @@ async fn silence(until: Option<Instant>) {
     }
 }
 
-fn control_ended(
-    ended: Result<Result<(), tokio_postgres::Error>, tokio::task::JoinError>,
-) -> SourceError {
-    match ended {
-        Ok(Err(error)) => SourceError::query("the control connection ended", &error),
-        Ok(Ok(())) | Err(_) => SourceError::Lost("the control connection ended".into()),
-    }
-}
-
 /// How long the plugin's message was.
 fn bytes(event: &ReplicationEvent) -> u64 {
     match event {
@@ -396,11 +264,7 @@ fn bytes(event: &ReplicationEvent) -> u64 {
 fn received(event: ReplicationEvent) -> Result<Received, SourceError> {
     let lsn = |lsn: pgwire_replication::Lsn| Lsn::new(lsn.as_u64());
     let message = match event {
-        ReplicationEvent::XLogData { data, .. } => pgoutput::decode(&data).map_err(|error| {
-            SourceError::Undecodable(format!(
-                "PostgreSQL sent a message that walpost cannot read: {error}"
-            ))
-        })?,
+        ReplicationEvent::XLogData { data, .. } => message(&data)?,
         ReplicationEvent::Begin { final_lsn, xid, commit_time_micros } => Message::Begin(Begin {
             commit_lsn: lsn(final_lsn),
             commit_time: PgTimestamp::from_micros(commit_time_micros),

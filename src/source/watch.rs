@@ -288,11 +288,6 @@ impl Watch {
         &self.looker.mark
     }
 
-    /// The server process that streams.
-    pub(super) fn walsender(&self) -> Option<i32> {
-        self.looker.walsender
-    }
-
     /// Everything before `lsn` is durable.
     pub(super) fn want(&self, lsn: Lsn) {
         self.wanted.send_if_modified(|wanted| {

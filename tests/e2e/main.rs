@@ -5,6 +5,7 @@
 #![allow(unreachable_pub)]
 
 mod backlog;
+mod catch_up;
 mod debezium;
 mod endpoints;
 mod hashing;

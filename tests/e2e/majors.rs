@@ -3,6 +3,7 @@
 use walpost_bed::oracle::Row;
 use walpost_bed::{Kafka, Major, Postgres};
 
+use crate::catch_up::{IN_BATCHES, catching_up};
 use walpost_bed::scene::{SOON, Scene, assert_in_log_order, copy, insert, record_of, stop};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,10 +55,12 @@ async fn publish_every_shape(major: Major) {
     let last = stop(walpost).await;
     assert_eq!(last["delivered"].as_u64(), u64::try_from(records.len()).ok(), "{last}");
 
-    // What comes while nobody reads waits in the slot.
+    // What comes while nobody reads waits in the slot, and is read in batches.
     write_every_shape(&scene, 2).await;
-    let walpost = scene.run().await;
+    let walpost = catching_up(&scene).start();
+    walpost.await_line(IN_BATCHES, SOON).await;
     write_every_shape(&scene, 3).await;
+    walpost.await_line("streaming from PostgreSQL", SOON).await;
     let records = scene.assert_published(&expected(&scene, 3).await, SOON).await;
     assert_in_log_order(&records);
 

@@ -17,7 +17,9 @@ use walpost::Lsn;
 use walpost::metrics::SlotFigures;
 use walpost::outbox::FoundTable;
 use walpost::pgoutput::Message;
-use walpost::source::{Feed, Holder, Mark, Received, Resume, ServerIdentity, Source, SourceError};
+use walpost::source::{
+    Feed, Holder, Mark, Received, Resume, ServerIdentity, Source, SourceError, Turn,
+};
 
 use crate::log::{Cursor, OUTBOXES, relation};
 use crate::trace::Happened;
@@ -403,6 +405,14 @@ impl Feed for SimFeed {
     }
 
     fn slot_figures(&mut self) -> Option<SlotFigures> {
+        None
+    }
+
+    fn backlog_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn turn(&mut self) -> Option<Turn> {
         None
     }
 

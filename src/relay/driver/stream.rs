@@ -14,7 +14,7 @@ use crate::relay::meter::HEARTBEAT;
 use crate::relay::pace::Pace;
 use crate::relay::waits::wait_until;
 use crate::sink::Sink;
-use crate::source::{Feed, Received, Source, SourceError};
+use crate::source::{Feed, Received, Source, SourceError, Turn};
 
 /// Messages taken in a row before reports and signals are looked at.
 const BATCH: u32 = 256;
@@ -39,7 +39,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
         loop {
             // Before what is held is offered again: reports are what it waits for.
             self.take_reports();
-            let step = self.take_batch(&mut session, &mut held);
+            let step = match session.turn() {
+                None => self.take_batch(&mut session, &mut held),
+                Some(_) => Ok(0),
+            };
             self.settle()?;
             if self.see_whether_reached() {
                 self.settle()?;
@@ -57,7 +60,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
             if self.core.wants_replay().is_some() {
                 return Ok(Ended::Replay);
             }
-            let reading = held.is_none() && self.core.wants_input();
+            let turn = session.turn();
+            if turn == Some(Turn::Now) || turn.is_some() && self.core.in_flight().0 == 0 {
+                return Ok(Ended::Over);
+            }
+            let reading = held.is_none() && self.core.wants_input() && turn.is_none();
             self.meter.reads(reading, Instant::now);
             if let Some(rest) = pace.taken(taken, Instant::now())
                 && reading
@@ -155,7 +162,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             Err(error) => match failed_or_lost(error) {
                 Ended::Failed(error) => return Err(error.into()),
                 Ended::Lost(error) => tracing::warn!(%error, "the next start may repeat records"),
-                Ended::Replay | Ended::Done => {}
+                Ended::Replay | Ended::Over | Ended::Done => {}
             },
         }
         Ok(())

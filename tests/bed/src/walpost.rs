@@ -82,6 +82,9 @@ impl WalpostBuilder {
         }
         // Many run at a time, and one address is for one of them.
         command.env("WALPOST_ADMIN_LISTEN", "off");
+        if let Some(threshold) = std::env::var_os("BED_CATCH_UP_THRESHOLD") {
+            command.env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", threshold);
+        }
         command.envs(self.environment);
         let mirror = Arc::new(Mutex::new(server.log()?));
         let (mut stdout, mut stderr) = (None, None);

@@ -14,7 +14,7 @@ use crate::case::{Account, Case};
 /// or twice this where it is more.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// walpost's connections, in their order.
+/// walpost's connections where it streams, in their order.
 const CONTROL: usize = 0;
 const REPLICATION: usize = 1;
 
@@ -102,7 +102,7 @@ async fn replaced(account: &Account, walpost: &Walpost, mark: (usize, usize), wa
 }
 
 async fn idle(account: Account, way: Way) {
-    let mut scene = Scene::with(impatient()).await;
+    let mut scene = Scene::with(impatient()).await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut scene).await;
     let walpost = scene.run().await;
     scene.postgres.execute(&insert(10, 3)).await;
@@ -117,7 +117,7 @@ async fn idle(account: Account, way: Way) {
 }
 
 async fn control(account: Account, way: Way) {
-    let mut scene = Scene::with(impatient()).await;
+    let mut scene = Scene::with(impatient()).await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut scene).await;
     let walpost = scene.run().await;
     scene.postgres.execute(&insert(10, 3)).await;
@@ -135,7 +135,7 @@ async fn control(account: Account, way: Way) {
 }
 
 async fn under_load(account: Account, way: Way) {
-    let mut scene = Scene::with(impatient()).await;
+    let mut scene = Scene::with(impatient()).await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut scene).await;
     let walpost = scene.run().await;
     let writer = Writer::start(&scene.postgres, 200);
@@ -152,7 +152,8 @@ async fn under_load(account: Account, way: Way) {
 
 async fn under_back_pressure(account: Account, way: Way) {
     let kafka = Kafka::start().await;
-    let mut scene = Scene::with_brokers(impatient(), &kafka.bootstrap()).await;
+    let mut scene =
+        Scene::with_brokers(impatient(), &kafka.bootstrap()).await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut scene).await;
     let walpost = scene.run_with(&["--in-flight-bytes", "1MiB"]).await;
     // To each partition, so that it is the budget which stops the reading.

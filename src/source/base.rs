@@ -1,0 +1,47 @@
+//! What a stream and the batches of a backlog have in common.
+
+use bytes::Bytes;
+
+use super::connect::Control;
+use super::error::SourceError;
+use super::observer::Observer;
+use super::opening::ServerIdentity;
+use super::watch::Watch;
+use crate::lsn::Lsn;
+use crate::outbox::FoundTable;
+use crate::pgoutput::{self, Message};
+
+/// What every feed has: the connection beside it, and what was found over it.
+pub(super) struct Base {
+    pub(super) control: Control,
+    pub(super) watch: Watch,
+    pub(super) observer: Observer,
+    pub(super) received_bytes: u64,
+    pub(super) host: String,
+    pub(super) slot: String,
+    /// The server process by which the slot is had.
+    pub(super) backend: Option<i32>,
+    pub(super) identity: ServerIdentity,
+    pub(super) start: Lsn,
+    pub(super) flushed: Lsn,
+    pub(super) tables: Vec<FoundTable>,
+}
+
+/// A message of the plugin.
+pub(super) fn message(bytes: &Bytes) -> Result<Message, SourceError> {
+    pgoutput::decode(bytes).map_err(|error| {
+        SourceError::Undecodable(format!(
+            "PostgreSQL sent a message that walpost cannot read: {error}"
+        ))
+    })
+}
+
+/// What the end of an ordinary connection means.
+pub(super) fn control_ended(
+    ended: Result<Result<(), tokio_postgres::Error>, tokio::task::JoinError>,
+) -> SourceError {
+    match ended {
+        Ok(Err(error)) => SourceError::query("the control connection ended", &error),
+        Ok(Ok(())) | Err(_) => SourceError::Lost("the control connection ended".into()),
+    }
+}

@@ -1,0 +1,292 @@
+//! Reads a backlog in batches by SQL, on a connection of its own, ahead of who takes it.
+//!
+//! A stream costs the server a system call or more for each message; the same bytes by COPY
+//! come several times faster. They are read from a temporary copy of the slot, which moves as
+//! it is read and goes with its session; the slot itself stays where it is confirmed.
+//!
+//! What has to be known (PostgreSQL's manual, "Replication Management Functions", and
+//! measured on 14 to 18): the bytes are those of the stream, in the same order; a Relation
+//! comes again in each batch. A batch ends at a commit, once it has as many rows as asked for
+//! or has come to the position that it was to read up to. Nothing is sent before all of it is
+//! decoded, and what does not fit `work_mem` the server puts into a temporary file. After a
+//! batch the copy stands where all that committed before was handed out.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::{FutureExt as _, StreamExt as _};
+use postgres_protocol::escape::{escape_identifier, escape_literal};
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+use tokio_postgres::Client;
+
+use super::config::SourceConfig;
+use super::copy::CopyRows;
+use super::error::SourceError;
+use crate::lsn::Lsn;
+
+/// Bytes of rows that may wait here: the server decodes the next batch meanwhile.
+const ROOM: u32 = 16 << 20;
+
+/// Bytes of rows that are handed on together at most, and one row.
+const TOGETHER: usize = 64 << 10;
+
+/// How large a batch is to be, in bytes of rows: well within the server's memory for it; and
+/// where each takes long to begin.
+const BATCH_BYTES: u64 = 16 << 20;
+const LARGE_BATCH_BYTES: u64 = 64 << 20;
+
+/// Messages of the first batch, and of any.
+const FIRST: u64 = 50_000;
+const MOST: u64 = 1_000_000;
+const LEAST: u64 = 100;
+
+/// How much of the log a batch reads at most, in bytes: where it is other tables' log,
+/// rows do not end it.
+const RANGE: u64 = 256 << 20;
+
+/// What a batch may take of the server's memory before it becomes a temporary file; and the
+/// server sees within this time that nobody waits for a batch any more.
+const SETTINGS: &str = "SET work_mem = '32MB'; SET client_connection_check_interval = '2s'";
+
+/// Longer than this a batch should not take to be decoded, or else be larger.
+const LONG: Duration = Duration::from_secs(1);
+
+/// Bytes of log a second below which a stream is faster, after so many batches that took long:
+/// where an old transaction is open, the server reads from its beginning for each of them.
+const SLOW: f64 = 16e6;
+const SLOW_BATCHES: u32 = 3;
+
+/// What was read.
+pub(super) enum Part {
+    /// Messages of the plugin.
+    Rows(Vec<Bytes>),
+    /// All that committed before `upto` has been handed out; the log goes on to `flushed`.
+    ReadUpTo { upto: Lsn, flushed: Lsn },
+}
+
+/// Why there are no more parts.
+pub(super) enum Stopped {
+    /// The server will not do it this way; its words.
+    Refused(String),
+    /// It passes with time.
+    Failed(SourceError),
+}
+
+/// Batches, read until it is dropped or what is left is little.
+pub(super) struct Batches {
+    parts: UnboundedReceiver<Result<Part, Stopped>>,
+    room: Arc<Semaphore>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Batches {
+    /// Begins where the slot stands; ends once no more than `little` bytes of log are left.
+    /// Nobody else may move the slot before the first part has come.
+    pub(super) fn start(client: Arc<Client>, config: &SourceConfig, little: u64) -> Self {
+        let (tell, parts) = unbounded_channel();
+        let room = Arc::new(Semaphore::new(ROOM as usize));
+        let reader = Reader {
+            client,
+            slot: config.slot.clone(),
+            publication: config.publication.clone(),
+            tell,
+            room: Arc::clone(&room),
+            limit: FIRST,
+            batch_bytes: BATCH_BYTES,
+            slow: 0,
+        };
+        let task = tokio::spawn(async move {
+            let tell = reader.tell.clone();
+            if let Err(stopped) = reader.read(little).await {
+                let _ = tell.send(Err(stopped));
+            }
+        });
+        Self { parts, room, task }
+    }
+
+    /// The next part; `None` after the last. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Option<Result<Part, Stopped>> {
+        let part = self.parts.recv().await;
+        self.taken(part.as_ref());
+        part
+    }
+
+    /// A part that waits.
+    pub(super) fn try_next(&mut self) -> Option<Result<Part, Stopped>> {
+        let part = self.parts.try_recv().ok();
+        self.taken(part.as_ref());
+        part
+    }
+
+    fn taken(&self, part: Option<&Result<Part, Stopped>>) {
+        if let Some(Ok(Part::Rows(rows))) = part {
+            self.room.add_permits(permits(rows) as usize);
+        }
+    }
+}
+
+fn length(rows: &[Bytes]) -> u64 {
+    rows.iter().map(|row| row.len() as u64).sum()
+}
+
+/// The room that rows take: one that is larger than all of it has to pass too.
+fn permits(rows: &[Bytes]) -> u32 {
+    u32::try_from(length(rows)).unwrap_or(ROOM).min(ROOM)
+}
+
+struct Reader {
+    client: Arc<Client>,
+    slot: String,
+    publication: String,
+    tell: UnboundedSender<Result<Part, Stopped>>,
+    room: Arc<Semaphore>,
+    /// Messages of the next batch.
+    limit: u64,
+    /// How large it is to be.
+    batch_bytes: u64,
+    /// Batches in a row that came too slowly.
+    slow: u32,
+}
+
+/// Where the log ends and where the copy stands.
+struct Stand {
+    flushed: Lsn,
+    read: Lsn,
+}
+
+impl Reader {
+    async fn read(mut self, little: u64) -> Result<(), Stopped> {
+        let failed = |error: tokio_postgres::Error| stopped("reading the backlog", &error);
+        self.client.batch_execute(SETTINGS).await.map_err(failed)?;
+        let copy = self.copy().await?;
+        let mut stand = self.stand(&copy).await?;
+        loop {
+            let upto = Lsn::new(stand.flushed.as_u64().min(stand.read.as_u64() + RANGE));
+            let decoding = self.batch(&copy, upto).await?;
+            let before = std::mem::replace(&mut stand, self.stand(&copy).await?).read;
+            self.judge(decoding, before, stand.read)?;
+            let Stand { read: upto, flushed } = stand;
+            if self.tell.send(Ok(Part::ReadUpTo { upto, flushed })).is_err()
+                || flushed.as_u64().saturating_sub(upto.as_u64()) <= little
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Copies the slot for as long as this session lasts; the copy's name.
+    async fn copy(&self) -> Result<String, Stopped> {
+        let failed = |error: tokio_postgres::Error| stopped("copying the slot", &error);
+        let query = "SELECT slot_name::text FROM pg_catalog.pg_copy_logical_replication_slot(\
+                     $1, 'walpost_batches_' || pg_catalog.pg_backend_pid(), true)";
+        let row = self.client.query_one(query, &[&self.slot]).await.map_err(failed)?;
+        row.try_get(0).map_err(failed)
+    }
+
+    async fn stand(&self, copy: &str) -> Result<Stand, Stopped> {
+        let failed =
+            |error: tokio_postgres::Error| stopped("asking how far the backlog is read", &error);
+        let query = "SELECT pg_catalog.pg_current_wal_flush_lsn()::text, confirmed_flush_lsn::text \
+                     FROM pg_catalog.pg_replication_slots WHERE slot_name::text = $1";
+        let row = self.client.query_one(query, &[&copy]).await.map_err(failed)?;
+        let lsn = |column: usize| -> Result<Lsn, Stopped> {
+            let text: String = row.try_get(column).map_err(failed)?;
+            text.parse().map_err(|_| Stopped::Failed(SourceError::Lost(format!("no LSN: {text}"))))
+        };
+        Ok(Stand { flushed: lsn(0)?, read: lsn(1)? })
+    }
+
+    /// Whether it is worth while, after a batch that brought the log from here to there.
+    fn judge(&mut self, decoding: Duration, from: Lsn, to: Lsn) -> Result<(), Stopped> {
+        if decoding < LONG {
+            self.slow = 0;
+            return Ok(());
+        }
+        self.batch_bytes = (self.batch_bytes * 4).min(LARGE_BATCH_BYTES);
+        #[allow(clippy::cast_precision_loss, reason = "a batch is no exabyte")]
+        let bytes = to.as_u64().saturating_sub(from.as_u64()) as f64;
+        self.slow = if bytes / decoding.as_secs_f64() < SLOW { self.slow + 1 } else { 0 };
+        if self.slow < SLOW_BATCHES {
+            return Ok(());
+        }
+        let reason = "each batch takes long: the server reads the log again from the beginning of \
+                      the oldest transaction that is open (pg_stat_activity.xact_start)";
+        Err(Stopped::Refused(reason.to_owned()))
+    }
+
+    /// Reads one batch; how long the server took to decode it.
+    async fn batch(&mut self, copy: &str, upto: Lsn) -> Result<Duration, Stopped> {
+        let began = Instant::now();
+        let mut decoding = None;
+        let failed =
+            |error: tokio_postgres::Error| stopped("reading a batch of the backlog", &error);
+        let query = format!(
+            "COPY (SELECT data FROM pg_catalog.pg_logical_slot_get_binary_changes({}, '{upto}', {}, \
+             'proto_version', '1', 'publication_names', {}, 'messages', 'true')) \
+             TO STDOUT (FORMAT binary)",
+            escape_literal(copy),
+            self.limit,
+            escape_literal(&escape_identifier(&self.publication)),
+        );
+        // It is asked again after its end where that came together with its last rows.
+        let mut stream = pin!(self.client.copy_out(query.as_str()).await.map_err(failed)?.fuse());
+        let mut copied = CopyRows::default();
+        let (mut bytes, mut messages) = (0, 0);
+        while let Some(piece) = stream.next().await {
+            decoding.get_or_insert_with(|| began.elapsed());
+            let (mut rows, mut size) = (Vec::new(), 0);
+            let mut next = Some(piece);
+            // What has come already goes on together.
+            while let Some(piece) = next {
+                let piece = piece.map_err(failed)?;
+                size += piece.len();
+                copied.take(piece, &mut rows).map_err(|error| {
+                    Stopped::Failed(SourceError::Undecodable(error.to_string()))
+                })?;
+                let more = size < TOGETHER;
+                next = if more { stream.next().now_or_never().flatten() } else { None };
+            }
+            (bytes, messages) = (bytes + length(&rows), messages + rows.len() as u64);
+            self.hand_on(rows).await?;
+        }
+        if !copied.is_ended() {
+            let short = "a batch of the backlog ended before its end".to_owned();
+            return Err(Stopped::Failed(SourceError::Lost(short)));
+        }
+        if messages > 0 {
+            self.limit = (self.batch_bytes * messages / bytes.max(1)).clamp(LEAST, MOST);
+        }
+        Ok(decoding.unwrap_or_else(|| began.elapsed()))
+    }
+
+    /// Waits for room.
+    async fn hand_on(&self, rows: Vec<Bytes>) -> Result<(), Stopped> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let gone = || Stopped::Failed(SourceError::Lost("nobody reads any more".to_owned()));
+        self.room.acquire_many(permits(&rows)).await.map_err(|_| gone())?.forget();
+        self.tell.send(Ok(Part::Rows(rows))).map_err(|_| gone())
+    }
+}
+
+/// What an error means: the server's own word is that it will not, also the next time.
+fn stopped(doing: &str, error: &tokio_postgres::Error) -> Stopped {
+    let ends_the_session = |code: &str| code.starts_with("57P0") || code.starts_with("08");
+    let lost = SourceError::query(doing, error);
+    match error.as_db_error() {
+        Some(said) if ends_the_session(said.code().code()) => Stopped::Failed(lost),
+        None if error.is_closed() => Stopped::Failed(lost),
+        _ => Stopped::Refused(lost.to_string()),
+    }
+}

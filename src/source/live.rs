@@ -1,0 +1,344 @@
+//! The feed from a slot: by a stream, or in batches where there is a backlog.
+//!
+//! Opening checks everything that both would pass over in silence: that this is still the
+//! same server and slot, and that the publication has the tables.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgwire_replication::{PgWireError, ReplicationClient};
+use tokio::time::timeout;
+
+use super::backlog::{self, Backlog};
+use super::base::Base;
+use super::config::{APPLICATION_NAME, SourceConfig};
+use super::connect::{self, Control};
+use super::error::SourceError;
+use super::facts::Facts;
+use super::feed::{Feed, Received, Source, Turn};
+use super::lock::{lock, unlock};
+use super::mark::Mark;
+use super::observer::Observer;
+use super::opening::{
+    Found, Resume, ServerIdentity, check_catalogs, identify, replication_settings,
+    session_settings, silence_limit, start_replication, wal_sender_timeout,
+};
+use super::session::{Replication, Session};
+use super::watch::{Catalogs, Watch};
+use crate::conninfo::ConnInfo;
+use crate::lsn::Lsn;
+use crate::metrics::SlotFigures;
+use crate::outbox::FoundTable;
+
+/// How long all that is asked of the server after connecting may take beyond
+/// `connect_timeout`: a handful of small queries and the stream's beginning,
+/// which waits for no log to be read.
+const OPENING_LIMIT: Duration = Duration::from_secs(30);
+
+/// The control connection may be idle for days and must stay.
+const CONTROL_SETTINGS: &str =
+    "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0";
+
+/// An open feed.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
+pub enum Live {
+    /// What is written comes as it is written.
+    Stream(Session),
+    /// What was written comes in batches.
+    Backlog(Backlog),
+}
+
+impl Source for SourceConfig {
+    type Feed = Live;
+
+    fn slot(&self) -> &str {
+        &self.slot
+    }
+
+    async fn open(&self, resume: &Resume) -> Result<Live, SourceError> {
+        Live::open(self, resume).await
+    }
+}
+
+/// A feed that is being opened.
+struct Opening<'a> {
+    config: &'a SourceConfig,
+    conninfo: &'a ConnInfo,
+    resume: &'a Resume,
+    control: Control,
+    facts: Facts,
+    catalogs: Catalogs,
+    found: Found,
+    identity: ServerIdentity,
+    /// A at the start.
+    ack: Lsn,
+}
+
+impl Live {
+    /// Connects, checks, and begins. Dropping the future gives up, and nothing stays behind.
+    pub async fn open(config: &SourceConfig, resume: &Resume) -> Result<Self, SourceError> {
+        let conninfo = config.conninfo.resolve()?;
+        let control = connect::control(&conninfo, APPLICATION_NAME).await?;
+        let host = control.endpoint.host.to_string();
+        let opened = Box::pin(Self::open_beside(control, &conninfo, config, resume));
+        if config.temporary_slot {
+            // A new slot waits for the end of every transaction that is open now.
+            return opened.await;
+        }
+        let within = conninfo.connect_timeout + OPENING_LIMIT;
+        timeout(within, opened).await.unwrap_or_else(|_| {
+            let reason = format!("{host}: the replication session was not ready within {within:?}");
+            Err(SourceError::Lost(reason))
+        })
+    }
+
+    async fn open_beside(
+        control: Control,
+        conninfo: &ConnInfo,
+        config: &SourceConfig,
+        resume: &Resume,
+    ) -> Result<Self, SourceError> {
+        control
+            .client
+            .batch_execute(CONTROL_SETTINGS)
+            .await
+            .map_err(|error| SourceError::query("preparing the control connection", &error))?;
+        let facts = Facts::read(&control.client, &config.slot).await?;
+        let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush);
+        let (start, ack) = match resume {
+            Resume::AtSlot { .. } => (at_slot.unwrap_or_default(), at_slot.unwrap_or_default()),
+            Resume::At { confirmed, start, .. } => match at_slot {
+                // Another walpost has moved it on: what this one had read beyond is
+                // of no account any more, and comes again.
+                Some(moved) if moved > *confirmed => (moved, moved),
+                _ => (*start, *confirmed),
+            },
+        };
+        facts.require_version()?;
+        let catalogs =
+            Catalogs::prepare(Arc::clone(&control.client), facts.version, config).await?;
+        // Before anything is confirmed; it is judged once the server is known.
+        let look = catalogs.look().await?;
+        let settled = look.settled;
+        let ack = if settled { ack } else { at_slot.unwrap_or_default().min(ack) };
+        let settings = replication_settings(config, conninfo, &control, &facts, start, ack);
+        let host = control.endpoint.host.to_string();
+        let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
+        let mut client =
+            Replication(ReplicationClient::connect_gated(settings).await.map_err(failed)?);
+        // Before the catalogs: another server's slot and tables say nothing of ours.
+        let identity = identify(config, &mut client.0, &control, &facts, resume).await?;
+        let found = check_catalogs(config, &facts, resume, &catalogs, look).await?;
+        let behind = facts.flushed.as_u64().saturating_sub(ack.as_u64());
+        // What is in flight beyond A would be read again.
+        let in_batches = settled
+            && start == ack
+            && !config.temporary_slot
+            && config.catch_up.is_for(behind)
+            && !facts.in_recovery
+            && facts.slot.as_ref().is_some_and(|slot| !slot.is_special);
+        let opening =
+            Opening { config, conninfo, resume, control, facts, catalogs, found, identity, ack };
+        if in_batches { opening.backlog().await } else { opening.stream(client).await }
+    }
+}
+
+impl Opening<'_> {
+    /// The server process that was this walpost's last.
+    fn own(&self) -> Option<i32> {
+        match self.resume {
+            Resume::At { walsender, .. } => *walsender,
+            Resume::AtSlot { .. } => None,
+        }
+    }
+
+    async fn stream(self, mut client: Replication) -> Result<Live, SourceError> {
+        let (config, beside) = (self.config, Arc::clone(&self.control.client));
+        let host = self.control.endpoint.host.to_string();
+        let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
+        if !config.temporary_slot {
+            lock(&beside, &config.slot, self.own(), &self.found.mark).await?;
+        }
+        start_replication(config, &mut client.0).await.map_err(failed)?;
+        let now = Facts::read(&beside, &config.slot).await?;
+        self.check_started(&now)?;
+        if !config.temporary_slot {
+            unlock(&beside, &config.slot).await?;
+        }
+        let walsender = now.slot.and_then(|slot| slot.active_pid);
+        let silence = silence_limit(wal_sender_timeout(&self.facts));
+        Ok(Live::Stream(Session::start(self.base(walsender, walsender), config, client, silence)))
+    }
+
+    async fn backlog(self) -> Result<Live, SourceError> {
+        let (config, client) = (self.config, Arc::clone(&self.control.client));
+        lock(&client, &config.slot, self.own(), &self.found.mark).await?;
+        let now = Facts::read(&client, &config.slot).await?;
+        self.check_started(&now)?;
+        if let Some(pid) = now.slot.as_ref().and_then(|slot| slot.active_pid) {
+            let (slot, pid) = (config.slot.clone(), Some(pid));
+            return Err(SourceError::InUse { slot, pid, holder: None });
+        }
+        let stands = now.require_slot(&config.slot)?;
+        if stands < self.ack {
+            backlog::advance(&client, &config.slot, stands, self.ack).await?;
+        }
+        let reading = self.beside(&session_settings(self.conninfo)).await?;
+        let moving = self.beside(CONTROL_SETTINGS).await?;
+        let row = client
+            .query_one("SELECT pg_catalog.pg_backend_pid()", &[])
+            .await
+            .map_err(|error| SourceError::query("asking for the server process", &error))?;
+        let backend = row.try_get(0).ok();
+        Ok(Live::Backlog(Backlog::start(self.base(None, backend), config, reading, moving)))
+    }
+
+    /// Another connection to the same server.
+    async fn beside(&self, settings: &str) -> Result<Control, SourceError> {
+        let endpoint = &self.control.endpoint;
+        let other = connect::beside(self.conninfo, endpoint, APPLICATION_NAME).await?;
+        other
+            .client
+            .batch_execute(settings)
+            .await
+            .map_err(|error| SourceError::query("preparing a connection", &error))?;
+        Ok(other)
+    }
+
+    fn base(self, walsender: Option<i32>, backend: Option<i32>) -> Base {
+        let Self { config, control, facts, catalogs, found, identity, ack, .. } = self;
+        Base {
+            observer: Observer::start(Arc::clone(&control.client), config.slot.clone()),
+            received_bytes: 0,
+            host: control.endpoint.host.to_string(),
+            control,
+            watch: Watch::start(catalogs, found.mark, walsender, ack),
+            slot: config.slot.clone(),
+            backend,
+            identity,
+            start: ack,
+            flushed: facts.flushed,
+            tables: found.tables,
+        }
+    }
+
+    /// The slot is held now: it must stand where it stood when it was looked at.
+    fn check_started(&self, facts: &Facts) -> Result<(), SourceError> {
+        let (config, confirmed) = (self.config, self.found.confirmed.max(self.ack));
+        if config.temporary_slot {
+            return Ok(());
+        }
+        let now = facts.require_slot(&config.slot)?;
+        if now <= confirmed {
+            return Ok(());
+        }
+        Err(match self.resume {
+            // Whoever had it before went in between: nothing of ours is amiss.
+            Resume::AtSlot { .. } | Resume::At { after_another: true, .. } => {
+                SourceError::Lost(format!(
+                    "replication slot \"{}\" moved from {confirmed} to {now} while walpost connected",
+                    config.slot
+                ))
+            }
+            Resume::At { after_another: false, .. } => {
+                SourceError::slot_moved(&config.slot, confirmed, now)
+            }
+        })
+    }
+}
+
+impl Live {
+    fn base(&self) -> &Base {
+        match self {
+            Self::Stream(session) => session.base(),
+            Self::Backlog(backlog) => backlog.base(),
+        }
+    }
+}
+
+impl Feed for Live {
+    fn identity(&self) -> &ServerIdentity {
+        &self.base().identity
+    }
+
+    fn mark(&self) -> &Mark {
+        self.base().watch.mark()
+    }
+
+    fn walsender(&self) -> Option<i32> {
+        self.base().backend
+    }
+
+    fn start(&self) -> Lsn {
+        self.base().start
+    }
+
+    fn flushed(&self) -> Lsn {
+        self.base().flushed
+    }
+
+    fn tables(&self) -> &[FoundTable] {
+        &self.base().tables
+    }
+
+    async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
+        match self {
+            Self::Stream(session) => session.next(reading).await,
+            Self::Backlog(backlog) => backlog.next(reading).await,
+        }
+    }
+
+    fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
+        match self {
+            Self::Stream(session) => session.try_next(),
+            Self::Backlog(backlog) => backlog.try_next(),
+        }
+    }
+
+    fn is_backed_up(&mut self) -> bool {
+        match self {
+            Self::Stream(session) => session.is_backed_up(),
+            Self::Backlog(backlog) => backlog.is_backed_up(),
+        }
+    }
+
+    fn host(&self) -> &str {
+        &self.base().host
+    }
+
+    fn received_bytes(&self) -> u64 {
+        self.base().received_bytes
+    }
+
+    fn slot_figures(&mut self) -> Option<SlotFigures> {
+        match self {
+            Self::Stream(session) => session.slot_figures(),
+            Self::Backlog(backlog) => backlog.slot_figures(),
+        }
+    }
+
+    fn backlog_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Stream(_) => None,
+            Self::Backlog(backlog) => Some(backlog.bytes()),
+        }
+    }
+
+    fn turn(&mut self) -> Option<Turn> {
+        match self {
+            Self::Stream(session) => session.turn(),
+            Self::Backlog(backlog) => backlog.turn(),
+        }
+    }
+
+    fn confirm(&mut self, lsn: Lsn) {
+        self.base().watch.want(lsn);
+    }
+
+    async fn finish(self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
+        match self {
+            Self::Stream(session) => session.finish(lsn, within).await,
+            Self::Backlog(backlog) => backlog.finish(lsn, within).await,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Who may use a slot that nobody streams from: an advisory lock of its name.
+//!
+//! The server lets only one session stream from a slot. Who reads a backlog in batches does
+//! not stream; so it holds this lock for as long, and whoever is to stream takes it until
+//! the slot is his. Between the two there is no moment at which both could begin.
+
+use tokio_postgres::Client;
+
+use super::config::APPLICATION_NAME;
+use super::error::{Holder, SourceError};
+use super::mark::Mark;
+
+/// The first half of the lock's key, of all that walpost locks: `walp`. The second is of the
+/// slot; two slots may share one, and then wait for each other.
+const CLASS: i32 = 0x7761_6c70;
+
+const LOCK: &str = "SELECT pg_catalog.pg_try_advisory_lock($1, pg_catalog.hashtext($2))";
+const UNLOCK: &str = "SELECT pg_catalog.pg_advisory_unlock($1, pg_catalog.hashtext($2))";
+
+/// A session whose client is gone without a word keeps the lock until the server sees it.
+const NOTICED_SOON: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
+                            SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
+
+const HOLDER: &str = "
+    SELECT l.pid, coalesce(a.application_name = $3, false)
+      FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a USING (pid)
+     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+       AND l.classid::int8 = $1::int4::int8
+       AND l.objid::int8 = pg_catalog.hashtext($2)::int8 & 4294967295
+       AND l.database = (SELECT oid FROM pg_catalog.pg_database
+                          WHERE datname = pg_catalog.current_database())";
+
+fn failed(error: &tokio_postgres::Error) -> SourceError {
+    SourceError::query("locking the slot's name", error)
+}
+
+/// Locks the slot's name until this session ends or [`unlock`]; an error where another
+/// session has it. `own`: the server process that was this walpost's last.
+pub(super) async fn lock(
+    client: &Client,
+    slot: &str,
+    own: Option<i32>,
+    mark: &Mark,
+) -> Result<(), SourceError> {
+    client.batch_execute(NOTICED_SOON).await.map_err(|error| failed(&error))?;
+    let row = client.query_one(LOCK, &[&CLASS, &slot]).await.map_err(|error| failed(&error))?;
+    if row.try_get(0).map_err(|error| failed(&error))? {
+        return Ok(());
+    }
+    let holder = client
+        .query_opt(HOLDER, &[&CLASS, &slot, &APPLICATION_NAME])
+        .await
+        .map_err(|error| failed(&error))?
+        .map(|row| Ok::<(i32, bool), tokio_postgres::Error>((row.try_get(0)?, row.try_get(1)?)))
+        .transpose()
+        .map_err(|error| failed(&error))?;
+    let pid = holder.map(|(pid, _)| pid);
+    // This process's own last session may take a while to end.
+    let is_walpost = holder.is_some_and(|(pid, is_walpost)| is_walpost && Some(pid) != own);
+    let holder = Some(Box::new(Holder { is_walpost, mark: mark.clone() }));
+    Err(SourceError::InUse { slot: slot.to_owned(), pid, holder })
+}
+
+/// Lets go of it: the server itself keeps others from the slot now.
+pub(super) async fn unlock(client: &Client, slot: &str) -> Result<(), SourceError> {
+    client.query_one(UNLOCK, &[&CLASS, &slot]).await.map(drop).map_err(|error| failed(&error))
+}
