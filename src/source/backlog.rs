@@ -286,6 +286,9 @@ impl Backlog {
                 }
                 moved = self.mover.moved() => {
                     moved?;
+                    if self.is_over {
+                        return Ok(Received::Keepalive(self.read));
+                    }
                     continue;
                 }
                 ended = &mut self.base.control.ended => return Err(control_ended(ended)),
@@ -326,7 +329,8 @@ impl Backlog {
 
     pub(super) fn turn(&mut self) -> Option<Turn> {
         let idle = self.idle.is_some_and(|since| since.elapsed() >= IDLE_LIMIT);
-        let is_over = self.is_over && self.rows.len() == 0;
+        // Who comes next would find the slot in use by what moves it.
+        let is_over = self.is_over && self.rows.len() == 0 && self.mover.moving.is_none();
         (is_over || idle && self.open < REPEATED).then_some(Turn::Now)
     }
 
