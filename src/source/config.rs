@@ -96,6 +96,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_backlog_is_what_is_above_the_threshold_until_the_server_refuses() {
+        assert!(!CatchUp::default().is_for(u64::MAX), "never");
+        let (catch_up, other) = (CatchUp::above(1 << 20), CatchUp::above(1 << 20));
+        let clone = catch_up.clone();
+        assert!(catch_up.is_for((1 << 20) + 1) && !catch_up.is_for(1 << 20));
+        catch_up.bar();
+        assert!(!clone.is_for(u64::MAX), "of all clones");
+        assert!(other.is_for(u64::MAX));
+        assert_eq!((catch_up.little(), CatchUp::above(1024).little()), (1 << 17, LITTLE));
+    }
+
+    #[test]
     fn how_to_connect_shows_no_secret_in_debug() {
         let source = ConnInfoSource::new(|| Err("s3cret".to_owned()));
         assert!(!format!("{source:?}").contains("s3cret"));
