@@ -261,9 +261,7 @@ impl Backlog {
         }
         Ok(Some(Received::Keepalive(self.read)))
     }
-}
 
-impl Backlog {
     pub(super) fn base(&self) -> &Base {
         &self.base
     }

@@ -3,7 +3,7 @@
 use walpost_bed::scene::{SOON, insert};
 
 use super::examples::{file, hba};
-use super::place::{Place, USER};
+use super::place::{Place, ROLE_PASSWORD, USER, showing};
 use super::token::token;
 
 /// Twenty rows through a walpost that comes in by these examples.
@@ -48,12 +48,7 @@ async fn rows_are_delivered_with_a_password_and_a_certificate_beside_it() {
     let both = "hostssl all walpost 127.0.0.1/32 scram-sha-256 clientcert=verify-full";
     let place = Place::new(both).await;
     let pair = place.kafka.authority.client("beside", USER);
-    let source = place.source(&format!(
-        "&sslcert={}&sslkey={}",
-        pair.certificate.display(),
-        pair.key.display()
-    ));
-    let source = place.file("url", &source.replace("walpost@", "walpost:p0stgres-s3cret@"));
+    let source = place.file("url", &place.source_with(ROLE_PASSWORD, &showing(&pair)));
     let kafka = place.file("kafka", &place.login("SCRAM-SHA-512", USER, "scr4m-s3cret"));
     let secure = place.kafka.kafka.secure_bootstrap();
     let walpost = place.command("run", &secure, &source, &kafka).start();

@@ -12,6 +12,14 @@ use walpost_bed::{Authority, Kafka, Major, Pair, Postgres, Walpost, WalpostBuild
 /// The role that `walpost init` makes, and the name of Kafka's users in a place of their own.
 pub const USER: &str = "walpost";
 
+/// The password that the role has at first.
+pub const ROLE_PASSWORD: &str = "p0stgres-s3cret";
+
+/// Parameters of an address: the certificate to show, and its key.
+pub fn showing(pair: &Pair) -> String {
+    format!("&sslcert={}&sslkey={}", pair.certificate.display(), pair.key.display())
+}
+
 /// An authority, a broker that it vouches for, a database of the same kind.
 pub struct Place {
     pub kafka: Broker,
@@ -77,7 +85,7 @@ impl Place {
         Self::with(Broker::Shared(Guarded::shared().await), hba).await
     }
 
-    /// Whose role has the password `p0stgres-s3cret`.
+    /// Whose role has the password [`ROLE_PASSWORD`].
     pub async fn with(broker: Broker, hba: &str) -> Self {
         let authority = &broker.authority;
         let pair = authority.server(&format!("postgres-{}", number()));
@@ -88,7 +96,7 @@ impl Place {
             .client_authority(&authority.root())
             .hba(&hba);
         let scene = Scene::with_brokers(postgres, &broker.kafka.bootstrap()).await;
-        scene.postgres.execute("ALTER ROLE walpost PASSWORD 'p0stgres-s3cret'").await;
+        scene.postgres.execute(&format!("ALTER ROLE walpost PASSWORD '{ROLE_PASSWORD}'")).await;
         let directory = TempDir::new().expect("a directory");
         Self { kafka: broker, scene, directory }
     }
@@ -109,6 +117,11 @@ impl Place {
             self.scene.postgres.url_for(USER),
             root.display()
         )
+    }
+
+    /// The same with a password.
+    pub fn source_with(&self, password: &str, parameters: &str) -> String {
+        self.source(parameters).replace("walpost@", &format!("walpost:{password}@"))
     }
 
     /// Properties of a user who logs in by this mechanism.

@@ -4,7 +4,7 @@
 use walpost_bed::Authority;
 use walpost_bed::scene::{SOON, ended};
 
-use super::place::{CERTIFICATE, PASSWORD, Place, USER};
+use super::place::{CERTIFICATE, PASSWORD, Place, ROLE_PASSWORD, USER, showing};
 
 /// What `walpost run` ends with, with this source and a Kafka that is never asked.
 async fn turned_away(place: &Place, source: &str) -> String {
@@ -17,7 +17,7 @@ async fn turned_away(place: &Place, source: &str) -> String {
 
 /// The reason for which Kafka cannot be used with these properties.
 async fn out_of_reach(place: &Place, bootstrap: &str, kafka: &str) -> String {
-    let right = place.source("").replace("walpost@", "walpost:p0stgres-s3cret@");
+    let right = place.source_with(ROLE_PASSWORD, "");
     let (source, kafka) = (place.file("url", &right), place.file("kafka", kafka));
     let walpost = place.command("run", bootstrap, &source, &kafka).start();
     let line = walpost.await_line("Kafka cannot be used", SOON).await;
@@ -32,7 +32,7 @@ async fn a_database_of_another_authority_or_name_is_not_trusted() {
     let place = Place::new(PASSWORD).await;
     let stranger = Authority::new();
     let own = place.kafka.authority.root().display().to_string();
-    let right = place.source("").replace("walpost@", "walpost:p0stgres-s3cret@");
+    let right = place.source_with(ROLE_PASSWORD, "");
     let text =
         turned_away(&place, &right.replace(&own, &stranger.root().display().to_string())).await;
     assert!(text.contains("sslrootcert"), "{text}");
@@ -48,9 +48,7 @@ async fn a_database_that_asks_for_a_certificate_says_so() {
     let text = turned_away(&place, &place.source("")).await;
     assert!(text.contains("requires a valid client certificate"), "{text}");
     let other = place.kafka.authority.client("other", "somebody");
-    let parameters =
-        format!("&sslcert={}&sslkey={}", other.certificate.display(), other.key.display());
-    let text = turned_away(&place, &place.source(&parameters)).await;
+    let text = turned_away(&place, &place.source(&showing(&other))).await;
     assert!(text.contains("certificate authentication failed for user"), "{text}");
 }
 

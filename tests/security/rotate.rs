@@ -8,16 +8,12 @@ use walpost_bed::scene::{LATER, SOON};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Authority, Pair, Walpost, eventually};
 
-use super::place::{Broker, CERTIFICATE, Guarded, PASSWORD, Place, USER};
+use super::place::{Broker, CERTIFICATE, Guarded, PASSWORD, Place, ROLE_PASSWORD, USER, showing};
 
 const NEW_SESSION: &str = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots";
 const BACK: &str = "Kafka takes records again";
 const IN_FORCE: &str = "properties that were read again are in force";
 const STREAMING: &str = "streaming from PostgreSQL";
-
-fn with_password(place: &Place, password: &str) -> String {
-    place.source("").replace("walpost@", &format!("walpost:{password}@"))
-}
 
 /// Puts a pair in the place of another, under the same names.
 fn replace(pair: &Pair, by: &Pair) {
@@ -34,7 +30,7 @@ async fn passwords_that_change_on_both_ends_lose_nothing_and_take_no_restart() {
     let place = Place::new(PASSWORD).await;
     let (broker, postgres) = (&place.kafka.kafka, &place.scene.postgres);
     broker.set_password("rotating", "first").await;
-    let source = place.file("url", &with_password(&place, "p0stgres-s3cret"));
+    let source = place.file("url", &place.source_with(ROLE_PASSWORD, ""));
     let kafka = place.file("kafka", &place.login("SCRAM-SHA-512", "rotating", "first"));
     let walpost = place.command("run", &broker.secure_bootstrap(), &source, &kafka).start();
     walpost.await_line(STREAMING, SOON).await;
@@ -53,7 +49,7 @@ async fn passwords_that_change_on_both_ends_lose_nothing_and_take_no_restart() {
     writer.commits(50).await;
 
     let mark = walpost.mark();
-    place.file("url", &with_password(&place, "second"));
+    place.file("url", &place.source_with("second", ""));
     place.file("kafka", &place.login("SCRAM-SHA-512", "rotating", "second"));
     said_after(&walpost, mark, STREAMING).await;
     said_after(&walpost, mark, BACK).await;
@@ -68,7 +64,7 @@ async fn a_hangup_takes_up_another_user_of_kafka_and_nothing_is_sent_twice() {
     let broker = &place.kafka.kafka;
     broker.set_password("leaving", "one").await;
     broker.set_password("coming", "two").await;
-    let source = place.file("url", &with_password(&place, "p0stgres-s3cret"));
+    let source = place.file("url", &place.source_with(ROLE_PASSWORD, ""));
     let kafka = place.file("kafka", &place.login("SCRAM-SHA-512", "leaving", "one"));
     let walpost = place.command("run", &broker.secure_bootstrap(), &source, &kafka).start();
     walpost.await_line(STREAMING, SOON).await;
@@ -119,11 +115,7 @@ async fn certificates_that_are_renewed_under_their_names_are_taken_up() {
     let place = Place::new(CERTIFICATE).await;
     let authority = &place.kafka.authority;
     let pair = authority.client("renewed", USER);
-    let source = place.source(&format!(
-        "&sslcert={}&sslkey={}",
-        pair.certificate.display(),
-        pair.key.display()
-    ));
+    let source = place.source(&showing(&pair));
     let (source, kafka) =
         (place.file("url", &source), place.file("kafka", &place.certified(&pair)));
     let mutual = place.kafka.kafka.mutual_bootstrap();
@@ -161,7 +153,7 @@ async fn another_authority_is_trusted_once_its_root_is_in_the_file() {
     let login = place.login("SCRAM-SHA-512", USER, "scram");
     let login = login
         .replace(&place.kafka.authority.root().display().to_string(), &root.display().to_string());
-    let source = place.file("url", &with_password(&place, "p0stgres-s3cret"));
+    let source = place.file("url", &place.source_with(ROLE_PASSWORD, ""));
     let kafka = place.file("kafka", &login);
     let command = place.command("run", &broker.secure_bootstrap(), &source, &kafka);
     let walpost = command.args(["--log-level", "debug"]).start();

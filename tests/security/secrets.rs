@@ -4,7 +4,7 @@
 use walpost_bed::scene::{SOON, insert};
 use walpost_bed::{Walpost, WalpostBuilder};
 
-use super::place::{PASSWORD, Place, USER};
+use super::place::{PASSWORD, Place, ROLE_PASSWORD, USER, showing};
 
 const SECRET: &str = "s3cret";
 
@@ -32,12 +32,7 @@ fn bare(name: &str) -> WalpostBuilder {
 async fn a_walpost_that_delivers_writes_no_secret_at_any_level() {
     let place = Place::new(PASSWORD).await;
     let pair = place.kafka.authority.client("silent", USER);
-    let source = place.source(&format!(
-        "&sslcert={}&sslkey={}",
-        pair.certificate.display(),
-        pair.key.display()
-    ));
-    let source = place.file("url", &source.replace("walpost@", "walpost:p0stgres-s3cret@"));
+    let source = place.file("url", &place.source_with(ROLE_PASSWORD, &showing(&pair)));
     let (encrypted, password) = place.kafka.authority.encrypted(&pair);
     let certificate = format!(
         "ssl.certificate.location={}\nssl.key.location={}\nssl.key.password={password}\n",
@@ -99,8 +94,8 @@ async fn a_walpost_that_delivers_writes_no_secret_at_any_level() {
 async fn a_walpost_that_is_turned_away_writes_no_secret() {
     let place = Place::new(PASSWORD).await;
     let secure = place.kafka.kafka.secure_bootstrap();
-    let right = place.source("").replace("walpost@", "walpost:p0stgres-s3cret@");
-    let wrong = place.source("").replace("walpost@", "walpost:wrong-s3cret@");
+    let right = place.source_with(ROLE_PASSWORD, "");
+    let wrong = place.source_with("wrong-s3cret", "");
     let good = place.login("SCRAM-SHA-512", USER, "scr4m-s3cret");
     let bad = place.login("SCRAM-SHA-512", USER, "wrong-s3cret");
     let plain = place.login("PLAIN", USER, "wrong-s3cret");

@@ -9,7 +9,7 @@ use walpost_bed::eventually;
 use walpost_bed::scene::{LATER, SOON, ended};
 use walpost_bed::writer::Writer;
 
-use super::place::{PASSWORD, Place, USER};
+use super::place::{PASSWORD, Place, ROLE_PASSWORD, USER};
 
 /// A token as the broker's own test module takes it, unsigned, for so many seconds.
 pub fn token(seconds: i64) -> String {
@@ -30,7 +30,7 @@ fn properties(place: &Place, token: &Path) -> String {
 }
 
 fn source(place: &Place) -> String {
-    place.source("").replace("walpost@", "walpost:p0stgres-s3cret@")
+    place.source_with(ROLE_PASSWORD, "")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ use walpost::admin;
 use walpost_bed::scene::{LATER, SOON};
 use walpost_bed::{Authority, Kafka, Pair, Walpost, eventually};
 
-use super::place::{Broker, Guarded, PASSWORD, Place, USER};
+use super::place::{Broker, Guarded, PASSWORD, Place, ROLE_PASSWORD, USER};
 
 const KEPT: &str = "going on with those from before";
 
@@ -33,7 +33,7 @@ async fn come(place: &Place, count: usize) {
 
 /// The file with the way to PostgreSQL, which is none of this.
 fn url(place: &Place) -> PathBuf {
-    place.file("url", &place.source("").replace("walpost@", "walpost:p0stgres-s3cret@"))
+    place.file("url", &place.source_with(ROLE_PASSWORD, ""))
 }
 
 /// A walpost with that certificate that has delivered a record.
