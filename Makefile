@@ -1,5 +1,5 @@
 # What people and the CI run alike.
-.PHONY: alerts bench bench-records book consumers corpus deb-test debezium debezium-corpus demo demo-compose deny \
+.PHONY: alerts bench bench-peers bench-records book consumers corpus deb-test debezium debezium-corpus demo demo-compose deny \
   docker-test docs faults fuzz helm-test lint monitoring release setup simulate soak test
 
 # What tests are built with: the points at which a test lets walpost die, and traces. The same for all of
@@ -50,10 +50,16 @@ soak: setup
 	cargo test --workspace --features $(FEATURES) --test faults --test program --no-run
 	"$${CARGO_TARGET_DIR:-target}/debug/soak" $(KILLS) $(SEED)
 
-# walpost beside pg_recvlogical, on servers of its own: about half an hour.
-# BENCH="drain-rows --rows 100000 --rounds 1" runs a part of it.
+# walpost beside pg_recvlogical, on servers of its own: about half an hour. The figures are
+# left in target/bench/. BENCH="drain-rows --rows 100000 --rounds 1" runs a part of it, BENCH=--help
+# says what there is, also for servers of yours.
 bench: setup
-	cargo bench --bench pipeline -- $(BENCH)
+	cargo bench --bench pipeline -- --json target/bench/pipeline.json $(BENCH)
+
+# The same beside Debezium on Kafka Connect, from its own packages: an hour.
+PEERS ?= drain-rows drain-one latency start memory
+bench-peers: setup
+	cargo bench --bench pipeline -- --peers --json target/bench/peers.json $(PEERS) $(BENCH)
 
 # What an event costs between its bytes and its record: time and allocations.
 bench-records: setup

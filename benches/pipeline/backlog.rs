@@ -23,14 +23,13 @@ impl Shape {
     /// Commits that many rows behind the slot `base`.
     pub(crate) async fn write(self, stage: &Stage, rows: u64) {
         let columns = "aggregate_type, aggregate_id, event_type, payload";
-        let postgres = &stage.postgres;
         if self == Self::OneTransaction {
             let insert = format!(
                 "INSERT INTO public.outbox ({columns}) SELECT {ROW} FROM generate_series(1, {rows}) AS i"
             );
-            return postgres.execute(&insert).await;
+            return stage.execute(&insert).await;
         }
-        postgres
+        stage
             .execute(&format!(
                 "CREATE OR REPLACE PROCEDURE write_rows(first int8, last int8) LANGUAGE plpgsql AS $$ \
                  BEGIN SET synchronous_commit = off; \
@@ -43,6 +42,6 @@ impl Shape {
             format!("CALL write_rows(1, {half})"),
             format!("CALL write_rows({}, {rows})", half + 1),
         );
-        tokio::join!(postgres.execute(&first), postgres.execute(&second));
+        tokio::join!(stage.execute(&first), stage.execute(&second));
     }
 }

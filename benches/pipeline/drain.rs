@@ -1,120 +1,130 @@
-//! Draining a backlog: walpost into Kafka, until every record is readable,
-//! against `pg_recvlogical` to /dev/null.
+//! Draining a backlog: until every record is readable, against `pg_recvlogical` to /dev/null.
 
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use walpost_bed::{Tail, Topics, eventually};
+use walpost_bed::{Tail, Topics};
 
 use crate::Plan;
 use crate::backlog::Shape;
-use crate::stage::{PATIENCE, Stage, median, pg_recvlogical};
+use crate::report::Report;
+use crate::stage::Stage;
+use crate::subject::{Subject, seconds_until};
 
 /// What walpost sets for its sessions, as far as it has a part in the speed.
 const SESSION_OPTIONS: &str = "-c logical_decoding_work_mem=256MB";
 
-/// One run of walpost.
-struct Run {
-    seconds: f64,
-    cpu: Duration,
-    peak_rss_bytes: u64,
-}
+/// Backlogs of these sizes are compared.
+const SIZES: [u64; 3] = [10_000, 100_000, 1_000_000];
 
-pub(crate) async fn bench(plan: &Plan, shape: Shape) {
-    let stage = Stage::new().await;
-    stage.postgres.execute("SELECT pg_create_logical_replication_slot('base', 'pgoutput')").await;
-    shape.write(&stage, plan.rows).await;
-    stage.postgres.execute("CHECKPOINT").await;
-    let end = stage.wal_end().await;
-    println!("\ndrain, {} rows, {}:", plan.rows, shape.name());
-    let mut ratios = [const { Vec::new() }; 2];
-    #[expect(clippy::cast_precision_loss, reason = "a rate in rows a second")]
-    let rows = plan.rows as f64;
+/// A backlog of one size and shape.
+pub(crate) async fn bench(stage: &Stage, plan: &Plan, shape: Shape, report: &mut Report) {
+    let part = shape.name();
+    println!("\ndrain, {} rows, {part}:", plan.rows);
+    let end = backlog(stage, shape, plan.rows).await;
+    let rows = rate(plan.rows);
     for round in 1..=plan.rounds {
-        let limit = receive(&stage, &end, "").await;
-        let limit_as_set = receive(&stage, &end, SESSION_OPTIONS).await;
-        println!(
-            "  round {round}: pg_recvlogical {:.0}/s, with walpost's session options {:.0}/s",
-            rows / limit,
-            rows / limit_as_set
+        let limit = stage.receive("base", &end, "").await;
+        report.add(part, "pg_recvlogical", "drain", "rows/s", rows / limit);
+        let limit_as_set = stage.receive("base", &end, SESSION_OPTIONS).await;
+        report.add(
+            part,
+            "pg_recvlogical as walpost sets it",
+            "drain",
+            "rows/s",
+            rows / limit_as_set,
         );
-        for (at, mode, limit) in [(0, "auto", limit), (1, "stream", limit_as_set)] {
-            let run = drain(&stage, plan.rows, &format!("{mode}_{round}"), mode).await;
-            println!(
-                "    --catch-up {mode}: {:.0}/s, ratio {:.2}; CPU {:.1} µs a row, peak RSS {:.0} MiB",
-                rows / run.seconds,
-                limit / run.seconds,
-                run.cpu.as_secs_f64() * 1e6 / rows,
-                megabytes(run.peak_rss_bytes),
-            );
-            ratios[at].push(limit / run.seconds);
+        let mut own = f64::NAN;
+        let walposts = [Subject::Walpost, Subject::WalpostStreaming];
+        let others = plan.subjects().into_iter().skip(1);
+        for subject in walposts.into_iter().chain(others) {
+            let name = format!("{}_{round}", subject.word());
+            let run = drain(stage, plan.rows, &name, subject).await;
+            let who = subject.name();
+            report.add(part, who, "drain", "rows/s", rows / run.seconds);
+            report.add(part, who, "÷ pg_recvlogical", "", limit / run.seconds);
+            report.add(part, who, "processor", "µs a row", run.cpu_micros);
+            report.add(part, who, "peak memory", "MiB", run.peak_mebibytes);
+            match subject {
+                Subject::Walpost => own = run.seconds,
+                Subject::WalpostStreaming => {
+                    let name = "÷ pg_recvlogical as walpost sets it";
+                    report.add(part, who, name, "", limit_as_set / run.seconds);
+                }
+                Subject::Debezium => {
+                    report.add(part, who, "walpost is faster by", "times", run.seconds / own);
+                }
+            }
         }
     }
-    println!(
-        "  median ratios: --catch-up auto to pg_recvlogical {:.2}, --catch-up stream to \
-         pg_recvlogical with the same session options {:.2}",
-        median(&ratios[0]),
-        median(&ratios[1])
-    );
 }
 
-pub(crate) fn megabytes(bytes: u64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-    let bytes = bytes as f64;
-    bytes / 1_048_576.0
+/// What an event costs, by how large the backlog is.
+pub(crate) async fn sizes(plan: &Plan, report: &mut Report) {
+    println!("\nsize:");
+    for size in SIZES {
+        let stage = Stage::new(plan).await;
+        let end = backlog(&stage, Shape::OneRowTransactions, size).await;
+        let part = format!("{size} rows");
+        for round in 1..=plan.rounds {
+            let limit = stage.receive("base", &end, "").await;
+            for subject in [Subject::Walpost, Subject::WalpostStreaming] {
+                let name = format!("{}_{round}", subject.word());
+                let run = drain(&stage, size, &name, subject).await;
+                let who = subject.name();
+                report.add(&part, who, "drain", "rows/s", rate(size) / run.seconds);
+                report.add(&part, who, "÷ pg_recvlogical", "", limit / run.seconds);
+                report.add(&part, who, "processor", "µs a row", run.cpu_micros);
+            }
+        }
+    }
 }
 
-/// Seconds that `pg_recvlogical` takes to the end of the backlog.
-async fn receive(stage: &Stage, end: &str, options: &str) -> f64 {
-    stage.copy_slot("base", "receiver").await;
-    let begun = Instant::now();
-    let status = tokio::process::Command::new(pg_recvlogical())
-        .args(["--dbname", &stage.postgres.url(), "--slot", "receiver", "--start"])
-        .args(["--endpos", end, "--no-loop", "--file", "/dev/null"])
-        .args(["-o", "proto_version=1", "-o", "publication_names=walpost"])
-        .env("PGOPTIONS", options)
-        .stdout(Stdio::null())
-        .status()
-        .await
-        .expect("pg_recvlogical runs");
-    assert!(status.success(), "pg_recvlogical: {status}");
-    let seconds = begun.elapsed().as_secs_f64();
-    stage.drop_slot("receiver").await;
-    seconds
+/// Rows behind the slot `base`; where the log ends behind them.
+async fn backlog(stage: &Stage, shape: Shape, rows: u64) -> String {
+    let create = "SELECT pg_create_logical_replication_slot('base', 'pgoutput')";
+    stage.execute(create).await;
+    shape.write(stage, rows).await;
+    stage.execute("CHECKPOINT").await;
+    stage.wal_end().await
+}
+
+/// Rows as a figure to be divided by seconds.
+fn rate(rows: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "no backlog has that many")]
+    let rows = rows as f64;
+    rows
+}
+
+/// One run.
+struct Run {
+    seconds: f64,
+    cpu_micros: f64,
+    peak_mebibytes: f64,
 }
 
 /// From the start of the process until a consumer has read the last record.
-async fn drain(stage: &Stage, rows: u64, name: &str, mode: &str) -> Run {
-    let (slot, topic) = (format!("round_{name}"), format!("round-{name}"));
+async fn drain(stage: &Stage, rows: u64, name: &str, subject: Subject) -> Run {
+    let (slot, topic) =
+        (format!("round_{name}"), format!("walpost-bench-{name}").replace('_', "-"));
     stage.copy_slot("base", &slot).await;
-    stage.kafka.create_topic(&topic, 3).await;
+    stage.servers.create_topic(&topic).await;
     let read = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&read);
     let consumer =
-        Tail::start(&stage.kafka.bootstrap(), Topics::named([topic.clone()]), move |_| {
+        Tail::start(&stage.servers.bootstrap, Topics::named([topic.clone()]), move |_| {
             counter.fetch_add(1, Ordering::Relaxed);
         });
     let begun = Instant::now();
-    let walpost = stage.command("run").args(["--slot", &slot, "--topic", &topic]);
-    let walpost = walpost.args(["--catch-up", mode]).start();
-    let mut run = Run { seconds: 0.0, cpu: Duration::ZERO, peak_rss_bytes: 0 };
-    eventually(PATIENCE, "every record is readable", async || {
-        run.peak_rss_bytes = walpost.peak_rss_bytes().unwrap_or(run.peak_rss_bytes);
-        let done = read.load(Ordering::Relaxed) >= rows;
-        if done {
-            run.seconds = begun.elapsed().as_secs_f64();
-            run.cpu = walpost.cpu_time().unwrap_or_default();
-        }
-        done.then_some(()).ok_or_else(|| read.load(Ordering::Relaxed))
-    })
-    .await;
+    let running = subject.start(stage, &slot, &topic).await;
+    let all = || read.load(Ordering::Relaxed) >= rows;
+    let seconds = seconds_until(begun, "every record is readable", all).await;
+    let process = running.process();
+    let (cpu, peak_mebibytes) = (process.cpu(), process.peak());
     drop(consumer);
-    walpost.terminate();
-    let status = walpost.wait(PATIENCE).await.expect("it stops");
-    assert!(status.success(), "{:?}", walpost.stderr());
+    running.stop(stage, &slot).await;
     stage.drop_slot(&slot).await;
-    stage.kafka.delete_topic(&topic).await;
-    run
+    stage.servers.delete_topic(&topic).await;
+    Run { seconds, cpu_micros: cpu.as_secs_f64() * 1e6 / rate(rows), peak_mebibytes }
 }

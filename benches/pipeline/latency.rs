@@ -1,83 +1,119 @@
 //! From an acknowledged commit to a readable record, at a steady rate.
 //!
-//! Open loop: each row has an intended time, and a late one does not make the
-//! next one late. Measured twice: from when COMMIT has returned to the writer,
-//! and from when it was sent, which on a machine that is short of time says more.
+//! Open loop: each row has an intended time, and a late one does not make the next one late.
+//! Measured three times: from when COMMIT has returned to the writer; from when it was sent; and
+//! from the intended time, which has the writer's own delays in it too.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use rdkafka::Message as _;
-use tokio::time::{sleep, sleep_until};
-use walpost_bed::{Tail, Topics, eventually};
+use tokio::time::sleep_until;
+use walpost_bed::{Tail, Topics};
 
 use crate::Plan;
-use crate::stage::{PATIENCE, Stage};
+use crate::report::Report;
+use crate::stage::Stage;
+use crate::subject::{Subject, seconds_until};
 
 const WRITERS: u32 = 4;
 
-/// Not counted: the first seconds, in which connections and the producer's
-/// first records in each partition are made.
-const WARM_UP_SECONDS: u32 = 3;
+/// Not counted: the first seconds, in which connections and the producer's first records in each
+/// partition are made, and the broker's machine code.
+const WARM_UP_SECONDS: u32 = 10;
 
-type Times = Arc<Mutex<HashMap<u64, Instant>>>;
+/// When something was done to each row, by its number.
+type Times = Arc<Mutex<Vec<Option<Instant>>>>;
 
-/// When each row's COMMIT was sent, and when it returned.
-#[derive(Default)]
+fn times(rows: u32) -> Times {
+    Arc::new(Mutex::new(vec![None; rows as usize]))
+}
+
+fn note(times: &Times, number: u32) {
+    let now = Instant::now();
+    times.lock().expect("no panic")[number as usize] = Some(now);
+}
+
+/// When each row's COMMIT was meant to be sent, was sent, and returned.
 struct Commits {
+    intended: Times,
     sent: Times,
     acknowledged: Times,
 }
 
-pub(crate) async fn bench(plan: &Plan) {
-    let stage = Stage::new().await;
-    stage.kafka.create_topic("latency", 3).await;
-    let (commits, read) = (Commits::default(), Times::default());
+pub(crate) async fn bench(stage: &Stage, plan: &Plan, rate: u32, report: &mut Report) {
+    println!("\nlatency, {rate} rows a second for {} s:", plan.seconds);
+    for round in 1..=plan.rounds {
+        for subject in plan.subjects() {
+            let name = format!("latency_{}_{rate}_{round}", subject.word());
+            run(stage, plan, subject, (&name, rate), report).await;
+        }
+    }
+}
+
+async fn run(
+    stage: &Stage,
+    plan: &Plan,
+    subject: Subject,
+    (name, rate): (&str, u32),
+    report: &mut Report,
+) {
+    let topic = format!("walpost-bench-{name}").replace('_', "-");
+    stage.servers.create_topic(&topic).await;
+    let create = format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')");
+    stage.execute(&create).await;
+    let rows = rate * (plan.seconds + WARM_UP_SECONDS);
+    let read = times(rows);
     let seen = Arc::clone(&read);
+    let left = Arc::new(Mutex::new(rows));
+    let count = Arc::clone(&left);
     let consumer =
-        Tail::start(&stage.kafka.bootstrap(), Topics::named(["latency"]), move |record| {
+        Tail::start(&stage.servers.bootstrap, Topics::named([topic.clone()]), move |record| {
             let number = record.key().and_then(|key| std::str::from_utf8(key).ok()?.parse().ok());
-            seen.lock().expect("no panic").insert(number.expect("a number"), Instant::now());
+            note(&seen, number.expect("a number"));
+            *count.lock().expect("no panic") -= 1;
         });
-    let walpost = stage.command("run").args(["--topic", "latency"]).start();
-    walpost.await_line("streaming from PostgreSQL", PATIENCE).await;
-    let cpu_before = walpost.cpu_time().unwrap_or_default();
-    let begun = Instant::now();
-    let rows = u64::from(plan.rate) * u64::from(plan.seconds + WARM_UP_SECONDS);
-    let writers = (0..WRITERS).map(|writer| write(&stage, plan, writer, begun, &commits));
+    let running = subject.start(stage, name, &topic).await;
+    running.streams(stage, name).await;
+    let commits = Commits { intended: times(rows), sent: times(rows), acknowledged: times(rows) };
+    let (cpu, begun) = (running.process().cpu(), Instant::now());
+    let writers = (0..WRITERS).map(|writer| write(stage, (rate, rows), writer, begun, &commits));
     futures_util::future::join_all(writers).await;
     let wrote = begun.elapsed();
-    let cpu = walpost.cpu_time().unwrap_or_default().saturating_sub(cpu_before);
-    eventually(PATIENCE, "every record is readable", async || {
-        read.lock().expect("no panic").len() as u64 >= rows
-    })
-    .await;
+    let cpu = running.process().cpu().saturating_sub(cpu);
+    seconds_until(begun, "every record is readable", || *left.lock().expect("no panic") == 0).await;
     drop(consumer);
-    let cpu = 100.0 * cpu.as_secs_f64() / wrote.as_secs_f64();
-    println!(
-        "\nlatency, {} rows a second for {} s ({rows} rows written in {:.1} s; walpost's CPU {cpu:.1} % of a core):",
-        plan.rate,
-        plan.seconds,
-        wrote.as_secs_f64()
-    );
-    report("COMMIT returned", &latencies(plan, &commits.acknowledged, &read));
-    report("COMMIT sent", &latencies(plan, &commits.sent, &read));
-    idle(&walpost).await;
-    walpost.terminate();
-    walpost.wait(PATIENCE).await.expect("it stops");
+    let (part, who) = (format!("{rate} rows/s"), subject.name());
+    let share = 100.0 * cpu.as_secs_f64() / wrote.as_secs_f64();
+    report.add(&part, who, "processor", "% of a core", share);
+    report.add(&part, who, "written", "rows/s", f64::from(rows) / wrote.as_secs_f64());
+    for (from, times) in [
+        ("COMMIT returned", &commits.acknowledged),
+        ("COMMIT sent", &commits.sent),
+        ("intended time", &commits.intended),
+    ] {
+        let histogram = latencies(rate * WARM_UP_SECONDS, times, &read);
+        for (quantile, label) in [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9"), (1.0, "max")] {
+            #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+            let millis = histogram.value_at_quantile(quantile) as f64 / 1000.0;
+            report.add(&part, who, &format!("{from} → readable, {label}"), "ms", millis);
+        }
+    }
+    running.stop(stage, name).await;
+    stage.drop_slot(name).await;
+    stage.servers.delete_topic(&topic).await;
 }
 
 /// From each of these times to the record, in microseconds.
-fn latencies(plan: &Plan, from: &Times, read: &Times) -> Histogram<u64> {
+fn latencies(warm: u32, from: &Times, read: &Times) -> Histogram<u64> {
     let from = from.lock().expect("no panic");
     let read = read.lock().expect("no panic");
     let mut histogram = Histogram::<u64>::new(3).expect("three digits");
-    let warm = u64::from(plan.rate * WARM_UP_SECONDS);
-    for (number, begun) in from.iter().filter(|(number, _)| **number >= warm) {
+    for (begun, ended) in from.iter().zip(read.iter()).skip(warm as usize) {
+        let (begun, ended) = (begun.expect("written"), ended.expect("read"));
         // A record can be readable before its writer has heard of the commit.
-        let latency = read[number].saturating_duration_since(*begun);
+        let latency = ended.saturating_duration_since(begun);
         let micros = u64::try_from(latency.as_micros()).expect("it ended today");
         // This one grows to hold it; `saturating_record` would cut it off.
         histogram.record(micros).expect("room for it");
@@ -85,21 +121,14 @@ fn latencies(plan: &Plan, from: &Times, read: &Times) -> Histogram<u64> {
     histogram
 }
 
-fn report(from: &str, histogram: &Histogram<u64>) {
-    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-    let millis = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
-    println!(
-        "  {from} to readable: p50 {:.1} ms, p90 {:.1} ms, p99 {:.1} ms, p99.9 {:.1} ms, max {:.1} ms",
-        millis(0.5),
-        millis(0.9),
-        millis(0.99),
-        millis(0.999),
-        millis(1.0),
-    );
-}
-
-async fn write(stage: &Stage, plan: &Plan, writer: u32, begun: Instant, commits: &Commits) {
-    let client = stage.postgres.client().await;
+async fn write(
+    stage: &Stage,
+    (rate, rows): (u32, u32),
+    writer: u32,
+    begun: Instant,
+    commits: &Commits,
+) {
+    let client = stage.servers.client().await;
     let insert = client
         .prepare(
             "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
@@ -107,20 +136,12 @@ async fn write(stage: &Stage, plan: &Plan, writer: u32, begun: Instant, commits:
         )
         .await
         .expect("a statement");
-    let step = Duration::from_secs(1) / plan.rate;
-    for number in (writer..plan.rate * (plan.seconds + WARM_UP_SECONDS)).step_by(WRITERS as usize) {
-        sleep_until((begun + step * number).into()).await;
-        commits.sent.lock().expect("no panic").insert(u64::from(number), Instant::now());
+    for number in (writer..rows).step_by(WRITERS as usize) {
+        let intended = begun + Duration::from_secs(1) * number / rate;
+        sleep_until(intended.into()).await;
+        commits.intended.lock().expect("no panic")[number as usize] = Some(intended);
+        note(&commits.sent, number);
         client.execute(&insert, &[&number.to_string()]).await.expect("a committed row");
-        commits.acknowledged.lock().expect("no panic").insert(u64::from(number), Instant::now());
+        note(&commits.acknowledged, number);
     }
-}
-
-/// What walpost costs while nothing happens.
-async fn idle(walpost: &walpost_bed::Walpost) {
-    let before = walpost.cpu_time().unwrap_or_default();
-    let spell = Duration::from_secs(10);
-    sleep(spell).await;
-    let cpu = walpost.cpu_time().unwrap_or_default().saturating_sub(before);
-    println!("  idle: {:.2} % of a core", 100.0 * cpu.as_secs_f64() / spell.as_secs_f64());
 }

@@ -1,84 +1,149 @@
-//! The whole pipeline, from commit to readable record, beside `pg_recvlogical`
-//! on the same server in the same run: `make bench`.
+//! The whole pipeline, from commit to readable record, beside `pg_recvlogical` and, where asked,
+//! Debezium, on the same servers in the same run: `make bench`, `make bench-peers`.
 //!
-//! It starts its own PostgreSQL and Kafka. On a shared machine only ratios mean
-//! anything, so runs are interleaved and the ratio is taken round by round.
-//!
-//! ```text
-//! cargo bench --bench pipeline -- [drain-rows|drain-one|latency|memory] [--rows N] [--rounds N]
-//!                                 [--rate N] [--seconds N]
-//! ```
+//! It starts its own PostgreSQL and Kafka, or is given some. On a shared machine only ratios
+//! mean anything, so runs are interleaved and ratios are taken round by round. What it measures
+//! it prints as a table, and writes as JSON where it is told to.
 
 mod backlog;
 mod drain;
 mod latency;
 mod memory;
+mod process;
+mod report;
+mod servers;
 mod stage;
+mod start;
+mod subject;
+mod writers;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What to run, and how much of it.
-#[derive(Debug, Clone)]
-struct Plan {
-    parts: Vec<String>,
-    rows: u64,
-    rounds: u32,
-    rate: u32,
-    seconds: u32,
+use clap::{Parser, ValueEnum};
+
+use crate::backlog::Shape;
+use crate::report::Report;
+use crate::stage::Stage;
+use crate::subject::Subject;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// A backlog of one-row transactions, until every record is readable.
+    DrainRows,
+    /// A backlog that is one transaction.
+    DrainOne,
+    /// From a commit to the readable record, at a steady rate, open loop.
+    Latency,
+    /// From the start to the first record, and from the last record to the confirmed slot.
+    Start,
+    /// Resident memory and processor while nothing happens, and inside one large transaction.
+    Memory,
+    /// What an event costs in small and in large backlogs.
+    Size,
+    /// What an outbox costs who writes it.
+    Writers,
 }
 
-const PARTS: [&str; 4] = ["drain-rows", "drain-one", "latency", "memory"];
+/// The whole pipeline, measured.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "pipeline")]
+struct Plan {
+    /// What to measure; all of it where nothing is named
+    parts: Vec<Part>,
+    /// Rows of a backlog
+    #[arg(long, default_value_t = 500_000)]
+    rows: u64,
+    /// Rounds of each comparison
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Rows a second, where latency is measured; several are measured one after the other
+    #[arg(long, value_delimiter = ',', default_values_t = [1000, 5000])]
+    rates: Vec<u32>,
+    /// Seconds of each run at a steady rate
+    #[arg(long, default_value_t = 15)]
+    seconds: u32,
+    /// Measure Debezium on Kafka Connect too
+    #[arg(long)]
+    peers: bool,
+    /// A PostgreSQL of yours: a superuser's URL without TLS; a database is made on it
+    #[arg(long, requires = "bootstrap_servers", value_name = "URL")]
+    source: Option<String>,
+    /// A Kafka of yours; topics that begin with walpost-bench- are made on it
+    #[arg(long, requires = "source", value_name = "LIST")]
+    bootstrap_servers: Option<String>,
+    /// Write the figures there, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// An argument for walpost itself, such as -X=compression.type=lz4
+    #[arg(long = "walpost", value_name = "ARGUMENT", allow_hyphen_values = true)]
+    walpost: Vec<String>,
+    /// Given by `cargo bench` itself
+    #[arg(long, hide = true)]
+    bench: bool,
+}
 
 impl Plan {
-    fn of_arguments() -> Result<Self, String> {
-        let mut plan =
-            Self { parts: Vec::new(), rows: 1_000_000, rounds: 3, rate: 1000, seconds: 20 };
-        let mut arguments = std::env::args().skip(1);
-        while let Some(argument) = arguments.next() {
-            let mut number = || {
-                let value = arguments.next().unwrap_or_default();
-                value
-                    .parse::<u32>()
-                    .map_err(|_| format!("{argument} takes a number, not {value:?}"))
-            };
-            match argument.as_str() {
-                // Given by `cargo bench` itself.
-                "--bench" => {}
-                "--rows" => plan.rows = u64::from(number()?),
-                "--rounds" => plan.rounds = number()?,
-                "--rate" => plan.rate = number()?,
-                "--seconds" => plan.seconds = number()?,
-                part if PARTS.contains(&part) => plan.parts.push(part.to_owned()),
-                unknown => return Err(format!("{unknown:?} is none of {PARTS:?} and no option")),
-            }
-        }
-        if plan.parts.is_empty() {
-            plan.parts = PARTS.map(String::from).to_vec();
-        }
-        Ok(plan)
+    fn has(&self, part: Part) -> bool {
+        self.parts.is_empty() || self.parts.contains(&part)
+    }
+
+    /// Who is measured where there is one walpost.
+    fn subjects(&self) -> Vec<Subject> {
+        let debezium = self.peers.then_some(Subject::Debezium);
+        std::iter::once(Subject::Walpost).chain(debezium).collect()
     }
 }
 
 fn main() -> ExitCode {
-    let plan = match Plan::of_arguments() {
-        Ok(plan) => plan,
-        Err(error) => {
-            eprintln!("pipeline: {error}");
-            return ExitCode::from(2);
-        }
-    };
+    let plan = Plan::parse();
+    if plan.peers && plan.source.is_some() {
+        eprintln!(
+            "pipeline: --peers are measured on servers of the bench's own: leave --source out"
+        );
+        return ExitCode::from(2);
+    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        stage::tell_of_the_machine();
-        for part in &plan.parts {
-            match part.as_str() {
-                "drain-rows" => drain::bench(&plan, backlog::Shape::OneRowTransactions).await,
-                "drain-one" => drain::bench(&plan, backlog::Shape::OneTransaction).await,
-                "latency" => latency::bench(&plan).await,
-                _ => memory::bench(&plan).await,
+        let mut report = Report::new(&plan);
+        measure(&plan, &mut report).await;
+        report.print();
+        match plan.json.as_deref().map(|path| report.write(path)) {
+            Some(Err(error)) => {
+                eprintln!("pipeline: the figures cannot be written: {error}");
+                ExitCode::FAILURE
             }
+            _ => ExitCode::SUCCESS,
         }
-    });
-    ExitCode::SUCCESS
+    })
+}
+
+async fn measure(plan: &Plan, report: &mut Report) {
+    for (part, shape) in
+        [(Part::DrainRows, Shape::OneRowTransactions), (Part::DrainOne, Shape::OneTransaction)]
+    {
+        if plan.has(part) {
+            drain::bench(&Stage::new(plan).await, plan, shape, report).await;
+        }
+    }
+    if plan.has(Part::Latency) {
+        let stage = Stage::new(plan).await;
+        for rate in &plan.rates {
+            latency::bench(&stage, plan, *rate, report).await;
+        }
+    }
+    if plan.has(Part::Start) {
+        start::bench(&Stage::new(plan).await, plan, report).await;
+    }
+    if plan.has(Part::Memory) {
+        memory::bench(plan, report).await;
+    }
+    if plan.has(Part::Size) {
+        drain::sizes(plan, report).await;
+    }
+    if plan.has(Part::Writers) {
+        writers::bench(&Stage::new(plan).await, plan, report).await;
+    }
 }

@@ -1,36 +1,54 @@
-//! Resident memory: idle, and inside one transaction of ten times the rows.
+//! What is used while nothing happens, and memory inside one transaction of ten times the rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use walpost_bed::{Tail, Topics, eventually};
+use tokio::time::sleep;
+use walpost_bed::{Tail, Topics};
 
 use crate::Plan;
 use crate::backlog::Shape;
-use crate::drain::megabytes;
-use crate::stage::{PATIENCE, Stage};
+use crate::report::Report;
+use crate::stage::Stage;
+use crate::subject::{Subject, seconds_until};
 
-pub(crate) async fn bench(plan: &Plan) {
-    let stage = Stage::new().await;
+const PART: &str = "memory";
+const IDLE: Duration = Duration::from_secs(20);
+const TOPIC: &str = "walpost-bench-memory";
+
+pub(crate) async fn bench(plan: &Plan, report: &mut Report) {
+    println!("\nmemory:");
+    for subject in plan.subjects() {
+        run(plan, subject, report).await;
+    }
+}
+
+async fn run(plan: &Plan, subject: Subject, report: &mut Report) {
+    let (stage, who) = (Stage::new(plan).await, subject.name());
     let rows = plan.rows * 10;
-    stage.kafka.create_topic("memory", 3).await;
-    let walpost = stage.command("run").args(["--topic", "memory"]).start();
-    walpost.await_line("streaming from PostgreSQL", PATIENCE).await;
-    let idle = walpost.rss_bytes().unwrap_or_default();
-    println!("\nmemory:\n  idle: {:.1} MiB", megabytes(idle));
+    stage.servers.create_topic(TOPIC).await;
+    stage.execute("SELECT pg_create_logical_replication_slot('memory', 'pgoutput')").await;
+    let running = subject.start(&stage, "memory", TOPIC).await;
+    running.streams(&stage, "memory").await;
+    // What a start takes is not what a running one takes.
+    sleep(Duration::from_secs(5)).await;
+    let (cpu, process) = (running.process().cpu(), running.process());
+    sleep(IDLE).await;
+    let cpu = process.cpu().saturating_sub(cpu).as_secs_f64() / IDLE.as_secs_f64();
+    report.add(PART, who, "idle processor", "% of a core", 100.0 * cpu);
+    report.add(PART, who, "idle memory", "MiB", process.resident());
     let read = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&read);
-    let _consumer = Tail::start(&stage.kafka.bootstrap(), Topics::named(["memory"]), move |_| {
+    let _consumer = Tail::start(&stage.servers.bootstrap, Topics::named([TOPIC]), move |_| {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     Shape::OneTransaction.write(&stage, rows).await;
-    eventually(PATIENCE, "every record is readable", async || {
-        let seen = read.load(Ordering::Relaxed);
-        (seen >= rows).then_some(()).ok_or(seen)
-    })
-    .await;
-    let peak = walpost.peak_rss_bytes().unwrap_or_default();
-    println!("  peak inside one transaction of {rows} rows: {:.1} MiB", megabytes(peak));
-    walpost.terminate();
-    walpost.wait(PATIENCE).await.expect("it stops");
+    let all = || read.load(Ordering::Relaxed) >= rows;
+    seconds_until(Instant::now(), "every record is readable", all).await;
+    let name = format!("peak, one transaction of {rows} rows");
+    report.add(PART, who, &name, "MiB", process.peak());
+    running.stop(&stage, "memory").await;
+    stage.drop_slot("memory").await;
+    stage.servers.delete_topic(TOPIC).await;
 }

@@ -1,75 +1,101 @@
-//! The servers that a bench runs on, and the walpost under test.
+//! A database with an outbox, a Kafka, and what is done to both.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use walpost_bed::{Kafka, Major, Postgres, Walpost, WalpostBuilder};
+use walpost_bed::{Walpost, WalpostBuilder};
+
+use crate::Plan;
+use crate::servers::Servers;
 
 /// Long enough for everything here; what takes longer is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(900);
 
-/// A database with an outbox and a Kafka.
 pub(crate) struct Stage {
-    pub(crate) postgres: Postgres,
-    pub(crate) kafka: Kafka,
+    pub(crate) servers: Servers,
+    /// Arguments of the user's own for walpost.
+    arguments: Vec<String>,
 }
 
 impl Stage {
-    pub(crate) async fn new() -> Self {
-        let postgres = Postgres::builder(Major::V15)
-            .setting("max_wal_size", "8GB")
-            .setting("shared_buffers", "512MB")
-            .setting("synchronous_commit", "on")
-            .start()
-            .await;
-        let stage = Self { postgres, kafka: Kafka::start().await };
-        let init = stage.command("init").arg("--apply").start();
+    pub(crate) async fn new(plan: &Plan) -> Self {
+        let stage = Self { servers: Servers::of(plan).await, arguments: plan.walpost.clone() };
+        let init = stage.walpost("init").arg("--apply").start();
         let status = init.wait(PATIENCE).await.expect("init ends");
         assert!(status.success(), "init failed: {:?}", init.stderr());
         stage
     }
 
-    pub(crate) fn command(&self, name: &str) -> WalpostBuilder {
+    fn walpost(&self, name: &str) -> WalpostBuilder {
         Walpost::builder(env!("CARGO_BIN_EXE_walpost"))
             .arg(name)
-            .args(["--source", &self.postgres.url()])
-            .args(["--bootstrap-servers", &self.kafka.bootstrap()])
+            .args(["--source", &self.servers.source])
+            .args(["--bootstrap-servers", &self.servers.bootstrap])
+    }
+
+    /// `walpost run` into that topic.
+    pub(crate) fn run(&self, topic: &str) -> WalpostBuilder {
+        self.walpost("run").args(["--topic", topic]).args(&self.arguments)
+    }
+
+    /// Runs statements in a session of their own.
+    pub(crate) async fn execute(&self, sql: &str) {
+        let done = self.servers.client().await.batch_execute(sql).await;
+        done.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// The first column of the only row.
+    pub(crate) async fn text(&self, sql: &str) -> String {
+        let row = self.servers.client().await.query_one(sql, &[]).await;
+        row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
     }
 
     /// A slot that stands where `base` stands.
     pub(crate) async fn copy_slot(&self, base: &str, copy: &str) {
         let sql = format!("SELECT pg_copy_logical_replication_slot('{base}', '{copy}')");
-        self.postgres.execute(&sql).await;
+        self.execute(&sql).await;
     }
 
     pub(crate) async fn drop_slot(&self, slot: &str) {
-        self.postgres.execute(&format!("SELECT pg_drop_replication_slot('{slot}')")).await;
+        self.execute(&format!("SELECT pg_drop_replication_slot('{slot}')")).await;
     }
 
     pub(crate) async fn wal_end(&self) -> String {
-        let lsn = self.postgres.query_text("SELECT pg_current_wal_flush_lsn()").await;
-        lsn.expect("an LSN")
+        self.text("SELECT pg_current_wal_flush_lsn()::text").await
+    }
+
+    /// Seconds that `pg_recvlogical` takes from that slot to that position, with these options
+    /// for its session.
+    pub(crate) async fn receive(&self, base: &str, end: &str, options: &str) -> f64 {
+        self.copy_slot(base, "receiver").await;
+        let begun = Instant::now();
+        let status = tokio::process::Command::new(pg_recvlogical())
+            .args(["--dbname", &self.servers.source, "--slot", "receiver", "--start"])
+            .args(["--endpos", end, "--no-loop", "--file", "/dev/null"])
+            .args(["-o", "proto_version=1", "-o", "publication_names=walpost"])
+            .env("PGOPTIONS", options)
+            .stdout(Stdio::null())
+            .status()
+            .await
+            .expect("pg_recvlogical runs");
+        assert!(status.success(), "pg_recvlogical: {status}");
+        let seconds = begun.elapsed().as_secs_f64();
+        self.drop_slot("receiver").await;
+        seconds
     }
 }
 
 /// `pg_recvlogical` of the machine's own PostgreSQL.
-pub(crate) fn pg_recvlogical() -> PathBuf {
-    let output = std::process::Command::new("pg_config").arg("--bindir").output();
+fn pg_recvlogical() -> PathBuf {
+    let output = Command::new("pg_config").arg("--bindir").output();
     let directory = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     PathBuf::from(directory.expect("pg_config runs")).join("pg_recvlogical")
 }
 
-pub(crate) fn tell_of_the_machine() {
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    println!(
-        "machine: {cores} cores, shared with PostgreSQL, Kafka and the consumer; walpost {}",
-        env!("CARGO_PKG_VERSION")
-    );
-}
-
-/// Median of a few figures.
-pub(crate) fn median(figures: &[f64]) -> f64 {
-    let mut sorted = figures.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+/// What it says that it is.
+pub(crate) fn pg_recvlogical_version() -> String {
+    let output = Command::new(pg_recvlogical()).arg("--version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    text.unwrap_or_else(|error| error.to_string())
 }

@@ -41,7 +41,8 @@ pub(super) fn client_config(config: &KafkaConfig) -> ClientConfig {
     let mut client = ClientConfig::new();
     client
         .set("client.id", "walpost")
-        .set("linger.ms", "5")
+        // What comes thick the relay hands over together; what comes alone is to wait for nothing.
+        .set("linger.ms", "0")
         .set("reconnect.backoff.max.ms", "2000")
         // How long a topic may seem to be missing before its records fail, which
         // is when walpost can say so. The default is half a minute of silence.

@@ -1,8 +1,9 @@
 //! The Kafka sink: one idempotent librdkafka producer, `acks=all`.
 //!
-//! The delivery callback runs on the producer's polling thread. It takes one
-//! short lock to append to a list and wakes the relay; it never logs a record,
-//! blocks or panics.
+//! Its callbacks run where the relay asks for reports, on the relay's own thread: a thread that
+//! waits for each acknowledgement costs two switches between threads a batch, and half of
+//! walpost's time at a thousand records a second (measured). While nobody asks, acknowledgements
+//! wait in librdkafka's queue.
 //!
 //! A broker refuses a whole batch for one record that it will not take, and for
 //! being larger than the topic's `max.message.bytes` although none of its
@@ -16,12 +17,12 @@
 //! go on behind a batch that was refused for good: without it the records behind
 //! are published ahead (measured); the first batch of all needs [`Leads`] too.
 
+mod pulse;
 mod renew;
 mod reports;
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,11 @@ use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header as KafkaHeader, Message as _, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{
+    BaseProducer, BaseRecord, Producer as _, ProducerContext, ThreadedProducer,
+};
 use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::time::sleep;
 
 use super::config::{KafkaConfig, batch_bytes, client_config};
 use super::leads::{Change, Counts, KeyPartitioner, Leads, Turn, Way};
@@ -47,6 +51,7 @@ use crate::metrics::Metrics;
 use crate::record::Record;
 use crate::relay::outlet::{Outlet, ProduceError, Refusal};
 
+use pulse::Pulse;
 pub use renew::RenewHandle;
 use reports::{Reports, Signals};
 
@@ -60,6 +65,12 @@ const FATAL_INTERVAL: Duration = Duration::from_secs(1);
 /// below the day after which it forgets it.
 const LEADS_LIMIT: Duration = Duration::from_secs(3600);
 
+/// Events of librdkafka's that are taken in a row: what is left waits for the next time.
+const EVENTS: usize = 64;
+
+/// The client below a [`KafkaSink`].
+type Producer = BaseProducer<Context, KeyPartitioner>;
+
 /// By how much a refusal makes batches smaller: few steps from the default to
 /// single records, and the first of them fits most topics with a limit of their own.
 const BATCH_SHRINKS_BY: u32 = 16;
@@ -72,7 +83,7 @@ pub struct KafkaSink {
     /// Whether that is because of a refusal.
     smaller_batches: bool,
     /// `None` only while one is being replaced, or after that failed.
-    producer: Option<ThreadedProducer<Context, KeyPartitioner>>,
+    producer: Option<Producer>,
     leads: Leads,
     leads_since: Instant,
     counts: Arc<Counts>,
@@ -81,6 +92,7 @@ pub struct KafkaSink {
     /// What the producer says.
     reports: Arc<Reports>,
     signals: Arc<Signals>,
+    pulse: Pulse,
     renewal: Renewal,
     /// A producer that is to take the other's place.
     successor: Option<renew::Successor>,
@@ -120,12 +132,27 @@ impl KafkaSink {
             watch: Watch::new(now),
             reports,
             signals,
+            pulse: Pulse::default(),
             renewal,
             successor: None,
             fatal: Fatal::new(now),
             metrics,
             spans: Spans::default(),
         })
+    }
+
+    /// Has librdkafka call back what has come.
+    fn poll(&self) {
+        let successor = self.successor.as_ref();
+        let successor = successor.map(|successor| (&successor.producer, &successor.reports));
+        let producer = self.producer.as_ref().map(|producer| (producer, &self.reports));
+        for (producer, reports) in producer.into_iter().chain(successor) {
+            let before = reports.events();
+            poll(producer, reports);
+            if reports.events() != before {
+                self.pulse.beat(Instant::now());
+            }
+        }
     }
 
     /// Whether the topic has the partition that a record names.
@@ -182,8 +209,12 @@ pub enum ReachError {
 /// Asks the brokers for their metadata. Blocks for at most `within`.
 pub fn reach(config: &KafkaConfig, within: Duration) -> Result<(), ReachError> {
     let reports = Arc::new(Reports::new(&Arc::default()));
-    let (producer, _) =
-        make_producer(&client_config(config), &reports, &Arc::default(), &Arc::default())?;
+    let client = client_config(config);
+    features::require(&client)?;
+    let context = Context::new(&reports, &Arc::default(), &Arc::default());
+    // With a thread of its own for callbacks: a token may be asked for.
+    let producer: ThreadedProducer<_, _> =
+        client.create_with_context(context).map_err(SinkError::from)?;
     let Err(error) = producer.client().fetch_metadata(None, within) else {
         return Ok(());
     };
@@ -241,7 +272,9 @@ impl Outlet for KafkaSink {
             told
         })?;
         crash::point!("produced");
-        self.watch.produced(seq, Instant::now());
+        let now = Instant::now();
+        self.pulse.beat(now);
+        self.watch.produced(seq, now);
         self.spans.produced(seq, record);
         if let Some(way) = way
             && (self.leads.begin_anew() || turn == Turn::Lead)
@@ -254,6 +287,7 @@ impl Outlet for KafkaSink {
 
 impl Sink for KafkaSink {
     fn take_reports(&mut self, into: &mut Vec<Report>) {
+        self.poll();
         let before = into.len();
         for (topic, published) in self.reports.take(into) {
             self.metrics.published(&topic, published);
@@ -298,12 +332,16 @@ impl Sink for KafkaSink {
     }
 
     async fn stirred(&self, eager: bool) {
-        self.signals.eager.store(eager, Ordering::SeqCst);
-        // What was reported before that store has woken nobody.
-        if eager && self.reports.is_waiting() {
-            return;
+        loop {
+            if eager && self.reports.is_waiting() {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = self.signals.stirred.notified() => return,
+                () = sleep(self.pulse.rest(Instant::now(), eager)) => self.poll(),
+            }
         }
-        self.signals.stirred.notified().await;
     }
 
     async fn replace_producer(&mut self) -> Result<(), SinkError> {
@@ -344,11 +382,7 @@ impl Fatal {
         Self { looked: now, told: false }
     }
 
-    fn look(
-        &mut self,
-        producer: Option<&ThreadedProducer<Context, KeyPartitioner>>,
-        now: Instant,
-    ) -> Option<Condition> {
+    fn look(&mut self, producer: Option<&Producer>, now: Instant) -> Option<Condition> {
         if self.told || now.saturating_duration_since(self.looked) < FATAL_INTERVAL {
             return None;
         }
@@ -362,7 +396,7 @@ impl Fatal {
 
 /// Drops a producer on a thread of its own, since that purges it and joins
 /// librdkafka's threads; the receiver is told, or closed, when it has gone.
-fn end(producer: Option<ThreadedProducer<Context, KeyPartitioner>>) -> oneshot::Receiver<()> {
+fn end(producer: Option<Producer>) -> oneshot::Receiver<()> {
     let (ended, receiver) = oneshot::channel();
     if let Some(producer) = producer {
         // Where no thread can be had, the closure is dropped here and now.
@@ -374,14 +408,37 @@ fn end(producer: Option<ThreadedProducer<Context, KeyPartitioner>>) -> oneshot::
     receiver
 }
 
+/// Has librdkafka call back what has come for this producer.
+fn poll(producer: &Producer, reports: &Reports) {
+    for _ in 0..EVENTS {
+        let before = reports.events();
+        producer.poll(Duration::ZERO);
+        if reports.events() == before {
+            return;
+        }
+    }
+}
+
+impl Context {
+    fn new(reports: &Arc<Reports>, counts: &Arc<Counts>, metrics: &Arc<Metrics>) -> Self {
+        Self {
+            reports: Arc::clone(reports),
+            metrics: Arc::clone(metrics),
+            partitioner: KeyPartitioner::new(Arc::clone(counts)),
+        }
+    }
+}
+
 impl ClientContext for Context {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
     fn generate_oauth_token(&self, config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        self.reports.event();
         token::token(config)
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.reports.event();
         // Changes of state are told once, by the relay; this is the detail.
         match level {
             // A fatal error of the producer's is a condition, and told as such.
@@ -396,10 +453,12 @@ impl ClientContext for Context {
     }
 
     fn stats_raw(&self, statistics: &[u8]) {
+        self.reports.event();
         self.reports.stands(statistics::standing(statistics));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        self.reports.event();
         let reason = reason.to_owned();
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::AllBrokersDown) => self.reports.unreachable(reason),
@@ -427,6 +486,7 @@ impl ProducerContext<KeyPartitioner> for Context {
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
         crash::point!("callback");
+        self.reports.event();
         let (outcome, published) = match result {
             Ok(message) => {
                 let len = |part: Option<&[u8]>| part.map_or(0, <[u8]>::len);
@@ -452,11 +512,9 @@ fn make_producer(
     reports: &Arc<Reports>,
     counts: &Arc<Counts>,
     metrics: &Arc<Metrics>,
-) -> Result<(ThreadedProducer<Context, KeyPartitioner>, Leads), SinkError> {
+) -> Result<(Producer, Leads), SinkError> {
     features::require(config)?;
-    let partitioner = KeyPartitioner::new(Arc::clone(counts));
-    let (reports, metrics) = (Arc::clone(reports), Arc::clone(metrics));
-    let context = Context { reports, metrics, partitioner };
+    let context = Context::new(reports, counts, metrics);
     Ok((config.create_with_context(context)?, Leads::new(Arc::clone(counts))))
 }
 

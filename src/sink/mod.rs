@@ -130,8 +130,7 @@ pub trait Sink: Outlet {
     /// Completes when a condition or a failure waits; with `eager` also when an
     /// acknowledgement does. Cancel-safe.
     ///
-    /// Not to be woken by each acknowledgement is worth a quarter of the time of
-    /// a busy relay: while it reads it can look at them as it goes.
+    /// A relay that reads is not woken by acknowledgements: it looks at them as it goes.
     fn stirred(&self, eager: bool) -> impl Future<Output = ()> + Send;
 
     /// Throws the producer away with all that it holds and makes a new one.

@@ -12,12 +12,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
-use rdkafka::producer::{Producer as _, ThreadedProducer};
+use rdkafka::producer::Producer as _;
 
 use super::reports::{Reports, Signals};
-use super::{Context, Fatal, KafkaSink, end, make_producer};
+use super::{Fatal, KafkaSink, Producer, end, make_producer};
 use crate::sink::config::{batch_bytes, client_config};
-use crate::sink::leads::{KeyPartitioner, Leads};
+use crate::sink::leads::Leads;
 use crate::sink::renewal::{Found, Fresh, KafkaSource};
 use crate::sink::{Condition, Sink as _, SinkError};
 
@@ -33,9 +33,9 @@ pub(super) struct Successor {
     fresh: Fresh,
     config: ClientConfig,
     batch_bytes: u32,
-    pub(super) producer: ThreadedProducer<Context, KeyPartitioner>,
+    pub(super) producer: Producer,
     leads: Leads,
-    reports: Arc<Reports>,
+    pub(super) reports: Arc<Reports>,
     /// Since when it is, or since when the old one is given nothing more.
     since: Instant,
     /// Whether the brokers let it write.

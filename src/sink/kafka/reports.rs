@@ -1,7 +1,7 @@
-//! What a producer's polling thread leaves for the relay.
+//! What a producer's callbacks leave for the relay.
 
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,6 @@ const STANDS: u8 = 2;
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     pub(super) stirred: Notify,
-    /// Whether the relay waits for acknowledgements.
-    pub(super) eager: AtomicBool,
     /// Whether somebody asks for the configuration to be read again.
     pub(super) asked: AtomicBool,
 }
@@ -37,6 +35,8 @@ pub(super) struct Reports {
     connected: AtomicU8,
     /// Whether the brokers have given it the producer id that it writes with.
     has_id: AtomicBool,
+    /// How often it called back.
+    events: AtomicU64,
     signals: Arc<Signals>,
 }
 
@@ -74,12 +74,23 @@ impl Reports {
             waiting: Mutex::default(),
             connected: AtomicU8::new(NOT_KNOWN),
             has_id: AtomicBool::new(false),
+            events: AtomicU64::new(0),
             signals: Arc::clone(signals),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It called back.
+    pub(super) fn event(&self) {
+        self.events.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it has called back.
+    pub(super) fn events(&self) -> u64 {
+        self.events.load(Ordering::Relaxed)
     }
 
     /// Something became of a record; where it was delivered, to which topic and with how
@@ -100,7 +111,7 @@ impl Reports {
             waiting.count(topic, Published { events: 1, bytes });
         }
         drop(waiting);
-        if failed || self.signals.eager.load(Ordering::SeqCst) {
+        if failed {
             self.signals.stirred.notify_one();
         }
     }

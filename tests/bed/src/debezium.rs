@@ -29,6 +29,8 @@ use crate::server::Server;
 /// How long the worker may take to answer, and a connector to stream.
 const READY: Duration = Duration::from_secs(60);
 const HEAP_MEBIBYTES: u32 = 256;
+/// For as much as it can do.
+const LARGE_HEAP_MEBIBYTES: u32 = 1024;
 
 /// A connector's name and settings.
 #[derive(Clone, Debug)]
@@ -108,6 +110,7 @@ pub struct Debezium {
     installed: PathBuf,
     rest: Port,
     postgres_port: u16,
+    heap_mebibytes: u32,
     /// In the order in which they were added.
     connectors: Mutex<Vec<Connector>>,
 }
@@ -119,19 +122,40 @@ impl Debezium {
     }
 
     pub async fn try_start(postgres: &Postgres, kafka: &Kafka) -> Result<Self, BedError> {
-        let (port, bootstrap) = (postgres.port(), kafka.bootstrap());
-        let laying = tokio::task::spawn_blocking(move || Self::lay_out(port, &bootstrap));
-        let debezium = laying.await.expect("laying out a worker does not panic")?;
+        let debezium = Self::laid_out(postgres, kafka, HEAP_MEBIBYTES).await?;
         debezium.try_start_again().await?;
         Ok(debezium)
     }
 
-    fn lay_out(postgres_port: u16, bootstrap: &str) -> Result<Self, BedError> {
+    /// A worker with a large heap that has this connector from its start on: for benches. It
+    /// answers on return, and may have read something already.
+    pub async fn with(postgres: &Postgres, kafka: &Kafka, connector: Connector) -> Self {
+        let laid_out = Self::laid_out(postgres, kafka, LARGE_HEAP_MEBIBYTES).await;
+        let debezium = laid_out.unwrap_or_else(|error| panic!("{error}"));
+        let port = postgres.port().to_string();
+        debezium.connectors().push(connector.setting("database.port", &port));
+        debezium.start_again().await;
+        debezium
+    }
+
+    async fn laid_out(
+        postgres: &Postgres,
+        kafka: &Kafka,
+        heap_mebibytes: u32,
+    ) -> Result<Self, BedError> {
+        let (port, bootstrap) = (postgres.port(), kafka.bootstrap());
+        let lay_out = move || Self::lay_out(port, &bootstrap, heap_mebibytes);
+        let laying = tokio::task::spawn_blocking(lay_out);
+        laying.await.expect("laying out a worker does not panic")
+    }
+
+    fn lay_out(postgres_port: u16, bootstrap: &str, heap_mebibytes: u32) -> Result<Self, BedError> {
         let debezium = Self {
             installed: install::install()?,
             server: Server::new("debezium", Signal::KILL)?,
             rest: Port::reserve()?,
             postgres_port,
+            heap_mebibytes,
             connectors: Mutex::default(),
         };
         let json = "org.apache.kafka.connect.json.JsonConverter";
@@ -191,7 +215,7 @@ impl Debezium {
         let log = self.server.log()?;
         let errors = log.try_clone().doing(|| "sharing the log".into())?;
         let mut command = self.server.keeper().launcher(&install::java(&self.installed));
-        command.arg(format!("-Xmx{HEAP_MEBIBYTES}m")).args(jars::arguments(&self.installed));
+        command.arg(format!("-Xmx{}m", self.heap_mebibytes)).args(jars::arguments(&self.installed));
         command.arg("org.apache.kafka.connect.cli.ConnectStandalone");
         command.arg(self.directory().join("worker.properties"));
         let connectors = self.connectors().clone();

@@ -1,0 +1,141 @@
+//! What was measured: printed as it comes, at the end as a table, and as JSON.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use crate::Plan;
+use crate::stage::pg_recvlogical_version;
+
+/// Values of one kind, one for each round.
+#[derive(Debug)]
+struct Figure {
+    part: String,
+    subject: String,
+    name: String,
+    unit: &'static str,
+    values: Vec<f64>,
+}
+
+impl Figure {
+    fn sorted(&self) -> Vec<f64> {
+        let mut sorted = self.values.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted
+    }
+
+    /// Median, least and greatest.
+    fn spread(&self) -> [f64; 3] {
+        let sorted = self.sorted();
+        let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+        [at(sorted.len() / 2), at(0), at(sorted.len().saturating_sub(1))]
+    }
+}
+
+/// All figures of a run.
+#[derive(Debug)]
+pub(crate) struct Report {
+    figures: Vec<Figure>,
+    machine: Value,
+}
+
+impl Report {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let cpu = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+        let shared = plan.source.is_none();
+        let machine = json!({
+            "walpost": env!("CARGO_PKG_VERSION"),
+            "cores": cores,
+            "cpu": cpu,
+            "cores_shared_with_servers_and_consumer": shared,
+            "pg_recvlogical": pg_recvlogical_version(),
+            "rows": plan.rows,
+            "rounds": plan.rounds,
+        });
+        println!("{machine:#}");
+        Self { figures: Vec::new(), machine }
+    }
+
+    /// One value more.
+    pub(crate) fn add(
+        &mut self,
+        part: &str,
+        subject: &str,
+        name: &str,
+        unit: &'static str,
+        value: f64,
+    ) {
+        println!("  {part}: {subject}: {name} {} {unit}", short(value));
+        let same = self.figures.iter_mut().find(|figure| {
+            (figure.part.as_str(), figure.subject.as_str(), figure.name.as_str())
+                == (part, subject, name)
+        });
+        match same {
+            Some(figure) => figure.values.push(value),
+            None => self.figures.push(Figure {
+                part: part.to_owned(),
+                subject: subject.to_owned(),
+                name: name.to_owned(),
+                unit,
+                values: vec![value],
+            }),
+        }
+    }
+
+    pub(crate) fn print(&self) {
+        let wide = |of: fn(&Figure) -> &String| {
+            self.figures.iter().map(|figure| of(figure).len()).max().unwrap_or_default()
+        };
+        let widths = [wide(|one| &one.part), wide(|one| &one.subject), wide(|one| &one.name)];
+        let [part, subject, name] = widths;
+        println!(
+            "\n{:part$}  {:subject$}  {:name$}  {:>9}  least – most",
+            "part", "who", "figure", "median"
+        );
+        for figure in &self.figures {
+            let [median, least, most] = figure.spread().map(short);
+            println!(
+                "{:part$}  {:subject$}  {:name$}  {median:>9}  {least} – {most} {}",
+                figure.part, figure.subject, figure.name, figure.unit
+            );
+        }
+    }
+
+    pub(crate) fn write(&self, path: &Path) -> std::io::Result<()> {
+        let figures = self.figures.iter().map(|figure| {
+            let [median, least, most] = figure.spread();
+            json!({
+                "part": figure.part,
+                "subject": figure.subject,
+                "figure": figure.name,
+                "unit": figure.unit,
+                "median": median,
+                "least": least,
+                "most": most,
+                "values": figure.values,
+            })
+        });
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let all = json!({
+            "unix_time": now.as_secs(),
+            "machine": self.machine,
+            "figures": figures.collect::<Vec<_>>(),
+        });
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        std::fs::write(path, format!("{all:#}\n"))
+    }
+}
+
+/// Three digits, or all before the point.
+fn short(value: f64) -> String {
+    match value.abs() {
+        large if large >= 100.0 => format!("{value:.0}"),
+        middle if middle >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}

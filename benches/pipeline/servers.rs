@@ -1,0 +1,87 @@
+//! The PostgreSQL and the Kafka that a bench runs on: its own, or those that it was given.
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use tokio_postgres::{Client, NoTls};
+use walpost_bed::{Kafka, Major, Postgres};
+
+use crate::Plan;
+
+/// The database that is made on a server that was given.
+const DATABASE: &str = "walpost_bench";
+
+/// Where they are.
+pub(crate) struct Servers {
+    pub(crate) source: String,
+    pub(crate) bootstrap: String,
+    /// They end with this.
+    pub(crate) own: Option<(Postgres, Kafka)>,
+}
+
+impl Servers {
+    pub(crate) async fn of(plan: &Plan) -> Self {
+        if let (Some(given), Some(bootstrap)) = (&plan.source, &plan.bootstrap_servers) {
+            let source = made_anew(given).await;
+            return Self { source, bootstrap: bootstrap.clone(), own: None };
+        }
+        let postgres = Postgres::builder(Major::of_the_system().unwrap_or(Major::V15))
+            .setting("max_wal_size", "8GB")
+            .setting("shared_buffers", "512MB")
+            .setting("synchronous_commit", "on")
+            .start()
+            .await;
+        let kafka = Kafka::start().await;
+        Self { source: postgres.url(), bootstrap: kafka.bootstrap(), own: Some((postgres, kafka)) }
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        connect(&self.source).await
+    }
+
+    pub(crate) async fn create_topic(&self, name: &str) {
+        let topic = NewTopic::new(name, 3, TopicReplication::Fixed(1));
+        let made = self.admin().create_topics([&topic], &AdminOptions::new()).await;
+        let result = made.expect("Kafka answers").remove(0);
+        result.unwrap_or_else(|(name, code)| panic!("making {name}: {code}"));
+    }
+
+    pub(crate) async fn delete_topic(&self, name: &str) {
+        let gone = self.admin().delete_topics(&[name], &AdminOptions::new()).await;
+        let result = gone.expect("Kafka answers").remove(0);
+        result.unwrap_or_else(|(name, code)| panic!("deleting {name}: {code}"));
+    }
+
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.bootstrap).create().expect("a client")
+    }
+}
+
+/// The URL of an empty database on that server; one of an earlier run goes, with its slots.
+async fn made_anew(given: &str) -> String {
+    let client = connect(given).await;
+    let slots = format!(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
+         WHERE database = '{DATABASE}'"
+    );
+    let drop = format!("DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)");
+    let create = format!("CREATE DATABASE {DATABASE}");
+    for sql in [slots, drop, create] {
+        client.batch_execute(&sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+    let (server, parameters) = given.split_once('?').map_or((given, None), |(a, b)| (a, Some(b)));
+    let (scheme, rest) =
+        server.split_once("://").expect("a URL: postgres://user@host:port/database");
+    let host = rest.split('/').next().unwrap_or(rest);
+    let parameters = parameters.map(|text| format!("?{text}")).unwrap_or_default();
+    format!("{scheme}://{host}/{DATABASE}{parameters}")
+}
+
+async fn connect(url: &str) -> Client {
+    let connected = tokio_postgres::connect(url, NoTls).await;
+    let (client, connection) = connected.unwrap_or_else(|error| panic!("{url}: {error}"));
+    // It ends with its client; an error there shows at the client.
+    tokio::spawn(connection);
+    client
+}

@@ -1,0 +1,71 @@
+//! From the start of the process to the first record, with a slot that is there; and from the
+//! last record to the slot that is confirmed to its commit.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+use walpost_bed::{Tail, Topics};
+
+use crate::Plan;
+use crate::report::Report;
+use crate::stage::Stage;
+use crate::subject::{Subject, seconds_until};
+
+const PART: &str = "start";
+
+/// Slots that are not confirmed by then are reported as if they were by then.
+const UNCONFIRMED: Duration = Duration::from_secs(15);
+
+pub(crate) async fn bench(stage: &Stage, plan: &Plan, report: &mut Report) {
+    println!("\nstart:");
+    for round in 1..=plan.rounds {
+        for subject in plan.subjects() {
+            run(stage, subject, &format!("start_{}_{round}", subject.word()), report).await;
+        }
+    }
+}
+
+async fn run(stage: &Stage, subject: Subject, name: &str, report: &mut Report) {
+    let topic = format!("walpost-bench-{name}").replace('_', "-");
+    stage.servers.create_topic(&topic).await;
+    stage
+        .execute(&format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')"))
+        .await;
+    let insert = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+                  VALUES ('order', '1', 'placed', '{}')";
+    stage.execute(insert).await;
+    let last: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let seen = Arc::clone(&last);
+    let consumer =
+        Tail::start(&stage.servers.bootstrap, Topics::named([topic.clone()]), move |_| {
+            seen.lock().expect("no panic").push(Instant::now());
+        });
+    let begun = Instant::now();
+    let running = subject.start(stage, name, &topic).await;
+    let count = |count: usize| last.lock().expect("no panic").len() >= count;
+    seconds_until(begun, "the first record", || count(1)).await;
+    let first = last.lock().expect("no panic")[0].saturating_duration_since(begun);
+    report.add(PART, subject.name(), "start → first record", "s", first.as_secs_f64());
+    let client = stage.servers.client().await;
+    client.batch_execute(insert).await.expect("a row");
+    let end = stage.wal_end().await;
+    let confirmed = format!(
+        "SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots WHERE slot_name = '{name}'"
+    );
+    let confirmed = client.prepare(&confirmed).await.expect("a query");
+    seconds_until(begun, "the second record", || count(2)).await;
+    let second = last.lock().expect("no panic")[1];
+    while second.elapsed() < UNCONFIRMED {
+        if client.query_one(&confirmed, &[]).await.expect("a slot").get(0) {
+            break;
+        }
+        sleep(Duration::from_millis(2)).await;
+    }
+    let name_of_figure = "last record → confirmed";
+    report.add(PART, subject.name(), name_of_figure, "s", second.elapsed().as_secs_f64());
+    drop(consumer);
+    running.stop(stage, name).await;
+    stage.drop_slot(name).await;
+    stage.servers.delete_topic(&topic).await;
+}
