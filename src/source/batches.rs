@@ -26,6 +26,7 @@ use tokio_postgres::Client;
 use super::config::SourceConfig;
 use super::copy::CopyRows;
 use super::error::SourceError;
+use super::turns::Stand;
 use crate::lsn::Lsn;
 
 /// Bytes of rows that may wait here: the server decodes the next batch meanwhile.
@@ -44,10 +45,6 @@ const FIRST: u64 = 50_000;
 const MOST: u64 = 1_000_000;
 const LEAST: u64 = 100;
 
-/// How much of the log a batch reads at most, in bytes: where it is other tables' log,
-/// rows do not end it.
-const RANGE: u64 = 256 << 20;
-
 /// What a batch may take of the server's memory before it becomes a temporary file; and the
 /// server sees within this time that nobody waits for a batch any more.
 const SETTINGS: &str = "SET work_mem = '32MB'; SET client_connection_check_interval = '2s'";
@@ -64,8 +61,8 @@ const SLOW_BATCHES: u32 = 3;
 pub(super) enum Part {
     /// Messages of the plugin.
     Rows(Vec<Bytes>),
-    /// All that committed before `upto` has been handed out; the log goes on to `flushed`.
-    ReadUpTo { upto: Lsn, flushed: Lsn },
+    /// A batch has ended.
+    ReadUpTo(Stand),
 }
 
 /// Why there are no more parts.
@@ -158,12 +155,6 @@ struct Reader {
     slow: u32,
 }
 
-/// Where the log ends and where the copy stands.
-struct Stand {
-    flushed: Lsn,
-    read: Lsn,
-}
-
 impl Reader {
     async fn read(mut self, little: u64) -> Result<(), Stopped> {
         let failed = |error: tokio_postgres::Error| stopped("reading the backlog", &error);
@@ -171,14 +162,10 @@ impl Reader {
         let copy = self.copy().await?;
         let mut stand = self.stand(&copy).await?;
         loop {
-            let upto = Lsn::new(stand.flushed.as_u64().min(stand.read.as_u64() + RANGE));
-            let decoding = self.batch(&copy, upto).await?;
+            let decoding = self.batch(&copy, stand.upto()).await?;
             let before = std::mem::replace(&mut stand, self.stand(&copy).await?).read;
             self.judge(decoding, before, stand.read)?;
-            let Stand { read: upto, flushed } = stand;
-            if self.tell.send(Ok(Part::ReadUpTo { upto, flushed })).is_err()
-                || flushed.as_u64().saturating_sub(upto.as_u64()) <= little
-            {
+            if self.tell.send(Ok(Part::ReadUpTo(stand))).is_err() || stand.is_near_the_end(little) {
                 return Ok(());
             }
         }

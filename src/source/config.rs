@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::SourceError;
 use crate::conninfo::ConnInfo;
@@ -50,19 +52,19 @@ impl CatchUp {
     }
 
     /// Whether so many bytes of log are a backlog for batches now.
-    pub(super) fn is_for(&self, behind: u64) -> bool {
+    pub fn is_for(&self, behind: u64) -> bool {
         let barred = *self.barred.lock().unwrap_or_else(PoisonError::into_inner);
         self.threshold.is_some_and(|threshold| behind > threshold)
             && barred.is_none_or(|until| Instant::now() >= until)
     }
 
     /// How many bytes of log are left to the stream.
-    pub(super) fn little(&self) -> u64 {
+    pub fn little(&self) -> u64 {
         LITTLE.max(self.threshold.unwrap_or_default() / 8)
     }
 
     /// The server would not do it.
-    pub(super) fn bar(&self) {
+    pub fn bar(&self) {
         let mut barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
         *barred = Some(Instant::now() + BARRED);
     }

@@ -24,6 +24,7 @@ use super::opening::{
     session_settings, silence_limit, start_replication, wal_sender_timeout,
 };
 use super::session::{Replication, Session};
+use super::turns::Outset;
 use super::watch::{Catalogs, Watch};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -70,8 +71,7 @@ struct Opening<'a> {
     catalogs: Catalogs,
     found: Found,
     identity: ServerIdentity,
-    /// A at the start.
-    ack: Lsn,
+    outset: Outset,
 }
 
 impl Live {
@@ -104,24 +104,18 @@ impl Live {
             .await
             .map_err(|error| SourceError::query("preparing the control connection", &error))?;
         let facts = Facts::read(&control.client, &config.slot).await?;
-        let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush);
-        let (start, ack) = match resume {
-            Resume::AtSlot { .. } => (at_slot.unwrap_or_default(), at_slot.unwrap_or_default()),
-            Resume::At { confirmed, start, .. } => match at_slot {
-                // Another walpost has moved it on: what this one had read beyond is
-                // of no account any more, and comes again.
-                Some(moved) if moved > *confirmed => (moved, moved),
-                _ => (*start, *confirmed),
-            },
-        };
+        let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush).unwrap_or_default();
+        let mut outset = Outset::of(resume, at_slot);
         facts.require_version()?;
         let catalogs =
             Catalogs::prepare(Arc::clone(&control.client), facts.version, config).await?;
         // Before anything is confirmed; it is judged once the server is known.
         let look = catalogs.look().await?;
         let settled = look.settled;
-        let ack = if settled { ack } else { at_slot.unwrap_or_default().min(ack) };
-        let settings = replication_settings(config, conninfo, &control, &facts, start, ack);
+        if !settled {
+            outset.ack = at_slot.min(outset.ack);
+        }
+        let settings = replication_settings(config, conninfo, &control, &facts, outset);
         let host = control.endpoint.host.to_string();
         let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
         let mut client =
@@ -129,16 +123,13 @@ impl Live {
         // Before the catalogs: another server's slot and tables say nothing of ours.
         let identity = identify(config, &mut client.0, &control, &facts, resume).await?;
         let found = check_catalogs(config, &facts, resume, &catalogs, look).await?;
-        let behind = facts.flushed.as_u64().saturating_sub(ack.as_u64());
-        // What is in flight beyond A would be read again.
         let in_batches = settled
-            && start == ack
             && !config.temporary_slot
-            && config.catch_up.is_for(behind)
+            && outset.is_for_batches(facts.flushed, &config.catch_up)
             && !facts.in_recovery
             && facts.slot.as_ref().is_some_and(|slot| !slot.is_special);
         let opening =
-            Opening { config, conninfo, resume, control, facts, catalogs, found, identity, ack };
+            Opening { config, conninfo, resume, control, facts, catalogs, found, identity, outset };
         if in_batches { opening.backlog().await } else { opening.stream(client).await }
     }
 }
@@ -180,8 +171,8 @@ impl Opening<'_> {
             return Err(SourceError::InUse { slot, pid, holder: None });
         }
         let stands = now.require_slot(&config.slot)?;
-        if stands < self.ack {
-            backlog::advance(&client, &config.slot, stands, self.ack).await?;
+        if let Some(one) = self.outset.first_move(stands) {
+            backlog::advance(&client, &config.slot, one).await?;
         }
         let reading = self.beside(&session_settings(self.conninfo)).await?;
         let moving = self.beside(CONTROL_SETTINGS).await?;
@@ -206,17 +197,17 @@ impl Opening<'_> {
     }
 
     fn base(self, walsender: Option<i32>, backend: Option<i32>) -> Base {
-        let Self { config, control, facts, catalogs, found, identity, ack, .. } = self;
+        let Self { config, control, facts, catalogs, found, identity, outset, .. } = self;
         Base {
             observer: Observer::start(Arc::clone(&control.client), config.slot.clone()),
             received_bytes: 0,
             host: control.endpoint.host.to_string(),
             control,
-            watch: Watch::start(catalogs, found.mark, walsender, ack),
+            watch: Watch::start(catalogs, found.mark, walsender, outset.ack),
             slot: config.slot.clone(),
             backend,
             identity,
-            start: ack,
+            start: outset.ack,
             flushed: facts.flushed,
             tables: found.tables,
         }
@@ -224,7 +215,7 @@ impl Opening<'_> {
 
     /// The slot is held now: it must stand where it stood when it was looked at.
     fn check_started(&self, facts: &Facts) -> Result<(), SourceError> {
-        let (config, confirmed) = (self.config, self.found.confirmed.max(self.ack));
+        let (config, confirmed) = (self.config, self.found.confirmed.max(self.outset.ack));
         if config.temporary_slot {
             return Ok(());
         }

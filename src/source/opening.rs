@@ -13,6 +13,7 @@ use super::error::{Holder, SourceError};
 use super::facts::Facts;
 use super::mark::Mark;
 use super::refusal::ConnectError;
+use super::turns::Outset;
 use super::watch::{Catalogs, Look};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -158,8 +159,7 @@ pub(super) fn replication_settings(
     conninfo: &ConnInfo,
     control: &Control,
     facts: &Facts,
-    start: Lsn,
-    ack: Lsn,
+    outset: Outset,
 ) -> ReplicationConfig {
     let mut options = options(conninfo);
     if facts.wal_sender_timeout_ms == 0 {
@@ -175,8 +175,8 @@ pub(super) fn replication_settings(
         &options,
     );
     let lsn = |lsn: Lsn| pgwire_replication::Lsn::from_u64(lsn.as_u64());
-    settings.start_lsn = lsn(start);
-    settings.ack_lsn = Some(lsn(ack));
+    settings.start_lsn = lsn(outset.start);
+    settings.ack_lsn = Some(lsn(outset.ack));
     settings.status_interval = STATUS_INTERVAL;
     settings.idle_wakeup_interval = unasked_status(wal_sender_timeout(facts));
     settings.buffer_events = BUFFER_EVENTS;
