@@ -166,7 +166,7 @@ impl Backlog {
         moving: Control,
     ) -> Self {
         let client = Arc::clone(&reading.client);
-        let batches = Batches::start(client, config, config.catch_up.little());
+        let batches = Batches::start(client, config, base.start, config.catch_up.little());
         let (now, at) = (Instant::now(), base.start);
         let mover = Mover {
             control: moving,

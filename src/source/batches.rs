@@ -88,14 +88,20 @@ impl Drop for Batches {
 
 impl Batches {
     /// Begins where the slot stands; ends once no more than `little` bytes of log are left.
-    /// Nobody else may move the slot before the first part has come.
-    pub(super) fn start(client: Arc<Client>, config: &SourceConfig, little: u64) -> Self {
+    /// It is expected to stand at `from`.
+    pub(super) fn start(
+        client: Arc<Client>,
+        config: &SourceConfig,
+        from: Lsn,
+        little: u64,
+    ) -> Self {
         let (tell, parts) = unbounded_channel();
         let room = Arc::new(Semaphore::new(ROOM as usize));
         let reader = Reader {
             client,
             slot: config.slot.clone(),
             publication: config.publication.clone(),
+            from,
             tell,
             room: Arc::clone(&room),
             limit: FIRST,
@@ -145,6 +151,7 @@ struct Reader {
     client: Arc<Client>,
     slot: String,
     publication: String,
+    from: Lsn,
     tell: UnboundedSender<Result<Part, Stopped>>,
     room: Arc<Semaphore>,
     /// Messages of the next batch.
@@ -161,6 +168,10 @@ impl Reader {
         self.client.batch_execute(SETTINGS).await.map_err(failed)?;
         let copy = self.copy().await?;
         let mut stand = self.stand(&copy).await?;
+        if stand.begins_beyond(self.from) {
+            let moved = SourceError::slot_moved(&self.slot, self.from, stand.read);
+            return Err(Stopped::Failed(moved));
+        }
         loop {
             let decoding = self.batch(&copy, stand.upto()).await?;
             let before = std::mem::replace(&mut stand, self.stand(&copy).await?).read;

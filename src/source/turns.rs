@@ -134,6 +134,12 @@ impl Stand {
         Lsn::new(self.flushed.as_u64().min(self.read.as_u64().saturating_add(RANGE)))
     }
 
+    /// Whether the copy was made of a slot that somebody had moved on from `from`: what was
+    /// committed between these is in no batch.
+    pub fn begins_beyond(self, from: Lsn) -> bool {
+        self.read > from
+    }
+
     /// Whether no more than `little` bytes of log are left, which are for a stream.
     pub fn is_near_the_end(self, little: u64) -> bool {
         self.flushed.as_u64().saturating_sub(self.read.as_u64()) <= little
@@ -332,5 +338,7 @@ mod tests {
         assert_eq!(stand(1000, 10).upto(), Lsn::new(1000));
         assert_eq!(stand(1 << 40, 10).upto(), Lsn::new(10 + RANGE));
         assert!(stand(20, 10).is_near_the_end(10) && !stand(21, 10).is_near_the_end(10));
+        assert!(stand(20, 11).begins_beyond(Lsn::new(10)), "somebody has moved the slot");
+        assert!(!stand(20, 10).begins_beyond(Lsn::new(10)));
     }
 }
