@@ -42,6 +42,9 @@ pub struct CatchUp {
 /// How long batches are left alone once the server has refused one.
 const BARRED: Duration = Duration::from_secs(600);
 
+/// How long where nobody takes anything: a stream is to hold the slot.
+const PAUSED: Duration = Duration::from_secs(10);
+
 /// A backlog of so many bytes at most is left to the stream by who has read the rest.
 const LITTLE: u64 = 64 << 10;
 
@@ -65,8 +68,17 @@ impl CatchUp {
 
     /// The server would not do it.
     pub fn bar(&self) {
+        self.bar_for(BARRED);
+    }
+
+    /// Nobody takes anything.
+    pub fn pause(&self) {
+        self.bar_for(PAUSED);
+    }
+
+    fn bar_for(&self, time: Duration) {
         let mut barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
-        *barred = Some(Instant::now() + BARRED);
+        *barred = (*barred).max(Some(Instant::now() + time));
     }
 }
 

@@ -207,7 +207,7 @@ impl Handed {
 
     /// Whether a stream is to take its place. Not while it has rows that wait to be handed
     /// out, nor while the slot is moved: who comes next would find it in use by that.
-    pub fn turn(&self, has_rows: bool, is_moving: bool, now: Instant) -> Option<Turn> {
+    pub fn turn(&mut self, has_rows: bool, is_moving: bool, now: Instant) -> Option<Turn> {
         if self.is_over {
             return (!has_rows && !is_moving).then_some(Turn::Now);
         }
@@ -215,6 +215,8 @@ impl Handed {
         if idle < IDLE_LIMIT || self.open >= REPEATED {
             return None;
         }
+        // Or the next feed would read the same batch again.
+        self.catch_up.pause();
         Some(Turn::Now)
     }
 }
@@ -303,11 +305,14 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_nobody_takes_give_way() {
+    fn batches_that_nobody_takes_give_way_and_are_not_begun_again_at_once() {
         let catch_up = CatchUp::above(1000);
         let (mut handed, now) = held_back_within(1, &catch_up);
         assert_eq!(handed.turn(true, false, now + Duration::from_secs(9)), None);
+        assert!(catch_up.is_for(1001));
         assert_eq!(handed.turn(true, false, now + LONG), Some(Turn::Now));
+        let outset = Outset { ack: Lsn::new(1), start: Lsn::new(1) };
+        assert!(!outset.is_for_batches(Lsn::new(1 << 30), &catch_up), "a stream holds the slot");
         handed.asked(true, now + LONG);
         assert_eq!(handed.turn(true, false, now + LONG), None, "it is taken again");
     }
