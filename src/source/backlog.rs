@@ -49,7 +49,8 @@ pub struct Backlog {
     progress: Progress,
 }
 
-/// Moves the slot, on a connection of its own: the server may take its time.
+/// Moves the slot, on a connection of its own: the server may take its time. It has the lock
+/// of the slot's name.
 struct Mover {
     control: Control,
     slot: String,
@@ -99,10 +100,16 @@ impl Mover {
                 self.moves.ended(stands.as_ref().ok().copied(), Instant::now());
                 return stands.map(drop);
             }
+            // The lock of the slot's name goes with its connection.
+            let ended = &mut self.control.ended;
             let Some(due) = self.moves.due() else {
-                return std::future::pending().await;
+                return Err(control_ended(ended.await));
             };
-            sleep_until(due).await;
+            tokio::select! {
+                biased;
+                ended = ended => return Err(control_ended(ended)),
+                () = sleep_until(due) => {}
+            }
             let client = Arc::clone(&self.control.client);
             let (slot, one) = (self.slot.clone(), self.moves.begin(Instant::now()));
             let task = tokio::spawn(async move { advance(&client, &slot, one).await });

@@ -162,7 +162,11 @@ impl Opening<'_> {
     }
 
     async fn backlog(self) -> Result<Live, SourceError> {
-        let (config, client) = (self.config, Arc::clone(&self.control.client));
+        let config = self.config;
+        // Who has the lock moves the slot: a move that the server comes to late, when its client
+        // has gone, still comes under the lock.
+        let moving = self.beside(CONTROL_SETTINGS).await?;
+        let client = Arc::clone(&moving.client);
         lock(&client, &config.slot, self.own(), &self.found.mark).await?;
         let now = Facts::read(&client, &config.slot).await?;
         self.check_started(&now)?;
@@ -175,7 +179,6 @@ impl Opening<'_> {
             backlog::advance(&client, &config.slot, one).await?;
         }
         let reading = self.beside(&session_settings(self.conninfo)).await?;
-        let moving = self.beside(CONTROL_SETTINGS).await?;
         let row = client
             .query_one("SELECT pg_catalog.pg_backend_pid()", &[])
             .await
