@@ -225,6 +225,7 @@ impl Backlog {
 
     fn row(&mut self) -> Option<Result<Received, SourceError>> {
         let row = self.rows.next()?;
+        self.idle = None;
         self.base.received_bytes += row.len() as u64;
         let message = message(&row);
         match &message {
@@ -240,7 +241,10 @@ impl Backlog {
         part: Option<Result<Part, Stopped>>,
     ) -> Result<Option<Received>, SourceError> {
         match part {
-            None => self.is_over = true,
+            None => {
+                self.catch_up.was_of_use();
+                self.is_over = true;
+            }
             Some(Ok(Part::Rows(rows))) => {
                 self.rows = rows.into_iter();
                 return Ok(None);
@@ -249,17 +253,24 @@ impl Backlog {
                 self.progress.tell(upto, flushed);
                 self.read = upto;
             }
-            Some(Err(Stopped::Failed(error))) => return Err(error),
+            Some(Err(Stopped::Failed(error))) => {
+                self.failed();
+                return Err(error);
+            }
             Some(Err(Stopped::Refused(reason))) => {
-                tracing::warn!(
-                    reason,
-                    "PostgreSQL does not hand out the backlog in batches: streaming it instead"
-                );
-                self.catch_up.bar();
+                self.catch_up.refused(&reason);
                 self.is_over = true;
             }
         }
         Ok(Some(Received::Keepalive(self.read)))
+    }
+
+    /// Where not even one batch came whole, the next may not either: somebody may end each
+    /// that takes long.
+    fn failed(&self) {
+        if self.read == self.base.start {
+            self.catch_up.bar();
+        }
     }
 
     pub(super) fn base(&self) -> &Base {
@@ -292,7 +303,9 @@ impl Backlog {
                 ended = &mut self.base.control.ended => return Err(control_ended(ended)),
                 part = self.batches.next(), if reading && !self.is_over => part,
                 ended = &mut self.reading.ended, if !self.is_over => {
-                    return Err(control_ended(ended));
+                    let error = control_ended(ended);
+                    self.failed();
+                    return Err(error);
                 }
             };
             if let Some(received) = self.part(part)? {

@@ -60,6 +60,9 @@ const LONG: Duration = Duration::from_secs(1);
 const SLOW: f64 = 16e6;
 const SLOW_BATCHES: u32 = 3;
 
+/// One that took so long is enough.
+const VERY_LONG: Duration = Duration::from_secs(60);
+
 /// What was read.
 pub(super) enum Part {
     /// Messages of the plugin.
@@ -216,7 +219,7 @@ impl Reader {
         #[allow(clippy::cast_precision_loss, reason = "a batch is no exabyte")]
         let bytes = to.as_u64().saturating_sub(from.as_u64()) as f64;
         self.slow = if bytes / decoding.as_secs_f64() < SLOW { self.slow + 1 } else { 0 };
-        if self.slow < SLOW_BATCHES {
+        if self.slow < SLOW_BATCHES && (self.slow == 0 || decoding < VERY_LONG) {
             return Ok(());
         }
         let reason = "each batch takes long: the server reads the log again from the beginning of \

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::backlog::{self, Backlog};
 use super::base::Base;
-use super::config::{APPLICATION_NAME, SourceConfig};
+use super::config::{APPLICATION_NAME, CatchUp, SourceConfig};
 use super::connect::{self, Control};
 use super::error::SourceError;
 use super::facts::Facts;
@@ -23,6 +23,7 @@ use super::opening::{
     Found, Resume, ServerIdentity, check_catalogs, identify, replication_settings,
     session_settings, silence_limit, start_replication, wal_sender_timeout,
 };
+use super::refusal::ConnectError;
 use super::session::{Replication, Session};
 use super::watch::{Catalogs, Watch};
 use crate::conninfo::ConnInfo;
@@ -130,16 +131,25 @@ impl Live {
         let identity = identify(config, &mut client.0, &control, &facts, resume).await?;
         let found = check_catalogs(config, &facts, resume, &catalogs, look).await?;
         let behind = facts.flushed.as_u64().saturating_sub(ack.as_u64());
-        // What is in flight beyond A would be read again.
-        let in_batches = settled
-            && start == ack
-            && !config.temporary_slot
-            && config.catch_up.is_for(behind)
+        let is_for_batches = !config.temporary_slot
             && !facts.in_recovery
             && facts.slot.as_ref().is_some_and(|slot| !slot.is_special);
+        if is_for_batches && !settled && config.catch_up.is_for(behind) {
+            // A stream that falls behind must not give way to another stream.
+            config.catch_up.put_off();
+        }
+        // What is in flight beyond A would be read again.
+        let in_batches = is_for_batches && start == ack && config.catch_up.is_for(behind);
         let opening =
             Opening { config, conninfo, resume, control, facts, catalogs, found, identity, ack };
-        if in_batches { opening.backlog().await } else { opening.stream(client).await }
+        if in_batches {
+            match opening.two_beside().await? {
+                Ok((reading, moving)) => return opening.backlog(reading, moving).await,
+                Err(refused) => config.catch_up.refused(&refused.to_string()),
+            }
+        }
+        let catch_up = if is_for_batches { config.catch_up.clone() } else { CatchUp::default() };
+        opening.stream(client, catch_up).await
     }
 }
 
@@ -152,7 +162,7 @@ impl Opening<'_> {
         }
     }
 
-    async fn stream(self, mut client: Replication) -> Result<Live, SourceError> {
+    async fn stream(self, mut client: Replication, catch_up: CatchUp) -> Result<Live, SourceError> {
         let (config, beside) = (self.config, Arc::clone(&self.control.client));
         let host = self.control.endpoint.host.to_string();
         let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
@@ -167,10 +177,11 @@ impl Opening<'_> {
         }
         let walsender = now.slot.and_then(|slot| slot.active_pid);
         let silence = silence_limit(wal_sender_timeout(&self.facts));
-        Ok(Live::Stream(Session::start(self.base(walsender, walsender), config, client, silence)))
+        let base = self.base(walsender, walsender);
+        Ok(Live::Stream(Session::start(base, config, client, silence, catch_up)))
     }
 
-    async fn backlog(self) -> Result<Live, SourceError> {
+    async fn backlog(self, reading: Control, moving: Control) -> Result<Live, SourceError> {
         let (config, client) = (self.config, Arc::clone(&self.control.client));
         lock(&client, &config.slot, self.own(), &self.found.mark).await?;
         let now = Facts::read(&client, &config.slot).await?;
@@ -183,8 +194,6 @@ impl Opening<'_> {
         if stands < self.ack {
             backlog::advance(&client, &config.slot, stands, self.ack).await?;
         }
-        let reading = self.beside(&session_settings(self.conninfo)).await?;
-        let moving = self.beside(CONTROL_SETTINGS).await?;
         let row = client
             .query_one("SELECT pg_catalog.pg_backend_pid()", &[])
             .await
@@ -193,15 +202,24 @@ impl Opening<'_> {
         Ok(Live::Backlog(Backlog::start(self.base(None, backend), config, reading, moving)))
     }
 
+    /// The two connections that batches take; or why the server gives none, where it is there.
+    async fn two_beside(&self) -> Result<Result<(Control, Control), ConnectError>, SourceError> {
+        let both = async {
+            let reading = self.beside(&session_settings(self.conninfo)).await?;
+            Ok::<_, ConnectError>((reading, self.beside(CONTROL_SETTINGS).await?))
+        };
+        match both.await {
+            Err(error) if error.is_outage() => Err(error.into()),
+            given => Ok(given),
+        }
+    }
+
     /// Another connection to the same server.
-    async fn beside(&self, settings: &str) -> Result<Control, SourceError> {
+    async fn beside(&self, settings: &str) -> Result<Control, ConnectError> {
         let endpoint = &self.control.endpoint;
         let other = connect::beside(self.conninfo, endpoint, APPLICATION_NAME).await?;
-        other
-            .client
-            .batch_execute(settings)
-            .await
-            .map_err(|error| SourceError::query("preparing a connection", &error))?;
+        let failed = |error| ConnectError::of_control(&endpoint.host.to_string(), error);
+        other.client.batch_execute(settings).await.map_err(failed)?;
         Ok(other)
     }
 

@@ -40,6 +40,8 @@ pub struct Session {
 /// Whether the stream has fallen behind for being slow, rather than for being held back.
 struct Lag {
     catch_up: CatchUp,
+    /// Where it began.
+    start: Lsn,
     in_transaction: bool,
     /// The end of the last transaction that came, or a keepalive's position.
     received: Lsn,
@@ -64,8 +66,12 @@ impl Lag {
     fn looked(&mut self, wal_end: Lsn) {
         let unread = wal_end.as_u64().saturating_sub(self.received.as_u64());
         let was_held_back = std::mem::take(&mut self.was_held_back);
-        // What a stream has of a large transaction would have to be sent again.
-        self.is_behind = !was_held_back && !self.in_transaction && self.catch_up.is_for(unread);
+        // What a stream has of a large transaction would have to be sent again; and what the
+        // server reads before it hands out the first, to be read again.
+        self.is_behind = self.received > self.start
+            && !was_held_back
+            && !self.in_transaction
+            && self.catch_up.is_for(unread);
     }
 }
 
@@ -83,15 +89,18 @@ impl Drop for Replication {
 }
 
 impl Session {
-    /// Over `base`, by a client whose replication has been started.
+    /// Over `base`, by a client whose replication has been started. Where it falls behind it
+    /// gives way to batches, as `catch_up` says.
     pub(super) fn start(
         base: Base,
         config: &SourceConfig,
         client: Replication,
         silence_limit: Duration,
+        catch_up: CatchUp,
     ) -> Self {
         let lag = Lag {
-            catch_up: config.catch_up.clone(),
+            catch_up,
+            start: base.start,
             in_transaction: false,
             received: base.start,
             was_held_back: false,
