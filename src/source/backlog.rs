@@ -9,7 +9,6 @@
 //! so, and where nothing is taken for a while: then the slot is to be held by a stream, since
 //! the server may give up one that nobody uses, and people are alarmed by it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout};
@@ -22,6 +21,7 @@ use super::config::CatchUp;
 use super::connect::Control;
 use super::facts::Facts;
 use super::feed::{Received, Turn};
+use super::patience::{Beside, Peer};
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
 use crate::pgoutput::Message;
@@ -37,6 +37,9 @@ const REPEATED: u64 = 1000;
 /// took: for each the server reads the log again from where decoding would have to begin.
 const MOVE_INTERVAL: Duration = Duration::from_secs(1);
 const MOVE_SHARE: u32 = 10;
+
+/// How often the slot is used where it does not move: `idle_replication_slot_timeout` is more.
+const TOUCH_INTERVAL: Duration = Duration::from_secs(20);
 
 /// How often is told how it goes.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
@@ -55,6 +58,8 @@ pub struct Backlog {
     base: Base,
     /// The connection that the batches are read on.
     reading: Control,
+    /// The connection that the slot is moved on.
+    moving: Control,
     batches: Batches,
     rows: Rows,
     /// Messages of the transaction that is open.
@@ -71,13 +76,15 @@ pub struct Backlog {
 
 /// Moves the slot, on a connection of its own: the server may take its time.
 struct Mover {
-    control: Control,
+    peer: Peer,
     slot: String,
     /// Where the slot stands.
     at: Lsn,
     wanted: Lsn,
     moving: Option<Moving>,
     next: Instant,
+    /// When it has to be used again, where the server gives up one that is not.
+    touch: Option<Instant>,
 }
 
 /// A move that is under way, and since when.
@@ -89,6 +96,13 @@ struct Moving {
 impl Drop for Moving {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+async fn wait_until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -130,15 +144,18 @@ impl Mover {
                 self.next = now + MOVE_INTERVAL.max(took * MOVE_SHARE);
                 self.moving = None;
                 self.at = stands?;
+                self.touch = self.touch.map(|_| now + TOUCH_INTERVAL);
+                crate::crash::point!("moved");
                 return Ok(());
             }
-            if self.wanted <= self.at {
-                return std::future::pending().await;
-            }
-            sleep_until(self.next).await;
-            let client = Arc::clone(&self.control.client);
-            let (slot, at, to) = (self.slot.clone(), self.at, self.wanted);
-            let task = tokio::spawn(async move { advance(&client, &slot, at, to).await });
+            let touch = if self.wanted > self.at { Some(self.next) } else { self.touch };
+            wait_until(touch.map(|touch| touch.max(self.next))).await;
+            let peer = self.peer.clone();
+            let (slot, at, to) = (self.slot.clone(), self.at, self.wanted.max(self.at));
+            let task = tokio::spawn(async move {
+                crate::crash::point!("moving");
+                peer.awaited(advance(&peer.client, &slot, at, to)).await?
+            });
             self.moving = Some(Moving { task, since: Instant::now() });
         }
     }
@@ -158,7 +175,7 @@ impl Drop for Backlog {
     fn drop(&mut self) {
         // A batch that is under way is not waited for.
         self.reading.ended.abort();
-        self.mover.control.ended.abort();
+        self.moving.ended.abort();
     }
 }
 
@@ -190,27 +207,30 @@ impl Progress {
 
 impl Backlog {
     /// Over `base`, whose slot stands at its start and whose name is locked; `reading` and
-    /// `moving` are connections beside it.
+    /// `moving` are connections beside it. A server that does not keep idle slots is shown that
+    /// this one is in use.
     pub(super) fn start(
         base: Base,
         config: &super::SourceConfig,
-        reading: Control,
-        moving: Control,
+        reading: Beside,
+        moving: Beside,
+        keeps_idle_slots: bool,
     ) -> Self {
-        let client = Arc::clone(&reading.client);
-        let batches = Batches::start(client, config, config.catch_up.little());
+        let batches = Batches::start(reading.peer.clone(), config, config.catch_up.little());
         let (now, at) = (Instant::now(), base.start);
         let mover = Mover {
-            control: moving,
+            peer: moving.peer,
             slot: config.slot.clone(),
             at,
             wanted: at,
             moving: None,
             next: now + MOVE_INTERVAL,
+            touch: (!keeps_idle_slots).then(|| now + TOUCH_INTERVAL),
         };
         Self {
             base,
-            reading,
+            reading: reading.control,
+            moving: moving.control,
             batches,
             rows: Vec::new().into_iter(),
             open: 0,
@@ -250,6 +270,7 @@ impl Backlog {
                 return Ok(None);
             }
             Some(Ok(Part::ReadUpTo { upto, flushed })) => {
+                crate::crash::point!("batch");
                 self.progress.tell(upto, flushed);
                 self.read = upto;
             }
@@ -302,6 +323,7 @@ impl Backlog {
                 }
                 ended = &mut self.base.control.ended => return Err(control_ended(ended)),
                 part = self.batches.next(), if reading && !self.is_over => part,
+                ended = &mut self.moving.ended => return Err(control_ended(ended)),
                 ended = &mut self.reading.ended, if !self.is_over => {
                     let error = control_ended(ended);
                     self.failed();

@@ -15,18 +15,18 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::config::SourceConfig;
+use super::copy::CopyRows;
+use super::error::SourceError;
+use super::patience::Peer;
+use crate::lsn::Lsn;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
-use tokio_postgres::Client;
-
-use super::config::SourceConfig;
-use super::copy::CopyRows;
-use super::error::SourceError;
-use crate::lsn::Lsn;
+use tokio_postgres::types::ToSql;
 
 /// Bytes of rows that may wait here: the server decodes the next batch meanwhile.
 const ROOM: u32 = 16 << 20;
@@ -95,11 +95,11 @@ impl Drop for Batches {
 impl Batches {
     /// Begins where the slot stands; ends once no more than `little` bytes of log are left.
     /// Nobody else may move the slot before the first part has come.
-    pub(super) fn start(client: Arc<Client>, config: &SourceConfig, little: u64) -> Self {
+    pub(super) fn start(peer: Peer, config: &SourceConfig, little: u64) -> Self {
         let (tell, parts) = unbounded_channel();
         let room = Arc::new(Semaphore::new(ROOM as usize));
         let reader = Reader {
-            client,
+            peer,
             slot: config.slot.clone(),
             publication: config.publication.clone(),
             tell,
@@ -148,7 +148,7 @@ fn permits(rows: &[Bytes]) -> u32 {
 }
 
 struct Reader {
-    client: Arc<Client>,
+    peer: Peer,
     slot: String,
     publication: String,
     tell: UnboundedSender<Result<Part, Stopped>>,
@@ -169,9 +169,10 @@ struct Stand {
 
 impl Reader {
     async fn read(mut self, little: u64) -> Result<(), Stopped> {
-        let failed = |error: tokio_postgres::Error| stopped("reading the backlog", &error);
-        self.client.batch_execute(SETTINGS).await.map_err(failed)?;
+        let set = self.peer.client.batch_execute(SETTINGS);
+        self.answer("reading the backlog", set).await?;
         let copy = self.copy().await?;
+        crate::crash::point!("copied");
         let mut stand = self.stand(&copy).await?;
         loop {
             let upto = Lsn::new(stand.flushed.as_u64().min(stand.read.as_u64() + RANGE));
@@ -192,7 +193,9 @@ impl Reader {
         let failed = |error: tokio_postgres::Error| stopped("copying the slot", &error);
         let query = "SELECT slot_name::text FROM pg_catalog.pg_copy_logical_replication_slot(\
                      $1, 'walpost_batches_' || pg_catalog.pg_backend_pid(), true)";
-        let row = self.client.query_one(query, &[&self.slot]).await.map_err(failed)?;
+        let parameters: [&(dyn ToSql + Sync); 1] = [&self.slot];
+        let row = self.peer.client.query_one(query, &parameters);
+        let row = self.answer("copying the slot", row).await?;
         row.try_get(0).map_err(failed)
     }
 
@@ -201,7 +204,9 @@ impl Reader {
             |error: tokio_postgres::Error| stopped("asking how far the backlog is read", &error);
         let query = "SELECT pg_catalog.pg_current_wal_flush_lsn()::text, confirmed_flush_lsn::text \
                      FROM pg_catalog.pg_replication_slots WHERE slot_name::text = $1";
-        let row = self.client.query_one(query, &[&copy]).await.map_err(failed)?;
+        let parameters: [&(dyn ToSql + Sync); 1] = [&copy];
+        let row = self.peer.client.query_one(query, &parameters);
+        let row = self.answer("asking how far the backlog is read", row).await?;
         let lsn = |column: usize| -> Result<Lsn, Stopped> {
             let text: String = row.try_get(column).map_err(failed)?;
             text.parse().map_err(|_| Stopped::Failed(SourceError::Lost(format!("no LSN: {text}"))))
@@ -242,10 +247,11 @@ impl Reader {
             escape_literal(&escape_identifier(&self.publication)),
         );
         // It is asked again after its end where that came together with its last rows.
-        let mut stream = pin!(self.client.copy_out(query.as_str()).await.map_err(failed)?.fuse());
+        let stream = self.peer.client.copy_out(query.as_str());
+        let mut stream = pin!(self.answer("reading a batch of the backlog", stream).await?.fuse());
         let mut copied = CopyRows::default();
         let (mut bytes, mut messages) = (0, 0);
-        while let Some(piece) = stream.next().await {
+        while let Some(piece) = self.peer.awaited(stream.next()).await.map_err(Stopped::Failed)? {
             decoding.get_or_insert_with(|| began.elapsed());
             let (mut rows, mut size) = (Vec::new(), 0);
             let mut next = Some(piece);
@@ -270,6 +276,15 @@ impl Reader {
             self.limit = (self.batch_bytes * messages / bytes.max(1)).clamp(LEAST, MOST);
         }
         Ok(decoding.unwrap_or_else(|| began.elapsed()))
+    }
+
+    async fn answer<T>(
+        &self,
+        doing: &str,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Stopped> {
+        let answer = self.peer.awaited(answer).await.map_err(Stopped::Failed)?;
+        answer.map_err(|error| stopped(doing, &error))
     }
 
     /// Waits for room.

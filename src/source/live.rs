@@ -16,13 +16,14 @@ use super::connect::{self, Control};
 use super::error::SourceError;
 use super::facts::Facts;
 use super::feed::{Feed, Received, Source, Turn};
-use super::lock::{lock, unlock};
+use super::lock::{NOTICED_SOON, lock, unlock};
 use super::mark::Mark;
 use super::observer::Observer;
 use super::opening::{
     Found, Resume, ServerIdentity, check_catalogs, identify, replication_settings,
     session_settings, silence_limit, start_replication, wal_sender_timeout,
 };
+use super::patience::{Beside, Peer};
 use super::refusal::ConnectError;
 use super::session::{Replication, Session};
 use super::watch::{Catalogs, Watch};
@@ -181,8 +182,9 @@ impl Opening<'_> {
         Ok(Live::Stream(Session::start(base, config, client, silence, catch_up)))
     }
 
-    async fn backlog(self, reading: Control, moving: Control) -> Result<Live, SourceError> {
-        let (config, client) = (self.config, Arc::clone(&self.control.client));
+    async fn backlog(self, reading: Beside, moving: Beside) -> Result<Live, SourceError> {
+        let (config, client) = (self.config, Arc::clone(&moving.peer.client));
+        // By whom the slot is moved, so that nobody moves it who has not the lock.
         lock(&client, &config.slot, self.own(), &self.found.mark).await?;
         let now = Facts::read(&client, &config.slot).await?;
         self.check_started(&now)?;
@@ -194,20 +196,14 @@ impl Opening<'_> {
         if stands < self.ack {
             backlog::advance(&client, &config.slot, stands, self.ack).await?;
         }
-        let row = client
-            .query_one("SELECT pg_catalog.pg_backend_pid()", &[])
-            .await
-            .map_err(|error| SourceError::query("asking for the server process", &error))?;
-        let backend = row.try_get(0).ok();
-        Ok(Live::Backlog(Backlog::start(self.base(None, backend), config, reading, moving)))
+        let keeps_idle_slots = self.facts.version < 180_000;
+        let base = self.base(None, Some(moving.peer.pid));
+        Ok(Live::Backlog(Backlog::start(base, config, reading, moving, keeps_idle_slots)))
     }
 
     /// The two connections that batches take; or why the server gives none, where it is there.
-    async fn two_beside(&self) -> Result<Result<(Control, Control), ConnectError>, SourceError> {
-        let both = async {
-            let reading = self.beside(&session_settings(self.conninfo)).await?;
-            Ok::<_, ConnectError>((reading, self.beside(CONTROL_SETTINGS).await?))
-        };
+    async fn two_beside(&self) -> Result<Result<(Beside, Beside), ConnectError>, SourceError> {
+        let both = async { Ok::<_, ConnectError>((self.beside().await?, self.beside().await?)) };
         match both.await {
             Err(error) if error.is_outage() => Err(error.into()),
             given => Ok(given),
@@ -215,12 +211,17 @@ impl Opening<'_> {
     }
 
     /// Another connection to the same server.
-    async fn beside(&self, settings: &str) -> Result<Control, ConnectError> {
-        let endpoint = &self.control.endpoint;
-        let other = connect::beside(self.conninfo, endpoint, APPLICATION_NAME).await?;
+    async fn beside(&self) -> Result<Beside, ConnectError> {
+        let Self { conninfo, control, facts, .. } = self;
+        let endpoint = &control.endpoint;
         let failed = |error| ConnectError::of_control(&endpoint.host.to_string(), error);
-        other.client.batch_execute(settings).await.map_err(failed)?;
-        Ok(other)
+        let other = connect::beside(conninfo, endpoint, APPLICATION_NAME).await?;
+        let settings = session_settings(conninfo, facts.version);
+        other.client.batch_execute(&format!("{settings}; {NOTICED_SOON}")).await.map_err(failed)?;
+        let limit = silence_limit(wal_sender_timeout(facts));
+        let (client, asked) = (Arc::clone(&other.client), Arc::clone(&control.client));
+        let peer = Peer::new(client, asked, limit).await.map_err(failed)?;
+        Ok(Beside { control: other, peer })
     }
 
     fn base(self, walsender: Option<i32>, backend: Option<i32>) -> Base {

@@ -17,8 +17,9 @@ const CLASS: i32 = 0x7761_6c70;
 const LOCK: &str = "SELECT pg_catalog.pg_try_advisory_lock($1, pg_catalog.hashtext($2))";
 const UNLOCK: &str = "SELECT pg_catalog.pg_advisory_unlock($1, pg_catalog.hashtext($2))";
 
-/// A session whose client is gone without a word keeps the lock until the server sees it.
-const NOTICED_SOON: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
+/// A session whose client is gone without a word keeps the lock, or the copy of a slot, until the
+/// server sees it.
+pub(super) const NOTICED_SOON: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
                             SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
 
 const HOLDER: &str = "

@@ -39,7 +39,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         loop {
             // Before what is held is offered again: reports are what it waits for.
             self.take_reports();
-            let step = match session.turn() {
+            let step = match self.turn(&mut session) {
                 None => self.take_batch(&mut session, &mut held),
                 Some(_) => Ok(0),
             };
@@ -60,7 +60,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             if self.core.wants_replay().is_some() {
                 return Ok(Ended::Replay);
             }
-            let turn = session.turn();
+            let turn = self.turn(&mut session);
             if turn == Some(Turn::Now) || turn.is_some() && self.core.in_flight().0 == 0 {
                 return Ok(Ended::Over);
             }
@@ -91,6 +91,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 () = wait_until(wake) => {}
             }
         }
+    }
+
+    /// Whether another feed is to take this one's place: not where only the last confirmation
+    /// is still to be made, which needs one.
+    fn turn(&self, session: &mut P::Feed) -> Option<Turn> {
+        let goes_on = self.deadline.is_none() || self.core.wants_input();
+        session.turn().filter(|_| goes_on)
     }
 
     fn measure(&mut self, session: &mut P::Feed) {
