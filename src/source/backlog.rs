@@ -364,7 +364,12 @@ impl Backlog {
         let idle = self.idle.is_some_and(|since| since.elapsed() >= IDLE_LIMIT);
         // Who comes next would find the slot in use by what moves it.
         let is_over = self.is_over && self.rows.len() == 0 && self.mover.moving.is_none();
-        (is_over || idle && self.open < REPEATED).then_some(Turn::Now)
+        let idle = idle && self.open < REPEATED;
+        if idle {
+            // What is open may be all that is not delivered, and no sign of it is left then.
+            self.catch_up.put_off();
+        }
+        (is_over || idle).then_some(Turn::Now)
     }
 
     pub(super) async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use walpost_bed::{Major, eventually};
+use walpost_bed::{Kafka, Major, Postgres, Proxy, Way, eventually};
 
-use walpost_bed::scene::{LATER, SOON, Scene, assert_in_log_order, insert, stop};
+use walpost_bed::scene::{LATER, SOON, Scene, assert_in_log_order, insert, proxied, stop};
 
 use crate::catch_up::{IN_BATCHES, STREAMING, catching_up, one_by_one, transactions};
 
@@ -128,5 +128,158 @@ async fn what_is_too_large_for_the_servers_temporary_files_is_streamed() {
     .await;
     scene.judge().await.assert_exact();
     assert_in_log_order(&scene.records().await);
+    stop(walpost).await;
+}
+
+/// Commits so many transactions of so many rows of 1.5 kB each.
+async fn large(scene: &Scene, count: u32, rows: u32) {
+    let payload =
+        "to_jsonb((SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 45) n))";
+    let insert = insert(rows, 100).replace("jsonb_build_object('i', i)", payload);
+    for _ in 0..count {
+        scene.postgres.execute(&insert).await;
+    }
+}
+
+/// The connections that a backlog is read and the slot is moved on, by their number.
+const BESIDE: [usize; 2] = [3, 4];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_beside_on_which_nothing_comes_is_given_up() {
+    let server = || Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(1));
+    for connection in BESIDE {
+        for way in [Way::ToServer, Way::ToClient] {
+            let mut scene = Scene::with(server()).await;
+            let proxy = Proxy::to(scene.postgres.port()).await;
+            scene.source = proxied(&proxy);
+            // More than walpost reads ahead.
+            large(&scene, 30, 1000).await;
+            let walpost = catching_up(&scene).args(["--in-flight-bytes", "32KiB"]).start();
+            walpost.await_line(IN_BATCHES, SOON).await;
+            eventually(SOON, "some come", async || scene.records().await.len() > 100).await;
+            proxy.swallow(connection, way);
+            let said = walpost.await_line("lost PostgreSQL", SOON * 2).await;
+            assert!(said.contains("it is not at work"), "{connection} {way:?}: {said}");
+            scene.confirmed(SOON * 2).await;
+            scene.judge().await.assert_ok();
+            stop(walpost).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_does_not_move_for_long_is_used_all_the_same() {
+    let kafka = Kafka::start().await;
+    let scene = Scene::with_brokers(Postgres::builder(Major::V18), &kafka.bootstrap()).await;
+    scene.postgres.execute(&insert(50_000, 10)).await;
+    kafka.pause();
+    let walpost = catching_up(&scene).args(["--in-flight-bytes", "8MiB"]).start();
+    walpost.await_line(IN_BATCHES, SOON).await;
+    let since = "SELECT inactive_since FROM pg_replication_slots WHERE slot_name = 'walpost'";
+    let before = scene.postgres.query_text(since).await.expect("nobody streams");
+    eventually(SOON, "it is used", async || {
+        scene.postgres.query_text(since).await.is_some_and(|since| since > before)
+    })
+    .await;
+    assert!(!walpost.said(STREAMING), "{:?}", walpost.stderr());
+    kafka.resume();
+    scene.assert_exact(LATER).await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_limit_of_the_role_ends_what_is_read_for_long() {
+    for catch_up in ["auto", "stream"] {
+        let mut scene = Scene::on(Major::V17).await;
+        let role = "CREATE ROLE hurried LOGIN REPLICATION;
+                    ALTER ROLE hurried SET transaction_timeout = '1s';
+                    ALTER ROLE hurried SET statement_timeout = '1s';
+                    ALTER ROLE hurried SET idle_in_transaction_session_timeout = '1s';
+                    ALTER ROLE hurried SET idle_session_timeout = '1s';
+                    ALTER ROLE hurried SET default_transaction_read_only = on";
+        scene.postgres.execute(role).await;
+        scene.source = scene.postgres.url_for("hurried");
+        scene.postgres.execute(&insert(300_000, 100)).await;
+        let options = ["--in-flight-bytes", "128KiB", "--catch-up", catch_up];
+        let walpost = catching_up(&scene).args(options).start();
+        scene.assert_exact(LATER).await;
+        for wrong in ["lost PostgreSQL", "does not hand out the backlog in batches"] {
+            assert!(!walpost.said(wrong), "{catch_up}: {:?}", walpost.stderr());
+        }
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_transaction_comes_whole_though_its_reader_is_killed_again_and_again() {
+    let scene = Scene::new().await;
+    one_by_one(&scene, 1000).await;
+    scene.postgres.execute(&insert(200_000, 100)).await;
+    one_by_one(&scene, 1000).await;
+    let mut before = 1000;
+    for _ in 0..3 {
+        let walpost = catching_up(&scene).args(["--in-flight-bytes", "64KiB"]).start();
+        walpost.await_line(IN_BATCHES, SOON).await;
+        eventually(SOON, "some come", async || scene.records().await.len() > before + 2000).await;
+        walpost.kill9().await;
+        before = scene.records().await.len();
+        assert!(before < 150_000, "in the midst: {before}");
+    }
+    let walpost = catching_up(&scene).start();
+    scene.confirmed(LATER).await;
+    scene.judge().await.assert_ok();
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_each_batch_takes_long_it_is_streamed() {
+    let scene = Scene::new().await;
+    large(&scene, 20, 10_000).await;
+    let client = scene.postgres.client().await;
+    // The server process is held before it hands out the first row.
+    let holds = tokio::spawn(async move {
+        let begun = "SELECT pid::text, query_start::text FROM pg_stat_activity
+                      WHERE query LIKE 'COPY %' AND state = 'active'";
+        let mut last = None;
+        loop {
+            let rows = client.query(begun, &[]).await.expect("asked");
+            let now = rows.first().map(|row| (row.get::<_, String>(0), row.get::<_, String>(1)));
+            if now.is_some() && now != last {
+                let pid = now.as_ref().map(|(pid, _)| pid.clone()).expect("some");
+                let kill = async |signal: &str| {
+                    let sent = std::process::Command::new("kill").args([signal, &pid]).status();
+                    assert!(sent.expect("kill is there").success());
+                };
+                kill("-STOP").await;
+                tokio::time::sleep(Duration::from_secs(8)).await;
+                kill("-CONT").await;
+                last = now;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let walpost = catching_up(&scene).start();
+    let said = walpost.await_line("does not hand out the backlog in batches", LATER).await;
+    assert!(said.contains("each batch takes long"), "{said}");
+    walpost.await_line(STREAMING, SOON).await;
+    holds.abort();
+    scene.assert_exact(LATER).await;
+    assert_in_log_order(&scene.records().await);
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_holds_the_slot_while_kafka_is_away_in_a_first_transaction() {
+    let kafka = Kafka::start().await;
+    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    scene.postgres.execute(&insert(20_000, 10)).await;
+    kafka.pause();
+    let walpost = catching_up(&scene).args(["--in-flight-bytes", "64KiB"]).start();
+    walpost.await_line(IN_BATCHES, SOON).await;
+    walpost.await_line(STREAMING, SOON).await;
+    assert_eq!(times(&walpost, IN_BATCHES), 1, "{:?}", walpost.stderr());
+    kafka.resume();
+    scene.confirmed(LATER).await;
+    scene.judge().await.assert_ok();
     stop(walpost).await;
 }
