@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_postgres::Client;
 
@@ -60,6 +61,8 @@ pub struct Backlog {
     reading: Control,
     /// The connection that the slot is moved on.
     moving: Control,
+    /// Keeps the lock.
+    kept: JoinHandle<()>,
     batches: Batches,
     rows: Rows,
     /// Messages of the transaction that is open.
@@ -89,7 +92,7 @@ struct Mover {
 
 /// A move that is under way, and since when.
 struct Moving {
-    task: tokio::task::JoinHandle<Result<Lsn, SourceError>>,
+    task: JoinHandle<Result<Lsn, SourceError>>,
     since: Instant,
 }
 
@@ -174,6 +177,7 @@ impl Mover {
 impl Drop for Backlog {
     fn drop(&mut self) {
         // A batch that is under way is not waited for.
+        self.kept.abort();
         self.reading.ended.abort();
         self.moving.ended.abort();
     }
@@ -207,13 +211,14 @@ impl Progress {
 
 impl Backlog {
     /// Over `base`, whose slot stands at its start and whose name is locked; `reading` and
-    /// `moving` are connections beside it. A server that does not keep idle slots is shown that
+    /// `moving` are connections beside it, `kept` keeps the lock. A server that does not keep idle slots is shown that
     /// this one is in use.
     pub(super) fn start(
         base: Base,
         config: &super::SourceConfig,
         reading: Beside,
         moving: Beside,
+        kept: JoinHandle<()>,
         keeps_idle_slots: bool,
     ) -> Self {
         let batches = Batches::start(reading.peer.clone(), config, config.catch_up.little());
@@ -231,6 +236,7 @@ impl Backlog {
             base,
             reading: reading.control,
             moving: moving.control,
+            kept,
             batches,
             rows: Vec::new().into_iter(),
             open: 0,

@@ -16,7 +16,7 @@ use super::connect::{self, Control};
 use super::error::SourceError;
 use super::facts::Facts;
 use super::feed::{Feed, Received, Source, Turn};
-use super::lock::{NOTICED_SOON, lock, unlock};
+use super::lock::{NOTICED_SOON, keep, lock, unlock};
 use super::mark::Mark;
 use super::observer::Observer;
 use super::opening::{
@@ -198,7 +198,8 @@ impl Opening<'_> {
         }
         let keeps_idle_slots = self.facts.version < 180_000;
         let base = self.base(None, Some(moving.peer.pid));
-        Ok(Live::Backlog(Backlog::start(base, config, reading, moving, keeps_idle_slots)))
+        let kept = keep(client).await?;
+        Ok(Live::Backlog(Backlog::start(base, config, reading, moving, kept, keeps_idle_slots)))
     }
 
     /// The two connections that batches take; or why the server gives none, where it is there.
