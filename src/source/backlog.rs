@@ -9,9 +9,9 @@
 //! so, and where nothing is taken for a while: then the slot is to be held by a stream, since
 //! the server may give up one that nobody uses, and people are alarmed by it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_postgres::Client;
 
@@ -21,6 +21,7 @@ use super::batches::{Batches, Part, Stopped};
 use super::connect::Control;
 use super::facts::Facts;
 use super::feed::{Received, Turn};
+use super::patience::{Beside, Peer};
 use super::turns::{Handed, Move, Moves, Stand};
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
@@ -42,6 +43,10 @@ pub struct Backlog {
     base: Base,
     /// The connection that the batches are read on.
     reading: Control,
+    /// The connection that the slot is moved on.
+    moving: Control,
+    /// Keeps the lock.
+    kept: JoinHandle<()>,
     batches: Batches,
     rows: Rows,
     handed: Handed,
@@ -49,17 +54,16 @@ pub struct Backlog {
     progress: Progress,
 }
 
-/// Moves the slot, on a connection of its own: the server may take its time. It has the lock
-/// of the slot's name.
+/// Moves the slot, on a connection of its own: the server may take its time.
 struct Mover {
-    control: Control,
+    peer: Peer,
     slot: String,
     moves: Moves,
     moving: Option<Moving>,
 }
 
 /// A move that is under way.
-struct Moving(tokio::task::JoinHandle<Result<Lsn, SourceError>>);
+struct Moving(JoinHandle<Result<Lsn, SourceError>>);
 
 impl Drop for Moving {
     fn drop(&mut self) {
@@ -98,21 +102,20 @@ impl Mover {
                 });
                 self.moving = None;
                 self.moves.ended(stands.as_ref().ok().copied(), Instant::now());
-                return stands.map(drop);
+                stands?;
+                crate::crash::point!("moved");
+                return Ok(());
             }
-            // The lock of the slot's name goes with its connection.
-            let ended = &mut self.control.ended;
             let Some(due) = self.moves.due() else {
-                return Err(control_ended(ended.await));
+                return std::future::pending().await;
             };
-            tokio::select! {
-                biased;
-                ended = ended => return Err(control_ended(ended)),
-                () = sleep_until(due) => {}
-            }
-            let client = Arc::clone(&self.control.client);
+            sleep_until(due).await;
+            let peer = self.peer.clone();
             let (slot, one) = (self.slot.clone(), self.moves.begin(Instant::now()));
-            let task = tokio::spawn(async move { advance(&client, &slot, one).await });
+            let task = tokio::spawn(async move {
+                crate::crash::point!("moving");
+                peer.awaited(advance(&peer.client, &slot, one)).await?
+            });
             self.moving = Some(Moving(task));
         }
     }
@@ -131,8 +134,9 @@ impl Mover {
 impl Drop for Backlog {
     fn drop(&mut self) {
         // A batch that is under way is not waited for.
+        self.kept.abort();
         self.reading.ended.abort();
-        self.mover.control.ended.abort();
+        self.moving.ended.abort();
     }
 }
 
@@ -165,25 +169,30 @@ impl Progress {
 
 impl Backlog {
     /// Over `base`, whose slot stands at its start and whose name is locked; `reading` and
-    /// `moving` are connections beside it.
+    /// `moving` are connections beside it, `kept` keeps the lock. A server that does not keep idle slots is shown that
+    /// this one is in use.
     pub(super) fn start(
         base: Base,
         config: &super::SourceConfig,
-        reading: Control,
-        moving: Control,
+        reading: Beside,
+        moving: Beside,
+        kept: JoinHandle<()>,
+        keeps_idle_slots: bool,
     ) -> Self {
-        let client = Arc::clone(&reading.client);
-        let batches = Batches::start(client, config, base.start, config.catch_up.little());
+        let little = config.catch_up.little();
+        let batches = Batches::start(reading.peer.clone(), config, base.start, little);
         let (now, at) = (Instant::now(), base.start);
         let mover = Mover {
-            control: moving,
+            peer: moving.peer,
             slot: config.slot.clone(),
-            moves: Moves::new(at, now),
+            moves: Moves::new(at, keeps_idle_slots, now),
             moving: None,
         };
         Self {
             base,
-            reading,
+            reading: reading.control,
+            moving: moving.control,
+            kept,
             batches,
             rows: Vec::new().into_iter(),
             handed: Handed::new(config.catch_up.clone(), at),
@@ -214,17 +223,15 @@ impl Backlog {
                 None
             }
             Some(Ok(Part::ReadUpTo(stand))) => {
+                crate::crash::point!("batch");
                 self.progress.tell(stand);
                 Some(self.handed.read_up_to(stand.read))
             }
-            Some(Err(Stopped::Failed(error))) => return Err(error),
-            Some(Err(Stopped::Refused(reason))) => {
-                tracing::warn!(
-                    reason,
-                    "PostgreSQL does not hand out the backlog in batches: streaming it instead"
-                );
-                Some(self.handed.refused())
+            Some(Err(Stopped::Failed(error))) => {
+                self.handed.failed();
+                return Err(error);
             }
+            Some(Err(Stopped::Refused(reason))) => Some(self.handed.refused(&reason)),
         })
     }
 
@@ -247,14 +254,17 @@ impl Backlog {
                 moved = self.mover.moved() => {
                     moved?;
                     if self.handed.is_over() {
-                        return Ok(self.handed.ended());
+                        return Ok(self.handed.stands());
                     }
                     continue;
                 }
                 ended = &mut self.base.control.ended => return Err(control_ended(ended)),
                 part = self.batches.next(), if reading && !self.handed.is_over() => part,
+                ended = &mut self.moving.ended => return Err(control_ended(ended)),
                 ended = &mut self.reading.ended, if !self.handed.is_over() => {
-                    return Err(control_ended(ended));
+                    let error = control_ended(ended);
+                    self.handed.failed();
+                    return Err(error);
                 }
             };
             if let Some(received) = self.part(part)? {

@@ -18,6 +18,7 @@ mod lock;
 mod mark;
 mod observer;
 mod opening;
+mod patience;
 mod refusal;
 mod session;
 mod tls;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::SourceError;
 use super::base::{Base, control_ended, message};
-use super::config::SourceConfig;
+use super::config::{CatchUp, SourceConfig};
 use super::facts::Facts;
 use super::feed::{Received, Turn};
 use super::turns::Lag;
@@ -52,14 +52,16 @@ impl Drop for Replication {
 }
 
 impl Session {
-    /// Over `base`, by a client whose replication has been started.
+    /// Over `base`, by a client whose replication has been started. Where it falls behind it
+    /// gives way to batches, as `catch_up` says.
     pub(super) fn start(
         base: Base,
         config: &SourceConfig,
         client: Replication,
         silence_limit: Duration,
+        catch_up: CatchUp,
     ) -> Self {
-        let lag = Lag::new(config.catch_up.clone(), base.start);
+        let lag = Lag::new(catch_up, base.start);
         Self {
             base,
             client,

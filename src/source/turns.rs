@@ -28,6 +28,9 @@ const REPEATED: u64 = 1000;
 const MOVE_INTERVAL: Duration = Duration::from_secs(1);
 const MOVE_SHARE: u32 = 10;
 
+/// How often the slot is used where it does not move: `idle_replication_slot_timeout` is more.
+const TOUCH_INTERVAL: Duration = Duration::from_secs(20);
+
 /// From where a feed goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outset {
@@ -53,8 +56,12 @@ impl Outset {
     /// Whether it is for batches, in a log that ends at `flushed`: they begin at A, and what
     /// is in flight beyond would be read again.
     pub fn is_for_batches(self, flushed: Lsn, catch_up: &CatchUp) -> bool {
-        self.start == self.ack
-            && catch_up.is_for(flushed.as_u64().saturating_sub(self.ack.as_u64()))
+        self.start == self.ack && catch_up.is_for(self.behind(flushed))
+    }
+
+    /// How many bytes of log are not confirmed.
+    pub fn behind(self, flushed: Lsn) -> u64 {
+        flushed.as_u64().saturating_sub(self.ack.as_u64())
     }
 
     /// The move that brings a slot that stands at `stands` to A, from where a copy of it is to
@@ -68,6 +75,8 @@ impl Outset {
 #[derive(Debug)]
 pub struct Lag {
     catch_up: CatchUp,
+    /// Where it began.
+    start: Lsn,
     in_transaction: bool,
     /// The end of the last transaction that came, or a keepalive's position.
     received: Lsn,
@@ -81,6 +90,7 @@ impl Lag {
     pub fn new(catch_up: CatchUp, start: Lsn) -> Self {
         Self {
             catch_up,
+            start,
             in_transaction: false,
             received: start,
             was_held_back: false,
@@ -109,8 +119,12 @@ impl Lag {
     pub fn looked(&mut self, wal_end: Lsn) {
         let unread = wal_end.as_u64().saturating_sub(self.received.as_u64());
         let was_held_back = std::mem::take(&mut self.was_held_back);
-        // What a stream has of a large transaction would have to be sent again.
-        self.is_behind = !was_held_back && !self.in_transaction && self.catch_up.is_for(unread);
+        // What a stream has of a large transaction would have to be sent again; and what the
+        // server reads before it hands out the first, to be read again.
+        self.is_behind = self.received > self.start
+            && !was_held_back
+            && !self.in_transaction
+            && self.catch_up.is_for(unread);
     }
 
     /// Whether batches are to take its place.
@@ -154,7 +168,8 @@ pub struct Handed {
     /// Since when nothing is taken.
     idle: Option<Instant>,
     is_over: bool,
-    /// Up to where was read.
+    /// From where, and up to where, was read.
+    start: Lsn,
     read: Lsn,
     catch_up: CatchUp,
 }
@@ -162,11 +177,12 @@ pub struct Handed {
 impl Handed {
     /// Nothing yet, from `start` on.
     pub fn new(catch_up: CatchUp, start: Lsn) -> Self {
-        Self { open: 0, idle: None, is_over: false, read: start, catch_up }
+        Self { open: 0, idle: None, is_over: false, start, read: start, catch_up }
     }
 
     /// A message of a batch is handed out.
     pub fn message(&mut self, message: &Message) {
+        self.idle = None;
         match message {
             Message::Commit(_) => self.open = 0,
             _ => self.open += 1,
@@ -176,19 +192,34 @@ impl Handed {
     /// All that committed before `upto` was handed out: nobody says so but who reads.
     pub fn read_up_to(&mut self, upto: Lsn) -> Received {
         self.read = self.read.max(upto);
-        Received::Keepalive(self.read)
+        self.stands()
     }
 
-    /// No more batches come.
+    /// No more batches come: little is left.
     pub fn ended(&mut self) -> Received {
+        self.catch_up.was_of_use();
         self.is_over = true;
-        Received::Keepalive(self.read)
+        self.stands()
     }
 
-    /// The server does not hand out the log in batches.
-    pub fn refused(&mut self) -> Received {
-        self.catch_up.bar();
-        self.ended()
+    /// The server does not hand out the log in batches, for that reason.
+    pub fn refused(&mut self, reason: &str) -> Received {
+        self.catch_up.refused(reason);
+        self.is_over = true;
+        self.stands()
+    }
+
+    /// The feed fails: where not even one batch came whole, the next may not either, since
+    /// somebody may end each that takes long.
+    pub fn failed(&self) {
+        if self.read == self.start {
+            self.catch_up.bar();
+        }
+    }
+
+    /// Up to where was read.
+    pub fn stands(&self) -> Received {
+        Received::Keepalive(self.read)
     }
 
     /// Whether no more batches come.
@@ -215,8 +246,8 @@ impl Handed {
         if idle < IDLE_LIMIT || self.open >= REPEATED {
             return None;
         }
-        // Or the next feed would read the same batch again.
-        self.catch_up.pause();
+        // What is open may be all that is not delivered, and no sign of it is left then.
+        self.catch_up.put_off();
         Some(Turn::Now)
     }
 }
@@ -238,14 +269,18 @@ pub struct Moves {
     wanted: Lsn,
     /// When the next move may begin.
     next: Instant,
+    /// When the slot has to be used again, where the server gives up one that is not.
+    touch: Option<Instant>,
     /// Since when one is under way.
     since: Option<Instant>,
 }
 
 impl Moves {
-    /// Of a slot that stands at `at`.
-    pub fn new(at: Lsn, now: Instant) -> Self {
-        Self { at, wanted: at, next: now + MOVE_INTERVAL, since: None }
+    /// Of a slot that stands at `at`; a server that does not keep idle slots is shown that
+    /// this one is in use.
+    pub fn new(at: Lsn, keeps_idle_slots: bool, now: Instant) -> Self {
+        let touch = (!keeps_idle_slots).then(|| now + TOUCH_INTERVAL);
+        Self { at, wanted: at, next: now + MOVE_INTERVAL, touch, since: None }
     }
 
     /// Everything before `lsn` is durable, and was handed out.
@@ -255,7 +290,8 @@ impl Moves {
 
     /// When the next move is to begin, if any is.
     pub fn due(&self) -> Option<Instant> {
-        (self.since.is_none() && self.wanted > self.at).then_some(self.next)
+        let due = if self.wanted > self.at { Some(self.next) } else { self.touch };
+        due.filter(|_| self.since.is_none()).map(|due| due.max(self.next))
     }
 
     /// The next move begins.
@@ -269,6 +305,7 @@ impl Moves {
         if let Some(since) = self.since.take() {
             let took = now.saturating_duration_since(since);
             self.next = now + MOVE_INTERVAL.max(took * MOVE_SHARE);
+            self.touch = self.touch.map(|_| now + TOUCH_INTERVAL);
         }
         self.at = stands.unwrap_or(self.at);
     }
@@ -323,6 +360,8 @@ mod tests {
         assert_eq!(handed.turn(true, false, now + LONG), None);
         let (commit_lsn, end_lsn, commit_time) = (Lsn::new(5), Lsn::new(6), PgTimestamp::default());
         handed.message(&Message::Commit(Commit { commit_lsn, end_lsn, commit_time }));
+        assert_eq!(handed.turn(true, false, now + LONG), None, "something was taken");
+        handed.asked(false, now);
         assert_eq!(handed.turn(true, false, now + LONG), Some(Turn::Now));
     }
 

@@ -26,6 +26,9 @@ use crate::world::{Shared, World};
 /// For how long nobody may hold the slot while nothing is taken.
 const UNHELD: Duration = Duration::from_secs(11);
 
+/// And for how long that is nothing out of the ordinary.
+const HELD: Duration = Duration::from_secs(9);
+
 /// Where a relay's sessions come from.
 #[derive(Clone)]
 pub(crate) struct SimSource {
@@ -140,7 +143,10 @@ impl SimFeed {
             flushed: world.log.end,
             tables: (0..OUTBOXES).map(|at| relation(at).into()).collect(),
             side: if look.in_batches {
-                Side::Batches(Handed::new(catch_up, start), Moves::new(start, now))
+                Side::Batches(
+                    Handed::new(catch_up, start),
+                    Moves::new(start, session.is_multiple_of(2), now),
+                )
             } else {
                 Side::Stream(Lag::new(catch_up, start))
             },
@@ -164,6 +170,7 @@ impl SimFeed {
             return state.ended.then(ended);
         };
         self.is_refused |= matches!(came, Came::Refused);
+        self.idle = None;
         let received = match (came, &mut self.side) {
             (Came::Failed(error), _) => return Some(Err(error)),
             (Came::Streamed(received), Side::Stream(lag)) => {
@@ -176,7 +183,7 @@ impl SimFeed {
             }
             (Came::ReadUpTo(stand), Side::Batches(handed, _)) => handed.read_up_to(stand.read),
             (Came::Over, Side::Batches(handed, _)) => handed.ended(),
-            (Came::Refused, Side::Batches(handed, _)) => handed.refused(),
+            (Came::Refused, Side::Batches(handed, _)) => handed.refused("at its pleasure"),
             (came, _) => unreachable!("{came:?} in the other feed"),
         };
         let told = match &received {
@@ -204,6 +211,15 @@ impl SimFeed {
         let stands = state.moved.take()?;
         moves.ended(stands.as_ref().ok().copied(), Instant::now());
         Some(stands)
+    }
+
+    fn failed(&mut self, has_failed: bool) {
+        if let Side::Batches(handed, _) = &self.side
+            && has_failed
+        {
+            handed.failed();
+        }
+        self.has_failed |= has_failed;
     }
 
     /// When the slot is to be moved next.
@@ -238,7 +254,7 @@ impl SimFeed {
                 && let Side::Batches(handed, _) = &mut self.side
                 && handed.is_over()
             {
-                return Ok(handed.ended());
+                return Ok(handed.stands());
             }
             if let Some(came) = self.take(reading) {
                 return came;
@@ -310,13 +326,13 @@ impl Feed for SimFeed {
 
     async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
         let came = self.come(reading).await;
-        self.has_failed |= came.is_err();
+        self.failed(came.is_err());
         came
     }
 
     fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
         let came = self.take(true);
-        self.has_failed |= matches!(came, Some(Err(_)));
+        self.failed(matches!(came, Some(Err(_))));
         came
     }
 
@@ -370,6 +386,10 @@ impl Feed for SimFeed {
         let idle = self.idle.map_or(Duration::ZERO, |since| since.elapsed());
         if turn.is_none() && why == Why::Idle && idle > UNHELD && self.open < 900 {
             let text = "nothing is taken for long, and nobody holds the slot".to_owned();
+            self.world.lock().note(Happened::Strange(text));
+        }
+        if turn.is_some() && why == Why::Idle && idle < HELD {
+            let text = format!("it gives way for being idle, and something came {idle:?} ago");
             self.world.lock().note(Happened::Strange(text));
         }
         let left = Left::Turned { why, within: self.within };
