@@ -167,6 +167,7 @@ impl Handed {
 
     /// A message of a batch is handed out.
     pub fn message(&mut self, message: &Message) {
+        self.idle = None;
         match message {
             Message::Commit(_) => self.open = 0,
             _ => self.open += 1,
@@ -323,6 +324,8 @@ mod tests {
         assert_eq!(handed.turn(true, false, now + LONG), None);
         let (commit_lsn, end_lsn, commit_time) = (Lsn::new(5), Lsn::new(6), PgTimestamp::default());
         handed.message(&Message::Commit(Commit { commit_lsn, end_lsn, commit_time }));
+        assert_eq!(handed.turn(true, false, now + LONG), None, "something was taken");
+        handed.asked(false, now);
         assert_eq!(handed.turn(true, false, now + LONG), Some(Turn::Now));
     }
 

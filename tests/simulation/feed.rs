@@ -26,6 +26,9 @@ use crate::world::{Shared, World};
 /// For how long nobody may hold the slot while nothing is taken.
 const UNHELD: Duration = Duration::from_secs(11);
 
+/// And for how long that is nothing out of the ordinary.
+const HELD: Duration = Duration::from_secs(9);
+
 /// Where a relay's sessions come from.
 #[derive(Clone)]
 pub(crate) struct SimSource {
@@ -164,6 +167,7 @@ impl SimFeed {
             return state.ended.then(ended);
         };
         self.is_refused |= matches!(came, Came::Refused);
+        self.idle = None;
         let received = match (came, &mut self.side) {
             (Came::Failed(error), _) => return Some(Err(error)),
             (Came::Streamed(received), Side::Stream(lag)) => {
@@ -370,6 +374,10 @@ impl Feed for SimFeed {
         let idle = self.idle.map_or(Duration::ZERO, |since| since.elapsed());
         if turn.is_none() && why == Why::Idle && idle > UNHELD && self.open < 900 {
             let text = "nothing is taken for long, and nobody holds the slot".to_owned();
+            self.world.lock().note(Happened::Strange(text));
+        }
+        if turn.is_some() && why == Why::Idle && idle < HELD {
+            let text = format!("it gives way for being idle, and something came {idle:?} ago");
             self.world.lock().note(Happened::Strange(text));
         }
         let left = Left::Turned { why, within: self.within };
