@@ -1,11 +1,14 @@
 //! The core against a simulated server and broker.
 //!
 //! The server follows PostgreSQL's rule: a transaction is sent again exactly
-//! when its commit LSN is at or after the start. The broker appends a
+//! when its commit LSN is at or after the start. It hands out by a stream or in batches, which
+//! take turns at any time at which the driver lets them. The broker appends a
 //! partition's records in the order in which they were produced, reports when
 //! it likes, or never, fails some, and refuses what it is told to refuse. What it
 //! appended is then judged.
 
+#[path = "core_properties/feeds.rs"]
+mod feeds;
 #[path = "core_properties/outside.rs"]
 mod outside;
 
@@ -13,12 +16,10 @@ use std::collections::{HashMap, VecDeque};
 
 use proptest::prelude::*;
 
-use self::outside::{
-    Broker, DEAD, FOREIGN, Guilt, OTHER_TABLE, Past, history, logical, noise, relations, sizes,
-};
+use self::feeds::Input;
+use self::outside::{Broker, DEAD, Guilt, OTHER_TABLE, Past, history, logical, relations, sizes};
 use super::tests::{TABLE, insert_into, new_core, relation_of, too_large};
 use super::*;
-use crate::pgoutput::Commit;
 use crate::pgoutput::encode::texts;
 use crate::property;
 
@@ -51,6 +52,8 @@ enum Step {
     Replace,
     SessionLost,
     Connect,
+    /// Another feed takes the place of this one: batches of so many messages, or a stream.
+    GoOver(Option<usize>),
     Confirm,
     /// The server restarts and has forgotten its last positions.
     Regress(u8),
@@ -76,6 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => Just(Step::Replace),
         1 => Just(Step::SessionLost),
         6 => Just(Step::Connect),
+        3 => prop::option::of(1_usize..60).prop_map(Step::GoOver),
         4 => Just(Step::Confirm),
         1 => any::<u8>().prop_map(Step::Regress),
         1 => any::<u8>().prop_map(Step::TakeOver),
@@ -83,12 +87,6 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Drain),
         1 => any::<bool>().prop_map(Step::Full),
     ]
-}
-
-#[derive(Debug, Clone)]
-enum Input {
-    Message(Message),
-    Keepalive(Lsn),
 }
 
 struct World {
@@ -99,6 +97,8 @@ struct World {
     broker: Broker,
     /// What the session will send; `None` without one.
     coming: Option<VecDeque<Input>>,
+    /// How many messages a batch has, where there are any.
+    batches: Option<usize>,
     /// The slot's `confirmed_flush_lsn`, and what it was before.
     slot: Lsn,
     slots: Vec<Lsn>,
@@ -129,6 +129,7 @@ impl World {
             core: new_core(budget_bytes).with_policies(policies(policy)),
             broker: Broker { guilty, ..Broker::default() },
             coming: None,
+            batches: None,
             slot: Lsn::new(100),
             slots: vec![Lsn::new(100)],
             confirmable: Lsn::ZERO,
@@ -152,40 +153,7 @@ impl World {
         let start = self.slot.max(self.core.confirmable());
         self.core.connected(start, &relations().map(FoundTable::from));
         self.known = self.known.max(start);
-        self.coming = Some(self.stream(self.core.resume_at().max(self.slot)));
-    }
-
-    /// What a session that starts at `start` sends, in order: the rule is
-    /// PostgreSQL's, the keepalives say the most that they may.
-    fn stream(&self, start: Lsn) -> VecDeque<Input> {
-        let mut sent = VecDeque::new();
-        for relation in relations().into_iter().chain([relation_of(FOREIGN, "accounts")]) {
-            sent.push_back(Input::Message(Message::Relation(relation)));
-        }
-        for past in self.history.iter().filter(|past| Lsn::new(past.commit) >= start) {
-            let (commit_lsn, end_lsn) = (Lsn::new(past.commit), Lsn::new(past.end));
-            let commit_time = PgTimestamp::default();
-            if past.loose {
-                sent.push_back(Input::Message(logical(false, "outbox", "{}".into())));
-            }
-            sent.push_back(Input::Keepalive(commit_lsn));
-            let begin = Begin { commit_lsn, commit_time, xid: 1 };
-            sent.push_back(Input::Message(Message::Begin(begin)));
-            for event in past.events.clone() {
-                if event % 4 == 0 {
-                    sent.push_back(Input::Keepalive(Lsn::new(past.end + 1000)));
-                }
-                sent.extend(noise(event).map(Input::Message));
-                sent.push_back(Input::Message(self.message(event)));
-            }
-            let commit = Commit { commit_lsn, end_lsn, commit_time };
-            sent.push_back(Input::Message(Message::Commit(commit)));
-            if past.commit % 2 == 0 {
-                sent.push_back(Input::Keepalive(end_lsn));
-            }
-        }
-        sent.push_back(Input::Keepalive(self.end()));
-        sent
+        self.coming = Some(self.feed());
     }
 
     fn end(&self) -> Lsn {
@@ -248,6 +216,7 @@ impl World {
             Step::Replace => self.replace(),
             Step::SessionLost => self.lose_session(),
             Step::Connect => self.connect(),
+            Step::GoOver(batches) => self.go_over(*batches),
             Step::Confirm => self.confirm(),
             Step::Regress(pick) => {
                 self.lose_session();

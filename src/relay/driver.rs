@@ -181,7 +181,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
                         return self.outcome();
                     }
                 }
-                Ended::Over => self.core.session_lost(),
+                Ended::Over => {
+                    crate::crash::point!("over");
+                    self.core.session_lost();
+                }
                 Ended::Replay => {
                     self.meter.metrics.enter(Phase::Replaying);
                     if !self.replace_producer().await? {

@@ -9,34 +9,22 @@
 //! so, and where nothing is taken for a while: then the slot is to be held by a stream, since
 //! the server may give up one that nobody uses, and people are alarmed by it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_postgres::Client;
 
 use super::SourceError;
 use super::base::{Base, control_ended, message};
 use super::batches::{Batches, Part, Stopped};
-use super::config::CatchUp;
 use super::connect::Control;
 use super::facts::Facts;
 use super::feed::{Received, Turn};
+use super::patience::{Beside, Peer};
+use super::turns::{Handed, Move, Moves, Stand};
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
-use crate::pgoutput::Message;
-
-/// For how long nothing may be taken before a stream is to hold the slot.
-const IDLE_LIMIT: Duration = Duration::from_secs(10);
-
-/// Messages of an open transaction from which on it is read to its end first: a stream begins
-/// with all of it again, and records would come twice.
-const REPEATED: u64 = 1000;
-
-/// Least time between two moves of the slot, and how many times as long as the last one
-/// took: for each the server reads the log again from where decoding would have to begin.
-const MOVE_INTERVAL: Duration = Duration::from_secs(1);
-const MOVE_SHARE: u32 = 10;
 
 /// How often is told how it goes.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
@@ -55,50 +43,37 @@ pub struct Backlog {
     base: Base,
     /// The connection that the batches are read on.
     reading: Control,
+    /// The connection that the slot is moved on.
+    moving: Control,
+    /// Keeps the lock.
+    kept: JoinHandle<()>,
     batches: Batches,
     rows: Rows,
-    /// Messages of the transaction that is open.
-    open: u64,
+    handed: Handed,
     mover: Mover,
-    catch_up: CatchUp,
-    /// Since when nothing is taken.
-    idle: Option<Instant>,
-    is_over: bool,
-    /// Up to where was read.
-    read: Lsn,
     progress: Progress,
 }
 
 /// Moves the slot, on a connection of its own: the server may take its time.
 struct Mover {
-    control: Control,
+    peer: Peer,
     slot: String,
-    /// Where the slot stands.
-    at: Lsn,
-    wanted: Lsn,
+    moves: Moves,
     moving: Option<Moving>,
-    next: Instant,
 }
 
-/// A move that is under way, and since when.
-struct Moving {
-    task: tokio::task::JoinHandle<Result<Lsn, SourceError>>,
-    since: Instant,
-}
+/// A move that is under way.
+struct Moving(JoinHandle<Result<Lsn, SourceError>>);
 
 impl Drop for Moving {
     fn drop(&mut self) {
-        self.task.abort();
+        self.0.abort();
     }
 }
 
-/// Moves the slot from `at`, or before it, to `to`; gives where it stands then.
-pub(super) async fn advance(
-    client: &Client,
-    slot: &str,
-    at: Lsn,
-    to: Lsn,
-) -> Result<Lsn, SourceError> {
+/// Moves the slot; gives where it stands then.
+pub(super) async fn advance(client: &Client, slot: &str, one: Move) -> Result<Lsn, SourceError> {
+    let Move { at, to } = one;
     let moved = client.query_opt(ADVANCE, &[&slot, &to.to_string(), &at.to_string()]).await;
     let row =
         moved.map_err(|error| match error.code().map(tokio_postgres::error::SqlState::code) {
@@ -122,32 +97,34 @@ impl Mover {
     async fn moved(&mut self) -> Result<(), SourceError> {
         loop {
             if let Some(moving) = &mut self.moving {
-                let stands = (&mut moving.task).await.unwrap_or_else(|_| {
+                let stands = (&mut moving.0).await.unwrap_or_else(|_| {
                     Err(SourceError::Lost("moving the slot was given up".to_owned()))
                 });
-                let now = Instant::now();
-                let took = now.saturating_duration_since(moving.since);
-                self.next = now + MOVE_INTERVAL.max(took * MOVE_SHARE);
                 self.moving = None;
-                self.at = stands?;
+                self.moves.ended(stands.as_ref().ok().copied(), Instant::now());
+                stands?;
+                crate::crash::point!("moved");
                 return Ok(());
             }
-            if self.wanted <= self.at {
+            let Some(due) = self.moves.due() else {
                 return std::future::pending().await;
-            }
-            sleep_until(self.next).await;
-            let client = Arc::clone(&self.control.client);
-            let (slot, at, to) = (self.slot.clone(), self.at, self.wanted);
-            let task = tokio::spawn(async move { advance(&client, &slot, at, to).await });
-            self.moving = Some(Moving { task, since: Instant::now() });
+            };
+            sleep_until(due).await;
+            let peer = self.peer.clone();
+            let (slot, one) = (self.slot.clone(), self.moves.begin(Instant::now()));
+            let task = tokio::spawn(async move {
+                crate::crash::point!("moving");
+                peer.awaited(advance(&peer.client, &slot, one)).await?
+            });
+            self.moving = Some(Moving(task));
         }
     }
 
     /// Moves the slot to `to` in any case.
     async fn finish(&mut self, to: Lsn) -> Result<(), SourceError> {
-        self.wanted = self.wanted.max(to);
-        while self.at < to {
-            self.next = Instant::now();
+        self.moves.want(to);
+        while !self.moves.has_reached(to) {
+            self.moves.hurry(Instant::now());
             self.moved().await?;
         }
         Ok(())
@@ -157,8 +134,9 @@ impl Mover {
 impl Drop for Backlog {
     fn drop(&mut self) {
         // A batch that is under way is not waited for.
+        self.kept.abort();
         self.reading.ended.abort();
-        self.mover.control.ended.abort();
+        self.moving.ended.abort();
     }
 }
 
@@ -169,7 +147,8 @@ struct Progress {
 }
 
 impl Progress {
-    fn tell(&mut self, read: Lsn, flushed: Lsn) {
+    fn tell(&mut self, stand: Stand) {
+        let Stand { read, flushed } = stand;
         let now = Instant::now();
         let since = now.saturating_duration_since(self.told);
         if since < PROGRESS_INTERVAL {
@@ -190,35 +169,34 @@ impl Progress {
 
 impl Backlog {
     /// Over `base`, whose slot stands at its start and whose name is locked; `reading` and
-    /// `moving` are connections beside it.
+    /// `moving` are connections beside it, `kept` keeps the lock. A server that does not keep idle slots is shown that
+    /// this one is in use.
     pub(super) fn start(
         base: Base,
         config: &super::SourceConfig,
-        reading: Control,
-        moving: Control,
+        reading: Beside,
+        moving: Beside,
+        kept: JoinHandle<()>,
+        keeps_idle_slots: bool,
     ) -> Self {
-        let client = Arc::clone(&reading.client);
-        let batches = Batches::start(client, config, config.catch_up.little());
+        let little = config.catch_up.little();
+        let batches = Batches::start(reading.peer.clone(), config, base.start, little);
         let (now, at) = (Instant::now(), base.start);
         let mover = Mover {
-            control: moving,
+            peer: moving.peer,
             slot: config.slot.clone(),
-            at,
-            wanted: at,
+            moves: Moves::new(at, keeps_idle_slots, now),
             moving: None,
-            next: now + MOVE_INTERVAL,
         };
         Self {
             base,
-            reading,
+            reading: reading.control,
+            moving: moving.control,
+            kept,
             batches,
             rows: Vec::new().into_iter(),
-            open: 0,
+            handed: Handed::new(config.catch_up.clone(), at),
             mover,
-            catch_up: config.catch_up.clone(),
-            idle: None,
-            is_over: false,
-            read: at,
             progress: Progress { told: now, at },
         }
     }
@@ -227,9 +205,8 @@ impl Backlog {
         let row = self.rows.next()?;
         self.base.received_bytes += row.len() as u64;
         let message = message(&row);
-        match &message {
-            Ok(Message::Commit(_)) => self.open = 0,
-            _ => self.open += 1,
+        if let Ok(message) = &message {
+            self.handed.message(message);
         }
         Some(message.map(Received::Message))
     }
@@ -239,27 +216,23 @@ impl Backlog {
         &mut self,
         part: Option<Result<Part, Stopped>>,
     ) -> Result<Option<Received>, SourceError> {
-        match part {
-            None => self.is_over = true,
+        Ok(match part {
+            None => Some(self.handed.ended()),
             Some(Ok(Part::Rows(rows))) => {
                 self.rows = rows.into_iter();
-                return Ok(None);
+                None
             }
-            Some(Ok(Part::ReadUpTo { upto, flushed })) => {
-                self.progress.tell(upto, flushed);
-                self.read = upto;
+            Some(Ok(Part::ReadUpTo(stand))) => {
+                crate::crash::point!("batch");
+                self.progress.tell(stand);
+                Some(self.handed.read_up_to(stand.read))
             }
-            Some(Err(Stopped::Failed(error))) => return Err(error),
-            Some(Err(Stopped::Refused(reason))) => {
-                tracing::warn!(
-                    reason,
-                    "PostgreSQL does not hand out the backlog in batches: streaming it instead"
-                );
-                self.catch_up.bar();
-                self.is_over = true;
+            Some(Err(Stopped::Failed(error))) => {
+                self.handed.failed();
+                return Err(error);
             }
-        }
-        Ok(Some(Received::Keepalive(self.read)))
+            Some(Err(Stopped::Refused(reason))) => Some(self.handed.refused(&reason)),
+        })
     }
 
     pub(super) fn base(&self) -> &Base {
@@ -267,11 +240,7 @@ impl Backlog {
     }
 
     pub(super) async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
-        if reading {
-            self.idle = None;
-        } else {
-            self.idle.get_or_insert_with(Instant::now);
-        }
+        self.handed.asked(reading, Instant::now());
         loop {
             if reading && let Some(received) = self.row() {
                 return received;
@@ -279,20 +248,23 @@ impl Backlog {
             let part = tokio::select! {
                 biased;
                 verified = self.base.watch.verified() => {
-                    self.mover.wanted = verified?.max(self.mover.wanted);
+                    self.mover.moves.want(verified?);
                     continue;
                 }
                 moved = self.mover.moved() => {
                     moved?;
-                    if self.is_over {
-                        return Ok(Received::Keepalive(self.read));
+                    if self.handed.is_over() {
+                        return Ok(self.handed.stands());
                     }
                     continue;
                 }
                 ended = &mut self.base.control.ended => return Err(control_ended(ended)),
-                part = self.batches.next(), if reading && !self.is_over => part,
-                ended = &mut self.reading.ended, if !self.is_over => {
-                    return Err(control_ended(ended));
+                part = self.batches.next(), if reading && !self.handed.is_over() => part,
+                ended = &mut self.moving.ended => return Err(control_ended(ended)),
+                ended = &mut self.reading.ended, if !self.handed.is_over() => {
+                    let error = control_ended(ended);
+                    self.handed.failed();
+                    return Err(error);
                 }
             };
             if let Some(received) = self.part(part)? {
@@ -326,10 +298,8 @@ impl Backlog {
     }
 
     pub(super) fn turn(&mut self) -> Option<Turn> {
-        let idle = self.idle.is_some_and(|since| since.elapsed() >= IDLE_LIMIT);
-        // Who comes next would find the slot in use by what moves it.
-        let is_over = self.is_over && self.rows.len() == 0 && self.mover.moving.is_none();
-        (is_over || idle && self.open < REPEATED).then_some(Turn::Now)
+        let is_moving = self.mover.moves.is_under_way();
+        self.handed.turn(self.rows.len() > 0, is_moving, Instant::now())
     }
 
     pub(super) async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {

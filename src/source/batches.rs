@@ -15,18 +15,19 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::config::SourceConfig;
+use super::copy::CopyRows;
+use super::error::SourceError;
+use super::patience::Peer;
+use super::turns::Stand;
+use crate::lsn::Lsn;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
-use tokio_postgres::Client;
-
-use super::config::SourceConfig;
-use super::copy::CopyRows;
-use super::error::SourceError;
-use crate::lsn::Lsn;
+use tokio_postgres::types::ToSql;
 
 /// Bytes of rows that may wait here: the server decodes the next batch meanwhile.
 const ROOM: u32 = 32 << 20;
@@ -45,10 +46,6 @@ const FIRST: u64 = 50_000;
 const MOST: u64 = 1_000_000;
 const LEAST: u64 = 100;
 
-/// How much of the log a batch reads at most, in bytes: where it is other tables' log,
-/// rows do not end it.
-const RANGE: u64 = 256 << 20;
-
 /// What a batch may take of the server's memory before it becomes a temporary file; and the
 /// server sees within this time that nobody waits for a batch any more.
 const SETTINGS: &str = "SET work_mem = '32MB'; SET client_connection_check_interval = '2s'";
@@ -61,12 +58,15 @@ const LONG: Duration = Duration::from_secs(1);
 const SLOW: f64 = 16e6;
 const SLOW_BATCHES: u32 = 3;
 
+/// One that took so long is enough.
+const VERY_LONG: Duration = Duration::from_secs(60);
+
 /// What was read.
 pub(super) enum Part {
     /// Messages of the plugin.
     Rows(Vec<Bytes>),
-    /// All that committed before `upto` has been handed out; the log goes on to `flushed`.
-    ReadUpTo { upto: Lsn, flushed: Lsn },
+    /// A batch has ended.
+    ReadUpTo(Stand),
 }
 
 /// Why there are no more parts.
@@ -92,14 +92,15 @@ impl Drop for Batches {
 
 impl Batches {
     /// Begins where the slot stands; ends once no more than `little` bytes of log are left.
-    /// Nobody else may move the slot before the first part has come.
-    pub(super) fn start(client: Arc<Client>, config: &SourceConfig, little: u64) -> Self {
+    /// It is expected to stand at `from`.
+    pub(super) fn start(peer: Peer, config: &SourceConfig, from: Lsn, little: u64) -> Self {
         let (tell, parts) = unbounded_channel();
         let room = Arc::new(Semaphore::new(ROOM as usize));
         let reader = Reader {
-            client,
+            peer,
             slot: config.slot.clone(),
             publication: config.publication.clone(),
+            from,
             tell,
             room: Arc::clone(&room),
             limit: FIRST,
@@ -145,9 +146,10 @@ fn permits(rows: &[Bytes]) -> u32 {
 }
 
 struct Reader {
-    client: Arc<Client>,
+    peer: Peer,
     slot: String,
     publication: String,
+    from: Lsn,
     tell: UnboundedSender<Result<Part, Stopped>>,
     room: Arc<Semaphore>,
     /// Messages of the next batch.
@@ -156,27 +158,22 @@ struct Reader {
     slow: u32,
 }
 
-/// Where the log ends and where the copy stands.
-struct Stand {
-    flushed: Lsn,
-    read: Lsn,
-}
-
 impl Reader {
     async fn read(mut self, little: u64) -> Result<(), Stopped> {
-        let failed = |error: tokio_postgres::Error| stopped("reading the backlog", &error);
-        self.client.batch_execute(SETTINGS).await.map_err(failed)?;
+        let set = self.peer.client.batch_execute(SETTINGS);
+        self.answer("reading the backlog", set).await?;
         let copy = self.copy().await?;
+        crate::crash::point!("copied");
         let mut stand = self.stand(&copy).await?;
+        if stand.begins_beyond(self.from) {
+            let moved = SourceError::slot_moved(&self.slot, self.from, stand.read);
+            return Err(Stopped::Failed(moved));
+        }
         loop {
-            let upto = Lsn::new(stand.flushed.as_u64().min(stand.read.as_u64() + RANGE));
-            let decoding = self.batch(&copy, upto).await?;
+            let decoding = self.batch(&copy, stand.upto()).await?;
             let before = std::mem::replace(&mut stand, self.stand(&copy).await?).read;
             self.judge(decoding, before, stand.read)?;
-            let Stand { read: upto, flushed } = stand;
-            if self.tell.send(Ok(Part::ReadUpTo { upto, flushed })).is_err()
-                || flushed.as_u64().saturating_sub(upto.as_u64()) <= little
-            {
+            if self.tell.send(Ok(Part::ReadUpTo(stand))).is_err() || stand.is_near_the_end(little) {
                 return Ok(());
             }
         }
@@ -187,7 +184,9 @@ impl Reader {
         let failed = |error: tokio_postgres::Error| stopped("copying the slot", &error);
         let query = "SELECT slot_name::text FROM pg_catalog.pg_copy_logical_replication_slot(\
                      $1, 'walpost_batches_' || pg_catalog.pg_backend_pid(), true)";
-        let row = self.client.query_one(query, &[&self.slot]).await.map_err(failed)?;
+        let parameters: [&(dyn ToSql + Sync); 1] = [&self.slot];
+        let row = self.peer.client.query_one(query, &parameters);
+        let row = self.answer("copying the slot", row).await?;
         row.try_get(0).map_err(failed)
     }
 
@@ -196,7 +195,9 @@ impl Reader {
             |error: tokio_postgres::Error| stopped("asking how far the backlog is read", &error);
         let query = "SELECT pg_catalog.pg_current_wal_flush_lsn()::text, confirmed_flush_lsn::text \
                      FROM pg_catalog.pg_replication_slots WHERE slot_name::text = $1";
-        let row = self.client.query_one(query, &[&copy]).await.map_err(failed)?;
+        let parameters: [&(dyn ToSql + Sync); 1] = [&copy];
+        let row = self.peer.client.query_one(query, &parameters);
+        let row = self.answer("asking how far the backlog is read", row).await?;
         let lsn = |column: usize| -> Result<Lsn, Stopped> {
             let text: String = row.try_get(column).map_err(failed)?;
             text.parse().map_err(|_| Stopped::Failed(SourceError::Lost(format!("no LSN: {text}"))))
@@ -213,7 +214,7 @@ impl Reader {
         #[allow(clippy::cast_precision_loss, reason = "a batch is no exabyte")]
         let bytes = to.as_u64().saturating_sub(from.as_u64()) as f64;
         self.slow = if bytes / decoding.as_secs_f64() < SLOW { self.slow + 1 } else { 0 };
-        if self.slow < SLOW_BATCHES {
+        if self.slow < SLOW_BATCHES && (self.slow == 0 || decoding < VERY_LONG) {
             return Ok(());
         }
         let reason = "each batch takes long: the server reads the log again from the beginning of \
@@ -236,10 +237,11 @@ impl Reader {
             escape_literal(&escape_identifier(&self.publication)),
         );
         // It is asked again after its end where that came together with its last rows.
-        let mut stream = pin!(self.client.copy_out(query.as_str()).await.map_err(failed)?.fuse());
+        let stream = self.peer.client.copy_out(query.as_str());
+        let mut stream = pin!(self.answer("reading a batch of the backlog", stream).await?.fuse());
         let mut copied = CopyRows::default();
         let (mut bytes, mut messages) = (0, 0);
-        while let Some(piece) = stream.next().await {
+        while let Some(piece) = self.peer.awaited(stream.next()).await.map_err(Stopped::Failed)? {
             decoding.get_or_insert_with(|| began.elapsed());
             let (mut rows, mut size) = (Vec::new(), 0);
             let mut next = Some(piece);
@@ -264,6 +266,15 @@ impl Reader {
             self.limit = (BATCH_BYTES * messages / bytes.max(1)).clamp(LEAST, MOST);
         }
         Ok(decoding.unwrap_or_else(|| began.elapsed()))
+    }
+
+    async fn answer<T>(
+        &self,
+        doing: &str,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Stopped> {
+        let answer = self.peer.awaited(answer).await.map_err(Stopped::Failed)?;
+        answer.map_err(|error| stopped(doing, &error))
     }
 
     /// Waits for room.

@@ -1,8 +1,10 @@
 //! What a session is opened on: the server, the slot, the publication, the tables.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::SourceError;
 use crate::conninfo::ConnInfo;
@@ -33,12 +35,23 @@ pub struct SourceConfig {
 pub struct CatchUp {
     /// Above so many bytes of log; `None`: never.
     threshold: Option<u64>,
-    /// Not before then, since the server would not do it. Of all clones.
-    barred: Arc<Mutex<Option<Instant>>>,
+    /// Of all clones.
+    barred: Arc<Mutex<Barred>>,
 }
 
-/// How long batches are left alone once the server has refused one.
-const BARRED: Duration = Duration::from_secs(600);
+/// Whether batches are left alone.
+#[derive(Debug, Default)]
+struct Barred {
+    until: Option<Instant>,
+    /// How many times in a row they were of no use.
+    failures: u32,
+}
+
+/// How long batches are left alone once they were of no use, and how many times that is
+/// doubled where they are again and again: a stream needs its time to get through what
+/// they could not.
+const BARRED: Duration = Duration::from_secs(60);
+const DOUBLINGS: u32 = 7;
 
 /// A backlog of so many bytes at most is left to the stream by who has read the rest.
 const LITTLE: u64 = 64 << 10;
@@ -50,21 +63,44 @@ impl CatchUp {
     }
 
     /// Whether so many bytes of log are a backlog for batches now.
-    pub(super) fn is_for(&self, behind: u64) -> bool {
-        let barred = *self.barred.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn is_for(&self, behind: u64) -> bool {
         self.threshold.is_some_and(|threshold| behind > threshold)
-            && barred.is_none_or(|until| Instant::now() >= until)
+            && self.barred().until.is_none_or(|until| Instant::now() >= until)
     }
 
     /// How many bytes of log are left to the stream.
-    pub(super) fn little(&self) -> u64 {
+    pub fn little(&self) -> u64 {
         LITTLE.max(self.threshold.unwrap_or_default() / 8)
     }
 
-    /// The server would not do it.
+    /// The server will not do it, for that reason.
+    pub(super) fn refused(&self, reason: &str) {
+        tracing::warn!(
+            reason,
+            "PostgreSQL does not hand out the backlog in batches: streaming it instead"
+        );
+        self.bar();
+    }
+
+    /// It led nowhere.
     pub(super) fn bar(&self) {
-        let mut barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
-        *barred = Some(Instant::now() + BARRED);
+        let mut barred = self.barred();
+        barred.until = Some(Instant::now() + BARRED * (1 << barred.failures.min(DOUBLINGS)));
+        barred.failures += 1;
+    }
+
+    /// It cannot be done just now.
+    pub(super) fn put_off(&self) {
+        self.barred().until = Some(Instant::now() + BARRED);
+    }
+
+    /// A backlog was read.
+    pub(super) fn was_of_use(&self) {
+        self.barred().failures = 0;
+    }
+
+    fn barred(&self) -> MutexGuard<'_, Barred> {
+        self.barred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -105,6 +141,25 @@ mod tests {
         assert!(!clone.is_for(u64::MAX), "of all clones");
         assert!(other.is_for(u64::MAX));
         assert_eq!((catch_up.little(), CatchUp::above(1024).little()), (1 << 17, LITTLE));
+    }
+
+    #[test]
+    fn where_it_is_of_no_use_again_and_again_it_is_left_alone_for_longer() {
+        let catch_up = CatchUp::above(0);
+        let left = || catch_up.barred().until.map(|until| until.duration_since(Instant::now()));
+        let is_about = |left: Option<Duration>, minutes: u64| {
+            let about = Duration::from_secs(minutes * 60);
+            left.is_some_and(|left| left <= about && left > about / 2)
+        };
+        for minutes in [1, 2, 4, 8, 16, 32, 64, 128, 128] {
+            catch_up.bar();
+            assert!(is_about(left(), minutes), "{:?}", left());
+        }
+        catch_up.put_off();
+        assert!(is_about(left(), 1));
+        catch_up.was_of_use();
+        catch_up.bar();
+        assert!(is_about(left(), 1));
     }
 
     #[test]

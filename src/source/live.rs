@@ -11,19 +11,22 @@ use tokio::time::timeout;
 
 use super::backlog::{self, Backlog};
 use super::base::Base;
-use super::config::{APPLICATION_NAME, SourceConfig};
+use super::config::{APPLICATION_NAME, CatchUp, SourceConfig};
 use super::connect::{self, Control};
 use super::error::SourceError;
 use super::facts::Facts;
 use super::feed::{Feed, Received, Source, Turn};
-use super::lock::{lock, unlock};
+use super::lock::{NOTICED_SOON, keep, lock, unlock};
 use super::mark::Mark;
 use super::observer::Observer;
 use super::opening::{
     Found, Resume, ServerIdentity, check_catalogs, identify, replication_settings,
     session_settings, silence_limit, start_replication, wal_sender_timeout,
 };
+use super::patience::{Beside, Peer};
+use super::refusal::ConnectError;
 use super::session::{Replication, Session};
+use super::turns::Outset;
 use super::watch::{Catalogs, Watch};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -70,8 +73,7 @@ struct Opening<'a> {
     catalogs: Catalogs,
     found: Found,
     identity: ServerIdentity,
-    /// A at the start.
-    ack: Lsn,
+    outset: Outset,
 }
 
 impl Live {
@@ -104,24 +106,18 @@ impl Live {
             .await
             .map_err(|error| SourceError::query("preparing the control connection", &error))?;
         let facts = Facts::read(&control.client, &config.slot).await?;
-        let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush);
-        let (start, ack) = match resume {
-            Resume::AtSlot { .. } => (at_slot.unwrap_or_default(), at_slot.unwrap_or_default()),
-            Resume::At { confirmed, start, .. } => match at_slot {
-                // Another walpost has moved it on: what this one had read beyond is
-                // of no account any more, and comes again.
-                Some(moved) if moved > *confirmed => (moved, moved),
-                _ => (*start, *confirmed),
-            },
-        };
+        let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush).unwrap_or_default();
+        let mut outset = Outset::of(resume, at_slot);
         facts.require_version()?;
         let catalogs =
             Catalogs::prepare(Arc::clone(&control.client), facts.version, config).await?;
         // Before anything is confirmed; it is judged once the server is known.
         let look = catalogs.look().await?;
         let settled = look.settled;
-        let ack = if settled { ack } else { at_slot.unwrap_or_default().min(ack) };
-        let settings = replication_settings(config, conninfo, &control, &facts, start, ack);
+        if !settled {
+            outset.ack = at_slot.min(outset.ack);
+        }
+        let settings = replication_settings(config, conninfo, &control, &facts, outset);
         let host = control.endpoint.host.to_string();
         let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
         let mut client =
@@ -129,17 +125,24 @@ impl Live {
         // Before the catalogs: another server's slot and tables say nothing of ours.
         let identity = identify(config, &mut client.0, &control, &facts, resume).await?;
         let found = check_catalogs(config, &facts, resume, &catalogs, look).await?;
-        let behind = facts.flushed.as_u64().saturating_sub(ack.as_u64());
-        // What is in flight beyond A would be read again.
-        let in_batches = settled
-            && start == ack
-            && !config.temporary_slot
-            && config.catch_up.is_for(behind)
+        let is_for_batches = !config.temporary_slot
             && !facts.in_recovery
             && facts.slot.as_ref().is_some_and(|slot| !slot.is_special);
+        if is_for_batches && !settled && config.catch_up.is_for(outset.behind(facts.flushed)) {
+            // A stream that falls behind must not give way to another stream.
+            config.catch_up.put_off();
+        }
+        let in_batches = is_for_batches && outset.is_for_batches(facts.flushed, &config.catch_up);
         let opening =
-            Opening { config, conninfo, resume, control, facts, catalogs, found, identity, ack };
-        if in_batches { opening.backlog().await } else { opening.stream(client).await }
+            Opening { config, conninfo, resume, control, facts, catalogs, found, identity, outset };
+        if in_batches {
+            match opening.two_beside().await? {
+                Ok((reading, moving)) => return opening.backlog(reading, moving).await,
+                Err(refused) => config.catch_up.refused(&refused.to_string()),
+            }
+        }
+        let catch_up = if is_for_batches { config.catch_up.clone() } else { CatchUp::default() };
+        opening.stream(client, catch_up).await
     }
 }
 
@@ -152,7 +155,7 @@ impl Opening<'_> {
         }
     }
 
-    async fn stream(self, mut client: Replication) -> Result<Live, SourceError> {
+    async fn stream(self, mut client: Replication, catch_up: CatchUp) -> Result<Live, SourceError> {
         let (config, beside) = (self.config, Arc::clone(&self.control.client));
         let host = self.control.endpoint.host.to_string();
         let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
@@ -167,11 +170,13 @@ impl Opening<'_> {
         }
         let walsender = now.slot.and_then(|slot| slot.active_pid);
         let silence = silence_limit(wal_sender_timeout(&self.facts));
-        Ok(Live::Stream(Session::start(self.base(walsender, walsender), config, client, silence)))
+        let base = self.base(walsender, walsender);
+        Ok(Live::Stream(Session::start(base, config, client, silence, catch_up)))
     }
 
-    async fn backlog(self) -> Result<Live, SourceError> {
-        let (config, client) = (self.config, Arc::clone(&self.control.client));
+    async fn backlog(self, reading: Beside, moving: Beside) -> Result<Live, SourceError> {
+        let (config, client) = (self.config, Arc::clone(&moving.peer.client));
+        // By whom the slot is moved, so that nobody moves it who has not the lock.
         lock(&client, &config.slot, self.own(), &self.found.mark).await?;
         let now = Facts::read(&client, &config.slot).await?;
         self.check_started(&now)?;
@@ -180,43 +185,50 @@ impl Opening<'_> {
             return Err(SourceError::InUse { slot, pid, holder: None });
         }
         let stands = now.require_slot(&config.slot)?;
-        if stands < self.ack {
-            backlog::advance(&client, &config.slot, stands, self.ack).await?;
+        if let Some(one) = self.outset.first_move(stands) {
+            backlog::advance(&client, &config.slot, one).await?;
         }
-        let reading = self.beside(&session_settings(self.conninfo)).await?;
-        let moving = self.beside(CONTROL_SETTINGS).await?;
-        let row = client
-            .query_one("SELECT pg_catalog.pg_backend_pid()", &[])
-            .await
-            .map_err(|error| SourceError::query("asking for the server process", &error))?;
-        let backend = row.try_get(0).ok();
-        Ok(Live::Backlog(Backlog::start(self.base(None, backend), config, reading, moving)))
+        let keeps_idle_slots = self.facts.version < 180_000;
+        let base = self.base(None, Some(moving.peer.pid));
+        let kept = keep(client).await?;
+        Ok(Live::Backlog(Backlog::start(base, config, reading, moving, kept, keeps_idle_slots)))
+    }
+
+    /// The two connections that batches take; or why the server gives none, where it is there.
+    async fn two_beside(&self) -> Result<Result<(Beside, Beside), ConnectError>, SourceError> {
+        let both = async { Ok::<_, ConnectError>((self.beside().await?, self.beside().await?)) };
+        match both.await {
+            Err(error) if error.is_outage() => Err(error.into()),
+            given => Ok(given),
+        }
     }
 
     /// Another connection to the same server.
-    async fn beside(&self, settings: &str) -> Result<Control, SourceError> {
-        let endpoint = &self.control.endpoint;
-        let other = connect::beside(self.conninfo, endpoint, APPLICATION_NAME).await?;
-        other
-            .client
-            .batch_execute(settings)
-            .await
-            .map_err(|error| SourceError::query("preparing a connection", &error))?;
-        Ok(other)
+    async fn beside(&self) -> Result<Beside, ConnectError> {
+        let Self { conninfo, control, facts, .. } = self;
+        let endpoint = &control.endpoint;
+        let failed = |error| ConnectError::of_control(&endpoint.host.to_string(), error);
+        let other = connect::beside(conninfo, endpoint, APPLICATION_NAME).await?;
+        let settings = session_settings(conninfo, facts.version);
+        other.client.batch_execute(&format!("{settings}; {NOTICED_SOON}")).await.map_err(failed)?;
+        let limit = silence_limit(wal_sender_timeout(facts));
+        let (client, asked) = (Arc::clone(&other.client), Arc::clone(&control.client));
+        let peer = Peer::new(client, asked, limit).await.map_err(failed)?;
+        Ok(Beside { control: other, peer })
     }
 
     fn base(self, walsender: Option<i32>, backend: Option<i32>) -> Base {
-        let Self { config, control, facts, catalogs, found, identity, ack, .. } = self;
+        let Self { config, control, facts, catalogs, found, identity, outset, .. } = self;
         Base {
             observer: Observer::start(Arc::clone(&control.client), config.slot.clone()),
             received_bytes: 0,
             host: control.endpoint.host.to_string(),
             control,
-            watch: Watch::start(catalogs, found.mark, walsender, ack),
+            watch: Watch::start(catalogs, found.mark, walsender, outset.ack),
             slot: config.slot.clone(),
             backend,
             identity,
-            start: ack,
+            start: outset.ack,
             flushed: facts.flushed,
             tables: found.tables,
         }
@@ -224,7 +236,7 @@ impl Opening<'_> {
 
     /// The slot is held now: it must stand where it stood when it was looked at.
     fn check_started(&self, facts: &Facts) -> Result<(), SourceError> {
-        let (config, confirmed) = (self.config, self.found.confirmed.max(self.ack));
+        let (config, confirmed) = (self.config, self.found.confirmed.max(self.outset.ack));
         if config.temporary_slot {
             return Ok(());
         }

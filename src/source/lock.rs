@@ -4,6 +4,11 @@
 //! not stream; so it holds this lock for as long, and whoever is to stream takes it until
 //! the slot is his. Between the two there is no moment at which both could begin.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tokio_postgres::Client;
 
 use super::config::APPLICATION_NAME;
@@ -17,9 +22,15 @@ const CLASS: i32 = 0x7761_6c70;
 const LOCK: &str = "SELECT pg_catalog.pg_try_advisory_lock($1, pg_catalog.hashtext($2))";
 const UNLOCK: &str = "SELECT pg_catalog.pg_advisory_unlock($1, pg_catalog.hashtext($2))";
 
-/// A session whose client is gone without a word keeps the lock until the server sees it.
-const NOTICED_SOON: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
+/// A session whose client is gone without a word keeps the lock, or the copy of a slot, until the
+/// server sees it.
+pub(super) const NOTICED_SOON: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
                             SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
+
+/// Nor does the server see one behind something that holds the connection for it; so it ends
+/// a session that says nothing for so long, and the client speaks in time.
+const SPEAKS: &str = "SET idle_session_timeout = '60s'";
+const SPEAKS_EVERY: Duration = Duration::from_secs(15);
 
 const HOLDER: &str = "
     SELECT l.pid, coalesce(a.application_name = $3, false)
@@ -59,6 +70,17 @@ pub(super) async fn lock(
     let is_walpost = holder.is_some_and(|(pid, is_walpost)| is_walpost && Some(pid) != own);
     let holder = Some(Box::new(Holder { is_walpost, mark: mark.clone() }));
     Err(SourceError::InUse { slot: slot.to_owned(), pid, holder })
+}
+
+/// Keeps the lock for longer than a moment: for as long as the task that it gives runs, and the
+/// server sees its client.
+pub(super) async fn keep(client: Arc<Client>) -> Result<JoinHandle<()>, SourceError> {
+    client.batch_execute(SPEAKS).await.map_err(|error| failed(&error))?;
+    Ok(tokio::spawn(async move {
+        while client.simple_query("").await.is_ok() {
+            sleep(SPEAKS_EVERY).await;
+        }
+    }))
 }
 
 /// Lets go of it: the server itself keeps others from the slot now.

@@ -18,9 +18,11 @@ mod lock;
 mod mark;
 mod observer;
 mod opening;
+mod patience;
 mod refusal;
 mod session;
 mod tls;
+mod turns;
 mod types;
 mod watch;
 
@@ -40,4 +42,5 @@ pub(crate) use refusal::{ConnectError, SqlState, TlsFault};
 pub use session::Session;
 pub use tls::install_crypto_provider;
 pub(crate) use tls::system_bundle;
+pub use turns::{Handed, Lag, Move, Moves, Outset, Stand};
 pub(crate) use watch::is_young;

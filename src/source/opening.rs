@@ -13,6 +13,7 @@ use super::error::{Holder, SourceError};
 use super::facts::Facts;
 use super::mark::Mark;
 use super::refusal::ConnectError;
+use super::turns::Outset;
 use super::watch::{Catalogs, Look};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -138,19 +139,20 @@ fn check_slot(
 }
 
 /// The same for an ordinary connection, by SQL.
-pub(super) fn session_settings(conninfo: &ConnInfo) -> String {
-    let settings = options(conninfo);
+pub(super) fn session_settings(conninfo: &ConnInfo, version: i32) -> String {
+    let settings = options(conninfo, version);
     let settings = settings.split("-c ").filter_map(|setting| setting.trim().split_once('='));
     let statement = |(name, value)| format!("SET {name} = {}", escape_literal(value));
     settings.map(statement).collect::<Vec<_>>().join("; ")
 }
 
 /// What a session that decodes is to be set to.
-fn options(conninfo: &ConnInfo) -> String {
+fn options(conninfo: &ConnInfo, version: i32) -> String {
     let own_options = conninfo.options.as_deref().unwrap_or_default();
     let memory =
         if own_options.contains(WORK_MEM) { "" } else { " -c logical_decoding_work_mem=256MB" };
-    format!("{SESSION_OPTIONS}{memory}")
+    let timeout = if version < 170_000 { "" } else { " -c transaction_timeout=0" };
+    format!("{SESSION_OPTIONS}{memory}{timeout}")
 }
 
 pub(super) fn replication_settings(
@@ -158,10 +160,9 @@ pub(super) fn replication_settings(
     conninfo: &ConnInfo,
     control: &Control,
     facts: &Facts,
-    start: Lsn,
-    ack: Lsn,
+    outset: Outset,
 ) -> ReplicationConfig {
-    let mut options = options(conninfo);
+    let mut options = options(conninfo, facts.version);
     if facts.wal_sender_timeout_ms == 0 {
         // Without it the server sends no keepalive by which to notice a dead link.
         options.push_str(" -c wal_sender_timeout=60s");
@@ -175,8 +176,8 @@ pub(super) fn replication_settings(
         &options,
     );
     let lsn = |lsn: Lsn| pgwire_replication::Lsn::from_u64(lsn.as_u64());
-    settings.start_lsn = lsn(start);
-    settings.ack_lsn = Some(lsn(ack));
+    settings.start_lsn = lsn(outset.start);
+    settings.ack_lsn = Some(lsn(outset.ack));
     settings.status_interval = STATUS_INTERVAL;
     settings.idle_wakeup_interval = unasked_status(wal_sender_timeout(facts));
     settings.buffer_events = BUFFER_EVENTS;

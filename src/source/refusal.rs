@@ -109,6 +109,14 @@ impl ConnectError {
         }
     }
 
+    /// Whether the server is away, or on its way there, rather than that it refuses.
+    pub(crate) fn is_outage(&self) -> bool {
+        match self.sqlstate() {
+            None => self.is_worth_another_try(),
+            Some(code) => ["08", "57"].contains(&&code.as_str()[..2]),
+        }
+    }
+
     /// The server's SQLSTATE, where it gave one.
     pub(crate) fn sqlstate(&self) -> Option<SqlState> {
         match self {

@@ -20,6 +20,7 @@ use super::base::{Base, control_ended, message};
 use super::config::{CatchUp, SourceConfig};
 use super::facts::Facts;
 use super::feed::{Received, Turn};
+use super::turns::Lag;
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
 use crate::pgoutput::{Begin, Commit, LogicalMessage, Message, PgTimestamp};
@@ -37,38 +38,6 @@ pub struct Session {
     lag: Lag,
 }
 
-/// Whether the stream has fallen behind for being slow, rather than for being held back.
-struct Lag {
-    catch_up: CatchUp,
-    in_transaction: bool,
-    /// The end of the last transaction that came, or a keepalive's position.
-    received: Lsn,
-    /// Whether nothing was to be read for a while since the server was last looked at.
-    was_held_back: bool,
-    is_behind: bool,
-}
-
-impl Lag {
-    fn received(&mut self, received: &Received) {
-        match received {
-            Received::Message(Message::Begin(_)) => self.in_transaction = true,
-            Received::Message(Message::Commit(commit)) => {
-                (self.in_transaction, self.received) = (false, commit.end_lsn);
-            }
-            Received::Message(_) => {}
-            Received::Keepalive(wal_end) => self.received = self.received.max(*wal_end),
-        }
-    }
-
-    /// Where the log ended when the server was looked at.
-    fn looked(&mut self, wal_end: Lsn) {
-        let unread = wal_end.as_u64().saturating_sub(self.received.as_u64());
-        let was_held_back = std::mem::take(&mut self.was_held_back);
-        // What a stream has of a large transaction would have to be sent again.
-        self.is_behind = !was_held_back && !self.in_transaction && self.catch_up.is_for(unread);
-    }
-}
-
 /// What the replication client gives: an event, or its end.
 type Event = Result<Option<ReplicationEvent>, PgWireError>;
 
@@ -83,20 +52,16 @@ impl Drop for Replication {
 }
 
 impl Session {
-    /// Over `base`, by a client whose replication has been started.
+    /// Over `base`, by a client whose replication has been started. Where it falls behind it
+    /// gives way to batches, as `catch_up` says.
     pub(super) fn start(
         base: Base,
         config: &SourceConfig,
         client: Replication,
         silence_limit: Duration,
+        catch_up: CatchUp,
     ) -> Self {
-        let lag = Lag {
-            catch_up: config.catch_up.clone(),
-            in_transaction: false,
-            received: base.start,
-            was_held_back: false,
-            is_behind: false,
-        };
+        let lag = Lag::new(catch_up, base.start);
         Self {
             base,
             client,
@@ -172,7 +137,7 @@ impl Session {
             self.last_received = Instant::now();
         }
         self.was_reading = reading;
-        self.lag.was_held_back |= !reading;
+        self.lag.asked(reading);
         loop {
             let event = tokio::select! {
                 biased;
@@ -210,7 +175,7 @@ impl Session {
     }
 
     pub(super) fn turn(&mut self) -> Option<Turn> {
-        self.lag.is_behind.then_some(Turn::Drained)
+        self.lag.turn()
     }
 
     pub(super) async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {

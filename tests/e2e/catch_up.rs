@@ -6,7 +6,7 @@ use walpost_bed::scene::{LATER, SOON, Scene, assert_in_log_order, insert, stop};
 
 /// What is said of batches.
 pub(crate) const IN_BATCHES: &str = "reading the backlog in batches";
-const STREAMING: &str = "streaming from PostgreSQL";
+pub(crate) const STREAMING: &str = "streaming from PostgreSQL";
 
 /// A run to which the least that waits is a backlog.
 pub(crate) fn catching_up(scene: &Scene) -> WalpostBuilder {
@@ -14,12 +14,12 @@ pub(crate) fn catching_up(scene: &Scene) -> WalpostBuilder {
 }
 
 /// Commits so many rows, each in a transaction of its own.
-async fn one_by_one(scene: &Scene, count: u32) {
+pub(crate) async fn one_by_one(scene: &Scene, count: u32) {
     transactions(scene, count, 1).await;
 }
 
 /// Commits so many transactions of so many rows.
-async fn transactions(scene: &Scene, count: u32, rows: u32) {
+pub(crate) async fn transactions(scene: &Scene, count: u32, rows: u32) {
     let sql = format!(
         "DO $$ BEGIN FOR t IN 1..{count} LOOP
            INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)

@@ -8,6 +8,7 @@ mod backlog;
 mod catch_up;
 mod debezium;
 mod endpoints;
+mod goings_over;
 mod hashing;
 mod library;
 mod majors;

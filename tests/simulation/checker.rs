@@ -1,6 +1,8 @@
 //! Judges what happened in a schedule by its trace alone: what delivery is
 //! promised (I1 to I14), and that a process ends only as its schedule allows.
 
+mod feeds;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use walpost::Lsn;
@@ -9,6 +11,7 @@ use walpost::relay::poison::Policy;
 use walpost::sink::Outcome;
 use walpost::source::SourceError;
 
+use self::feeds::{Feeds, Opened};
 use crate::log::{Event, Guilt, Item, Log, PARTITIONS};
 use crate::schedule::Schedule;
 use crate::trace::{Exit, Happened, Mishap, Trace};
@@ -81,6 +84,7 @@ struct Process {
     failed: bool,
     /// The last transaction of which this session's rows were produced.
     produced: Lsn,
+    feeds: Feeds,
 }
 
 /// Judges a whole schedule.
@@ -142,29 +146,7 @@ impl<'a> Checker<'a> {
                 *told = Some(now_ms);
             }
             Happened::Exited { process, exit } => return self.exited(now_ms, *process, exit),
-            Happened::Opened { process, session, start, from, passed, end } => {
-                let number = *process;
-                let all = self.sessions.len();
-                let since = self.process(number).unpassed;
-                if *passed && self.sessions[since..].iter().all(|owner| *owner == number) {
-                    return Err(format!("I12: nobody but a person has moved the slot to {start}"));
-                }
-                self.sessions.push(number);
-                let process = self.process(number);
-                if !passed {
-                    process.unpassed = all;
-                }
-                process.reaches.get_or_insert(*end);
-                process.opened += 1;
-                process.session = Some(*session);
-                process.produced = Lsn::ZERO;
-                process.took = false;
-                process.known = process.known.max(*start);
-                let whole = if *passed { Lsn::ZERO } else { process.whole };
-                if *from < *start || *from < whole {
-                    return Err(format!("I5: read from {from} again: A {start}, taken {whole}"));
-                }
-            }
+            Happened::Opened { .. } => return self.opened(now_ms, happened),
             Happened::Took { session, up_to, what } => {
                 let process = self.owner(*session);
                 process.took = true;
@@ -177,8 +159,18 @@ impl<'a> Checker<'a> {
             }
             Happened::Confirmed { session, lsn } => return self.confirmed(*session, *lsn),
             Happened::Broke { session } => self.cut_off(*session),
-            Happened::LetGo { session, unattended_ms } => {
+            Happened::Moved { .. } => {
+                self.processes.values_mut().for_each(|process| process.feeds.moved_by_somebody());
+            }
+            Happened::Advanced { session } => {
                 let owner = self.owner(*session);
+                if owner.session == Some(*session) {
+                    return owner.feeds.advanced();
+                }
+            }
+            Happened::LetGo { session, unattended_ms, left } => {
+                let owner = self.owner(*session);
+                owner.feeds.was_left(now_ms, *left, owner.told_ms.is_some());
                 owner.session = None;
                 owner.let_go_ms = Some(now_ms);
                 if *unattended_ms > UNATTENDED_MS {
@@ -199,6 +191,7 @@ impl<'a> Checker<'a> {
                 let process = self.producers[*producer].process;
                 let process = self.process(process);
                 process.produced = process.produced.max(commit);
+                process.feeds.produced(*event);
                 if *in_flight_bytes > self.schedule.budget_bytes + ROW_BYTES {
                     return Err(format!("I13: {in_flight_bytes} bytes in flight"));
                 }
@@ -233,6 +226,47 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
+    /// I5: a session goes on where the process was.
+    fn opened(&mut self, now_ms: u64, happened: &Happened) -> Verdict {
+        let Happened::Opened {
+            process: number,
+            session,
+            start,
+            from,
+            passed,
+            end,
+            resumes,
+            in_batches,
+        } = happened
+        else {
+            return Ok(());
+        };
+        let number = *number;
+        let all = self.sessions.len();
+        let since = self.process(number).unpassed;
+        if *passed && self.sessions[since..].iter().all(|owner| *owner == number) {
+            return Err(format!("I12: nobody but a person has moved the slot to {start}"));
+        }
+        self.sessions.push(number);
+        let process = self.process(number);
+        if !passed {
+            process.unpassed = all;
+        }
+        process.reaches.get_or_insert(*end);
+        process.opened += 1;
+        process.session = Some(*session);
+        process.produced = Lsn::ZERO;
+        process.took = false;
+        process.known = process.known.max(*start);
+        let whole = if *passed { Lsn::ZERO } else { process.whole };
+        if *from < *start || *from < whole {
+            return Err(format!("I5: read from {from} again: A {start}, taken {whole}"));
+        }
+        let anew = *passed || !*resumes;
+        let opened = Opened { start: *start, from: *from, anew, in_batches: *in_batches };
+        self.feed_opened(now_ms, number, &opened)
+    }
+
     fn process(&mut self, process: usize) -> &mut Process {
         self.processes.entry(process).or_default()
     }
@@ -244,6 +278,7 @@ impl<'a> Checker<'a> {
 
     fn cut_off(&mut self, session: usize) {
         let owner = self.owner(session);
+        owner.feeds.broke();
         if owner.session == Some(session) {
             owner.session = None;
             owner.cut_off = true;
@@ -261,6 +296,7 @@ impl<'a> Checker<'a> {
         if lsn > known {
             return Err(format!("I2: A is {lsn}, and the log is known to {known} only"));
         }
+        self.own_cover(self.sessions[session], lsn)?;
         self.cover(lsn)
     }
 
@@ -302,9 +338,13 @@ impl<'a> Checker<'a> {
         let process = self.producers[producer].process;
         let opened = self.process(process).opened;
         let last = self.producers[producer].produced[partition].replace((place, opened));
+        let feeds = &self.process(process).feeds;
         match last {
             Some((last, then)) if place <= last && then == opened => {
                 Err(format!("I6: event {event} is produced again in one session"))
+            }
+            Some((last, then)) if place <= last && !feeds.may_repeat(then) => {
+                Err(format!("I5: event {event} is produced again by the feed that took over"))
             }
             _ => Ok(()),
         }
@@ -355,6 +395,11 @@ impl<'a> Checker<'a> {
         {
             return wrong("later than its drain timeout");
         }
+        if let Exit::Clean(_) | Exit::Unconfirmed = exit
+            && process.feeds.was_left_late()
+        {
+            return wrong("told to stop, it let go of its feed without a last confirmation");
+        }
         match exit {
             Exit::Clean(summary) => match self.clean(now_ms, &process, summary) {
                 Some(why) => wrong(&why),
@@ -362,6 +407,9 @@ impl<'a> Checker<'a> {
             },
             Exit::Aborted if process.told_twice_ms.is_none() => wrong("told but once"),
             Exit::Unconfirmed if !process.until => wrong("it was to run for ever"),
+            Exit::Unconfirmed if self.has_no_excuse(&process) => {
+                wrong("it let go of its feed without a last confirmation")
+            }
             Exit::Halted { .. } if self.schedule.policy != Policy::Halt => {
                 wrong("there is a policy for it")
             }
@@ -407,11 +455,23 @@ impl<'a> Checker<'a> {
             if process.produced >= summary.confirmed && process.produced > Lsn::ZERO {
                 return Some(format!("what commits at {} comes again", process.produced));
             }
-            if self.slot < summary.confirmed && self.schedule.drain_timeout_ms > 4000 {
+            // The last move of the slot may be refused, or take too long.
+            let may_fail = process.feeds.in_batches()
+                && (self.was(Mishap::SlotHeld) || self.was(Mishap::MoveSlow));
+            let in_time = self.schedule.drain_timeout_ms > 4000;
+            if self.slot < summary.confirmed && in_time && !may_fail {
                 return Some(format!("the slot is at {}", self.slot));
             }
         }
         None
+    }
+
+    /// Whether a process that was to end by itself had all that it takes to confirm the end.
+    fn has_no_excuse(&self, process: &Process) -> bool {
+        let is_alone = self.schedule.walposts == 1 && process.opened > 0;
+        let is_undisturbed = self.mishaps.is_empty() && self.schedule.guilt.is_none();
+        let has_time = self.schedule.drain_timeout_ms > 4000;
+        is_alone && is_undisturbed && has_time && process.told_ms.is_none()
     }
 
     /// The halt is at a guilty event, with all before it delivered where it says so.

@@ -32,6 +32,8 @@ pub(crate) struct Log {
     pub(crate) items: Vec<Item>,
     pub(crate) events: Vec<Event>,
     pub(crate) end: Lsn,
+    /// How many bytes everything takes, compared to a log where all is small.
+    scale: u64,
 }
 
 /// A stretch of the log.
@@ -104,8 +106,8 @@ pub(crate) struct Cursor {
 }
 
 impl Log {
-    pub(crate) fn new() -> Self {
-        Self { items: Vec::new(), events: Vec::new(), end: Lsn::new(1000) }
+    pub(crate) fn new(scale: u64) -> Self {
+        Self { items: Vec::new(), events: Vec::new(), end: Lsn::new(1000), scale }
     }
 
     /// Commits a transaction with about that many events.
@@ -149,7 +151,7 @@ impl Log {
     }
 
     fn forward(&mut self, by: u64) -> Lsn {
-        self.end = Lsn::new(self.end.as_u64() + by);
+        self.end = Lsn::new(self.end.as_u64() + by * self.scale);
         self.end
     }
 
@@ -164,12 +166,51 @@ impl Log {
                 }
                 Item::Loose { lsn, .. } if *lsn >= from => {
                     cursor.item += 1;
-                    let content = format!(r#"{{"id": {NEVER}, "aggregate_type": "t0"}}"#);
-                    return Some(Received::Message(logical(false, *lsn, "outbox", content)));
+                    return Some(Received::Message(loose(*lsn)));
                 }
                 _ => cursor.item += 1,
             }
         }
+    }
+
+    /// What a call by SQL hands out that begins at `from`, and how far it comes: to `upto`, to the
+    /// end of the record with which it gets there, or to that of the transaction with which it
+    /// has `most` messages or more. Relations come anew in each call.
+    pub(crate) fn batch(
+        &self,
+        rng: &mut Rng,
+        from: Lsn,
+        upto: Lsn,
+        most: usize,
+    ) -> (Vec<Message>, Lsn) {
+        let (mut messages, mut read) = (Vec::new(), from);
+        let first = self.items.partition_point(|item| item.end() <= from);
+        let mut cursor = Cursor { item: first, ..Cursor::default() };
+        while read < upto
+            && messages.len() < most
+            && let Some(item) = self.items.get(cursor.item)
+        {
+            let begins = item.begins();
+            if begins >= upto {
+                read = Lsn::new(rng.u64(upto.as_u64()..=begins.as_u64()));
+                break;
+            }
+            match item {
+                Item::Transaction { commit, end, changes } if *commit >= from => {
+                    let this = cursor.item;
+                    while cursor.item == this {
+                        messages.push(self.step(&mut cursor, *commit, *end, changes));
+                    }
+                }
+                Item::Loose { lsn, .. } if *lsn >= from => {
+                    messages.push(loose(*lsn));
+                    cursor.item += 1;
+                }
+                _ => cursor.item += 1,
+            }
+            read = item.end();
+        }
+        (messages, read)
     }
 
     /// Up to where everything that committed has been sent.
@@ -226,6 +267,15 @@ impl Item {
     pub(crate) fn end(&self) -> Lsn {
         match self {
             Self::Transaction { end, .. } | Self::Loose { end, .. } | Self::Other { end } => *end,
+        }
+    }
+
+    /// Where the record begins by which it is handed out; that of what is not may end anywhere.
+    fn begins(&self) -> Lsn {
+        match self {
+            Self::Transaction { commit, .. } => *commit,
+            Self::Loose { lsn, .. } => *lsn,
+            Self::Other { end } => *end,
         }
     }
 
@@ -297,6 +347,11 @@ pub(crate) fn relation(at: usize) -> Relation {
 
 fn oid(at: usize) -> Oid {
     FIRST_OID + Oid::try_from(at).expect("few")
+}
+
+/// A message of ours outside of a transaction.
+fn loose(lsn: Lsn) -> Message {
+    logical(false, lsn, "outbox", format!(r#"{{"id": {NEVER}, "aggregate_type": "t0"}}"#))
 }
 
 fn logical(transactional: bool, lsn: Lsn, prefix: &str, content: String) -> Message {

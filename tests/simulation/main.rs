@@ -4,8 +4,10 @@
 //! `WALPOST_SCHEDULES=100000` judges that many schedules, `WALPOST_SEED=…` one of
 //! them again, and `WALPOST_TRACE=1` prints what happened in it.
 
+mod batches;
 mod broker;
 mod checker;
+mod feed;
 mod log;
 mod mishaps;
 mod process;
@@ -14,6 +16,7 @@ mod server;
 mod trace;
 mod world;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,11 +26,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::trace::Happened;
+use crate::trace::{Happened, Left};
 use crate::world::Shared;
 
 /// Schedules where no other number is asked for.
-const SCHEDULES: u64 = 2000;
+const SCHEDULES: u64 = 4000;
 
 /// How long it may take, once all mishaps are over, until all is delivered.
 const ARRIVAL_MS: u64 = 300_000;
@@ -75,6 +78,48 @@ fn a_seed_gives_the_same_schedule_each_time() {
             format!("{:?}", world.trace)
         });
         assert!(traces[0] == traces[1], "schedule {seed}");
+    }
+}
+
+#[test]
+fn schedules_go_over_from_feed_to_feed_in_every_way() {
+    let mut seen = BTreeMap::<String, usize>::new();
+    for seed in 0..600 {
+        let world = simulate(seed);
+        let world = world.lock();
+        let mut see = |what: String| *seen.entry(what).or_default() += 1;
+        for (_, happened) in &world.trace {
+            match happened {
+                Happened::Opened { start, from, in_batches: true, .. } if start == from => {
+                    see("batches".into());
+                }
+                Happened::Opened { start, from, in_batches: false, .. } if start < from => {
+                    see("a stream with the ledger kept".into());
+                }
+                Happened::LetGo { left: Left::Turned { why, within }, .. } => {
+                    see(format!("{why:?}"));
+                    if *within {
+                        see(format!("{why:?} within a transaction"));
+                    }
+                }
+                Happened::Advanced { .. } => see("a move".into()),
+                Happened::Moved { .. } => see("somebody's move".into()),
+                _ => {}
+            }
+        }
+    }
+    for what in [
+        "batches",
+        "a stream with the ledger kept",
+        "Behind",
+        "Over",
+        "Refused",
+        "Refused within a transaction",
+        "Idle within a transaction",
+        "a move",
+        "somebody's move",
+    ] {
+        assert!(seen.contains_key(what), "{what}: {seen:?}");
     }
 }
 

@@ -72,9 +72,9 @@ impl World {
         self.note(Happened::Committed { item });
     }
 
-    fn befall(&mut self, mishap: Mishap) {
+    pub(crate) fn befall(&mut self, mishap: Mishap) {
         self.note(Happened::Mishap(mishap));
-        let span = [20, 500, 8000][self.rng.usize(0..3)];
+        let span = [20, 500, 8000, 20_000][self.rng.usize(0..4)];
         let span = self.rng.u64(0..span);
         let until = self.now_ms() + span;
         match mishap {
@@ -89,7 +89,10 @@ impl World {
                 self.server.closed_until = until;
             }
             Mishap::SlotHeld => {
-                self.end_session();
+                // Between two moves anybody may take it.
+                if self.server.is_held() || self.one_in(2) {
+                    self.end_session();
+                }
                 self.server.held_until = until;
                 self.server.forget_the_last();
             }
@@ -120,6 +123,8 @@ impl World {
             Mishap::Unauthenticated => {
                 self.tell_producers(&Condition::Unauthenticated("wrong password".into()));
             }
+            Mishap::BatchRefused => self.server.refuses = true,
+            Mishap::MoveSlow => self.server.move_ms = Some(span),
         }
     }
 
@@ -127,6 +132,8 @@ impl World {
         self.server.away_until = 0;
         self.server.closed_until = 0;
         self.server.held_until = 0;
+        self.server.refuses = false;
+        self.server.move_ms = None;
         self.broker.away_until = 0;
         self.broker.slow_until = 0;
         self.broker.full_until = 0;
@@ -140,12 +147,13 @@ impl World {
         self.note(Happened::Calm);
     }
 
-    /// While nobody streams from it, a person advances the slot.
+    /// While nobody uses it, a person advances the slot.
     fn somebody_moves_the_slot(&mut self) {
         if self.server.is_held() || !self.server.slot_is_there {
             return;
         }
-        let to = self.rng.u64(self.server.confirmed.as_u64()..=self.log.end.as_u64());
+        let far = self.rng.u64(self.server.confirmed.as_u64()..=self.log.end.as_u64());
+        let to = self.rng.u64(self.server.confirmed.as_u64()..=far);
         self.advance(Lsn::new(to));
     }
 
@@ -160,7 +168,7 @@ impl World {
                 self.note(Happened::GivenUp { item });
             }
         }
-        self.set_slot(to);
+        self.somebody_sets_the_slot(to);
     }
 
     fn tell_producers(&mut self, condition: &Condition) {

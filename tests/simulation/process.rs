@@ -14,11 +14,11 @@ use walpost::record::{RecordConfig, Router};
 use walpost::relay::core::{Core, Halt};
 use walpost::relay::poison::{Policies, Policy};
 use walpost::relay::{Relay, RelayError, RelaySettings, StopHandle, Summary, Until, stop_channel};
-use walpost::source::SourceError;
+use walpost::source::{CatchUp, SourceError};
 
 use crate::broker::SimSink;
+use crate::feed::SimSource;
 use crate::log::{Guilt, OUTBOXES, relation};
-use crate::server::SimSource;
 use crate::trace::{Exit, Happened};
 use crate::world::{Shared, World};
 
@@ -96,7 +96,7 @@ impl World {
                 // All before it is delivered, so that nothing else is given up.
                 let item = event.item;
                 self.note(Happened::GivenUp { item });
-                self.set_slot(Lsn::new(commit.as_u64() + 1));
+                self.somebody_sets_the_slot(Lsn::new(commit.as_u64() + 1));
             }
             Guilt::Keyless => {}
             Guilt::TooLarge | Guilt::TooLargeHere | Guilt::None => event.forgiven = true,
@@ -112,13 +112,14 @@ async fn run(
     over: &mut watch::Receiver<bool>,
 ) -> Exit {
     let (handle, stop) = stop_channel();
-    let (core, settings) = {
+    let (core, settings, catch_up) = {
         let world = world.lock();
         let drain_timeout = Duration::from_millis(world.schedule.drain_timeout_ms);
         let core = core(world.schedule.budget_bytes, world.schedule.policy);
-        (core, RelaySettings { drain_timeout, until: life.until })
+        let catch_up = world.schedule.threshold.map(CatchUp::above).unwrap_or_default();
+        (core, RelaySettings { drain_timeout, until: life.until }, catch_up)
     };
-    let source = SimSource { world: world.clone(), process };
+    let source = SimSource { world: world.clone(), process, catch_up };
     let relay = Relay::new(core, SimSink::new(world, process), source, settings, stop);
     let mut relay = Box::pin(relay.run());
     let ended = tokio::select! {

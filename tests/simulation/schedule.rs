@@ -41,6 +41,14 @@ pub(crate) struct Schedule {
     pub(crate) looks_ms: u64,
     /// Whether reports come in any order.
     pub(crate) shuffles_reports: bool,
+    /// How many times as large the log is as its least.
+    pub(crate) scale: u64,
+    /// Above so many bytes of log it is read in batches, if ever.
+    pub(crate) threshold: Option<u64>,
+    /// Messages of a batch, about.
+    pub(crate) limit: usize,
+    /// How often the server is looked at by who streams.
+    pub(crate) observes_ms: u64,
 }
 
 impl Schedule {
@@ -56,10 +64,14 @@ impl Schedule {
         let policies = [Policy::Halt, Policy::Halt, Policy::DeadLetter, Policy::Skip];
         let policy = policies[rng.usize(0..4)];
         let large = rng.u8(0..40) == 0;
+        // By the least of them no backlog is large, by the greatest a batch is too small for one.
+        let scale = [1, 2000, 20_000, 10 << 20][rng.usize(0..4)];
+        let threshold = [0, 20, 200, 1000][rng.usize(0..4)] * scale;
+        let longest = if rng.u8(0..4) == 0 { 40_000 } else { 15_000 };
         // One record at a time would take minutes for a large transaction.
         let least: u8 = if large { 20 } else { 1 };
         Self {
-            mishaps_ms: rng.u64(0..15_000),
+            mishaps_ms: rng.u64(0..longest),
             mishaps,
             apart_ms: [50, 300, 1500][rng.usize(0..3)],
             transactions: rng.usize(0..60),
@@ -70,13 +82,17 @@ impl Schedule {
             kills: rng.bool(),
             stops: rng.u8(0..3) == 0,
             untils: rng.u8(0..8) == 0,
-            drain_timeout_ms: rng.u64(100..10_000),
+            drain_timeout_ms: rng.u64(100..if large { 30_000 } else { 10_000 }),
             budget_bytes: rng.u64(least.into()..60) * 700,
             burst: rng.usize(least.into()..80),
             room: rng.usize(least.into()..100),
             batch: rng.usize(1..20),
             looks_ms: if rng.bool() { 0 } else { rng.u64(0..600) },
             shuffles_reports: rng.bool(),
+            scale,
+            threshold: (rng.u8(0..4) > 0).then_some(threshold),
+            limit: [1, 10, 100, 5000][rng.usize(0..4)],
+            observes_ms: [20, 100, 1000, 5000][rng.usize(0..4)],
         }
     }
 }

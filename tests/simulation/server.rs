@@ -1,32 +1,31 @@
-//! PostgreSQL as walpost meets it: one slot, its walsender, and a client's end
-//! of the session.
+//! PostgreSQL as walpost meets it: one slot, and who streams from it or reads batches of a
+//! copy of it.
 //!
 //! The rules are PostgreSQL's own. A transaction is sent exactly when its commit
 //! LSN is at or after the start, and a start before the slot's position is
 //! raised to it. What was confirmed arrives late, or never; a server that
 //! crashes falls back to a position that it had saved. A second client is told
-//! that the slot is in use, also while the first is dead and not noticed yet.
+//! that the slot is in use, also while the first is dead and not noticed yet. While batches
+//! are read nobody has the slot, but its name is locked.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use walpost::Lsn;
-use walpost::metrics::SlotFigures;
-use walpost::outbox::FoundTable;
-use walpost::pgoutput::Message;
 use walpost::source::{
-    Feed, Holder, Mark, Received, Resume, ServerIdentity, Source, SourceError, Turn,
+    CatchUp, Holder, Mark, Outset, Received, Resume, ServerIdentity, SourceError,
 };
 
-use crate::log::{Cursor, OUTBOXES, relation};
+use crate::batches::{Came, Moving, Reader};
+use crate::log::Cursor;
 use crate::trace::Happened;
 use crate::world::{Shared, World};
 
 /// Messages that lie between walsender and client, at most.
-const UNDER_WAY: usize = 64;
+pub(crate) const UNDER_WAY: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -40,27 +39,49 @@ pub(crate) struct Server {
     pub(crate) held_until: u64,
     pub(crate) slot_is_there: bool,
     pub(crate) timeline: u32,
+    /// The next batch is refused; the next move of the slot takes so long.
+    pub(crate) refuses: bool,
+    pub(crate) move_ms: Option<u64>,
+    /// Who streams from the slot.
     holder: Option<usize>,
     /// Whose session it was that the server still takes to be there.
     lingers: Option<usize>,
-    sessions: Vec<SessionState>,
+    /// Who has locked its name; who had, and until when the server takes it to be there.
+    lock: Option<usize>,
+    lock_lingers: Option<(usize, u64)>,
+    /// Moves of the slot that were asked for.
+    pub(crate) moves: Vec<Moving>,
+    pub(crate) sessions: Vec<SessionState>,
 }
 
 #[derive(Debug)]
-struct SessionState {
+pub(crate) struct SessionState {
     from: Lsn,
     cursor: Cursor,
     /// Sent and not taken.
-    coming: VecDeque<Received>,
-    ended: bool,
+    pub(crate) coming: VecDeque<Came>,
+    pub(crate) ended: bool,
     /// What the client may confirm, and what of it is confirmed: once the session has
-    /// looked, which it does in its own time.
-    offered: Lsn,
-    told: Lsn,
+    /// looked, which it does in its own time. In batches it may be confirmed then.
+    pub(crate) offered: Lsn,
+    pub(crate) told: Lsn,
     looked: Instant,
-    wake: Arc<Notify>,
-    unattended_since: Option<Instant>,
-    unattended: Duration,
+    pub(crate) wake: Arc<Notify>,
+    pub(crate) unattended_since: Option<Instant>,
+    pub(crate) unattended: Duration,
+    /// Reads batches, once it has begun.
+    pub(crate) reader: Option<Reader>,
+    /// What became of the slot's last move, until that is heard.
+    pub(crate) moved: Option<Result<Lsn, SourceError>>,
+}
+
+/// What was seen of the slot before it is used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    pub(crate) outset: Outset,
+    at_slot: Lsn,
+    passed: bool,
+    pub(crate) in_batches: bool,
 }
 
 impl Server {
@@ -74,8 +95,13 @@ impl Server {
             held_until: 0,
             slot_is_there: true,
             timeline: 1,
+            refuses: false,
+            move_ms: None,
             holder: None,
             lingers: None,
+            lock: None,
+            lock_lingers: None,
+            moves: Vec::new(),
             sessions: Vec::new(),
         }
     }
@@ -85,8 +111,9 @@ impl Server {
         self.lingers = None;
     }
 
+    /// Whether the slot is in use.
     pub(crate) fn is_held(&self) -> bool {
-        self.holder.is_some()
+        self.holder.is_some() || self.moves.iter().any(Moving::has_begun)
     }
 
     /// A checkpoint: this position is not forgotten any more.
@@ -109,6 +136,10 @@ impl World {
         if self.one_in(30) {
             self.server.save();
         }
+        self.move_slot();
+        if let Some(at) = self.server.lock {
+            return self.serve_batches(at);
+        }
         let Some(at) = self.server.holder else { return self.rng.u64(5..40) };
         if self.one_in(2) {
             self.take_note(at);
@@ -124,24 +155,24 @@ impl World {
             }
             if self.rng.u64(0..often) == 0 {
                 let sent = self.log.sent(&session.cursor).max(session.from);
-                session.coming.push_back(Received::Keepalive(sent));
+                session.coming.push_back(Came::Streamed(Received::Keepalive(sent)));
             }
             let Some(message) = self.log.send(&mut session.cursor, session.from) else {
                 all = true;
                 break;
             };
-            session.coming.push_back(message);
+            session.coming.push_back(Came::Streamed(message));
         }
-        let idle = all && session.told >= self.log.end;
+        let idle = all && self.server.confirmed >= self.log.end;
         if all && self.rng.u8(0..3) == 0 {
-            session.coming.push_back(Received::Keepalive(self.log.end));
+            session.coming.push_back(Came::Streamed(Received::Keepalive(self.log.end)));
         }
         session.wake.notify_one();
         if idle { self.rng.u64(20..200) } else { self.rng.u64(1..25) }
     }
 
     /// The session confirms what it may, where it is time to.
-    fn look(&mut self, at: usize) {
+    pub(crate) fn look(&mut self, at: usize) {
         let rest = Duration::from_millis(self.schedule.looks_ms);
         let session = &mut self.server.sessions[at];
         if session.looked.elapsed() >= rest && session.told != session.offered {
@@ -150,12 +181,14 @@ impl World {
         }
     }
 
-    fn confirm(&mut self, session: usize) {
+    pub(crate) fn confirm(&mut self, session: usize) {
+        let is_stream = self.server.holder == Some(session);
         let state = &mut self.server.sessions[session];
         let lsn = state.offered;
-        if std::mem::replace(&mut state.told, lsn) != lsn {
+        if std::mem::replace(&mut state.told, lsn) != lsn && is_stream {
             self.note(Happened::Confirmed { session, lsn });
         }
+        self.server.sessions[session].wake.notify_one();
     }
 
     /// What the session's client confirmed arrives.
@@ -172,9 +205,18 @@ impl World {
         self.note(Happened::Slot { confirmed });
     }
 
+    /// Somebody who is no walpost moves the slot on, where it is not there yet.
+    pub(crate) fn somebody_sets_the_slot(&mut self, to: Lsn) {
+        if to <= self.server.confirmed {
+            return;
+        }
+        self.note(Happened::Moved { to });
+        self.set_slot(to);
+    }
+
     /// The session that is open, if one is, breaks; what was under way may still come.
     pub(crate) fn end_session(&mut self) {
-        let Some(at) = self.server.holder else { return };
+        let Some(at) = self.server.holder.or(self.server.lock.take()) else { return };
         self.free_slot();
         let session = &mut self.server.sessions[at];
         let left = self.rng.usize(0..=session.coming.len());
@@ -196,6 +238,8 @@ impl World {
     pub(crate) fn restart_server(&mut self, away_ms: u64) {
         self.end_session();
         self.server.away_until = self.now_ms() + away_ms;
+        self.server.moves.clear();
+        self.server.lock_lingers = None;
         self.server.confirmed = self.server.saved;
         let confirmed = self.server.confirmed;
         self.note(Happened::Fell { confirmed });
@@ -204,22 +248,35 @@ impl World {
     /// The session that has the slot, also where its client has gone already;
     /// `None` where somebody has it who is no walpost.
     fn holder(&self) -> Option<usize> {
-        self.server.holder.or(self.server.lingers)
+        let moving = || self.server.moves.iter().find(|moving| moving.has_begun());
+        let lingers = self.server.lingers.filter(|_| self.now_ms() < self.server.held_until);
+        self.server.holder.or(lingers).or_else(|| Some(moving()?.session()))
     }
 
-    /// A new session as `resume` wants it, or why there is none.
-    fn open(&mut self, process: usize, resume: &Resume) -> Result<usize, SourceError> {
-        let (now, server) = (self.now_ms(), &self.server);
-        let slot = |text: String| Err(SourceError::Slot(text));
-        if now < server.away_until {
+    fn reached(&self) -> Result<(), SourceError> {
+        if self.now_ms() < self.server.away_until {
             return Err(SourceError::Lost("the server cannot be reached".into()));
         }
-        if now < server.closed_until {
+        if self.now_ms() < self.server.closed_until {
             return Err(SourceError::Access("password authentication failed".into()));
         }
-        let found = identity(server.timeline);
+        Ok(())
+    }
+
+    pub(crate) fn slot_is_in_use(&self) -> bool {
+        self.server.is_held() || self.now_ms() < self.server.held_until
+    }
+
+    /// What is found before the slot is used, or why there will be no session.
+    pub(crate) fn look_at_slot(
+        &self,
+        resume: &Resume,
+        catch_up: &CatchUp,
+    ) -> Result<Look, SourceError> {
+        self.reached()?;
+        let server = &self.server;
         if let Resume::At { identity, start, .. } = resume {
-            if *identity != found {
+            if *identity != self.identity() {
                 return slot("another server answers at this address".into());
             }
             if *start > self.log.end {
@@ -229,23 +286,53 @@ impl World {
         if !server.slot_is_there {
             return slot("the slot does not exist".into());
         }
-        if server.is_held() || now < server.held_until {
-            let pid = self.holder().and_then(|at| i32::try_from(at).ok());
-            let is_own = matches!(resume, Resume::At { walsender, .. } if pid.is_some() && *walsender == pid);
-            let holder = Holder { is_walpost: pid.is_some() && !is_own, mark: Mark::default() };
-            let (slot, holder) = ("walpost".to_owned(), Some(Box::new(holder)));
-            return Err(SourceError::InUse { slot, pid, holder });
+        if self.slot_is_in_use() {
+            return Err(in_use_by(self.holder(), resume));
         }
         let at_slot = server.confirmed;
-        let (start, from, passed) = match resume {
-            Resume::AtSlot { .. } => (at_slot, at_slot, false),
+        let passed = match resume {
             Resume::At { confirmed, after_another: false, .. } if at_slot > *confirmed => {
-                return slot(format!("moved from {confirmed} to {at_slot} by somebody else"));
+                return Err(moved(*confirmed, at_slot));
             }
-            Resume::At { confirmed, .. } if at_slot > *confirmed => (at_slot, at_slot, true),
-            Resume::At { confirmed, start, .. } => (*confirmed, (*start).max(at_slot), false),
+            Resume::At { confirmed, .. } => at_slot > *confirmed,
+            Resume::AtSlot { .. } => false,
         };
+        let outset = Outset::of(resume, at_slot);
+        let in_batches = outset.is_for_batches(self.log.end, catch_up);
+        Ok(Look { outset, at_slot, passed, in_batches })
+    }
+
+    /// A session that has the slot, or the lock of its name, or why there is none.
+    pub(crate) fn open(
+        &mut self,
+        process: usize,
+        resume: &Resume,
+        look: Look,
+    ) -> Result<usize, SourceError> {
+        self.reached()?;
+        if !self.server.slot_is_there {
+            return slot("the slot does not exist".into());
+        }
+        let now = self.now_ms();
+        let gone = self.server.lock_lingers.filter(|(_, until)| now < *until);
+        // Who has the lock has it until its last move is over.
+        let moving = self.server.moves.first().map(Moving::session);
+        if let Some(at) = self.server.lock.or(gone.map(|(at, _)| at)).or(moving) {
+            return Err(in_use_by(Some(at), resume));
+        }
+        if self.slot_is_in_use() {
+            return Err(in_use());
+        }
+        let Look { outset, at_slot, passed, in_batches } = look;
+        let (stands, seen) = (self.server.confirmed, at_slot.max(outset.ack));
+        if stands > seen {
+            return Err(match resume {
+                Resume::At { after_another: false, .. } => moved(seen, stands),
+                _ => SourceError::Lost("the slot moved meanwhile".into()),
+            });
+        }
         let session = self.server.sessions.len();
+        let (start, from) = (outset.ack, outset.start.max(stands));
         self.server.sessions.push(SessionState {
             from,
             cursor: Cursor::default(),
@@ -257,242 +344,67 @@ impl World {
             wake: Arc::default(),
             unattended_since: None,
             unattended: Duration::ZERO,
+            reader: None,
+            moved: None,
         });
-        self.server.holder = Some(session);
-        let end = self.log.end;
-        self.note(Happened::Opened { process, session, start, from, passed, end });
+        if in_batches {
+            self.server.lock = Some(session);
+        } else {
+            self.server.holder = Some(session);
+        }
+        let (end, resumes) = (self.log.end, matches!(resume, Resume::At { .. }));
+        self.note(Happened::Opened {
+            process,
+            session,
+            start,
+            from,
+            passed,
+            end,
+            resumes,
+            in_batches,
+        });
         Ok(session)
     }
-}
 
-/// Where a relay's sessions come from.
-#[derive(Clone)]
-pub(crate) struct SimSource {
-    pub(crate) world: Shared,
-    pub(crate) process: usize,
-}
-
-impl Source for SimSource {
-    type Feed = SimFeed;
-
-    fn slot(&self) -> &'static str {
-        "walpost"
-    }
-
-    async fn open(&self, resume: &Resume) -> Result<SimFeed, SourceError> {
-        let before = self.world.lock().rng.u64(0..60);
-        sleep(Duration::from_millis(before)).await;
-        let feed = {
-            let mut world = self.world.lock();
-            let opened = world.open(self.process, resume);
-            let session = opened.inspect_err(|error| {
-                world.note(Happened::NotOpened { process: self.process, error: error.clone() });
-            })?;
-            SimFeed::new(&self.world, &world, session, resume)
-        };
-        let after = self.world.lock().rng.u64(0..20);
-        sleep(Duration::from_millis(after)).await;
-        if self.world.lock().server.sessions[feed.session].ended {
-            return Err(SourceError::Lost("the session ended while it was opened".into()));
-        }
-        Ok(feed)
-    }
-}
-
-/// A client's end of a session.
-pub(crate) struct SimFeed {
-    world: Shared,
-    session: usize,
-    wake: Arc<Notify>,
-    identity: ServerIdentity,
-    mark: Mark,
-    start: Lsn,
-    flushed: Lsn,
-    tables: Vec<FoundTable>,
-}
-
-impl SimFeed {
-    fn new(shared: &Shared, world: &World, session: usize, resume: &Resume) -> Self {
-        let state = &world.server.sessions[session];
-        let start = match resume {
-            Resume::AtSlot { .. } => state.from,
-            Resume::At { .. } => state.told,
-        };
-        Self {
-            world: shared.clone(),
-            session,
-            wake: Arc::clone(&state.wake),
-            identity: identity(world.server.timeline),
-            mark: Mark::default(),
-            start,
-            flushed: world.log.end,
-            tables: (0..OUTBOXES).map(|at| relation(at).into()).collect(),
+    /// The client of the session has gone: the server may take its time to notice.
+    pub(crate) fn let_go(&mut self, session: usize) {
+        let lingers = if self.one_in(4) { self.rng.u64(0..2000) } else { 0 };
+        let until = self.now_ms() + lingers;
+        if self.server.holder == Some(session) {
+            self.server.held_until = self.server.held_until.max(until);
+            self.server.lingers = Some(session);
+            self.free_slot();
+        } else if self.server.lock == Some(session) {
+            self.server.lock = None;
+            self.server.lock_lingers = Some((session, until));
         }
     }
 
-    /// What has come, or the session's end.
-    fn take(&self, reading: bool) -> Option<Result<Received, SourceError>> {
-        let mut world = self.world.lock();
-        let state = &mut world.server.sessions[self.session];
-        let came = if reading { state.coming.pop_front() } else { None };
-        let Some(came) = came else {
-            let ended = || Err(SourceError::Lost("the session ended".into()));
-            return state.ended.then(ended);
-        };
-        let told = match &came {
-            Received::Keepalive(wal_end) => Some((*wal_end, "keepalive")),
-            Received::Message(Message::Commit(commit)) => Some((commit.end_lsn, "commit")),
-            Received::Message(Message::Begin(begin)) => Some((begin.commit_lsn, "begin")),
-            Received::Message(_) => None,
-        };
-        if let Some((up_to, what)) = told {
-            world.note(Happened::Took { session: self.session, up_to, what });
-        }
-        Some(Ok(came))
+    pub(crate) fn identity(&self) -> ServerIdentity {
+        ServerIdentity { system_identifier: "7".to_owned(), timeline: self.server.timeline }
     }
 }
 
-impl Feed for SimFeed {
-    fn identity(&self) -> &ServerIdentity {
-        &self.identity
-    }
-
-    fn mark(&self) -> &Mark {
-        &self.mark
-    }
-
-    fn walsender(&self) -> Option<i32> {
-        i32::try_from(self.session).ok()
-    }
-
-    fn start(&self) -> Lsn {
-        self.start
-    }
-
-    fn flushed(&self) -> Lsn {
-        self.flushed
-    }
-
-    fn tables(&self) -> &[FoundTable] {
-        &self.tables
-    }
-
-    async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
-        let _attended = Attended::new(&self.world, self.session);
-        loop {
-            if let Some(came) = self.take(reading) {
-                return came;
-            }
-            self.wake.notified().await;
-        }
-    }
-
-    fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
-        self.take(true)
-    }
-
-    /// Always: so that the relay never puts the thread to sleep.
-    fn is_backed_up(&mut self) -> bool {
-        true
-    }
-
-    fn host(&self) -> &'static str {
-        "simulated"
-    }
-
-    fn received_bytes(&self) -> u64 {
-        0
-    }
-
-    fn slot_figures(&mut self) -> Option<SlotFigures> {
-        None
-    }
-
-    fn backlog_bytes(&self) -> Option<u64> {
-        None
-    }
-
-    fn turn(&mut self) -> Option<Turn> {
-        None
-    }
-
-    fn confirm(&mut self, lsn: Lsn) {
-        let mut world = self.world.lock();
-        world.server.sessions[self.session].offered = lsn;
-        world.look(self.session);
-    }
-
-    async fn finish(self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
-        {
-            let mut world = self.world.lock();
-            world.server.sessions[self.session].offered = lsn;
-            world.confirm(self.session);
-        }
-        let noted = async {
-            loop {
-                let (confirmed, ended) = {
-                    let world = self.world.lock();
-                    (world.server.confirmed, world.server.sessions[self.session].ended)
-                };
-                if confirmed >= lsn {
-                    return Ok(());
-                }
-                if ended {
-                    return Err(SourceError::Lost("the session ended".into()));
-                }
-                self.wake.notified().await;
-            }
-        };
-        let unseen = || Err(SourceError::Lost("not seen to arrive".into()));
-        timeout(within, noted).await.unwrap_or_else(|_| unseen())
-    }
+fn slot<T>(text: String) -> Result<T, SourceError> {
+    Err(SourceError::Slot(text))
 }
 
-impl Drop for SimFeed {
-    fn drop(&mut self) {
-        let mut world = self.world.lock();
-        let session = &world.server.sessions[self.session];
-        let unattended_ms = u64::try_from(session.unattended.as_millis()).expect("short");
-        world.note(Happened::LetGo { session: self.session, unattended_ms });
-        if session_is_held(&world, self.session) {
-            // A server may take its time to notice that its client has gone.
-            let lingers = if world.one_in(4) { world.rng.u64(0..2000) } else { 0 };
-            let until = world.now_ms() + lingers;
-            world.server.held_until = world.server.held_until.max(until);
-            world.server.lingers = Some(self.session);
-            world.free_slot();
-        }
-    }
+/// As walpost says it, who has looked at who uses the slot.
+fn in_use_by(session: Option<usize>, resume: &Resume) -> SourceError {
+    let pid = session.and_then(|at| i32::try_from(at).ok());
+    let is_own =
+        matches!(resume, Resume::At { walsender, .. } if pid.is_some() && *walsender == pid);
+    let holder = Holder { is_walpost: pid.is_some() && !is_own, mark: Mark::default() };
+    let (slot, holder) = ("walpost".to_owned(), Some(Box::new(holder)));
+    SourceError::InUse { slot, pid, holder }
 }
 
-fn session_is_held(world: &World, session: usize) -> bool {
-    world.server.holder == Some(session)
+/// The slot was moved from where walpost had it.
+pub(crate) fn moved(ours: Lsn, theirs: Lsn) -> SourceError {
+    SourceError::Slot(format!("moved from {ours} to {theirs} by somebody else"))
 }
 
-/// While somebody waits for the session to say something.
-struct Attended<'a> {
-    world: &'a Shared,
-    session: usize,
-}
-
-impl<'a> Attended<'a> {
-    fn new(world: &'a Shared, session: usize) -> Self {
-        let mut locked = world.lock();
-        let state = &mut locked.server.sessions[session];
-        if let Some(since) = state.unattended_since.take() {
-            state.unattended = state.unattended.max(since.elapsed());
-        }
-        Self { world, session }
-    }
-}
-
-impl Drop for Attended<'_> {
-    fn drop(&mut self) {
-        let mut world = self.world.lock();
-        world.server.sessions[self.session].unattended_since = Some(Instant::now());
-    }
-}
-
-fn identity(timeline: u32) -> ServerIdentity {
-    ServerIdentity { system_identifier: "7".to_owned(), timeline }
+/// As the server itself says it.
+pub(crate) fn in_use() -> SourceError {
+    SourceError::InUse { slot: "walpost".to_owned(), pid: None, holder: None }
 }

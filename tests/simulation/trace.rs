@@ -35,7 +35,8 @@ pub(crate) enum Happened {
         exit: Exit,
     },
     /// A session stands: the relay takes A to be `start`, the server sends from `from`;
-    /// whether that is where another relay has passed it; where the log ends.
+    /// whether that is where another relay has passed it; where the log ends; whether the
+    /// relay goes on from where it was; whether it reads batches.
     Opened {
         process: usize,
         session: usize,
@@ -43,6 +44,8 @@ pub(crate) enum Happened {
         from: Lsn,
         passed: bool,
         end: Lsn,
+        resumes: bool,
+        in_batches: bool,
     },
     NotOpened {
         process: usize,
@@ -62,10 +65,20 @@ pub(crate) enum Happened {
     Broke {
         session: usize,
     },
-    /// The relay let go of the session; for so long at most nobody attended to it.
+    /// The relay let go of the session; for so long at most nobody attended to it; how it
+    /// had come to that.
     LetGo {
         session: usize,
         unattended_ms: u64,
+        left: Left,
+    },
+    /// The session moved the slot on, to there.
+    Advanced {
+        session: usize,
+    },
+    /// Somebody who is no walpost moved the slot.
+    Moved {
+        to: Lsn,
     },
     /// The slot's position was set.
     Slot {
@@ -132,6 +145,30 @@ pub(crate) enum Exit {
     Unconfirmed,
 }
 
+/// How a session stood when the relay let go of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// It had more to hand out, or was broken.
+    Midway,
+    /// It confirmed for the last time.
+    Finished,
+    /// Another feed was to take its place; whether it was `within` a transaction.
+    Turned { why: Why, within: bool },
+}
+
+/// Why another feed was to take its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// A stream had fallen behind.
+    Behind,
+    /// Little was left of the backlog.
+    Over,
+    /// The server would not read on.
+    Refused,
+    /// Nothing was taken for long.
+    Idle,
+}
+
 /// What goes wrong outside of walpost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mishap {
@@ -153,10 +190,12 @@ pub(crate) enum Mishap {
     ReplacementSlow,
     ReplacementFails,
     Unauthenticated,
+    BatchRefused,
+    MoveSlow,
 }
 
 impl Mishap {
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::SessionEnds,
         Self::ServerRestarts,
         Self::ServerAway,
@@ -175,6 +214,8 @@ impl Mishap {
         Self::ReplacementSlow,
         Self::ReplacementFails,
         Self::Unauthenticated,
+        Self::BatchRefused,
+        Self::MoveSlow,
     ];
 
     /// Whether a person is needed after it.

@@ -33,9 +33,9 @@ impl Shared {
         let mut rng = Rng::with_seed(seed);
         let schedule = Schedule::new(&mut rng);
         Self(Arc::new(Mutex::new(World {
+            log: Log::new(schedule.scale),
             rng,
             schedule,
-            log: Log::new(),
             server: Server::new(),
             broker: Broker::default(),
             trace: Vec::new(),

@@ -39,7 +39,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         loop {
             // Before what is held is offered again: reports are what it waits for.
             self.take_reports();
-            let step = match session.turn() {
+            let step = match self.turn(&mut session) {
                 None => self.take_batch(&mut session, &mut held),
                 Some(_) => Ok(0),
             };
@@ -60,7 +60,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             if self.core.wants_replay().is_some() {
                 return Ok(Ended::Replay);
             }
-            let turn = session.turn();
+            let turn = self.turn(&mut session);
             if turn == Some(Turn::Now) || turn.is_some() && self.core.in_flight().0 == 0 {
                 return Ok(Ended::Over);
             }
@@ -91,6 +91,12 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 () = wait_until(wake) => {}
             }
         }
+    }
+
+    /// Whether another feed is to take its place. Not once the relay is stopping: the last
+    /// confirmation goes through the feed that is open, and what was begun is read from it.
+    fn turn(&self, session: &mut P::Feed) -> Option<Turn> {
+        if self.deadline.is_some() { None } else { session.turn() }
     }
 
     fn measure(&mut self, session: &mut P::Feed) {

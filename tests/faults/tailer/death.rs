@@ -32,6 +32,7 @@ pub fn cases() -> Vec<Case> {
             let again = verdict.duplicates.len();
             assert!(again >= DEATHS, "{again} records came again after {DEATHS} deaths");
         }),
+        Case::new(3, "one_that_dies_at_a_step_of_reading_a_backlog_loses_none", in_batches),
         Case::new(4, "what_the_slot_has_confirmed_is_not_repeated_after_a_death", confirmed),
         Case::new(12, "a_panic_in_the_callback_ends_the_process_unconfirmed", async |account| {
             dies_at(account, "callback", "panic").await;
@@ -61,6 +62,37 @@ async fn dies_at(account: Account, point: &str, how: &str) -> Verdict {
     let verdict = scene.judge_after(writer).await;
     account.ok(&verdict);
     verdict
+}
+
+/// The steps of reading a backlog: the slot is copied, a batch has come, the slot is to be
+/// moved, has been moved, a stream is to follow.
+const STEPS: [&str; 5] = ["copied", "batch", "moving", "moved", "over"];
+
+async fn in_batches(account: Account) {
+    let scene = Scene::new().await;
+    let writer = Writer::start(&scene.postgres, 300);
+    for before in 0..3 {
+        for step in STEPS {
+            // The copy is made once in a feed.
+            let before = if step == "copied" { 0 } else { before };
+            writer.commits(1000).await;
+            let armed = format!("{step}={before}*off->return");
+            let walpost = scene
+                .command("run")
+                .args(["--in-flight-bytes", "16KiB"])
+                .env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB")
+                .env("FAILPOINTS", &armed)
+                .start();
+            let status = walpost.wait(SOON).await;
+            let status = status.unwrap_or_else(|| panic!("{armed}: {:?}", walpost.stderr()));
+            assert_eq!(status.signal(), ABORTED, "{armed}: {:?}", walpost.stderr());
+            let passed_over = writer.passed_over(&scene).await;
+            assert!(passed_over.is_empty(), "{armed}: confirmed, not published: {passed_over:?}");
+            account.did(format!("aborted at {step}"));
+        }
+    }
+    let _walpost = scene.run().await;
+    account.ok(&scene.judge_after(writer).await);
 }
 
 async fn killed(account: Account) {

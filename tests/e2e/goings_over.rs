@@ -1,0 +1,292 @@
+//! From batches to the stream and back: where it must not, where it has to, and what is in
+//! the way of it.
+
+use std::time::Duration;
+
+use walpost_bed::{Kafka, Major, Postgres, Proxy, Way, eventually};
+
+use walpost_bed::scene::{LATER, SOON, Scene, assert_in_log_order, insert, proxied, stop};
+
+use crate::catch_up::{IN_BATCHES, STREAMING, catching_up, one_by_one, transactions};
+
+/// How many times it has said so.
+fn times(walpost: &walpost_bed::Walpost, text: &str) -> usize {
+    walpost.stderr().iter().filter(|line| line.contains(text)).count()
+}
+
+/// Rows of another table: nothing comes for seconds before the server has read all of them.
+async fn others(scene: &Scene) {
+    let rows = "CREATE TABLE public.other (i int);
+                INSERT INTO public.other SELECT generate_series(1, 4000000)";
+    scene.postgres.execute(rows).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_standbys_keep_is_streamed_by_one_session() {
+    let scene = Scene::on(Major::V17).await;
+    let kept = "SELECT pg_drop_replication_slot('walpost');
+                SELECT pg_create_logical_replication_slot('walpost', 'pgoutput', false, false, true)";
+    scene.postgres.execute(kept).await;
+    others(&scene).await;
+    one_by_one(&scene, 1000).await;
+    let walpost = catching_up(&scene).start();
+    scene.assert_exact(SOON * 2).await;
+    assert_eq!(times(&walpost, STREAMING), 1, "{:?}", walpost.stderr());
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_change_of_the_publication_is_open_one_session_streams() {
+    let scene = Scene::new().await;
+    let changing = scene.postgres.client().await;
+    let change = "BEGIN; ALTER PUBLICATION walpost SET (publish = 'insert, update')";
+    changing.batch_execute(change).await.expect("changed");
+    others(&scene).await;
+    one_by_one(&scene, 1000).await;
+    let walpost = catching_up(&scene).start();
+    eventually(SOON * 2, "all come", async || scene.records().await.len() >= 1000).await;
+    assert_eq!(times(&walpost, STREAMING), 1, "{:?}", walpost.stderr());
+    changing.batch_execute("ROLLBACK").await.expect("as it was");
+    scene.assert_exact(SOON).await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_have_no_more_connections_streams() {
+    for limit in [2, 3] {
+        let mut scene = Scene::new().await;
+        let role = format!("CREATE ROLE few LOGIN REPLICATION CONNECTION LIMIT {limit}");
+        scene.postgres.execute(&role).await;
+        scene.source = scene.postgres.url_for("few");
+        one_by_one(&scene, 1000).await;
+        let walpost = catching_up(&scene).start();
+        walpost.await_line(STREAMING, SOON).await;
+        scene.assert_exact(SOON).await;
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_go_on_where_kafka_is_slow_and_takes_records() {
+    let scene = Scene::new().await;
+    transactions(&scene, 3000, 20).await;
+    let walpost = catching_up(&scene).args(["--in-flight-bytes", "8KiB"]).start();
+    walpost.await_line(IN_BATCHES, SOON).await;
+    let begun = std::time::Instant::now();
+    walpost.await_line(STREAMING, LATER).await;
+    let (took, count) = (begun.elapsed(), scene.records().await.len());
+    assert!(count > 55_000, "it streams after {count}, {took:?}");
+    assert!(took > Duration::from_secs(15), "it was no slow one: {took:?}");
+    scene.assert_exact(LATER).await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_somebody_ends_each_batch_it_is_streamed() {
+    let scene = Scene::new().await;
+    scene.postgres.execute(&insert(400_000, 100)).await;
+    let client = scene.postgres.client().await;
+    let ends = tokio::spawn(async move {
+        let long = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                     WHERE query LIKE 'COPY %' AND state = 'active'
+                       AND query_start < now() - interval '1 second'";
+        loop {
+            client.simple_query(long).await.expect("ended");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    let walpost = catching_up(&scene).args(["--in-flight-bytes", "64KiB"]).start();
+    walpost.await_line(IN_BATCHES, SOON).await;
+    walpost.await_line("lost PostgreSQL", SOON).await;
+    scene.confirmed(LATER).await;
+    ends.abort();
+    scene.judge().await.assert_ok();
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_for_the_servers_temporary_files_is_streamed() {
+    let scene = Scene::new().await;
+    one_by_one(&scene, 1000).await;
+    scene.postgres.execute(&insert(300_000, 100)).await;
+    one_by_one(&scene, 1000).await;
+    for statement in ["ALTER SYSTEM SET temp_file_limit = '1MB'", "SELECT pg_reload_conf()"] {
+        scene.postgres.execute(statement).await;
+    }
+    let walpost = catching_up(&scene).start();
+    walpost.await_line(IN_BATCHES, SOON).await;
+    let said = walpost.await_line("does not hand out the backlog in batches", LATER).await;
+    assert!(said.contains("temp_file_limit"), "{said}");
+    walpost.await_line(STREAMING, SOON).await;
+    scene.confirmed(LATER).await;
+    for statement in ["ALTER SYSTEM RESET temp_file_limit", "SELECT pg_reload_conf()"] {
+        scene.postgres.execute(statement).await;
+    }
+    eventually(SOON, "it is read", async || {
+        scene.postgres.query_text("SHOW temp_file_limit").await == Some("-1".into())
+    })
+    .await;
+    scene.judge().await.assert_exact();
+    assert_in_log_order(&scene.records().await);
+    stop(walpost).await;
+}
+
+/// Commits so many transactions of so many rows of 1.5 kB each.
+async fn large(scene: &Scene, count: u32, rows: u32) {
+    let payload =
+        "to_jsonb((SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 45) n))";
+    let insert = insert(rows, 100).replace("jsonb_build_object('i', i)", payload);
+    for _ in 0..count {
+        scene.postgres.execute(&insert).await;
+    }
+}
+
+/// The connections that a backlog is read and the slot is moved on, by their number: the first
+/// of all asks for TLS, which the server has not.
+const READING: usize = 3;
+const MOVING: usize = 4;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_beside_on_which_nothing_comes_is_given_up() {
+    let server = || Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(1));
+    for (connection, way) in [(READING, Way::ToClient), (MOVING, Way::ToServer)] {
+        let mut scene = Scene::with(server()).await;
+        let proxy = Proxy::to(scene.postgres.port()).await;
+        scene.source = proxied(&proxy);
+        // More than walpost reads ahead.
+        large(&scene, 30, 1000).await;
+        let walpost = catching_up(&scene).args(["--in-flight-bytes", "32KiB"]).start();
+        walpost.await_line(IN_BATCHES, SOON).await;
+        eventually(SOON, "some come", async || scene.records().await.len() > 100).await;
+        proxy.swallow(connection, way);
+        let said = walpost.await_line("lost PostgreSQL", SOON * 2).await;
+        assert!(said.contains("it is not at work"), "{connection} {way:?}: {said}");
+        // The server sees late that the session which had the lock has no client.
+        scene.confirmed(LATER).await;
+        scene.judge().await.assert_ok();
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_does_not_move_for_long_is_used_all_the_same() {
+    let kafka = Kafka::start().await;
+    let scene = Scene::with_brokers(Postgres::builder(Major::V18), &kafka.bootstrap()).await;
+    scene.postgres.execute(&insert(100_000, 10)).await;
+    let walpost = catching_up(&scene).args(["--in-flight-bytes", "64KiB"]).start();
+    walpost.await_line(IN_BATCHES, SOON).await;
+    eventually(SOON, "some come", async || scene.records().await.len() > 1000).await;
+    kafka.pause();
+    let since = "SELECT inactive_since FROM pg_replication_slots WHERE slot_name = 'walpost'";
+    let before = scene.postgres.query_text(since).await.expect("nobody streams");
+    eventually(SOON, "it is used", async || {
+        let now = scene.postgres.query_text(since).await;
+        if now.as_ref().is_some_and(|now| *now > before) {
+            Ok(())
+        } else {
+            Err((now, walpost.stderr()))
+        }
+    })
+    .await;
+    assert!(!walpost.said(STREAMING), "{:?}", walpost.stderr());
+    kafka.resume();
+    scene.assert_exact(LATER).await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_limit_of_the_role_ends_what_is_read_for_long() {
+    for catch_up in ["auto", "stream"] {
+        let mut scene = Scene::on(Major::V17).await;
+        let role = "CREATE ROLE hurried LOGIN REPLICATION;
+                    ALTER ROLE hurried SET transaction_timeout = '1s';
+                    ALTER ROLE hurried SET statement_timeout = '1s';
+                    ALTER ROLE hurried SET idle_in_transaction_session_timeout = '1s';
+                    ALTER ROLE hurried SET idle_session_timeout = '1s';
+                    ALTER ROLE hurried SET default_transaction_read_only = on";
+        scene.postgres.execute(role).await;
+        scene.source = scene.postgres.url_for("hurried");
+        scene.postgres.execute(&insert(300_000, 100)).await;
+        let options = ["--in-flight-bytes", "128KiB", "--catch-up", catch_up];
+        let walpost = catching_up(&scene).args(options).start();
+        scene.assert_exact(LATER).await;
+        for wrong in ["lost PostgreSQL", "does not hand out the backlog in batches"] {
+            assert!(!walpost.said(wrong), "{catch_up}: {:?}", walpost.stderr());
+        }
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_transaction_comes_whole_though_its_reader_is_killed_again_and_again() {
+    let scene = Scene::new().await;
+    one_by_one(&scene, 1000).await;
+    scene.postgres.execute(&insert(200_000, 100)).await;
+    one_by_one(&scene, 1000).await;
+    let mut before = 1000;
+    for _ in 0..3 {
+        let walpost = catching_up(&scene).args(["--in-flight-bytes", "64KiB"]).start();
+        walpost.await_line(IN_BATCHES, SOON).await;
+        eventually(SOON, "some come", async || scene.records().await.len() > before + 2000).await;
+        walpost.kill9().await;
+        before = scene.records().await.len();
+        assert!(before < 150_000, "in the midst: {before}");
+    }
+    let walpost = catching_up(&scene).start();
+    scene.confirmed(LATER).await;
+    scene.judge().await.assert_ok();
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_each_batch_takes_long_it_is_streamed() {
+    let scene = Scene::new().await;
+    large(&scene, 20, 10_000).await;
+    let client = scene.postgres.client().await;
+    // The server process is held before it hands out the first row.
+    let holds = tokio::spawn(async move {
+        let begun = "SELECT pid::text, query_start::text FROM pg_stat_activity
+                      WHERE query LIKE 'COPY %' AND state = 'active'";
+        let mut last = None;
+        loop {
+            let rows = client.query(begun, &[]).await.expect("asked");
+            let now = rows.first().map(|row| (row.get::<_, String>(0), row.get::<_, String>(1)));
+            if now.is_some() && now != last {
+                let pid = now.as_ref().map(|(pid, _)| pid.clone()).expect("some");
+                let kill = async |signal: &str| {
+                    let sent = std::process::Command::new("kill").args([signal, &pid]).status();
+                    assert!(sent.expect("kill is there").success());
+                };
+                kill("-STOP").await;
+                tokio::time::sleep(Duration::from_secs(8)).await;
+                kill("-CONT").await;
+                last = now;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let walpost = catching_up(&scene).start();
+    let said = walpost.await_line("does not hand out the backlog in batches", LATER).await;
+    assert!(said.contains("each batch takes long"), "{said}");
+    walpost.await_line(STREAMING, SOON).await;
+    holds.abort();
+    scene.assert_exact(LATER).await;
+    assert_in_log_order(&scene.records().await);
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_holds_the_slot_while_kafka_is_away_in_a_first_transaction() {
+    let kafka = Kafka::start().await;
+    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    scene.postgres.execute(&insert(20_000, 10)).await;
+    kafka.pause();
+    let walpost = catching_up(&scene).args(["--in-flight-bytes", "64KiB"]).start();
+    walpost.await_line(IN_BATCHES, SOON).await;
+    walpost.await_line(STREAMING, SOON).await;
+    assert_eq!(times(&walpost, IN_BATCHES), 1, "{:?}", walpost.stderr());
+    kafka.resume();
+    scene.confirmed(LATER).await;
+    scene.judge().await.assert_ok();
+    stop(walpost).await;
+}
