@@ -290,3 +290,61 @@ async fn a_stream_holds_the_slot_while_kafka_is_away_in_a_first_transaction() {
     scene.judge().await.assert_ok();
     stop(walpost).await;
 }
+
+/// Signals the server processes that this query finds.
+async fn signal(scene: &Scene, signal: &str, query: &str) -> usize {
+    let found = format!("SELECT pid::text FROM pg_stat_activity WHERE {query}");
+    let rows = scene.postgres.query_rows(&found).await;
+    for pid in rows.iter().filter_map(|row| row[0].as_deref()) {
+        let sent = std::process::Command::new("kill").args([signal, pid]).status();
+        assert!(sent.expect("kill is there").success());
+    }
+    rows.len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_waits_for_no_server_process() {
+    const READING: &str = "query LIKE 'COPY (SELECT data%'";
+    const MOVING: &str =
+        "query LIKE '%pg_replication_slot_advance%' AND application_name = 'walpost'";
+    for held in [READING, MOVING] {
+        let scene = Scene::new().await;
+        large(&scene, 30, 1000).await;
+        let walpost = catching_up(&scene).args(["--in-flight-bytes", "32KiB"]).start();
+        walpost.await_line(IN_BATCHES, SOON).await;
+        eventually(SOON, "it is there", async || signal(&scene, "-STOP", held).await == 1).await;
+        let begun = std::time::Instant::now();
+        stop(walpost).await;
+        assert!(begun.elapsed() < Duration::from_secs(10), "{held}: {:?}", begun.elapsed());
+        let pids = "state = 'active' AND application_name = 'walpost'";
+        signal(&scene, "-CONT", held).await;
+        eventually(SOON, "they end", async || signal(&scene, "-CONT", pids).await == 0).await;
+        let walpost = catching_up(&scene).start();
+        scene.confirmed(LATER).await;
+        scene.judge().await.assert_ok();
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_read_ahead_has_a_bound_in_memory() {
+    let kafka = Kafka::start().await;
+    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    one_by_one(&scene, 1000).await;
+    let walpost = catching_up(&scene).args(["--in-flight-bytes", "64KiB"]).start();
+    scene.confirmed(SOON).await;
+    let before = walpost.rss_bytes().expect("it runs");
+    stop(walpost).await;
+    one_by_one(&scene, 400_000).await;
+    kafka.pause();
+    let walpost = catching_up(&scene).args(["--in-flight-bytes", "64KiB"]).start();
+    walpost.await_line(IN_BATCHES, SOON).await;
+    walpost.await_line(STREAMING, SOON).await;
+    let peak = walpost.peak_rss_bytes().expect("it runs");
+    eprintln!("{} KiB before, {} KiB at the most", before >> 10, peak >> 10);
+    assert!(peak < before + (64 << 20), "{} MiB after {} MiB", peak >> 20, before >> 20);
+    kafka.resume();
+    scene.confirmed(LATER).await;
+    scene.judge().await.assert_ok();
+    stop(walpost).await;
+}

@@ -65,21 +65,26 @@ async fn dies_at(account: Account, point: &str, how: &str) -> Verdict {
 }
 
 /// The steps of reading a backlog: the slot is copied, a batch has come, the slot is to be
-/// moved, has been moved, a stream is to follow.
-const STEPS: [&str; 5] = ["copied", "batch", "moving", "moved", "over"];
+/// moved, has been moved, a stream is to follow. And how much may be in flight: little where the
+/// batches are to last until the slot is moved.
+const STEPS: [(&str, &str); 5] = [
+    ("copied", "1MiB"),
+    ("batch", "1MiB"),
+    ("moving", "2KiB"),
+    ("moved", "2KiB"),
+    ("over", "1MiB"),
+];
 
 async fn in_batches(account: Account) {
     let scene = Scene::new().await;
     let writer = Writer::start(&scene.postgres, 300);
-    for before in 0..3 {
-        for step in STEPS {
-            // The copy is made once in a feed.
-            let before = if step == "copied" { 0 } else { before };
+    for _ in 0..2 {
+        for (step, in_flight) in STEPS {
             writer.commits(1000).await;
-            let armed = format!("{step}={before}*off->return");
+            let armed = format!("{step}=return");
             let walpost = scene
                 .command("run")
-                .args(["--in-flight-bytes", "16KiB"])
+                .args(["--in-flight-bytes", in_flight])
                 .env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB")
                 .env("FAILPOINTS", &armed)
                 .start();
