@@ -70,7 +70,9 @@ async fn who_may_have_no_more_connections_streams() {
 async fn batches_go_on_where_kafka_is_slow_and_takes_records() {
     let scene = Scene::new().await;
     transactions(&scene, 3000, 20).await;
-    let walpost = catching_up(&scene).args(["--in-flight-bytes", "8KiB"]).start();
+    // Some 25 records each ten milliseconds at most.
+    let slow = ["--in-flight-bytes", "8KiB", "-X", "linger.ms=10"];
+    let walpost = catching_up(&scene).args(slow).start();
     walpost.await_line(IN_BATCHES, SOON).await;
     let begun = std::time::Instant::now();
     walpost.await_line(STREAMING, LATER).await;
