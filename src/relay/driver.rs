@@ -161,7 +161,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Runs until it is told to stop, has reached its end, or a person must act.
     ///
     /// Give it a runtime of one thread and of its own: in a dense stream it rests
-    /// by putting its thread to sleep, a millisecond at a time.
+    /// by putting its thread to sleep, some milliseconds at a time.
     pub async fn run(mut self) -> Result<Summary, RelayError> {
         loop {
             let session = match self.connect().await? {

@@ -3,7 +3,8 @@
 //!
 //! Nobody streams from the slot meanwhile, so its name is locked, and it stands still
 //! but for what is confirmed here: that it was moved by somebody else is seen
-//! by comparing before it is moved on. What was read comes from a copy and is handed out in any case.
+//! by comparing before it is moved on. What was read comes from a copy and is handed out in
+//! any case.
 //!
 //! The feed is over once little is left of the backlog, where the server will not hand it out
 //! so, and where nothing is taken for a while: then the slot is to be held by a stream, since
@@ -169,8 +170,8 @@ impl Progress {
 
 impl Backlog {
     /// Over `base`, whose slot stands at its start and whose name is locked; `reading` and
-    /// `moving` are connections beside it, `kept` keeps the lock. A server that does not keep idle slots is shown that
-    /// this one is in use.
+    /// `moving` are connections beside it, `kept` keeps the lock. A server that does not keep
+    /// idle slots is shown that this one is in use.
     pub(super) fn start(
         base: Base,
         config: &super::SourceConfig,

@@ -15,12 +15,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::config::SourceConfig;
-use super::copy::CopyRows;
-use super::error::SourceError;
-use super::patience::Peer;
-use super::turns::Stand;
-use crate::lsn::Lsn;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use postgres_protocol::escape::{escape_identifier, escape_literal};
@@ -28,6 +22,13 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
+
+use super::config::SourceConfig;
+use super::copy::CopyRows;
+use super::error::SourceError;
+use super::patience::Peer;
+use super::turns::Stand;
+use crate::lsn::Lsn;
 
 /// Bytes of rows that may wait here: the server decodes the next batch meanwhile.
 const ROOM: u32 = 32 << 20;
