@@ -8,7 +8,7 @@ use walpost_bed::{Tail, Topics};
 
 use crate::Plan;
 use crate::backlog::Shape;
-use crate::report::Report;
+use crate::report::{Report, mebibytes};
 use crate::stage::Stage;
 use crate::subject::{Subject, seconds_until};
 
@@ -121,7 +121,8 @@ async fn drain(stage: &Stage, rows: u64, name: &str, subject: Subject) -> Run {
     let all = || read.load(Ordering::Relaxed) >= rows;
     let seconds = seconds_until(begun, "every record is readable", all).await;
     let process = running.process();
-    let (cpu, peak_mebibytes) = (process.cpu(), process.peak());
+    let cpu = process.cpu_time().expect("it runs");
+    let peak_mebibytes = mebibytes(process.peak_rss_bytes());
     drop(consumer);
     running.stop(stage, &slot).await;
     stage.drop_slot(&slot).await;

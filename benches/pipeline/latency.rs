@@ -77,11 +77,11 @@ async fn run(
     let running = subject.start(stage, name, &topic).await;
     running.streams(stage, name).await;
     let commits = Commits { intended: times(rows), sent: times(rows), acknowledged: times(rows) };
-    let (cpu, begun) = (running.process().cpu(), Instant::now());
+    let (cpu, begun) = (running.process().cpu_time().expect("it runs"), Instant::now());
     let writers = (0..WRITERS).map(|writer| write(stage, (rate, rows), writer, begun, &commits));
     futures_util::future::join_all(writers).await;
     let wrote = begun.elapsed();
-    let cpu = running.process().cpu().saturating_sub(cpu);
+    let cpu = running.process().cpu_time().expect("it runs").saturating_sub(cpu);
     seconds_until(begun, "every record is readable", || *left.lock().expect("no panic") == 0).await;
     drop(consumer);
     let (part, who) = (format!("{rate} rows/s"), subject.name());

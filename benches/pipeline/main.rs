@@ -9,7 +9,6 @@ mod backlog;
 mod drain;
 mod latency;
 mod memory;
-mod process;
 mod report;
 mod servers;
 mod stage;

@@ -9,7 +9,7 @@ use walpost_bed::{Tail, Topics};
 
 use crate::Plan;
 use crate::backlog::Shape;
-use crate::report::Report;
+use crate::report::{Report, mebibytes};
 use crate::stage::Stage;
 use crate::subject::{Subject, seconds_until};
 
@@ -33,11 +33,13 @@ async fn run(plan: &Plan, subject: Subject, report: &mut Report) {
     running.streams(&stage, "memory").await;
     // What a start takes is not what a running one takes.
     sleep(Duration::from_secs(5)).await;
-    let (cpu, process) = (running.process().cpu(), running.process());
+    let process = running.process();
+    let used = || process.cpu_time().expect("it runs");
+    let before = used();
     sleep(IDLE).await;
-    let cpu = process.cpu().saturating_sub(cpu).as_secs_f64() / IDLE.as_secs_f64();
+    let cpu = used().saturating_sub(before).as_secs_f64() / IDLE.as_secs_f64();
     report.add(PART, who, "idle processor", "% of a core", 100.0 * cpu);
-    report.add(PART, who, "idle memory", "MiB", process.resident());
+    report.add(PART, who, "idle memory", "MiB", mebibytes(process.rss_bytes()));
     let read = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&read);
     let _consumer = Tail::start(&stage.servers.bootstrap, Topics::named([TOPIC]), move |_| {
@@ -47,7 +49,7 @@ async fn run(plan: &Plan, subject: Subject, report: &mut Report) {
     let all = || read.load(Ordering::Relaxed) >= rows;
     seconds_until(Instant::now(), "every record is readable", all).await;
     let name = format!("peak, one transaction of {rows} rows");
-    report.add(PART, who, &name, "MiB", process.peak());
+    report.add(PART, who, &name, "MiB", mebibytes(process.peak_rss_bytes()));
     running.stop(&stage, "memory").await;
     stage.drop_slot("memory").await;
     stage.servers.delete_topic(TOPIC).await;

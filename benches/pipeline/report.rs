@@ -139,3 +139,10 @@ fn short(value: f64) -> String {
         _ => format!("{value:.2}"),
     }
 }
+
+/// Memory of a running process as a figure.
+pub(crate) fn mebibytes(bytes: Option<u64>) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let bytes = bytes.expect("it runs") as f64;
+    bytes / 1_048_576.0
+}

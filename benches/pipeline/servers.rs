@@ -1,10 +1,7 @@
 //! The PostgreSQL and the Kafka that a bench runs on: its own, or those that it was given.
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::config::ClientConfig;
 use tokio_postgres::{Client, NoTls};
-use walpost_bed::{Kafka, Major, Postgres};
+use walpost_bed::{Administration, Kafka, Major, Postgres};
 
 use crate::Plan;
 
@@ -40,21 +37,15 @@ impl Servers {
     }
 
     pub(crate) async fn create_topic(&self, name: &str) {
-        let topic = NewTopic::new(name, 3, TopicReplication::Fixed(1));
-        let made = self.admin().create_topics([&topic], &AdminOptions::new()).await;
-        let result = made.expect("Kafka answers").remove(0);
-        result.unwrap_or_else(|(name, code)| panic!("making {name}: {code}"));
+        self.administration().create(name, 3, &[]).await;
     }
 
     pub(crate) async fn delete_topic(&self, name: &str) {
-        let gone = self.admin().delete_topics(&[name], &AdminOptions::new()).await;
-        let result = gone.expect("Kafka answers").remove(0);
-        result.unwrap_or_else(|(name, code)| panic!("deleting {name}: {code}"));
+        self.administration().delete(name).await;
     }
 
-    fn admin(&self) -> AdminClient<DefaultClientContext> {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &self.bootstrap).create().expect("a client")
+    fn administration(&self) -> Administration {
+        Administration::of(self.bootstrap.clone(), 1)
     }
 }
 

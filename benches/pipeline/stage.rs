@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use walpost_bed::{Walpost, WalpostBuilder};
+use walpost_bed::{Walpost, WalpostBuilder, eventually};
 
 use crate::Plan;
 use crate::servers::Servers;
@@ -55,6 +55,16 @@ impl Stage {
     pub(crate) async fn copy_slot(&self, base: &str, copy: &str) {
         let sql = format!("SELECT pg_copy_logical_replication_slot('{base}', '{copy}')");
         self.execute(&sql).await;
+    }
+
+    /// Awaits that somebody streams from the slot, or that nobody does.
+    pub(crate) async fn await_active(&self, slot: &str, active: bool) {
+        let query =
+            format!("SELECT active::text FROM pg_replication_slots WHERE slot_name = '{slot}'");
+        eventually(PATIENCE, "the slot's activity", async || {
+            self.text(&query).await == active.to_string()
+        })
+        .await;
     }
 
     pub(crate) async fn drop_slot(&self, slot: &str) {

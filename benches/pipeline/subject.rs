@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use walpost_bed::debezium::Connector;
-use walpost_bed::{Debezium, Walpost, eventually};
+use walpost_bed::{Debezium, Process, Walpost, eventually};
 
-use crate::process::Process;
 use crate::stage::{PATIENCE, Stage};
 
 /// Who is measured.
@@ -89,9 +88,7 @@ impl Running {
         if let Self::Walpost(walpost) = self {
             walpost.await_line("streaming from PostgreSQL", PATIENCE).await;
         }
-        let active =
-            format!("SELECT active::text FROM pg_replication_slots WHERE slot_name = '{slot}'");
-        eventually(PATIENCE, "it streams", async || stage.text(&active).await == "true").await;
+        stage.await_active(slot, true).await;
     }
 
     /// Ends it in order, and awaits that its slot is free.
@@ -106,9 +103,7 @@ impl Running {
                 assert!(debezium.stop(Duration::from_secs(60)).await, "it stops");
             }
         }
-        let active =
-            format!("SELECT active::text FROM pg_replication_slots WHERE slot_name = '{slot}'");
-        eventually(PATIENCE, "a free slot", async || stage.text(&active).await == "false").await;
+        stage.await_active(slot, false).await;
     }
 }
 

@@ -147,9 +147,7 @@ impl KafkaSink {
         let successor = successor.map(|successor| (&successor.producer, &successor.reports));
         let producer = self.producer.as_ref().map(|producer| (producer, &self.reports));
         for (producer, reports) in producer.into_iter().chain(successor) {
-            let before = reports.events();
-            poll(producer, reports);
-            if reports.events() != before {
+            if poll(producer, reports) {
                 self.pulse.beat(Instant::now());
             }
         }
@@ -408,15 +406,14 @@ fn end(producer: Option<Producer>) -> oneshot::Receiver<()> {
     receiver
 }
 
-/// Has librdkafka call back what has come for this producer.
-fn poll(producer: &Producer, reports: &Reports) {
-    for _ in 0..EVENTS {
+/// Has librdkafka call back what has come for this producer; whether anything had.
+fn poll(producer: &Producer, reports: &Reports) -> bool {
+    let called_back = || {
         let before = reports.events();
         producer.poll(Duration::ZERO);
-        if reports.events() == before {
-            return;
-        }
-    }
+        reports.events() != before
+    };
+    (0..EVENTS).take_while(|_| called_back()).count() > 0
 }
 
 impl Context {

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 
 use crate::error::{BedError, Doing};
 use crate::eventually::within;
+use crate::process::Process;
 use crate::server::Server;
 
 /// Variables of the tester's that would change what is tested.
@@ -237,29 +238,17 @@ impl Walpost {
 
     /// Resident memory in bytes, while it runs.
     pub fn rss_bytes(&self) -> Option<u64> {
-        self.memory_bytes("VmRSS:")
+        Process(self.pid()?).rss_bytes()
     }
 
     /// The highest that [`Walpost::rss_bytes`] has been.
     pub fn peak_rss_bytes(&self) -> Option<u64> {
-        self.memory_bytes("VmHWM:")
-    }
-
-    fn memory_bytes(&self, field: &str) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()?)).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
-        let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-        Some(kibibytes * 1024)
+        Process(self.pid()?).peak_rss_bytes()
     }
 
     /// Processor time used so far in user and system mode, while it runs.
     pub fn cpu_time(&self) -> Option<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid()?)).ok()?;
-        let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
-        let user: u64 = fields.next()?.parse().ok()?;
-        let system: u64 = fields.next()?.parse().ok()?;
-        let per_second = rustix::param::clock_ticks_per_second();
-        Some(Duration::from_millis((user + system) * 1000 / per_second))
+        Process(self.pid()?).cpu_time()
     }
 }
 

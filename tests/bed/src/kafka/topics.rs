@@ -22,7 +22,7 @@ pub struct Administration {
 
 impl Administration {
     /// Topics that it makes have so many replicas.
-    pub(super) fn of(bootstrap: String, replicas: i32) -> Self {
+    pub fn of(bootstrap: String, replicas: i32) -> Self {
         Self { bootstrap, replicas }
     }
 
