@@ -28,7 +28,7 @@ impl Servers {
             .setting("synchronous_commit", "on")
             .start()
             .await;
-        let kafka = Kafka::start().await;
+        let kafka = Kafka::builder().as_shipped().start().await;
         Self { source: postgres.url(), bootstrap: kafka.bootstrap(), own: Some((postgres, kafka)) }
     }
 

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{BedError, Doing};
 use crate::eventually::within;
-use crate::jars;
+use crate::jars::Jvm;
 use crate::kafka::Kafka;
 use crate::port::Port;
 use crate::postgres::Postgres;
@@ -28,9 +28,7 @@ use crate::server::Server;
 
 /// How long the worker may take to answer, and a connector to stream.
 const READY: Duration = Duration::from_secs(60);
-const HEAP_MEBIBYTES: u32 = 256;
-/// For as much as it can do.
-const LARGE_HEAP_MEBIBYTES: u32 = 1024;
+const QUICK: Jvm = Jvm::Quick { heap_mebibytes: 256 };
 
 /// A connector's name and settings.
 #[derive(Clone, Debug)]
@@ -110,7 +108,7 @@ pub struct Debezium {
     installed: PathBuf,
     rest: Port,
     postgres_port: u16,
-    heap_mebibytes: u32,
+    jvm: Jvm,
     /// In the order in which they were added.
     connectors: Mutex<Vec<Connector>>,
 }
@@ -122,15 +120,15 @@ impl Debezium {
     }
 
     pub async fn try_start(postgres: &Postgres, kafka: &Kafka) -> Result<Self, BedError> {
-        let debezium = Self::laid_out(postgres, kafka, HEAP_MEBIBYTES).await?;
+        let debezium = Self::laid_out(postgres, kafka, QUICK).await?;
         debezium.try_start_again().await?;
         Ok(debezium)
     }
 
-    /// A worker with a large heap that has this connector from its start on: for benches. It
+    /// A worker on the JVM of Kafka's own scripts that has this connector from its start on: for benches. It
     /// answers on return, and may have read something already.
     pub async fn with(postgres: &Postgres, kafka: &Kafka, connector: Connector) -> Self {
-        let laid_out = Self::laid_out(postgres, kafka, LARGE_HEAP_MEBIBYTES).await;
+        let laid_out = Self::laid_out(postgres, kafka, Jvm::Shipped).await;
         let debezium = laid_out.unwrap_or_else(|error| panic!("{error}"));
         let port = postgres.port().to_string();
         debezium.connectors().push(connector.setting("database.port", &port));
@@ -138,24 +136,20 @@ impl Debezium {
         debezium
     }
 
-    async fn laid_out(
-        postgres: &Postgres,
-        kafka: &Kafka,
-        heap_mebibytes: u32,
-    ) -> Result<Self, BedError> {
+    async fn laid_out(postgres: &Postgres, kafka: &Kafka, jvm: Jvm) -> Result<Self, BedError> {
         let (port, bootstrap) = (postgres.port(), kafka.bootstrap());
-        let lay_out = move || Self::lay_out(port, &bootstrap, heap_mebibytes);
+        let lay_out = move || Self::lay_out(port, &bootstrap, jvm);
         let laying = tokio::task::spawn_blocking(lay_out);
         laying.await.expect("laying out a worker does not panic")
     }
 
-    fn lay_out(postgres_port: u16, bootstrap: &str, heap_mebibytes: u32) -> Result<Self, BedError> {
+    fn lay_out(postgres_port: u16, bootstrap: &str, jvm: Jvm) -> Result<Self, BedError> {
         let debezium = Self {
             installed: install::install()?,
             server: Server::new("debezium", Signal::KILL)?,
             rest: Port::reserve()?,
             postgres_port,
-            heap_mebibytes,
+            jvm,
             connectors: Mutex::default(),
         };
         let json = "org.apache.kafka.connect.json.JsonConverter";
@@ -215,7 +209,7 @@ impl Debezium {
         let log = self.server.log()?;
         let errors = log.try_clone().doing(|| "sharing the log".into())?;
         let mut command = self.server.keeper().launcher(&install::java(&self.installed));
-        command.arg(format!("-Xmx{}m", self.heap_mebibytes)).args(jars::arguments(&self.installed));
+        command.args(self.jvm.arguments(&self.installed));
         command.arg("org.apache.kafka.connect.cli.ConnectStandalone");
         command.arg(self.directory().join("worker.properties"));
         let connectors = self.connectors().clone();

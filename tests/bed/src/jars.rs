@@ -19,15 +19,49 @@ pub(crate) fn fetch(partial: &Path, pom: &str) -> Result<(), BedError> {
     cache::run(&mut maven, "mvn", "maven").map(drop)
 }
 
-/// A quick start counts, throughput hardly.
-pub(crate) fn arguments(installed: &Path) -> Vec<String> {
-    let logging = installed.join("log4j2.properties");
-    vec![
-        "-XX:TieredStopAtLevel=1".to_owned(),
-        "-XX:+UseSerialGC".to_owned(),
-        "-Xshare:auto".to_owned(),
-        format!("-Dlog4j2.configurationFile={}", logging.display()),
-        "-cp".to_owned(),
-        format!("{}/libs/*", installed.display()),
-    ]
+/// How a JVM is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Jvm {
+    /// A quick start counts, throughput hardly.
+    Quick { heap_mebibytes: u32 },
+    /// As Kafka's own scripts set it up (kafka-run-class.sh, kafka-server-start.sh): for measuring.
+    Shipped,
+}
+
+impl Jvm {
+    /// With what a broker needs to be quick.
+    pub(crate) const QUICK: Self = Self::Quick { heap_mebibytes: 512 };
+
+    fn options(self) -> Vec<String> {
+        match self {
+            Self::Quick { heap_mebibytes } => {
+                let heap = format!("-Xmx{heap_mebibytes}m");
+                vec![heap, "-XX:TieredStopAtLevel=1".into(), "-XX:+UseSerialGC".into()]
+            }
+            Self::Shipped => [
+                "-Xms1g",
+                "-Xmx1g",
+                "-server",
+                "-XX:+UseG1GC",
+                "-XX:MaxGCPauseMillis=20",
+                "-XX:InitiatingHeapOccupancyPercent=35",
+                "-XX:+ExplicitGCInvokesConcurrent",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+        }
+    }
+
+    /// What every java of the bed is told.
+    pub(crate) fn arguments(self, installed: &Path) -> Vec<String> {
+        let mut arguments = self.options();
+        let logging = installed.join("log4j2.properties");
+        arguments.extend([
+            "-Xshare:auto".to_owned(),
+            format!("-Dlog4j2.configurationFile={}", logging.display()),
+            "-cp".to_owned(),
+            format!("{}/libs/*", installed.display()),
+        ]);
+        arguments
+    }
 }

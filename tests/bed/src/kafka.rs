@@ -26,6 +26,7 @@ use crate::cache;
 use crate::disk::SmallDisk;
 use crate::error::{BedError, Doing};
 use crate::eventually::within;
+use crate::jars::Jvm;
 use crate::port::Port;
 use crate::server::Server;
 
@@ -43,16 +44,13 @@ pub struct KafkaBuilder {
     properties: Vec<(String, String)>,
     users: Vec<(String, String)>,
     advertised_port: Option<u16>,
-    heap_mebibytes: Option<u32>,
+    jvm: Option<Jvm>,
     disk_mebibytes: Option<u32>,
     /// The broker's own certificate, and the authority of its clients'.
     tls: Option<(Pair, PathBuf)>,
     /// `controller.quorum.voters`, where it is not the node alone.
     voters: Option<String>,
 }
-
-/// What a broker needs to be quick.
-const HEAP_MEBIBYTES: u32 = 512;
 
 impl KafkaBuilder {
     /// A line of `server.properties`; a later one of the same name wins.
@@ -90,7 +88,15 @@ impl KafkaBuilder {
     /// How much memory its JVM may take for objects.
     #[must_use]
     pub fn heap_mebibytes(mut self, mebibytes: u32) -> Self {
-        self.heap_mebibytes = Some(mebibytes);
+        self.jvm = Some(Jvm::Quick { heap_mebibytes: mebibytes });
+        self
+    }
+
+    /// Gives it the JVM of Kafka's own scripts, which starts more slowly and then is faster and
+    /// pauses for less: for benches.
+    #[must_use]
+    pub fn as_shipped(mut self) -> Self {
+        self.jvm = Some(Jvm::Shipped);
         self
     }
 
@@ -148,7 +154,7 @@ impl KafkaBuilder {
             secure_port: reserve_if(self.tls.is_some())?,
             mutual_port: reserve_if(self.tls.is_some())?,
             proxied_port: reserve_if(self.advertised_port.is_some())?,
-            heap_mebibytes: self.heap_mebibytes.unwrap_or(HEAP_MEBIBYTES),
+            jvm: self.jvm.unwrap_or(Jvm::QUICK),
             installed,
             disk,
             server,
@@ -172,7 +178,7 @@ pub struct Kafka {
     server: Server,
     installed: PathBuf,
     node: u32,
-    heap_mebibytes: u32,
+    jvm: Jvm,
     port: Port,
     controller_port: Port,
     sasl_port: Option<Port>,
@@ -287,8 +293,7 @@ impl Kafka {
         let errors = log.try_clone().doing(|| "sharing the log".into())?;
         let java = Path::new("java");
         let mut command = self.server.keeper().launcher(java);
-        command.arg(format!("-Xmx{}m", self.heap_mebibytes));
-        command.args(install::jvm_arguments(&self.installed));
+        command.args(install::jvm_arguments(self.jvm, &self.installed));
         command.arg("kafka.Kafka").arg(self.properties_path());
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         self.server.launch(&mut command, |_| ())

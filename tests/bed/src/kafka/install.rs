@@ -14,7 +14,7 @@ use super::KafkaBuilder;
 use crate::cache;
 use crate::error::{BedError, Doing};
 use crate::eventually::within_blocking;
-use crate::jars;
+use crate::jars::{self, Jvm};
 use crate::port::Port;
 
 const POM: &str = include_str!("../../kafka/pom.xml");
@@ -31,11 +31,11 @@ pub(crate) fn install() -> Result<PathBuf, BedError> {
     Ok(installed)
 }
 
-/// What every java of the bed is told: a quick start counts, throughput hardly.
-pub(super) fn jvm_arguments(installed: &Path) -> Vec<String> {
+/// What a JVM with Kafka's classes is told.
+pub(super) fn jvm_arguments(jvm: Jvm, installed: &Path) -> Vec<String> {
     let mut classes = installed.as_os_str().to_owned();
     classes.push("-classes/kafka.jsa");
-    let mut arguments = jars::arguments(installed);
+    let mut arguments = jvm.arguments(installed);
     if Path::new(&classes).exists() {
         arguments.insert(0, format!("-XX:SharedArchiveFile={}", Path::new(&classes).display()));
     }
@@ -58,7 +58,7 @@ fn fetch(partial: &Path) -> Result<(), BedError> {
     write("format.properties", &properties)?;
     let mut format = Command::new("java");
     format
-        .args(jars::arguments(partial))
+        .args(Jvm::QUICK.arguments(partial))
         .args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"])
         .arg(partial.join("format.properties"));
     cache::run(&mut format, "java", "default-jre-headless").map(drop)
@@ -73,7 +73,7 @@ fn archive(installed: &Path, partial: &Path) -> Result<(), BedError> {
     let mut command = kafka.server.keeper().launcher(Path::new("java"));
     command
         .arg(format!("-XX:ArchiveClassesAtExit={}", archive.display()))
-        .args(jars::arguments(installed))
+        .args(Jvm::QUICK.arguments(installed))
         .arg("kafka.Kafka")
         .arg(kafka.properties_path())
         .stdin(Stdio::null())

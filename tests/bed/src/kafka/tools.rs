@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::{Kafka, install};
 use crate::cache;
+use crate::jars::Jvm;
 
 impl Kafka {
     /// Makes a user for SASL/SCRAM-SHA-512, or gives it another password.
@@ -51,7 +52,7 @@ impl Kafka {
     /// A `java` with all of Kafka's classes, its own clients' too, on the class path.
     pub fn java(&self) -> Command {
         let mut command = Command::new("java");
-        command.args(install::jvm_arguments(&self.installed));
+        command.args(install::jvm_arguments(Jvm::QUICK, &self.installed));
         command
     }
 
@@ -70,7 +71,8 @@ pub(super) async fn run(
 ) -> String {
     let installed: PathBuf = installed.to_owned();
     let mut command = Command::new("java");
-    command.arg("-Xmx64m").args(install::jvm_arguments(&installed));
+    let jvm = Jvm::Quick { heap_mebibytes: 64 };
+    command.args(install::jvm_arguments(jvm, &installed));
     command.args([class, "--bootstrap-server", bootstrap]).args(arguments);
     let running = tokio::task::spawn_blocking(move || {
         cache::run(&mut command, "java", "default-jre-headless")
