@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 /// A JSON string as Jackson writes it into bytes: signs above U+FFFF as two escapes.
 pub(super) fn json_string(text: &str, out: &mut String) {
-    out.reserve(text.len() + 2);
+    // Most texts have fewer escapes than one in eight bytes.
+    out.reserve(text.len() + text.len() / 8 + 2);
     out.push('"');
     let mut rest = text;
-    while let Some(at) = rest.bytes().position(is_escaped) {
+    while let Some(at) = rest.bytes().position(|byte| ESCAPED[usize::from(byte)]) {
         let (before, after) = rest.split_at(at);
         out.push_str(before);
         let mut signs = after.chars();
@@ -32,11 +33,19 @@ pub(super) fn json_string(text: &str, out: &mut String) {
     out.push('"');
 }
 
-/// Whether a sign that begins with this byte is written otherwise; those above U+FFFF begin
-/// with `0xF0` or more.
-fn is_escaped(first: u8) -> bool {
-    first < b' ' || first == b'"' || first == b'\\' || first >= 0xF0
-}
+/// Whether a sign that begins with this byte is escaped; those above U+FFFF begin with `0xF0` or
+/// more.
+const ESCAPED: [bool; 256] = {
+    let mut escaped = [false; 256];
+    let mut first = 0;
+    while first < 256 {
+        escaped[first] = matches!(first, 0..0x20 | 0xF0..);
+        first += 1;
+    }
+    escaped[b'"' as usize] = true;
+    escaped[b'\\' as usize] = true;
+    escaped
+};
 
 #[cfg(test)]
 mod tests {
