@@ -1,5 +1,5 @@
 # What people and the CI run alike.
-.PHONY: alerts bench bench-peers bench-records book consumers corpus deb-test debezium debezium-corpus demo demo-compose deny \
+.PHONY: alerts bench bench-instructions bench-peers bench-records book consumers corpus deb-test debezium debezium-corpus demo demo-compose deny \
   docker-test docs faults fuzz helm-test lint monitoring release setup simulate soak test
 
 # What tests are built with: the points at which a test lets walpost die, and traces. The same for all of
@@ -64,6 +64,16 @@ bench-peers: setup
 # What an event costs between its bytes and its record: time and allocations.
 bench-records: setup
 	cargo bench --bench records
+
+# The same in instructions, as callgrind counts them, for each part of an event's way: they hardly differ from
+# run to run, so that a small change shows. What each function took stays in target/gungraun, for
+# callgrind_annotate. Everything is built once more for it, with names: minutes, once.
+bench-instructions:
+	@tests/bed/setup.sh instructions
+	@GUNGRAUN_RUNNER="$$(packaging/tool gungraun-runner)" && export GUNGRAUN_RUNNER && mkdir -p target/bench && \
+	  cargo bench --profile instructions --bench instructions -- --callgrind-metrics=ir \
+	    >target/bench/instructions.log || { cat target/bench/instructions.log; exit 1; }
+	@benches/instructions/table target/bench/instructions.log
 
 # Any bytes into everything that reads what comes from outside, SECONDS in all:
 # a line for each target, an error where one found something.

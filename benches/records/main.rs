@@ -9,31 +9,25 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 use rustix::time::{ClockId, clock_gettime};
 use walpost::Lsn;
-use walpost::outbox::{DataType, FoundTable, Outbox, OutboxConfig, Position, TableName};
-use walpost::pgoutput::{self, Column, Message, PgTimestamp, Relation};
-use walpost::record::debezium::{Converters, Debezium};
+use walpost::outbox::{Outbox, Position};
+use walpost::pgoutput::{self, Message};
+use walpost::record::debezium::Converters;
 use walpost::record::{Profile, Record, RecordConfig, Router, ValueFormat};
+
+#[path = "../inputs/mod.rs"]
+mod inputs;
+
+use inputs::{COMMIT_TIME, debezium, outbox, own, row};
 
 const EVENTS: u32 = 50_000;
 const ROUNDS: u32 = 5;
-const TABLE: u32 = 16_500;
-
-/// The default outbox, as `walpost init` makes it, in walpost's names and in Debezium's.
-const COLUMNS: [(&str, &str, u32); 6] = [
-    ("id", "id", 2950),
-    ("aggregate_type", "aggregatetype", 25),
-    ("aggregate_id", "aggregateid", 25),
-    ("event_type", "type", 25),
-    ("payload", "payload", 3802),
-    ("headers", "headers", 3802),
-];
 
 fn main() {
     println!("{EVENTS} events a round, the best of {ROUNDS} rounds; a payload of 300 bytes");
@@ -41,25 +35,20 @@ fn main() {
         "{:<22} {:>9} {:>9} {:>12} {:>7}",
         "record", "ns/event", "allocs", "and sent", "share"
     );
-    let own = || RecordConfig::to("outbox.event.{aggregate_type}".parse().expect("a template"));
     let placed = || RecordConfig {
         place: vec!["event_type:header:type".parse().expect("a placement")],
         ..own()
     };
-    let debezium = |converters, options: &[(&'static str, &'static str)]| {
-        Profile::from(Debezium::new(converters, options.iter().copied()).expect("options"))
-    };
-    let placement = ("table.fields.additional.placement", "type:header:eventType");
     for (name, profile) in [
         ("default", own().into()),
         ("a column as header", placed().into()),
         ("envelope", RecordConfig { value: ValueFormat::Envelope, ..own() }.into()),
         ("cloudevents", RecordConfig { value: ValueFormat::CloudEvents, ..own() }.into()),
-        ("debezium", debezium(Converters::String, &[placement])),
-        ("debezium-json", debezium(Converters::Json, &[placement])),
+        ("debezium", debezium(Converters::String, &[])),
+        ("debezium-json", debezium(Converters::Json, &[])),
         (
             "debezium-json, expand",
-            debezium(Converters::Json, &[placement, ("table.expand.json.payload", "true")]),
+            debezium(Converters::Json, &[("table.expand.json.payload", "true")]),
         ),
     ] {
         measure(name, profile);
@@ -73,8 +62,7 @@ fn cpu_time() -> Duration {
 }
 
 fn measure(name: &str, profile: Profile) {
-    let is_debezium = matches!(profile, Profile::Debezium(_));
-    let outbox = outbox(&profile, is_debezium);
+    let outbox = outbox(&profile);
     let mut router = Router::new(profile);
     let row = row();
     let (mut best, mut sent) = (Duration::MAX, Duration::MAX);
@@ -112,7 +100,7 @@ fn route<T>(
 ) -> T {
     let Ok(Message::Insert(insert)) = pgoutput::decode(bytes) else { panic!("an Insert") };
     let position = Position { commit_lsn: Lsn::new(0x16_B374_D848), ordinal };
-    let event = outbox.event(&insert, position, PgTimestamp::from_micros(800_000_000_000_000));
+    let event = outbox.event(&insert, position, COMMIT_TIME);
     let event = event.expect("an outbox").expect("a row that can be read");
     take(&router.route(&event).expect("a record"))
 }
@@ -150,55 +138,4 @@ fn produce(producer: &BaseProducer, record: &Record<'_>) -> Result<(), KafkaErro
         delivery_opaque: (),
     };
     producer.send(outgoing).map_err(|(error, _)| error)
-}
-
-fn outbox(profile: &Profile, is_debezium: bool) -> Outbox {
-    let table = TableName { schema: "public".to_owned(), name: "outbox".to_owned() };
-    let columns = match profile {
-        Profile::Debezium(debezium) => debezium.columns(),
-        Profile::Walpost(_) => walpost::outbox::ColumnNames::default(),
-    };
-    let relation = Relation {
-        oid: TABLE,
-        schema: table.schema.clone(),
-        name: table.name.clone(),
-        columns: COLUMNS
-            .map(|(own, debeziums, type_oid)| Column {
-                name: if is_debezium { debeziums } else { own }.to_owned(),
-                type_oid,
-                type_modifier: -1,
-            })
-            .to_vec(),
-    };
-    let placed = profile.placed();
-    let config = OutboxConfig { tables: vec![table], columns, placed, ..OutboxConfig::default() };
-    let mut outbox = Outbox::new(config);
-    let types = vec![(TABLE, DataType::Text)];
-    outbox.expect(&FoundTable { relation, types }).expect("the columns are there");
-    outbox
-}
-
-/// The bytes of a row's Insert message.
-fn row() -> Bytes {
-    let payload =
-        format!("{{\"total\": 12.50, \"lines\": [1, 2, 3], \"note\": \"{}\"}}", "x".repeat(250));
-    let values = [
-        Some("c4ca4238-a0b9-2382-0dcc-509a6f75849b"),
-        Some("order"),
-        Some("A-1234567"),
-        Some("OrderPlaced"),
-        Some(payload.as_str()),
-        Some("{\"source\": \"shop\", \"tenant\": \"acme\"}"),
-    ];
-    let mut out = BytesMut::from(&b"I"[..]);
-    out.put_u32(TABLE);
-    out.put_u8(b'N');
-    out.put_u16(u16::try_from(values.len()).expect("few columns"));
-    for value in values {
-        let text = value.expect("no NULL");
-        out.put_u8(b't');
-        out.put_u32(u32::try_from(text.len()).expect("short values"));
-        out.put_slice(text.as_bytes());
-    }
-    out.freeze()
 }

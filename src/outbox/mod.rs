@@ -13,7 +13,7 @@ mod table;
 mod trace;
 mod types;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::pgoutput::{Insert, LogicalMessage, Oid, PgTimestamp, Relation};
 
@@ -80,8 +80,9 @@ pub enum EventError {
 pub struct Outbox {
     config: OutboxConfig,
     /// Bounded by the number of tables of these names that one session sees:
-    /// one each, unless a table is dropped and created again.
-    plans: HashMap<Oid, Plan>,
+    /// one each, unless a table is dropped and created again. So few are found sooner in
+    /// order than by a hash.
+    plans: BTreeMap<Oid, Plan>,
     /// By which plan rows of a table were read last, in any session.
     read: HashMap<TableName, Plan>,
     /// Types that are not PostgreSQL's own, as the catalogs have them.
@@ -91,7 +92,7 @@ pub struct Outbox {
 impl Outbox {
     /// An outbox that has not seen a relation yet.
     pub fn new(config: OutboxConfig) -> Self {
-        Self { config, plans: HashMap::new(), read: HashMap::new(), types: HashMap::new() }
+        Self { config, plans: BTreeMap::new(), read: HashMap::new(), types: HashMap::new() }
     }
 
     /// Takes note of a table as the catalogs have it now: the rows that come first

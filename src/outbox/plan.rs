@@ -214,19 +214,20 @@ impl Plan {
         let mut event = Event::empty(position, commit_time, self.placed);
         event.types = Some(Arc::clone(&self.types));
         let mut trace = None;
-        let mut steps = self.steps.iter().peekable();
-        for (column, value) in tuple.iter().enumerate() {
-            while let Some(step) = steps.next_if(|step| step.column == column) {
-                let field = step
-                    .field(value)
-                    .map_err(|why| RowFault::Undecodable { column: step.name.clone(), why })?;
-                match step.place {
-                    Place::Trace => trace = field,
-                    place => event.put(place, field),
-                }
+        let mut values = tuple.iter();
+        // The value that was taken last, and how many were.
+        let (mut value, mut taken) = (Value::Null, 0);
+        for step in &self.steps {
+            if step.column >= taken {
+                let Some(next) = values.nth(step.column - taken) else { break };
+                (value, taken) = (next, step.column + 1);
             }
-            if steps.peek().is_none() {
-                break;
+            let field = step
+                .field(value)
+                .map_err(|why| RowFault::Undecodable { column: step.name.clone(), why })?;
+            match step.place {
+                Place::Trace => trace = field,
+                place => event.put(place, field),
             }
         }
         event.trace_by(&trace);

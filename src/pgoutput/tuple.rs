@@ -52,11 +52,16 @@ impl Tuple {
 }
 
 fn value<'a>(reader: &mut Reader<'a>) -> Result<Value<'a>, DecodeError> {
-    match reader.one_of(b"tnub", "the kind of a column's value")? {
+    let offset = reader.offset();
+    match reader.u8()? {
         b't' => reader.counted().map(Value::Text),
         b'b' => reader.counted().map(Value::Binary),
         b'u' => Ok(Value::Unchanged),
-        _ => Ok(Value::Null),
+        b'n' => Ok(Value::Null),
+        found => {
+            let what = "the kind of a column's value";
+            Err(DecodeError::Unexpected { what, found, offset })
+        }
     }
 }
 

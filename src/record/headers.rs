@@ -129,10 +129,10 @@ impl HeaderSet {
                     continue;
                 }
             };
-            headers.extend(field.map(|value| Header {
-                name: Cow::Borrowed(source.name()),
-                value: Some(Cow::Borrowed(value)),
-            }));
+            if let Some(value) = field {
+                let (name, value) = (Cow::Borrowed(source.name()), Some(Cow::Borrowed(value)));
+                headers.push(Header { name, value });
+            }
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use super::place::{self, Placement, Target};
 use super::poison::{Cause, Poison};
 use super::timestamp;
 use super::topic::TopicTemplate;
-use super::types::{Header, Record};
+use super::types::{Header, Headers, Record};
 use super::value::{Attributes, ValueFormat};
 
 /// Where a record's timestamp comes from.
@@ -148,12 +148,15 @@ impl OwnRouter {
         let attributes = Attributes { event, timestamp_ms, source, placed: &self.in_value };
         let is_written =
             attributes.write(format, &mut self.value).map_err(|cause| Poison::new(cause, event))?;
-        let mut headers = attributes.headers(format).map_err(|cause| Poison::new(cause, event))?;
+        let mut headers = Headers::new();
+        attributes
+            .append_headers(format, &mut headers)
+            .map_err(|cause| Poison::new(cause, event))?;
         self.config.headers.append_to(&mut headers, event, &self.position)?;
-        headers.extend(self.in_headers.iter().map(|(index, placement)| Header {
-            name: Cow::Borrowed(placement.name()),
-            value: event.placed.get(*index).and_then(Option::as_deref).map(Cow::Borrowed),
-        }));
+        for (index, placement) in &self.in_headers {
+            let value = event.placed.get(*index).and_then(Option::as_deref).map(Cow::Borrowed);
+            headers.push(Header { name: Cow::Borrowed(placement.name()), value });
+        }
         let value = if is_written { Some(self.value.as_slice()) } else { event.payload.as_deref() };
         Ok(Record { topic: &self.topic, partition, key, value, timestamp_ms, headers })
     }

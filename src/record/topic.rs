@@ -106,13 +106,24 @@ pub fn check_topic(topic: &str) -> Result<(), TopicFault> {
 }
 
 fn check_signs(text: &str) -> Result<(), TopicFault> {
-    let accepted = |sign: u8| sign.is_ascii_alphanumeric() || matches!(sign, b'.' | b'_' | b'-');
-    if text.bytes().all(accepted) {
+    if text.bytes().all(|sign| ACCEPTED[usize::from(sign)]) {
         return Ok(());
     }
-    let refused = |sign: &char| !u8::try_from(*sign).is_ok_and(accepted);
+    let refused = |sign: &char| !u8::try_from(*sign).is_ok_and(|sign| ACCEPTED[usize::from(sign)]);
     text.chars().find(refused).map_or(Ok(()), |sign| Err(TopicFault::Sign(sign)))
 }
+
+/// Whether Kafka accepts a byte in a topic's name.
+const ACCEPTED: [bool; 256] = {
+    let mut accepted = [false; 256];
+    let mut sign = 0_u8;
+    while sign.is_ascii() {
+        accepted[sign as usize] =
+            sign.is_ascii_alphanumeric() || matches!(sign, b'.' | b'_' | b'-');
+        sign += 1;
+    }
+    accepted
+};
 
 impl FromStr for TopicTemplate {
     type Err = TemplateError;

@@ -7,7 +7,6 @@
 use std::borrow::Cow;
 
 use serde::de::IgnoredAny;
-use smallvec::smallvec;
 
 use crate::outbox::{Event, Field, Role, json};
 
@@ -168,17 +167,21 @@ impl Attributes<'_, '_> {
         Ok(attributes)
     }
 
-    /// The headers that a format has of its own
+    /// Appends the headers that a format has of its own
     /// (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-protocol-binding.md>).
-    pub(super) fn headers<'h>(&self, format: ValueFormat) -> Result<Headers<'h>, Cause> {
+    pub(super) fn append_headers(
+        &self,
+        format: ValueFormat,
+        headers: &mut Headers<'_>,
+    ) -> Result<(), Cause> {
         let content_type = |value: &'static str| Header {
             name: Cow::Borrowed("content-type"),
             value: Some(Cow::Borrowed(value.as_bytes())),
         };
-        let Some(payload) = self.event.payload.as_deref() else { return Ok(Headers::new()) };
+        let Some(payload) = self.event.payload.as_deref() else { return Ok(()) };
         match format {
             ValueFormat::CloudEvents => {
-                Ok(smallvec![content_type("application/cloudevents+json; charset=UTF-8")])
+                headers.push(content_type("application/cloudevents+json; charset=UTF-8"));
             }
             ValueFormat::CloudEventsBinary => {
                 let is_json = json_text(payload).is_ok();
@@ -188,10 +191,11 @@ impl Attributes<'_, '_> {
                     value: Some(Cow::Owned(value)),
                 };
                 let attributes = self.context()?.into_iter().map(attribute);
-                Ok(attributes.chain([content_type(of_data)]).collect())
+                headers.extend(attributes.chain([content_type(of_data)]));
             }
-            _ => Ok(Headers::new()),
+            _ => {}
         }
+        Ok(())
     }
 
     fn placed(&self, object: &mut Object<'_>) -> Result<(), Cause> {

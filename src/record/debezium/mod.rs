@@ -15,6 +15,7 @@ mod options;
 mod route;
 mod spell;
 mod time;
+mod topics;
 
 use crate::outbox::ColumnNames;
 use crate::record::rewrite::{Rewrite, RewriteError};

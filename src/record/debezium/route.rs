@@ -13,6 +13,7 @@ use super::expand::{Expanded, expand};
 use super::kind::{Kind, Shape, shape};
 use super::spell::{Spelling, spell};
 use super::time::Moment;
+use super::topics::Topics;
 use super::{Converters, Debezium};
 
 const LEFT_OUT: &str = "has a data type that Debezium leaves out";
@@ -21,6 +22,7 @@ const LEFT_OUT: &str = "has a data type that Debezium leaves out";
 #[derive(Debug)]
 pub(in crate::record) struct DebeziumRouter {
     maker: Maker,
+    topics: Topics,
     topic: String,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -58,7 +60,8 @@ impl DebeziumRouter {
             Converters::Json => (Spelling::Json, Spelling::Json),
         };
         let maker = Maker { config, placed, placements, key, value };
-        Self { maker, topic: String::new(), key: Vec::new(), value: Vec::new() }
+        let (topics, topic) = (Topics::default(), String::new());
+        Self { maker, topics, topic, key: Vec::new(), value: Vec::new() }
     }
 
     /// The columns that an event's `placed` fields must be.
@@ -75,8 +78,15 @@ impl DebeziumRouter {
     }
 
     fn record<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Cause> {
-        let Self { maker, topic, key, value } = self;
-        maker.write_topic(event, topic)?;
+        let Self { maker, topics, topic, key, value } = self;
+        let route_by = routed_by(event)?;
+        topic.clear();
+        if let Some(known) = topics.of(route_by) {
+            topic.push_str(known);
+        } else {
+            maker.write_topic(route_by, topic)?;
+            topics.remember(route_by, topic);
+        }
         Ok(Record {
             topic,
             key: held(maker.key(event)?, key),
@@ -97,15 +107,9 @@ impl Maker {
         })
     }
 
-    fn write_topic(&self, event: &Event<'_>, topic: &mut String) -> Result<(), Cause> {
-        topic.clear();
-        let route_by = role_of(event, Role::AggregateType)?;
-        if route_by.shape != Shape::One(Kind::Text) {
-            return Err(route_by.undecodable("is no text, and so no part of a topic"));
-        }
-        let text = route_by.field.as_deref().ok_or_else(|| route_by.missing())?;
-        let text = std::str::from_utf8(text).map_err(|_| route_by.undecodable("is not UTF-8"))?;
-        topic.push_str(text);
+    /// Appends the topic of what is routed by that text to `topic`, which should be empty.
+    fn write_topic(&self, route_by: &str, topic: &mut String) -> Result<(), Cause> {
+        topic.push_str(route_by);
         self.config.rewrite.apply(topic);
         check_topic(topic)
             .map_err(|fault| Cause::InvalidTopic { topic: topic.clone(), why: fault.to_string() })
@@ -292,6 +296,16 @@ fn held<'a>(bytes: Option<Cow<'a, [u8]>>, buffer: &'a mut Vec<u8>) -> Option<&'a
             Some(buffer)
         }
     }
+}
+
+/// The text that the topic is made of.
+fn routed_by<'a>(event: &'a Event<'_>) -> Result<&'a str, Cause> {
+    let route_by = role_of(event, Role::AggregateType)?;
+    if route_by.shape != Shape::One(Kind::Text) {
+        return Err(route_by.undecodable("is no text, and so no part of a topic"));
+    }
+    let text = route_by.field.as_deref().ok_or_else(|| route_by.missing())?;
+    std::str::from_utf8(text).map_err(|_| route_by.undecodable("is not UTF-8"))
 }
 
 /// The field that plays that part.

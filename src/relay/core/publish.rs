@@ -63,23 +63,24 @@ impl Core {
         }
         let seq = self.ledger.next_seq();
         let suspected = is_suspect(self.suspect.as_ref(), event.position);
-        let record = self.router.route(event);
-        match record.map(|record| offer(&record, seq, event, suspected, outlet)) {
-            Ok(Offered::Taken { weight, suspected }) => {
+        let offered = match self.router.route(event) {
+            Ok(record) => offer(&record, seq, event, suspected, outlet),
+            Err(poison) => Offered::Refused(poison),
+        };
+        match offered {
+            Offered::Taken { weight, suspected } => {
                 let alone = suspected
                     .map(|topic| Alone::new(seq, self.origin(message), event, topic, false));
                 self.produced(event, weight, alone)?;
                 self.ordinary = Some(seq);
                 Ok(Taken::Yes)
             }
-            Ok(Offered::Full) => Ok(Taken::NotYet),
-            Ok(Offered::Broken(reason)) => {
+            Offered::Full => Ok(Taken::NotYet),
+            Offered::Broken(reason) => {
                 self.ask_for_replay(&reason);
                 Ok(Taken::Yes)
             }
-            Err(poison) | Ok(Offered::Refused(poison)) => {
-                self.poisoned(message, event, poison, outlet)
-            }
+            Offered::Refused(poison) => self.poisoned(message, event, poison, outlet),
         }
     }
 
