@@ -7,6 +7,7 @@
 
 mod backlog;
 mod drain;
+mod lane;
 mod latency;
 mod memory;
 mod report;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use walpost_bed::{Walpost, WalpostBuilder, eventually};
+use walpost_bed::{Process, Walpost, WalpostBuilder, eventually};
 
 use crate::Plan;
 use crate::servers::Servers;
@@ -49,6 +49,18 @@ impl Stage {
     pub(crate) async fn text(&self, sql: &str) -> String {
         let row = self.servers.client().await.query_one(sql, &[]).await;
         row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
+    }
+
+    /// What the server has used so far, all its processes; of its own alone.
+    pub(crate) fn server_cpu_time(&self) -> Option<Duration> {
+        let (postgres, _) = self.servers.own.as_ref()?;
+        Process(postgres.pid()?).family_cpu_time()
+    }
+
+    /// A slot at the end of the log.
+    pub(crate) async fn create_slot(&self, name: &str) {
+        self.execute(&format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')"))
+            .await;
     }
 
     /// A slot that stands where `base` stands.
