@@ -11,6 +11,7 @@ mod lane;
 mod latency;
 mod memory;
 mod report;
+mod scale;
 mod servers;
 mod stage;
 mod start;
@@ -44,6 +45,8 @@ enum Part {
     Size,
     /// What an outbox costs who writes it.
     Writers,
+    /// A backlog shared among several slots by row filters, against one slot.
+    Scale,
 }
 
 /// The whole pipeline, measured.
@@ -64,6 +67,9 @@ struct Plan {
     /// Seconds of each run at a steady rate
     #[arg(long, default_value_t = 15)]
     seconds: u32,
+    /// Slots that share a backlog, where that is measured; several are measured one after the other
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 4])]
+    slots: Vec<u32>,
     /// Measure Debezium on Kafka Connect too
     #[arg(long)]
     peers: bool,
@@ -145,5 +151,8 @@ async fn measure(plan: &Plan, report: &mut Report) {
     }
     if plan.has(Part::Writers) {
         writers::bench(&Stage::new(plan).await, plan, report).await;
+    }
+    if plan.has(Part::Scale) {
+        scale::bench(&Stage::new(plan).await, plan, report).await;
     }
 }
