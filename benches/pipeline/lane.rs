@@ -32,7 +32,8 @@ impl<'a> Lane<'a> {
         name: &str,
         each: impl FnMut(&BorrowedMessage<'_>) + Send + 'static,
     ) -> Self {
-        let topic = format!("walpost-bench-{name}").replace('_', "-");
+        // A bench that was killed leaves its topics where they are.
+        let topic = format!("walpost-bench-{}-{name}", std::process::id()).replace('_', "-");
         stage.servers.create_topic(&topic).await;
         let topics = Topics::named([topic.clone()]);
         let consumer = Tail::start(&stage.servers.bootstrap, topics, each);

@@ -73,7 +73,7 @@ struct Plan {
     /// Measure Debezium on Kafka Connect too
     #[arg(long)]
     peers: bool,
-    /// A PostgreSQL of yours: a superuser's URL without TLS; a database is made on it
+    /// A PostgreSQL of yours: a superuser's URL without TLS; a database and a role are made on it
     #[arg(long, requires = "bootstrap_servers", value_name = "URL")]
     source: Option<String>,
     /// A Kafka of yours; topics that begin with walpost-bench- are made on it

@@ -87,6 +87,12 @@ impl Stage {
         self.text("SELECT pg_current_wal_flush_lsn()::text").await
     }
 
+    /// Bytes of log that were written since.
+    pub(crate) async fn wal_since(&self, begun: &str) -> f64 {
+        let bytes = format!("SELECT (pg_current_wal_lsn() - pg_lsn '{begun}')::text");
+        self.text(&bytes).await.parse().expect("a number")
+    }
+
     /// Seconds that `pg_recvlogical` takes from that slot to that position, with these options
     /// for its session.
     pub(crate) async fn receive(&self, base: &str, end: &str, options: &str) -> f64 {
