@@ -1,14 +1,12 @@
 //! Draining a backlog: until every record is readable, against `pg_recvlogical` to /dev/null.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
-
-use walpost_bed::{Tail, Topics};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use crate::Plan;
 use crate::backlog::Shape;
-use crate::report::{Report, mebibytes};
+use crate::lane::Lane;
+use crate::report::Report;
 use crate::stage::Stage;
 use crate::subject::{Subject, seconds_until};
 
@@ -45,6 +43,9 @@ pub(crate) async fn bench(stage: &Stage, plan: &Plan, shape: Shape, report: &mut
             report.add(part, who, "drain", "rows/s", rows / run.seconds);
             report.add(part, who, "÷ pg_recvlogical", "", limit / run.seconds);
             report.add(part, who, "processor", "µs a row", run.cpu_micros);
+            if let Some(micros) = run.server_cpu_micros {
+                report.add(part, who, "PostgreSQL's processor", "µs a row", micros);
+            }
             report.add(part, who, "peak memory", "MiB", run.peak_mebibytes);
             match subject {
                 Subject::Walpost => own = run.seconds,
@@ -82,50 +83,52 @@ pub(crate) async fn sizes(plan: &Plan, report: &mut Report) {
 }
 
 /// Rows behind the slot `base`; where the log ends behind them.
-async fn backlog(stage: &Stage, shape: Shape, rows: u64) -> String {
-    let create = "SELECT pg_create_logical_replication_slot('base', 'pgoutput')";
-    stage.execute(create).await;
+pub(crate) async fn backlog(stage: &Stage, shape: Shape, rows: u64) -> String {
+    stage.create_slot("base").await;
     shape.write(stage, rows).await;
     stage.execute("CHECKPOINT").await;
     stage.wal_end().await
 }
 
 /// Rows as a figure to be divided by seconds.
-fn rate(rows: u64) -> f64 {
+pub(crate) fn rate(rows: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "no backlog has that many")]
     let rows = rows as f64;
     rows
 }
 
 /// One run.
-struct Run {
-    seconds: f64,
-    cpu_micros: f64,
-    peak_mebibytes: f64,
+pub(crate) struct Run {
+    pub(crate) seconds: f64,
+    /// For each row, of all its subjects.
+    pub(crate) cpu_micros: f64,
+    /// For each row, of the server, where it is the bench's own.
+    pub(crate) server_cpu_micros: Option<f64>,
+    pub(crate) peak_mebibytes: f64,
 }
 
-/// From the start of the process until a consumer has read the last record.
 async fn drain(stage: &Stage, rows: u64, name: &str, subject: Subject) -> Run {
-    let (slot, topic) =
-        (format!("round_{name}"), format!("walpost-bench-{name}").replace('_', "-"));
-    stage.copy_slot("base", &slot).await;
-    stage.servers.create_topic(&topic).await;
-    let read = Arc::new(AtomicU64::new(0));
-    let counter = Arc::clone(&read);
-    let consumer =
-        Tail::start(&stage.servers.bootstrap, Topics::named([topic.clone()]), move |_| {
-            counter.fetch_add(1, Ordering::Relaxed);
-        });
-    let begun = Instant::now();
-    let running = subject.start(stage, &slot, &topic).await;
-    let all = || read.load(Ordering::Relaxed) >= rows;
+    let (mut lane, read) = Lane::counting(stage, name).await;
+    lane.copy_slot("base", "walpost").await;
+    run(lane, subject, rows, || read.load(Ordering::Relaxed) >= rows).await
+}
+
+/// From the start of the processes until the consumer has read all; what they took for each of
+/// so many rows.
+pub(crate) async fn run(
+    mut lane: Lane<'_>,
+    subject: Subject,
+    rows: u64,
+    all: impl Fn() -> bool,
+) -> Run {
+    let (server, begun) = (lane.stage.server_cpu_time(), Instant::now());
+    lane.start(subject).await;
     let seconds = seconds_until(begun, "every record is readable", all).await;
-    let process = running.process();
-    let cpu = process.cpu_time().expect("it runs");
-    let peak_mebibytes = mebibytes(process.peak_rss_bytes());
-    drop(consumer);
-    running.stop(stage, &slot).await;
-    stage.drop_slot(&slot).await;
-    stage.servers.delete_topic(&topic).await;
-    Run { seconds, cpu_micros: cpu.as_secs_f64() * 1e6 / rate(rows), peak_mebibytes }
+    let micros = |time: Duration| time.as_secs_f64() * 1e6 / rate(rows);
+    let cpu_micros = micros(lane.cpu_time());
+    let used = lane.stage.server_cpu_time().zip(server).map(|(now, then)| now.saturating_sub(then));
+    let server_cpu_micros = used.map(micros);
+    let peak_mebibytes = lane.peak_mebibytes();
+    lane.end().await;
+    Run { seconds, cpu_micros, server_cpu_micros, peak_mebibytes }
 }

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use rdkafka::Message as _;
+use rdkafka::message::BorrowedMessage;
 use tokio::time::sleep_until;
-use walpost_bed::{Tail, Topics};
 
 use crate::Plan;
+use crate::lane::Lane;
 use crate::report::Report;
 use crate::stage::Stage;
 use crate::subject::{Subject, seconds_until};
@@ -59,31 +60,27 @@ async fn run(
     (name, rate): (&str, u32),
     report: &mut Report,
 ) {
-    let topic = format!("walpost-bench-{name}").replace('_', "-");
-    stage.servers.create_topic(&topic).await;
-    let create = format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')");
-    stage.execute(&create).await;
     let rows = rate * (plan.seconds + WARM_UP_SECONDS);
     let read = times(rows);
     let seen = Arc::clone(&read);
     let left = Arc::new(Mutex::new(rows));
     let count = Arc::clone(&left);
-    let consumer =
-        Tail::start(&stage.servers.bootstrap, Topics::named([topic.clone()]), move |record| {
-            let number = record.key().and_then(|key| std::str::from_utf8(key).ok()?.parse().ok());
-            note(&seen, number.expect("a number"));
-            *count.lock().expect("no panic") -= 1;
-        });
-    let running = subject.start(stage, name, &topic).await;
-    running.streams(stage, name).await;
+    let each = move |record: &BorrowedMessage<'_>| {
+        let number = record.key().and_then(|key| std::str::from_utf8(key).ok()?.parse().ok());
+        note(&seen, number.expect("a number"));
+        *count.lock().expect("no panic") -= 1;
+    };
+    let mut lane = Lane::new(stage, name, each).await;
+    lane.create_slot().await;
+    lane.start(subject).await;
+    lane.streams().await;
     let commits = Commits { intended: times(rows), sent: times(rows), acknowledged: times(rows) };
-    let (cpu, begun) = (running.process().cpu_time().expect("it runs"), Instant::now());
+    let (cpu, begun) = (lane.cpu_time(), Instant::now());
     let writers = (0..WRITERS).map(|writer| write(stage, (rate, rows), writer, begun, &commits));
     futures_util::future::join_all(writers).await;
     let wrote = begun.elapsed();
-    let cpu = running.process().cpu_time().expect("it runs").saturating_sub(cpu);
+    let cpu = lane.cpu_time().saturating_sub(cpu);
     seconds_until(begun, "every record is readable", || *left.lock().expect("no panic") == 0).await;
-    drop(consumer);
     let (part, who) = (format!("{rate} rows/s"), subject.name());
     let share = 100.0 * cpu.as_secs_f64() / wrote.as_secs_f64();
     report.add(&part, who, "processor", "% of a core", share);
@@ -100,9 +97,7 @@ async fn run(
             report.add(&part, who, &format!("{from} → readable, {label}"), "ms", millis);
         }
     }
-    running.stop(stage, name).await;
-    stage.drop_slot(name).await;
-    stage.servers.delete_topic(&topic).await;
+    lane.end().await;
 }
 
 /// From each of these times to the record, in microseconds.

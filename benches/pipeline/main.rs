@@ -7,9 +7,11 @@
 
 mod backlog;
 mod drain;
+mod lane;
 mod latency;
 mod memory;
 mod report;
+mod scale;
 mod servers;
 mod stage;
 mod start;
@@ -43,6 +45,8 @@ enum Part {
     Size,
     /// What an outbox costs who writes it.
     Writers,
+    /// A backlog shared among several slots by row filters, against one slot.
+    Scale,
 }
 
 /// The whole pipeline, measured.
@@ -63,10 +67,13 @@ struct Plan {
     /// Seconds of each run at a steady rate
     #[arg(long, default_value_t = 15)]
     seconds: u32,
+    /// Slots that share a backlog, where that is measured; several are measured one after the other
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 4])]
+    slots: Vec<u32>,
     /// Measure Debezium on Kafka Connect too
     #[arg(long)]
     peers: bool,
-    /// A PostgreSQL of yours: a superuser's URL without TLS; a database is made on it
+    /// A PostgreSQL of yours: a superuser's URL without TLS; a database and a role are made on it
     #[arg(long, requires = "bootstrap_servers", value_name = "URL")]
     source: Option<String>,
     /// A Kafka of yours; topics that begin with walpost-bench- are made on it
@@ -144,5 +151,8 @@ async fn measure(plan: &Plan, report: &mut Report) {
     }
     if plan.has(Part::Writers) {
         writers::bench(&Stage::new(plan).await, plan, report).await;
+    }
+    if plan.has(Part::Scale) {
+        scale::bench(&Stage::new(plan).await, plan, report).await;
     }
 }

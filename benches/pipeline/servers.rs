@@ -45,7 +45,10 @@ impl Servers {
     }
 
     fn administration(&self) -> Administration {
-        Administration::of(self.bootstrap.clone(), 1)
+        match self.own {
+            Some(_) => Administration::of(self.bootstrap.clone(), 1),
+            None => Administration::by_default(self.bootstrap.clone()),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use walpost_bed::{Walpost, WalpostBuilder, eventually};
+use walpost_bed::{Process, Walpost, WalpostBuilder, eventually};
 
 use crate::Plan;
 use crate::servers::Servers;
@@ -51,6 +51,18 @@ impl Stage {
         row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
     }
 
+    /// What the server has used so far, all its processes; of its own alone.
+    pub(crate) fn server_cpu_time(&self) -> Option<Duration> {
+        let (postgres, _) = self.servers.own.as_ref()?;
+        Process(postgres.pid()?).family_cpu_time()
+    }
+
+    /// A slot at the end of the log.
+    pub(crate) async fn create_slot(&self, name: &str) {
+        self.execute(&format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')"))
+            .await;
+    }
+
     /// A slot that stands where `base` stands.
     pub(crate) async fn copy_slot(&self, base: &str, copy: &str) {
         let sql = format!("SELECT pg_copy_logical_replication_slot('{base}', '{copy}')");
@@ -73,6 +85,12 @@ impl Stage {
 
     pub(crate) async fn wal_end(&self) -> String {
         self.text("SELECT pg_current_wal_flush_lsn()::text").await
+    }
+
+    /// Bytes of log that were written since.
+    pub(crate) async fn wal_since(&self, begun: &str) -> f64 {
+        let bytes = format!("SELECT (pg_current_wal_lsn() - pg_lsn '{begun}')::text");
+        self.text(&bytes).await.parse().expect("a number")
     }
 
     /// Seconds that `pg_recvlogical` takes from that slot to that position, with these options

@@ -4,10 +4,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rdkafka::message::BorrowedMessage;
 use tokio::time::sleep;
-use walpost_bed::{Tail, Topics};
 
 use crate::Plan;
+use crate::lane::Lane;
 use crate::report::Report;
 use crate::stage::Stage;
 use crate::subject::{Subject, seconds_until};
@@ -27,22 +28,16 @@ pub(crate) async fn bench(stage: &Stage, plan: &Plan, report: &mut Report) {
 }
 
 async fn run(stage: &Stage, subject: Subject, name: &str, report: &mut Report) {
-    let topic = format!("walpost-bench-{name}").replace('_', "-");
-    stage.servers.create_topic(&topic).await;
-    stage
-        .execute(&format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')"))
-        .await;
+    let last: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let seen = Arc::clone(&last);
+    let each = move |_: &BorrowedMessage<'_>| seen.lock().expect("no panic").push(Instant::now());
+    let mut lane = Lane::new(stage, name, each).await;
+    lane.create_slot().await;
     let insert = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
                   VALUES ('order', '1', 'placed', '{}')";
     stage.execute(insert).await;
-    let last: Arc<Mutex<Vec<Instant>>> = Arc::default();
-    let seen = Arc::clone(&last);
-    let consumer =
-        Tail::start(&stage.servers.bootstrap, Topics::named([topic.clone()]), move |_| {
-            seen.lock().expect("no panic").push(Instant::now());
-        });
     let begun = Instant::now();
-    let running = subject.start(stage, name, &topic).await;
+    lane.start(subject).await;
     let count = |count: usize| last.lock().expect("no panic").len() >= count;
     seconds_until(begun, "the first record", || count(1)).await;
     let first = last.lock().expect("no panic")[0].saturating_duration_since(begun);
@@ -51,7 +46,8 @@ async fn run(stage: &Stage, subject: Subject, name: &str, report: &mut Report) {
     client.batch_execute(insert).await.expect("a row");
     let end = stage.wal_end().await;
     let confirmed = format!(
-        "SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots WHERE slot_name = '{name}'"
+        "SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots WHERE slot_name = '{}'",
+        lane.slot()
     );
     let confirmed = client.prepare(&confirmed).await.expect("a query");
     seconds_until(begun, "the second record", || count(2)).await;
@@ -64,8 +60,5 @@ async fn run(stage: &Stage, subject: Subject, name: &str, report: &mut Report) {
     }
     let name_of_figure = "last record → confirmed";
     report.add(PART, subject.name(), name_of_figure, "s", second.elapsed().as_secs_f64());
-    drop(consumer);
-    running.stop(stage, name).await;
-    stage.drop_slot(name).await;
-    stage.servers.delete_topic(&topic).await;
+    lane.end().await;
 }

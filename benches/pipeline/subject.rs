@@ -42,23 +42,28 @@ impl Subject {
         }
     }
 
-    /// Reads that slot into that topic. It may not have begun when this returns.
-    pub(crate) async fn start(self, stage: &Stage, slot: &str, topic: &str) -> Running {
+    /// Reads that slot of that publication into that topic. It may not have begun when this returns.
+    pub(crate) async fn start(
+        self,
+        stage: &Stage,
+        (slot, publication): (&str, &str),
+        topic: &str,
+    ) -> Running {
         let walpost = |mode: &str| {
-            let run = stage.run(topic).args(["--slot", slot, "--catch-up", mode]);
-            Running::Walpost(Box::new(run.start()))
+            let run = stage.run(topic).args(["--slot", slot, "--publication", publication]);
+            Running::Walpost(Box::new(run.args(["--catch-up", mode]).start()))
         };
         match self {
             Self::Walpost => walpost("auto"),
             Self::WalpostStreaming => walpost("stream"),
-            Self::Debezium => debezium(stage, slot, topic).await,
+            Self::Debezium => debezium(stage, (slot, publication), topic).await,
         }
     }
 }
 
-async fn debezium(stage: &Stage, slot: &str, topic: &str) -> Running {
+async fn debezium(stage: &Stage, (slot, publication): (&str, &str), topic: &str) -> Running {
     let (postgres, kafka) = stage.servers.own.as_ref().expect("servers of the bench's own");
-    let connector = Connector::new(&format!("bench-{topic}"), slot, "walpost")
+    let connector = Connector::new(&format!("bench-{topic}"), slot, publication)
         .setting("table.include.list", "public.outbox")
         .setting("max.batch.size", "20480")
         .setting("max.queue.size", "81920")

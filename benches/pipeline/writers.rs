@@ -56,22 +56,26 @@ pub(crate) async fn bench(stage: &Stage, plan: &Plan, report: &mut Report) {
         )
         .await;
     for _ in 1..=plan.rounds {
-        let mut without = f64::NAN;
+        let (mut without, mut without_log) = (f64::NAN, f64::NAN);
         for (kind, event) in kinds() {
             let transaction = format!("{BUSINESS}{event}COMMIT");
+            let begun = stage.wal_end().await;
             let histogram = write(stage, plan, &transaction).await;
+            let log = stage.wal_since(&begun).await;
             #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-            let (rate, millis) = (
-                histogram.len() as f64 / f64::from(plan.seconds),
+            let (count, millis) = (
+                histogram.len() as f64,
                 [0.5, 0.99].map(|at| histogram.value_at_quantile(at) as f64 / 1000.0),
             );
+            let rate = count / f64::from(plan.seconds);
             if event.is_empty() {
-                without = rate;
+                (without, without_log) = (rate, log / count);
             }
             report.add(PART, kind, "transactions", "a second", rate);
             report.add(PART, kind, "÷ without an outbox", "", rate / without);
             report.add(PART, kind, "p50", "ms", millis[0]);
             report.add(PART, kind, "p99", "ms", millis[1]);
+            report.add(PART, kind, "log, more than without", "bytes", log / count - without_log);
             stage.execute("TRUNCATE public.outbox, parted.outbox, orders").await;
         }
     }

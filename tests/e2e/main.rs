@@ -22,6 +22,7 @@ mod refusals;
 mod replay;
 mod sessions;
 mod shapes;
+mod shares;
 mod slot;
 mod tables;
 #[cfg(feature = "traces")]

@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
+use crate::server::children_of;
+
 /// A process, by its id.
 #[derive(Clone, Copy, Debug)]
 pub struct Process(pub u32);
@@ -27,11 +29,27 @@ impl Process {
 
     /// Processor time used so far in user and system mode, while it runs.
     pub fn cpu_time(self) -> Option<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).ok()?;
-        let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
-        let user: u64 = fields.next()?.parse().ok()?;
-        let system: u64 = fields.next()?.parse().ok()?;
-        let per_second = rustix::param::clock_ticks_per_second();
-        Some(Duration::from_millis((user + system) * 1000 / per_second))
+        let [user, system, _, _] = self.ticks()?;
+        Some(duration_of(user + system))
     }
+
+    /// The same with its children, those that have ended too.
+    pub fn family_cpu_time(self) -> Option<Duration> {
+        // The ended ones last: one that ends meanwhile is counted twice rather than not at all.
+        let living = children_of(self.0).into_iter().filter_map(|pid| Self(pid).cpu_time());
+        let living: Duration = living.sum();
+        Some(living + duration_of(self.ticks()?.into_iter().sum()))
+    }
+
+    /// Its own, in user and system mode, and those of its children that have ended.
+    fn ticks(self) -> Option<[u64; 4]> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).ok()?;
+        let fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
+        let ticks: Result<Vec<u64>, _> = fields.take(4).map(str::parse).collect();
+        ticks.ok()?.try_into().ok()
+    }
+}
+
+fn duration_of(ticks: u64) -> Duration {
+    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }

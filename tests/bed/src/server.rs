@@ -170,7 +170,7 @@ fn is_alive(pid: u32) -> bool {
     matches!(state_and_parent(pid), Ok((state, _)) if state != 'Z' && state != 'X')
 }
 
-fn children_of(pid: u32) -> Vec<u32> {
+pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let Ok(processes) = fs::read_dir("/proc") else {
         return Vec::new();
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walpost_bed::Walpost;
+use walpost_bed::{Process, Walpost, eventually};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -64,4 +64,20 @@ async fn a_line_that_never_comes_is_told_with_what_was_said() {
     let program = shell("echo bye; exit 3");
     program.wait(LONG).await.unwrap();
     program.await_line("hello", Duration::from_millis(100)).await;
+}
+
+#[tokio::test]
+async fn what_children_use_is_told_while_they_run_and_when_they_have_ended() {
+    let program = shell(
+        "work='i=0; while [ $i -lt 20000000 ]; do i=$((i+1)); done'; \
+         sh -c \"$work\" & trap 'kill $!; wait; echo ended; exec sleep 60' TERM; echo begun; wait",
+    );
+    program.await_line("begun", LONG).await;
+    let process = Process(program.pid().unwrap());
+    let worked = || process.family_cpu_time().unwrap().saturating_sub(process.cpu_time().unwrap());
+    let some = Duration::from_millis(200);
+    eventually(LONG, "work of a child that runs", async || worked() >= some).await;
+    program.terminate();
+    program.await_line("ended", LONG).await;
+    assert!(worked() >= some);
 }

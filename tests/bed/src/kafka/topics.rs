@@ -26,6 +26,11 @@ impl Administration {
         Self { bootstrap, replicas }
     }
 
+    /// Topics that it makes have as many replicas as the brokers give of themselves.
+    pub fn by_default(bootstrap: String) -> Self {
+        Self { bootstrap, replicas: -1 }
+    }
+
     /// Makes a topic with settings of its own, such as `max.message.bytes`; it
     /// has leaders and all its replicas when this returns.
     pub async fn create(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
@@ -38,16 +43,28 @@ impl Administration {
         for result in results {
             result.unwrap_or_else(|(_, code)| panic!("creating {name}: {code}"));
         }
-        let replicas = usize::try_from(self.replicas).unwrap_or(0);
-        self.in_sync(name, usize::try_from(partitions).unwrap_or(0), replicas).await;
+        self.made(name, usize::try_from(partitions).unwrap_or(0)).await;
+    }
+
+    /// Awaits that the topic has so many partitions, each led and with its replicas in sync.
+    async fn made(&self, name: &str, partitions: usize) {
+        match usize::try_from(self.replicas) {
+            Ok(replicas) => self.in_sync(name, partitions, replicas).await,
+            // The brokers know how many they gave.
+            Err(_) => self.are_such(name, partitions, |one| !one.in_sync.is_empty()).await,
+        }
     }
 
     /// Awaits that the topic has so many partitions, each led and with so many
     /// replicas in sync.
     pub async fn in_sync(&self, name: &str, partitions: usize, replicas: usize) {
+        self.are_such(name, partitions, |one| one.in_sync.len() == replicas).await;
+    }
+
+    async fn are_such(&self, name: &str, partitions: usize, such: impl Fn(&Partition) -> bool) {
         eventually(READY, "leaders and replicas in sync", async || {
             let seen = self.partitions(name).await?;
-            let whole = seen.iter().all(|one| one.leader >= 0 && one.in_sync.len() == replicas);
+            let whole = seen.iter().all(|one| one.leader >= 0 && such(one));
             if whole && seen.len() == partitions { Ok(()) } else { Err(format!("{seen:?}")) }
         })
         .await;
@@ -69,7 +86,7 @@ impl Administration {
         for result in results {
             result.unwrap_or_else(|(_, code)| panic!("adding to {name}: {code}"));
         }
-        self.in_sync(name, partitions, usize::try_from(self.replicas).unwrap_or(0)).await;
+        self.made(name, partitions).await;
     }
 
     /// Gives a topic this setting, and its defaults for all others.

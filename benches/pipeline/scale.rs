@@ -1,0 +1,141 @@
+//! A backlog shared among several slots, each of a publication with a row filter, against one slot
+//! that takes it whole.
+//!
+//! Each slot's server process decodes all of the log and throws away what its filter does not let
+//! pass. So one of several is measured alone too: with as many cores as they could use, several
+//! together take as long as that.
+
+use std::sync::{Arc, Mutex};
+
+use rdkafka::message::BorrowedMessage;
+
+use crate::Plan;
+use crate::backlog::{Arrivals, Shape};
+use crate::drain::{Run, backlog, rate, run};
+use crate::lane::Lane;
+use crate::report::Report;
+use crate::stage::Stage;
+use crate::subject::Subject;
+
+const PART: &str = "scale";
+
+/// PostgreSQL has row filters from here on.
+const ROW_FILTERS: i32 = 150_000;
+
+/// One of so many slots.
+#[derive(Clone, Copy)]
+struct Share {
+    number: u32,
+    slots: u32,
+}
+
+impl Share {
+    fn all(slots: u32) -> Vec<Self> {
+        (0..slots).map(|number| Self { number, slots }).collect()
+    }
+
+    fn publication(self) -> String {
+        format!("walpost_{}_of_{}", self.number, self.slots)
+    }
+
+    /// What rows are its own. Of the division only the rest is made positive: the least of all
+    /// hashes has no positive form, and an error in a filter ends the decoding.
+    fn filter(self) -> String {
+        format!("abs(hashtext(aggregate_id) % {}) = {}", self.slots, self.number)
+    }
+
+    async fn publish(self, stage: &Stage) {
+        let (name, filter) = (self.publication(), self.filter());
+        stage
+            .execute(&format!(
+                "CREATE PUBLICATION {name} FOR TABLE public.outbox WHERE ({filter}) \
+                 WITH (publish = 'insert')"
+            ))
+            .await;
+    }
+
+    async fn rows(self, stage: &Stage) -> u64 {
+        let count = format!("SELECT count(*)::text FROM public.outbox WHERE {}", self.filter());
+        stage.text(&count).await.parse().expect("a number")
+    }
+}
+
+pub(crate) async fn bench(stage: &Stage, plan: &Plan, report: &mut Report) {
+    println!("\nscale, {} rows:", plan.rows);
+    let version = stage.text("SELECT current_setting('server_version_num')").await;
+    if version.parse().is_ok_and(|version: i32| version < ROW_FILTERS) {
+        return println!("  left out: PostgreSQL has row filters since 15");
+    }
+    for share in plan.slots.iter().copied().flat_map(Share::all) {
+        share.publish(stage).await;
+    }
+    let end = backlog(stage, Shape::OneRowTransactions, plan.rows).await;
+    for round in 1..=plan.rounds {
+        let limit = stage.receive("base", &end, "").await;
+        report.add(PART, "pg_recvlogical", "drain", "rows/s", rate(plan.rows) / limit);
+        for subject in [Subject::Walpost, Subject::WalpostStreaming] {
+            of_subject(stage, plan, (round, subject), report).await;
+        }
+    }
+}
+
+async fn of_subject(
+    stage: &Stage,
+    plan: &Plan,
+    (round, subject): (u32, Subject),
+    report: &mut Report,
+) {
+    let name = |slots: &str| format!("scale_{}_{slots}_{round}", subject.word());
+    let mut add = |who: &str, run: &Run, one: Option<&Run>| {
+        report.add(PART, who, "drain", "rows/s", rate(plan.rows) / run.seconds);
+        if let Some(one) = one {
+            report.add(PART, who, "÷ one slot", "", one.seconds / run.seconds);
+        }
+        report.add(PART, who, "processor", "µs a row", run.cpu_micros);
+        if let Some(micros) = run.server_cpu_micros {
+            report.add(PART, who, "PostgreSQL's processor", "µs a row", micros);
+        }
+        report.add(PART, who, "peak memory", "MiB", run.peak_mebibytes);
+    };
+    let whole = vec!["walpost".to_owned()];
+    let one = drain(stage, plan.rows, (plan.rows, whole), (&name("one"), subject)).await;
+    add(subject.name(), &one, None);
+    for slots in &plan.slots {
+        let shares = Share::all(*slots);
+        let publications = shares.iter().map(|share| share.publication()).collect();
+        let name_of_all = name(&slots.to_string());
+        let several = (plan.rows, publications);
+        let several = drain(stage, plan.rows, several, (&name_of_all, subject)).await;
+        add(&format!("{}, {slots} filtered slots", subject.name()), &several, Some(&one));
+        let share = shares[0];
+        let alone = (share.rows(stage).await, vec![share.publication()]);
+        let name_of_one = name(&format!("alone_{slots}"));
+        let alone = drain(stage, plan.rows, alone, (&name_of_one, subject)).await;
+        let who = format!("{}, one of {slots} filtered slots alone", subject.name());
+        add(&who, &alone, Some(&one));
+    }
+}
+
+/// Drains a backlog of so many rows through a slot for each of these publications, which let so
+/// many of them pass; and sees that all these came, each key in order. A row of the backlog counts
+/// whether it passed or not.
+async fn drain(
+    stage: &Stage,
+    rows: u64,
+    (passing, publications): (u64, Vec<String>),
+    (name, subject): (&str, Subject),
+) -> Run {
+    let arrivals = Arc::new(Mutex::new(Arrivals::of(rows)));
+    let seen = Arc::clone(&arrivals);
+    let each = move |record: &BorrowedMessage<'_>| seen.lock().expect("no panic").take(record);
+    let mut lane = Lane::new(stage, name, each).await;
+    for publication in &publications {
+        lane.copy_slot("base", publication).await;
+    }
+    let all = || {
+        let arrivals = arrivals.lock().expect("no panic");
+        assert!(arrivals.fault.is_none(), "{:?}", arrivals.fault);
+        arrivals.count >= passing
+    };
+    run(lane, subject, rows, all).await
+}

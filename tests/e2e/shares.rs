@@ -1,0 +1,74 @@
+//! Several slots that share one outbox by row filters, and the way there and back.
+
+use walpost_bed::Walpost;
+use walpost_bed::scene::{SOON, Scene, stop};
+use walpost_bed::writer::Writer;
+
+/// As docs/sizing.md has it.
+async fn publish_shares(scene: &Scene) {
+    for share in 0..2 {
+        scene
+            .postgres
+            .execute(&format!(
+                "CREATE PUBLICATION outbox_{share} FOR TABLE public.outbox \
+                 WHERE (abs(hashtext(aggregate_id) % 2) = {share}) \
+                 WITH (publish = 'insert', publish_via_partition_root = true)"
+            ))
+            .await;
+    }
+}
+
+async fn run_share(scene: &Scene, share: &str) -> Walpost {
+    scene.run_with(&["--slot", share, "--publication", share]).await
+}
+
+/// A slot with the place of another that nobody reads; of several, of the one that is behind.
+async fn copy_slot(scene: &Scene, of: &str, name: &str) {
+    scene
+        .postgres
+        .execute(&format!(
+            "SELECT pg_copy_logical_replication_slot(slot_name, '{name}') \
+               FROM pg_replication_slots WHERE slot_name LIKE '{of}' \
+              ORDER BY confirmed_flush_lsn LIMIT 1"
+        ))
+        .await;
+}
+
+async fn drop_slots(scene: &Scene, names: &str) {
+    scene
+        .postgres
+        .execute(&format!(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
+              WHERE slot_name LIKE '{names}'"
+        ))
+        .await;
+}
+
+#[tokio::test]
+async fn one_slot_becomes_two_and_one_again_and_each_key_keeps_its_order() {
+    let scene = Scene::new().await;
+    let writer = Writer::start(&scene.postgres, 200);
+    let whole = scene.run().await;
+    writer.commits(50).await;
+    // A slot sees only publications that are older than what it has still to read.
+    publish_shares(&scene).await;
+    scene.confirmed(SOON).await;
+    stop(whole).await;
+    writer.commits(50).await;
+    copy_slot(&scene, "walpost", "outbox_0").await;
+    copy_slot(&scene, "walpost", "outbox_1").await;
+    drop_slots(&scene, "walpost").await;
+    let shares = [run_share(&scene, "outbox_0").await, run_share(&scene, "outbox_1").await];
+    writer.commits(100).await;
+    for share in shares {
+        let last = stop(share).await;
+        assert_ne!(last["delivered"], 0, "{last}");
+        // The other one goes on meanwhile, so that they end at different places.
+        writer.commits(50).await;
+    }
+    copy_slot(&scene, "outbox\\__", "walpost").await;
+    drop_slots(&scene, "outbox\\__").await;
+    let _whole = scene.run().await;
+    writer.commits(50).await;
+    scene.judge_after(writer).await.assert_ok();
+}
