@@ -21,7 +21,7 @@ use crate::subject::{Subject, seconds_until};
 const WRITERS: u32 = 4;
 
 /// Not counted: the first seconds, in which connections and the producer's first records in each
-/// partition are made, and the broker's machine code.
+/// partition are made.
 const WARM_UP_SECONDS: u32 = 10;
 
 /// When something was done to each row, by its number.

@@ -1,12 +1,20 @@
 //! The PostgreSQL and the Kafka that a bench runs on: its own, or those that it was given.
 
+use std::time::{Duration, Instant};
+
+use rdkafka::config::ClientConfig;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tokio_postgres::{Client, NoTls};
-use walpost_bed::{Administration, Kafka, Major, Postgres};
+use walpost_bed::{Administration, Kafka, Major, Postgres, Tail, Topics};
 
 use crate::Plan;
 
 /// The database that is made on a server that was given.
 const DATABASE: &str = "walpost_bench";
+
+/// For how long a broker that has just been started is kept busy before anything is measured: so
+/// long its virtual machine compiles its code, on the cores that are measured.
+const WARM_UP: Duration = Duration::from_secs(20);
 
 /// Where they are.
 pub(crate) struct Servers {
@@ -29,7 +37,20 @@ impl Servers {
             .start()
             .await;
         let kafka = Kafka::builder().as_shipped().start().await;
-        Self { source: postgres.url(), bootstrap: kafka.bootstrap(), own: Some((postgres, kafka)) }
+        let (source, bootstrap) = (postgres.url(), kafka.bootstrap());
+        let servers = Self { source, bootstrap, own: Some((postgres, kafka)) };
+        servers.warm_up().await;
+        servers
+    }
+
+    async fn warm_up(&self) {
+        let (topic, bootstrap) = ("walpost-bench-warm-up", self.bootstrap.clone());
+        self.create_topic(topic).await;
+        let consumer = Tail::start(&self.bootstrap, Topics::named([topic]), |_| {});
+        let producing = tokio::task::spawn_blocking(move || keep_busy(&bootstrap, topic));
+        producing.await.expect("producing does not panic");
+        drop(consumer);
+        self.delete_topic(topic).await;
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -78,4 +99,30 @@ async fn connect(url: &str) -> Client {
     // It ends with its client; an error there shows at the client.
     tokio::spawn(connection);
     client
+}
+
+/// Many small requests, and now and then large ones.
+fn keep_busy(bootstrap: &str, topic: &str) {
+    let producer: BaseProducer = ClientConfig::new()
+        .set("bootstrap.servers", bootstrap)
+        .set("linger.ms", "0")
+        .set("enable.idempotence", "true")
+        .create()
+        .expect("a producer");
+    let (until, value) = (Instant::now() + WARM_UP, [b'x'; 250]);
+    for turn in 0_u32.. {
+        let records = if turn % 100 == 0 { 5_000 } else { 5 };
+        for number in 0..records {
+            let key = number.to_string();
+            let record = || BaseRecord::to(topic).key(&key).payload(&value[..]);
+            while producer.send(record()).is_err() {
+                producer.poll(Duration::from_millis(1));
+            }
+        }
+        producer.poll(Duration::from_millis(1));
+        if Instant::now() > until {
+            break;
+        }
+    }
+    producer.flush(Duration::from_secs(60)).expect("a broker that answers");
 }

@@ -1,6 +1,7 @@
 //! The loop while a session stands: it takes what comes as far as the core wants it, and
 //! confirms.
 
+use std::mem;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -32,6 +33,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
     pub(super) async fn stream(&mut self, mut session: P::Feed) -> Result<Ended, RelayError> {
         let mut held: Option<Message> = None;
         let mut pace = Pace::new(Instant::now());
+        // Messages that came while they were waited for.
+        let mut awaited = 0;
         let mut look = interval(REPORTS_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut heartbeat = interval(HEARTBEAT);
@@ -66,7 +69,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             }
             let reading = held.is_none() && self.core.wants_input() && turn.is_none();
             self.meter.reads(reading, Instant::now);
-            if let Some(rest) = pace.taken(taken, Instant::now())
+            if let Some(rest) = pace.taken(taken + mem::take(&mut awaited), Instant::now())
                 && reading
                 && !session.is_backed_up()
             {
@@ -85,6 +88,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     if let Err(error) = step {
                         return Ok(failed_or_lost(error));
                     }
+                    awaited = 1;
                 }
                 _ = look.tick(), if waiting => {}
                 _ = heartbeat.tick() => {}
