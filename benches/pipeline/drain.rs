@@ -13,9 +13,6 @@ use crate::subject::{Subject, seconds_until};
 /// What walpost sets for its sessions, as far as it has a part in the speed.
 const SESSION_OPTIONS: &str = "-c logical_decoding_work_mem=256MB";
 
-/// Backlogs of these sizes are compared.
-const SIZES: [u64; 3] = [10_000, 100_000, 1_000_000];
-
 /// A backlog of one size and shape.
 pub(crate) async fn bench(stage: &Stage, plan: &Plan, shape: Shape, report: &mut Report) {
     let part = shape.name();
@@ -64,7 +61,7 @@ pub(crate) async fn bench(stage: &Stage, plan: &Plan, shape: Shape, report: &mut
 /// What an event costs, by how large the backlog is.
 pub(crate) async fn sizes(plan: &Plan, report: &mut Report) {
     println!("\nsize:");
-    for size in SIZES {
+    for &size in &plan.sizes {
         let stage = Stage::new(plan).await;
         let end = backlog(&stage, Shape::OneRowTransactions, size).await;
         let part = format!("{size} rows");

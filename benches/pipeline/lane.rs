@@ -84,6 +84,10 @@ impl<'a> Lane<'a> {
         }
     }
 
+    pub(crate) fn topic(&self) -> &str {
+        &self.topic
+    }
+
     /// The name of its first slot.
     pub(crate) fn slot(&self) -> &str {
         &self.slots[0].name

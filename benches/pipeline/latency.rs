@@ -3,13 +3,18 @@
 //! Open loop: each row has an intended time, and a late one does not make the next one late.
 //! Measured three times: from when COMMIT has returned to the writer; from when it was sent; and
 //! from the intended time, which has the writer's own delays in it too.
+//!
+//! Beside it what Kafka alone takes: the writers send the record themselves once COMMIT has
+//! returned, which is what nobody should do, and nobody can be faster than.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use rdkafka::Message as _;
+use rdkafka::config::ClientConfig;
 use rdkafka::message::BorrowedMessage;
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, ThreadedProducer};
 use tokio::time::sleep_until;
 
 use crate::Plan;
@@ -43,20 +48,46 @@ struct Commits {
     acknowledged: Times,
 }
 
+/// A producer without anything before it.
+struct Direct {
+    producer: ThreadedProducer<DefaultProducerContext>,
+    topic: String,
+}
+
+impl Direct {
+    fn new(bootstrap: &str, topic: &str) -> Self {
+        let producer = ClientConfig::new()
+            .set("bootstrap.servers", bootstrap)
+            .set("enable.idempotence", "true")
+            .set("linger.ms", "0")
+            .create()
+            .expect("a producer");
+        Self { producer, topic: topic.to_owned() }
+    }
+
+    fn send(&self, key: &str) {
+        let payload = format!("{{\"text\": \"{}\"}}", "x".repeat(180));
+        let record = BaseRecord::to(&self.topic).key(key).payload(&payload);
+        self.producer.send(record).map_err(|(error, _)| error).expect("room for it");
+    }
+}
+
 pub(crate) async fn bench(stage: &Stage, plan: &Plan, rate: u32, report: &mut Report) {
     println!("\nlatency, {rate} rows a second for {} s:", plan.seconds);
     for round in 1..=plan.rounds {
-        for subject in plan.subjects() {
-            let name = format!("latency_{}_{rate}_{round}", subject.word());
+        for subject in std::iter::once(None).chain(plan.subjects().into_iter().map(Some)) {
+            let word = subject.map_or("producer", Subject::word);
+            let name = format!("latency_{word}_{rate}_{round}");
             run(stage, plan, subject, (&name, rate), report).await;
         }
     }
 }
 
+/// Without a subject the writers send their records themselves.
 async fn run(
     stage: &Stage,
     plan: &Plan,
-    subject: Subject,
+    subject: Option<Subject>,
     (name, rate): (&str, u32),
     report: &mut Report,
 ) {
@@ -71,19 +102,28 @@ async fn run(
         *count.lock().expect("no panic") -= 1;
     };
     let mut lane = Lane::new(stage, name, each).await;
-    lane.create_slot().await;
-    lane.start(subject).await;
-    lane.streams().await;
+    let mut direct = None;
+    if let Some(subject) = subject {
+        lane.create_slot().await;
+        lane.start(subject).await;
+        lane.streams().await;
+    } else {
+        direct = Some(Direct::new(&stage.servers.bootstrap, lane.topic()));
+    }
     let commits = Commits { intended: times(rows), sent: times(rows), acknowledged: times(rows) };
     let (cpu, begun) = (lane.cpu_time(), Instant::now());
-    let writers = (0..WRITERS).map(|writer| write(stage, (rate, rows), writer, begun, &commits));
+    let writers = (0..WRITERS)
+        .map(|writer| write(stage, (rate, rows), writer, begun, &commits, direct.as_ref()));
     futures_util::future::join_all(writers).await;
     let wrote = begun.elapsed();
     let cpu = lane.cpu_time().saturating_sub(cpu);
     seconds_until(begun, "every record is readable", || *left.lock().expect("no panic") == 0).await;
-    let (part, who) = (format!("{rate} rows/s"), subject.name());
-    let share = 100.0 * cpu.as_secs_f64() / wrote.as_secs_f64();
-    report.add(&part, who, "processor", "% of a core", share);
+    let (part, who) =
+        (format!("{rate} rows/s"), subject.map_or("Kafka alone", |subject| subject.name()));
+    if subject.is_some() {
+        let share = 100.0 * cpu.as_secs_f64() / wrote.as_secs_f64();
+        report.add(&part, who, "processor", "% of a core", share);
+    }
     report.add(&part, who, "written", "rows/s", f64::from(rows) / wrote.as_secs_f64());
     for (from, times) in [
         ("COMMIT returned", &commits.acknowledged),
@@ -122,6 +162,7 @@ async fn write(
     writer: u32,
     begun: Instant,
     commits: &Commits,
+    direct: Option<&Direct>,
 ) {
     let client = stage.servers.client().await;
     let insert = client
@@ -138,5 +179,8 @@ async fn write(
         note(&commits.sent, number);
         client.execute(&insert, &[&number.to_string()]).await.expect("a committed row");
         note(&commits.acknowledged, number);
+        if let Some(direct) = direct {
+            direct.send(&number.to_string());
+        }
     }
 }

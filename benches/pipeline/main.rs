@@ -64,6 +64,9 @@ struct Plan {
     /// Rows a second, where latency is measured; several are measured one after the other
     #[arg(long, value_delimiter = ',', default_values_t = [1000, 5000])]
     rates: Vec<u32>,
+    /// Rows of the backlogs whose cost an event is compared
+    #[arg(long, value_delimiter = ',', default_values_t = [10_000, 100_000, 1_000_000])]
+    sizes: Vec<u64>,
     /// Seconds of each run at a steady rate
     #[arg(long, default_value_t = 15)]
     seconds: u32,

@@ -17,7 +17,7 @@ use super::types::FieldTypes;
 /// commit record and its index among the transaction's outbox events.
 ///
 /// Totally ordered, and equal after every replay with the same tables, prefix
-/// and filters. Text form `0000001600B374D8/00000003`: 16 hexadecimal digits
+/// and filters; of slots whose publications have different filters two events can have the same. Text form `0000001600B374D8/00000003`: 16 hexadecimal digits
 /// and 8, so that texts sort as positions do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {

@@ -37,10 +37,12 @@ use super::mark::Mark;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 
-/// Least time between two looks. A confirmation is later by half of it in the
-/// mean, so that a killed walpost repeats that much more; a look costs the server
-/// a tenth of a millisecond, a thousandth of a core where it is never idle.
+/// Least time between two looks, and how many times as long as the last one took, which with
+/// thousands of partitions is long. A confirmation is later by half of it in the mean, so that a
+/// killed walpost repeats that much more; of a plain table a look costs the server a tenth of a
+/// millisecond, a thousandth of a core where it is never idle.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const LOOK_SHARE: u32 = 10;
 
 /// Most time between two looks: a change is noticed this soon even where
 /// nothing is to be confirmed.
@@ -257,11 +259,13 @@ impl Watch {
             let mut verified = start;
             let mut unsettled = Unsettled::default();
             loop {
-                let rest = Instant::now() + LOOK_INTERVAL;
                 let rising = wants.wait_for(|wanted| *wanted > verified);
                 let _ = timeout(IDLE_INTERVAL, rising).await;
                 let wanted = *wants.borrow_and_update();
-                match mine.look(verified).await {
+                let began = Instant::now();
+                let answer = mine.look(verified).await;
+                let rest = began + LOOK_INTERVAL.max(began.elapsed() * LOOK_SHARE);
+                match answer {
                     Ok(true) => {
                         verified = wanted;
                         unsettled = Unsettled::default();

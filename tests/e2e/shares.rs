@@ -1,10 +1,10 @@
 //! Several slots that share one outbox by row filters, and the way there and back.
 
-use walpost_bed::Walpost;
 use walpost_bed::scene::{SOON, Scene, stop};
 use walpost_bed::writer::Writer;
+use walpost_bed::{Walpost, eventually};
 
-/// As docs/sizing.md has it.
+/// As docs/sizing.md has it, up to where the slot has passed all that may not see them.
 async fn publish_shares(scene: &Scene) {
     for share in 0..2 {
         scene
@@ -16,6 +16,23 @@ async fn publish_shares(scene: &Scene) {
             ))
             .await;
     }
+    let postgres = &scene.postgres;
+    let now = postgres.query_text("SELECT pg_current_xact_id()::text").await.expect("a number");
+    let older = format!("SELECT (pg_snapshot_xmin(pg_current_snapshot()) > '{now}')::text");
+    eventually(SOON, "what was open then is over", async || {
+        postgres.query_text(&older).await.as_deref() == Some("true")
+    })
+    .await;
+    let end =
+        postgres.query_text("SELECT pg_current_wal_insert_lsn()::text").await.expect("an LSN");
+    let passed = format!(
+        "SELECT (confirmed_flush_lsn >= '{end}')::text FROM pg_replication_slots \
+          WHERE slot_name = 'walpost'"
+    );
+    eventually(SOON, "the slot has passed it", async || {
+        postgres.query_text(&passed).await.as_deref() == Some("true")
+    })
+    .await;
 }
 
 async fn run_share(scene: &Scene, share: &str) -> Walpost {
@@ -35,6 +52,13 @@ async fn copy_slot(scene: &Scene, of: &str, name: &str) {
 }
 
 async fn drop_slots(scene: &Scene, names: &str) {
+    let active = format!(
+        "SELECT count(*)::text FROM pg_replication_slots WHERE slot_name LIKE '{names}' AND active"
+    );
+    eventually(SOON, "nobody holds the slots", async || {
+        scene.postgres.query_text(&active).await.as_deref() == Some("0")
+    })
+    .await;
     scene
         .postgres
         .execute(&format!(
@@ -50,9 +74,16 @@ async fn one_slot_becomes_two_and_one_again_and_each_key_keeps_its_order() {
     let writer = Writer::start(&scene.postgres, 200);
     let whole = scene.run().await;
     writer.commits(50).await;
-    // A slot sees only publications that are older than what it has still to read.
-    publish_shares(&scene).await;
-    scene.confirmed(SOON).await;
+    // The copies would not see the publications while they read this.
+    let open = scene.postgres.client().await;
+    let row = "BEGIN; INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+               VALUES ('order', 'late', 'placed', '{}')";
+    open.batch_execute(row).await.expect("a row");
+    let ends = async {
+        writer.commits(20).await;
+        open.batch_execute("COMMIT").await.expect("a commit");
+    };
+    tokio::join!(publish_shares(&scene), ends);
     stop(whole).await;
     writer.commits(50).await;
     copy_slot(&scene, "walpost", "outbox_0").await;

@@ -194,7 +194,7 @@ impl Scene {
     }
 
     /// The same, once it has stood still for a second: walpost looks at the
-    /// publication before it confirms, twice a second.
+    /// publication before it confirms, ten times a second.
     pub async fn confirmed_at_rest(&self) -> Option<String> {
         let mut last = self.confirmed_flush().await;
         eventually(SOON, "the last confirmations arrive", async || {
