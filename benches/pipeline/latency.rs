@@ -5,7 +5,7 @@
 //! from the intended time, which has the writer's own delays in it too.
 //!
 //! Beside it what Kafka alone takes: the writers send the record themselves once COMMIT has
-//! returned, which is what nobody should do, and nobody can be faster than.
+//! returned, which is what nobody should do, and has no log to read.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ const WRITERS: u32 = 4;
 
 /// Not counted: the first seconds, in which connections and the producer's first records in each
 /// partition are made.
-const WARM_UP_SECONDS: u32 = 10;
+const WARM_UP_SECONDS: u32 = 20;
 
 /// When something was done to each row, by its number.
 type Times = Arc<Mutex<Vec<Option<Instant>>>>;

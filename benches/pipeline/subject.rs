@@ -13,8 +13,8 @@ pub(crate) enum Subject {
     Walpost,
     /// One that streams, whatever waits.
     WalpostStreaming,
-    /// Debezium's connector with the outbox event router, on a worker of Kafka Connect, with the
-    /// settings that its manual names for speed.
+    /// Debezium's connector with the outbox event router, on a worker of Kafka Connect, with large
+    /// batches and short waits, as its manual and Kafka's advise where it is to be fast.
     Debezium,
 }
 
@@ -70,6 +70,8 @@ async fn debezium(stage: &Stage, (slot, publication): (&str, &str), topic: &str)
         .setting("poll.interval.ms", "1")
         .setting("producer.override.linger.ms", "1")
         .setting("producer.override.batch.size", "262144")
+        .setting("producer.override.enable.idempotence", "true")
+        .setting("producer.override.max.in.flight.requests.per.connection", "5")
         .router("table.field.event.key", "aggregate_id")
         .router("table.field.event.type", "event_type")
         .router("route.by.field", "aggregate_type")

@@ -24,13 +24,29 @@ pub(crate) fn fetch(partial: &Path, pom: &str) -> Result<(), BedError> {
 pub(crate) enum Jvm {
     /// A quick start counts, throughput hardly.
     Quick { heap_mebibytes: u32 },
-    /// As Kafka's own scripts set it up (kafka-run-class.sh, kafka-server-start.sh): for measuring.
-    Shipped,
+    /// As Kafka's own scripts set it up (kafka-run-class.sh), with the heap of one of them: for
+    /// measuring.
+    Shipped { least: &'static str, most: &'static str },
 }
+
+/// `KAFKA_JVM_PERFORMANCE_OPTS` of kafka-run-class.sh.
+const PERFORMANCE: [&str; 5] = [
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+];
 
 impl Jvm {
     /// With what a broker needs to be quick.
     pub(crate) const QUICK: Self = Self::Quick { heap_mebibytes: 512 };
+
+    /// As kafka-server-start.sh starts a broker.
+    pub(crate) const BROKER: Self = Self::Shipped { least: "1g", most: "1g" };
+
+    /// As connect-standalone.sh starts a worker.
+    pub(crate) const CONNECT: Self = Self::Shipped { least: "256M", most: "2G" };
 
     fn options(self) -> Vec<String> {
         match self {
@@ -38,17 +54,11 @@ impl Jvm {
                 let heap = format!("-Xmx{heap_mebibytes}m");
                 vec![heap, "-XX:TieredStopAtLevel=1".into(), "-XX:+UseSerialGC".into()]
             }
-            Self::Shipped => [
-                "-Xms1g",
-                "-Xmx1g",
-                "-server",
-                "-XX:+UseG1GC",
-                "-XX:MaxGCPauseMillis=20",
-                "-XX:InitiatingHeapOccupancyPercent=35",
-                "-XX:+ExplicitGCInvokesConcurrent",
-            ]
-            .map(str::to_owned)
-            .to_vec(),
+            Self::Shipped { least, most } => {
+                let mut options = vec![format!("-Xms{least}"), format!("-Xmx{most}")];
+                options.extend(PERFORMANCE.map(str::to_owned));
+                options
+            }
         }
     }
 
