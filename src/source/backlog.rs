@@ -286,10 +286,6 @@ impl Backlog {
         }
     }
 
-    pub(super) fn is_backed_up(&mut self) -> bool {
-        self.rows.len() > 0
-    }
-
     pub(super) fn slot_figures(&mut self) -> Option<SlotFigures> {
         self.base.observer.news()
     }

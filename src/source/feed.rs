@@ -69,7 +69,8 @@ pub trait Feed {
     /// What has come already, if anything has.
     fn try_next(&mut self) -> Option<Result<Received, SourceError>>;
 
-    /// Whether more has been received than was taken since the last call.
+    /// Whether more has been received than was taken since the last call, or comes in large pieces
+    /// by itself.
     fn is_backed_up(&mut self) -> bool;
 
     /// The server's name or address.
