@@ -128,7 +128,7 @@ impl Debezium {
     /// A worker on the JVM of Kafka's own scripts that has this connector from its start on: for benches. It
     /// answers on return, and may have read something already.
     pub async fn with(postgres: &Postgres, kafka: &Kafka, connector: Connector) -> Self {
-        let laid_out = Self::laid_out(postgres, kafka, Jvm::CONNECT).await;
+        let laid_out = Self::laid_out(postgres, kafka, Jvm::Worker).await;
         let debezium = laid_out.unwrap_or_else(|error| panic!("{error}"));
         let port = postgres.port().to_string();
         debezium.connectors().push(connector.setting("database.port", &port));

@@ -24,9 +24,10 @@ pub(crate) fn fetch(partial: &Path, pom: &str) -> Result<(), BedError> {
 pub(crate) enum Jvm {
     /// A quick start counts, throughput hardly.
     Quick { heap_mebibytes: u32 },
-    /// As Kafka's own scripts set it up (kafka-run-class.sh), with the heap of one of them: for
-    /// measuring.
-    Shipped { least: &'static str, most: &'static str },
+    /// As kafka-server-start.sh starts a broker: for measuring.
+    Broker,
+    /// As connect-standalone.sh starts a worker: for measuring.
+    Worker,
 }
 
 /// `KAFKA_JVM_PERFORMANCE_OPTS` of kafka-run-class.sh.
@@ -38,15 +39,13 @@ const PERFORMANCE: [&str; 5] = [
     "-XX:+ExplicitGCInvokesConcurrent",
 ];
 
+fn shipped(heap: [&str; 2]) -> Vec<String> {
+    heap.into_iter().chain(PERFORMANCE).map(str::to_owned).collect()
+}
+
 impl Jvm {
     /// With what a broker needs to be quick.
     pub(crate) const QUICK: Self = Self::Quick { heap_mebibytes: 512 };
-
-    /// As kafka-server-start.sh starts a broker.
-    pub(crate) const BROKER: Self = Self::Shipped { least: "1g", most: "1g" };
-
-    /// As connect-standalone.sh starts a worker.
-    pub(crate) const CONNECT: Self = Self::Shipped { least: "256M", most: "2G" };
 
     fn options(self) -> Vec<String> {
         match self {
@@ -54,11 +53,8 @@ impl Jvm {
                 let heap = format!("-Xmx{heap_mebibytes}m");
                 vec![heap, "-XX:TieredStopAtLevel=1".into(), "-XX:+UseSerialGC".into()]
             }
-            Self::Shipped { least, most } => {
-                let mut options = vec![format!("-Xms{least}"), format!("-Xmx{most}")];
-                options.extend(PERFORMANCE.map(str::to_owned));
-                options
-            }
+            Self::Broker => shipped(["-Xms1g", "-Xmx1g"]),
+            Self::Worker => shipped(["-Xms256M", "-Xmx2G"]),
         }
     }
 

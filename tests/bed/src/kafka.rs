@@ -96,7 +96,7 @@ impl KafkaBuilder {
     /// pauses for less: for benches.
     #[must_use]
     pub fn as_shipped(mut self) -> Self {
-        self.jvm = Some(Jvm::BROKER);
+        self.jvm = Some(Jvm::Broker);
         self
     }
 
