@@ -1,5 +1,7 @@
 //! Several slots that share one outbox by row filters, and the way there and back.
 
+use std::cell::Cell;
+
 use walpost_bed::scene::{SOON, Scene, stop};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Walpost, eventually};
@@ -79,11 +81,17 @@ async fn one_slot_becomes_two_and_one_again_and_each_key_keeps_its_order() {
     let row = "BEGIN; INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
                VALUES ('order', 'late', 'placed', '{}')";
     open.batch_execute(row).await.expect("a row");
+    let is_ending = Cell::new(false);
     let ends = async {
-        writer.commits(20).await;
+        writer.commits(300).await;
+        is_ending.set(true);
         open.batch_execute("COMMIT").await.expect("a commit");
     };
-    tokio::join!(publish_shares(&scene), ends);
+    let publishes = async {
+        publish_shares(&scene).await;
+        assert!(is_ending.get(), "the slot would be copied before the open transaction ends");
+    };
+    tokio::join!(publishes, ends);
     stop(whole).await;
     writer.commits(50).await;
     copy_slot(&scene, "walpost", "outbox_0").await;
