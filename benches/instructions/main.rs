@@ -57,7 +57,7 @@ fn event(outbox: Outbox, insert: Insert) {
 }
 
 #[library_benchmark]
-#[bench::own(own_event())]
+#[bench::own(event_for(own().into()))]
 #[bench::debezium(event_for(debezium(Converters::String, &[])))]
 #[bench::debezium_json(event_for(debezium(Converters::Json, &[])))]
 fn record(given: (Router, Event<'static>)) {
@@ -110,10 +110,6 @@ fn insert() -> Insert {
         Ok(Message::Insert(insert)) => insert,
         other => panic!("not an Insert: {other:?}"),
     }
-}
-
-fn own_event() -> (Router, Event<'static>) {
-    event_for(own().into())
 }
 
 /// An event, and the router that makes its record.

@@ -37,13 +37,8 @@ pub(crate) async fn bench(stage: &Stage, plan: &Plan, shape: Shape, report: &mut
             let name = format!("{}_{round}", subject.word());
             let run = drain(stage, plan.rows, &name, subject).await;
             let who = subject.name();
-            report.add(part, who, "drain", "rows/s", rows / run.seconds);
+            run.add_to(report, (part, who), plan.rows);
             report.add(part, who, "÷ pg_recvlogical", "", limit / run.seconds);
-            report.add(part, who, "processor", "µs a row", run.cpu_micros);
-            if let Some(micros) = run.server_cpu_micros {
-                report.add(part, who, "PostgreSQL's processor", "µs a row", micros);
-            }
-            report.add(part, who, "peak memory", "MiB", run.peak_mebibytes);
             match subject {
                 Subject::Walpost => own = run.seconds,
                 Subject::WalpostStreaming => {
@@ -102,6 +97,18 @@ pub(crate) struct Run {
     /// For each row, of the server, where it is the bench's own.
     pub(crate) server_cpu_micros: Option<f64>,
     pub(crate) peak_mebibytes: f64,
+}
+
+impl Run {
+    /// Its figures, of a backlog of so many rows.
+    pub(crate) fn add_to(&self, report: &mut Report, (part, who): (&str, &str), rows: u64) {
+        report.add(part, who, "drain", "rows/s", rate(rows) / self.seconds);
+        report.add(part, who, "processor", "µs a row", self.cpu_micros);
+        if let Some(micros) = self.server_cpu_micros {
+            report.add(part, who, "PostgreSQL's processor", "µs a row", micros);
+        }
+        report.add(part, who, "peak memory", "MiB", self.peak_mebibytes);
+    }
 }
 
 async fn drain(stage: &Stage, rows: u64, name: &str, subject: Subject) -> Run {

@@ -52,6 +52,7 @@ struct Commits {
 struct Direct {
     producer: ThreadedProducer<DefaultProducerContext>,
     topic: String,
+    payload: String,
 }
 
 impl Direct {
@@ -62,12 +63,12 @@ impl Direct {
             .set("linger.ms", "0")
             .create()
             .expect("a producer");
-        Self { producer, topic: topic.to_owned() }
+        let payload = format!("{{\"text\": \"{}\"}}", "x".repeat(180));
+        Self { producer, topic: topic.to_owned(), payload }
     }
 
     fn send(&self, key: &str) {
-        let payload = format!("{{\"text\": \"{}\"}}", "x".repeat(180));
-        let record = BaseRecord::to(&self.topic).key(key).payload(&payload);
+        let record = BaseRecord::to(&self.topic).key(key).payload(&self.payload);
         self.producer.send(record).map_err(|(error, _)| error).expect("room for it");
     }
 }

@@ -87,15 +87,10 @@ async fn of_subject(
 ) {
     let name = |slots: &str| format!("scale_{}_{slots}_{round}", subject.word());
     let mut add = |who: &str, run: &Run, one: Option<&Run>| {
-        report.add(PART, who, "drain", "rows/s", rate(plan.rows) / run.seconds);
+        run.add_to(report, (PART, who), plan.rows);
         if let Some(one) = one {
             report.add(PART, who, "÷ one slot", "", one.seconds / run.seconds);
         }
-        report.add(PART, who, "processor", "µs a row", run.cpu_micros);
-        if let Some(micros) = run.server_cpu_micros {
-            report.add(PART, who, "PostgreSQL's processor", "µs a row", micros);
-        }
-        report.add(PART, who, "peak memory", "MiB", run.peak_mebibytes);
     };
     let whole = vec!["walpost".to_owned()];
     let one = drain(stage, plan.rows, (plan.rows, whole), (&name("one"), subject)).await;

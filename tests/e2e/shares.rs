@@ -25,16 +25,7 @@ async fn publish_shares(scene: &Scene) {
         postgres.query_text(&older).await.as_deref() == Some("true")
     })
     .await;
-    let end =
-        postgres.query_text("SELECT pg_current_wal_insert_lsn()::text").await.expect("an LSN");
-    let passed = format!(
-        "SELECT (confirmed_flush_lsn >= '{end}')::text FROM pg_replication_slots \
-          WHERE slot_name = 'walpost'"
-    );
-    eventually(SOON, "the slot has passed it", async || {
-        postgres.query_text(&passed).await.as_deref() == Some("true")
-    })
-    .await;
+    scene.confirmed(SOON).await;
 }
 
 async fn run_share(scene: &Scene, share: &str) -> Walpost {
