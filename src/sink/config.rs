@@ -14,6 +14,29 @@ const MESSAGE_MAX_BYTES: u64 = 1_000_000;
 /// librdkafka's default of `batch.size`, in bytes.
 const BATCH_BYTES: u32 = 1_000_000;
 
+/// What walpost sets where the user does not: a property, the other name that librdkafka has for
+/// it, and the value.
+const DEFAULTS: [(&str, &str, &str); 7] = [
+    ("client.id", "", "walpost"),
+    // What comes thick the relay hands over together; what comes alone is to wait for nothing.
+    ("linger.ms", "queue.buffering.max.ms", "0"),
+    // A broker serves one request of a connection at a time (it does not read the next before it
+    // has answered), so that more in flight save no more than the way there and back. And they
+    // leave nobody time to make a batch: a request holds records of one partition, those that are
+    // there when it may be sent. Measured with 1 and with 5 in flight, brokers on the same two
+    // cores: a backlog at 3.0 to 3.7 and 2.9 to 3.0 times the rate of `pg_recvlogical`, with 2.2
+    // and 3.3 µs of walpost's a row; 5,000 rows a second with a p99 of 7.2 to 9.5 and 10.6 to
+    // 13.3 ms, at 10 and 16 % of a core; 1,000 rows a second the same.
+    ("max.in.flight.requests.per.connection", "max.in.flight", "1"),
+    ("reconnect.backoff.max.ms", "", "2000"),
+    // How long a topic may seem to be missing before its records fail, which
+    // is when walpost can say so. The default is half a minute of silence.
+    ("topic.metadata.propagation.max.ms", "", "5000"),
+    ("socket.keepalive.enable", "", "true"),
+    // Whether a broker is connected is told by these alone.
+    ("statistics.interval.ms", "", "5000"),
+];
+
 /// What the Kafka sink needs to know. No `Debug`: properties may be secrets.
 #[derive(Clone)]
 pub struct KafkaConfig {
@@ -39,17 +62,12 @@ pub(super) fn client_config(config: &KafkaConfig) -> ClientConfig {
     let row = message_max_bytes(config);
     let kbytes = (config.in_flight_bytes / 1024 * 2 + row / 1024 + 1024).min(2_147_483_647);
     let mut client = ClientConfig::new();
-    client
-        .set("client.id", "walpost")
-        // What comes thick the relay hands over together; what comes alone is to wait for nothing.
-        .set("linger.ms", "0")
-        .set("reconnect.backoff.max.ms", "2000")
-        // How long a topic may seem to be missing before its records fail, which
-        // is when walpost can say so. The default is half a minute of silence.
-        .set("topic.metadata.propagation.max.ms", "5000")
-        .set("socket.keepalive.enable", "true")
-        // Whether a broker is connected is told by these alone.
-        .set("statistics.interval.ms", "5000");
+    for (name, alias, value) in DEFAULTS {
+        // Both names of one property would be set in no order.
+        if !config.properties.contains_key(alias) {
+            client.set(name, value);
+        }
+    }
     for (name, value) in &config.properties {
         client.set(name, value);
     }
@@ -75,4 +93,30 @@ pub(super) fn batch_bytes(properties: &BTreeMap<String, String>) -> u32 {
     let given = |name: &str| properties.get(name).and_then(|value| value.trim().parse().ok());
     let given = [given("batch.size"), given("message.max.bytes")];
     given.into_iter().flatten().fold(BATCH_BYTES, u32::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made_with(properties: &[(&str, &str)]) -> ClientConfig {
+        let pairs = properties.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        client_config(&KafkaConfig {
+            bootstrap_servers: "h:1".into(),
+            properties: pairs.collect(),
+            in_flight_bytes: 1 << 20,
+        })
+    }
+
+    #[test]
+    fn what_the_user_sets_stands_by_either_of_its_names_and_alone() {
+        for (name, alias, value) in DEFAULTS {
+            assert_eq!(made_with(&[]).get(name), Some(value));
+            assert_eq!(made_with(&[(name, "3")]).get(name), Some("3"));
+            if !alias.is_empty() {
+                let made = made_with(&[(alias, "3")]);
+                assert_eq!((made.get(name), made.get(alias)), (None, Some("3")));
+            }
+        }
+    }
 }

@@ -20,6 +20,7 @@ use super::SourceError;
 use super::base::{Base, control_ended, message};
 use super::batches::{Batches, Part, Stopped};
 use super::connect::Control;
+use super::copy::Rows;
 use super::facts::Facts;
 use super::feed::{Received, Turn};
 use super::patience::{Beside, Peer};
@@ -35,9 +36,6 @@ const ADVANCE: &str = "
     SELECT (pg_catalog.pg_replication_slot_advance(slot_name, $2::text::pg_lsn)).end_lsn::text
       FROM pg_catalog.pg_replication_slots
      WHERE slot_name::text = $1 AND confirmed_flush_lsn <= $3::text::pg_lsn";
-
-/// The rest of a batch: messages of the plugin.
-type Rows = std::vec::IntoIter<bytes::Bytes>;
 
 /// A backlog that is read in batches.
 pub struct Backlog {
@@ -195,7 +193,7 @@ impl Backlog {
             moving: moving.control,
             kept,
             batches,
-            rows: Vec::new().into_iter(),
+            rows: Rows::default(),
             handed: Handed::new(config.catch_up.clone(), at),
             mover,
             progress: Progress { told: now, at },
@@ -220,7 +218,7 @@ impl Backlog {
         Ok(match part {
             None => Some(self.handed.ended()),
             Some(Ok(Part::Rows(rows))) => {
-                self.rows = rows.into_iter();
+                self.rows = rows;
                 None
             }
             Some(Ok(Part::ReadUpTo(stand))) => {
@@ -296,7 +294,7 @@ impl Backlog {
 
     pub(super) fn turn(&mut self) -> Option<Turn> {
         let is_moving = self.mover.moves.is_under_way();
-        self.handed.turn(self.rows.len() > 0, is_moving, Instant::now())
+        self.handed.turn(!self.rows.is_empty(), is_moving, Instant::now())
     }
 
     pub(super) async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {

@@ -15,7 +15,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio::sync::Semaphore;
@@ -24,7 +23,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
 
 use super::config::SourceConfig;
-use super::copy::CopyRows;
+use super::copy::{CopyRows, Packing, Rows};
 use super::error::SourceError;
 use super::patience::Peer;
 use super::turns::Stand;
@@ -65,7 +64,7 @@ const VERY_LONG: Duration = Duration::from_secs(60);
 /// What was read.
 pub(super) enum Part {
     /// Messages of the plugin.
-    Rows(Vec<Bytes>),
+    Rows(Rows),
     /// A batch has ended.
     ReadUpTo(Stand),
 }
@@ -137,13 +136,9 @@ impl Batches {
     }
 }
 
-fn length(rows: &[Bytes]) -> u64 {
-    rows.iter().map(|row| row.len() as u64).sum()
-}
-
 /// The room that rows take: one that is larger than all of it has to pass too.
-fn permits(rows: &[Bytes]) -> u32 {
-    u32::try_from(length(rows)).unwrap_or(ROOM).min(ROOM)
+fn permits(rows: &Rows) -> u32 {
+    u32::try_from(rows.size()).unwrap_or(ROOM).min(ROOM)
 }
 
 struct Reader {
@@ -240,24 +235,22 @@ impl Reader {
         // It is asked again after its end where that came together with its last rows.
         let stream = self.peer.client.copy_out(query.as_str());
         let mut stream = pin!(self.answer("reading a batch of the backlog", stream).await?.fuse());
-        let mut copied = CopyRows::default();
+        let (mut copied, mut rows) = (CopyRows::default(), Packing::default());
         let (mut bytes, mut messages) = (0, 0);
         while let Some(piece) = self.peer.awaited(stream.next()).await.map_err(Stopped::Failed)? {
             decoding.get_or_insert_with(|| began.elapsed());
-            let (mut rows, mut size) = (Vec::new(), 0);
             let mut next = Some(piece);
             // What has come already goes on together.
             while let Some(piece) = next {
                 let piece = piece.map_err(failed)?;
-                size += piece.len();
                 copied.take(piece, &mut rows).map_err(|error| {
                     Stopped::Failed(SourceError::Undecodable(error.to_string()))
                 })?;
-                let more = size < TOGETHER;
+                let more = rows.size() < TOGETHER;
                 next = if more { stream.next().now_or_never().flatten() } else { None };
             }
-            (bytes, messages) = (bytes + length(&rows), messages + rows.len() as u64);
-            self.hand_on(rows).await?;
+            (bytes, messages) = (bytes + rows.size() as u64, messages + rows.rows());
+            self.hand_on(rows.take()).await?;
         }
         if !copied.is_ended() {
             let short = "a batch of the backlog ended before its end".to_owned();
@@ -279,7 +272,7 @@ impl Reader {
     }
 
     /// Waits for room.
-    async fn hand_on(&self, rows: Vec<Bytes>) -> Result<(), Stopped> {
+    async fn hand_on(&self, rows: Rows) -> Result<(), Stopped> {
         if rows.is_empty() {
             return Ok(());
         }

@@ -2,13 +2,79 @@
 //!
 //! Format: PostgreSQL's manual, COPY, "Binary Format".
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
 /// How the first bytes read.
 const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0";
 
 /// In place of the number of fields: no row follows.
 const TRAILER: i16 = -1;
+
+/// How large the memory is that rows are put into.
+const BLOCK: usize = 64 << 10;
+
+/// Rows that come, put closely together: each by itself would keep the memory that it was
+/// received in, and a handle of its own besides.
+#[derive(Debug)]
+pub(super) struct Packing {
+    bytes: BytesMut,
+    rows: u64,
+}
+
+impl Default for Packing {
+    fn default() -> Self {
+        Self { bytes: BytesMut::with_capacity(BLOCK), rows: 0 }
+    }
+}
+
+impl Packing {
+    /// Appends a row, as COPY writes one: its length in four bytes, and itself.
+    fn push(&mut self, row: &[u8]) {
+        self.bytes.put_slice(row);
+        self.rows += 1;
+    }
+
+    /// How many rows there are.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// How many bytes they take.
+    pub(super) fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// What there is, to be handed on.
+    pub(super) fn take(&mut self) -> Rows {
+        self.rows = 0;
+        Rows(self.bytes.split().freeze())
+    }
+}
+
+/// Rows in their order.
+#[derive(Debug, Default)]
+pub(super) struct Rows(Bytes);
+
+impl Rows {
+    /// How many bytes they take.
+    pub(super) fn size(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Iterator for Rows {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let length = usize::try_from(self.0.try_get_u32().ok()?).ok()?;
+        Some(self.0.split_to(length))
+    }
+}
 
 /// The bytes are none of COPY's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -26,8 +92,8 @@ pub(super) struct CopyRows {
 }
 
 impl CopyRows {
-    /// Appends the rows that are whole with `piece` to `rows`; they share its memory.
-    pub(super) fn take(&mut self, piece: Bytes, rows: &mut Vec<Bytes>) -> Result<(), CopyError> {
+    /// Appends the rows that are whole with `piece` to `rows`.
+    pub(super) fn take(&mut self, piece: Bytes, rows: &mut Packing) -> Result<(), CopyError> {
         let mut bytes = if self.rest.is_empty() {
             piece
         } else {
@@ -44,8 +110,8 @@ impl CopyRows {
         }
         while !self.is_ended {
             match row(&bytes)? {
-                Next::Row(from, to) => {
-                    rows.push(bytes.slice(from..to));
+                Next::Row(to) => {
+                    rows.push(&bytes[2..to]);
                     bytes.advance(to);
                 }
                 Next::More => break,
@@ -70,8 +136,8 @@ impl CopyRows {
 
 /// What stands next.
 enum Next {
-    /// A row, its field from here to there.
-    Row(usize, usize),
+    /// A row up to here: the number of its fields, the length of the only one, and the field.
+    Row(usize),
     /// What is not whole.
     More,
     End,
@@ -101,7 +167,7 @@ fn row(bytes: &[u8]) -> Result<Next, CopyError> {
     let Some(length) = bytes.get(2..6) else { return Ok(Next::More) };
     // A NULL has the length -1: no message is one.
     let to = 6 + usize::try_from(int(length)).map_err(|_| CopyError)?;
-    Ok(if bytes.len() < to { Next::More } else { Next::Row(6, to) })
+    Ok(if bytes.len() < to { Next::More } else { Next::Row(to) })
 }
 
 fn int(four: &[u8]) -> i32 {
@@ -136,15 +202,23 @@ mod tests {
         let name = "rows_come_out_as_they_were_written_in_whatever_pieces_they_come";
         property::holds(name, 1000, &cases, |(rows, pieces)| {
             let bytes = written(&rows);
-            let (mut copy, mut found) = (CopyRows::default(), Vec::new());
+            let (mut copy, mut packing) = (CopyRows::default(), Packing::default());
+            let mut found = Vec::new();
             let (mut rest, mut lengths) = (&bytes[..], pieces.iter().cycle());
             while !rest.is_empty() {
                 assert!(!copy.is_ended(), "before the end");
                 let (piece, after) = rest.split_at(rest.len().min(*lengths.next().expect("one")));
-                copy.take(Bytes::copy_from_slice(piece), &mut found).expect("sound");
+                copy.take(Bytes::copy_from_slice(piece), &mut packing).expect("sound");
+                if after.len() % 2 == 0 {
+                    let (expected, rows) = (packing.rows(), packing.take());
+                    let before = found.len();
+                    found.extend(rows);
+                    assert_eq!((found.len() - before) as u64, expected);
+                }
                 rest = after;
             }
             assert!(copy.is_ended());
+            found.extend(packing.take());
             assert_eq!(found, rows);
         });
     }
@@ -155,11 +229,11 @@ mod tests {
         property::holds("any_bytes_are_rows_or_an_error", 2000, &cases, |(bytes, header)| {
             let mut all = if header { written(&[])[..22].to_vec() } else { Vec::new() };
             all.extend(bytes);
-            let _ = CopyRows::default().take(Bytes::from(all), &mut Vec::new());
+            let _ = CopyRows::default().take(Bytes::from(all), &mut Packing::default());
         });
         for wrong in [&[0, 2][..], &[0, 1, 255, 255, 255, 255], &[255, 255, 0]] {
             let bytes = [&written(&[])[..22], wrong].concat();
-            let taken = CopyRows::default().take(Bytes::from(bytes), &mut Vec::new());
+            let taken = CopyRows::default().take(Bytes::from(bytes), &mut Packing::default());
             assert_eq!(taken, Err(CopyError), "{wrong:?}");
         }
     }
