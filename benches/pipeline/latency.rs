@@ -61,6 +61,7 @@ impl Direct {
             .set("bootstrap.servers", bootstrap)
             .set("enable.idempotence", "true")
             .set("linger.ms", "0")
+            .set("max.in.flight.requests.per.connection", "1")
             .create()
             .expect("a producer");
         let payload = format!("{{\"text\": \"{}\"}}", "x".repeat(180));
@@ -112,17 +113,22 @@ async fn run(
         direct = Some(Direct::new(&stage.servers.bootstrap, lane.topic()));
     }
     let commits = Commits { intended: times(rows), sent: times(rows), acknowledged: times(rows) };
-    let (cpu, begun) = (lane.cpu_time(), Instant::now());
+    let begun = Instant::now();
     let writers = (0..WRITERS)
         .map(|writer| write(stage, (rate, rows), writer, begun, &commits, direct.as_ref()));
-    futures_util::future::join_all(writers).await;
-    let wrote = begun.elapsed();
+    let warmed = async {
+        sleep_until((begun + Duration::from_secs(WARM_UP_SECONDS.into())).into()).await;
+        (lane.cpu_time(), Instant::now())
+    };
+    let writing = futures_util::future::join_all(writers);
+    let ((cpu, counted), _) = futures_util::future::join(warmed, writing).await;
+    let (wrote, counted) = (begun.elapsed(), counted.elapsed());
     let cpu = lane.cpu_time().saturating_sub(cpu);
     seconds_until(begun, "every record is readable", || *left.lock().expect("no panic") == 0).await;
     let (part, who) =
         (format!("{rate} rows/s"), subject.map_or("Kafka alone", |subject| subject.name()));
     if subject.is_some() {
-        let share = 100.0 * cpu.as_secs_f64() / wrote.as_secs_f64();
+        let share = 100.0 * cpu.as_secs_f64() / counted.as_secs_f64();
         report.add(&part, who, "processor", "% of a core", share);
     }
     report.add(&part, who, "written", "rows/s", f64::from(rows) / wrote.as_secs_f64());

@@ -40,6 +40,14 @@ const UNSIGNED: &str = "a token that nobody signed proves nothing, and would not
      let sasl.oauthbearer.config name a file=PATH that holds one";
 const CODE: &str = "its value is code, which a configuration cannot give";
 
+/// Other names that librdkafka has for properties, and the ones that are used here.
+const ALIASES: [(&str, &str); 4] = [
+    ("max.in.flight", "max.in.flight.requests.per.connection"),
+    ("queue.buffering.max.ms", "linger.ms"),
+    ("compression.codec", "compression.type"),
+    ("sasl.mechanisms", "sasl.mechanism"),
+];
+
 /// Why `name` may not be set to `value`; `None` when it may.
 ///
 /// An empty value puts a property back to librdkafka's own default, so only
@@ -93,6 +101,8 @@ impl KafkaProperties {
         if let Some(reason) = refusal(name, value) {
             return Err(reason);
         }
+        // By one name, so that of two values the later counts.
+        let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name);
         self.0.insert(name.to_owned(), value.into());
         Ok(())
     }
@@ -169,6 +179,16 @@ mod tests {
             ("sasl.password", "x"),
         ] {
             assert_eq!(refusal(name, value), None, "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn of_one_property_by_two_names_the_later_counts() {
+        for (alias, name) in ALIASES {
+            let mut properties = KafkaProperties::default();
+            properties.set(name, "1").unwrap();
+            properties.set(alias, "2").unwrap();
+            assert_eq!(properties.iter().collect::<Vec<_>>(), [(name, "2")]);
         }
     }
 

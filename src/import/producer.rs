@@ -57,7 +57,7 @@ const PROPERTIES: &[(&str, Java)] = &[
     ("enable.metrics.push", As("enable.metrics.push")),
     ("acks", NotNeeded(PROMISE)),
     ("enable.idempotence", NotNeeded(PROMISE)),
-    ("max.in.flight.requests.per.connection", NotNeeded(PROMISE)),
+    ("max.in.flight.requests.per.connection", As("max.in.flight.requests.per.connection")),
     ("retries", NotNeeded(FOREVER)),
     ("delivery.timeout.ms", NotNeeded(FOREVER)),
     ("max.block.ms", NotNeeded(FOREVER)),

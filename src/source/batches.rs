@@ -33,7 +33,7 @@ use crate::lsn::Lsn;
 const ROOM: u32 = 32 << 20;
 
 /// Bytes of rows that are handed on together at most, and one row.
-const TOGETHER: usize = 64 << 10;
+const TOGETHER: usize = 48 << 10;
 
 /// How large a batch is to be, in bytes of rows: for each the server reads the log again from
 /// the last point that decoding can begin at, so that many small ones cost more than a file of

@@ -2,7 +2,7 @@
 //!
 //! Format: PostgreSQL's manual, COPY, "Binary Format".
 
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 
 /// How the first bytes read.
 const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0";
@@ -15,22 +15,19 @@ const BLOCK: usize = 64 << 10;
 
 /// Rows that come, put closely together: each by itself would keep the memory that it was
 /// received in, and a handle of its own besides.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Packing {
-    bytes: BytesMut,
+    bytes: Vec<u8>,
     rows: u64,
-}
-
-impl Default for Packing {
-    fn default() -> Self {
-        Self { bytes: BytesMut::with_capacity(BLOCK), rows: 0 }
-    }
 }
 
 impl Packing {
     /// Appends a row, as COPY writes one: its length in four bytes, and itself.
     fn push(&mut self, row: &[u8]) {
-        self.bytes.put_slice(row);
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve_exact(BLOCK.max(row.len()));
+        }
+        self.bytes.extend_from_slice(row);
         self.rows += 1;
     }
 
@@ -44,10 +41,16 @@ impl Packing {
         self.bytes.len()
     }
 
-    /// What there is, to be handed on.
+    /// What there is, to be handed on, in memory that is hardly larger.
     pub(super) fn take(&mut self) -> Rows {
         self.rows = 0;
-        Rows(self.bytes.split().freeze())
+        let is_full = self.bytes.len() >= self.bytes.capacity() / 4 * 3;
+        if is_full {
+            return Rows(std::mem::take(&mut self.bytes).into());
+        }
+        let rows = Rows(Bytes::copy_from_slice(&self.bytes));
+        self.bytes.clear();
+        rows
     }
 }
 

@@ -103,10 +103,11 @@ async fn too_few(account: Account) {
 }
 
 /// Each node is killed in its turn, the leader of a partition among them, with
-/// requests in flight; half a minute below the minimum each time.
+/// several requests in flight; half a minute below the minimum each time.
 async fn again(account: Account) {
     let (cluster, scene, topic) = scene_of("3", 3).await;
-    let walpost = scene.run().await;
+    let several = ["-X", "max.in.flight.requests.per.connection=5"];
+    let walpost = scene.command("run").args(several).start();
     let writer = Writer::start(&scene.postgres, 200);
     for (round, node) in (1..).zip(cluster.nodes().iter().cycle().take(6)) {
         writer.commits(200).await;

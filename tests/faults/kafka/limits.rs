@@ -33,8 +33,9 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Each record in a request of its own.
-const ONE_BY_ONE: &[&str] = &["batch.num.messages=1", "linger.ms=0"];
+/// Each record in a request of its own, as many in flight as may be.
+const ONE_BY_ONE: &[&str] =
+    &["batch.num.messages=1", "linger.ms=0", "max.in.flight.requests.per.connection=5"];
 
 /// It halts at row number `guilty`, which its one error names, with all before
 /// it published, and the next start stands there again.
