@@ -23,13 +23,13 @@ const DENSE: u32 = 120;
 const PACKED: u32 = 400;
 
 /// How long a rest is. Measured at 5,000 rows a second on two cores that had to bear the broker's
-/// requests too: 24 % of a core with 1 ms, 20 % with 2 ms, 17 % with 4 ms and with 10 ms, where p99
-/// was 13 to 23 ms with each and p50 2.8, 2.5, 4 and 10 ms. In 4 ms of a packed stream the socket
-/// fills and the server waits: so 300,000 rows were read at 1.2 to 1.4 times the rate of
-/// `pg_recvlogical`, at 1.75 times with 1 ms and without a rest, which takes a quarter more of a
-/// core.
+/// requests too, with one in flight: 16 % of a core with 1 ms, 12 to 13 % with 2 ms and with 4 ms;
+/// p99 was 7 and 11 ms, 6 and 7 ms, 13 and 22 ms, p50 1.6 to 1.8, 1.9, and 4 to 5 ms.
+/// In 4 ms of a packed stream the socket fills and the server waits: so 300,000 rows were read at
+/// 1.2 to 1.4 times the rate of `pg_recvlogical`, at 1.75 times with 1 ms and without a rest, which
+/// takes a quarter more of a core.
 const REST_IF_THICK: Duration = Duration::from_millis(1);
-const REST_IF_DENSE: Duration = Duration::from_millis(4);
+const REST_IF_DENSE: Duration = Duration::from_millis(2);
 const REST_IF_PACKED: Duration = Duration::from_millis(1);
 
 /// How thick messages come.
