@@ -1,8 +1,9 @@
 //! From an acknowledged commit to a readable record, at a steady rate.
 //!
-//! Open loop: each row has an intended time, and a late one does not make the next one late.
-//! Measured three times: from when COMMIT has returned to the writer; from when it was sent; and
-//! from the intended time, which has the writer's own delays in it too.
+//! Open loop: each row has an intended time, whatever became of those before. A writer awaits its
+//! COMMIT before it sends the next, so one that is late can make that late. So it is measured
+//! three times: from when COMMIT has returned to the writer; from when it was sent; and from the
+//! intended time, which has all delays of the writers in it and leaves nothing out.
 //!
 //! Beside it what Kafka alone takes: the writers send the record themselves once COMMIT has
 //! returned, which is what nobody should do, and has no log to read.

@@ -77,7 +77,7 @@ struct Plan {
     #[arg(long)]
     peers: bool,
     /// A PostgreSQL of yours: a superuser's URL without TLS; a database and a role are made on it
-    #[arg(long, requires = "bootstrap_servers", value_name = "URL")]
+    #[arg(long, requires = "bootstrap_servers", value_name = "URL", value_parser = url)]
     source: Option<String>,
     /// A Kafka of yours; topics that begin with walpost-bench- are made on it
     #[arg(long, requires = "source", value_name = "LIST")]
@@ -116,8 +116,21 @@ fn main() -> ExitCode {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let mut report = Report::new(&plan);
+        let given = match plan.source.as_deref() {
+            Some(source) => match servers::version(source).await {
+                Ok(version) => Some(version),
+                Err(error) => {
+                    eprintln!("pipeline: --source: {error}");
+                    return ExitCode::from(2);
+                }
+            },
+            None => None,
+        };
+        let mut report = Report::new(&plan, given.as_deref());
         measure(&plan, &mut report).await;
+        if let Some(source) = &plan.source {
+            servers::clear(source).await;
+        }
         report.print();
         match plan.json.as_deref().map(|path| report.write(path)) {
             Some(Err(error)) => {
@@ -127,6 +140,12 @@ fn main() -> ExitCode {
             _ => ExitCode::SUCCESS,
         }
     })
+}
+
+/// A URL, so that the database in it can be put in the place of another.
+fn url(given: &str) -> Result<String, &'static str> {
+    let is_one = ["postgres://", "postgresql://"].iter().any(|scheme| given.starts_with(scheme));
+    is_one.then(|| given.to_owned()).ok_or("not a URL: postgres://user@host:port/database")
 }
 
 async fn measure(plan: &Plan, report: &mut Report) {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
+use walpost_bed::{Debezium, Kafka};
 
 use crate::Plan;
 use crate::stage::pg_recvlogical_version;
@@ -25,11 +26,13 @@ impl Figure {
         sorted
     }
 
-    /// Median, least and greatest.
+    /// Median, least and greatest. Of an even number the median is the mean of the two in the
+    /// middle.
     fn spread(&self) -> [f64; 3] {
         let sorted = self.sorted();
         let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
-        [at(sorted.len() / 2), at(0), at(sorted.len().saturating_sub(1))]
+        let last = sorted.len().saturating_sub(1);
+        [f64::midpoint(at(last / 2), at(sorted.len() / 2)), at(0), at(last)]
     }
 }
 
@@ -41,19 +44,30 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(plan: &Plan) -> Self {
+    /// Of a run on a server of that version, where one was given.
+    pub(crate) fn new(plan: &Plan, given: Option<&str>) -> Self {
         let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
-        let shared = plan.source.is_none();
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let own = given.is_none();
         let machine = json!({
             "walpost": env!("CARGO_PKG_VERSION"),
+            "librdkafka": rdkafka::util::get_rdkafka_version().1,
             "cores": cores,
             "cpu": cpu,
-            "cores_shared_with_servers_and_consumer": shared,
+            "memory": memory(),
+            "linux": kernel.trim(),
+            "cores_shared_with_servers_and_consumer": own,
+            // Servers of the bench's own are of the installation that has pg_recvlogical.
+            "postgresql": given.map_or_else(pg_recvlogical_version, str::to_owned),
             "pg_recvlogical": pg_recvlogical_version(),
+            "kafka": own.then(Kafka::version),
+            "debezium": plan.peers.then(Debezium::version),
             "rows": plan.rows,
             "rounds": plan.rounds,
+            "seconds": plan.seconds,
+            "walpost_arguments": plan.walpost,
         });
         println!("{machine:#}");
         Self { figures: Vec::new(), machine }
@@ -129,6 +143,12 @@ impl Report {
         }
         std::fs::write(path, format!("{all:#}\n"))
     }
+}
+
+/// All of the machine's memory, as the kernel says it.
+fn memory() -> Option<String> {
+    let all = std::fs::read_to_string("/proc/meminfo").ok()?;
+    all.lines().find_map(|line| Some(line.strip_prefix("MemTotal:")?.trim().to_owned()))
 }
 
 /// Three digits, or all before the point.

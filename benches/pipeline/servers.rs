@@ -73,18 +73,39 @@ impl Servers {
     }
 }
 
-/// The URL of an empty database on that server; one of an earlier run goes, with its slots.
-async fn made_anew(given: &str) -> String {
+/// The version of that server; why it cannot be used.
+pub(crate) async fn version(given: &str) -> Result<String, String> {
+    let said = |error: tokio_postgres::Error| match error.as_db_error() {
+        Some(error) => error.message().to_owned(),
+        None => std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string),
+    };
+    let (client, connection) = tokio_postgres::connect(given, NoTls).await.map_err(said)?;
+    tokio::spawn(connection);
+    let row = client.query_one("SELECT current_setting('server_version')", &[]).await;
+    Ok(row.map_err(said)?.get(0))
+}
+
+/// Takes the database and its slots, which keep log, off that server again.
+pub(crate) async fn clear(given: &str) {
     let client = connect(given).await;
     let slots = format!(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
          WHERE database = '{DATABASE}'"
     );
     let drop = format!("DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)");
-    let create = format!("CREATE DATABASE {DATABASE}");
-    for sql in [slots, drop, create] {
-        client.batch_execute(&sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    for sql in [slots, drop] {
+        execute(&client, &sql).await;
     }
+}
+
+async fn execute(client: &Client, sql: &str) {
+    client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+}
+
+/// The URL of an empty database on that server; one of an earlier run goes, with its slots.
+async fn made_anew(given: &str) -> String {
+    clear(given).await;
+    execute(&connect(given).await, &format!("CREATE DATABASE {DATABASE}")).await;
     let (server, parameters) = given.split_once('?').map_or((given, None), |(a, b)| (a, Some(b)));
     let (scheme, rest) =
         server.split_once("://").expect("a URL: postgres://user@host:port/database");
@@ -95,7 +116,7 @@ async fn made_anew(given: &str) -> String {
 
 async fn connect(url: &str) -> Client {
     let connected = tokio_postgres::connect(url, NoTls).await;
-    let (client, connection) = connected.unwrap_or_else(|error| panic!("{url}: {error}"));
+    let (client, connection) = connected.unwrap_or_else(|error| panic!("connecting: {error:?}"));
     // It ends with its client; an error there shows at the client.
     tokio::spawn(connection);
     client

@@ -24,7 +24,7 @@ use super::copy::Rows;
 use super::facts::Facts;
 use super::feed::{Received, Turn};
 use super::patience::{Beside, Peer};
-use super::turns::{Handed, Move, Moves, Stand};
+use super::turns::{Handed, Move, Moves};
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
 
@@ -143,26 +143,35 @@ impl Drop for Backlog {
 struct Progress {
     told: Instant,
     at: Lsn,
+    /// Where the log ended when the server was last asked.
+    flushed: Lsn,
+}
+
+/// What is told of it.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    behind_bytes: u64,
+    bytes_a_second: u64,
+    /// Nobody knows where nothing was committed meanwhile.
+    seconds_to_go: Option<u64>,
 }
 
 impl Progress {
-    fn tell(&mut self, stand: Stand) {
-        let Stand { read, flushed } = stand;
-        let now = Instant::now();
-        let since = now.saturating_duration_since(self.told);
-        if since < PROGRESS_INTERVAL {
-            return;
+    fn due(&self) -> Instant {
+        self.told + PROGRESS_INTERVAL
+    }
+
+    /// Where all was handed out that committed before `reached`; nothing before it is due.
+    fn at(&mut self, reached: Lsn, now: Instant) -> Option<Told> {
+        if now < self.due() {
+            return None;
         }
-        let less = read.as_u64().saturating_sub(self.at.as_u64());
-        let behind = flushed.as_u64().saturating_sub(read.as_u64());
-        let rate = less / since.as_secs().max(1);
-        tracing::info!(
-            behind_bytes = behind,
-            bytes_a_second = rate,
-            seconds_to_go = behind / rate.max(1),
-            "catching up"
-        );
-        (self.told, self.at) = (now, read);
+        let less = reached.as_u64().saturating_sub(self.at.as_u64());
+        let behind_bytes = self.flushed.as_u64().saturating_sub(reached.as_u64());
+        let bytes_a_second = less / now.saturating_duration_since(self.told).as_secs().max(1);
+        (self.told, self.at) = (now, reached);
+        let seconds_to_go = behind_bytes.checked_div(bytes_a_second);
+        Some(Told { behind_bytes, bytes_a_second, seconds_to_go })
     }
 }
 
@@ -180,7 +189,7 @@ impl Backlog {
     ) -> Self {
         let little = config.catch_up.little();
         let batches = Batches::start(reading.peer.clone(), config, base.start, little);
-        let (now, at) = (Instant::now(), base.start);
+        let (now, at, flushed) = (Instant::now(), base.start, base.flushed);
         let mover = Mover {
             peer: moving.peer,
             slot: config.slot.clone(),
@@ -196,7 +205,22 @@ impl Backlog {
             rows: Rows::default(),
             handed: Handed::new(config.catch_up.clone(), at),
             mover,
-            progress: Progress { told: now, at },
+            progress: Progress { told: now, at, flushed },
+        }
+    }
+
+    /// Tells how far it is, where that is due: in the midst of a batch too, which may be one large
+    /// transaction.
+    fn tell(&mut self) {
+        let (reached, messages) = self.handed.reached();
+        if let Some(told) = self.progress.at(reached, Instant::now()) {
+            tracing::info!(
+                behind_bytes = told.behind_bytes,
+                bytes_a_second = told.bytes_a_second,
+                seconds_to_go = told.seconds_to_go,
+                within_transaction = (messages > 0).then_some(messages),
+                "catching up"
+            );
         }
     }
 
@@ -219,12 +243,15 @@ impl Backlog {
             None => Some(self.handed.ended()),
             Some(Ok(Part::Rows(rows))) => {
                 self.rows = rows;
+                self.tell();
                 None
             }
             Some(Ok(Part::ReadUpTo(stand))) => {
                 crate::crash::point!("batch");
-                self.progress.tell(stand);
-                Some(self.handed.read_up_to(stand.read))
+                self.progress.flushed = stand.flushed;
+                let received = self.handed.read_up_to(stand.read);
+                self.tell();
+                Some(received)
             }
             Some(Err(Stopped::Failed(error))) => {
                 self.handed.failed();
@@ -258,6 +285,11 @@ impl Backlog {
                     continue;
                 }
                 ended = &mut self.base.control.ended => return Err(control_ended(ended)),
+                // The server decodes, and sends nothing before all of a batch is.
+                () = sleep_until(self.progress.due()), if reading => {
+                    self.tell();
+                    continue;
+                }
                 part = self.batches.next(), if reading && !self.handed.is_over() => part,
                 ended = &mut self.moving.ended => return Err(control_ended(ended)),
                 ended = &mut self.reading.ended, if !self.handed.is_over() => {
@@ -306,5 +338,23 @@ impl Backlog {
             let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
             Err(SourceError::Lost(unseen))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_it_is_is_told_each_ten_seconds_and_no_time_to_go_where_nothing_moved() {
+        let begun = Instant::now();
+        let mut progress = Progress { told: begun, at: Lsn::new(1000), flushed: Lsn::new(9000) };
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        assert_eq!(progress.at(Lsn::new(2000), after(9)), None);
+        let told = Told { behind_bytes: 6000, bytes_a_second: 200, seconds_to_go: Some(30) };
+        assert_eq!(progress.at(Lsn::new(3000), after(10)), Some(told));
+        assert_eq!(progress.at(Lsn::new(3000), after(19)), None);
+        let told = Told { behind_bytes: 6000, bytes_a_second: 0, seconds_to_go: None };
+        assert_eq!(progress.at(Lsn::new(3000), after(20)), Some(told));
     }
 }

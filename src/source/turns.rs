@@ -171,20 +171,23 @@ pub struct Handed {
     /// From where, and up to where, was read.
     start: Lsn,
     read: Lsn,
+    /// Where the last transaction that was handed out ends.
+    committed: Lsn,
     catch_up: CatchUp,
 }
 
 impl Handed {
     /// Nothing yet, from `start` on.
     pub fn new(catch_up: CatchUp, start: Lsn) -> Self {
-        Self { open: 0, idle: None, is_over: false, start, read: start, catch_up }
+        let (read, committed) = (start, start);
+        Self { open: 0, idle: None, is_over: false, start, read, committed, catch_up }
     }
 
     /// A message of a batch is handed out.
     pub fn message(&mut self, message: &Message) {
         self.idle = None;
         match message {
-            Message::Commit(_) => self.open = 0,
+            Message::Commit(commit) => (self.open, self.committed) = (0, commit.end_lsn),
             _ => self.open += 1,
         }
     }
@@ -213,8 +216,13 @@ impl Handed {
     /// somebody may end each that takes long.
     pub fn failed(&self) {
         if self.read == self.start {
-            self.catch_up.bar();
+            self.catch_up.refused("the first batch was ended before it came whole");
         }
+    }
+
+    /// Up to where transactions were handed out, and how many messages of one that is open.
+    pub fn reached(&self) -> (Lsn, u64) {
+        (self.read.max(self.committed), self.open)
     }
 
     /// Up to where was read.
@@ -374,6 +382,18 @@ mod tests {
         let turns = [(true, false), (false, true), (false, false)]
             .map(|(has_rows, is_moving)| handed.turn(has_rows, is_moving, now));
         assert_eq!(turns, [None, None, Some(Turn::Now)]);
+    }
+
+    #[test]
+    fn what_was_reached_is_the_last_commit_within_a_batch_and_its_end_after_it() {
+        let mut handed = Handed::new(CatchUp::above(0), Lsn::new(1));
+        handed.message(&Message::Type);
+        assert_eq!(handed.reached(), (Lsn::new(1), 1));
+        let (commit_lsn, end_lsn, commit_time) = (Lsn::new(5), Lsn::new(6), PgTimestamp::default());
+        handed.message(&Message::Commit(Commit { commit_lsn, end_lsn, commit_time }));
+        assert_eq!(handed.reached(), (Lsn::new(6), 0));
+        handed.read_up_to(Lsn::new(9));
+        assert_eq!(handed.reached(), (Lsn::new(9), 0));
     }
 
     #[test]

@@ -267,6 +267,7 @@ async fn where_each_batch_takes_long_it_is_streamed() {
     let walpost = catching_up(&scene).start();
     let said = walpost.await_line("does not hand out the backlog in batches", LATER).await;
     assert!(said.contains("each batch takes long"), "{said}");
+    assert!(times(&walpost, "catching up") > 0, "told while the server decodes, too");
     walpost.await_line(STREAMING, SOON).await;
     holds.abort();
     scene.assert_exact(LATER).await;

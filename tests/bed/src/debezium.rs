@@ -168,6 +168,11 @@ impl Debezium {
         Ok(debezium)
     }
 
+    /// Which version its connector has.
+    pub fn version() -> &'static str {
+        install::version()
+    }
+
     /// The directory of its settings, offsets and log.
     pub fn directory(&self) -> &Path {
         self.server.directory()

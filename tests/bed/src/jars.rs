@@ -19,6 +19,14 @@ pub(crate) fn fetch(partial: &Path, pom: &str) -> Result<(), BedError> {
     cache::run(&mut maven, "mvn", "maven").map(drop)
 }
 
+/// The version of an artifact that a pom names.
+pub(crate) fn version<'a>(pom: &'a str, artifact: &str) -> &'a str {
+    let (_, behind) =
+        pom.split_once(&format!("<artifactId>{artifact}</artifactId>")).expect("named");
+    let (_, version) = behind.split_once("<version>").expect("a version");
+    version.split('<').next().unwrap_or(version)
+}
+
 /// How a JVM is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Jvm {

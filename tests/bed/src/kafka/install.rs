@@ -31,6 +31,10 @@ pub(crate) fn install() -> Result<PathBuf, BedError> {
     Ok(installed)
 }
 
+pub(super) fn version() -> &'static str {
+    jars::version(POM, "kafka_2.13")
+}
+
 /// What a JVM with Kafka's classes is told.
 pub(super) fn jvm_arguments(jvm: Jvm, installed: &Path) -> Vec<String> {
     let mut classes = installed.as_os_str().to_owned();
