@@ -9,8 +9,8 @@ use walpost_bed::{Administration, Kafka, Major, Postgres, Tail, Topics};
 
 use crate::Plan;
 
-/// The database that is made on a server that was given.
-const DATABASE: &str = "walpost_bench";
+/// The database that is made on a server that was given, and the slot that init makes.
+pub(crate) const DATABASE: &str = "walpost_bench";
 
 /// For how long a broker that has just been started is kept busy before anything is measured: so
 /// long its virtual machine compiles its code, on the cores that are measured.
