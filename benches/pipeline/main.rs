@@ -76,8 +76,10 @@ struct Plan {
     /// Measure Debezium on Kafka Connect too
     #[arg(long)]
     peers: bool,
-    /// A PostgreSQL of yours: a superuser's URL without TLS; a database and a role are made on it
-    #[arg(long, requires = "bootstrap_servers", value_name = "URL", value_parser = url)]
+    /// A PostgreSQL of yours: a superuser's URL without TLS, which the process list shows. The
+    /// database `walpost_bench` is dropped there and made anew, a role walpost is made, and
+    /// slots of the bench keep log while it runs
+    #[arg(long, requires = "bootstrap_servers", value_name = "URL")]
     source: Option<String>,
     /// A Kafka of yours; topics that begin with walpost-bench- are made on it
     #[arg(long, requires = "source", value_name = "LIST")]
@@ -128,24 +130,17 @@ fn main() -> ExitCode {
         };
         let mut report = Report::new(&plan, given.as_deref());
         measure(&plan, &mut report).await;
+        report.print();
+        let mut code = ExitCode::SUCCESS;
+        if let Some(Err(error)) = plan.json.as_deref().map(|path| report.write(path)) {
+            eprintln!("pipeline: the figures cannot be written: {error}");
+            code = ExitCode::FAILURE;
+        }
         if let Some(source) = &plan.source {
             servers::clear(source).await;
         }
-        report.print();
-        match plan.json.as_deref().map(|path| report.write(path)) {
-            Some(Err(error)) => {
-                eprintln!("pipeline: the figures cannot be written: {error}");
-                ExitCode::FAILURE
-            }
-            _ => ExitCode::SUCCESS,
-        }
+        code
     })
-}
-
-/// A URL, so that the database in it can be put in the place of another.
-fn url(given: &str) -> Result<String, &'static str> {
-    let is_one = ["postgres://", "postgresql://"].iter().any(|scheme| given.starts_with(scheme));
-    is_one.then(|| given.to_owned()).ok_or("not a URL: postgres://user@host:port/database")
 }
 
 async fn measure(plan: &Plan, report: &mut Report) {

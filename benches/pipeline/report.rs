@@ -67,7 +67,6 @@ impl Report {
             "rows": plan.rows,
             "rounds": plan.rounds,
             "seconds": plan.seconds,
-            "walpost_arguments": plan.walpost,
         });
         println!("{machine:#}");
         Self { figures: Vec::new(), machine }

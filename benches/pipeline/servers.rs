@@ -9,8 +9,8 @@ use walpost_bed::{Administration, Kafka, Major, Postgres, Tail, Topics};
 
 use crate::Plan;
 
-/// The database that is made on a server that was given, and the slot that init makes.
-pub(crate) const DATABASE: &str = "walpost_bench";
+/// The database that is made on a server that was given.
+const DATABASE: &str = "walpost_bench";
 
 /// For how long a broker that has just been started is kept busy before anything is measured: so
 /// long its virtual machine compiles its code, on the cores that are measured.
@@ -75,6 +75,10 @@ impl Servers {
 
 /// The version of that server; why it cannot be used.
 pub(crate) async fn version(given: &str) -> Result<String, String> {
+    // The database in it is put in the place of another.
+    if !["postgres://", "postgresql://"].iter().any(|scheme| given.starts_with(scheme)) {
+        return Err("not a URL: postgres://user@host:port/database".to_owned());
+    }
     let said = |error: tokio_postgres::Error| match error.as_db_error() {
         Some(error) => error.message().to_owned(),
         None => std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use walpost_bed::{Process, Walpost, WalpostBuilder, eventually};
 
 use crate::Plan;
-use crate::servers::{DATABASE, Servers};
+use crate::servers::Servers;
 
 /// Long enough for everything here; what takes longer is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(900);
@@ -21,8 +21,8 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) async fn new(plan: &Plan) -> Self {
         let stage = Self { servers: Servers::of(plan).await, arguments: plan.walpost.clone() };
-        // A server that was given may have a slot walpost.
-        let init = stage.walpost("init").args(["--apply", "--slot", DATABASE]).start();
+        // A server that was given may have a slot walpost, and alerts on all that begin so.
+        let init = stage.walpost("init").args(["--apply", "--slot", "bench"]).start();
         let status = init.wait(PATIENCE).await.expect("init ends");
         assert!(status.success(), "init failed: {:?}", init.stderr());
         stage

@@ -189,7 +189,7 @@ impl Setting {
             Self::SourceUrl => "PostgreSQL, as URL or `key=value` as libpq reads it. Without it libpq's own variables count (`PGHOST`, `PGUSER`, …). A password in the flag shows in the process list: prefer `WALPOST_SOURCE_URL_FILE`, which is read at each connect.",
             Self::SourceSlot => "The replication slot. Two relays never share one: the second waits until the first is gone.",
             Self::SourcePublication => "The publication that has the outbox table.",
-            Self::SourceCatchUp => "How a backlog is read: `auto` reads one above the threshold in batches by SQL, about twice as fast, and streams the rest; `stream` always streams.",
+            Self::SourceCatchUp => "How a backlog is read: `auto` reads one above the threshold in batches by SQL, with small transactions about twice as fast, and streams the rest; `stream` always streams.",
             Self::SourceCatchUpThreshold => "How many bytes of log are a backlog for batches. Takes `KiB`, `MiB`, `GiB`.",
             Self::OutboxTable => "The outbox table, with schema and with SQL's quotes where needed: `\"Sales\".\"OutBox\"`. An array for several; in the variable parted by commas. An empty array is for an outbox of logical messages alone.",
             Self::ColumnId => "Column of the event's id. Found by name where it is `id`.",

@@ -31,6 +31,9 @@ use crate::metrics::SlotFigures;
 /// How often is told how it goes.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Messages from which on a transaction is told of that is not handed out to its end.
+const LARGE: u64 = 1000;
+
 /// Moves the slot, if it is not beyond `$3`.
 const ADVANCE: &str = "
     SELECT (pg_catalog.pg_replication_slot_advance(slot_name, $2::text::pg_lsn)).end_lsn::text
@@ -218,7 +221,7 @@ impl Backlog {
                 behind_bytes = told.behind_bytes,
                 bytes_a_second = told.bytes_a_second,
                 seconds_to_go = told.seconds_to_go,
-                within_transaction = (messages > 0).then_some(messages),
+                within_transaction = (messages > LARGE).then_some(messages),
                 "catching up"
             );
         }
@@ -254,7 +257,9 @@ impl Backlog {
                 Some(received)
             }
             Some(Err(Stopped::Failed(error))) => {
-                self.handed.failed();
+                if matches!(error, SourceError::Lost(_)) {
+                    self.handed.lost();
+                }
                 return Err(error);
             }
             Some(Err(Stopped::Refused(reason))) => Some(self.handed.refused(&reason)),
@@ -286,7 +291,7 @@ impl Backlog {
                 }
                 ended = &mut self.base.control.ended => return Err(control_ended(ended)),
                 // The server decodes, and sends nothing before all of a batch is.
-                () = sleep_until(self.progress.due()), if reading => {
+                () = sleep_until(self.progress.due()), if reading && !self.handed.is_over() => {
                     self.tell();
                     continue;
                 }
@@ -294,7 +299,7 @@ impl Backlog {
                 ended = &mut self.moving.ended => return Err(control_ended(ended)),
                 ended = &mut self.reading.ended, if !self.handed.is_over() => {
                     let error = control_ended(ended);
-                    self.handed.failed();
+                    self.handed.lost();
                     return Err(error);
                 }
             };

@@ -212,11 +212,11 @@ impl Handed {
         self.stands()
     }
 
-    /// The feed fails: where not even one batch came whole, the next may not either, since
+    /// The connection is lost: where not even one batch came whole, the next may not either, since
     /// somebody may end each that takes long.
-    pub fn failed(&self) {
+    pub fn lost(&self) {
         if self.read == self.start {
-            self.catch_up.refused("the first batch was ended before it came whole");
+            self.catch_up.refused("the connection was lost before the first batch had come whole");
         }
     }
 

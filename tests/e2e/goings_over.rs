@@ -99,6 +99,8 @@ async fn where_somebody_ends_each_batch_it_is_streamed() {
     });
     let walpost = catching_up(&scene).args(["--in-flight-bytes", "64KiB"]).start();
     walpost.await_line(IN_BATCHES, SOON).await;
+    let said = walpost.await_line("does not hand out the backlog in batches", SOON).await;
+    assert!(said.contains("lost before the first batch had come whole"), "{said}");
     walpost.await_line("lost PostgreSQL", SOON).await;
     scene.confirmed(LATER).await;
     ends.abort();
@@ -257,7 +259,7 @@ async fn where_each_batch_takes_long_it_is_streamed() {
                 let pid = now.as_ref().map(|(pid, _)| pid.clone()).expect("some");
                 if takes("-STOP", &pid) {
                     tokio::time::sleep(Duration::from_secs(8)).await;
-                    assert!(takes("-CONT", &pid), "it is held, and cannot have ended");
+                    takes("-CONT", &pid);
                 }
                 last = now;
             }
@@ -267,7 +269,8 @@ async fn where_each_batch_takes_long_it_is_streamed() {
     let walpost = catching_up(&scene).start();
     let said = walpost.await_line("does not hand out the backlog in batches", LATER).await;
     assert!(said.contains("each batch takes long"), "{said}");
-    assert!(times(&walpost, "catching up") > 0, "told while the server decodes, too");
+    // Held for three times eight seconds, of which each ten are told of.
+    assert!(times(&walpost, "catching up") > 1, "told while the server decodes, too");
     walpost.await_line(STREAMING, SOON).await;
     holds.abort();
     scene.assert_exact(LATER).await;

@@ -217,7 +217,7 @@ impl SimFeed {
         if let Side::Batches(handed, _) = &self.side
             && has_failed
         {
-            handed.failed();
+            handed.lost();
         }
         self.has_failed |= has_failed;
     }
