@@ -118,15 +118,12 @@ fn main() -> ExitCode {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let given = match plan.source.as_deref() {
-            Some(source) => match servers::version(source).await {
-                Ok(version) => Some(version),
-                Err(error) => {
-                    eprintln!("pipeline: --source: {error}");
-                    return ExitCode::from(2);
-                }
-            },
-            None => None,
+        let given = match servers::given_version(&plan).await {
+            Ok(given) => given,
+            Err(error) => {
+                eprintln!("pipeline: --source: {error}");
+                return ExitCode::from(2);
+            }
         };
         let mut report = Report::new(&plan, given.as_deref());
         measure(&plan, &mut report).await;

@@ -73,8 +73,9 @@ impl Servers {
     }
 }
 
-/// The version of that server; why it cannot be used.
-pub(crate) async fn version(given: &str) -> Result<String, String> {
+/// The version of the server that was given, if one was; why it cannot be used.
+pub(crate) async fn given_version(plan: &Plan) -> Result<Option<String>, String> {
+    let Some(given) = &plan.source else { return Ok(None) };
     // The database in it is put in the place of another.
     if !["postgres://", "postgresql://"].iter().any(|scheme| given.starts_with(scheme)) {
         return Err("not a URL: postgres://user@host:port/database".to_owned());
@@ -83,10 +84,9 @@ pub(crate) async fn version(given: &str) -> Result<String, String> {
         Some(error) => error.message().to_owned(),
         None => std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string),
     };
-    let (client, connection) = tokio_postgres::connect(given, NoTls).await.map_err(said)?;
-    tokio::spawn(connection);
+    let client = try_connect(given).await.map_err(said)?;
     let row = client.query_one("SELECT current_setting('server_version')", &[]).await;
-    Ok(row.map_err(said)?.get(0))
+    Ok(Some(row.map_err(said)?.get(0)))
 }
 
 /// Takes the database and its slots, which keep log, off that server again.
@@ -119,11 +119,14 @@ async fn made_anew(given: &str) -> String {
 }
 
 async fn connect(url: &str) -> Client {
-    let connected = tokio_postgres::connect(url, NoTls).await;
-    let (client, connection) = connected.unwrap_or_else(|error| panic!("connecting: {error:?}"));
+    try_connect(url).await.unwrap_or_else(|error| panic!("connecting: {error:?}"))
+}
+
+async fn try_connect(url: &str) -> Result<Client, tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     // It ends with its client; an error there shows at the client.
     tokio::spawn(connection);
-    client
+    Ok(client)
 }
 
 /// Many small requests, and now and then large ones.

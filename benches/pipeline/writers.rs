@@ -67,9 +67,8 @@ pub(crate) async fn bench(stage: &Stage, plan: &Plan, report: &mut Report) {
         let first = round as usize % kinds.len();
         kinds.rotate_left(first);
         for (kind, event) in kinds {
-            let run = run(stage, plan, &event).await;
-            println!("  {PART}: {kind}: {} transactions a second", run.rate.round());
-            runs.push((kind, run));
+            println!("  {PART}: {kind} …");
+            runs.push((kind, run(stage, plan, &event).await));
         }
         let without = runs.iter().find(|(kind, _)| *kind == WITHOUT).expect("measured").1;
         for (kind, run) in runs {

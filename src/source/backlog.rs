@@ -252,9 +252,7 @@ impl Backlog {
             Some(Ok(Part::ReadUpTo(stand))) => {
                 crate::crash::point!("batch");
                 self.progress.flushed = stand.flushed;
-                let received = self.handed.read_up_to(stand.read);
-                self.tell();
-                Some(received)
+                Some(self.handed.read_up_to(stand.read))
             }
             Some(Err(Stopped::Failed(error))) => {
                 if matches!(error, SourceError::Lost(_)) {
