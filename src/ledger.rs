@@ -37,11 +37,15 @@
 //!
 //! A never falls (I2): both places take a maximum. And it is never ahead of what
 //! the server has sent in this session: `end_lsn` and `wal_end` both come from the
-//! stream, and a lost session takes its open transaction with it.
+//! stream, and a transaction that a lost session left open is sealed by its own Commit only.
 //!
 //! After a lost session [`Ledger::resume_at`] is the end of the last sealed entry.
 //! Everything that committed before it is in the account or durable, everything
-//! after it comes (I5); nothing in the account comes twice.
+//! after it comes (I5). The open transaction comes again from its beginning. Its entry is
+//! interrupted ([`Ledger::interrupt`]) until it does: its records stay in the account, and whoever
+//! resumes it ([`Ledger::resume`]) produces only what is missing. This is sound because the same
+//! server sends the same events of a transaction in the same order. Nothing in the account comes
+//! twice.
 //!
 //! Pure: no clock, no task, no I/O.
 
@@ -79,8 +83,16 @@ struct Entry {
     /// `None` until its Commit is received; then up to where the log is
     /// known to hold no other transaction.
     end_lsn: Option<Lsn>,
+    /// The session ended before its Commit; it is sent again from its beginning.
+    interrupted: bool,
     /// Records produced and not acknowledged.
     undelivered: u64,
+}
+
+impl Entry {
+    fn is_open(&self) -> bool {
+        self.end_lsn.is_none() && !self.interrupted
+    }
 }
 
 /// A record that was produced.
@@ -208,7 +220,8 @@ impl Ledger {
         self.first_seq + self.slots.len() as u64
     }
 
-    /// A transaction begins, which was committed at `commit_time`.
+    /// A transaction begins, which was committed at `commit_time`. An interrupted one that was
+    /// not resumed is withdrawn.
     pub fn begin(&mut self, commit_lsn: Lsn, commit_time: i64) -> Result<(), StreamError> {
         if let Some(open) = self.open_entry() {
             return Err(StreamError::NestedBegin { outer: open.commit_lsn, inner: commit_lsn });
@@ -217,8 +230,30 @@ impl Ledger {
         if commit_lsn < previous {
             return Err(StreamError::OutOfOrder { previous, next: commit_lsn });
         }
-        self.entries.push_back(Entry { commit_lsn, commit_time, end_lsn: None, undelivered: 0 });
+        self.withdraw();
+        self.entries.push_back(Entry {
+            commit_lsn,
+            commit_time,
+            end_lsn: None,
+            interrupted: false,
+            undelivered: 0,
+        });
         Ok(())
+    }
+
+    /// The session was lost inside a transaction: its records stay in the account, and it is
+    /// resumed or withdrawn when the next session begins one. True where one was open.
+    pub fn interrupt(&mut self) -> bool {
+        let open = self.entries.back_mut().filter(|entry| entry.is_open());
+        open.map(|open| open.interrupted = true).is_some()
+    }
+
+    /// The interrupted transaction begins again. False where none is interrupted that commits
+    /// at `commit_lsn`: it is to begin as any other then.
+    pub fn resume(&mut self, commit_lsn: Lsn) -> bool {
+        let last = self.entries.back_mut();
+        let interrupted = last.filter(|last| last.interrupted && last.commit_lsn == commit_lsn);
+        interrupted.map(|entry| entry.interrupted = false).is_some()
     }
 
     /// A record of the open transaction is produced, under
@@ -226,7 +261,7 @@ impl Ledger {
     pub fn produce(&mut self, ordinal: u32, bytes: u64) -> Result<Seq, StreamError> {
         let seq = self.next_seq();
         let id = self.first_entry + self.entries.len() as u64;
-        let Some(open) = self.entries.back_mut().filter(|entry| entry.end_lsn.is_none()) else {
+        let Some(open) = self.entries.back_mut().filter(|entry| entry.is_open()) else {
             return Err(StreamError::Outside { what: "a record" });
         };
         open.undelivered += 1;
@@ -238,7 +273,7 @@ impl Ledger {
 
     /// The open transaction ends.
     pub fn commit(&mut self, commit_lsn: Lsn, end_lsn: Lsn) -> Result<(), StreamError> {
-        let Some(open) = self.entries.back_mut().filter(|entry| entry.end_lsn.is_none()) else {
+        let Some(open) = self.entries.back_mut().filter(|entry| entry.is_open()) else {
             return Err(StreamError::Outside { what: "Commit" });
         };
         if open.commit_lsn != commit_lsn || end_lsn <= commit_lsn {
@@ -303,12 +338,12 @@ impl Ledger {
         self.entries.front().map(|entry| entry.commit_time)
     }
 
-    /// The session was lost inside a transaction: its entry goes, since it will
-    /// be sent again from its beginning. Records that were produced for it stay
-    /// in the byte account until their reports come, and are credited to nothing.
-    /// Gives how many of its records were not durable.
+    /// The entry of a transaction that is open or interrupted goes: all of it is to be sent and
+    /// produced again. Records that were produced for it stay in the byte account until their
+    /// reports come, and are credited to nothing. Gives how many of its records were not durable.
     pub fn withdraw(&mut self) -> u64 {
-        let Some(undelivered) = self.open_entry().map(|open| open.undelivered) else {
+        let unsealed = self.entries.back().filter(|entry| entry.end_lsn.is_none());
+        let Some(undelivered) = unsealed.map(|entry| entry.undelivered) else {
             return 0;
         };
         self.entries.pop_back();
@@ -343,7 +378,7 @@ impl Ledger {
     }
 
     fn open_entry(&self) -> Option<&Entry> {
-        self.entries.back().filter(|entry| entry.end_lsn.is_none())
+        self.entries.back().filter(|entry| entry.is_open())
     }
 
     /// Takes `seq` out of the account, where it is in it.

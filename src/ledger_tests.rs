@@ -104,6 +104,10 @@ enum Happening {
         pick: u16,
     },
     SessionLost,
+    /// The session is lost, and the open transaction begins again; something else came before it.
+    Resumed {
+        keepalive: u8,
+    },
     ProducerLost,
     /// Another relay has delivered up to there.
     TakenOver {
@@ -122,6 +126,7 @@ fn happening() -> impl Strategy<Value = Happening> {
             .prop_map(|(count, newest)| Happening::AcknowledgeMany { count, newest }),
         1 => any::<u16>().prop_map(|pick| Happening::Fail { pick }),
         1 => Just(Happening::SessionLost),
+        2 => any::<u8>().prop_map(|keepalive| Happening::Resumed { keepalive }),
         1 => Just(Happening::ProducerLost),
         1 => any::<u8>().prop_map(|ahead| Happening::TakenOver { ahead }),
     ]
@@ -191,6 +196,16 @@ impl Pair {
                     self.model.transactions.pop();
                 }
                 assert_eq!(self.ledger.withdraw(), before - self.model.undelivered());
+            }
+            Happening::Resumed { keepalive } if open => {
+                let commit = Lsn::new(self.model.transactions.last().expect("open").commit);
+                assert!(self.ledger.interrupt() && !self.ledger.interrupt());
+                assert!(!self.ledger.is_open(), "nothing may be added to it");
+                let before = self.ledger.confirmable();
+                self.ledger.keepalive(Lsn::new(self.wal + u64::from(keepalive)));
+                assert_eq!(self.ledger.confirmable(), before, "I1: A passes what is interrupted");
+                assert!(!self.ledger.resume(Lsn::new(commit.as_u64() + 1)), "another transaction");
+                assert!(self.ledger.resume(commit) && !self.ledger.resume(commit));
             }
             Happening::ProducerLost => self.lose_producer(),
             Happening::TakenOver { ahead } => {
@@ -356,4 +371,18 @@ fn a_stream_that_breaks_postgresqls_rules_is_refused() {
         let refused = ledger.commit(Lsn::new(commit), Lsn::new(end));
         assert!(matches!(refused, Err(StreamError::WrongCommit { .. })));
     }
+}
+
+#[test]
+fn an_interrupted_transaction_that_does_not_come_again_is_withdrawn() {
+    let mut ledger = Ledger::new(Lsn::new(1));
+    ledger.begin(Lsn::new(10), 0).expect("in order");
+    let seq = ledger.produce(0, 7).expect("open");
+    assert!(ledger.interrupt());
+    assert!(ledger.produce(1, 7).is_err() && ledger.commit(Lsn::new(10), Lsn::new(12)).is_err());
+    ledger.begin(Lsn::new(20), 0).expect("in order");
+    assert_eq!((ledger.undelivered(), ledger.in_flight_records()), (0, 1));
+    ledger.commit(Lsn::new(20), Lsn::new(22)).expect("its own");
+    assert_eq!(ledger.confirmable(), Lsn::new(22));
+    assert!(ledger.delivered(seq), "it is still in flight");
 }

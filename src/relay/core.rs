@@ -32,7 +32,10 @@
 //! and nobody is led past what is not delivered.
 //!
 //! Rows of a transaction that aborted never come (I7), since PostgreSQL sends a transaction once it
-//! has committed; one that a lost session left open is withdrawn, and comes again whole.
+//! has committed. One that a lost session left open comes again from its beginning; those of its
+//! events that were taken are counted and not produced again, since position and order of a
+//! transaction's events are the same each time (so an event of it that is in flight, or durable, is
+//! not repeated because a connection broke).
 //! What is in flight stays within the budget and one row (I13): the core wants no input beyond.
 //!
 //! No socket, clock, task, metric or log call here.
@@ -96,6 +99,8 @@ pub struct Core {
     ledger: Ledger,
     budget_bytes: u64,
     transaction: Option<Transaction>,
+    /// The transaction that the last session left open: its records are still in the account.
+    interrupted: Option<Transaction>,
     phase: Phase,
     replay: Option<String>,
     suspect: Option<Suspect>,
@@ -115,6 +120,9 @@ struct Transaction {
     commit_lsn: Lsn,
     commit_time: PgTimestamp,
     next_ordinal: u32,
+    /// Its events before this ordinal were taken in a session that was lost, and are in the
+    /// ledger's account.
+    taken_before: u32,
 }
 
 #[derive(Debug)]
@@ -139,6 +147,7 @@ impl Core {
             ledger: Ledger::new(Lsn::ZERO),
             budget_bytes,
             transaction: None,
+            interrupted: None,
             phase: Phase::Running,
             replay: None,
             suspect: None,
@@ -306,13 +315,22 @@ impl Core {
     /// A keepalive, in its order in the stream: the server has sent everything
     /// that committed before `wal_end`.
     pub fn keepalive(&mut self, wal_end: Lsn) {
+        if self.interrupted.as_ref().is_some_and(|interrupted| interrupted.commit_lsn < wal_end) {
+            // It was not sent again: nothing may wait for it.
+            self.interrupted = None;
+            self.ledger.withdraw();
+        }
         self.ledger.keepalive(wal_end);
     }
 
     /// The broker acknowledged production `seq`.
     pub fn delivered(&mut self, seq: Seq) {
+        // One that was let through before its session was lost is not produced again.
+        let is_suspect = self.suspect.as_ref().is_some_and(|suspect| {
+            suspect.alone.is_none() && self.ledger.place(seq) == Some(suspect.place)
+        });
         self.ledger.delivered(seq);
-        if self.suspect_alone_is(seq) {
+        if is_suspect || self.suspect_alone_is(seq) {
             self.suspect = None;
         }
     }
@@ -375,6 +393,7 @@ impl Core {
     pub fn connected(&mut self, start: Lsn, tables: &[FoundTable]) {
         if self.ledger.confirmable() < start {
             self.ledger.begin_anew(start);
+            self.interrupted = None;
         }
         for table in tables {
             if let Err(error) = self.outbox.expect(table) {
@@ -383,15 +402,21 @@ impl Core {
         }
     }
 
-    /// The session ended: what it had open will be sent again, and nothing it
-    /// said of the log's end counts any more. A halt in the midst of what is not
-    /// delivered yet gives way, and is met again.
+    /// The session ended: what it had open will be sent again from its beginning, and nothing it
+    /// said of the log's end counts any more. The events of it that were taken stay taken. A halt
+    /// in the midst of what is not delivered yet gives way, and is met again: its transaction is
+    /// taken again as a whole.
     pub fn session_lost(&mut self) {
-        let undelivered = self.ledger.withdraw();
-        if undelivered > 0 && matches!(self.phase, Phase::Halting { sure: false, .. }) {
-            self.phase = Phase::Running;
+        let open = self.transaction.take();
+        if matches!(self.phase, Phase::Halting { .. }) {
+            self.interrupted = None;
+            let undelivered = self.ledger.withdraw();
+            if undelivered > 0 && matches!(self.phase, Phase::Halting { sure: false, .. }) {
+                self.phase = Phase::Running;
+            }
+        } else if self.ledger.interrupt() {
+            self.interrupted = open;
         }
-        self.transaction = None;
         self.outbox.forget();
         if let Some(suspect) = &mut self.suspect {
             suspect.alone = None;
@@ -403,6 +428,7 @@ impl Core {
     pub fn producer_replaced(&mut self) {
         self.session_lost();
         self.ledger.reset();
+        self.interrupted = None;
         self.replay = None;
         // What is sure stays so, also where its cause took the producer down.
         if matches!(self.phase, Phase::Halting { sure: false, .. }) {
@@ -432,7 +458,19 @@ impl Core {
     }
 
     fn begin(&mut self, begin: &Begin) -> Result<(), StreamError> {
-        self.ledger.begin(begin.commit_lsn, begin.commit_time.micros())?;
+        let interrupted = self.interrupted.take().filter(|interrupted| {
+            (interrupted.commit_lsn, interrupted.commit_time)
+                == (begin.commit_lsn, begin.commit_time)
+        });
+        let taken_before = match interrupted {
+            Some(interrupted) if self.ledger.resume(begin.commit_lsn) => {
+                interrupted.next_ordinal.max(interrupted.taken_before)
+            }
+            _ => {
+                self.ledger.begin(begin.commit_lsn, begin.commit_time.micros())?;
+                0
+            }
+        };
         self.verdicts.forget_before(self.ledger.confirmable());
         if self.suspect.as_ref().is_some_and(|suspect| suspect.place.commit_lsn < begin.commit_lsn)
         {
@@ -442,6 +480,7 @@ impl Core {
             commit_lsn: begin.commit_lsn,
             commit_time: begin.commit_time,
             next_ordinal: 0,
+            taken_before,
         });
         Ok(())
     }

@@ -289,6 +289,69 @@ fn another_relays_progress_is_taken_over() {
     assert_eq!(core.confirmable(), Lsn::new(500));
 }
 
+fn begin_at(commit_lsn: u64, seconds: i64) -> Message {
+    let commit_time = PgTimestamp::from_micros(seconds * 1_000_000);
+    Message::Begin(Begin { commit_lsn: Lsn::new(commit_lsn), commit_time, xid: 1 })
+}
+
+fn commit_of(commit_lsn: u64) -> Message {
+    Message::Commit(Commit {
+        commit_lsn: Lsn::new(commit_lsn),
+        end_lsn: Lsn::new(commit_lsn + 2),
+        commit_time: PgTimestamp::default(),
+    })
+}
+
+#[test]
+fn a_lost_session_repeats_no_event_of_the_transaction_that_it_left_open() {
+    let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+    core.connected(Lsn::new(1), &[relation().into()]);
+    let mut give = |core: &mut Core, messages: &[Message]| {
+        for message in messages {
+            assert_eq!(core.receive(message, &mut outlet), Ok(Taken::Yes));
+        }
+        outlet.0.len()
+    };
+    assert_eq!(give(&mut core, &[begin_at(10, 0), insert(0), insert(1)]), 2);
+    core.delivered(0);
+    // Lost twice: the second time before it has come as far as the first.
+    for _ in 0..2 {
+        core.session_lost();
+        core.connected(Lsn::new(1), &[relation().into()]);
+        core.keepalive(Lsn::new(10));
+        assert_eq!(give(&mut core, &[begin_at(10, 0), insert(0)]), 2);
+    }
+    assert_eq!(give(&mut core, &[insert(1), insert(2), commit_of(10)]), 3);
+    assert_eq!((core.in_flight().0, core.confirmable()), (2, Lsn::new(1)));
+    core.delivered(1);
+    core.delivered(2);
+    assert_eq!(core.confirmable(), Lsn::new(12));
+}
+
+#[test]
+fn a_transaction_that_is_not_the_interrupted_one_is_taken_whole() {
+    for (other, keepalive) in [(begin_at(20, 0), None), (begin_at(10, 1), None)]
+        .into_iter()
+        .chain([(begin_at(20, 0), Some(Lsn::new(15)))])
+    {
+        let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
+        core.connected(Lsn::new(1), &[relation().into()]);
+        for message in [begin_at(10, 0), insert(0)] {
+            assert_eq!(core.receive(&message, &mut outlet), Ok(Taken::Yes));
+        }
+        core.session_lost();
+        core.connected(Lsn::new(1), &[relation().into()]);
+        if let Some(wal_end) = keepalive {
+            core.keepalive(wal_end);
+            assert_eq!(core.confirmable(), wal_end, "it was not sent again");
+        }
+        for message in [other, insert(0)] {
+            assert_eq!(core.receive(&message, &mut outlet), Ok(Taken::Yes));
+        }
+        assert_eq!(outlet.0.len(), 2);
+    }
+}
+
 #[test]
 fn a_change_outside_a_transaction_is_a_broken_stream() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());

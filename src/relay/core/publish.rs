@@ -35,8 +35,13 @@ impl Core {
             Message::Logical(logical) => self.outbox.message_event(logical, position, commit_time),
             _ => None,
         };
+        let is_taken = position.ordinal < transaction.taken_before;
         match (event, message) {
             (None, _) => Ok(Taken::Yes),
+            (Some(_), _) if is_taken => {
+                self.count_ordinal();
+                Ok(Taken::Yes)
+            }
             (Some(Ok(event)), _) => self.publish(message, &event, outlet),
             (Some(Err(error)), Message::Logical(logical)) => {
                 let event = Outbox::unread(logical, position, commit_time);
@@ -169,6 +174,10 @@ impl Core {
 
     fn count_event(&mut self) {
         self.counters.events += 1;
+        self.count_ordinal();
+    }
+
+    fn count_ordinal(&mut self) {
         if let Some(transaction) = &mut self.transaction {
             transaction.next_ordinal += 1;
         }

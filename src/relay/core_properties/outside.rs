@@ -88,6 +88,8 @@ pub(super) struct Broker {
     pub(super) full: bool,
     /// The last event that was produced since the core began.
     pub(super) furthest: Option<usize>,
+    /// What this producer was given.
+    pub(super) given: BTreeSet<usize>,
 }
 
 impl Outlet for Broker {
@@ -109,6 +111,9 @@ impl Outlet for Broker {
         if self.guilty == Some((event, Guilt::RefusedHere)) {
             return Err(ProduceError::Refused(too_large()));
         }
+        // A halt that is met again takes its transaction again as a whole.
+        let is_first = self.given.insert(event);
+        assert!(is_first || self.guilty.is_some(), "a producer is given event {event} twice");
         self.queued.entry(event % 5).or_default().push_back((seq, event));
         assert!(self.in_flight.insert(seq, weight).is_none(), "I8: {seq} is produced twice");
         assert!(!self.old.contains(&seq), "I8: {seq} was another record's");
@@ -136,6 +141,7 @@ impl Broker {
 
     pub(super) fn new_producer(&mut self) {
         self.producers += 1;
+        self.given.clear();
         self.queued.clear();
         self.letters.clear();
         self.unreported.clear();
