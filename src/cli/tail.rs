@@ -95,7 +95,7 @@ async fn follow(
     let nanos = now.map_or(0, |since| since.subsec_nanos());
     source.slot = format!("walpost_tail_{}_{nanos}", std::process::id());
     source.temporary_slot = true;
-    let mut session = Live::open(&source, &Resume::AtSlot { mark: None }).await?;
+    let mut session = Live::open(&source, &Resume::AtSlot { waited: None }).await?;
     core.connected(session.start(), session.tables());
     tracing::info!(from = %session.flushed(), "showing what is committed from here on");
     loop {

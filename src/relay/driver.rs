@@ -23,7 +23,7 @@ use super::waits::{Backoff, backoff, wait_until};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::sink::{Condition, Outcome, Report, Sink};
-use crate::source::{Feed, Mark, Resume, ServerIdentity, Source, SourceError};
+use crate::source::{Feed, LastReceived, Mark, Resume, ServerIdentity, Source, SourceError};
 
 /// Longest wait between two attempts at PostgreSQL, and between two replays.
 const BACKOFF_LIMIT: Duration = Duration::from_secs(5);
@@ -52,6 +52,7 @@ pub struct Relay<P, S> {
     settings: RelaySettings,
     stop: StopReceiver,
     known: Option<Known>,
+    received: LastReceived,
     until: Option<Lsn>,
     /// Nothing more is to begin, for a reason of the relay's own.
     leaving: bool,
@@ -121,6 +122,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             settings,
             stop,
             known: None,
+            received: LastReceived::default(),
             until: None,
             leaving: false,
             finished: false,
@@ -248,7 +250,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Err(error) => error,
             };
             if let SourceError::InUse { holder: Some(holder), .. } = &error {
-                standby.saw(holder.is_walpost, &holder.mark, Instant::now());
+                standby.saw(holder, Instant::now());
             }
             let limit = match &error {
                 SourceError::Lost(_) => BACKOFF_LIMIT,
@@ -273,16 +275,17 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     fn resume(&self, standby: &Standby) -> Resume {
-        let mark = standby.mark().cloned();
         match &self.known {
-            None => Resume::AtSlot { mark },
+            None => Resume::AtSlot { waited: standby.waited() },
             Some(known) => Resume::At {
                 identity: known.identity.clone(),
-                mark: mark.unwrap_or_default(),
+                mark: standby.mark().cloned().unwrap_or_default(),
                 walsender: known.walsender,
                 confirmed: self.core.confirmable(),
                 start: self.core.resume_at(),
                 after_another: standby.is_after_another(),
+                seen: standby.confirmed(),
+                last: self.received.get(),
             },
         }
     }

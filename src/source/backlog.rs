@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_postgres::Client;
 
 use super::SourceError;
-use super::base::{Base, control_ended, message};
+use super::base::{Base, Connection, connection_ended, message};
 use super::batches::{Batches, Part, Stopped};
 use super::connect::Control;
 use super::copy::Rows;
@@ -54,6 +54,8 @@ pub struct Backlog {
     handed: Handed,
     mover: Mover,
     progress: Progress,
+    /// Why the slot is of no use any more: its copy is read to its end, and then the feed ends so.
+    abandoned: Option<SourceError>,
 }
 
 /// Moves the slot, on a connection of its own: the server may take its time.
@@ -209,7 +211,39 @@ impl Backlog {
             handed: Handed::new(config.catch_up.clone(), at),
             mover,
             progress: Progress { told: now, at, flushed },
+            abandoned: None,
         }
+    }
+
+    /// The slot was dropped, or somebody moved it: the copy of it that batches are read from is
+    /// the last that has what is not delivered, and goes with its session. So it is read to where
+    /// the WAL ends now.
+    async fn abandon(&mut self, error: SourceError) -> Result<(), SourceError> {
+        let flushed = Facts::read(&self.base.control.client, &self.base.slot).await?.flushed;
+        tracing::error!(
+            %error,
+            up_to = %flushed,
+            "the slot cannot be used any more; publishing what its temporary copy has, then halting"
+        );
+        self.batches.read_to(flushed);
+        self.abandoned = Some(error);
+        Ok(())
+    }
+
+    /// The end of an abandoned feed; `because` the copy could not be read to its end.
+    fn abandoned(&mut self, because: Option<&SourceError>) -> Option<SourceError> {
+        let error = self.abandoned.take()?;
+        let (read, _) = self.handed.reached();
+        let copy =
+            format!("{error}. What committed before {read} was read from a copy of the slot");
+        Some(SourceError::Slot(match because {
+            None => copy,
+            Some(because) => {
+                format!(
+                    "{copy}, which was lost before its end ({because}): what follows is in no slot"
+                )
+            }
+        }))
     }
 
     /// Tells how far it is, where that is due: in the midst of a batch too, which may be one large
@@ -243,7 +277,11 @@ impl Backlog {
         part: Option<Result<Part, Stopped>>,
     ) -> Result<Option<Received>, SourceError> {
         Ok(match part {
-            None => Some(self.handed.ended()),
+            None => match self.abandoned(None) {
+                Some(error) => return Err(error),
+                None => Some(self.handed.ended()),
+            },
+            Some(Ok(Part::NearEnd)) => Some(self.handed.ended()),
             Some(Ok(Part::Rows(rows))) => {
                 self.rows = rows;
                 self.tell();
@@ -255,12 +293,20 @@ impl Backlog {
                 Some(self.handed.read_up_to(stand.read))
             }
             Some(Err(Stopped::Failed(error))) => {
+                if let Some(abandoned) = self.abandoned(Some(&error)) {
+                    return Err(abandoned);
+                }
                 if matches!(error, SourceError::Lost(_)) {
                     self.handed.lost();
                 }
                 return Err(error);
             }
-            Some(Err(Stopped::Refused(reason))) => Some(self.handed.refused(&reason)),
+            Some(Err(Stopped::Refused(reason))) => {
+                if let Some(abandoned) = self.abandoned(Some(&SourceError::Lost(reason.clone()))) {
+                    return Err(abandoned);
+                }
+                Some(self.handed.refused(&reason))
+            }
         })
     }
 
@@ -274,29 +320,39 @@ impl Backlog {
             if reading && let Some(received) = self.row() {
                 return received;
             }
+            // An abandoned one is read to its end.
+            let is_read = self.handed.is_over() && self.abandoned.is_none();
             let part = tokio::select! {
                 biased;
                 verified = self.base.watch.verified() => {
                     self.mover.moves.want(verified?);
                     continue;
                 }
-                moved = self.mover.moved() => {
-                    moved?;
+                moved = self.mover.moved(), if self.abandoned.is_none() => {
+                    match moved {
+                        Err(error @ SourceError::Slot(_)) => self.abandon(error).await?,
+                        moved => moved?,
+                    }
+                    if self.abandoned.is_some() {
+                        continue;
+                    }
                     if self.handed.is_over() {
                         return Ok(self.handed.stands());
                     }
                     continue;
                 }
-                ended = &mut self.base.control.ended => return Err(control_ended(ended)),
+                ended = &mut self.base.control.ended => {
+                    return Err(self.lost(Connection::Control, ended));
+                }
                 // The server decodes, and sends nothing before all of a batch is.
-                () = sleep_until(self.progress.due()), if reading && !self.handed.is_over() => {
+                () = sleep_until(self.progress.due()), if reading && !is_read => {
                     self.tell();
                     continue;
                 }
-                part = self.batches.next(), if reading && !self.handed.is_over() => part,
-                ended = &mut self.moving.ended => return Err(control_ended(ended)),
-                ended = &mut self.reading.ended, if !self.handed.is_over() => {
-                    let error = control_ended(ended);
+                part = self.batches.next(), if reading && !is_read => part,
+                ended = &mut self.moving.ended => return Err(self.lost(Connection::Moving, ended)),
+                ended = &mut self.reading.ended, if !is_read => {
+                    let error = self.lost(Connection::Reading, ended);
                     self.handed.lost();
                     return Err(error);
                 }
@@ -305,6 +361,16 @@ impl Backlog {
                 return Ok(received);
             }
         }
+    }
+
+    /// A connection has ended, and the feed with it.
+    fn lost(
+        &mut self,
+        connection: Connection,
+        ended: Result<Result<(), tokio_postgres::Error>, tokio::task::JoinError>,
+    ) -> SourceError {
+        let error = connection_ended(connection, ended);
+        self.abandoned(Some(&error)).unwrap_or(error)
     }
 
     pub(super) fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
@@ -328,11 +394,17 @@ impl Backlog {
     }
 
     pub(super) fn turn(&mut self) -> Option<Turn> {
+        if self.abandoned.is_some() {
+            return None;
+        }
         let is_moving = self.mover.moves.is_under_way();
         self.handed.turn(!self.rows.is_empty(), is_moving, Instant::now())
     }
 
     pub(super) async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
+        if let Some(error) = self.abandoned.take() {
+            return Err(error);
+        }
         let noted = timeout(within, async {
             self.base.watch.verify().await?;
             self.mover.finish(lsn).await

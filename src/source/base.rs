@@ -36,12 +36,29 @@ pub(super) fn message(bytes: &Bytes) -> Result<Message, SourceError> {
     })
 }
 
+/// An ordinary connection of a feed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Connection {
+    /// The one that every feed has.
+    Control,
+    /// On which a backlog is read.
+    Reading,
+    /// On which the slot is moved.
+    Moving,
+}
+
 /// What the end of an ordinary connection means.
-pub(super) fn control_ended(
+pub(super) fn connection_ended(
+    connection: Connection,
     ended: Result<Result<(), tokio_postgres::Error>, tokio::task::JoinError>,
 ) -> SourceError {
+    let what = match connection {
+        Connection::Control => "the control connection ended",
+        Connection::Reading => "the connection that the backlog is read on ended",
+        Connection::Moving => "the connection that the slot is moved on ended",
+    };
     match ended {
-        Ok(Err(error)) => SourceError::query("the control connection ended", &error),
-        Ok(Ok(())) | Err(_) => SourceError::Lost("the control connection ended".into()),
+        Ok(Err(error)) => SourceError::query(what, &error),
+        Ok(Ok(())) | Err(_) => SourceError::Lost(what.into()),
     }
 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use postgres_protocol::escape::{escape_identifier, escape_literal};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
 
@@ -67,6 +67,8 @@ pub(super) enum Part {
     Rows(Rows),
     /// A batch has ended.
     ReadUpTo(Stand),
+    /// What is left is little; more comes only after [`Batches::read_to`].
+    NearEnd,
 }
 
 /// Why there are no more parts.
@@ -81,6 +83,8 @@ pub(super) enum Stopped {
 pub(super) struct Batches {
     parts: UnboundedReceiver<Result<Part, Stopped>>,
     room: Arc<Semaphore>,
+    /// Up to where is read in any case, if that is known.
+    target: watch::Sender<Option<Lsn>>,
     task: JoinHandle<()>,
 }
 
@@ -91,11 +95,12 @@ impl Drop for Batches {
 }
 
 impl Batches {
-    /// Begins where the slot stands; ends once no more than `little` bytes of log are left.
+    /// Begins where the slot stands, and pauses once no more than `little` bytes of log are left.
     /// It is expected to stand at `from`.
     pub(super) fn start(peer: Peer, config: &SourceConfig, from: Lsn, little: u64) -> Self {
         let (tell, parts) = unbounded_channel();
         let room = Arc::new(Semaphore::new(ROOM as usize));
+        let (target, targets) = watch::channel(None);
         let reader = Reader {
             peer,
             slot: config.slot.clone(),
@@ -103,6 +108,7 @@ impl Batches {
             from,
             tell,
             room: Arc::clone(&room),
+            target: targets,
             limit: FIRST,
             slow: 0,
         };
@@ -112,7 +118,12 @@ impl Batches {
                 let _ = tell.send(Err(stopped));
             }
         });
-        Self { parts, room, task }
+        Self { parts, room, target, task }
+    }
+
+    /// Reads on until all that committed before `lsn` was handed out, and ends then.
+    pub(super) fn read_to(&self, lsn: Lsn) {
+        self.target.send_replace(Some(lsn));
     }
 
     /// The next part; `None` after the last. Cancel-safe.
@@ -148,6 +159,7 @@ struct Reader {
     from: Lsn,
     tell: UnboundedSender<Result<Part, Stopped>>,
     room: Arc<Semaphore>,
+    target: watch::Receiver<Option<Lsn>>,
     /// Messages of the next batch.
     limit: u64,
     /// Batches in a row that came too slowly.
@@ -169,10 +181,36 @@ impl Reader {
             let decoding = self.batch(&copy, stand.upto()).await?;
             let before = std::mem::replace(&mut stand, self.stand(&copy).await?).read;
             self.judge(decoding, before, stand.read)?;
-            if self.tell.send(Ok(Part::ReadUpTo(stand))).is_err() || stand.is_near_the_end(little) {
+            if self.tell.send(Ok(Part::ReadUpTo(stand))).is_err() {
+                return Ok(());
+            }
+            if self.is_read(&mut stand, &copy, little).await? {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether nothing more is to be read: where little is left, waits until somebody wants that
+    /// too.
+    async fn is_read(
+        &mut self,
+        stand: &mut Stand,
+        copy: &str,
+        little: u64,
+    ) -> Result<bool, Stopped> {
+        let target = *self.target.borrow_and_update();
+        if let Some(target) = target {
+            return Ok(stand.read >= target);
+        }
+        if !stand.is_near_the_end(little) {
+            return Ok(false);
+        }
+        if self.tell.send(Ok(Part::NearEnd)).is_err() || self.target.changed().await.is_err() {
+            return Ok(true);
+        }
+        *stand = self.stand(copy).await?;
+        let target = *self.target.borrow_and_update();
+        Ok(target.is_some_and(|target| stand.read >= target))
     }
 
     /// Copies the slot for as long as this session lasts; the copy's name.

@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use pgwire_replication::PgWireError;
 
 use super::mark::Mark;
+use super::opening::ServerIdentity;
 use super::refusal::ConnectError;
 use crate::lsn::Lsn;
 
@@ -59,6 +60,10 @@ pub struct Holder {
     pub is_walpost: bool,
     /// What the catalogs hold of the publication meanwhile.
     pub mark: Mark,
+    /// The server.
+    pub identity: ServerIdentity,
+    /// Up to where the slot is confirmed.
+    pub confirmed: Lsn,
 }
 
 fn by(pid: Option<i32>) -> String {
@@ -90,6 +95,19 @@ impl SourceError {
             // What is text to one database, such as one in SQL_ASCII, is none in UTF-8.
             Some("22021" | "22P05") => Self::Encoding(text),
             _ => error.into(),
+        }
+    }
+
+    /// Whether the slot, the publication or the server is not what it was: nobody else may
+    /// continue in this one's place then.
+    pub(super) fn is_for_a_person(&self) -> bool {
+        match self {
+            Self::Slot(_) | Self::Setup(_) => true,
+            Self::Lost(_)
+            | Self::InUse { .. }
+            | Self::Access(_)
+            | Self::Undecodable(_)
+            | Self::Encoding(_) => false,
         }
     }
 

@@ -6,6 +6,7 @@ use tokio_postgres::{Client, Row};
 
 use super::SourceError;
 use super::config::APPLICATION_NAME;
+use super::halted;
 use super::types;
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, TableName};
@@ -28,6 +29,9 @@ pub struct Facts {
     pub flushed: Lsn,
     /// The slot; `None` where there is none of that name.
     pub slot: Option<Slot>,
+    /// The server process of a walpost that worked with the slot and halts for a person to
+    /// decide.
+    pub halted_by: Option<i32>,
 }
 
 /// A row of `pg_replication_slots`.
@@ -75,7 +79,13 @@ const FACTS: &str = "
            EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
                     WHERE a.pid = s.active_pid AND a.application_name = $2),
            coalesce((pg_catalog.to_jsonb(s) ->> 'failover')::bool, false)
-             OR coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase')::bool, false)
+             OR coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase')::bool, false),
+           (SELECT pg_catalog.min(l.pid) FROM pg_catalog.pg_locks l
+             WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+               AND l.classid::int8 = $3::int4::int8
+               AND l.objid::int8 = pg_catalog.hashtext($1)::int8 & 4294967295
+               AND l.database = (SELECT oid FROM pg_catalog.pg_database
+                                  WHERE datname = pg_catalog.current_database()))
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
 
@@ -83,7 +93,7 @@ impl Facts {
     /// Reads them over an ordinary connection.
     pub async fn read(client: &Client, slot: &str) -> Result<Self, SourceError> {
         let row = client
-            .query_one(FACTS, &[&slot, &APPLICATION_NAME])
+            .query_one(FACTS, &[&slot, &APPLICATION_NAME, &halted::CLASS])
             .await
             .map_err(|error| SourceError::query("reading the server's settings", &error))?;
         Self::from_row(&row).map_err(|error| SourceError::query("the server's settings", &error))
@@ -115,6 +125,7 @@ impl Facts {
             in_recovery: row.try_get(13)?,
             flushed: lsn(row.try_get(4)?).unwrap_or_default(),
             slot,
+            halted_by: row.try_get(16)?,
         })
     }
 

@@ -92,6 +92,10 @@ pub trait Feed {
     /// have been handed out wholly.
     fn confirm(&mut self, lsn: Lsn);
 
+    /// The relay ends with `error`. Where a person has to decide, the instances that wait for the
+    /// slot are shown that, so that none of them continues; completes once they can have seen it.
+    fn halting(&mut self, error: &SourceError) -> impl Future<Output = ()> + Send;
+
     /// Confirms `lsn`, sees that the server has taken note of it, and ends the
     /// feed. Messages that still come are thrown away.
     fn finish(

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgwire_replication::{PgWireError, ReplicationClient};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tokio_postgres::Client;
 
 use super::backlog::{self, Backlog};
 use super::base::Base;
@@ -16,11 +17,14 @@ use super::connect::{self, Control};
 use super::error::SourceError;
 use super::facts::Facts;
 use super::feed::{Feed, Received, Source, Turn};
+use super::halted::{self, ANNOUNCED_FOR};
+use super::history::{HistoryCheck, Verdict};
+use super::instance::Instance;
 use super::lock::{NOTICED_SOON, keep, lock, unlock};
 use super::mark::Mark;
 use super::observer::Observer;
 use super::opening::{
-    Found, Resume, ServerIdentity, check_catalogs, identify, replication_settings,
+    Found, Resume, ServerIdentity, await_holder, check_catalogs, identify, replication_settings,
     session_settings, silence_limit, start_replication, wal_sender_timeout,
 };
 use super::patience::{Beside, Peer};
@@ -43,8 +47,16 @@ const CONTROL_SETTINGS: &str =
     "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0";
 
 /// An open feed.
+pub struct Live {
+    feed: Reads,
+    /// Compares what comes with what came before the server was restarted: nothing is confirmed
+    /// until that is done.
+    check: Option<HistoryCheck>,
+}
+
+/// By what a feed reads.
 #[allow(clippy::large_enum_variant, reason = "there is one at a time")]
-pub enum Live {
+enum Reads {
     /// What is written comes as it is written.
     Stream(Session),
     /// What was written comes in batches.
@@ -73,7 +85,9 @@ struct Opening<'a> {
     catalogs: Catalogs,
     found: Found,
     identity: ServerIdentity,
+    instance: Instance,
     outset: Outset,
+    check: Option<HistoryCheck>,
 }
 
 impl Live {
@@ -82,7 +96,16 @@ impl Live {
         let conninfo = config.conninfo.resolve()?;
         let control = connect::control(&conninfo, APPLICATION_NAME).await?;
         let host = control.endpoint.host.to_string();
-        let opened = Box::pin(Self::open_beside(control, &conninfo, config, resume));
+        let beside = Arc::clone(&control.client);
+        let opened = Box::pin(async {
+            let opened = Self::open_beside(control, &conninfo, config, resume).await;
+            if let Err(error) = &opened
+                && !matches!(resume, Resume::AtSlot { waited: None })
+            {
+                announce_halt(&beside, &config.slot, error).await;
+            }
+            opened
+        });
         if config.temporary_slot {
             // A new slot waits for the end of every transaction that is open now.
             return opened.await;
@@ -105,7 +128,8 @@ impl Live {
             .batch_execute(CONTROL_SETTINGS)
             .await
             .map_err(|error| SourceError::query("preparing the control connection", &error))?;
-        let facts = Facts::read(&control.client, &config.slot).await?;
+        let instance = Instance::of(&control.client).await?;
+        let mut facts = Facts::read(&control.client, &config.slot).await?;
         let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush).unwrap_or_default();
         let mut outset = Outset::of(resume, at_slot);
         facts.require_version()?;
@@ -117,14 +141,22 @@ impl Live {
         if !settled {
             outset.ack = at_slot.min(outset.ack);
         }
+        let check = history_check(resume, instance.postmaster_start, at_slot, outset);
+        if check.is_some() {
+            outset = Outset { ack: at_slot.min(outset.ack), start: at_slot.min(outset.start) };
+        }
         let settings = replication_settings(config, conninfo, &control, &facts, outset);
         let host = control.endpoint.host.to_string();
         let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
         let mut client =
             Replication(ReplicationClient::connect_gated(settings).await.map_err(failed)?);
         // Before the catalogs: another server's slot and tables say nothing of ours.
-        let identity = identify(config, &mut client.0, &control, &facts, resume).await?;
-        let found = check_catalogs(config, &facts, resume, &catalogs, look).await?;
+        let identity = identify(config, &mut client.0, &control, &facts, resume, &instance).await?;
+        if !config.temporary_slot {
+            let seen = (&look.mark, &identity);
+            facts = await_holder(config, facts, resume, &control.client, seen).await?;
+        }
+        let found = check_catalogs(config, &facts, resume, &catalogs, look, &identity).await?;
         let is_for_batches = !config.temporary_slot
             && !facts.in_recovery
             && facts.slot.as_ref().is_some_and(|slot| !slot.is_special);
@@ -132,9 +164,22 @@ impl Live {
             // A stream that falls behind must not give way to another stream.
             config.catch_up.put_off();
         }
-        let in_batches = is_for_batches && outset.is_for_batches(facts.flushed, &config.catch_up);
-        let opening =
-            Opening { config, conninfo, resume, control, facts, catalogs, found, identity, outset };
+        let in_batches = is_for_batches
+            && check.is_none()
+            && outset.is_for_batches(facts.flushed, &config.catch_up);
+        let opening = Opening {
+            config,
+            conninfo,
+            resume,
+            control,
+            facts,
+            catalogs,
+            found,
+            identity,
+            instance,
+            outset,
+            check,
+        };
         if in_batches {
             match opening.two_beside().await? {
                 Ok((reading, moving)) => return opening.backlog(reading, moving).await,
@@ -155,12 +200,22 @@ impl Opening<'_> {
         }
     }
 
-    async fn stream(self, mut client: Replication, catch_up: CatchUp) -> Result<Live, SourceError> {
+    /// Locks the slot's name for the session of `client`.
+    async fn lock(&self, client: &Client) -> Result<(), SourceError> {
+        let seen = (&self.found.mark, &self.identity, self.found.confirmed);
+        lock(client, &self.config.slot, self.own(), seen).await
+    }
+
+    async fn stream(
+        mut self,
+        mut client: Replication,
+        catch_up: CatchUp,
+    ) -> Result<Live, SourceError> {
         let (config, beside) = (self.config, Arc::clone(&self.control.client));
         let host = self.control.endpoint.host.to_string();
         let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
         if !config.temporary_slot {
-            lock(&beside, &config.slot, self.own(), &self.found.mark).await?;
+            self.lock(&beside).await?;
         }
         start_replication(config, &mut client.0).await.map_err(failed)?;
         let now = Facts::read(&beside, &config.slot).await?;
@@ -170,14 +225,16 @@ impl Opening<'_> {
         }
         let walsender = now.slot.and_then(|slot| slot.active_pid);
         let silence = silence_limit(wal_sender_timeout(&self.facts));
+        let check = self.check.take();
         let base = self.base(walsender, walsender);
-        Ok(Live::Stream(Session::start(base, config, client, silence, catch_up)))
+        let feed = Reads::Stream(Session::start(base, config, client, silence, catch_up));
+        Ok(Live { feed, check })
     }
 
     async fn backlog(self, reading: Beside, moving: Beside) -> Result<Live, SourceError> {
         let (config, client) = (self.config, Arc::clone(&moving.peer.client));
         // By whom the slot is moved, so that nobody moves it who has not the lock.
-        lock(&client, &config.slot, self.own(), &self.found.mark).await?;
+        self.lock(&client).await?;
         let now = Facts::read(&client, &config.slot).await?;
         self.check_started(&now)?;
         if let Some(pid) = now.slot.as_ref().and_then(|slot| slot.active_pid) {
@@ -191,26 +248,37 @@ impl Opening<'_> {
         let keeps_idle_slots = self.facts.version < 180_000;
         let base = self.base(None, Some(moving.peer.pid));
         let kept = keep(client).await?;
-        Ok(Live::Backlog(Backlog::start(base, config, reading, moving, kept, keeps_idle_slots)))
+        let feed = Backlog::start(base, config, reading, moving, kept, keeps_idle_slots);
+        Ok(Live { feed: Reads::Backlog(feed), check: None })
     }
 
     /// The two connections that batches take; or why the server gives none, where it is there.
     async fn two_beside(&self) -> Result<Result<(Beside, Beside), ConnectError>, SourceError> {
-        let both = async { Ok::<_, ConnectError>((self.beside().await?, self.beside().await?)) };
-        match both.await {
-            Err(error) if error.is_outage() => Err(error.into()),
-            given => Ok(given),
+        // The server may give up a client that does not read where the connection only moves the
+        // slot; the other one waits for room here, and Kafka, for as long as it takes.
+        let both = async {
+            Ok::<_, ConnectError>((self.beside("").await?, self.beside(NOTICED_SOON).await?))
+        };
+        let given = match both.await {
+            Err(error) if error.is_outage() => return Err(error.into()),
+            given => given,
+        };
+        if let Ok((reading, moving)) = &given {
+            for one in [reading, moving] {
+                self.instance.require_same(&Instance::of(&one.peer.client).await?)?;
+            }
         }
+        Ok(given)
     }
 
-    /// Another connection to the same server.
-    async fn beside(&self) -> Result<Beside, ConnectError> {
+    /// Another connection to the same address, with further settings.
+    async fn beside(&self, further: &str) -> Result<Beside, ConnectError> {
         let Self { conninfo, control, facts, .. } = self;
         let endpoint = &control.endpoint;
         let failed = |error| ConnectError::of_control(&endpoint.host.to_string(), error);
         let other = connect::beside(conninfo, endpoint, APPLICATION_NAME).await?;
         let settings = session_settings(conninfo, facts.version);
-        other.client.batch_execute(&format!("{settings}; {NOTICED_SOON}")).await.map_err(failed)?;
+        other.client.batch_execute(&format!("{settings}; {further}")).await.map_err(failed)?;
         let limit = silence_limit(wal_sender_timeout(facts));
         let (client, asked) = (Arc::clone(&other.client), Arc::clone(&control.client));
         let peer = Peer::new(client, asked, limit).await.map_err(failed)?;
@@ -261,10 +329,57 @@ impl Opening<'_> {
 
 impl Live {
     fn base(&self) -> &Base {
-        match self {
-            Self::Stream(session) => session.base(),
-            Self::Backlog(backlog) => backlog.base(),
+        match &self.feed {
+            Reads::Stream(session) => session.base(),
+            Reads::Backlog(backlog) => backlog.base(),
         }
+    }
+
+    /// What is to be handed out of what came; nothing of what was handed out before the server
+    /// was restarted.
+    fn compare(&mut self, received: Received) -> Result<Option<Received>, SourceError> {
+        let Some(check) = &mut self.check else { return Ok(Some(received)) };
+        let verdict = match &received {
+            Received::Message(message) => check.message(message)?,
+            Received::Keepalive(wal_end) => check.keepalive(*wal_end)?,
+        };
+        match verdict {
+            Verdict::Skip => return Ok(None),
+            Verdict::Pass => {}
+            Verdict::Same => {
+                tracing::info!("the restarted server has the history that was published");
+                self.check = None;
+            }
+        }
+        Ok(Some(received))
+    }
+}
+
+/// The comparison that a session on a server needs whose postmaster was started at another time
+/// than that of the last session.
+fn history_check(
+    resume: &Resume,
+    postmaster_start: i64,
+    at_slot: Lsn,
+    outset: Outset,
+) -> Option<HistoryCheck> {
+    match resume {
+        Resume::At { identity, last, .. } if identity.postmaster_start != postmaster_start => {
+            HistoryCheck::new(at_slot.min(outset.start), outset.start, *last)
+        }
+        Resume::At { .. } | Resume::AtSlot { .. } => None,
+    }
+}
+
+/// Where `error` is for a person to decide: lets the instances that wait for the slot see that
+/// this one halts, for as long as they need to see it.
+async fn announce_halt(client: &Client, slot: &str, error: &SourceError) {
+    if !error.is_for_a_person() {
+        return;
+    }
+    match halted::announce(client, slot).await {
+        Ok(()) => sleep(ANNOUNCED_FOR).await,
+        Err(error) => tracing::debug!(%error, "waiting instances do not see that this one halts"),
     }
 }
 
@@ -294,23 +409,34 @@ impl Feed for Live {
     }
 
     async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
-        match self {
-            Self::Stream(session) => session.next(reading).await,
-            Self::Backlog(backlog) => backlog.next(reading).await,
+        loop {
+            let received = match &mut self.feed {
+                Reads::Stream(session) => session.next(reading).await?,
+                Reads::Backlog(backlog) => backlog.next(reading).await?,
+            };
+            if let Some(received) = self.compare(received)? {
+                return Ok(received);
+            }
         }
     }
 
     fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
-        match self {
-            Self::Stream(session) => session.try_next(),
-            Self::Backlog(backlog) => backlog.try_next(),
+        loop {
+            let received = match &mut self.feed {
+                Reads::Stream(session) => session.try_next()?,
+                Reads::Backlog(backlog) => backlog.try_next()?,
+            };
+            let compared = received.and_then(|received| self.compare(received));
+            if let Some(received) = compared.transpose() {
+                return Some(received);
+            }
         }
     }
 
     fn is_backed_up(&mut self) -> bool {
-        match self {
-            Self::Stream(session) => session.is_backed_up(),
-            Self::Backlog(_) => true,
+        match &mut self.feed {
+            Reads::Stream(session) => session.is_backed_up(),
+            Reads::Backlog(_) => true,
         }
     }
 
@@ -323,34 +449,46 @@ impl Feed for Live {
     }
 
     fn slot_figures(&mut self) -> Option<SlotFigures> {
-        match self {
-            Self::Stream(session) => session.slot_figures(),
-            Self::Backlog(backlog) => backlog.slot_figures(),
+        match &mut self.feed {
+            Reads::Stream(session) => session.slot_figures(),
+            Reads::Backlog(backlog) => backlog.slot_figures(),
         }
     }
 
     fn backlog_bytes(&self) -> Option<u64> {
-        match self {
-            Self::Stream(_) => None,
-            Self::Backlog(backlog) => Some(backlog.bytes()),
+        match &self.feed {
+            Reads::Stream(_) => None,
+            Reads::Backlog(backlog) => Some(backlog.bytes()),
         }
     }
 
     fn turn(&mut self) -> Option<Turn> {
-        match self {
-            Self::Stream(session) => session.turn(),
-            Self::Backlog(backlog) => backlog.turn(),
+        match &mut self.feed {
+            Reads::Stream(session) => session.turn(),
+            Reads::Backlog(backlog) => backlog.turn(),
         }
     }
 
     fn confirm(&mut self, lsn: Lsn) {
-        self.base().watch.want(lsn);
+        if self.check.is_none() {
+            self.base().watch.want(lsn);
+        }
+    }
+
+    async fn halting(&mut self, error: &SourceError) {
+        let (client, slot) = (Arc::clone(&self.base().control.client), self.base().slot.clone());
+        announce_halt(&client, &slot, error).await;
     }
 
     async fn finish(self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
-        match self {
-            Self::Stream(session) => session.finish(lsn, within).await,
-            Self::Backlog(backlog) => backlog.finish(lsn, within).await,
+        if self.check.is_some() {
+            let unknown = "it is not known yet whether the restarted server has the history that was \
+                           published: nothing is confirmed to it";
+            return Err(SourceError::Lost(unknown.to_owned()));
+        }
+        match self.feed {
+            Reads::Stream(session) => session.finish(lsn, within).await,
+            Reads::Backlog(backlog) => backlog.finish(lsn, within).await,
         }
     }
 }

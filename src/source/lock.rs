@@ -14,6 +14,8 @@ use tokio_postgres::Client;
 use super::config::APPLICATION_NAME;
 use super::error::{Holder, SourceError};
 use super::mark::Mark;
+use super::opening::ServerIdentity;
+use crate::lsn::Lsn;
 
 /// The first half of the lock's key, of all that walpost locks: `walp`. The second is of the
 /// slot; two slots may share one, and then wait for each other.
@@ -22,8 +24,9 @@ const CLASS: i32 = 0x7761_6c70;
 const LOCK: &str = "SELECT pg_catalog.pg_try_advisory_lock($1, pg_catalog.hashtext($2))";
 const UNLOCK: &str = "SELECT pg_catalog.pg_advisory_unlock($1, pg_catalog.hashtext($2))";
 
-/// A session whose client is gone without a word keeps the lock, or the copy of a slot, until the
-/// server sees it.
+/// A session whose client is gone keeps the lock until the server notices. Not for a connection
+/// whose answers are large: the timeout counts a client that does not read as gone (Linux,
+/// tcp(7), `TCP_USER_TIMEOUT`: data that remains unacknowledged *or unsent*).
 pub(super) const NOTICED_SOON: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
                             SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
 
@@ -45,30 +48,46 @@ fn failed(error: &tokio_postgres::Error) -> SourceError {
     SourceError::query("locking the slot's name", error)
 }
 
+/// Who has locked the slot's name.
+pub(super) struct LockHolder {
+    pub(super) pid: i32,
+    /// By the name that its client gave itself.
+    pub(super) is_walpost: bool,
+}
+
+/// Who has locked the slot's name, if anybody has.
+pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHolder>, SourceError> {
+    let row = client.query_opt(HOLDER, &[&CLASS, &slot, &APPLICATION_NAME]).await;
+    let row = row.map_err(|error| failed(&error))?;
+    let holder = |row: tokio_postgres::Row| {
+        Ok::<_, tokio_postgres::Error>(LockHolder {
+            pid: row.try_get(0)?,
+            is_walpost: row.try_get(1)?,
+        })
+    };
+    row.map(holder).transpose().map_err(|error| failed(&error))
+}
+
 /// Locks the slot's name until this session ends or [`unlock`]; an error where another
-/// session has it. `own`: the server process that was this walpost's last.
+/// session has it. `own`: the server process that was this walpost's last. `seen`: the
+/// publication, the server, and where the slot stands.
 pub(super) async fn lock(
     client: &Client,
     slot: &str,
     own: Option<i32>,
-    mark: &Mark,
+    seen: (&Mark, &ServerIdentity, Lsn),
 ) -> Result<(), SourceError> {
     client.batch_execute(NOTICED_SOON).await.map_err(|error| failed(&error))?;
     let row = client.query_one(LOCK, &[&CLASS, &slot]).await.map_err(|error| failed(&error))?;
     if row.try_get(0).map_err(|error| failed(&error))? {
         return Ok(());
     }
-    let holder = client
-        .query_opt(HOLDER, &[&CLASS, &slot, &APPLICATION_NAME])
-        .await
-        .map_err(|error| failed(&error))?
-        .map(|row| Ok::<(i32, bool), tokio_postgres::Error>((row.try_get(0)?, row.try_get(1)?)))
-        .transpose()
-        .map_err(|error| failed(&error))?;
-    let pid = holder.map(|(pid, _)| pid);
+    let holder = holder(client, slot).await?;
+    let pid = holder.as_ref().map(|holder| holder.pid);
     // This process's own last session may take a while to end.
-    let is_walpost = holder.is_some_and(|(pid, is_walpost)| is_walpost && Some(pid) != own);
-    let holder = Some(Box::new(Holder { is_walpost, mark: mark.clone() }));
+    let is_walpost = holder.is_some_and(|holder| holder.is_walpost && Some(holder.pid) != own);
+    let (mark, identity, confirmed) = (seen.0.clone(), seen.1.clone(), seen.2);
+    let holder = Some(Box::new(Holder { is_walpost, mark, identity, confirmed }));
     Err(SourceError::InUse { slot: slot.to_owned(), pid, holder })
 }
 

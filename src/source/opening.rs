@@ -5,12 +5,17 @@ use std::time::Duration;
 
 use pgwire_replication::{PgWireError, ReplicationClient, ReplicationConfig};
 use postgres_protocol::escape::{escape_identifier, escape_literal};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::Client;
 
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connect::{self, Control};
 use super::error::{Holder, SourceError};
 use super::facts::Facts;
+use super::halted;
+use super::history::LastTransaction;
+use super::instance::{self, Instance};
+use super::lock;
 use super::mark::Mark;
 use super::refusal::ConnectError;
 use super::turns::Outset;
@@ -33,6 +38,10 @@ const SESSION_OPTIONS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c tim
      -c bytea_output=hex -c extra_float_digits=1 -c statement_timeout=0 -c lock_timeout=0 \
      -c idle_session_timeout=0";
 
+/// For how long whoever moved the slot is waited for, and how often it is looked for.
+const HOLDER_LIMIT: Duration = Duration::from_secs(3);
+const HOLDER_INTERVAL: Duration = Duration::from_millis(100);
+
 /// How much of a transaction the server decodes in memory before it puts it
 /// aside on disk; walpost raises it unless the connection's own `options` set it.
 const WORK_MEM: &str = "logical_decoding_work_mem";
@@ -42,8 +51,29 @@ const WORK_MEM: &str = "logical_decoding_work_mem";
 pub struct ServerIdentity {
     /// `IDENTIFY_SYSTEM`'s system identifier.
     pub system_identifier: String,
-    /// The timeline of its log.
+    /// The timeline of its WAL.
     pub timeline: u32,
+    /// When its postmaster was started, in microseconds since 1970.
+    pub postmaster_start: i64,
+}
+
+impl ServerIdentity {
+    /// Whether positions of the one mean something to the other. A restart changes nothing in
+    /// that.
+    pub fn has_history_of(&self, other: &Self) -> bool {
+        (&self.system_identifier, self.timeline) == (&other.system_identifier, other.timeline)
+    }
+}
+
+/// What an instance saw while another client held the slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waited {
+    /// What the catalogs held of the publication.
+    pub mark: Mark,
+    /// The server.
+    pub identity: ServerIdentity,
+    /// The furthest that the slot was confirmed.
+    pub confirmed: Lsn,
 }
 
 /// Where a session starts.
@@ -51,9 +81,9 @@ pub struct ServerIdentity {
 pub enum Resume {
     /// Where the slot stands.
     AtSlot {
-        /// What its catalogs held of the publication while another client held the
-        /// slot, where this process has waited for it.
-        mark: Option<Mark>,
+        /// What was seen while another client held the slot, where this process has waited
+        /// for it.
+        waited: Option<Waited>,
     },
     /// Where this process left off, on this server only.
     At {
@@ -70,6 +100,10 @@ pub enum Resume {
         /// Another walpost was seen to hold the slot since: that it has moved it on
         /// is no surprise.
         after_another: bool,
+        /// The furthest that the slot was seen to be confirmed meanwhile.
+        seen: Lsn,
+        /// The last transaction that was received whole.
+        last: Option<LastTransaction>,
     },
 }
 
@@ -90,23 +124,24 @@ pub(super) async fn check_catalogs(
     resume: &Resume,
     catalogs: &Catalogs,
     look: Look,
+    identity: &ServerIdentity,
 ) -> Result<Found, SourceError> {
     facts.require_wal_level()?;
     let confirmed = if config.temporary_slot {
         facts.flushed
     } else {
-        check_slot(config, facts, resume, &look.mark)?
+        check_slot(config, facts, resume, &look.mark, identity)?
     };
     match resume {
-        Resume::At { mark, .. } | Resume::AtSlot { mark: Some(mark) } => {
+        Resume::At { mark, .. } | Resume::AtSlot { waited: Some(Waited { mark, .. }) } => {
             catalogs.compare(&look, mark, confirmed).await?;
         }
-        Resume::AtSlot { mark: None } if look.recent => tracing::warn!(
+        Resume::AtSlot { waited: None } if look.recent => tracing::warn!(
             publication = %config.publication,
             "the publication may be younger than what the slot has still to read (or another slot of \
              this server is far behind): rows that were committed without it are not handed out"
         ),
-        Resume::AtSlot { mark: None } => {}
+        Resume::AtSlot { waited: None } => {}
     }
     let tables = catalogs.published_tables().await?;
     Ok(Found { confirmed, tables, mark: look.mark })
@@ -119,23 +154,71 @@ fn check_slot(
     facts: &Facts,
     resume: &Resume,
     mark: &Mark,
+    identity: &ServerIdentity,
 ) -> Result<Lsn, SourceError> {
+    // Before all else, and whoever holds the slot: what is found here may be what it left.
+    if let Some(pid) = facts.halted_by {
+        return Err(halted::found(&config.slot, pid));
+    }
     let confirmed = facts.require_slot(&config.slot)?;
     // First, since whoever holds it may move it.
     if let Some(slot) = facts.slot.as_ref().filter(|slot| slot.active_pid.is_some()) {
         // This process's own last session may take a while to end.
         let is_own =
             matches!(resume, Resume::At { walsender, .. } if *walsender == slot.active_pid);
-        let holder = Holder { is_walpost: slot.is_walposts && !is_own, mark: mark.clone() };
+        let is_walpost = slot.is_walposts && !is_own;
+        let (mark, identity) = (mark.clone(), identity.clone());
+        let holder = Holder { is_walpost, mark, identity, confirmed };
         let (pid, holder) = (slot.active_pid, Some(Box::new(holder)));
         return Err(SourceError::InUse { slot: config.slot.clone(), pid, holder });
     }
-    if let Resume::At { confirmed: ours, after_another: false, .. } = resume
-        && confirmed > *ours
-    {
-        return Err(SourceError::slot_moved(&config.slot, *ours, confirmed));
+    if let Some(ours) = moved_unseen(facts, resume) {
+        return Err(SourceError::slot_moved(&config.slot, ours, confirmed));
     }
     Ok(confirmed)
+}
+
+/// What this process had confirmed, where the slot is ahead of it and no other walpost was seen to
+/// hold it.
+fn moved_unseen(facts: &Facts, resume: &Resume) -> Option<Lsn> {
+    let slot = facts.slot.as_ref().filter(|slot| slot.active_pid.is_none())?;
+    match resume {
+        Resume::At { confirmed: ours, after_another: false, .. } => {
+            slot.confirmed_flush.filter(|confirmed| confirmed > ours).map(|_| *ours)
+        }
+        Resume::At { .. } | Resume::AtSlot { .. } => None,
+    }
+}
+
+/// Where the slot was moved by nobody that was seen, waits a while for whoever did so: another
+/// walpost that reads a backlog in batches holds a lock and not the slot, and between its batches
+/// and its stream neither. An error that the slot is in use where one shows up; else what the
+/// catalogs say then.
+pub(super) async fn await_holder(
+    config: &SourceConfig,
+    mut facts: Facts,
+    resume: &Resume,
+    client: &Client,
+    (mark, identity): (&Mark, &ServerIdentity),
+) -> Result<Facts, SourceError> {
+    let until = Instant::now() + HOLDER_LIMIT;
+    while moved_unseen(&facts, resume).is_some() && Instant::now() < until {
+        let own = match resume {
+            Resume::At { walsender, .. } => *walsender,
+            Resume::AtSlot { .. } => None,
+        };
+        let confirmed = facts.require_slot(&config.slot)?;
+        if let Some(holder) = lock::holder(client, &config.slot).await? {
+            let (mark, identity) = (mark.clone(), identity.clone());
+            let is_walpost = holder.is_walpost && Some(holder.pid) != own;
+            let other = Holder { is_walpost, mark, identity, confirmed };
+            let (slot, pid) = (config.slot.clone(), Some(holder.pid));
+            return Err(SourceError::InUse { slot, pid, holder: Some(Box::new(other)) });
+        }
+        sleep(HOLDER_INTERVAL).await;
+        facts = Facts::read(client, &config.slot).await?;
+    }
+    Ok(facts)
 }
 
 /// The same for an ordinary connection, by SQL.
@@ -191,12 +274,20 @@ pub(super) async fn identify(
     control: &Control,
     facts: &Facts,
     resume: &Resume,
+    reached: &Instance,
 ) -> Result<ServerIdentity, SourceError> {
     let host = control.endpoint.host.to_string();
     let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
     let system = client.identify_system().await.map_err(failed)?;
-    let identity =
-        ServerIdentity { system_identifier: system.system_id, timeline: system.timeline };
+    let rows = client.simple_query(instance::STARTED).await.map_err(failed)?;
+    let started = rows.first().and_then(|row| row.first()?.as_deref());
+    let started = started.map(String::from_utf8_lossy).unwrap_or_default();
+    let identity = ServerIdentity {
+        system_identifier: system.system_id,
+        timeline: system.timeline,
+        postmaster_start: instance::postmaster_start(&started)?,
+    };
+    reached.require_identity(&identity)?;
     check_identity(&identity, Lsn::new(system.xlogpos.as_u64()), facts, resume)?;
     Ok(identity)
 }
@@ -207,7 +298,7 @@ pub(crate) async fn identify_server(
     conninfo: &ConnInfo,
     control: &Control,
     application_name: &str,
-) -> Result<ServerIdentity, ConnectError> {
+) -> Result<(String, u32), ConnectError> {
     let host = control.endpoint.host.to_string();
     let settings = connect::replication_config(
         conninfo,
@@ -227,9 +318,7 @@ pub(crate) async fn identify_server(
     match timeout(after, asked).await {
         Err(_) => Err(ConnectError::TimedOut { host, after }),
         Ok(Err(error)) => Err(ConnectError::of_replication(&host, &error)),
-        Ok(Ok(system)) => {
-            Ok(ServerIdentity { system_identifier: system.system_id, timeline: system.timeline })
-        }
+        Ok(Ok(system)) => Ok((system.system_id, system.timeline)),
     }
 }
 
@@ -255,10 +344,16 @@ fn check_identity(
     facts: &Facts,
     resume: &Resume,
 ) -> Result<(), SourceError> {
-    let Resume::At { identity, confirmed, start, .. } = resume else {
-        return Ok(());
+    let (identity, confirmed, start) = match resume {
+        Resume::At { identity, confirmed, start, seen, .. } => {
+            (identity, (*confirmed).max(*seen), (*start).max(*seen))
+        }
+        Resume::AtSlot { waited: Some(waited) } => {
+            (&waited.identity, waited.confirmed, waited.confirmed)
+        }
+        Resume::AtSlot { waited: None } => return Ok(()),
     };
-    if identity != found {
+    if !identity.has_history_of(found) {
         return Err(SourceError::Slot(format!(
             "another server answers at this address: system identifier {}, timeline {}, where walpost \
              has worked with {}, timeline {}; nothing was published from it. If a failover was meant, \
@@ -266,7 +361,7 @@ fn check_identity(
             found.system_identifier, found.timeline, identity.system_identifier, identity.timeline,
         )));
     }
-    if *start > flushed {
+    if start > flushed {
         return Err(SourceError::Slot(format!(
             "this server's WAL ends at {flushed} (database \"{}\"), walpost has already published up \
              to {start}: the server lost WAL or was restored; nothing was published from it",
@@ -328,28 +423,36 @@ mod tests {
             in_recovery: false,
             flushed: Lsn::new(1 << 40),
             slot: Some(slot),
+            halted_by: None,
         }
     }
 
     fn identity() -> impl Strategy<Value = ServerIdentity> {
-        (0..3_u8, 1..3_u32).prop_map(|(system, timeline)| ServerIdentity {
-            system_identifier: system.to_string(),
-            timeline,
+        (0..3_u8, 1..3_u32, 0..2_i64).prop_map(|(system, timeline, postmaster_start)| {
+            ServerIdentity { system_identifier: system.to_string(), timeline, postmaster_start }
         })
     }
 
-    /// Half of the time a place to go on from, in a log of few positions.
+    /// At times a position to resume from, or what was seen while waiting, in a WAL of few positions.
     fn resume() -> impl Strategy<Value = Resume> {
         let at = (identity(), 0..20_u64, 0..20_u64, any::<bool>(), any::<bool>());
+        let waited = (identity(), 0..40_u64).prop_map(|(identity, confirmed)| Waited {
+            mark: Mark::default(),
+            identity,
+            confirmed: Lsn::new(confirmed),
+        });
         prop_oneof![
-            Just(Resume::AtSlot { mark: None }),
-            at.prop_map(|(identity, confirmed, ahead, after_another, own)| Resume::At {
+            1 => Just(Resume::AtSlot { waited: None }),
+            2 => waited.prop_map(|waited| Resume::AtSlot { waited: Some(waited) }),
+            2 => at.prop_map(|(identity, confirmed, ahead, after_another, own)| Resume::At {
                 identity,
                 mark: Mark::default(),
                 walsender: own.then_some(7),
                 confirmed: Lsn::new(confirmed),
                 start: Lsn::new(confirmed + ahead),
                 after_another,
+                seen: if after_another { Lsn::new(confirmed + ahead / 2) } else { Lsn::ZERO },
+                last: None,
             })
         ]
     }
@@ -361,8 +464,13 @@ mod tests {
         let name = "only_the_server_of_before_with_all_of_its_log_is_gone_on_with";
         property::holds(name, 2000, &cases, |(resume, found, flushed)| {
             let same = match &resume {
-                Resume::AtSlot { .. } => true,
-                Resume::At { identity, start, .. } => *identity == found && *start <= flushed,
+                Resume::AtSlot { waited: None } => true,
+                Resume::AtSlot { waited: Some(Waited { identity, confirmed, .. }) } => {
+                    identity.has_history_of(&found) && *confirmed <= flushed
+                }
+                Resume::At { identity, start, seen, .. } => {
+                    identity.has_history_of(&found) && (*start).max(*seen) <= flushed
+                }
             };
             let facts = facts(Lsn::new(1), None);
             match check_identity(&found, flushed, &facts, &resume) {
@@ -394,7 +502,12 @@ mod tests {
                 Resume::AtSlot { .. } | Resume::At { after_another: true, .. } => false,
                 Resume::At { confirmed: ours, .. } => confirmed > *ours,
             };
-            match check_slot(&config, &facts, &resume, &Mark::default()) {
+            let identity =
+                ServerIdentity { system_identifier: "1".into(), timeline: 1, postmaster_start: 1 };
+            let halted = Facts { halted_by: Some(9), ..facts.clone() };
+            let checked = check_slot(&config, &halted, &resume, &Mark::default(), &identity);
+            assert!(matches!(checked, Err(SourceError::Slot(_))), "I12: one has halted");
+            match check_slot(&config, &facts, &resume, &Mark::default(), &identity) {
                 Ok(at) => {
                     assert!(!held && !ahead_unseen, "I12: {resume:?} on a slot at {confirmed}");
                     assert_eq!(at, confirmed);

@@ -16,7 +16,7 @@ use pgwire_replication::{PgWireError, ReplicationClient};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::SourceError;
-use super::base::{Base, control_ended, message};
+use super::base::{Base, Connection, connection_ended, message};
 use super::config::{CatchUp, SourceConfig};
 use super::facts::Facts;
 use super::feed::{Received, Turn};
@@ -146,7 +146,9 @@ impl Session {
                     continue;
                 }
                 event = Self::event(&mut self.client.0, reading) => event,
-                ended = &mut self.base.control.ended => return Err(control_ended(ended)),
+                ended = &mut self.base.control.ended => {
+                    return Err(connection_ended(Connection::Control, ended));
+                }
                 () = silence(reading.then(|| self.last_received + self.silence_limit)) => {
                     let limit = self.silence_limit;
                     return Err(SourceError::Lost(format!(

@@ -145,6 +145,24 @@ async fn large(scene: &Scene, count: u32, rows: u32) {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_that_breaks_within_a_transaction_repeats_no_record() {
+    for catch_up in ["auto", "stream"] {
+        let scene = Scene::new().await;
+        large(&scene, 1, 30_000).await;
+        let slow = ["--in-flight-bytes", "256KiB", "--catch-up", catch_up];
+        let walpost = catching_up(&scene).args(slow).start();
+        eventually(SOON, "some come", async || scene.records().await.len() > 2000).await;
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                    WHERE state = 'active' AND (query LIKE 'COPY %' OR query LIKE 'START_REPL%')";
+        scene.postgres.execute(end).await;
+        walpost.await_line("lost PostgreSQL, connecting again", SOON).await;
+        assert!(scene.records().await.len() < 30_000, "in the midst");
+        scene.assert_exact(LATER).await;
+        stop(walpost).await;
+    }
+}
+
 /// The connections that a backlog is read and the slot is moved on, by their number: the first
 /// of all asks for TLS, which the server has not.
 const READING: usize = 3;

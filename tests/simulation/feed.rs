@@ -403,6 +403,9 @@ impl Feed for SimFeed {
         world.look(self.session);
     }
 
+    /// Each of the processes looks by itself here.
+    async fn halting(&mut self, _: &SourceError) {}
+
     async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
         self.left = Left::Finished;
         self.world.lock().server.sessions[self.session].offered = lsn;

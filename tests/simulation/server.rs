@@ -275,11 +275,17 @@ impl World {
     ) -> Result<Look, SourceError> {
         self.reached()?;
         let server = &self.server;
-        if let Resume::At { identity, start, .. } = resume {
-            if *identity != self.identity() {
+        let known = match resume {
+            Resume::At { identity, start, seen, .. } => Some((identity, (*start).max(*seen))),
+            Resume::AtSlot { waited } => {
+                waited.as_ref().map(|waited| (&waited.identity, waited.confirmed))
+            }
+        };
+        if let Some((identity, start)) = known {
+            if !identity.has_history_of(&self.identity()) {
                 return slot("another server answers at this address".into());
             }
-            if *start > self.log.end {
+            if start > self.log.end {
                 return slot(format!("WAL ends at {}, {start} was published", self.log.end));
             }
         }
@@ -287,7 +293,7 @@ impl World {
             return slot("the slot does not exist".into());
         }
         if self.slot_is_in_use() {
-            return Err(in_use_by(self.holder(), resume));
+            return Err(self.in_use_by(self.holder(), resume));
         }
         let at_slot = server.confirmed;
         let passed = match resume {
@@ -318,7 +324,7 @@ impl World {
         // Who has the lock has it until its last move is over.
         let moving = self.server.moves.first().map(Moving::session);
         if let Some(at) = self.server.lock.or(gone.map(|(at, _)| at)).or(moving) {
-            return Err(in_use_by(Some(at), resume));
+            return Err(self.in_use_by(Some(at), resume));
         }
         if self.slot_is_in_use() {
             return Err(in_use());
@@ -380,23 +386,29 @@ impl World {
         }
     }
 
+    /// As walpost says it, who has looked at who uses the slot.
+    fn in_use_by(&self, session: Option<usize>, resume: &Resume) -> SourceError {
+        let pid = session.and_then(|at| i32::try_from(at).ok());
+        let is_own =
+            matches!(resume, Resume::At { walsender, .. } if pid.is_some() && *walsender == pid);
+        let holder = Holder {
+            is_walpost: pid.is_some() && !is_own,
+            mark: Mark::default(),
+            identity: self.identity(),
+            confirmed: self.server.confirmed,
+        };
+        let (slot, holder) = ("walpost".to_owned(), Some(Box::new(holder)));
+        SourceError::InUse { slot, pid, holder }
+    }
+
     pub(crate) fn identity(&self) -> ServerIdentity {
-        ServerIdentity { system_identifier: "7".to_owned(), timeline: self.server.timeline }
+        let timeline = self.server.timeline;
+        ServerIdentity { system_identifier: "7".to_owned(), timeline, postmaster_start: 1 }
     }
 }
 
 fn slot<T>(text: String) -> Result<T, SourceError> {
     Err(SourceError::Slot(text))
-}
-
-/// As walpost says it, who has looked at who uses the slot.
-fn in_use_by(session: Option<usize>, resume: &Resume) -> SourceError {
-    let pid = session.and_then(|at| i32::try_from(at).ok());
-    let is_own =
-        matches!(resume, Resume::At { walsender, .. } if pid.is_some() && *walsender == pid);
-    let holder = Holder { is_walpost: pid.is_some() && !is_own, mark: Mark::default() };
-    let (slot, holder) = ("walpost".to_owned(), Some(Box::new(holder)));
-    SourceError::InUse { slot, pid, holder }
 }
 
 /// The slot was moved from where walpost had it.

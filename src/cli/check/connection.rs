@@ -41,10 +41,10 @@ pub(super) async fn replication(
 ) -> bool {
     const SUBJECT: &str = "replication";
     let error = match source::identify_server(conninfo, control, APPLICATION_NAME).await {
-        Ok(server) => {
+        Ok((system_identifier, timeline)) => {
             let text = format!(
                 "{} may replicate: system identifier {}, timeline {}",
-                conninfo.user, server.system_identifier, server.timeline
+                conninfo.user, system_identifier, timeline
             );
             findings.add(Finding::ok((SUBJECT, "replication"), text));
             return true;

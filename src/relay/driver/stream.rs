@@ -31,6 +31,17 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 impl<P: Source, S: Sink> Relay<P, S> {
     /// Streams until the session ends or the relay has to act beyond it.
     pub(super) async fn stream(&mut self, mut session: P::Feed) -> Result<Ended, RelayError> {
+        let ended = self.stream_from(&mut session).await?;
+        match &ended {
+            Ended::Done => self.finish(session).await?,
+            // Before the slot is let go of.
+            Ended::Failed(error) => drop(self.meanwhile(session.halting(error)).await?),
+            Ended::Lost(_) | Ended::Replay | Ended::Over => {}
+        }
+        Ok(ended)
+    }
+
+    async fn stream_from(&mut self, session: &mut P::Feed) -> Result<Ended, RelayError> {
         let mut held: Option<Message> = None;
         let mut pace = Pace::new(Instant::now());
         // Messages that came while they were waited for.
@@ -42,8 +53,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         loop {
             // Before what is held is offered again: reports are what it waits for.
             self.take_reports();
-            let step = match self.turn(&mut session) {
-                None => self.take_batch(&mut session, &mut held),
+            let step = match self.turn(session) {
+                None => self.take_batch(session, &mut held),
                 Some(_) => Ok(0),
             };
             self.settle()?;
@@ -51,19 +62,18 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 self.settle()?;
             }
             session.confirm(self.core.confirmable());
-            self.measure(&mut session);
+            self.measure(session);
             let taken = match step {
                 Ok(taken) => taken,
                 Err(error) => return Ok(failed_or_lost(error)),
             };
             if self.is_done() {
-                self.finish(session).await?;
                 return Ok(Ended::Done);
             }
             if self.core.wants_replay().is_some() {
                 return Ok(Ended::Replay);
             }
-            let turn = self.turn(&mut session);
+            let turn = self.turn(session);
             if turn == Some(Turn::Now) || turn.is_some() && self.core.in_flight().0 == 0 {
                 return Ok(Ended::Over);
             }
@@ -145,6 +155,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 };
                 if self.core.receive(&message, &mut self.sink).map_err(broken)? == Taken::NotYet {
                     *held = Some(message);
+                } else {
+                    self.received.message(&message);
                 }
             }
         }

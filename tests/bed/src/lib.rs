@@ -40,7 +40,7 @@ pub use debezium::Debezium;
 pub use error::BedError;
 pub use eventually::{Outcome, eventually, within};
 pub use kafka::{Administration, Cluster, Kafka, KafkaBuilder, Partition};
-pub use postgres::{Major, Postgres, PostgresBuilder, Stop};
+pub use postgres::{Major, Postgres, PostgresBuilder, Saved, Stop};
 pub use process::Process;
 pub use prometheus::{Prometheus, Sample};
 pub use proxy::{Proxy, Way};

@@ -5,6 +5,7 @@
 //! published or slotted is the test's affair.
 
 mod install;
+mod saved;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -27,6 +28,8 @@ use crate::port::Port;
 use crate::server::Server;
 
 use install::install;
+
+pub use saved::Saved;
 
 /// How long a server may take to accept its first connection, recovery included.
 const READY: Duration = Duration::from_secs(60);

@@ -45,7 +45,8 @@ struct State {
     holes: watch::Sender<Vec<Lane>>,
     /// Counts the cuts; each ends the connections that were made before it.
     cuts: watch::Sender<u64>,
-    target: watch::Sender<Option<SocketAddr>>,
+    /// Where connections lead, one after the other in turn.
+    targets: watch::Sender<Vec<SocketAddr>>,
     slowness: watch::Sender<Slowness>,
 }
 
@@ -78,14 +79,17 @@ impl Proxy {
             mode: watch::Sender::new(Mode::Pass),
             holes: watch::Sender::new(Vec::new()),
             cuts: watch::Sender::new(0),
-            target: watch::Sender::new(None),
+            targets: watch::Sender::new(Vec::new()),
             slowness: watch::Sender::new(Slowness::default()),
         });
         let shared = Arc::clone(&state);
         let accepting = tokio::spawn(async move {
             for number in 0.. {
                 let Ok((client, _)) = listener.accept().await else { break };
-                let target = *shared.target.borrow();
+                let target = {
+                    let targets = shared.targets.borrow();
+                    targets.get(number % targets.len().max(1)).copied()
+                };
                 if let (Some(target), false) = (target, *shared.mode.borrow() == Mode::Refuse) {
                     tokio::spawn(carry(number, client, target, Arc::clone(&shared)));
                 }
@@ -101,8 +105,14 @@ impl Proxy {
 
     /// Where new connections lead from now on.
     pub fn point_at(&self, port: u16) {
-        let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        self.state.target.send_replace(Some(target));
+        self.point_in_turn(&[port]);
+    }
+
+    /// New connections lead to these ports in turn: the one with number n to the n-th, modulo
+    /// their count.
+    pub fn point_in_turn(&self, ports: &[u16]) {
+        let targets = ports.iter().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, *port)));
+        self.state.targets.send_replace(targets.collect());
     }
 
     /// Closes all connections; new ones are taken.

@@ -5,6 +5,7 @@ mod columns;
 mod disk;
 mod encoding;
 mod events;
+mod failover;
 mod passed_over;
 mod restarts;
 mod shapes;
@@ -24,6 +25,7 @@ pub fn cases() -> Vec<Case> {
         restarts::cases(),
         silence::cases(),
         slot::cases(),
+        failover::cases(),
         columns::cases(),
         events::cases(),
         shapes::cases(),

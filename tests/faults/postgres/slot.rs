@@ -21,6 +21,12 @@ pub fn cases() -> Vec<Case> {
         Case::new(37, "a_slot_that_was_idle_for_too_long_ends_the_run", idle_for_too_long),
         Case::new(38, "a_slot_that_somebody_moved_ends_the_run_with_both_positions", moved),
         Case::new(38, "who_moves_the_slot_while_walpost_looks_is_no_other_walpost", moved_in_use),
+        Case::new(
+            36,
+            "a_backlog_whose_slot_is_dropped_is_published_to_its_end",
+            dropped_in_a_backlog,
+        ),
+        Case::new(38, "a_backlog_whose_slot_is_moved_is_published_to_its_end", moved_in_a_backlog),
         Case::new(38, "a_slot_that_somebody_made_anew_ends_the_run_with_both_positions", made_anew),
     ]
 }
@@ -187,6 +193,57 @@ async fn moved(account: Account) {
     let advance =
         "SELECT end_lsn FROM pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
     elsewhere(account, advance).await;
+}
+
+/// Does this to the slot while nobody moves it.
+fn at_rest(what: &str) -> String {
+    format!(
+        "DO $$ BEGIN LOOP BEGIN PERFORM {what}; EXIT;
+           EXCEPTION WHEN object_in_use THEN PERFORM pg_sleep(0.001); END; END LOOP; END $$"
+    )
+}
+
+async fn dropped_in_a_backlog(account: Account) {
+    in_a_backlog(account, "pg_drop_replication_slot('walpost')", "find out who dropped it").await;
+}
+
+async fn moved_in_a_backlog(account: Account) {
+    let advance = "pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
+    in_a_backlog(account, advance, "by somebody else").await;
+}
+
+/// Somebody lays hands on the slot while one instance reads a backlog and another one waits: the
+/// first one publishes what its copy of the slot has, and neither continues.
+async fn in_a_backlog(account: Account, what: &str, words: &str) {
+    let scene = Scene::new().await;
+    scene.postgres.execute(&many_transactions(600)).await;
+    let (first, second) = (slow_in_batches(&scene), slow_in_batches(&scene));
+    let begun = async || scene.records().await.len() > 500;
+    eventually(SOON, "some come", begun).await;
+    scene.postgres.execute(&at_rest(what)).await;
+    assert!(scene.records().await.len() < 8_000, "in the midst");
+    let texts = (account.ends(&first, 3).await, account.ends(&second, 3).await);
+    let said = |text: &str| text.contains(words) || text.contains("has halted with exit code 3");
+    assert!(said(&texts.0) && said(&texts.1), "{texts:?}");
+    account.exact(&scene.judge().await);
+}
+
+/// So many transactions of twenty rows.
+fn many_transactions(count: u32) -> String {
+    format!(
+        "DO $$ BEGIN FOR t IN 1..{count} LOOP
+           INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
+             SELECT 'order', (i % 10)::text, 'placed', jsonb_build_object('t', t, 'i', i)
+               FROM generate_series(1, 20) i;
+           COMMIT;
+         END LOOP; END $$"
+    )
+}
+
+/// One that reads any backlog in batches, and has room for a few records at a time.
+fn slow_in_batches(scene: &Scene) -> Walpost {
+    let slow = ["--in-flight-bytes", "8KiB", "-X", "linger.ms=10"];
+    scene.command("run").args(slow).env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start()
 }
 
 async fn made_anew(account: Account) {

@@ -9,12 +9,18 @@ use walpost_bed::{Major, Postgres, Proxy, eventually};
 use crate::case::{Account, Case};
 
 const WAITS: &str = "is in use by server process";
+const IN_BATCHES: &str = "reading the backlog in batches";
 const WORKS: &str = "streaming from PostgreSQL";
 const GAVE_WAY: &str = "another walpost has gone on in between";
 
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(7, "one_that_was_frozen_becomes_the_standby_and_takes_over_again", frozen),
+        Case::new(
+            7,
+            "one_that_was_frozen_while_it_caught_up_becomes_the_standby",
+            frozen_in_batches,
+        ),
         Case::new(7, "one_that_was_cut_off_becomes_the_standby_and_takes_over_again", cut_off),
         Case::new(8, "a_second_relay_waits_and_takes_over_within_seconds", second),
     ]
@@ -45,6 +51,41 @@ async fn frozen(account: Account) {
     writer.commits(50).await;
     account.ok(&scene.judge_after(writer).await);
     account.goes_on(&first);
+}
+
+/// The other one reads the backlog meanwhile, and moves the slot without holding it.
+async fn frozen_in_batches(account: Account) {
+    let scene = Scene::new().await;
+    let rows = "DO $$ BEGIN FOR t IN 1..3000 LOOP
+                  INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
+                    SELECT 'order', (i % 10)::text, 'placed', jsonb_build_object('t', t, 'i', i)
+                      FROM generate_series(1, 20) i;
+                  COMMIT;
+                END LOOP; END $$";
+    scene.postgres.execute(rows).await;
+    let start = || {
+        let slow = ["--in-flight-bytes", "8KiB", "-X", "linger.ms=10"];
+        scene.command("run").args(slow).env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start()
+    };
+    let first = start();
+    first.await_line(IN_BATCHES, SOON).await;
+    let second = start();
+    second.await_line(WAITS, SOON).await;
+    eventually(SOON, "some come", async || scene.records().await.len() > 500).await;
+    first.pause();
+    // As the server does with a client that is silent.
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'";
+    scene.postgres.execute(end).await;
+    second.await_line(IN_BATCHES, SOON).await;
+    let before = scene.confirmed_flush().await;
+    eventually(SOON, "the other moves the slot", async || scene.confirmed_flush().await != before)
+        .await;
+    first.resume();
+    first.await_line(WAITS, SOON).await;
+    scene.confirmed(SOON * 2).await;
+    account.ok(&scene.judge().await);
+    account.goes_on(&first);
+    account.goes_on(&second);
 }
 
 async fn cut_off(account: Account) {

@@ -1,0 +1,277 @@
+//! Whether a server that was restarted still has the history that was published.
+//!
+//! A server that was set back to an earlier state (a disk snapshot, a backup) on the same timeline
+//! has the same system identifier, and its WAL may have grown past the position in memory. To
+//! start there would skip what committed on the new history between the slot's position and that
+//! one. So after a restart the slot is read from where it stands, and what was received before is
+//! compared with what comes: the last transaction has to come again with the same transaction id
+//! and commit time, and no event may come after it that was not there before.
+//!
+//! While the same postmaster runs, its history is the same. Pure: no I/O, no clock.
+
+use super::error::SourceError;
+use crate::lsn::Lsn;
+use crate::pgoutput::{Begin, Message, PgTimestamp};
+
+/// A transaction that was received whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastTransaction {
+    /// LSN of its commit record.
+    pub commit_lsn: Lsn,
+    /// Where that record ends.
+    pub end_lsn: Lsn,
+    /// Its id, the lower 32 bits.
+    pub xid: u32,
+    /// When it was committed, by the server's clock.
+    pub commit_time: PgTimestamp,
+}
+
+/// Remembers the last transaction that was received whole.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LastReceived {
+    open: Option<(Lsn, u32, PgTimestamp)>,
+    last: Option<LastTransaction>,
+}
+
+impl LastReceived {
+    /// A message was taken.
+    pub fn message(&mut self, message: &Message) {
+        match message {
+            Message::Begin(Begin { commit_lsn, commit_time, xid }) => {
+                self.open = Some((*commit_lsn, *xid, *commit_time));
+            }
+            Message::Commit(commit) => {
+                if let Some((commit_lsn, xid, commit_time)) = self.open.take() {
+                    let end_lsn = commit.end_lsn;
+                    self.last = Some(LastTransaction { commit_lsn, end_lsn, xid, commit_time });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// It, if there is one.
+    pub fn get(&self) -> Option<LastTransaction> {
+        self.last
+    }
+}
+
+/// Compares what comes from the slot's position with what was received before.
+#[derive(Debug)]
+pub(super) struct HistoryCheck {
+    /// The slot's position: everything that committed from here on comes.
+    from: Lsn,
+    /// Everything that committed before this LSN was received before.
+    start: Lsn,
+    /// The last transaction that has to come again.
+    last: Option<LastTransaction>,
+    /// It has come, or has no need to.
+    has_last: bool,
+    is_skipping: bool,
+    /// The transaction that is being skipped committed after the last one that was received.
+    is_unknown: Option<Lsn>,
+}
+
+/// What to do with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It was handed out before.
+    Skip,
+    /// Hand it out; more is to be compared.
+    Pass,
+    /// Hand it out: the history is the same.
+    Same,
+}
+
+impl HistoryCheck {
+    /// For a session that reads from the slot's position `from`, where everything that committed
+    /// before `start` was received, `last` last. `None` where nothing is to be compared.
+    pub(super) fn new(from: Lsn, start: Lsn, last: Option<LastTransaction>) -> Option<Self> {
+        let last = last.filter(|last| last.commit_lsn >= from);
+        let is_needed = from < start || last.is_some();
+        is_needed.then_some(Self {
+            from,
+            start,
+            last,
+            has_last: last.is_none(),
+            is_skipping: false,
+            is_unknown: None,
+        })
+    }
+
+    /// A message of the stream, in order.
+    pub(super) fn message(&mut self, message: &Message) -> Result<Verdict, SourceError> {
+        match message {
+            Message::Begin(begin) => self.begin(begin),
+            Message::Commit(_) if self.is_skipping => {
+                self.is_skipping = false;
+                Ok(Verdict::Skip)
+            }
+            Message::Logical(logical) if !logical.transactional => {
+                Ok(if logical.lsn < self.start { Verdict::Skip } else { Verdict::Pass })
+            }
+            Message::Insert(_) | Message::Logical(_) if self.is_skipping => match self.is_unknown {
+                Some(commit_lsn) => Err(self.different(&format!(
+                    "a transaction that commits at {commit_lsn} was not there before"
+                ))),
+                None => Ok(Verdict::Skip),
+            },
+            Message::Update(_) | Message::Delete(_) | Message::Truncate(_) if self.is_skipping => {
+                Ok(Verdict::Skip)
+            }
+            // A stream describes a table once: in what is skipped, too.
+            Message::Relation(_)
+            | Message::Type
+            | Message::Origin
+            | Message::Commit(_)
+            | Message::Insert(_)
+            | Message::Logical(_)
+            | Message::Update(_)
+            | Message::Delete(_)
+            | Message::Truncate(_) => Ok(Verdict::Pass),
+        }
+    }
+
+    fn begin(&mut self, begin: &Begin) -> Result<Verdict, SourceError> {
+        if let Some(last) = self.last.filter(|_| !self.has_last) {
+            if begin.commit_lsn > last.commit_lsn {
+                return Err(self.missing(last));
+            }
+            if begin.commit_lsn == last.commit_lsn {
+                if (begin.xid, begin.commit_time) != (last.xid, last.commit_time) {
+                    return Err(self.different(&format!(
+                        "the transaction that commits at {} is another one (id {}, before {}; \
+                         committed {} µs later)",
+                        begin.commit_lsn,
+                        begin.xid,
+                        last.xid,
+                        begin.commit_time.micros().saturating_sub(last.commit_time.micros())
+                    )));
+                }
+                self.has_last = true;
+            }
+        }
+        self.is_skipping = begin.commit_lsn < self.start;
+        let is_after_last = self.last.is_none_or(|last| begin.commit_lsn > last.commit_lsn);
+        self.is_unknown = (self.is_skipping && is_after_last).then_some(begin.commit_lsn);
+        Ok(match (self.is_skipping, self.has_last) {
+            (true, _) => Verdict::Skip,
+            (false, true) => Verdict::Same,
+            (false, false) => Verdict::Pass,
+        })
+    }
+
+    /// The server has sent everything that committed before `wal_end`.
+    pub(super) fn keepalive(&mut self, wal_end: Lsn) -> Result<Verdict, SourceError> {
+        match self.last.filter(|last| !self.has_last && last.commit_lsn < wal_end) {
+            Some(last) => Err(self.missing(last)),
+            None if self.has_last && wal_end >= self.start => Ok(Verdict::Same),
+            None => Ok(Verdict::Skip),
+        }
+    }
+
+    fn missing(&self, last: LastTransaction) -> SourceError {
+        let LastTransaction { commit_lsn, xid, .. } = last;
+        self.different(&format!(
+            "the transaction with id {xid} that committed at {commit_lsn} is missing"
+        ))
+    }
+
+    fn different(&self, what: &str) -> SourceError {
+        SourceError::Slot(format!(
+            "this server's WAL is not the one that walpost has published from: {what}. The server \
+             was set back to an earlier state, for instance from a backup or a disk snapshot. Nothing \
+             was published from it since. Kafka may have events after {} that its tables have not: \
+             find them, then start walpost again to continue from the slot's position",
+            self.from
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pgoutput::encode::texts;
+    use crate::pgoutput::{Commit, Insert};
+
+    fn lsn(lsn: u64) -> Lsn {
+        Lsn::new(lsn)
+    }
+
+    fn transaction(commit: u64, xid: u32) -> [Message; 3] {
+        let commit_time = PgTimestamp::from_micros(i64::from(xid) * 7);
+        [
+            Message::Begin(Begin { commit_lsn: lsn(commit), commit_time, xid }),
+            Message::Insert(Insert { relation: 7, tuple: texts(&[Some("1")]) }),
+            Message::Commit(Commit {
+                commit_lsn: lsn(commit),
+                end_lsn: lsn(commit + 5),
+                commit_time,
+            }),
+        ]
+    }
+
+    /// What was received before: transactions at 10, 20 and 30, and K at 40.
+    fn received() -> LastReceived {
+        let mut received = LastReceived::default();
+        for (commit, xid) in [(10, 1), (20, 2), (30, 3)] {
+            for message in &transaction(commit, xid) {
+                received.message(message);
+            }
+        }
+        // One that did not come whole.
+        received.message(&transaction(50, 5)[0]);
+        received
+    }
+
+    /// The verdicts on all messages of those transactions, or the error.
+    fn verdicts(
+        check: &mut HistoryCheck,
+        transactions: &[(u64, u32)],
+    ) -> Result<Vec<Verdict>, SourceError> {
+        let messages = transactions.iter().flat_map(|(commit, xid)| transaction(*commit, *xid));
+        messages.map(|message| check.message(&message)).collect()
+    }
+
+    fn check(from: u64, start: u64) -> HistoryCheck {
+        HistoryCheck::new(lsn(from), lsn(start), received().get()).expect("something to compare")
+    }
+
+    #[test]
+    fn the_same_history_is_skipped_up_to_where_it_was_received() {
+        use Verdict::{Pass, Same, Skip};
+        let mut same = check(15, 40);
+        let found = verdicts(&mut same, &[(20, 2), (30, 3)]);
+        assert_eq!(found, Ok(vec![Skip; 6]));
+        assert_eq!(same.keepalive(lsn(39)), Ok(Skip));
+        assert_eq!(same.keepalive(lsn(40)), Ok(Same));
+        let found = verdicts(&mut check(15, 40), &[(20, 2), (30, 3), (40, 4)]);
+        assert_eq!(found.map(|found| found[6..].to_vec()), Ok(vec![Same, Pass, Pass]));
+        // Where a producer was replaced, the last transaction is handed out again.
+        let found = verdicts(&mut check(15, 15), &[(20, 2), (30, 3)]);
+        assert_eq!(found, Ok(vec![Pass, Pass, Pass, Same, Pass, Pass]));
+    }
+
+    #[test]
+    fn another_history_is_an_error_for_a_person() {
+        for (what, transactions) in [
+            ("another transaction at the same place", &[(20, 2), (30, 9)][..]),
+            ("the last one is missing", &[(20, 2), (41, 4)]),
+            ("one that was not there", &[(20, 2), (30, 3), (36, 9)]),
+        ] {
+            let error = verdicts(&mut check(15, 40), transactions).expect_err(what);
+            assert!(matches!(error, SourceError::Slot(_)), "{what}: {error:?}");
+        }
+        assert!(matches!(check(15, 40).keepalive(lsn(40)), Err(SourceError::Slot(_))));
+        // Nothing was received from the slot's position on, and something comes.
+        let error = verdicts(&mut check(36, 60), &[(50, 9)]).expect_err("unknown");
+        assert!(error.to_string().contains("was not there before"), "{error}");
+    }
+
+    #[test]
+    fn nothing_is_compared_where_nothing_comes_again() {
+        assert!(HistoryCheck::new(lsn(35), lsn(35), received().get()).is_none());
+        assert!(HistoryCheck::new(lsn(35), lsn(35), None).is_none());
+        assert!(HistoryCheck::new(lsn(30), lsn(30), received().get()).is_some(), "it comes again");
+    }
+}

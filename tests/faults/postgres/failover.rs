@@ -1,0 +1,263 @@
+//! The server is another one, or not what it was (58, 59, 61): a standby was promoted, a backup
+//! or a disk snapshot was put back, an address leads to two servers.
+
+use walpost_bed::oracle::{Row, judge};
+use walpost_bed::scene::{LATER, SOON, Scene, insert, proxied};
+use walpost_bed::{Major, Postgres, Proxy, Saved, Stop, Walpost, eventually};
+
+use crate::case::{Account, Case};
+
+const WAITS: &str = "is in use by server process";
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(58, "a_failover_that_lost_nothing_is_for_a_person_to_accept", lost_nothing),
+        Case::new(59, "a_failover_that_lost_commits_ends_the_run", lost_commits),
+        Case::new(59, "a_failover_that_lost_commits_ends_the_standby_instance_too", both_end),
+        Case::new(61, "a_server_that_was_set_back_ends_the_run", set_back),
+        Case::new(61, "a_server_that_was_set_back_and_grew_again_ends_the_run", grew_again),
+        Case::new(61, "a_transaction_that_replaced_the_last_one_ends_the_run", replaced),
+        Case::new(61, "a_server_that_was_set_back_ends_the_standby_instance_too", waited),
+        Case::new(61, "an_address_that_leads_to_two_servers_moves_neither_slot", two_servers),
+        Case::new(61, "a_backlog_is_not_read_from_a_second_server", two_servers_in_batches),
+    ]
+}
+
+/// A scene behind a proxy, so that walpost meets the server only when the test lets it.
+struct Behind {
+    scene: Scene,
+    proxy: Proxy,
+}
+
+impl Behind {
+    async fn new() -> Self {
+        let mut scene = Scene::new().await;
+        let proxy = Proxy::to(scene.postgres.port()).await;
+        scene.source = proxied(&proxy);
+        Self { scene, proxy }
+    }
+
+    async fn rows(&self, count: u32) {
+        self.scene.postgres.execute(&insert(count, 3)).await;
+        self.scene.confirmed(SOON).await;
+    }
+
+    /// Rows are published; the data is saved; more rows are published; the server is stopped.
+    async fn saved_in_between(&self) -> (Saved, Vec<Row>) {
+        self.rows(10).await;
+        self.stop().await;
+        let saved = self.scene.postgres.save();
+        self.start().await;
+        self.rows(10).await;
+        let rows = self.scene.committed().await;
+        self.stop().await;
+        (saved, rows)
+    }
+
+    async fn stop(&self) {
+        self.proxy.refuse();
+        self.proxy.cut();
+        assert!(self.scene.postgres.stop(Stop::Fast, SOON).await, "it stops");
+    }
+
+    async fn start(&self) {
+        self.scene.postgres.start_again().await;
+        self.proxy.restore();
+    }
+
+    /// Starts the server as one that was a standby, and promotes it.
+    async fn promote(&self) {
+        self.scene.postgres.make_standby();
+        self.scene.postgres.start_again().await;
+        self.scene.postgres.execute("SELECT pg_promote()").await;
+        self.proxy.restore();
+    }
+
+    /// The log grows past where it was.
+    async fn burn(&self) {
+        let switch = "CREATE TABLE burn AS SELECT; SELECT pg_switch_wal(); DROP TABLE burn";
+        for _ in 0..3 {
+            self.scene.postgres.execute(switch).await;
+        }
+    }
+
+    async fn judged(&self, account: &Account, rows: &[Row]) {
+        account.exact(&judge(rows, std::iter::empty(), &self.scene.records().await));
+    }
+
+    /// The same after the next start: a server that was stopped may have forgotten the slot's last
+    /// position (until 17), and repeats what follows it.
+    async fn judged_with_repeats(&self, account: &Account, rows: &[Row]) {
+        account.ok(&judge(rows, std::iter::empty(), &self.scene.records().await));
+    }
+}
+
+/// Ends with 3 and these words.
+async fn refused(account: &Account, walpost: &Walpost, words: &str) {
+    let text = account.ends(walpost, 3).await;
+    assert!(text.contains(words), "{words}: {text}");
+}
+
+async fn lost_nothing(account: Account) {
+    let behind = Behind::new().await;
+    let walpost = behind.scene.run().await;
+    behind.rows(10).await;
+    behind.stop().await;
+    behind.promote().await;
+    refused(&account, &walpost, "another server answers at this address").await;
+    let next = behind.scene.run().await;
+    behind.rows(10).await;
+    behind.judged_with_repeats(&account, &behind.scene.committed().await).await;
+    account.goes_on(&next);
+}
+
+async fn lost_commits(account: Account) {
+    let behind = Behind::new().await;
+    let walpost = behind.scene.run().await;
+    let (saved, mut rows) = behind.saved_in_between().await;
+    behind.scene.postgres.set_back(&saved);
+    behind.promote().await;
+    behind.burn().await;
+    behind.scene.postgres.execute(&insert(5, 3)).await;
+    refused(&account, &walpost, "another server answers at this address").await;
+    behind.judged(&account, &rows).await;
+    let next = behind.scene.run().await;
+    behind.scene.confirmed(SOON).await;
+    rows.extend_from_slice(&behind.scene.committed().await[10..]);
+    behind.judged_with_repeats(&account, &rows).await;
+    account.goes_on(&next);
+}
+
+async fn both_end(account: Account) {
+    let behind = Behind::new().await;
+    let first = behind.scene.run().await;
+    behind.rows(10).await;
+    let second = behind.scene.command("run").start();
+    second.await_line(WAITS, SOON).await;
+    let (saved, rows) = behind.saved_in_between().await;
+    behind.scene.postgres.set_back(&saved);
+    behind.promote().await;
+    behind.burn().await;
+    behind.scene.postgres.execute(&insert(5, 3)).await;
+    refused(&account, &first, "another server answers at this address").await;
+    refused(&account, &second, "another server answers at this address").await;
+    behind.judged_with_repeats(&account, &rows).await;
+}
+
+async fn set_back(account: Account) {
+    let behind = Behind::new().await;
+    let walpost = behind.scene.run().await;
+    let (saved, rows) = behind.saved_in_between().await;
+    behind.scene.postgres.set_back(&saved);
+    behind.start().await;
+    refused(&account, &walpost, "lost WAL or was restored").await;
+    behind.judged(&account, &rows).await;
+}
+
+async fn grew_again(account: Account) {
+    let behind = Behind::new().await;
+    let walpost = behind.scene.run().await;
+    let (saved, mut rows) = behind.saved_in_between().await;
+    behind.scene.postgres.set_back(&saved);
+    behind.scene.postgres.start_again().await;
+    behind.scene.postgres.execute(&insert(100, 3)).await;
+    behind.burn().await;
+    let before = behind.scene.confirmed_flush().await;
+    behind.proxy.restore();
+    refused(&account, &walpost, "is not the one that walpost has published from").await;
+    assert_eq!(behind.scene.confirmed_flush().await, before, "nothing is confirmed to it");
+    behind.judged(&account, &rows).await;
+    // A person accepts the slot's position: nothing of the new history is missing.
+    let next = behind.scene.run().await;
+    behind.scene.confirmed(SOON).await;
+    rows.extend_from_slice(&behind.scene.committed().await[10..]);
+    behind.judged_with_repeats(&account, &rows).await;
+    account.goes_on(&next);
+}
+
+/// The new history has a transaction that commits at the same LSN.
+async fn replaced(account: Account) {
+    let behind = Behind::new().await;
+    let walpost = behind.scene.run().await;
+    let (saved, rows) = behind.saved_in_between().await;
+    behind.scene.postgres.set_back(&saved);
+    behind.scene.postgres.start_again().await;
+    // As the lost transaction was, byte for byte, but at another time.
+    behind.scene.postgres.execute(&insert(10, 3)).await;
+    behind.burn().await;
+    behind.proxy.restore();
+    refused(&account, &walpost, "is not the one that walpost has published from").await;
+    behind.judged(&account, &rows).await;
+}
+
+async fn waited(account: Account) {
+    let behind = Behind::new().await;
+    let first = behind.scene.run().await;
+    behind.rows(10).await;
+    behind.stop().await;
+    let saved = behind.scene.postgres.save();
+    behind.start().await;
+    behind.rows(10).await;
+    let second = behind.scene.command("run").start();
+    second.await_line(WAITS, SOON).await;
+    let rows = behind.scene.committed().await;
+    behind.stop().await;
+    behind.scene.postgres.set_back(&saved);
+    behind.start().await;
+    for walpost in [&first, &second] {
+        let text = account.ends(walpost, 3).await;
+        let words = ["lost WAL or was restored", "has halted with exit code 3"];
+        assert!(words.iter().any(|words| text.contains(words)), "{text}");
+    }
+    behind.judged_with_repeats(&account, &rows).await;
+}
+
+/// Two servers with a slot and rows of their own, behind one address.
+async fn two(behind: &Behind) -> Scene {
+    let other = Postgres::builder(Major::V15).own_identity().start().await;
+    let other = Scene::bare(other, &behind.scene.bootstrap);
+    other.init(&[]).await;
+    other.postgres.execute(&insert(20, 3)).await;
+    other
+}
+
+async fn two_servers(account: Account) {
+    let mut behind = Behind::new().await;
+    behind.scene.source.push_str("?sslmode=disable");
+    let other = two(&behind).await;
+    let (here, there) = (behind.scene.postgres.port(), other.postgres.port());
+    let before = (behind.scene.confirmed_flush().await, other.confirmed_flush().await);
+    behind.scene.postgres.execute(&insert(10, 3)).await;
+    behind.proxy.point_in_turn(&[here, there]);
+    let walpost = behind.scene.command("run").start();
+    walpost.await_line("two connections reached two servers", SOON).await;
+    behind.judged(&account, &[]).await;
+    let after = (behind.scene.confirmed_flush().await, other.confirmed_flush().await);
+    assert_eq!(before, after, "neither slot is moved");
+    behind.proxy.point_at(here);
+    walpost.await_line("streaming from PostgreSQL", SOON).await;
+    behind.scene.confirmed(SOON).await;
+    behind.judged(&account, &behind.scene.committed().await).await;
+    account.goes_on(&walpost);
+}
+
+async fn two_servers_in_batches(account: Account) {
+    let mut behind = Behind::new().await;
+    behind.scene.source.push_str("?sslmode=disable");
+    let other = two(&behind).await;
+    let (here, there) = (behind.scene.postgres.port(), other.postgres.port());
+    let before = other.confirmed_flush().await;
+    behind.scene.postgres.execute(&insert(1000, 3)).await;
+    // Control, replication; then the connection that reads, and the one that moves the slot.
+    behind.proxy.point_in_turn(&[here, here, there, here]);
+    let catching_up = ("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB");
+    let walpost = behind.scene.command("run").env(catching_up.0, catching_up.1).start();
+    walpost.await_line("two connections reached two servers", SOON).await;
+    behind.judged(&account, &[]).await;
+    behind.proxy.point_at(here);
+    eventually(LATER, "all come", async || behind.scene.records().await.len() >= 1000).await;
+    behind.scene.confirmed(SOON).await;
+    assert_eq!(other.confirmed_flush().await, before, "the other slot is not moved");
+    behind.judged(&account, &behind.scene.committed().await).await;
+    account.goes_on(&walpost);
+}
