@@ -19,7 +19,7 @@ mod topic;
 mod types;
 mod value;
 
-pub use headers::{HeaderSet, HeaderSetError};
+pub use headers::{Dropped, HeaderSet, HeaderSetError};
 pub use key::KeyTemplate;
 pub use place::{Placement, PlacementError, Target};
 pub use poison::{Cause, Poison};

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use crate::outbox::{Event, Role};
 
-use super::headers::HeaderSet;
+use super::headers::{Dropped, HeaderSet};
 use super::key::KeyTemplate;
 use super::place::{self, Placement, Target};
 use super::poison::{Cause, Poison};
@@ -85,12 +85,15 @@ pub(super) struct OwnRouter {
     config: RecordConfig,
     /// Placed columns by target, each with its place among the event's.
     in_headers: Vec<(usize, Placement)>,
+    /// The names of these headers.
+    names_in_headers: Vec<String>,
     in_value: Vec<(usize, Placement)>,
     partition: Option<(usize, Placement)>,
     topic: String,
     key: String,
     position: String,
     value: Vec<u8>,
+    dropped: Dropped,
 }
 
 impl OwnRouter {
@@ -106,8 +109,10 @@ impl OwnRouter {
         };
         let (in_headers, in_value) = (of(Target::Header), of(Target::Envelope));
         let partition = of(Target::Partition).into_iter().next();
+        let names = in_headers.iter().map(|(_, placement)| placement.name().to_owned());
         Self {
             config,
+            names_in_headers: names.collect(),
             in_headers,
             in_value,
             partition,
@@ -115,7 +120,13 @@ impl OwnRouter {
             key: String::new(),
             position: String::new(),
             value: Vec::new(),
+            dropped: Dropped::default(),
         }
+    }
+
+    /// What the last event's row said in headers that are walpost's.
+    pub(super) fn dropped(&self) -> &Dropped {
+        &self.dropped
     }
 
     /// The columns that an event's `placed` fields must be.
@@ -126,6 +137,7 @@ impl OwnRouter {
     /// The record of `event`; an event that has none is poison. The same event
     /// gives the same record or the same poison each time.
     pub(super) fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Poison> {
+        self.dropped = Dropped::default();
         self.topic.clear();
         self.config.topic.render(event, &mut self.topic)?;
         self.position.clear();
@@ -152,7 +164,9 @@ impl OwnRouter {
         attributes
             .append_headers(format, &mut headers)
             .map_err(|cause| Poison::new(cause, event))?;
-        self.config.headers.append_to(&mut headers, event, &self.position)?;
+        let sent = &self.config.headers;
+        self.dropped =
+            sent.append_to(&mut headers, event, &self.position, &self.names_in_headers)?;
         for (index, placement) in &self.in_headers {
             let value = event.placed.get(*index).and_then(Option::as_deref).map(Cow::Borrowed);
             headers.push(Header { name: Cow::Borrowed(placement.name()), value });
@@ -241,6 +255,29 @@ pub(super) mod tests {
         let event = event();
         let again = router.route(&event).expect("a record");
         assert_eq!((again.topic, again.headers.len()), ("outbox.event.Order", 2));
+    }
+
+    #[test]
+    fn a_rows_headers_do_not_stand_beside_walposts_own() {
+        let topic = "t".parse().expect("a template");
+        let place = vec!["shop:header:ce_shop".parse().expect("a placement")];
+        let value = crate::record::ValueFormat::CloudEventsBinary;
+        let mut router = OwnRouter::new(RecordConfig { value, place, ..RecordConfig::to(topic) });
+        let mut event = event();
+        event.event_type = field(Some("OrderPlaced"));
+        event.placed = vec![field(Some("7"))];
+        event.headers = field(Some(
+            r#"{"walpost.position": "F", "CE_ID": "F", "content-type": "F", "ce_shop": "F", "own": "1"}"#,
+        ));
+        let record = router.route(&event).expect("a record");
+        for forged in ["walpost.position", "ce_id", "content-type", "ce_shop"] {
+            let named = record.headers.iter().filter(|it| it.name.eq_ignore_ascii_case(forged));
+            let values: Vec<_> = named.map(|header| header.value.as_deref()).collect();
+            assert!(values.len() == 1 && values != [Some(b"F".as_slice())], "{forged}: {values:?}");
+        }
+        assert!(record.headers.iter().any(|header| header.name == "own"));
+        drop(record);
+        assert_eq!(router.dropped().count, 4);
     }
 
     #[test]

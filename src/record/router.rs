@@ -3,6 +3,7 @@
 use crate::outbox::Event;
 
 use super::debezium::{Debezium, DebeziumRouter};
+use super::headers::Dropped;
 use super::poison::Poison;
 use super::route::{OwnRouter, RecordConfig};
 use super::types::Record;
@@ -71,6 +72,15 @@ impl Router {
         match &self.0 {
             Of::Walpost(router) => router.placed(),
             Of::Debezium(router) => router.placed(),
+        }
+    }
+
+    /// Members of the last event's own headers that were dropped, since their names are
+    /// walpost's. In Debezium's records a row names no header.
+    pub fn dropped_headers(&self) -> Option<&Dropped> {
+        match &self.0 {
+            Of::Walpost(router) => Some(router.dropped()).filter(|dropped| dropped.count > 0),
+            Of::Debezium(_) => None,
         }
     }
 

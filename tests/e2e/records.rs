@@ -56,6 +56,24 @@ async fn topic_key_and_headers_may_be_of_any_columns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_claims_a_position_or_an_id_does_not_get_it() {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    let insert = r#"INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, headers)
+        VALUES (md5('1')::uuid, 'order', 'A-7', 'placed',
+                '{"walpost.position": "FFFFFFFFFFFFFFFF/FFFFFFFF", "ID": "x", "event_type": "x", "own": "1"}')"#;
+    scene.postgres.execute(insert).await;
+    scene.confirmed(SOON).await;
+    let [record] = &scene.records().await[..] else { panic!("one record") };
+    let names: Vec<_> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["id", "event_type", "own", "walpost.position"]);
+    assert_eq!(record.header("id"), Some("c4ca4238-a0b9-2382-0dcc-509a6f75849b"));
+    assert!(record.header("walpost.position").is_some_and(|it| it.starts_with("00000000")));
+    assert!(walpost.said("dropped headers of a row"), "{:?}", walpost.stderr());
+    assert_eq!(stop(walpost).await["dropped_headers"], 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_envelope_holds_the_payload_as_it_was_stored() {
     let toml = "[record]\nvalue = 'envelope'\nplace = ['tenant_id:envelope:tenant']\n";
     let [record] = &records(toml).await[..] else { panic!("one record") };

@@ -1,7 +1,7 @@
 //! From message to production: the event's record, or what its cause's policy
 //! makes of one that is poison.
 
-use super::{Core, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken, place};
+use super::{Core, DroppedHeaders, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken, place};
 use crate::ledger::{Seq, StreamError};
 use crate::outbox::{Event, Outbox, Position};
 use crate::pgoutput::Message;
@@ -73,6 +73,7 @@ impl Core {
                     .map(|topic| Alone::new(seq, self.origin(message), event, topic, false));
                 self.produced(event, weight, alone)?;
                 self.ordinary = Some(seq);
+                self.count_dropped_headers(message, event);
                 Ok(Taken::Yes)
             }
             Offered::Full => Ok(Taken::NotYet),
@@ -165,6 +166,16 @@ impl Core {
             suspect.alone = alone;
         }
         Ok(())
+    }
+
+    fn count_dropped_headers(&mut self, message: &Message, event: &Event<'_>) {
+        let Some(dropped) = self.router.dropped_headers() else { return };
+        self.counters.dropped_headers += dropped.count;
+        if self.dropped_headers.is_none() {
+            let (position, name) = (event.position, dropped.name.clone());
+            let origin = self.origin(message);
+            self.dropped_headers = Some(DroppedHeaders { origin, position, name });
+        }
     }
 
     fn count_event(&mut self) {
