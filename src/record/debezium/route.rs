@@ -175,6 +175,10 @@ impl Maker {
         match expand(text, self.config.options.keep_nulls) {
             Expanded::Text => Ok(datum),
             Expanded::Object(object) => Ok(object),
+            Expanded::TooLarge => Err(payload.undecodable(
+                "is too large to be expanded, or gets too large by it: 16 MiB and 250,000 members \
+                 and elements are the limit",
+            )),
             // The StringConverter does not look at the schema.
             Expanded::Misfit if self.value == Spelling::Java && !has_envelope => Ok(datum),
             Expanded::Misfit => Err(payload.undecodable(
