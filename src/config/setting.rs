@@ -223,7 +223,7 @@ impl Setting {
             Self::PoisonRefused => "The same for one that the brokers refuse for good.",
             Self::PoisonUndecodable => "The same for one with a field that cannot be read.",
             Self::PoisonDeadLetterTopic => "The topic of the dead letters.",
-            Self::PoisonRetries => "How often a record is tried that the brokers refuse, before it is put aside.",
+            Self::PoisonRetries => "How often a record is tried again that the brokers refuse for a reason that may pass, a policy of theirs, before it is put aside. What cannot pass (size, timestamp, an invalid record or topic) is put aside at once.",
             Self::AdminListen => "Where `/livez`, `/readyz`, `/metrics` and `/status` are served, `host:port`, or `off`.",
             Self::LogLevel => "`error`, `warn`, `info`, `debug`, `trace`, `off`, or a filter such as `info,walpost=debug`. Read again at SIGHUP.",
             Self::LogFormat => "`text` or `json`. Without it: text on a terminal, else JSON.",

@@ -379,8 +379,8 @@ impl Core {
             self.phase = Phase::Halting { halt, sure: true };
             return;
         }
-        // A size does not change by asking again.
-        if refusal.is_too_large || suspect.refusals >= self.policies.retries {
+        // What cannot pass does not change by asking again.
+        if !refusal.may_pass || suspect.refusals >= self.policies.retries {
             self.verdicts.add(suspect.place, poison.cause);
             self.judged += 1;
         } else {

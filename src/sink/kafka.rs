@@ -544,6 +544,10 @@ fn produce_error(
             ProduceError::Refused(refusal::by_the_client(code))
         }
         Some(code) => ProduceError::Broken(refusal::reason(code, topic)),
-        None => ProduceError::Refused(Refusal { is_too_large: false, reason: error.to_string() }),
+        None => ProduceError::Refused(Refusal {
+            is_too_large: false,
+            may_pass: false,
+            reason: error.to_string(),
+        }),
     }
 }
