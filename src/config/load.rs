@@ -254,6 +254,7 @@ impl Picked {
             profile,
             topic,
             topic_rewrite: self.topic_rewrite()?,
+            topics_allowed: self.list(Setting::RecordTopicsAllowed).unwrap_or_default(),
             key: self.text(Setting::RecordKey).unwrap_or_else(|| KeyTemplate::DEFAULT.to_owned()),
             null_keys: self.checked(Setting::RecordNullKeys, "refuse", values::null_keys)?,
             value: self.checked(Setting::RecordValue, "payload", values::value_format)?,
@@ -276,8 +277,9 @@ impl Picked {
         }
         let is_own = |setting: &Setting| {
             let key = setting.key();
-            key.starts_with("outbox.columns.")
-                || (key.starts_with("record.") && *setting != Setting::RecordProfile)
+            let is_for_all =
+                matches!(setting, Setting::RecordProfile | Setting::RecordTopicsAllowed);
+            key.starts_with("outbox.columns.") || (key.starts_with("record.") && !is_for_all)
         };
         let given = |setting: &Setting| {
             self.origins.contains_key(setting)

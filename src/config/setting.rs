@@ -41,6 +41,7 @@ pub enum Setting {
     RecordTopic,
     RecordTopicRegex,
     RecordTopicReplacement,
+    RecordTopicsAllowed,
     RecordKey,
     RecordNullKeys,
     RecordValue,
@@ -70,7 +71,7 @@ type Row = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'s
 
 impl Setting {
     /// Every setting, in the order in which they are shown.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::SourceUrl,
         Self::SourceSlot,
         Self::SourcePublication,
@@ -90,6 +91,7 @@ impl Setting {
         Self::RecordTopic,
         Self::RecordTopicRegex,
         Self::RecordTopicReplacement,
+        Self::RecordTopicsAllowed,
         Self::RecordKey,
         Self::RecordNullKeys,
         Self::RecordValue,
@@ -137,6 +139,7 @@ impl Setting {
             Self::RecordTopic => ("record.topic", Some("--topic"), Some("WALPOST_RECORD_TOPIC"), None, Text),
             Self::RecordTopicRegex => ("record.topic_regex", None, None, None, Text),
             Self::RecordTopicReplacement => ("record.topic_replacement", None, None, None, Text),
+            Self::RecordTopicsAllowed => ("record.topics_allowed", None, Some("WALPOST_RECORD_TOPICS_ALLOWED"), None, List),
             Self::RecordKey => ("record.key", None, None, None, Text),
             Self::RecordNullKeys => ("record.null_keys", None, None, None, Text),
             Self::RecordValue => ("record.value", None, None, None, Text),
@@ -205,6 +208,7 @@ impl Setting {
             Self::RecordTopic => "The topic, a template over the row's columns; modifiers `lower`, `kebab`, `snake`, as in `{aggregate_type|kebab}`.",
             Self::RecordTopicRegex => "A regular expression that rewrites the topic, with `record.topic_replacement`.",
             Self::RecordTopicReplacement => "What takes the place of what `record.topic_regex` matched; `$1` is its first group.",
+            Self::RecordTopicsAllowed => "The topics that events may go to: names in which `*` stands for any characters, such as `outbox.event.*`. An event of another topic is poison (`invalid_topic`). Without it, all but those that begin with `__`, which no setting allows. It holds for Debezium's records too, and not for the dead-letter topic. In the variable parted by commas.",
             Self::RecordKey => "The key, a template over the row's columns.",
             Self::RecordNullKeys => "Whether a key that is NULL is sent as a null key, `allow`, or is an event that cannot be delivered, `refuse`.",
             Self::RecordValue => "What the value is: `payload`, `envelope`, `merged`, `cloudevents` or `cloudevents-binary`.",
@@ -214,12 +218,12 @@ impl Setting {
             Self::RecordTimestamp => "Where a record's timestamp comes from: the commit, `commit`, or `outbox.columns.timestamp`, `column`.",
             Self::Debezium => "The event router's own option names with their values, for the Debezium profiles.",
             Self::KafkaBootstrapServers => "Brokers to begin with, `host:port`, parted by commas.",
-            Self::KafkaProperties => "Any property of librdkafka, under its own name, but for those on which the guarantee rests. Where they are not given walpost sets `linger.ms` 0, `max.in.flight.requests.per.connection` 1, `reconnect.backoff.max.ms` 2000, `topic.metadata.propagation.max.ms` 5000, `socket.keepalive.enable` true, `statistics.interval.ms` 5000, `client.id` walpost. In the variable one `key=value` a line.",
+            Self::KafkaProperties => "Any property of librdkafka, under its own name, but for those on which the guarantee rests. Where they are not given walpost sets `allow.auto.create.topics` false, `linger.ms` 0, `max.in.flight.requests.per.connection` 1, `reconnect.backoff.max.ms` 2000, `topic.metadata.propagation.max.ms` 5000, `socket.keepalive.enable` true, `statistics.interval.ms` 5000, `client.id` walpost. In the variable one `key=value` a line.",
             Self::DeliveryInFlightBytes => "Budget of bytes in flight to the brokers; when it is spent walpost stops reading. Takes `KiB`, `MiB`, `GiB`.",
             Self::DeliveryDrainTimeout => "How long a stop may take to deliver and confirm what is in flight. Keep it below the supervisor's own limit. Takes `ms`, `s`, `min`.",
             Self::PoisonTooLarge => "What to do about an event that is too large for the producer or the topic: `halt`, `dead_letter` or `skip`.",
             Self::PoisonMissingField => "The same for one that lacks its key, or what its topic is made of.",
-            Self::PoisonInvalidTopic => "The same for one whose topic has no valid name.",
+            Self::PoisonInvalidTopic => "The same for one whose topic has no valid name, or is none of `record.topics_allowed`.",
             Self::PoisonRefused => "The same for one that the brokers refuse for good.",
             Self::PoisonUndecodable => "The same for one with a field that cannot be read.",
             Self::PoisonDeadLetterTopic => "The topic of the dead letters.",

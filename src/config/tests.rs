@@ -282,6 +282,7 @@ fn everything_that_the_file_takes_arrives() {
         topic_replacement = "x.$1"
         key = "{tenant}/{aggregate_id}"
         null_keys = "allow"
+        topics_allowed = ["x.*"]
         value = "envelope"
         headers = ["id", "event_type"]
         place = ["tenant:header", "region:envelope:zone"]
@@ -323,6 +324,7 @@ fn everything_that_the_file_takes_arrives() {
     assert_eq!((record.key.as_str(), record.null_keys), ("{tenant}/{aggregate_id}", true));
     assert_eq!((record.value, record.place.len()), (ValueFormat::Envelope, 2));
     assert_eq!(record.cloudevents_source, "/shop");
+    assert_eq!(record.topics_allowed, ["x.*"]);
     assert_eq!(config.record.timestamp, TimestampSource::Column);
     assert_eq!(
         config.kafka.properties.iter().collect::<Vec<_>>(),

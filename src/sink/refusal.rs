@@ -90,6 +90,11 @@ fn verdict(code: Code) -> Verdict {
     }
 }
 
+/// Whether it may be for one record of several in a batch; a topic is the same for all of them.
+pub(super) fn is_of_a_record(code: Code) -> bool {
+    is_of_size(code) || matches!(code, Code::InvalidTimestamp | Code::InvalidRecord)
+}
+
 /// Whether a connection to a broker broke or could not be made.
 pub(super) fn is_of_a_connection(code: Code) -> bool {
     matches!(

@@ -93,8 +93,9 @@ impl Look<'_> {
         );
         let finding = match self.makes_topics {
             Some(false) => Finding::error((SUBJECT, "topic_missing"), text).why(
-                "the brokers make no topics by themselves (auto.create.topics.enable): `run` \
-                      waits until it is there",
+                "nobody makes it by itself (that takes auto.create.topics.enable of the brokers \
+                 and allow.auto.create.topics of walpost's producer): `run` waits until it is \
+                 there",
             ),
             Some(true) => Finding::warning((SUBJECT, "topic_missing"), text).why(
                 "the brokers make it when it is first named, with as many partitions and \
