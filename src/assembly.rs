@@ -232,6 +232,7 @@ pub fn outbox(config: &Config, profile: &Profile) -> Outbox {
         placed: profile.placed(),
         placed_optional,
         typed: matches!(profile, Profile::Debezium(_)),
+        needs: profile.needs(),
     })
 }
 

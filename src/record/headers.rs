@@ -14,7 +14,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::outbox::{Event, Role, json};
+use crate::outbox::{Event, Needs, Role, json};
 
 use super::poison::{Cause, Poison};
 use super::types::{Header, Headers};
@@ -130,6 +130,20 @@ impl HeaderSet {
     /// Their names, in order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|source| source.name())
+    }
+
+    /// What they show of an event: the id in any case, by which it is known.
+    pub(super) fn needs(&self, needs: Needs) -> Needs {
+        let role = |source: &Source| match source {
+            Source::Id => Some(Role::Id),
+            Source::EventType => Some(Role::EventType),
+            Source::Traceparent => Some(Role::Traceparent),
+            Source::Tracestate => Some(Role::Tracestate),
+            Source::Row => Some(Role::Headers),
+            Source::Position => None,
+        };
+        let needs = needs.using(self.0.iter().filter_map(role));
+        needs.requiring(self.0.contains(&Source::Id).then_some(Role::Id))
     }
 
     pub(super) fn has_position(&self) -> bool {

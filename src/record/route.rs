@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use crate::outbox::{Event, Role};
+use crate::outbox::{Event, Needs, Role};
 
 use super::headers::{Dropped, HeaderSet};
 use super::key::KeyTemplate;
@@ -76,6 +76,15 @@ impl RecordConfig {
             }
         }
         placed
+    }
+}
+
+impl RecordConfig {
+    /// What records show of an event.
+    pub fn needs(&self) -> Needs {
+        let timestamp = (self.timestamp == TimestampSource::Column).then_some(Role::Timestamp);
+        let needs = self.headers.needs(self.value.needs(Needs::NONE));
+        needs.requiring(self.topic.roles().chain(self.key.roles()).chain(timestamp))
     }
 }
 
@@ -344,6 +353,29 @@ pub(super) mod tests {
             let cause = router.route(&event).expect_err("no partition").cause;
             assert_eq!(cause, Cause::MissingField { field: "shard".to_owned() });
         }
+    }
+
+    #[test]
+    fn a_column_is_required_where_topic_key_headers_or_value_use_it() {
+        use Role::{AggregateId, AggregateType, EventType, Id, Payload};
+        let config = |topic: &str, key: &str| RecordConfig {
+            key: key.parse().expect("a template"),
+            ..RecordConfig::to(topic.parse().expect("a template"))
+        };
+        let required = |config: &RecordConfig| -> Vec<_> {
+            let needs = config.needs();
+            Role::ALL.into_iter().filter(|role| needs.required.contains(*role)).collect()
+        };
+        let usual = config("{aggregate_type}", "{aggregate_id}");
+        assert_eq!(required(&usual), [Id, AggregateType, AggregateId, Payload]);
+        assert!(!usual.needs().used.contains(Role::SchemaVersion));
+        let by_type = config("{event_type|kebab}", "{id}");
+        assert_eq!(required(&by_type), [Id, EventType, Payload]);
+        let headers = HeaderSet::from_names(&["headers"]).expect("a list of headers");
+        let bare = RecordConfig { headers, ..config("all", "{tenant}") };
+        assert_eq!(required(&bare), [Payload]);
+        let value = ValueFormat::CloudEvents;
+        assert_eq!(required(&RecordConfig { value, ..bare }), [Id, EventType, Payload]);
     }
 
     proptest! {

@@ -1,6 +1,6 @@
 //! Which profile's records are made.
 
-use crate::outbox::Event;
+use crate::outbox::{Event, Needs};
 
 use super::allowed::TopicsAllowed;
 use super::debezium::{Debezium, DebeziumRouter};
@@ -25,6 +25,14 @@ impl Profile {
         match self {
             Self::Walpost(config) => config.placed(),
             Self::Debezium(config) => config.placed(),
+        }
+    }
+
+    /// What records show of an event.
+    pub fn needs(&self) -> Needs {
+        match self {
+            Self::Walpost(config) => config.needs(),
+            Self::Debezium(config) => config.needs(),
         }
     }
 

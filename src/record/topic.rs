@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::outbox::Event;
+use crate::outbox::{Event, Role};
 
 use super::poison::{Cause, Poison};
 use super::rewrite::Rewrite;
@@ -43,6 +43,11 @@ impl TopicTemplate {
     /// `placed` fields must be these, in this order.
     pub fn placed(&self) -> &[String] {
         self.template.columns()
+    }
+
+    /// The roles that it names.
+    pub fn roles(&self) -> impl Iterator<Item = Role> {
+        self.template.roles()
     }
 
     /// The one topic that all events go to, where the template names no field.

@@ -17,7 +17,7 @@ mod spell;
 mod time;
 mod topics;
 
-use crate::outbox::ColumnNames;
+use crate::outbox::{ColumnNames, Needs, Role};
 use crate::record::rewrite::{Rewrite, RewriteError};
 
 use options::Options;
@@ -98,6 +98,16 @@ impl Debezium {
             schema_version: options.schema_version.clone().filter(|_| self.options.has_envelope()),
             ..ColumnNames::default()
         }
+    }
+
+    /// What records show of an event: all that the options name.
+    pub fn needs(&self) -> Needs {
+        let options = &self.options;
+        let timestamp = options.timestamp.as_ref().map(|_| Role::Timestamp);
+        let version = options.schema_version.as_ref().filter(|_| options.has_envelope());
+        Needs::NONE
+            .requiring([Role::Id, Role::AggregateType, Role::AggregateId, Role::Payload])
+            .requiring(timestamp.into_iter().chain(version.map(|_| Role::SchemaVersion)))
     }
 
     /// The columns beside them, each once: an event's `placed` fields must be these, in
