@@ -204,7 +204,7 @@ impl Setting {
             Self::ColumnTimestamp => "Column of the record's timestamp, for `record.timestamp = \"column\"`.",
             Self::OutboxMessagePrefix => "Prefix of the transactional logical messages that are events too, as JSON objects with the names of the columns.",
             Self::OutboxPlainMessagePrefix => "What prefixes of logical messages begin with that carry type and key themselves, as in `PREFIX:order:A-7`, and the value as content.",
-            Self::RecordProfile => "Whose records: walpost's own, or those of Debezium's outbox event router by its converter: `debezium`, `debezium-json`, `debezium-binary`.",
+            Self::RecordProfile => "Whose records: walpost's own, or those of Debezium's outbox event router by its converters: `debezium`, `debezium-json`, `debezium-binary`, `debezium-binary-json`.",
             Self::RecordTopic => "The topic, a template over the row's columns; modifiers `lower`, `kebab`, `snake`, as in `{aggregate_type|kebab}`.",
             Self::RecordTopicRegex => "A regular expression that rewrites the topic, with `record.topic_replacement`.",
             Self::RecordTopicReplacement => "What takes the place of what `record.topic_regex` matched; `$1` is its first group.",

@@ -248,8 +248,20 @@ impl Looked<'_> {
                 finding.sql(format!("ALTER TABLE {table} ALTER COLUMN {name} TYPE bytea;")),
             );
         }
-        if !matches!(self.profile, Profile::Walpost(_)) {
-            return None;
+        if let Profile::Debezium(debezium) = self.profile {
+            let is_refused = role == Role::Payload && debezium.takes_bytes_only();
+            return (is_refused && column.kind.name != "bytea").then(|| {
+                let text = format!("column {name} of {table} is of type {}", column.kind.name);
+                finding("column_type", text)
+                    .why(
+                        "under debezium-binary a payload that is no bytea is poison: every event \
+                         would be",
+                    )
+                    .advice(
+                        "set record.profile to debezium-binary-json, if Debezium's converter had a \
+                         JsonConverter as its delegate, or to debezium or debezium-json",
+                    )
+            });
         }
         let (wanted, cast) = match role {
             Role::Headers if !is_json(column) => ("jsonb", format!("to_jsonb({name})")),

@@ -34,14 +34,18 @@ pub enum Converters {
     Json,
     /// `StringConverter` for the key, `ByteArrayConverter` for the value.
     Binary,
+    /// `StringConverter` for the key; for the value Debezium's `BinaryDataConverter`, which gives
+    /// what is no bytes to a `JsonConverter` without schemas.
+    BinaryJson,
 }
 
 impl Converters {
     /// All of them, by the profile's name in the configuration.
-    pub const NAMES: [(&str, Self); 3] = [
+    pub const NAMES: [(&str, Self); 4] = [
         ("debezium", Self::String),
         ("debezium-json", Self::Json),
         ("debezium-binary", Self::Binary),
+        ("debezium-binary-json", Self::BinaryJson),
     ];
 
     /// The profile's name in the configuration.
@@ -120,6 +124,11 @@ impl Debezium {
             }
         }
         placed
+    }
+
+    /// Whether a payload that is no `bytea` is poison.
+    pub fn takes_bytes_only(&self) -> bool {
+        self.converters == Converters::Binary
     }
 
     /// Whether a table may lack [`Debezium::placed`] columns.

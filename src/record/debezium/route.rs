@@ -58,6 +58,7 @@ impl DebeziumRouter {
         let (key, value) = match config.converters {
             Converters::String | Converters::Binary => (Spelling::Java, Spelling::Java),
             Converters::Json => (Spelling::Json, Spelling::Json),
+            Converters::BinaryJson => (Spelling::Java, Spelling::Json),
         };
         let maker = Maker { config, placed, placements, key, value };
         let (topics, topic) = (Topics::default(), String::new());
@@ -137,13 +138,17 @@ impl Maker {
         if is_empty && self.config.options.tombstones {
             return Ok(None);
         }
-        if self.config.converters == Converters::Binary {
-            if !is_bytea {
-                return Err(payload.undecodable("is no bytea, as debezium-binary needs it"));
-            }
-            return Ok(payload.field.as_deref().map(Cow::Borrowed));
-        }
         let has_envelope = self.config.options.has_envelope();
+        match self.config.converters {
+            Converters::Binary | Converters::BinaryJson if is_bytea && !has_envelope => {
+                return Ok(payload.field.as_deref().map(Cow::Borrowed));
+            }
+            Converters::Binary => {
+                let why = "is no bytea, as debezium-binary needs it; debezium-binary-json takes it";
+                return Err(payload.undecodable(why));
+            }
+            _ => {}
+        }
         if !has_envelope && !self.config.options.expand {
             return Ok(match self.spelled(&payload, self.value)? {
                 None if self.value == Spelling::Json => Some(Cow::Borrowed(b"null")),
