@@ -239,6 +239,10 @@ mod tests {
         let json = r#"{"a": [{"b": 1, "c": 2}, {"b": 1, "d": {"e": 3}}, {"d": {"f": 4}}]}"#;
         let expected = r#"{"a":[{"b":1,"c":2,"d":null},{"b":1,"c":null,"d":{"e":3,"f":null}},{"b":null,"c":null,"d":{"e":null,"f":4}}]}"#;
         assert_eq!(expanded(json), expected);
+        // Debezium itself gives this order on one JVM, and the other one on another.
+        let json = r#"{"i": [{"sku": 1}, {"qty": 2}, {"qty": 3, "sku": 4}]}"#;
+        let expected = r#"{"i":[{"sku":1,"qty":null},{"sku":null,"qty":2},{"sku":4,"qty":3}]}"#;
+        assert_eq!(expanded(json), expected);
     }
 
     #[test]
