@@ -18,7 +18,7 @@ use crate::outbox::{ColumnNames, Outbox, OutboxConfig};
 use crate::record::debezium::{self, Debezium};
 use crate::record::{
     HeaderSet, KeyTemplate, Placement, Profile, RecordConfig, Rewrite, RewriteError, Router,
-    Target, TemplateError, TopicTemplate, TopicsAllowed,
+    Target, TemplateError, TimestampSource, TopicTemplate, TopicsAllowed,
 };
 use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
@@ -130,7 +130,12 @@ pub fn profile(config: &Config) -> Result<Profile, ConfigError> {
     };
     let options = config.debezium.iter();
     let options = options.map(|(name, (value, _))| (name.as_str(), value.as_str()));
-    Debezium::new(converters, options).map(Profile::from).map_err(|error| {
+    let debezium = Debezium::new(converters, options);
+    let debezium = debezium.and_then(|debezium| match config.record.timestamp {
+        TimestampSource::None => debezium.untimed(),
+        TimestampSource::Commit | TimestampSource::Column => Ok(debezium),
+    });
+    debezium.map(Profile::from).map_err(|error| {
         let given = config.debezium.get(&error.name);
         let origin = given.map_or(Origin::Default, |(_, origin)| origin.clone());
         let key = format!("{}.{}", Setting::Debezium.key(), error.name);
@@ -323,6 +328,11 @@ mod tests {
                 "walpost.toml:3: `debezium.route.topic.regex`",
             ),
             ("record.topic = 'a b'", "walpost.toml:1: `record.topic`"),
+            (
+                "record.profile = 'debezium'\nrecord.timestamp = 'none'\n[debezium]\n\
+                 table.field.event.timestamp = 'at'",
+                "walpost.toml:4: `debezium.table.field.event.timestamp`",
+            ),
             ("record.topic = '__consumer_offsets'", "keeps for itself"),
             ("record.key = 'all'", "`record.key`"),
             ("record.key = '{a'", "not closed"),

@@ -215,7 +215,7 @@ impl Setting {
             Self::RecordPlace => "Further columns in headers, the envelope or as partition: `column:header[:alias]`, `column:envelope[:alias]`, `column:partition`.",
             Self::RecordCloudeventsSource => "A CloudEvent's `source`, a URI reference.",
             Self::RecordHeaders => "The headers to send, of those that there are. Without it: all of them.",
-            Self::RecordTimestamp => "Where a record's timestamp comes from: the commit, `commit`, or `outbox.columns.timestamp`, `column`.",
+            Self::RecordTimestamp => "Where a record's timestamp comes from: the commit, `commit`, or `outbox.columns.timestamp`, `column`; with `none` it is the time at which the record is produced, and dead letters likewise. `none` holds for Debezium's records too.",
             Self::Debezium => "The event router's own option names with their values, for the Debezium profiles.",
             Self::KafkaBootstrapServers => "Brokers to begin with, `host:port`, parted by commas.",
             Self::KafkaProperties => "Any property of librdkafka, under its own name, but for those on which the guarantee rests. Where they are not given walpost sets `allow.auto.create.topics` false, `linger.ms` 0, `max.in.flight.requests.per.connection` 1, `reconnect.backoff.max.ms` 2000, `topic.metadata.propagation.max.ms` 5000, `socket.keepalive.enable` true, `statistics.interval.ms` 5000, `client.id` walpost. In the variable one `key=value` a line.",

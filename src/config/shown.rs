@@ -137,5 +137,6 @@ fn timestamp(source: TimestampSource) -> &'static str {
     match source {
         TimestampSource::Commit => "commit",
         TimestampSource::Column => "column",
+        TimestampSource::None => "none",
     }
 }

@@ -220,7 +220,7 @@ fn a_value_that_cannot_be_is_named_with_its_place() {
         ("poison.refused = 'drop'", "none of halt, dead_letter, skip"),
         ("poison.dead_letter_topic = 'a b'", "`a b` has ' '"),
         ("poison.retries = -1", "no number of retries"),
-        ("record.timestamp = 'now'", "neither `commit` nor `column`"),
+        ("record.timestamp = 'now'", "none of `commit`, `column` and `none`"),
         ("record.timestamp = 'column'", "set `outbox.columns.timestamp`"),
         ("kafka.bootstrap_servers = ''", "not `host:port`"),
         ("delivery.in_flight_bytes = '1MB'", "KiB, MiB or GiB"),

@@ -26,6 +26,9 @@ pub enum TimestampSource {
     Commit,
     /// The outbox's timestamp column.
     Column,
+    /// Nowhere: it is the time at which the record is produced. What a value says of the
+    /// event's time is the commit's.
+    None,
 }
 
 /// What records look like.
@@ -159,7 +162,7 @@ impl OwnRouter {
         });
         let partition = partition.transpose().map_err(|cause| Poison::new(cause, event))?;
         let timestamp_ms = match self.config.timestamp {
-            TimestampSource::Commit => event.commit_time.unix_millis(),
+            TimestampSource::Commit | TimestampSource::None => event.commit_time.unix_millis(),
             TimestampSource::Column => {
                 column_millis(event).map_err(|cause| Poison::new(cause, event))?
             }
@@ -181,6 +184,7 @@ impl OwnRouter {
             headers.push(Header { name: Cow::Borrowed(placement.name()), value });
         }
         let value = if is_written { Some(self.value.as_slice()) } else { event.payload.as_deref() };
+        let timestamp_ms = (self.config.timestamp != TimestampSource::None).then_some(timestamp_ms);
         Ok(Record { topic: &self.topic, partition, key, value, timestamp_ms, headers })
     }
 }
@@ -249,7 +253,7 @@ pub(super) mod tests {
         assert_eq!(record.topic, "outbox.event.Order");
         assert_eq!(record.key, Some(b"7".as_slice()));
         assert_eq!(record.value, Some(b"{\"a\":  1}".as_slice()));
-        assert_eq!(record.timestamp_ms, 946_684_800_001);
+        assert_eq!(record.timestamp_ms, Some(946_684_800_001));
         let last = record.headers.last().expect("the position");
         assert_eq!(last.name, "walpost.position");
         assert_eq!(last.value.as_deref(), Some(b"0000001600B374D8/00000003".as_slice()));
@@ -320,7 +324,7 @@ pub(super) mod tests {
         let mut router = router(TimestampSource::Column);
         let mut event = event();
         event.timestamp = field(Some("2026-11-21 14:55:01.123456+00"));
-        assert_eq!(router.route(&event).expect("a record").timestamp_ms, 1_795_272_901_123);
+        assert_eq!(router.route(&event).expect("a record").timestamp_ms, Some(1_795_272_901_123));
         for wrong in ["infinity", "yesterday", "1969-12-31 23:59:59+00", "0044-03-15 BC"] {
             event.timestamp = field(Some(wrong));
             let poison = router.route(&event).expect_err(wrong);
@@ -328,6 +332,19 @@ pub(super) mod tests {
         }
         event.timestamp = None;
         assert_eq!(router.route(&event).expect_err("NULL").cause.key(), "missing_field");
+    }
+
+    #[test]
+    fn a_record_may_have_no_timestamp_and_its_value_says_when_the_event_was() {
+        let topic = "t".parse().expect("a template");
+        let (timestamp, value) = (TimestampSource::None, ValueFormat::Envelope);
+        let mut router =
+            OwnRouter::new(RecordConfig { value, timestamp, ..RecordConfig::to(topic) });
+        let event = event();
+        let record = router.route(&event).expect("a record");
+        assert_eq!(record.timestamp_ms, None);
+        let value = String::from_utf8_lossy(record.value.expect("a value")).into_owned();
+        assert!(value.contains(r#""occurredAt":"2000-01-01T00:00:00.001Z""#), "{value}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::allowed::TopicsAllowed;
 use super::debezium::{Debezium, DebeziumRouter};
 use super::headers::Dropped;
 use super::poison::{Cause, Poison};
-use super::route::{OwnRouter, RecordConfig};
+use super::route::{OwnRouter, RecordConfig, TimestampSource};
 use super::types::Record;
 
 /// What records look like.
@@ -25,6 +25,14 @@ impl Profile {
         match self {
             Self::Walpost(config) => config.placed(),
             Self::Debezium(config) => config.placed(),
+        }
+    }
+
+    /// Whether records have the time at which they are produced.
+    pub fn is_untimed(&self) -> bool {
+        match self {
+            Self::Walpost(config) => config.timestamp == TimestampSource::None,
+            Self::Debezium(config) => config.is_untimed(),
         }
     }
 
@@ -62,6 +70,7 @@ impl From<Debezium> for Profile {
 pub struct Router {
     of: Of,
     allowed: TopicsAllowed,
+    untimed: bool,
 }
 
 #[derive(Debug)]
@@ -73,11 +82,13 @@ enum Of {
 impl Router {
     /// A router for records of that look.
     pub fn new(profile: impl Into<Profile>) -> Self {
-        let of = match profile.into() {
+        let profile = profile.into();
+        let untimed = profile.is_untimed();
+        let of = match profile {
             Profile::Walpost(config) => Of::Walpost(Box::new(OwnRouter::new(*config))),
             Profile::Debezium(config) => Of::Debezium(Box::new(DebeziumRouter::new(*config))),
         };
-        Self { of, allowed: TopicsAllowed::default() }
+        Self { of, allowed: TopicsAllowed::default(), untimed }
     }
 
     /// The same for records of these topics alone: an event of another is poison.
@@ -102,6 +113,11 @@ impl Router {
             Of::Walpost(router) => Some(router.dropped()).filter(|dropped| dropped.count > 0),
             Of::Debezium(_) => None,
         }
+    }
+
+    /// Whether records have the time at which they are produced, and dead letters likewise.
+    pub fn is_untimed(&self) -> bool {
+        self.untimed
     }
 
     /// The record of `event`; an event that has none is poison. The same event

@@ -248,7 +248,7 @@ impl Outlet for KafkaSink {
             payload: record.value,
             key: record.key,
             // To librdkafka 0 is the time of the call, another at each replay.
-            timestamp: Some(record.timestamp_ms.max(1)),
+            timestamp: record.timestamp_ms.map(|millis| millis.max(1)),
             headers: headers(record),
             delivery_opaque: opaque,
         };

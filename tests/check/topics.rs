@@ -22,6 +22,9 @@ async fn the_topic_of_all_events_is_missing_or_too_small() {
 
     administration.set(&topic, "max.message.bytes", "5000").await;
     stage.mended("warning", "topic_max_message_bytes").await;
+    // An outage over a weekend is longer.
+    administration.set(&topic, "retention.ms", "172800000").await;
+    stage.mended("warning", "topic_retention_short").await;
     administration.set(&topic, "min.insync.replicas", "2").await;
     stage.mended("error", "topic_min_insync_above_replicas").await;
 }

@@ -218,7 +218,7 @@ fn fate(outbox: &Outbox, router: &mut Router, row: &Json) -> Fate {
                 .iter()
                 .map(|header| (header.name.to_string(), owned(header.value.as_deref())))
                 .collect(),
-            timestamp: Some(record.timestamp_ms),
+            timestamp: record.timestamp_ms,
             partition: record.partition,
         })),
         Err(poison) => Fate::Poison(poison.cause.to_string()),

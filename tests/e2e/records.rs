@@ -130,6 +130,44 @@ async fn a_record_may_be_a_cloud_event_of_either_mode() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_timestamp_a_record_or_a_dead_letter_is_as_old_as_its_delivery() {
+    let scene = Scene::new().await;
+    let dead = scene.topic("dead");
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    let file = file.to_str().expect("UTF-8");
+    let row = |headers: &str| {
+        format!(
+            "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, headers) \
+             VALUES ('order', 'k', 'placed', {headers}); "
+        )
+    };
+    for (timestamp, is_delivery) in [("commit", false), ("none", true)] {
+        let toml = format!(
+            "record.timestamp = '{timestamp}'\n[poison]\nundecodable = 'dead_letter'\n\
+             dead_letter_topic = '{dead}'\n"
+        );
+        std::fs::write(file, toml).expect("it can be written");
+        scene.postgres.execute(&format!("{}{}", row("NULL"), row("'[1]'"))).await;
+        // Its own clock: servers and tests share a machine.
+        let query = "SELECT ceil(extract(epoch FROM clock_timestamp()) * 1000)::bigint + 1";
+        let committed: i64 =
+            scene.postgres.query_text(query).await.expect("a time").parse().expect("ms");
+        let before = scene.records().await.len();
+        let walpost = scene.run_with(&["--config", file]).await;
+        scene.confirmed(SOON).await;
+        let records = scene.records().await;
+        assert_eq!(records.len(), before + 2);
+        for topic in [scene.topic("order"), dead.clone()] {
+            let mut times = records.iter().filter(|it| it.topic == topic).map(|it| it.timestamp_ms);
+            let last = times.next_back().flatten().expect("a timestamp");
+            assert_eq!(last >= committed, is_delivery, "{timestamp}, {topic}: {last}, {committed}");
+        }
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_null_key_is_sent_where_that_is_allowed() {
     let toml = "[record]\nnull_keys = 'allow'\nkey = '{region}'\n";
     let [record] = &records(toml).await[..] else { panic!("one record") };

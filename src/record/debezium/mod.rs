@@ -58,6 +58,8 @@ impl Converters {
 #[derive(Debug, Clone)]
 pub struct Debezium {
     converters: Converters,
+    /// Whether records have the time at which they are produced.
+    untimed: bool,
     options: Options,
     rewrite: Rewrite,
 }
@@ -86,7 +88,7 @@ impl Debezium {
             };
             OptionError { name: name.to_owned(), why: error.to_string() }
         })?;
-        Ok(Self { converters, options, rewrite })
+        Ok(Self { converters, untimed: false, options, rewrite })
     }
 
     /// The outbox's columns that play a part.
@@ -102,6 +104,26 @@ impl Debezium {
             schema_version: options.schema_version.clone().filter(|_| self.options.has_envelope()),
             ..ColumnNames::default()
         }
+    }
+
+    /// The same whose records have the time at which they are produced, which is nearer to
+    /// Debezium's than the commit's. An error where an option names a column for it.
+    pub fn untimed(mut self) -> Result<Self, OptionError> {
+        if self.options.timestamp.is_some() {
+            return Err(OptionError {
+                name: "table.field.event.timestamp".to_owned(),
+                why: "names a column, and record.timestamp = \"none\" says that there is no \
+                      timestamp: leave one of them out"
+                    .to_owned(),
+            });
+        }
+        self.untimed = true;
+        Ok(self)
+    }
+
+    /// Whether records have the time at which they are produced.
+    pub fn is_untimed(&self) -> bool {
+        self.untimed
     }
 
     /// What records show of an event: all that the options name.

@@ -92,7 +92,7 @@ impl DebeziumRouter {
             topic,
             key: held(maker.key(event)?, key),
             value: held(maker.value(event)?, value),
-            timestamp_ms: maker.timestamp_ms(event)?,
+            timestamp_ms: maker.timestamp_ms(event)?.filter(|_| !maker.config.untimed),
             headers: maker.headers(event)?,
             partition: maker.partition(event)?,
         })
@@ -221,9 +221,9 @@ impl Maker {
         placed.field.as_ref().map(|_| place::partition(placed.field, placed.name)).transpose()
     }
 
-    fn timestamp_ms(&self, event: &Event<'_>) -> Result<i64, Cause> {
+    fn timestamp_ms(&self, event: &Event<'_>) -> Result<Option<i64>, Cause> {
         if self.config.options.timestamp.is_none() {
-            return Ok(event.commit_time.unix_millis());
+            return Ok(Some(event.commit_time.unix_millis()));
         }
         let timestamp = role_of(event, Role::Timestamp)?;
         let Shape::One(Kind::Timestamp(precision)) = timestamp.shape else {
@@ -231,7 +231,7 @@ impl Maker {
         };
         // Without one the record has the time at which Debezium saw it: ours is the commit's.
         let Some(text) = timestamp.field.as_deref() else {
-            return Ok(event.commit_time.unix_millis());
+            return Ok(Some(event.commit_time.unix_millis()));
         };
         let text = std::str::from_utf8(text).map_err(|_| timestamp.undecodable("is not UTF-8"))?;
         let moment = Moment::read(text).map_err(|why| timestamp.undecodable(why))?;
@@ -240,7 +240,7 @@ impl Maker {
             _ => moment.micros() / 1000,
         };
         match millis {
-            millis @ 0.. => Ok(millis),
+            millis @ 0.. => Ok(Some(millis)),
             _ => Err(timestamp.undecodable("lies before 1970, where Kafka's timestamps begin")),
         }
     }

@@ -127,9 +127,16 @@ impl Core {
         }
         let seq = self.ledger.next_seq();
         let (topic, name) = (self.policies.dead_letter_topic.clone(), origin.name());
-        let placed = self.router.placed();
-        let letter =
-            DeadLetter { topic: &topic, poison: &poison, origin: &name, is_unread, placed };
+        let (placed, is_untimed) = (self.router.placed(), self.router.is_untimed());
+        let (topic_name, origin_name) = (topic.as_str(), name.as_str());
+        let letter = DeadLetter {
+            topic: topic_name,
+            poison: &poison,
+            origin: origin_name,
+            is_unread,
+            placed,
+            is_untimed,
+        };
         let suspected = is_suspect(self.suspect.as_ref(), event.position);
         let offered = offer(&letter.of(event), seq, event, suspected, outlet);
         match offered {
