@@ -18,7 +18,7 @@ use crate::outbox::{ColumnNames, Outbox, OutboxConfig};
 use crate::record::debezium::{self, Debezium};
 use crate::record::{
     HeaderSet, KeyTemplate, Placement, Profile, RecordConfig, Rewrite, RewriteError, Router,
-    Target, TemplateError, TopicTemplate,
+    Target, TemplateError, TimestampSource, TopicTemplate, TopicsAllowed,
 };
 use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
@@ -63,7 +63,7 @@ pub fn relay(
 pub fn replay(config: &Config, settings: ReplaySettings) -> Result<Replay, ReplayAssemblyError> {
     let profile = profile(config)?;
     let (outbox, columns) = (outbox(config, &profile), columns(config, &profile));
-    Ok(Replay::open(Router::new(profile), outbox, columns, kafka(config), settings)?)
+    Ok(Replay::open(router(config, profile)?, outbox, columns, kafka(config), settings)?)
 }
 
 /// Why no dead letters can be put back.
@@ -109,8 +109,18 @@ pub fn conninfo(config: &Config, environment: &Environment) -> Result<ConnInfo, 
 pub fn core(config: &Config) -> Result<Core, ConfigError> {
     let profile = profile(config)?;
     let outbox = outbox(config, &profile);
-    let core = Core::new(outbox, Router::new(profile), config.delivery.in_flight_bytes);
+    let core = Core::new(outbox, router(config, profile)?, config.delivery.in_flight_bytes);
     Ok(core.with_policies(config.poison.clone()))
+}
+
+/// What makes records of that look, for the topics that are allowed.
+fn router(config: &Config, profile: Profile) -> Result<Router, ConfigError> {
+    let invalid = |reason: String| config.invalid(Setting::RecordTopicsAllowed, &reason);
+    let allowed = TopicsAllowed::new(&config.record.topics_allowed).map_err(invalid)?;
+    if let Some(topic) = profile.topic_of_all().filter(|topic| !allowed.allows(topic)) {
+        return Err(invalid(format!("all events go to `{topic}`, which it does not have: add it")));
+    }
+    Ok(Router::new(profile).allowing(allowed))
 }
 
 /// What the configured records look like.
@@ -120,7 +130,12 @@ pub fn profile(config: &Config) -> Result<Profile, ConfigError> {
     };
     let options = config.debezium.iter();
     let options = options.map(|(name, (value, _))| (name.as_str(), value.as_str()));
-    Debezium::new(converters, options).map(Profile::from).map_err(|error| {
+    let debezium = Debezium::new(converters, options);
+    let debezium = debezium.and_then(|debezium| match config.record.timestamp {
+        TimestampSource::None => debezium.untimed(),
+        TimestampSource::Commit | TimestampSource::Column => Ok(debezium),
+    });
+    debezium.map(Profile::from).map_err(|error| {
         let given = config.debezium.get(&error.name);
         let origin = given.map_or(Origin::Default, |(_, origin)| origin.clone());
         let key = format!("{}.{}", Setting::Debezium.key(), error.name);
@@ -222,6 +237,7 @@ pub fn outbox(config: &Config, profile: &Profile) -> Outbox {
         placed: profile.placed(),
         placed_optional,
         typed: matches!(profile, Profile::Debezium(_)),
+        needs: profile.needs(),
     })
 }
 
@@ -312,6 +328,12 @@ mod tests {
                 "walpost.toml:3: `debezium.route.topic.regex`",
             ),
             ("record.topic = 'a b'", "walpost.toml:1: `record.topic`"),
+            (
+                "record.profile = 'debezium'\nrecord.timestamp = 'none'\n[debezium]\n\
+                 table.field.event.timestamp = 'at'",
+                "walpost.toml:4: `debezium.table.field.event.timestamp`",
+            ),
+            ("record.topic = '__consumer_offsets'", "keeps for itself"),
             ("record.key = 'all'", "`record.key`"),
             ("record.key = '{a'", "not closed"),
             ("record.headers = ['x']", "`record.headers`"),
@@ -325,6 +347,23 @@ mod tests {
             let error = profile_of(toml).expect_err(toml);
             assert!(error.contains(part), "{toml}: {error}");
         }
+    }
+
+    #[test]
+    fn topics_that_are_allowed_are_checked_with_the_rest() {
+        let core_of = |toml: &str| {
+            let directory = tempfile::tempdir().expect("a directory");
+            std::fs::write(directory.path().join("walpost.toml"), toml).expect("a file");
+            let environment = Environment::new([], directory.path());
+            let config = Config::load(&Flags::default(), &environment).expect("it is read");
+            core(&config).map(drop).map_err(|error| error.to_string())
+        };
+        let error = core_of("record.topics_allowed = ['a|b']").expect_err("no pattern");
+        assert!(error.contains("walpost.toml:1: `record.topics_allowed`"), "{error}");
+        let error = core_of("[record]\ntopic = 'orders'\ntopics_allowed = ['outbox.*']");
+        assert!(error.expect_err("not allowed").contains("all events go to `orders`"));
+        let toml = "[record]\nprofile = 'debezium'\ntopics_allowed = ['outbox.event.*']\n";
+        assert_eq!(core_of(toml), Ok(()));
     }
 
     #[test]

@@ -133,7 +133,7 @@ fn produce(producer: &BaseProducer, record: &Record<'_>) -> Result<(), KafkaErro
         partition: record.partition,
         payload: record.value,
         key: record.key,
-        timestamp: Some(record.timestamp_ms),
+        timestamp: record.timestamp_ms,
         headers: Some(headers),
         delivery_opaque: (),
     };

@@ -95,7 +95,7 @@ struct World {
 }
 
 fn too_large() -> Refusal {
-    Refusal { is_too_large: true, reason: "too large".to_owned() }
+    Refusal { is_too_large: true, may_pass: false, reason: "too large".to_owned() }
 }
 
 /// An outbox and a router that take what stands in the recorded messages.

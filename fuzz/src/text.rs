@@ -40,7 +40,7 @@ fn timestamp(input: &[u8]) {
     };
     match Router::new(config).route(&event) {
         Ok(record) => {
-            let millis = record.timestamp_ms;
+            let millis = record.timestamp_ms.expect("the column's");
             assert!((0..TIMESTAMP_END_MS).contains(&millis), "{millis}");
         }
         Err(poison) => assert!(["missing_field", "undecodable"].contains(&poison.cause.key())),

@@ -71,6 +71,18 @@ fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Find
                 ),
         );
     }
+    let topic_of_all = assembly::profile(config).map(|profile| profile.topic_of_all());
+    if config.record.topics_allowed.is_empty() && matches!(topic_of_all, Ok(None)) {
+        let text = "rows choose their topics, and record.topics_allowed does not limit which";
+        findings.add(
+            Finding::warning((SUBJECT, "topics_not_limited"), text)
+                .why("whoever may write a row may write to each topic that walpost may write to")
+                .advice(
+                    "list the topics in record.topics_allowed, such as [\"outbox.event.*\"]; [\"*\"] \
+                     says that all are meant",
+                ),
+        );
+    }
     for warning in conninfo.warnings() {
         findings.add(Finding::warning((SUBJECT, "connection_string"), warning));
     }

@@ -118,6 +118,7 @@ fn tell(summary: &Summary) {
         refused_messages = counters.refused_messages,
         dead_letters = counters.dead_letters,
         skipped = counters.skipped,
+        dropped_headers = counters.dropped_headers,
         confirmed = %summary.confirmed,
         undrained = summary.undrained,
         "walpost stops"

@@ -194,7 +194,7 @@ struct Line<'a> {
     topic: &'a str,
     key: Option<Text<'a>>,
     value: Option<Text<'a>>,
-    timestamp: i64,
+    timestamp: Option<i64>,
     headers: BTreeMap<&'a str, Option<Text<'a>>>,
 }
 

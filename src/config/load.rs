@@ -249,11 +249,12 @@ impl Picked {
             let reason = "`column` needs to know which: set `outbox.columns.timestamp`";
             return Err(self.invalid(Setting::RecordTimestamp, reason.to_owned()));
         }
-        let profile = self.profile()?;
+        let profile = self.profile(timestamp)?;
         Ok(Record {
             profile,
             topic,
             topic_rewrite: self.topic_rewrite()?,
+            topics_allowed: self.list(Setting::RecordTopicsAllowed).unwrap_or_default(),
             key: self.text(Setting::RecordKey).unwrap_or_else(|| KeyTemplate::DEFAULT.to_owned()),
             null_keys: self.checked(Setting::RecordNullKeys, "refuse", values::null_keys)?,
             value: self.checked(Setting::RecordValue, "payload", values::value_format)?,
@@ -269,15 +270,19 @@ impl Picked {
     }
 
     /// With one of Debezium's profiles nothing else says what a record looks like.
-    fn profile(&mut self) -> Result<Option<Converters>, ConfigError> {
+    fn profile(&mut self, timestamp: TimestampSource) -> Result<Option<Converters>, ConfigError> {
         let profile = self.checked(Setting::RecordProfile, values::OWN_PROFILE, values::profile)?;
         if profile.is_none() {
             return Ok(None);
         }
         let is_own = |setting: &Setting| {
             let key = setting.key();
-            key.starts_with("outbox.columns.")
-                || (key.starts_with("record.") && *setting != Setting::RecordProfile)
+            let is_for_all = match setting {
+                Setting::RecordProfile | Setting::RecordTopicsAllowed => true,
+                Setting::RecordTimestamp => timestamp == TimestampSource::None,
+                _ => false,
+            };
+            key.starts_with("outbox.columns.") || (key.starts_with("record.") && !is_for_all)
         };
         let given = |setting: &Setting| {
             self.origins.contains_key(setting)
@@ -304,7 +309,7 @@ impl Picked {
         };
         if profile.is_none() {
             let reason = "does nothing with walpost's own profile: set record.profile to debezium, \
-                          debezium-json or debezium-binary";
+                          debezium-json, debezium-binary or debezium-binary-json";
             return Err(self.invalid(Setting::Debezium, reason.to_owned()));
         }
         Ok(given.into_iter().map(|(name, value, origin)| (name, (value, origin))).collect())

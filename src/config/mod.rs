@@ -124,6 +124,8 @@ pub struct Record {
     pub topic: String,
     /// Regular expression and replacement that rewrite the topic, not yet parsed.
     pub topic_rewrite: Option<(String, String)>,
+    /// Patterns of the topics that events may go to, not yet parsed; none: all.
+    pub topics_allowed: Vec<String>,
     /// Key template, not yet parsed.
     pub key: String,
     /// Whether a key that is NULL is sent as a null key.

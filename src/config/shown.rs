@@ -96,6 +96,9 @@ impl Config {
             Setting::RecordTopic => Some(self.record.topic.clone()),
             Setting::RecordTopicRegex => record.topic_rewrite.as_ref().map(|it| it.0.clone()),
             Setting::RecordTopicReplacement => record.topic_rewrite.as_ref().map(|it| it.1.clone()),
+            Setting::RecordTopicsAllowed => {
+                return Some(ShownValue::List(record.topics_allowed.clone()));
+            }
             Setting::RecordKey => Some(record.key.clone()),
             Setting::RecordNullKeys => {
                 Some(if record.null_keys { "allow" } else { "refuse" }.to_owned())
@@ -134,5 +137,6 @@ fn timestamp(source: TimestampSource) -> &'static str {
     match source {
         TimestampSource::Commit => "commit",
         TimestampSource::Column => "column",
+        TimestampSource::None => "none",
     }
 }

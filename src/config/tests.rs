@@ -220,7 +220,7 @@ fn a_value_that_cannot_be_is_named_with_its_place() {
         ("poison.refused = 'drop'", "none of halt, dead_letter, skip"),
         ("poison.dead_letter_topic = 'a b'", "`a b` has ' '"),
         ("poison.retries = -1", "no number of retries"),
-        ("record.timestamp = 'now'", "neither `commit` nor `column`"),
+        ("record.timestamp = 'now'", "none of `commit`, `column` and `none`"),
         ("record.timestamp = 'column'", "set `outbox.columns.timestamp`"),
         ("kafka.bootstrap_servers = ''", "not `host:port`"),
         ("delivery.in_flight_bytes = '1MB'", "KiB, MiB or GiB"),
@@ -282,6 +282,7 @@ fn everything_that_the_file_takes_arrives() {
         topic_replacement = "x.$1"
         key = "{tenant}/{aggregate_id}"
         null_keys = "allow"
+        topics_allowed = ["x.*"]
         value = "envelope"
         headers = ["id", "event_type"]
         place = ["tenant:header", "region:envelope:zone"]
@@ -323,6 +324,7 @@ fn everything_that_the_file_takes_arrives() {
     assert_eq!((record.key.as_str(), record.null_keys), ("{tenant}/{aggregate_id}", true));
     assert_eq!((record.value, record.place.len()), (ValueFormat::Envelope, 2));
     assert_eq!(record.cloudevents_source, "/shop");
+    assert_eq!(record.topics_allowed, ["x.*"]);
     assert_eq!(config.record.timestamp, TimestampSource::Column);
     assert_eq!(
         config.kafka.properties.iter().collect::<Vec<_>>(),

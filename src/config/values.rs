@@ -31,7 +31,8 @@ pub(super) fn timestamp(text: &str) -> Result<TimestampSource, String> {
     match text {
         "commit" => Ok(TimestampSource::Commit),
         "column" => Ok(TimestampSource::Column),
-        _ => Err(format!("`{text}` is neither `commit` nor `column`")),
+        "none" => Ok(TimestampSource::None),
+        _ => Err(format!("`{text}` is none of `commit`, `column` and `none`")),
     }
 }
 

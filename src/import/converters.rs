@@ -14,14 +14,21 @@ enum Form {
     Json,
     /// `ByteArrayConverter` and Debezium's `BinaryDataConverter`.
     Bytes,
+    /// The latter, with a `JsonConverter` for what is no bytes.
+    BytesOrJson,
 }
+
+/// The option of Debezium's `BinaryDataConverter` that names who writes what is no bytes.
+const DELEGATE: &str = "delegate.converter.type";
 
 const SCHEMAS: &str = "the JsonConverter writes {\"schema\": …, \"payload\": …} around each, and walpost does not: \
     let the consumers go over to schemas.enable=false first";
 const REGISTRY: &str = "records of a schema registry: walpost has no such profile";
 const NO_PROFILE: &str = "no profile of walpost writes so: profiles are `debezium` (StringConverter for \
-    key and value), `debezium-json` (JsonConverter with schemas.enable=false for both) and \
-    `debezium-binary` (StringConverter for the key, ByteArrayConverter for the value)";
+    key and value), `debezium-json` (JsonConverter with schemas.enable=false for both), \
+    `debezium-binary` (StringConverter for the key, ByteArrayConverter for the value) and \
+    `debezium-binary-json` (StringConverter for the key, Debezium's BinaryDataConverter with a \
+    JsonConverter as its delegate for the value)";
 const WORKER: &str = "the Kafka Connect worker's own converter is used then: put the lines of the worker's \
     configuration that begin with";
 
@@ -34,6 +41,7 @@ pub(super) fn take(options: &mut Options, draft: &mut Draft) {
         (Ok(Form::Text), Ok(Form::Text)) => Some("debezium"),
         (Ok(Form::Json), Ok(Form::Json)) => Some("debezium-json"),
         (Ok(Form::Text), Ok(Form::Bytes)) => Some("debezium-binary"),
+        (Ok(Form::Text), Ok(Form::BytesOrJson)) => Some("debezium-binary-json"),
         _ => None,
     };
     draft.profile = profile;
@@ -79,6 +87,7 @@ impl Side {
         let has_schemas =
             schemas.is_none_or(|(_, given)| !given.value.eq_ignore_ascii_case("false"));
         let form = match form {
+            Ok(Form::Bytes) => with_delegate(&below),
             Ok(Form::Json) if has_schemas => Err(format!(
                 "schemas.enable is not false (it is true \
                 where it is not set): {SCHEMAS}"
@@ -134,16 +143,38 @@ impl Side {
             {
                 draft.report.refused(given, "walpost writes UTF-8");
             }
-            _ if name.starts_with("delegate.converter.type") => draft.report.not_needed(
-                given,
-                "the delegate wrote what is no bytea, such as heartbeats; under `debezium-binary` \
-                 a payload that is no bytea is poison",
-            ),
+            _ if name.starts_with(DELEGATE) && self.form == Ok(Form::BytesOrJson) => {
+                match profile {
+                    Some(profile) => {
+                        draft.report.carried(given, format!("record.profile, `{profile}`"));
+                    }
+                    None => draft.report.refused(given, NO_PROFILE),
+                }
+            }
             _ if self.form.is_err() => {
                 draft.report.refused(given, "an option of a converter that walpost does not have");
             }
             _ => draft.report.not_needed(given, "it does not change what this converter writes"),
         }
+    }
+}
+
+/// How the `BinaryDataConverter` writes, by its own options: what is no bytes goes to its delegate.
+fn with_delegate(below: &[(String, Given)]) -> Result<Form, String> {
+    let option = |wanted: &str| below.iter().find(|(name, _)| name == wanted);
+    let Some((_, delegate)) = option(DELEGATE) else { return Ok(Form::Bytes) };
+    let lacks_schemas = option("delegate.converter.type.schemas.enable")
+        .is_some_and(|(_, given)| given.value.eq_ignore_ascii_case("false"));
+    match form(&delegate.value) {
+        Ok(Form::Json) if lacks_schemas => Ok(Form::BytesOrJson),
+        Ok(Form::Json) => Err(format!(
+            "{DELEGATE}.schemas.enable is not false (it is true where it is not set): {SCHEMAS}. Where the \
+             payload column is a bytea the delegate writes no payload: leave {DELEGATE} out"
+        )),
+        _ => Err(format!(
+            "{DELEGATE} writes payloads that are no bytea, and walpost can be a JsonConverter there and \
+             nothing else; where the payload column is a bytea, leave {DELEGATE} out"
+        )),
     }
 }
 

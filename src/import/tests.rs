@@ -39,6 +39,36 @@ fn a_plain_connector_is_carried_over_whole() {
 }
 
 #[test]
+fn a_delegate_for_what_is_no_bytes_is_a_profile_of_its_own_or_refused() {
+    for (delegate, profile) in [
+        (
+            "org.apache.kafka.connect.json.JsonConverter\nSCHEMAS=false",
+            Some("debezium-binary-json"),
+        ),
+        // With schemas, which is the default.
+        ("org.apache.kafka.connect.json.JsonConverter", None),
+        ("org.apache.kafka.connect.json.JsonConverter\nSCHEMAS=true", None),
+        ("org.apache.kafka.connect.storage.StringConverter", None),
+        ("io.confluent.connect.avro.AvroConverter", None),
+    ] {
+        let option = "value.converter.delegate.converter.type";
+        let delegate = delegate.replace("SCHEMAS", &format!("{option}.schemas.enable"));
+        let lines = format!(
+            "key.converter=a.b.StringConverter\n\
+             value.converter=io.debezium.converters.BinaryDataConverter\n{option}={delegate}\n"
+        );
+        let findings = with(&lines);
+        let wanted = if profile.is_some() { Verdict::Carried } else { Verdict::Refused };
+        let (verdict, why) = verdict(&findings, "value.converter");
+        assert_eq!(verdict, wanted, "{delegate}");
+        assert!(profile.is_some() || why.contains("payload column is a bytea"), "{why}");
+        let record = &printed(&lines)["record"];
+        let printed = record.get("profile").and_then(toml::Value::as_str);
+        assert_eq!(printed, profile.or(Some("…")), "{delegate}");
+    }
+}
+
+#[test]
 fn the_converters_together_are_a_profile_or_refused() {
     for (key, value, schemas, profile) in [
         ("StringConverter", "StringConverter", "", Some("debezium")),

@@ -43,6 +43,8 @@ pub struct Metrics {
     pub events_received: Figure,
     /// Bytes received.
     pub received_bytes: Figure,
+    /// Members of rows' headers that were dropped.
+    pub dropped_headers: Figure,
     /// Up to where was received.
     pub received_lsn: Figure,
     /// A.
@@ -155,6 +157,7 @@ impl Default for Metrics {
             transactions: Figure::default(),
             events_received: Figure::default(),
             received_bytes: Figure::default(),
+            dropped_headers: Figure::default(),
             received_lsn: Figure::default(),
             confirmed_lsn: Figure::default(),
             in_flight_events: Figure::default(),

@@ -91,6 +91,8 @@ metrics! {
         "Records that were not delivered, by librdkafka's error code. Each is tried again, or is poison; what librdkafka tries again by itself is not counted.";
     POISON_EVENTS = Counter "walpost_poison_events_total" ["cause", "action"]
         "Events that cannot be delivered, by cause (as in the poison settings) and what was done: dead_letter, skip, halt.";
+    DROPPED_HEADERS = Counter "walpost_dropped_headers_total" []
+        "Members of rows' headers that were not sent because their names are reserved for walpost; those of events that come again count again.";
     COMMIT_TO_ACK = Histogram "walpost_commit_to_ack_seconds" []
         "From an event's commit in PostgreSQL to the brokers' acknowledgement. By two machines' clocks.";
     BROKER_ACK = Histogram "walpost_broker_ack_seconds" []

@@ -74,9 +74,72 @@ impl Role {
             Self::SchemaVersion => &["schema_version"],
         }
     }
+}
 
-    const fn is_always_required(self) -> bool {
-        matches!(self, Self::Id | Self::AggregateType | Self::AggregateId | Self::Payload)
+/// A set of roles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Roles(u16);
+
+impl Roles {
+    /// Whether it has that one.
+    pub const fn contains(self, role: Role) -> bool {
+        self.0 & Self::bit(role) != 0
+    }
+
+    /// Adds that one.
+    pub const fn insert(&mut self, role: Role) {
+        self.0 |= Self::bit(role);
+    }
+
+    const fn bit(role: Role) -> u16 {
+        1 << role as u16
+    }
+}
+
+impl FromIterator<Role> for Roles {
+    fn from_iter<I: IntoIterator<Item = Role>>(roles: I) -> Self {
+        let mut all = Self::default();
+        roles.into_iter().for_each(|role| all.insert(role));
+        all
+    }
+}
+
+/// Which parts of an event its record is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// Those without whose column a table is refused.
+    pub required: Roles,
+    /// Those that a record shows where the event has them; those above too.
+    pub used: Roles,
+}
+
+impl Default for Needs {
+    /// As records are that say nothing else.
+    fn default() -> Self {
+        let required = [Role::Id, Role::AggregateType, Role::AggregateId, Role::Payload];
+        Self { required: required.into_iter().collect(), used: Role::ALL.into_iter().collect() }
+    }
+}
+
+impl Needs {
+    /// Nothing yet.
+    pub const NONE: Self = Self { required: Roles(0), used: Roles(0) };
+
+    /// With these as well, which a table may lack.
+    #[must_use]
+    pub fn using(mut self, roles: impl IntoIterator<Item = Role>) -> Self {
+        roles.into_iter().for_each(|role| self.used.insert(role));
+        self
+    }
+
+    /// With these as well, which a table may not lack.
+    #[must_use]
+    pub fn requiring(mut self, roles: impl IntoIterator<Item = Role>) -> Self {
+        for role in roles {
+            self.required.insert(role);
+            self.used.insert(role);
+        }
+        self
     }
 }
 
@@ -110,9 +173,9 @@ impl ColumnNames {
         configured.into_iter().chain(defaults.iter().copied())
     }
 
-    /// Whether a table without such a column is refused.
-    pub fn is_required(&self, role: Role) -> bool {
-        role.is_always_required() || self.configured(role).is_some()
+    /// Whether a table without such a column is refused: records need it, or it was named.
+    pub fn is_required(&self, role: Role, needs: Needs) -> bool {
+        needs.required.contains(role) || self.configured(role).is_some()
     }
 
     fn configured(&self, role: Role) -> Option<&str> {
@@ -138,10 +201,12 @@ mod tests {
     fn a_configured_name_replaces_the_defaults_and_is_required() {
         let names = ColumnNames { event_type: Some("kind".to_owned()), ..ColumnNames::default() };
         assert_eq!(names.looked_for(Role::EventType).collect::<Vec<_>>(), ["kind"]);
-        assert!(names.is_required(Role::EventType));
+        assert!(names.is_required(Role::EventType, Needs::NONE));
         let names = ColumnNames::default();
         assert_eq!(names.looked_for(Role::EventType).collect::<Vec<_>>(), ["event_type", "type"]);
-        assert!(!names.is_required(Role::EventType));
+        assert!(!names.is_required(Role::EventType, Needs::default()));
+        assert!(names.is_required(Role::AggregateType, Needs::default()));
+        assert!(!names.is_required(Role::AggregateType, Needs::NONE));
         assert_eq!(names.looked_for(Role::Timestamp).count(), 0);
     }
 }

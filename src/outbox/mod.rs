@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::pgoutput::{Insert, LogicalMessage, Oid, PgTimestamp, Relation};
 
-pub use columns::{ColumnNames, Role};
+pub use columns::{ColumnNames, Needs, Role, Roles};
 pub(crate) use event::Place;
 pub use event::{Event, Field, Position};
 pub use json::JsonFault;
@@ -45,6 +45,8 @@ pub struct OutboxConfig {
     pub placed_optional: bool,
     /// Whether records depend on the columns' data types.
     pub typed: bool,
+    /// Which parts of an event its record is made of.
+    pub needs: Needs,
 }
 
 /// Something that should be an outbox event and cannot be read as one.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::pgoutput::{Column, Oid, PgTimestamp, Relation, Tuple, Value};
 
 use super::OutboxConfig;
-use super::columns::Role;
+use super::columns::{Role, Roles};
 use super::event::{Event, Field, Place, Position};
 use super::table::TableName;
 use super::trace;
@@ -123,6 +123,8 @@ pub struct Plan {
     /// Sorted by column, so that one pass over the row serves.
     steps: Vec<Step>,
     types: Arc<FieldTypes>,
+    /// The roles that records show.
+    used: Roles,
 }
 
 /// One column's way into the event; a column may have several.
@@ -142,7 +144,7 @@ impl Plan {
         config: &OutboxConfig,
         types: &HashMap<Oid, DataType>,
     ) -> Result<Self, PlanError> {
-        let OutboxConfig { columns: names, placed, .. } = config;
+        let OutboxConfig { columns: names, placed, needs, .. } = config;
         let table = TableName::from(relation);
         let has = || relation.columns.iter().map(|column| column.name.clone()).collect();
         let step = |name: &str, place| {
@@ -154,7 +156,7 @@ impl Plan {
         let mut steps = Vec::new();
         for role in Role::ALL {
             let found = names.looked_for(role).find_map(|name| step(name, Place::Role(role)));
-            if found.is_none() && names.is_required(role) {
+            if found.is_none() && names.is_required(role, *needs) {
                 let looked_for = names.looked_for(role).map(str::to_owned).collect();
                 return Err(PlanError::MissingColumn { table, role, looked_for, has: has() });
             }
@@ -171,12 +173,14 @@ impl Plan {
         }
         steps.sort_by_key(|step| step.column);
         let types = Arc::new(field_types(&steps, relation, placed.len(), types));
-        let unknown = |step: &&Step| config.typed && types.is_unknown(step.place);
+        let unknown =
+            |step: &&Step| config.typed && step.is_used(needs.used) && types.is_unknown(step.place);
         if let Some(step) = steps.iter().find(unknown) {
             let Column { name: column, type_oid: oid, .. } = relation.columns[step.column].clone();
             return Err(PlanError::UnknownType { table, column, oid });
         }
-        Ok(Self { table, columns: relation.columns.len(), placed: placed.len(), steps, types })
+        let (columns, placed, used) = (relation.columns.len(), placed.len(), needs.used);
+        Ok(Self { table, columns, placed, steps, types, used })
     }
 
     /// Whether no part that an event had by the plan `before` is missing now.
@@ -184,6 +188,7 @@ impl Plan {
         // What else a plan may have is missed by nobody, or looked for when it is made.
         let is_missed = |step: &&Step| {
             matches!(step.place, Place::Role(_))
+                && step.is_used(self.used)
                 && !self.steps.iter().any(|mine| mine.place == step.place)
         };
         match before.steps.iter().find(is_missed) {
@@ -260,6 +265,14 @@ fn field_types(
 }
 
 impl Step {
+    /// Whether records show what it takes; `used` are the roles that they do.
+    fn is_used(&self, used: Roles) -> bool {
+        match self.place {
+            Place::Role(role) => used.contains(role),
+            Place::Placed(_) | Place::Trace => true,
+        }
+    }
+
     fn field<'a>(&self, value: Value<'a>) -> Result<Field<'a>, &'static str> {
         match value {
             Value::Text(text) if self.is_bytea => hex_bytes(text).map(|bytes| Some(bytes.into())),

@@ -9,6 +9,10 @@ use std::str::Chars;
 /// The column's name.
 pub(super) const COLUMN: &str = "tracingspancontext";
 
+/// A longer text has no trace that somebody meant: a tracer's has some hundred bytes. It is not
+/// read at all, since lines that end in many backslashes take time that grows with the square.
+const TEXT_BYTES_MAX: usize = 16 << 10;
+
 const PARENT: &str = "traceparent";
 const STATE: &str = "tracestate";
 
@@ -21,7 +25,7 @@ pub(super) struct Trace {
 
 /// The trace that the text tells of. A text without one is no fault of the event's.
 pub(super) fn read(text: &[u8]) -> Option<Trace> {
-    let text = std::str::from_utf8(text).ok()?;
+    let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= TEXT_BYTES_MAX)?;
     trace(properties(text)).or_else(|| trace(comment(text)))
 }
 
@@ -159,6 +163,13 @@ mod tests {
 
     fn read_of(text: &str) -> Option<(String, Option<String>)> {
         read(text.as_bytes()).map(|trace| (trace.parent, trace.state))
+    }
+
+    #[test]
+    fn a_text_that_no_tracer_writes_is_not_read() {
+        let padded = |bytes: usize| format!("traceparent={TRACE}\n{}", "#".repeat(bytes));
+        assert!(read_of(&padded(1_000)).is_some());
+        assert_eq!(read_of(&padded(TEXT_BYTES_MAX)), None);
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub struct DeadLetter<'a> {
     pub is_unread: bool,
     /// The columns of the event's placed fields.
     pub placed: &'a [String],
+    /// Whether its timestamp is the time at which it is produced, rather than the commit's.
+    pub is_untimed: bool,
 }
 
 impl<'a> DeadLetter<'a> {
@@ -98,7 +100,7 @@ impl<'a> DeadLetter<'a> {
             partition: None,
             key: key(event),
             value: event.payload.as_deref(),
-            timestamp_ms: event.commit_time.unix_millis(),
+            timestamp_ms: (!self.is_untimed).then(|| event.commit_time.unix_millis()),
             headers,
         }
     }
@@ -180,6 +182,7 @@ mod tests {
             origin: "public.outbox",
             is_unread: false,
             placed: &placed,
+            is_untimed: false,
         };
         let record = letter.of(&event);
         assert_eq!((record.topic, record.key), ("dead", Some(b"7".as_slice())));
@@ -208,8 +211,15 @@ mod tests {
         let mut event = event();
         event.aggregate_id = Some(b"".as_slice().into());
         let poison = Poison::new(Cause::MissingField { field: "aggregate_id".into() }, &event);
-        let letter =
-            DeadLetter { topic: "d", poison: &poison, origin: "o", is_unread: false, placed: &[] };
-        assert_eq!(letter.of(&event).key, None);
+        let letter = DeadLetter {
+            topic: "d",
+            poison: &poison,
+            origin: "o",
+            is_unread: false,
+            placed: &[],
+            is_untimed: true,
+        };
+        let record = letter.of(&event);
+        assert_eq!((record.key, record.timestamp_ms), (None, None));
     }
 }

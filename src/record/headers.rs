@@ -2,13 +2,28 @@
 //!
 //! Headers cost time, so which are sent is configurable. A row's own headers
 //! are read without building a tree, and their values borrow from the row.
+//!
+//! A row must not forge what walpost says of it: a consumer that skips by
+//! `walpost.position` would skip its partition for ever behind one row that claims the
+//! highest position. So a row's member is dropped, and counted, if its name begins with
+//! `walpost.`, or is the name of a header that walpost itself writes into that record.
+//! ASCII case does not count: Kafka tells names apart by case, but a client or a bridge that
+//! carries headers on as HTTP's or a mail's does not.
 
 use std::borrow::Cow;
 
-use crate::outbox::{Event, Field, Role, json};
+use smallvec::SmallVec;
+
+use crate::outbox::{Event, Needs, Role, json};
 
 use super::poison::{Cause, Poison};
 use super::types::{Header, Headers};
+
+/// What the names begin with that are walpost's own, whether it writes them or not.
+const RESERVED: &str = "walpost.";
+
+/// Characters of a dropped name that are kept for the log.
+const NAME_SIGNS_SHOWN: usize = 100;
 
 /// The header that names the event's place in the log.
 const POSITION: &str = "walpost.position";
@@ -37,6 +52,18 @@ impl Source {
             Self::Traceparent => Role::Traceparent.name(),
             Self::Tracestate => Role::Tracestate.name(),
             Self::Position => POSITION,
+        }
+    }
+
+    /// The value of its header, where the event has it; a row's own headers are others.
+    fn of<'a>(self, event: &'a Event<'_>, position: &'a str) -> Option<&'a [u8]> {
+        match self {
+            Self::Id => event.id.as_deref(),
+            Self::EventType => event.event_type.as_deref(),
+            Self::Traceparent => event.traceparent.as_deref(),
+            Self::Tracestate => event.tracestate.as_deref(),
+            Self::Position => Some(position.as_bytes()),
+            Self::Row => None,
         }
     }
 }
@@ -105,53 +132,111 @@ impl HeaderSet {
         self.0.iter().map(|source| source.name())
     }
 
+    /// What they show of an event: the id in any case, by which it is known.
+    pub(super) fn needs(&self, needs: Needs) -> Needs {
+        let role = |source: &Source| match source {
+            Source::Id => Some(Role::Id),
+            Source::EventType => Some(Role::EventType),
+            Source::Traceparent => Some(Role::Traceparent),
+            Source::Tracestate => Some(Role::Tracestate),
+            Source::Row => Some(Role::Headers),
+            Source::Position => None,
+        };
+        let needs = needs.using(self.0.iter().filter_map(role));
+        needs.requiring(self.0.contains(&Source::Id).then_some(Role::Id))
+    }
+
     pub(super) fn has_position(&self) -> bool {
         self.0.contains(&Source::Position)
     }
 
-    /// Appends the headers of `event`; `position` is the text of its position.
+    /// Appends the headers of `event`; `position` is the text of its position. No member of the
+    /// row's object has a name that is in `headers` already or in `placed`, the names of
+    /// the headers that come after these.
     pub(super) fn append_to<'a>(
         &self,
         headers: &mut Headers<'a>,
         event: &'a Event<'_>,
         position: &'a str,
-    ) -> Result<(), Poison> {
+        placed: &[String],
+    ) -> Result<Dropped, Poison> {
         headers.reserve(self.0.len());
+        let mut dropped = Dropped::default();
         for source in &self.0 {
-            let field: Option<&'a [u8]> = match source {
-                Source::Id => event.id.as_deref(),
-                Source::EventType => event.event_type.as_deref(),
-                Source::Traceparent => event.traceparent.as_deref(),
-                Source::Tracestate => event.tracestate.as_deref(),
-                Source::Position => Some(position.as_bytes()),
-                Source::Row => {
-                    append(headers, &event.headers).map_err(|cause| Poison::new(cause, event))?;
-                    continue;
-                }
-            };
-            if let Some(value) = field {
+            if *source == Source::Row {
+                dropped = self
+                    .append_row(headers, event, placed)
+                    .map_err(|cause| Poison::new(cause, event))?;
+            } else if let Some(value) = source.of(event, position) {
                 let (name, value) = (Cow::Borrowed(source.name()), Some(Cow::Borrowed(value)));
                 headers.push(Header { name, value });
             }
         }
-        Ok(())
+        Ok(dropped)
+    }
+
+    /// Appends the members of a row's JSON object, in their order, but for those whose names
+    /// are walpost's.
+    fn append_row<'a>(
+        &self,
+        headers: &mut Headers<'a>,
+        event: &'a Event<'_>,
+        placed: &[String],
+    ) -> Result<Dropped, Cause> {
+        let mut dropped = Dropped::default();
+        let object = event.headers.as_deref().filter(|json| *json != b"null");
+        let Some(object) = object else { return Ok(dropped) };
+        let first = headers.len();
+        let later = self.0.iter().filter(|source| source.of(event, "").is_some());
+        let later = later.map(|source| source.name()).chain(placed.iter().map(String::as_str));
+        let later: SmallVec<[&str; 16]> = later.collect();
+        json::members(object, |name, value| {
+            let is = |own: &str| own.eq_ignore_ascii_case(&name);
+            let is_written = headers[..first].iter().any(|header| is(&header.name))
+                || later.iter().any(|own| is(own));
+            if is_written || is_reserved(&name) {
+                dropped.add(&name);
+            } else {
+                headers.push(Header { name, value: json::text(value)? });
+            }
+            Ok(())
+        })
+        .map_err(|fault| undecodable(fault.to_string()))?;
+        // Names go to Kafka's client as C strings.
+        match headers[first..].iter().find(|header| header.name.contains('\0')) {
+            Some(Header { name, .. }) => {
+                Err(undecodable(format!("has a zero byte in the name {name:?}")))
+            }
+            None => Ok(dropped),
+        }
     }
 }
 
-/// Appends the members of a row's JSON object, in their order.
-fn append<'a>(headers: &mut Headers<'a>, object: &'a Field<'_>) -> Result<(), Cause> {
-    let undecodable = |why: String| Cause::undecodable(Role::Headers.name(), why);
-    let Some(object) = object.as_deref().filter(|json| *json != b"null") else { return Ok(()) };
-    let first = headers.len();
-    json::members(object, |name, value| {
-        headers.push(Header { name, value: json::text(value)? });
-        Ok(())
-    })
-    .map_err(|fault| undecodable(fault.to_string()))?;
-    // Names go to Kafka's client as C strings.
-    match headers[first..].iter().find(|header| header.name.contains('\0')) {
-        Some(header) => Err(undecodable(format!("has a zero byte in the name {:?}", header.name))),
-        None => Ok(()),
+/// Whether a name is walpost's own in every record.
+fn is_reserved(name: &str) -> bool {
+    let start = name.as_bytes().get(..RESERVED.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(RESERVED.as_bytes()))
+}
+
+fn undecodable(why: String) -> Cause {
+    Cause::undecodable(Role::Headers.name(), why)
+}
+
+/// Members of a row's headers that were dropped, since their names are walpost's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// How many.
+    pub count: u64,
+    /// The name of the first, cut where it is long.
+    pub name: String,
+}
+
+impl Dropped {
+    fn add(&mut self, name: &str) {
+        if self.count == 0 {
+            self.name = name.chars().take(NAME_SIGNS_SHOWN).collect();
+        }
+        self.count += 1;
     }
 }
 
@@ -163,7 +248,7 @@ mod tests {
 
     fn headers<'a>(event: &'a Event<'_>, set: &HeaderSet) -> Result<Headers<'a>, Poison> {
         let mut headers = Headers::new();
-        set.append_to(&mut headers, event, "P").map(|()| headers)
+        set.append_to(&mut headers, event, "P", &[]).map(|_| headers)
     }
 
     fn as_text(headers: &[Header<'_>]) -> Vec<String> {
@@ -245,9 +330,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_row_cannot_forge_what_walpost_says() {
+        let mut event = event();
+        event.headers = Some(
+            br#"{"walpost.position": "F", "Walpost.Anything": "F", "id": "F", "ID": "F",
+                "Tenant": "F", "traceparent": "T", "event_type": "E", "walposts": "own"}"#
+                .as_slice()
+                .into(),
+        );
+        let (mut headers, set) = (Headers::new(), HeaderSet::default());
+        let placed = ["tenant".to_owned()];
+        let dropped = set.append_to(&mut headers, &event, "P", &placed).expect("headers");
+        // What the event does not have is the row's to say.
+        let expected =
+            ["id=42", "traceparent=T", "event_type=E", "walposts=own", "walpost.position=P"];
+        assert_eq!(as_text(&headers), expected);
+        assert_eq!((dropped.count, dropped.name.as_str()), (5, "walpost.position"));
+        // Nor where walpost itself does not write it.
+        let set = HeaderSet::from_names(&["headers"]).expect("a list of headers");
+        let mut headers = Headers::new();
+        let dropped = set.append_to(&mut headers, &event, "P", &[]).expect("headers");
+        let names: Vec<_> = headers.iter().map(|header| header.name.as_ref()).collect();
+        assert_eq!(names, ["id", "ID", "Tenant", "traceparent", "event_type", "walposts"]);
+        assert_eq!(dropped.count, 2);
+    }
+
     proptest! {
         #[test]
         fn a_header_comes_out_as_it_was_written(name in "[^\0]{0,10}", value: String) {
+            prop_assume!(!is_reserved(&name));
             let json = serde_json::json!({ name.as_str(): value.as_str() }).to_string();
             prop_assert_eq!(row_headers(&json).ok(), Some(vec![format!("{name}={value}")]));
         }

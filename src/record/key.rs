@@ -43,6 +43,11 @@ impl KeyTemplate {
         self.template.columns()
     }
 
+    /// The roles that it names.
+    pub fn roles(&self) -> impl Iterator<Item = Role> {
+        self.template.roles()
+    }
+
     pub(super) fn place(&mut self, all: &[String]) {
         self.template.place(all);
     }

@@ -3,6 +3,7 @@
 //! What a record looks like is decided here; how it is sent, and what becomes
 //! of an event that cannot be one, is decided elsewhere.
 
+mod allowed;
 pub mod dead_letter;
 pub mod debezium;
 mod expression;
@@ -19,7 +20,8 @@ mod topic;
 mod types;
 mod value;
 
-pub use headers::{HeaderSet, HeaderSetError};
+pub use allowed::TopicsAllowed;
+pub use headers::{Dropped, HeaderSet, HeaderSetError};
 pub use key::KeyTemplate;
 pub use place::{Placement, PlacementError, Target};
 pub use poison::{Cause, Poison};

@@ -29,12 +29,12 @@ pub enum Cause {
         /// The field, by role or column.
         field: String,
     },
-    /// The topic's name is not one that Kafka accepts.
+    /// The topic's name is not one that Kafka accepts, or that walpost may publish to.
     #[error("topic `{topic}` {why}")]
     InvalidTopic {
         /// The topic that came out of the template.
         topic: String,
-        /// What Kafka does not accept in it.
+        /// What is the matter with it.
         why: String,
     },
     /// The record is larger than its topic, or the producer, takes.
@@ -100,7 +100,8 @@ impl Cause {
                 "mend what writes it; another column may serve (outbox.columns, record.topic)"
             }
             Self::InvalidTopic { .. } => {
-                "change record.topic, perhaps with a modifier such as {aggregate_type|kebab}"
+                "mend what writes it, or change record.topic (perhaps with a modifier such as \
+                 {aggregate_type|kebab}) or record.topics_allowed"
             }
             Self::Undecodable { .. } => "mend what writes it, or the setting that it names",
             Self::TooLarge { .. } | Self::Refused { .. } => return None,

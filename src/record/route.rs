@@ -7,9 +7,9 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use crate::outbox::{Event, Role};
+use crate::outbox::{Event, Needs, Role};
 
-use super::headers::HeaderSet;
+use super::headers::{Dropped, HeaderSet};
 use super::key::KeyTemplate;
 use super::place::{self, Placement, Target};
 use super::poison::{Cause, Poison};
@@ -26,6 +26,9 @@ pub enum TimestampSource {
     Commit,
     /// The outbox's timestamp column.
     Column,
+    /// Nowhere: it is the time at which the record is produced. What a value says of the
+    /// event's time is the commit's.
+    None,
 }
 
 /// What records look like.
@@ -79,18 +82,30 @@ impl RecordConfig {
     }
 }
 
+impl RecordConfig {
+    /// What records show of an event.
+    pub fn needs(&self) -> Needs {
+        let timestamp = (self.timestamp == TimestampSource::Column).then_some(Role::Timestamp);
+        let needs = self.headers.needs(self.value.needs(Needs::NONE));
+        needs.requiring(self.topic.roles().chain(self.key.roles()).chain(timestamp))
+    }
+}
+
 /// Makes records of events, one at a time.
 #[derive(Debug)]
 pub(super) struct OwnRouter {
     config: RecordConfig,
     /// Placed columns by target, each with its place among the event's.
     in_headers: Vec<(usize, Placement)>,
+    /// The names of these headers.
+    names_in_headers: Vec<String>,
     in_value: Vec<(usize, Placement)>,
     partition: Option<(usize, Placement)>,
     topic: String,
     key: String,
     position: String,
     value: Vec<u8>,
+    dropped: Dropped,
 }
 
 impl OwnRouter {
@@ -106,8 +121,10 @@ impl OwnRouter {
         };
         let (in_headers, in_value) = (of(Target::Header), of(Target::Envelope));
         let partition = of(Target::Partition).into_iter().next();
+        let names = in_headers.iter().map(|(_, placement)| placement.name().to_owned());
         Self {
             config,
+            names_in_headers: names.collect(),
             in_headers,
             in_value,
             partition,
@@ -115,7 +132,13 @@ impl OwnRouter {
             key: String::new(),
             position: String::new(),
             value: Vec::new(),
+            dropped: Dropped::default(),
         }
+    }
+
+    /// What the last event's row said in headers that are walpost's.
+    pub(super) fn dropped(&self) -> &Dropped {
+        &self.dropped
     }
 
     /// The columns that an event's `placed` fields must be.
@@ -126,6 +149,7 @@ impl OwnRouter {
     /// The record of `event`; an event that has none is poison. The same event
     /// gives the same record or the same poison each time.
     pub(super) fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Poison> {
+        self.dropped = Dropped::default();
         self.topic.clear();
         self.config.topic.render(event, &mut self.topic)?;
         self.position.clear();
@@ -138,7 +162,7 @@ impl OwnRouter {
         });
         let partition = partition.transpose().map_err(|cause| Poison::new(cause, event))?;
         let timestamp_ms = match self.config.timestamp {
-            TimestampSource::Commit => event.commit_time.unix_millis(),
+            TimestampSource::Commit | TimestampSource::None => event.commit_time.unix_millis(),
             TimestampSource::Column => {
                 column_millis(event).map_err(|cause| Poison::new(cause, event))?
             }
@@ -152,12 +176,15 @@ impl OwnRouter {
         attributes
             .append_headers(format, &mut headers)
             .map_err(|cause| Poison::new(cause, event))?;
-        self.config.headers.append_to(&mut headers, event, &self.position)?;
+        let sent = &self.config.headers;
+        self.dropped =
+            sent.append_to(&mut headers, event, &self.position, &self.names_in_headers)?;
         for (index, placement) in &self.in_headers {
             let value = event.placed.get(*index).and_then(Option::as_deref).map(Cow::Borrowed);
             headers.push(Header { name: Cow::Borrowed(placement.name()), value });
         }
         let value = if is_written { Some(self.value.as_slice()) } else { event.payload.as_deref() };
+        let timestamp_ms = (self.config.timestamp != TimestampSource::None).then_some(timestamp_ms);
         Ok(Record { topic: &self.topic, partition, key, value, timestamp_ms, headers })
     }
 }
@@ -226,7 +253,7 @@ pub(super) mod tests {
         assert_eq!(record.topic, "outbox.event.Order");
         assert_eq!(record.key, Some(b"7".as_slice()));
         assert_eq!(record.value, Some(b"{\"a\":  1}".as_slice()));
-        assert_eq!(record.timestamp_ms, 946_684_800_001);
+        assert_eq!(record.timestamp_ms, Some(946_684_800_001));
         let last = record.headers.last().expect("the position");
         assert_eq!(last.name, "walpost.position");
         assert_eq!(last.value.as_deref(), Some(b"0000001600B374D8/00000003".as_slice()));
@@ -241,6 +268,29 @@ pub(super) mod tests {
         let event = event();
         let again = router.route(&event).expect("a record");
         assert_eq!((again.topic, again.headers.len()), ("outbox.event.Order", 2));
+    }
+
+    #[test]
+    fn a_rows_headers_do_not_stand_beside_walposts_own() {
+        let topic = "t".parse().expect("a template");
+        let place = vec!["shop:header:ce_shop".parse().expect("a placement")];
+        let value = crate::record::ValueFormat::CloudEventsBinary;
+        let mut router = OwnRouter::new(RecordConfig { value, place, ..RecordConfig::to(topic) });
+        let mut event = event();
+        event.event_type = field(Some("OrderPlaced"));
+        event.placed = vec![field(Some("7"))];
+        event.headers = field(Some(
+            r#"{"walpost.position": "F", "CE_ID": "F", "content-type": "F", "ce_shop": "F", "own": "1"}"#,
+        ));
+        let record = router.route(&event).expect("a record");
+        for forged in ["walpost.position", "ce_id", "content-type", "ce_shop"] {
+            let named = record.headers.iter().filter(|it| it.name.eq_ignore_ascii_case(forged));
+            let values: Vec<_> = named.map(|header| header.value.as_deref()).collect();
+            assert!(values.len() == 1 && values != [Some(b"F".as_slice())], "{forged}: {values:?}");
+        }
+        assert!(record.headers.iter().any(|header| header.name == "own"));
+        drop(record);
+        assert_eq!(router.dropped().count, 4);
     }
 
     #[test]
@@ -274,7 +324,7 @@ pub(super) mod tests {
         let mut router = router(TimestampSource::Column);
         let mut event = event();
         event.timestamp = field(Some("2026-11-21 14:55:01.123456+00"));
-        assert_eq!(router.route(&event).expect("a record").timestamp_ms, 1_795_272_901_123);
+        assert_eq!(router.route(&event).expect("a record").timestamp_ms, Some(1_795_272_901_123));
         for wrong in ["infinity", "yesterday", "1969-12-31 23:59:59+00", "0044-03-15 BC"] {
             event.timestamp = field(Some(wrong));
             let poison = router.route(&event).expect_err(wrong);
@@ -282,6 +332,19 @@ pub(super) mod tests {
         }
         event.timestamp = None;
         assert_eq!(router.route(&event).expect_err("NULL").cause.key(), "missing_field");
+    }
+
+    #[test]
+    fn a_record_may_have_no_timestamp_and_its_value_says_when_the_event_was() {
+        let topic = "t".parse().expect("a template");
+        let (timestamp, value) = (TimestampSource::None, ValueFormat::Envelope);
+        let mut router =
+            OwnRouter::new(RecordConfig { value, timestamp, ..RecordConfig::to(topic) });
+        let event = event();
+        let record = router.route(&event).expect("a record");
+        assert_eq!(record.timestamp_ms, None);
+        let value = String::from_utf8_lossy(record.value.expect("a value")).into_owned();
+        assert!(value.contains(r#""occurredAt":"2000-01-01T00:00:00.001Z""#), "{value}");
     }
 
     #[test]
@@ -307,6 +370,29 @@ pub(super) mod tests {
             let cause = router.route(&event).expect_err("no partition").cause;
             assert_eq!(cause, Cause::MissingField { field: "shard".to_owned() });
         }
+    }
+
+    #[test]
+    fn a_column_is_required_where_topic_key_headers_or_value_use_it() {
+        use Role::{AggregateId, AggregateType, EventType, Id, Payload};
+        let config = |topic: &str, key: &str| RecordConfig {
+            key: key.parse().expect("a template"),
+            ..RecordConfig::to(topic.parse().expect("a template"))
+        };
+        let required = |config: &RecordConfig| -> Vec<_> {
+            let needs = config.needs();
+            Role::ALL.into_iter().filter(|role| needs.required.contains(*role)).collect()
+        };
+        let usual = config("{aggregate_type}", "{aggregate_id}");
+        assert_eq!(required(&usual), [Id, AggregateType, AggregateId, Payload]);
+        assert!(!usual.needs().used.contains(Role::SchemaVersion));
+        let by_type = config("{event_type|kebab}", "{id}");
+        assert_eq!(required(&by_type), [Id, EventType, Payload]);
+        let headers = HeaderSet::from_names(&["headers"]).expect("a list of headers");
+        let bare = RecordConfig { headers, ..config("all", "{tenant}") };
+        assert_eq!(required(&bare), [Payload]);
+        let value = ValueFormat::CloudEvents;
+        assert_eq!(required(&RecordConfig { value, ..bare }), [Id, EventType, Payload]);
     }
 
     proptest! {

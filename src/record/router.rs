@@ -1,10 +1,12 @@
 //! Which profile's records are made.
 
-use crate::outbox::Event;
+use crate::outbox::{Event, Needs};
 
+use super::allowed::TopicsAllowed;
 use super::debezium::{Debezium, DebeziumRouter};
-use super::poison::Poison;
-use super::route::{OwnRouter, RecordConfig};
+use super::headers::Dropped;
+use super::poison::{Cause, Poison};
+use super::route::{OwnRouter, RecordConfig, TimestampSource};
 use super::types::Record;
 
 /// What records look like.
@@ -23,6 +25,22 @@ impl Profile {
         match self {
             Self::Walpost(config) => config.placed(),
             Self::Debezium(config) => config.placed(),
+        }
+    }
+
+    /// Whether records have the time at which they are produced.
+    pub fn is_untimed(&self) -> bool {
+        match self {
+            Self::Walpost(config) => config.timestamp == TimestampSource::None,
+            Self::Debezium(config) => config.is_untimed(),
+        }
+    }
+
+    /// What records show of an event.
+    pub fn needs(&self) -> Needs {
+        match self {
+            Self::Walpost(config) => config.needs(),
+            Self::Debezium(config) => config.needs(),
         }
     }
 
@@ -49,7 +67,11 @@ impl From<Debezium> for Profile {
 
 /// Makes records of events, one at a time.
 #[derive(Debug)]
-pub struct Router(Of);
+pub struct Router {
+    of: Of,
+    allowed: TopicsAllowed,
+    untimed: bool,
+}
 
 #[derive(Debug)]
 enum Of {
@@ -60,26 +82,55 @@ enum Of {
 impl Router {
     /// A router for records of that look.
     pub fn new(profile: impl Into<Profile>) -> Self {
-        Self(match profile.into() {
+        let profile = profile.into();
+        let untimed = profile.is_untimed();
+        let of = match profile {
             Profile::Walpost(config) => Of::Walpost(Box::new(OwnRouter::new(*config))),
             Profile::Debezium(config) => Of::Debezium(Box::new(DebeziumRouter::new(*config))),
-        })
+        };
+        Self { of, allowed: TopicsAllowed::default(), untimed }
+    }
+
+    /// The same for records of these topics alone: an event of another is poison.
+    #[must_use]
+    pub fn allowing(mut self, allowed: TopicsAllowed) -> Self {
+        self.allowed = allowed;
+        self
     }
 
     /// The columns that an event's `placed` fields must be.
     pub fn placed(&self) -> &[String] {
-        match &self.0 {
+        match &self.of {
             Of::Walpost(router) => router.placed(),
             Of::Debezium(router) => router.placed(),
         }
     }
 
+    /// Members of the last event's own headers that were dropped, since their names are
+    /// walpost's. In Debezium's records a row names no header.
+    pub fn dropped_headers(&self) -> Option<&Dropped> {
+        match &self.of {
+            Of::Walpost(router) => Some(router.dropped()).filter(|dropped| dropped.count > 0),
+            Of::Debezium(_) => None,
+        }
+    }
+
+    /// Whether records have the time at which they are produced, and dead letters likewise.
+    pub fn is_untimed(&self) -> bool {
+        self.untimed
+    }
+
     /// The record of `event`; an event that has none is poison. The same event
     /// gives the same record or the same poison each time.
     pub fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Poison> {
-        match &mut self.0 {
+        let record = match &mut self.of {
             Of::Walpost(router) => router.route(event),
             Of::Debezium(router) => router.route(event),
+        }?;
+        if self.allowed.allows(record.topic) {
+            return Ok(record);
         }
+        let why = "is none that record.topics_allowed has".to_owned();
+        Err(Poison::new(Cause::InvalidTopic { topic: record.topic.to_owned(), why }, event))
     }
 }

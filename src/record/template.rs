@@ -80,6 +80,14 @@ impl Template {
         &self.columns
     }
 
+    /// The roles that it names.
+    pub(super) fn roles(&self) -> impl Iterator<Item = Role> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Field(Source::Role(role), _) => Some(*role),
+            _ => None,
+        })
+    }
+
     /// Finds its columns among `all`, which an event's `placed` fields are from now on.
     pub(super) fn place(&mut self, all: &[String]) {
         for part in &mut self.parts {

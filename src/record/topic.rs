@@ -7,11 +7,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::outbox::Event;
+use crate::outbox::{Event, Role};
 
 use super::poison::{Cause, Poison};
 use super::rewrite::Rewrite;
 use super::template::{Part, Template, TemplateError};
+
+/// What the names of Kafka's internal topics begin with.
+const INTERNAL: &str = "__";
 
 /// Signs of a topic's name at most (Kafka's `Topic.MAX_NAME_LENGTH`).
 const TOPIC_BYTES_MAX: usize = 249;
@@ -40,6 +43,11 @@ impl TopicTemplate {
     /// `placed` fields must be these, in this order.
     pub fn placed(&self) -> &[String] {
         self.template.columns()
+    }
+
+    /// The roles that it names.
+    pub fn roles(&self) -> impl Iterator<Item = Role> {
+        self.template.roles()
     }
 
     /// The one topic that all events go to, where the template names no field.
@@ -85,6 +93,9 @@ pub enum TopicFault {
     /// It is a directory's name.
     #[error("is a name that Kafka keeps for itself")]
     Dots,
+    /// It begins as Kafka's internal topics do.
+    #[error("begins with `__`, as the topics that Kafka keeps for itself do")]
+    Internal,
     /// It is too long.
     #[error("is longer than the 249 signs that Kafka accepts")]
     TooLong,
@@ -94,18 +105,20 @@ pub enum TopicFault {
 }
 
 /// Whether Kafka accepts a topic of that name
-/// (`org.apache.kafka.common.internals.Topic`).
+/// (`org.apache.kafka.common.internals.Topic`), and keeps none for itself that begins so: what a
+/// row names must not come near `__consumer_offsets`, nor the internal topics of a later version.
 pub fn check_topic(topic: &str) -> Result<(), TopicFault> {
     check_signs(topic)?;
     match topic {
         "" => Err(TopicFault::Empty),
         "." | ".." => Err(TopicFault::Dots),
+        _ if topic.starts_with(INTERNAL) => Err(TopicFault::Internal),
         _ if topic.len() > TOPIC_BYTES_MAX => Err(TopicFault::TooLong),
         _ => Ok(()),
     }
 }
 
-fn check_signs(text: &str) -> Result<(), TopicFault> {
+pub(super) fn check_signs(text: &str) -> Result<(), TopicFault> {
     if text.bytes().all(|sign| ACCEPTED[usize::from(sign)]) {
         return Ok(());
     }

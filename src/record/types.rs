@@ -16,8 +16,8 @@ pub struct Record<'a> {
     pub key: Option<&'a [u8]>,
     /// Value. `None` is a null value: a tombstone.
     pub value: Option<&'a [u8]>,
-    /// Milliseconds since the Unix epoch.
-    pub timestamp_ms: i64,
+    /// Milliseconds since the Unix epoch. `None`: when the record is produced.
+    pub timestamp_ms: Option<i64>,
     /// Headers, in the order in which they are sent.
     pub headers: Headers<'a>,
 }

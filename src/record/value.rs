@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use serde::de::IgnoredAny;
 
-use crate::outbox::{Event, Field, Role, json};
+use crate::outbox::{Event, Field, Needs, Role, json};
 
 use super::place::Placement;
 use super::poison::Cause;
@@ -45,6 +45,25 @@ impl ValueFormat {
     /// Whether the value is an object that walpost writes.
     pub fn is_object(self) -> bool {
         matches!(self, Self::Envelope | Self::Merged | Self::CloudEvents)
+    }
+
+    /// What it shows of an event.
+    pub(super) fn needs(self, needs: Needs) -> Needs {
+        let needs = needs.requiring([Role::Payload]);
+        match self {
+            Self::Payload => needs,
+            Self::Envelope => needs.requiring([Role::Id]).using([
+                Role::EventType,
+                Role::SchemaVersion,
+                Role::Traceparent,
+                Role::Headers,
+            ]),
+            Self::Merged => needs.requiring([Role::Id]).using([Role::EventType]),
+            // They are none without.
+            Self::CloudEvents | Self::CloudEventsBinary => needs
+                .requiring([Role::Id, Role::EventType])
+                .using([Role::AggregateId, Role::Traceparent, Role::Tracestate]),
+        }
     }
 
     /// Its name in the configuration.

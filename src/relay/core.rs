@@ -89,6 +89,9 @@ pub struct Counters {
     pub dead_letters: u64,
     /// Events that were skipped, replayed ones again.
     pub skipped: u64,
+    /// Members of rows' headers that were dropped, since their names are walpost's; those of
+    /// replayed events again.
+    pub dropped_headers: u64,
 }
 
 /// The state machine.
@@ -109,9 +112,22 @@ pub struct Core {
     /// Counts them.
     judged: u64,
     put_aside: Vec<PutAside>,
+    /// Of an event since the last look at it.
+    dropped_headers: Option<DroppedHeaders>,
     /// The last production that is no dead letter.
     ordinary: Option<Seq>,
     counters: Counters,
+}
+
+/// An event with headers of its own that were dropped, for people to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DroppedHeaders {
+    /// Where it was written.
+    pub origin: EventOrigin,
+    /// The event's position.
+    pub position: Position,
+    /// The name of the first of them.
+    pub name: String,
 }
 
 /// The transaction whose rows are coming.
@@ -155,6 +171,7 @@ impl Core {
             verdicts: Verdicts::default(),
             judged: 0,
             put_aside: Vec::new(),
+            dropped_headers: None,
             ordinary: None,
             counters: Counters::default(),
         }
@@ -170,6 +187,12 @@ impl Core {
     /// The events that were put aside since the last call.
     pub fn take_put_aside(&mut self) -> Vec<PutAside> {
         std::mem::take(&mut self.put_aside)
+    }
+
+    /// The first event since the last call that said in its own headers what is walpost's to
+    /// say.
+    pub fn take_dropped_headers(&mut self) -> Option<DroppedHeaders> {
+        self.dropped_headers.take()
     }
 
     /// A: what may be confirmed to PostgreSQL.
@@ -374,8 +397,8 @@ impl Core {
             self.phase = Phase::Halting { halt, sure: true };
             return;
         }
-        // A size does not change by asking again.
-        if refusal.is_too_large || suspect.refusals >= self.policies.retries {
+        // What cannot pass does not change by asking again.
+        if !refusal.may_pass || suspect.refusals >= self.policies.retries {
             self.verdicts.add(suspect.place, poison.cause);
             self.judged += 1;
         } else {

@@ -54,7 +54,7 @@ fn keyless() -> Message {
 }
 
 pub(super) fn too_large() -> Refusal {
-    Refusal { is_too_large: true, reason: "too large".to_owned() }
+    Refusal { is_too_large: true, may_pass: false, reason: "too large".to_owned() }
 }
 
 /// A sink that takes everything and reports nothing.
@@ -234,6 +234,32 @@ fn a_refusal_that_took_the_producer_down_is_not_forgotten_with_it() {
     core.refused(outlet.0[1], &too_large());
     core.producer_replaced();
     assert!(core.halted().is_some() && core.is_drained());
+}
+
+/// How often a record is refused until its event is skipped.
+fn refusals_until_skipped(refusal: &Refusal) -> u32 {
+    let policies = Policies { refused: Policy::Skip, ..Policies::default() };
+    let (core, mut outlet) = (new_core(1 << 20), Silent::default());
+    let mut core = core.with_policies(policies);
+    for refusals in 0..100 {
+        begun(&mut core, &mut outlet);
+        assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
+        if core.counters().skipped > 0 {
+            return refusals;
+        }
+        core.refused(*outlet.0.last().expect("a production"), refusal);
+        assert!(core.wants_replay().is_some());
+        core.producer_replaced();
+    }
+    panic!("it is never skipped");
+}
+
+#[test]
+fn only_a_refusal_that_may_pass_is_asked_for_again() {
+    let refusal = |may_pass| Refusal { is_too_large: false, may_pass, reason: String::new() };
+    // Among others, and alone.
+    assert_eq!(refusals_until_skipped(&refusal(false)), 2);
+    assert_eq!(refusals_until_skipped(&refusal(true)), 2 + Policies::RETRIES);
 }
 
 #[test]

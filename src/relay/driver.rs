@@ -371,6 +371,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.tell_of_the_sink()?;
         self.tell_of_refused_messages();
         self.news.put_aside(self.core.take_put_aside(), &self.meter.metrics);
+        if let Some(dropped) = self.core.take_dropped_headers() {
+            let count = self.core.counters().dropped_headers;
+            self.news.dropped_headers(&dropped, count, Instant::now());
+        }
         self.meter.turned(&self.core);
         if self.stop.order() == Order::Abort {
             return Err(RelayError::Aborted);

@@ -59,6 +59,7 @@ impl Meter {
             self.events = counters.events;
             metrics.events_received.set(counters.events);
         }
+        metrics.dropped_headers.set(counters.dropped_headers);
         let (records, bytes) = core.in_flight();
         if records == 0 {
             metrics.progressed();

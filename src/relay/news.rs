@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::Position;
+use crate::relay::core::DroppedHeaders;
 use crate::relay::poison::{Policy, PutAside};
 use crate::sink::Condition;
 
@@ -46,7 +47,12 @@ pub(super) struct News {
     told_aside: BTreeSet<Position>,
     /// Since when nothing is in flight although the way is open.
     quiet: Option<Instant>,
+    /// When dropped headers were told last.
+    told_dropped: Option<Instant>,
 }
+
+/// How often dropped headers are told at most: a row may have them in each transaction.
+const DROPPED_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Events put aside that are remembered at most; one that is forgotten may be told again.
 const ASIDE: usize = 10_000;
@@ -166,6 +172,25 @@ impl News {
                 tracing::warn!(cause, "{origin}, {poison}: skipped");
             }
         }
+    }
+
+    /// Tells that an event's own headers were dropped, `count` so far: not more than once in a
+    /// while.
+    pub(super) fn dropped_headers(&mut self, dropped: &DroppedHeaders, count: u64, now: Instant) {
+        let is_due = |told: Instant| now.saturating_duration_since(told) >= DROPPED_INTERVAL;
+        if !self.told_dropped.is_none_or(is_due) {
+            return;
+        }
+        self.told_dropped = Some(now);
+        let DroppedHeaders { origin, position, name } = dropped;
+        tracing::warn!(
+            %origin,
+            %position,
+            header = name,
+            count,
+            "dropped headers of a row whose names are walpost's own: rename these members of the \
+             row's headers"
+        );
     }
 
     /// What people were told that keeps Kafka from taking records, as long as it does.

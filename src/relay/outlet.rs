@@ -31,6 +31,8 @@ pub enum ProduceError {
 pub struct Refusal {
     /// For its size, rather than for anything else.
     pub is_too_large: bool,
+    /// Whether a later attempt with the same record may succeed, though nobody changes anything.
+    pub may_pass: bool,
     /// The refusal's own words, and what to do about it.
     pub reason: String,
 }

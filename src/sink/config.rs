@@ -16,7 +16,10 @@ const BATCH_BYTES: u32 = 1_000_000;
 
 /// What walpost sets where the user does not: a property, the other name that librdkafka has for
 /// it, and the value.
-const DEFAULTS: [(&str, &str, &str); 7] = [
+const DEFAULTS: [(&str, &str, &str); 8] = [
+    // A topic may be named by a row, and one that brokers make when it is named has as many
+    // partitions and replicas as they please.
+    ("allow.auto.create.topics", "", "false"),
     ("client.id", "", "walpost"),
     // What comes thick the relay hands over together; what comes alone is to wait for nothing.
     ("linger.ms", "queue.buffering.max.ms", "0"),
@@ -82,6 +85,12 @@ pub(super) fn client_config(config: &KafkaConfig) -> ClientConfig {
     client
 }
 
+/// Whether the producer has brokers make the topics that they do not have.
+pub fn asks_for_topics(config: &KafkaConfig) -> bool {
+    let given = config.properties.get("allow.auto.create.topics");
+    given.is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "true" | "t" | "1"))
+}
+
 /// The longest record that the producer takes, in bytes.
 pub fn message_max_bytes(config: &KafkaConfig) -> u64 {
     let given = config.properties.get("message.max.bytes");
@@ -112,7 +121,7 @@ mod tests {
     fn what_the_user_sets_stands_by_either_of_its_names_and_alone() {
         for (name, alias, value) in DEFAULTS {
             assert_eq!(made_with(&[]).get(name), Some(value));
-            assert_eq!(made_with(&[(name, "3")]).get(name), Some("3"));
+            assert_eq!(made_with(&[(name, "3")]).get(name), Some("3"), "{name}");
             if !alias.is_empty() {
                 let made = made_with(&[(alias, "3")]);
                 assert_eq!((made.get(name), made.get(alias)), (None, Some("3")));

@@ -8,7 +8,8 @@
 //! A broker refuses a whole batch for one record that it will not take, and for
 //! being larger than the topic's `max.message.bytes` although none of its
 //! records is. So a producer that follows on such a refusal makes smaller
-//! batches, down to single records, where a refusal names the guilty one.
+//! batches, down to single records, where a refusal names the guilty one; a while after the last
+//! refusal batches are as configured again ([`Batches`]).
 //!
 //! Facts relied on (librdkafka's CONFIGURATION.md and INTRODUCTION.md):
 //! idempotence keeps order with up to five requests in flight;
@@ -36,6 +37,7 @@ use rdkafka::producer::{
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::sleep;
 
+use super::batches::Batches;
 use super::config::{KafkaConfig, batch_bytes, client_config};
 use super::leads::{Change, Counts, KeyPartitioner, Leads, Turn, Way};
 use super::partitions::{self, Partitions, Verdict};
@@ -71,17 +73,11 @@ const EVENTS: usize = 64;
 /// The client below a [`KafkaSink`].
 type Producer = BaseProducer<Context, KeyPartitioner>;
 
-/// By how much a refusal makes batches smaller: few steps from the default to
-/// single records, and the first of them fits most topics with a limit of their own.
-const BATCH_SHRINKS_BY: u32 = 16;
-
 /// The idempotent producer behind the [`Sink`] seam.
 pub struct KafkaSink {
     config: ClientConfig,
     /// `batch.size`: the longest batch that the producer makes of several records.
-    batch_bytes: u32,
-    /// Whether that is because of a refusal.
-    smaller_batches: bool,
+    batches: Batches,
     /// `None` only while one is being replaced, or after that failed.
     producer: Option<Producer>,
     leads: Leads,
@@ -122,8 +118,7 @@ impl KafkaSink {
         let now = Instant::now();
         Ok(Self {
             config,
-            batch_bytes,
-            smaller_batches: false,
+            batches: Batches::new(batch_bytes),
             producer: Some(producer),
             leads,
             leads_since: now,
@@ -175,17 +170,13 @@ impl KafkaSink {
 
     /// To be asked once a producer that was refused a batch is gone.
     fn make_smaller_batches(&mut self) {
-        let smaller = (self.batch_bytes / BATCH_SHRINKS_BY).max(1);
-        if smaller == self.batch_bytes {
-            return;
-        }
-        (self.batch_bytes, self.smaller_batches) = (smaller, true);
+        let Some(smaller) = self.batches.refused(Instant::now()) else { return };
         self.config.set("batch.size", smaller.to_string());
         tracing::warn!(
             batch_size = smaller,
-            "the broker refused a batch of records: making smaller ones, to find the one that it \
-             refuses, until walpost starts again; where only batches are too large for a topic, set \
-             -X batch.size below its max.message.bytes"
+            "the broker refused a batch of records: making smaller ones for a while, to find the \
+             one that it refuses; where only batches are too large for a topic, set -X batch.size \
+             below its max.message.bytes"
         );
     }
 }
@@ -257,7 +248,7 @@ impl Outlet for KafkaSink {
             payload: record.value,
             key: record.key,
             // To librdkafka 0 is the time of the call, another at each replay.
-            timestamp: Some(record.timestamp_ms.max(1)),
+            timestamp: record.timestamp_ms.map(|millis| millis.max(1)),
             headers: headers(record),
             delivery_opaque: opaque,
         };
@@ -492,6 +483,9 @@ impl ProducerContext<KeyPartitioner> for Context {
             }
             Err((error, message)) => {
                 let outcome = refusal::outcome(error, message.topic());
+                if error.rdkafka_error_code().is_some_and(refusal::is_of_a_record) {
+                    self.reports.refused();
+                }
                 if outcome != Outcome::Purged {
                     self.metrics.publish_error(message.topic(), &refusal::code_of(error));
                 }
@@ -544,6 +538,10 @@ fn produce_error(
             ProduceError::Refused(refusal::by_the_client(code))
         }
         Some(code) => ProduceError::Broken(refusal::reason(code, topic)),
-        None => ProduceError::Refused(Refusal { is_too_large: false, reason: error.to_string() }),
+        None => ProduceError::Refused(Refusal {
+            is_too_large: false,
+            may_pass: false,
+            reason: error.to_string(),
+        }),
     }
 }

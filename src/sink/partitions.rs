@@ -83,7 +83,7 @@ pub(super) fn refusal(topic: &str, partition: i32, count: u32) -> Refusal {
          (kafka-topics.sh --alter --topic {topic} --partitions {needed}), or change what writes the \
          column, or record.place"
     );
-    Refusal { is_too_large: false, reason }
+    Refusal { is_too_large: false, may_pass: false, reason }
 }
 
 #[cfg(test)]

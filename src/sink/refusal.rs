@@ -28,17 +28,71 @@ pub(super) fn code_of(error: &KafkaError) -> String {
     error.rdkafka_error_code().map_or_else(|| "Unknown".to_owned(), |code| format!("{code:?}"))
 }
 
-/// Whether no later attempt with the same record can succeed.
+/// Whether the error speaks against the record itself.
 pub(super) fn is_refusal(code: Code) -> bool {
-    is_of_size(code)
-        || matches!(
-            code,
-            Code::InvalidTimestamp
-                | Code::InvalidRecord
-                | Code::InvalidTopic
-                | Code::PolicyViolation
-                | Code::InvalidArgument
-        )
+    verdict(code) != Verdict::Passes
+}
+
+/// What a failed production means for its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// Not the record's fault, or one that time or a person may end without touching it: it is
+    /// waited for, however long.
+    Passes,
+    /// The record's fault, and perhaps not for good: it is tried some times more.
+    MayPass,
+    /// The record's fault, and for good unless somebody changes a setting: the same bytes meet
+    /// the same answer, and to ask again only holds up all that follows.
+    Never,
+}
+
+/// Every code that a production can fail with, and what it rests on. All others belong to
+/// requests that a producer does not make (groups, transactions, administration), and pass: of
+/// what is not known to be the record's fault walpost gives up nothing.
+///
+/// - The size (`MessageSizeTooLarge`, `InvalidMessageSize`, `MessageBatchTooLarge`): the bytes
+///   and the topic's limit. Neither changes with time. Never.
+/// - `InvalidTimestamp`: the record's timestamp, the topic's `message.timestamp.*.max.ms` and the
+///   broker's clock. What is too old gets older. What is too far ahead (an hour by default) comes
+///   into range in time, but not within the minute for which records are tried. Never.
+/// - `InvalidRecord`: the broker's validation of the record: no key in a compacted topic, offsets
+///   or a format that do not fit. It looks at the bytes and the topic's settings alone. Never.
+/// - `InvalidTopic`: the name, or that it is one of Kafka's internal topics. Never.
+/// - `InvalidArgument`: librdkafka's own look at the arguments. Never.
+/// - `PolicyViolation`: Kafka's brokers answer a production with it in no case, others that speak
+///   its protocol do, by quotas too, which pass. May pass.
+/// - `InvalidMessage` (a checksum that does not fit): bytes that were damaged on their way or in
+///   memory. The next attempt sends them anew. Passes.
+/// - `UnknownTopicOrPartition`, `UnknownTopic`, `UnknownPartition`, `UnknownTopicId`: topics are
+///   made, and partitions added. Passes.
+/// - `TopicAuthorizationFailed`, `ClusterAuthorizationFailed`, `Authentication`,
+///   `SaslAuthenticationFailed`, `SecurityDisabled`: rights and passwords are given back. Passes.
+/// - `NotEnoughReplicas`, `NotEnoughReplicasAfterAppend`, `LeaderNotAvailable`,
+///   `NotLeaderForPartition`, `ReplicaNotAvailable`, `BrokerNotAvailable`, `KafkaStorageError`,
+///   `LogDirNotFound`, `FencedLeaderEpoch`, `UnknownLeaderEpoch`, `ThrottlingQuotaExceeded`,
+///   `RequestTimedOut`, `NetworkException`, `BrokerTransportFailure`, `MessageTimedOut`,
+///   `OperationTimedOut`, `TimedOutQueue`, `Resolve`, `SSL`: the cluster or the way to it. Passes.
+/// - `OutOfOrderSequenceNumber`, `DuplicateSequenceNumber`, `UnknownProducerId`,
+///   `InvalidProducerEpoch`, `InvalidProducerIdMapping`, `ProducerFenced`: the producer's state; a
+///   new producer has another. Passes.
+/// - `UnsupportedForMessageFormat`, `UnsupportedCompressionType`, `UnsupportedVersion`,
+///   `InvalidRequiredAcks`, `InvalidRequest`, `Unknown`: brokers or settings, for all records
+///   alike. To put records aside for it would put all of them aside. Passes.
+fn verdict(code: Code) -> Verdict {
+    match code {
+        _ if is_of_size(code) => Verdict::Never,
+        Code::InvalidTimestamp
+        | Code::InvalidRecord
+        | Code::InvalidTopic
+        | Code::InvalidArgument => Verdict::Never,
+        Code::PolicyViolation => Verdict::MayPass,
+        _ => Verdict::Passes,
+    }
+}
+
+/// Whether it may be for one record of several in a batch; a topic is the same for all of them.
+pub(super) fn is_of_a_record(code: Code) -> bool {
+    is_of_size(code) || matches!(code, Code::InvalidTimestamp | Code::InvalidRecord)
 }
 
 /// Whether a connection to a broker broke or could not be made.
@@ -73,9 +127,11 @@ fn refusal(code: Code) -> Refusal {
             "a compacted topic takes no record without a key: see the broker's log"
         }
         Code::PolicyViolation => "change the policy of the brokers that forbids it",
+        Code::InvalidTopic => "it is one of Kafka's own topics, or has no name that Kafka takes",
         _ => "remove its cause",
     };
-    Refusal { is_too_large, reason: format!("{code}; {mend}") }
+    let may_pass = verdict(code) == Verdict::MayPass;
+    Refusal { is_too_large, may_pass, reason: format!("{code}; {mend}") }
 }
 
 /// The same of the client library, which takes nothing beyond its own limit.
@@ -85,7 +141,7 @@ pub(super) fn by_the_client(code: Code) -> Refusal {
         Code::MessageSizeTooLarge => {
             let reason = "it is too large for walpost's producer; raise its limit (-X \
                 message.max.bytes=…), and max.message.bytes of the topic where that is lower";
-            Refusal { is_too_large: true, reason: reason.to_owned() }
+            Refusal { is_too_large: true, may_pass: false, reason: reason.to_owned() }
         }
         _ => refusal(code),
     }
@@ -148,6 +204,30 @@ mod tests {
         }
         let refusal = by_the_client(Code::MessageSizeTooLarge);
         assert!(refusal.is_too_large && refusal.reason.contains("-X message.max.bytes"));
+    }
+
+    #[test]
+    fn what_time_cannot_change_is_refused_for_good() {
+        for (code, may_pass) in [
+            (Code::MessageSizeTooLarge, false),
+            (Code::InvalidTimestamp, false),
+            (Code::InvalidRecord, false),
+            (Code::InvalidTopic, false),
+            (Code::PolicyViolation, true),
+        ] {
+            let Outcome::Refused(refusal) = outcome_of(code) else { panic!("{code} is a refusal") };
+            assert_eq!(refusal.may_pass, may_pass, "{code}");
+        }
+        for code in [
+            Code::InvalidMessage,
+            Code::TopicAuthorizationFailed,
+            Code::NotEnoughReplicas,
+            Code::OutOfOrderSequenceNumber,
+            Code::UnsupportedForMessageFormat,
+            Code::Unknown,
+        ] {
+            assert!(matches!(outcome_of(code), Outcome::Lost(_)), "{code}");
+        }
     }
 
     #[test]

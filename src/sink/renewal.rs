@@ -157,6 +157,11 @@ impl Renewal {
         Found::InForce
     }
 
+    /// What the producer was made with.
+    pub(super) fn in_force(&self) -> Fresh {
+        Fresh { config: self.config.clone(), mark: self.mark }
+    }
+
     /// Another producer is tried with it.
     pub(super) fn tries(&mut self, fresh: &Fresh) {
         self.trying = Some(fresh.mark);

@@ -52,6 +52,21 @@ async fn one_may_be_null() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payload_is_none_that_debeziums_converter_for_bytes_takes() {
+    let mut stage = Stage::empty().await;
+    let create = "CREATE TABLE public.outbox (id uuid PRIMARY KEY, aggregatetype text NOT NULL, \
+                  aggregateid text NOT NULL, payload jsonb)";
+    stage.execute(create).await;
+    stage.init().await;
+    stage.option("--profile", "debezium-binary");
+    let follow = async |stage: &mut Stage, _: &str| {
+        stage.option("--profile", "debezium-binary-json");
+    };
+    stage.advised("error", "column_type", &["debezium-binary-json"], follow).await;
+    stage.check().await.is_clean();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn debezium_would_write_a_default() {
     let mut stage = Stage::empty().await;
     stage

@@ -139,6 +139,7 @@ async fn the_user_may_not_write() {
     // Where brokers make no topics by themselves, a missing one stops delivery.
     guarded.kafka.allow("relay", &["Describe"], "shop.gone").await;
     stage.option("--topic", "shop.gone");
+    stage.property("allow.auto.create.topics", "true");
     stage.check().await.finding("warning", "topic_missing");
     guarded.kafka.allow_on_cluster("relay", &["DescribeConfigs"]).await;
     stage.mended("error", "topic_missing").await;

@@ -102,7 +102,8 @@ impl Stage {
             administrator: bootstrap.clone(),
             bootstrap,
             options: Vec::new(),
-            environment: Vec::new(),
+            // What rows choose is not limited, and on purpose.
+            environment: vec![("WALPOST_RECORD_TOPICS_ALLOWED".to_owned(), "*".to_owned())],
         }
     }
 

@@ -11,6 +11,9 @@ async fn the_topic_of_all_events_is_missing_or_too_small() {
     let administration = Kafka::shared().await.administration();
     let topic = format!("check.{}", stage.database);
     stage.option("--topic", &topic);
+    stage.check().await.finding("error", "topic_missing");
+    // Only where both sides say so do brokers make it.
+    stage.property("allow.auto.create.topics", "true");
     stage.check().await.finding("warning", "topic_missing");
     // To look for it is not to make it, although the brokers would.
     assert_eq!(administration.partitions(&topic).await, Ok(Vec::new()));
@@ -19,6 +22,9 @@ async fn the_topic_of_all_events_is_missing_or_too_small() {
 
     administration.set(&topic, "max.message.bytes", "5000").await;
     stage.mended("warning", "topic_max_message_bytes").await;
+    // An outage over a weekend is longer.
+    administration.set(&topic, "retention.ms", "172800000").await;
+    stage.mended("warning", "topic_retention_short").await;
     administration.set(&topic, "min.insync.replicas", "2").await;
     stage.mended("error", "topic_min_insync_above_replicas").await;
 }
@@ -36,7 +42,7 @@ async fn the_topic_of_dead_letters_is_missing_or_forgets_them() {
     };
     stage.option("--config", file.to_str().expect("UTF-8"));
     write("missing_field");
-    stage.mended("warning", "topic_missing").await;
+    stage.mended("error", "topic_missing").await;
     administration.set(&topic, "cleanup.policy", "compact").await;
     stage.mended("warning", "topic_compacted").await;
     // Its limit matters where letters of what is too large go there.
@@ -44,6 +50,21 @@ async fn the_topic_of_dead_letters_is_missing_or_forgets_them() {
     stage.check().await.has_no("topic_max_message_bytes");
     write("too_large");
     stage.mended("warning", "topic_max_message_bytes").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_choose_topics_and_nothing_limits_which() {
+    let mut stage = Stage::new().await;
+    stage.environment.clear();
+    let follow = async |stage: &mut Stage, _: &str| {
+        let allowed = ("WALPOST_RECORD_TOPICS_ALLOWED".to_owned(), "outbox.event.*".to_owned());
+        stage.environment.push(allowed);
+    };
+    stage.advised("warning", "topics_not_limited", &["record.topics_allowed"], follow).await;
+    // One topic for all is no row's choice.
+    stage.environment.clear();
+    stage.option("--topic", "check.static");
+    stage.check().await.has_no("topics_not_limited");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

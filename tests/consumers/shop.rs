@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{Offset, TopicPartitionList};
 
 use walpost_bed::scene::{SOON, Scene};
@@ -17,6 +19,9 @@ pub const BY: [&str; 3] = ["id", "idempotency-key", "position"];
 
 const BEFORE: std::ops::Range<u64> = 0..200;
 const AFTER: std::ops::Range<u64> = 200..260;
+/// Published by another than walpost, each with headers before its own that say what another
+/// one's say.
+const FORGED: std::ops::Range<u64> = 260..263;
 /// Put into the outbox again, with their ids.
 const PUT_AGAIN: std::ops::Range<u64> = 10..20;
 
@@ -45,7 +50,33 @@ impl Shop {
         shop.publish(&[]).await;
         let published = 2 * BEFORE.count() + AFTER.count() + PUT_AGAIN.count();
         assert_eq!(shop.scene.records().await.len(), published);
+        shop.forge().await;
         shop
+    }
+
+    /// Publishes records with two headers of each name.
+    async fn forge(&self) {
+        let mut config = ClientConfig::new();
+        let producer: FutureProducer =
+            config.set("bootstrap.servers", self.brokers()).create().unwrap();
+        for number in FORGED {
+            let (position, payload) =
+                (format!("FFFFFFFF00000000/{number:08X}"), format!("{{\"total\": {number}}}"));
+            let highest = "FFFFFFFFFFFFFFFF/FFFFFFFF".to_owned();
+            let own = number.to_string();
+            let mut headers = OwnedHeaders::new();
+            for (key, first, last) in [
+                ("id", "forged", &own),
+                ("idempotency_key", "forged", &own),
+                ("walpost.position", &highest, &position),
+            ] {
+                headers = headers.insert(Header { key, value: Some(first) });
+                headers = headers.insert(Header { key, value: Some(last) });
+            }
+            let topic = self.topic();
+            let record = FutureRecord::to(&topic).key("forged").payload(&payload).headers(headers);
+            producer.send(record, SOON).await.unwrap();
+        }
     }
 
     async fn order(&self, numbers: std::ops::Range<u64>) {
@@ -83,6 +114,7 @@ impl Shop {
             let sum = turnover.entry(format!("customer {}", number / 2 % 7)).or_default();
             *sum = (sum.0 + 1, sum.1 + number);
         }
+        turnover.insert("forged".to_owned(), (FORGED.count() as u64, FORGED.sum()));
         turnover
     }
 

@@ -68,6 +68,7 @@ async fn a_slot_goes_from_debezium_to_walpost_and_back_in_the_midst_of_a_stream(
     let run = Walpost::builder(env!("CARGO_BIN_EXE_walpost"))
         .args(["run", "--config"])
         .arg(&config)
+        .args(["-X", "allow.auto.create.topics=true"])
         .start();
     more(200).await;
     run.terminate();

@@ -109,6 +109,7 @@ impl Stage {
             .arg(&file)
             .args(["--source", &self.postgres.url()])
             .args(["--bootstrap-servers", &self.kafka.bootstrap()])
+            .args(["-X", "allow.auto.create.topics=true"])
             .start();
         let status = walpost.wait(SOON).await.expect("it reaches the end");
         assert!(status.success(), "{name}: {:?}", walpost.stderr());
@@ -200,6 +201,7 @@ async fn a_dead_letter_that_is_put_back_is_the_same_to_the_byte() {
             .arg("--config")
             .arg(&file)
             .args(["--bootstrap-servers", &stage.kafka.bootstrap()])
+            .args(["-X", "allow.auto.create.topics=true"])
             .args(["--source", &stage.postgres.url()])
     };
     for kind in ["order", "an order"] {
@@ -244,6 +246,7 @@ async fn a_type_that_is_younger_than_the_session_ends_the_run_and_the_next_knows
             .args(["run", "--config"])
             .arg(&file)
             .args(["--source", &scene.source, "--bootstrap-servers", &scene.bootstrap])
+            .args(["-X", "allow.auto.create.topics=true"])
             .start()
     };
     let walpost = start();

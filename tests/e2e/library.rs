@@ -21,7 +21,13 @@ async fn a_relay_that_a_program_embeds_delivers_until_it_is_told_to_leave() {
     );
     std::fs::write(&file, toml).unwrap();
     let topic = scene.topic("{aggregate_type}");
-    let environment = Environment::new([("WALPOST_RECORD_TOPIC", &*topic)], directory.path());
+    let environment = Environment::new(
+        [
+            ("WALPOST_RECORD_TOPIC", &*topic),
+            ("WALPOST_KAFKA_PROPERTIES", "allow.auto.create.topics=true"),
+        ],
+        directory.path(),
+    );
     scene.postgres.execute(&insert(100, 7)).await;
     let leave = async {
         // Not the slot: the relay confirms at its own pace, and once more as it leaves.

@@ -25,6 +25,7 @@ mod shapes;
 mod shares;
 mod slot;
 mod tables;
+mod topics;
 #[cfg(feature = "traces")]
 mod traces;
 mod values;

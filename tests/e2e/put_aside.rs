@@ -79,7 +79,7 @@ async fn stage(bad: &Bad, policy: &str) -> (Scene, Walpost) {
     let directory = TempDir::new().expect("a directory");
     let file = directory.path().join("walpost.toml");
     let toml = format!(
-        "{}\n[poison]\n{} = '{policy}'\ndead_letter_topic = '{dead}'\nretries = 2\n",
+        "{}\n[poison]\n{} = '{policy}'\ndead_letter_topic = '{dead}'\n",
         bad.toml, bad.cause
     );
     std::fs::write(&file, toml).expect("it can be written");

@@ -56,6 +56,24 @@ async fn topic_key_and_headers_may_be_of_any_columns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_claims_a_position_or_an_id_does_not_get_it() {
+    let scene = Scene::new().await;
+    let walpost = scene.run().await;
+    let insert = r#"INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, headers)
+        VALUES (md5('1')::uuid, 'order', 'A-7', 'placed',
+                '{"walpost.position": "FFFFFFFFFFFFFFFF/FFFFFFFF", "ID": "x", "event_type": "x", "own": "1"}')"#;
+    scene.postgres.execute(insert).await;
+    scene.confirmed(SOON).await;
+    let [record] = &scene.records().await[..] else { panic!("one record") };
+    let names: Vec<_> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["id", "event_type", "own", "walpost.position"]);
+    assert_eq!(record.header("id"), Some("c4ca4238-a0b9-2382-0dcc-509a6f75849b"));
+    assert!(record.header("walpost.position").is_some_and(|it| it.starts_with("00000000")));
+    assert!(walpost.said("dropped headers of a row"), "{:?}", walpost.stderr());
+    assert_eq!(stop(walpost).await["dropped_headers"], 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_envelope_holds_the_payload_as_it_was_stored() {
     let toml = "[record]\nvalue = 'envelope'\nplace = ['tenant_id:envelope:tenant']\n";
     let [record] = &records(toml).await[..] else { panic!("one record") };
@@ -108,6 +126,44 @@ async fn a_record_may_be_a_cloud_event_of_either_mode() {
         ("content-type", "application/json"),
     ] {
         assert_eq!(record.header(name), Some(value), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_timestamp_a_record_or_a_dead_letter_is_as_old_as_its_delivery() {
+    let scene = Scene::new().await;
+    let dead = scene.topic("dead");
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    let file = file.to_str().expect("UTF-8");
+    let row = |headers: &str| {
+        format!(
+            "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, headers) \
+             VALUES ('order', 'k', 'placed', {headers}); "
+        )
+    };
+    for (timestamp, is_delivery) in [("commit", false), ("none", true)] {
+        let toml = format!(
+            "record.timestamp = '{timestamp}'\n[poison]\nundecodable = 'dead_letter'\n\
+             dead_letter_topic = '{dead}'\n"
+        );
+        std::fs::write(file, toml).expect("it can be written");
+        scene.postgres.execute(&format!("{}{}", row("NULL"), row("'[1]'"))).await;
+        // Its own clock: servers and tests share a machine.
+        let query = "SELECT ceil(extract(epoch FROM clock_timestamp()) * 1000)::bigint + 1";
+        let committed: i64 =
+            scene.postgres.query_text(query).await.expect("a time").parse().expect("ms");
+        let before = scene.records().await.len();
+        let walpost = scene.run_with(&["--config", file]).await;
+        scene.confirmed(SOON).await;
+        let records = scene.records().await;
+        assert_eq!(records.len(), before + 2);
+        for topic in [scene.topic("order"), dead.clone()] {
+            let mut times = records.iter().filter(|it| it.topic == topic).map(|it| it.timestamp_ms);
+            let last = times.next_back().flatten().expect("a timestamp");
+            assert_eq!(last >= committed, is_delivery, "{timestamp}, {topic}: {last}, {committed}");
+        }
+        stop(walpost).await;
     }
 }
 

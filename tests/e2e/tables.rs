@@ -1,7 +1,10 @@
 //! Outbox tables of every kind: odd names, partitions, column lists, several at
 //! once, among all others, and with Debezium's columns.
 
-use walpost_bed::scene::{LATER, SOON, Scene, assert_in_log_order, insert, record_of, stop};
+use walpost_bed::Walpost;
+use walpost_bed::scene::{
+    LATER, SOON, Scene, assert_in_log_order, ended, insert, program, record_of, stop,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_that_want_quotes_are_taken_as_they_are() {
@@ -44,6 +47,78 @@ async fn a_column_list_that_has_what_records_need_is_enough() {
         assert!(record.value_text().is_some_and(|value| value.starts_with("{\"i\": ")));
     }
     stop(walpost).await;
+}
+
+/// A table that lacks a column which others have, how its records are made, and where the row
+/// goes by them.
+const SPARSE: [(&str, &str, &str, [&str; 2]); 4] = [
+    (
+        "id uuid DEFAULT gen_random_uuid() PRIMARY KEY, event_type text NOT NULL, \
+         aggregate_id text NOT NULL, payload jsonb",
+        "topic = '{event_type}'",
+        "(event_type, aggregate_id, payload) VALUES ('placed', 'A-7', '{}')",
+        ["placed", "A-7"],
+    ),
+    (
+        "id bigint PRIMARY KEY, type text NOT NULL, payload jsonb NOT NULL",
+        "topic = '{event_type}'\nkey = '{id}'",
+        "VALUES (42, 'placed', '{}')",
+        ["placed", "42"],
+    ),
+    (
+        "id bigint PRIMARY KEY, task_type task NOT NULL, payload jsonb NOT NULL",
+        "topic = '{task_type}'\nkey = '{id}'",
+        "VALUES (42, 'mail', '{}')",
+        ["mail", "42"],
+    ),
+    (
+        "number bigint PRIMARY KEY, payload jsonb NOT NULL",
+        "topic = 'all'\nkey = '{number}'\nheaders = ['walpost.position']",
+        "VALUES (42, '{}')",
+        ["all", "42"],
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_needs_no_column_that_its_records_do_not_show() {
+    for (columns, record, row, [topic, key]) in SPARSE {
+        let scene = Scene::empty().await;
+        let prefix = scene.topic("");
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let file = directory.path().join("walpost.toml");
+        let record = record.replace("topic = '", &format!("topic = '{prefix}"));
+        let toml = format!("[record]\n{record}\n[outbox]\nmessage_prefix = 'outbox'\n");
+        std::fs::write(&file, toml).expect("it can be written");
+        let command = |name: &str| {
+            Walpost::builder(program())
+                .args([name, "--source", &scene.source, "--config"])
+                .arg(&file)
+                .args(["--bootstrap-servers", &scene.bootstrap])
+                .args(["-X", "allow.auto.create.topics=true"])
+        };
+        let create =
+            format!("CREATE TYPE task AS ENUM ('mail'); CREATE TABLE public.outbox ({columns})");
+        scene.postgres.execute(&create).await;
+        for name in ["init", "check"] {
+            let apply = (name == "init").then_some("--apply");
+            let (code, said) = ended(&command(name).args(apply).start()).await;
+            assert_eq!(code, Some(0), "{name} of ({columns}): {said}");
+        }
+        let walpost = command("run").start();
+        walpost.await_line("streaming from PostgreSQL", SOON).await;
+        scene.postgres.execute(&format!("INSERT INTO public.outbox {row}")).await;
+        // The same as a logical message, a member for each column.
+        let message =
+            "SELECT pg_logical_emit_message(true, 'outbox', to_json(o)::text) FROM public.outbox o";
+        scene.postgres.execute(message).await;
+        scene.confirmed(SOON).await;
+        let records = scene.records().await;
+        assert_eq!(records.len(), 2, "({columns}): {:?}", walpost.stderr());
+        for record in records {
+            assert_eq!((record.topic, record.key), (format!("{prefix}{topic}"), Some(key.into())));
+        }
+        stop(walpost).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -156,6 +156,7 @@ impl Place {
             .arg(name)
             .args(["--bootstrap-servers", bootstrap])
             .args(["--topic", &self.scene.topic("{aggregate_type}")])
+            .args(["-X", "allow.auto.create.topics=true"])
             .env("WALPOST_SOURCE_URL_FILE", source)
             .env("WALPOST_KAFKA_PROPERTIES_FILE", kafka)
     }

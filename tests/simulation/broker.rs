@@ -317,7 +317,7 @@ impl Producer {
 }
 
 fn too_large() -> Refusal {
-    Refusal { is_too_large: true, reason: "message too large".to_owned() }
+    Refusal { is_too_large: true, may_pass: false, reason: "message too large".to_owned() }
 }
 
 fn empty_queues() -> Vec<VecDeque<(Seq, usize)>> {

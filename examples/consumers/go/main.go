@@ -15,6 +15,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -123,9 +124,10 @@ func act(ctx context.Context, tx pgx.Tx, record *kgo.Record) error {
 	return err
 }
 
-// header is the text of a header; nil, which is NULL to the database, where there is none.
+// header is the text of a header, of several with that name the last, as Kafka's own client
+// takes it; nil, which is NULL to the database, where there is none.
 func header(record *kgo.Record, name string) *string {
-	for _, one := range record.Headers {
+	for _, one := range slices.Backward(record.Headers) {
 		if one.Key == name {
 			value := string(one.Value)
 			return &value

@@ -78,8 +78,9 @@ def act(connection, record):
 
 
 def header(record, name):
-    """The text of a header; None, which is NULL to the database, where there is none."""
-    values = (value for key, value in record.headers() or [] if key == name)
+    """The text of a header, of several with that name the last, as Kafka's own client takes
+    it; None, which is NULL to the database, where there is none."""
+    values = (value for key, value in reversed(record.headers() or []) if key == name)
     value = next(values, None)
     return value and value.decode()
 

@@ -104,8 +104,9 @@ async fn act(transaction: &Transaction<'_>, record: &BorrowedMessage<'_>) -> any
     Ok(())
 }
 
+/// The text of a header: of several with that name the last, as Kafka's own client takes it.
 fn header<'r>(record: &'r BorrowedMessage<'_>, name: &str) -> Option<&'r str> {
-    text(record.headers()?.iter().find(|header| header.key == name)?.value)
+    text(record.headers()?.iter().filter(|header| header.key == name).last()?.value)
 }
 
 fn text(bytes: Option<&[u8]>) -> Option<&str> {

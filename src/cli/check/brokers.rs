@@ -7,7 +7,8 @@ use super::topics;
 use crate::assembly;
 use crate::config::Config;
 use crate::sink::{
-    self, BrokerTls, Brokers, KafkaConfig, Silence, SinkError, Survey, message_max_bytes,
+    self, BrokerTls, Brokers, KafkaConfig, Silence, SinkError, Survey, asks_for_topics,
+    message_max_bytes,
 };
 
 /// How long a broker may take to answer.
@@ -71,6 +72,7 @@ fn ask(config: &Config, kafka: &KafkaConfig, survey: &Survey, findings: &mut Fin
         }
     }
     let makes_topics = check_settings(config, kafka, survey, &brokers, findings);
+    let makes_topics = if asks_for_topics(kafka) { makes_topics } else { Some(false) };
     topics::check(config, kafka, survey, &brokers, makes_topics, findings);
 }
 

@@ -142,8 +142,12 @@ async fn remainder(
 impl Looked<'_> {
     fn check(&self, findings: &mut Findings) {
         let names = assembly::columns(self.config, self.profile);
+        let needs = self.profile.needs();
         let mut used: Vec<&Column> = Vec::new();
         for role in Role::ALL {
+            if !needs.used.contains(role) && !names.is_required(role, needs) {
+                continue;
+            }
             let looked_for: Vec<&str> = names.looked_for(role).collect();
             match looked_for.iter().find_map(|name| self.column(name)) {
                 Some(column) => {
@@ -152,7 +156,7 @@ impl Looked<'_> {
                     findings.extend(self.nullable(column, role));
                     used.push(column);
                 }
-                None if names.is_required(role) => {
+                None if names.is_required(role, needs) => {
                     findings.add(self.missing(role.name(), looked_for.first().copied(), role));
                 }
                 None => {}
@@ -191,7 +195,7 @@ impl Looked<'_> {
         let text = format!("{table} has no column for `{part}`: {column} is missing");
         Finding::error((SUBJECT, "column_missing"), text)
             .why(format!(
-                "an event needs it; where the table has it under another name, give that in \
+                "its record needs it; where the table has it under another name, give that in \
                  outbox.columns.{part}"
             ))
             .sql(format!("ALTER TABLE {table} ADD COLUMN {column} {kind};"))
@@ -244,8 +248,20 @@ impl Looked<'_> {
                 finding.sql(format!("ALTER TABLE {table} ALTER COLUMN {name} TYPE bytea;")),
             );
         }
-        if !matches!(self.profile, Profile::Walpost(_)) {
-            return None;
+        if let Profile::Debezium(debezium) = self.profile {
+            let is_refused = role == Role::Payload && debezium.takes_bytes_only();
+            return (is_refused && column.kind.name != "bytea").then(|| {
+                let text = format!("column {name} of {table} is of type {}", column.kind.name);
+                finding("column_type", text)
+                    .why(
+                        "under debezium-binary a payload that is no bytea is poison: every event \
+                         would be",
+                    )
+                    .advice(
+                        "set record.profile to debezium-binary-json, if Debezium's converter had a \
+                         JsonConverter as its delegate, or to debezium or debezium-json",
+                    )
+            });
         }
         let (wanted, cast) = match role {
             Role::Headers if !is_json(column) => ("jsonb", format!("to_jsonb({name})")),
@@ -275,18 +291,24 @@ impl Looked<'_> {
 
     /// What topic, key or `id` are made of should never be NULL.
     fn nullable(&self, column: &Column, role: Role) -> Option<Finding> {
-        let is_walposts = matches!(self.profile, Profile::Walpost(_));
+        let (in_topic, in_key) = match self.profile {
+            Profile::Walpost(record) => {
+                (record.topic.roles().any(|it| it == role), record.key.roles().any(|it| it == role))
+            }
+            Profile::Debezium(_) => (role == Role::AggregateType, false),
+        };
         let why = match role {
-            Role::Id => "an event without an id cannot be told from another that comes again",
-            Role::AggregateType if self.profile.topic_of_all().is_none() => {
+            _ if in_topic => {
                 "a row with NULL there has no topic, and is poison: it halts `run`, or is put aside"
             }
-            Role::AggregateId if is_walposts && self.config.record.null_keys => return None,
-            Role::AggregateId if is_walposts => {
+            _ if in_key && !self.config.record.null_keys => {
                 "a row with NULL there has no key, and is poison: it halts `run`, or is put aside \
                  (record.null_keys = \"allow\" lets it pass)"
             }
-            Role::AggregateId => "a row with NULL there has no key, and so no place in any order",
+            Role::Id => "an event without an id cannot be told from another that comes again",
+            Role::AggregateId if matches!(self.profile, Profile::Debezium(_)) => {
+                "a row with NULL there has no key, and so no place in any order"
+            }
             _ => return None,
         };
         let Self { table, .. } = self;

@@ -6,10 +6,15 @@ use std::collections::BTreeMap;
 use super::findings::{Finding, Findings};
 use crate::assembly;
 use crate::config::Config;
+use crate::record::Profile;
 use crate::relay::poison::Policy;
 use crate::sink::{Brokers, KafkaConfig, NoTopic, Survey, Topic, message_max_bytes};
 
 const SUBJECT: &str = "topic";
+
+/// Below this an outage over a weekend is longer than what a topic keeps. The brokers' own default
+/// is a week.
+const RETENTION_SHORT_MS: i64 = 3 * 24 * 3_600_000;
 
 /// Looks for them; `makes_topics`: whether the brokers make a topic that is named first.
 pub(super) fn check(
@@ -20,8 +25,10 @@ pub(super) fn check(
     makes_topics: Option<bool>,
     findings: &mut Findings,
 ) {
-    let mut look = Look { kafka, survey, brokers, makes_topics, findings };
-    if let Some(topic) = assembly::profile(config).ok().and_then(|profile| profile.topic_of_all()) {
+    let profile = assembly::profile(config).ok();
+    let is_untimed = profile.as_ref().is_some_and(Profile::is_untimed);
+    let mut look = Look { kafka, survey, brokers, makes_topics, is_untimed, findings };
+    if let Some(topic) = profile.and_then(|profile| profile.topic_of_all()) {
         look.at(&topic, Use::Events);
     }
     if config.poison.write_letters() {
@@ -45,6 +52,8 @@ struct Look<'a> {
     survey: &'a Survey,
     brokers: &'a Brokers,
     makes_topics: Option<bool>,
+    /// Whether records have the time at which they are produced.
+    is_untimed: bool,
     findings: &'a mut Findings,
 }
 
@@ -93,8 +102,9 @@ impl Look<'_> {
         );
         let finding = match self.makes_topics {
             Some(false) => Finding::error((SUBJECT, "topic_missing"), text).why(
-                "the brokers make no topics by themselves (auto.create.topics.enable): `run` \
-                      waits until it is there",
+                "nobody makes it by itself (that takes auto.create.topics.enable of the brokers \
+                 and allow.auto.create.topics of walpost's producer): `run` waits until it is \
+                 there",
             ),
             Some(true) => Finding::warning((SUBJECT, "topic_missing"), text).why(
                 "the brokers make it when it is first named, with as many partitions and \
@@ -199,6 +209,7 @@ impl Look<'_> {
                     .command(self.set(name, "max.message.bytes", &most.to_string())),
             );
         }
+        self.retention(name, settings);
         let is_compacted =
             settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
         if is_compacted && purpose != Use::Events {
@@ -208,6 +219,34 @@ impl Look<'_> {
                     .command(self.set(name, "cleanup.policy", "delete")),
             );
         }
+    }
+
+    /// Records with the time of their commit are as old to the topic as the commit is.
+    fn retention(&mut self, name: &str, settings: &BTreeMap<String, String>) {
+        let is = |setting: &str, part: &str| {
+            settings.get(setting).is_some_and(|value| value.contains(part))
+        };
+        let retention_ms = settings.get("retention.ms").and_then(|value| value.parse().ok());
+        let Some(retention_ms @ 0..RETENTION_SHORT_MS) = retention_ms else { return };
+        if self.is_untimed
+            || !is("message.timestamp.type", "CreateTime")
+            || !is("cleanup.policy", "delete")
+        {
+            return;
+        }
+        let hours = retention_ms / 3_600_000;
+        let text = format!(
+            "{name} keeps records for {hours} hours (retention.ms {retention_ms}), by their \
+             timestamps, which are those of the events"
+        );
+        self.findings.add(
+            Finding::warning((SUBJECT, "topic_retention_short"), text)
+                .why(
+                    "an event that is older when it is delivered, after an outage or as a dead letter \
+                     that is put back, is deleted before anybody reads it",
+                )
+                .command(self.set(name, "message.timestamp.type", "LogAppendTime")),
+        );
     }
 
     /// The command that gives a topic's setting a value.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::lsn::Lsn;
-use crate::outbox::ColumnNames;
+use crate::outbox::{ColumnNames, Needs};
 use crate::pgoutput::{Column, encode};
 
 const POSITION: Position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
@@ -46,6 +46,24 @@ fn bytea_plan() -> Plan {
     let columns =
         [("payload", BYTEA), ("id", TEXT), ("aggregatetype", TEXT), ("aggregateid", TEXT)];
     plan(&relation(&columns), &[]).expect("the columns are there")
+}
+
+#[test]
+fn a_table_lacks_what_its_records_do_not_show() {
+    let needs = Needs::NONE.requiring([Role::Id, Role::EventType, Role::Payload]);
+    let plan = |names: &[&str], columns: ColumnNames| {
+        let config = OutboxConfig { columns, needs, ..OutboxConfig::default() };
+        Plan::new(&texts(names), &config, &HashMap::new())
+    };
+    let usual = ColumnNames::default;
+    let whole = plan(&["id", "type", "payload", "aggregate_type"], usual()).expect("all it needs");
+    let bare = plan(&["id", "type", "payload"], usual()).expect("all it needs");
+    assert_eq!(bare.continues(&whole), Ok(()), "nobody misses it");
+    let missing = plan(&["id", "payload"], usual()).expect_err("what the topic is made of");
+    assert!(missing.to_string().contains("`event_type`"), "{missing}");
+    // What is named has to be there all the same.
+    let named = ColumnNames { aggregate_type: Some("kind".to_owned()), ..usual() };
+    assert!(plan(&["id", "type", "payload"], named).is_err());
 }
 
 #[test]

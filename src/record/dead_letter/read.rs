@@ -188,6 +188,7 @@ mod tests {
             origin: "o",
             is_unread: false,
             placed: &before,
+            is_untimed: false,
         };
         let record = letter_of.of(event);
         let letter = letter(&record).expect("it can be read").expect("it is one");
@@ -252,7 +253,7 @@ mod tests {
             partition: None,
             key: None,
             value: None,
-            timestamp_ms: 0,
+            timestamp_ms: None,
             headers: Headers::new(),
         };
         assert_eq!(letter(&record), Ok(None));

@@ -6,15 +6,24 @@
 
 use std::borrow::Cow;
 
+use indexmap::IndexMap;
+use indexmap::map::Entry;
 use serde_json::value::RawValue;
-
-use crate::outbox::json;
 
 use super::datum::Datum;
 use super::number;
 
-/// How deep a payload may be nested to be expanded: that of Java has 1000, ours a stack.
-const DEPTH_MAX: usize = 128;
+mod node;
+
+use node::Node;
+
+/// Bytes of a payload that is to be expanded, and of all names and texts that come of it, at
+/// most. Objects in an array get the members of all of them, so that what comes of a payload may
+/// be as long as its square.
+pub(super) const BYTES_MAX: usize = 16 << 20;
+
+/// Members and elements of a payload, and of what comes of it, at most.
+pub(super) const VALUES_MAX: usize = 250_000;
 
 /// What becomes of a payload.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +34,38 @@ pub(super) enum Expanded {
     Object(Datum<'static>),
     /// It has a schema that it does not fit to.
     Misfit,
+    /// It is beyond [`BYTES_MAX`] or [`VALUES_MAX`].
+    TooLarge,
+}
+
+/// Why a payload is not expanded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// No schema can be found.
+    NoSchema,
+    Misfit,
+    TooLarge,
+}
+
+/// What may still be taken of [`VALUES_MAX`] and [`BYTES_MAX`].
+#[derive(Debug)]
+struct Budget {
+    values: usize,
+    bytes: usize,
+}
+
+impl Budget {
+    fn new() -> Self {
+        Self { values: VALUES_MAX, bytes: BYTES_MAX }
+    }
+
+    /// Takes a value, and so many bytes of name and text.
+    fn take(&mut self, bytes: usize) -> Result<(), Fault> {
+        let values = self.values.checked_sub(1).ok_or(Fault::TooLarge)?;
+        let bytes = self.bytes.checked_sub(bytes).ok_or(Fault::TooLarge)?;
+        *self = Self { values, bytes };
+        Ok(())
+    }
 }
 
 /// Expands `text`; `keep_nulls`: `table.json.payload.null.behavior` is `optional_bytes`.
@@ -32,31 +73,28 @@ pub(super) fn expand(text: &str, keep_nulls: bool) -> Expanded {
     if !text.starts_with(['{', '[']) {
         return Expanded::Text;
     }
-    // What follows the first whole value does not count.
-    let first = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>().next();
-    let Some(Ok(raw)) = first else { return Expanded::Text };
-    let Some(node) = Node::read(raw, 0) else { return Expanded::Text };
-    let Ok(Some(schema)) = schema(&node, keep_nulls) else { return Expanded::Text };
-    match (&node, node.fit(&schema)) {
-        (Node::Object(_), Some(datum)) => Expanded::Object(datum),
-        _ => Expanded::Misfit,
+    if text.len() > BYTES_MAX {
+        return Expanded::TooLarge;
+    }
+    match object(text, keep_nulls) {
+        Ok(object) => Expanded::Object(object),
+        Err(Fault::NoSchema) => Expanded::Text,
+        Err(Fault::Misfit) => Expanded::Misfit,
+        Err(Fault::TooLarge) => Expanded::TooLarge,
     }
 }
 
-/// JSON with its numbers as they stand.
-#[derive(Debug, Clone, PartialEq)]
-enum Node {
-    Null,
-    Bool(bool),
-    Int32(i32),
-    Int64(i64),
-    /// Past the range of `int8`.
-    Huge,
-    Double(f64),
-    Text(String),
-    Array(Vec<Node>),
-    Object(Vec<(String, Node)>),
+fn object(text: &str, keep_nulls: bool) -> Result<Datum<'static>, Fault> {
+    // What follows the first whole value does not count.
+    let first = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>().next();
+    let Some(Ok(raw)) = first else { return Err(Fault::NoSchema) };
+    let node = Node::read(raw, &mut Budget::new())?;
+    let schema = schema(&node, keep_nulls)?.ok_or(Fault::NoSchema)?;
+    let datum = fit(&node, &schema, &mut Budget::new())?;
+    if matches!(node, Node::Object(_)) { Ok(datum) } else { Err(Fault::Misfit) }
 }
+
+type Members = IndexMap<String, Schema>;
 
 #[derive(Debug, Clone, PartialEq)]
 enum Schema {
@@ -69,95 +107,43 @@ enum Schema {
     Double,
     Text,
     Array(Box<Schema>),
-    Object(Vec<(String, Schema)>),
+    Object(Members),
     /// Of objects that nothing fits to.
     Nothing,
 }
 
-/// No schema can be found.
-#[derive(Debug)]
-struct NoSchema;
-
-impl Node {
-    fn read(raw: &RawValue, depth: usize) -> Option<Self> {
-        let text = raw.get();
-        if depth > DEPTH_MAX {
-            return None;
+/// The value by that schema.
+fn fit(node: &Node, schema: &Schema, budget: &mut Budget) -> Result<Datum<'static>, Fault> {
+    let digits = |number: i64| Datum::Digits(Cow::Owned(number.to_string()));
+    Ok(match (node, schema) {
+        (_, Schema::Nothing) => return Err(Fault::Misfit),
+        (Node::Null, _) => Datum::Null,
+        (Node::Bool(truth), Schema::Bool) => Datum::Bool(*truth),
+        (Node::Int32(number), Schema::Int32) => digits(i64::from(*number)),
+        (Node::Int64(number), Schema::Int64) => digits(*number),
+        (Node::Double(number), Schema::Double) => Datum::Float(number::spelled(*number)),
+        (Node::Text(text), Schema::Text) => Datum::Text(Cow::Owned(text.clone())),
+        (Node::Array(elements), Schema::Array(of)) => {
+            let mut element = |node: &Node| {
+                budget.take(node.text_bytes())?;
+                fit(node, of, budget)
+            };
+            Datum::Array(elements.iter().map(&mut element).collect::<Result<_, _>>()?)
         }
-        Some(match text.as_bytes().first()? {
-            b'n' => Self::Null,
-            b't' => Self::Bool(true),
-            b'f' => Self::Bool(false),
-            b'"' => Self::Text(serde_json::from_str(text).ok()?),
-            b'[' => {
-                let elements: Vec<&RawValue> = serde_json::from_str(text).ok()?;
-                let read = |element| Self::read(element, depth + 1);
-                Self::Array(elements.into_iter().map(read).collect::<Option<_>>()?)
-            }
-            b'{' => Self::object(text, depth + 1)?,
-            _ => Self::number(text)?,
-        })
-    }
-
-    fn number(text: &str) -> Option<Self> {
-        if text.contains(['.', 'e', 'E']) {
-            return text.parse().ok().map(Self::Double);
+        (Node::Object(nodes), Schema::Object(members)) => {
+            let mut member = |(name, schema): (&String, &Schema)| {
+                let node = nodes.get(name).unwrap_or(&Node::Null);
+                budget.take(name.len() + node.text_bytes())?;
+                Ok((Cow::Owned(name.clone()), fit(node, schema, budget)?))
+            };
+            Datum::Struct(members.iter().map(&mut member).collect::<Result<_, _>>()?)
         }
-        let Ok(number) = text.parse::<i64>() else { return Some(Self::Huge) };
-        Some(i32::try_from(number).map_or(Self::Int64(number), Self::Int32))
-    }
-
-    /// Of equal names the last value, in the place of the first.
-    fn object(text: &str, depth: usize) -> Option<Self> {
-        let mut members: Vec<(String, Self)> = Vec::new();
-        let mut is_read = true;
-        json::members(text.as_bytes(), |name, value| {
-            let node = Self::read(value, depth);
-            is_read &= node.is_some();
-            let node = node.unwrap_or(Self::Null);
-            match members.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, known)) => *known = node,
-                None => members.push((name.into_owned(), node)),
-            }
-            Ok(())
-        })
-        .ok()?;
-        is_read.then_some(Self::Object(members))
-    }
-
-    fn member(&self, name: &str) -> Option<&Self> {
-        let Self::Object(members) = self else { return None };
-        members.iter().find(|(known, _)| known == name).map(|(_, node)| node)
-    }
-
-    /// The value by that schema; `None` where it does not fit.
-    fn fit(&self, schema: &Schema) -> Option<Datum<'static>> {
-        let digits = |number: i64| Datum::Digits(Cow::Owned(number.to_string()));
-        Some(match (self, schema) {
-            (_, Schema::Nothing) => return None,
-            (Self::Null, _) => Datum::Null,
-            (Self::Bool(truth), Schema::Bool) => Datum::Bool(*truth),
-            (Self::Int32(number), Schema::Int32) => digits(i64::from(*number)),
-            (Self::Int64(number), Schema::Int64) => digits(*number),
-            (Self::Double(number), Schema::Double) => Datum::Float(number::spelled(*number)),
-            (Self::Text(text), Schema::Text) => Datum::Text(Cow::Owned(text.clone())),
-            (Self::Array(elements), Schema::Array(of)) => {
-                Datum::Array(elements.iter().map(|it| it.fit(of)).collect::<Option<_>>()?)
-            }
-            (Self::Object(_), Schema::Object(members)) => {
-                let member = |(name, schema): &(String, Schema)| {
-                    let value = self.member(name).unwrap_or(&Self::Null).fit(schema)?;
-                    Some((Cow::Owned(name.clone()), value))
-                };
-                Datum::Struct(members.iter().map(member).collect::<Option<_>>()?)
-            }
-            _ => return None,
-        })
-    }
+        _ => return Err(Fault::Misfit),
+    })
 }
 
 /// The schema of a value; `None` where it is left out: NULL, and an empty array.
-fn schema(node: &Node, keep_nulls: bool) -> Result<Option<Schema>, NoSchema> {
+fn schema(node: &Node, keep_nulls: bool) -> Result<Option<Schema>, Fault> {
     Ok(Some(match node {
         Node::Null if keep_nulls => Schema::Null,
         Node::Null => return Ok(None),
@@ -173,60 +159,58 @@ fn schema(node: &Node, keep_nulls: bool) -> Result<Option<Schema>, NoSchema> {
     }))
 }
 
-fn of_members(
-    members: &[(String, Node)],
-    keep_nulls: bool,
-) -> Result<Vec<(String, Schema)>, NoSchema> {
-    let mut found = Vec::with_capacity(members.len());
+fn of_members(members: &IndexMap<String, Node>, keep_nulls: bool) -> Result<Members, Fault> {
+    let mut found = Members::with_capacity(members.len());
     for (name, node) in members {
         if name.is_empty() {
-            return Err(NoSchema);
+            return Err(Fault::NoSchema);
         }
         if let Some(schema) = schema(node, keep_nulls)? {
-            found.push((name.clone(), schema));
+            found.insert(name.clone(), schema);
         }
     }
     Ok(found)
 }
 
 /// The one schema of an array's elements.
-fn of_elements(elements: &[Node], keep_nulls: bool) -> Result<Schema, NoSchema> {
+fn of_elements(elements: &[Node], keep_nulls: bool) -> Result<Schema, Fault> {
     let mut values = elements.iter().filter(|node| **node != Node::Null).peekable();
     let Some(first) = values.peek().copied() else {
-        return if keep_nulls { Ok(Schema::Null) } else { Err(NoSchema) };
+        return if keep_nulls { Ok(Schema::Null) } else { Err(Fault::NoSchema) };
     };
     let kind = std::mem::discriminant(first);
     if values.clone().any(|node| std::mem::discriminant(node) != kind) {
-        return Err(NoSchema);
+        return Err(Fault::NoSchema);
     }
     if !matches!(first, Node::Object(_)) {
-        return schema(first, keep_nulls)?.ok_or(NoSchema);
+        return schema(first, keep_nulls)?.ok_or(Fault::NoSchema);
     }
-    let mut members = Vec::new();
+    let mut members = Members::new();
     let mut is_uniform = true;
     for (index, node) in values.enumerate() {
         let Node::Object(mine) = node else { continue };
-        let mine = of_members(mine, keep_nulls)?;
-        is_uniform &= index == 0 || mine.len() == members.len();
-        merge(&mut members, mine);
-        is_uniform &= members.iter().all(|(name, _)| node.member(name).is_some());
+        let found = of_members(mine, keep_nulls)?;
+        is_uniform &= index == 0 || found.len() == members.len();
+        merge(&mut members, found);
+        // As many as this one's: what this costs the payload has paid for.
+        is_uniform = is_uniform && members.keys().all(|name| mine.contains_key(name));
     }
     let has_nulls = elements.contains(&Node::Null);
     Ok(if has_nulls && !is_uniform { Schema::Nothing } else { Schema::Object(members) })
 }
 
 /// Adds the members of one object to those of the objects before it.
-fn merge(members: &mut Vec<(String, Schema)>, more: Vec<(String, Schema)>) {
+fn merge(members: &mut Members, more: Members) {
     for (name, schema) in more {
-        match members.iter_mut().find(|(known, _)| *known == name) {
-            None => members.push((name, schema)),
-            Some((_, known @ Schema::Null)) => *known = schema,
-            Some((_, Schema::Object(known))) => {
-                if let Schema::Object(more) = schema {
-                    merge(known, more);
-                }
+        match members.entry(name) {
+            Entry::Vacant(place) => {
+                place.insert(schema);
             }
-            Some(_) => {}
+            Entry::Occupied(mut known) => match (known.get_mut(), schema) {
+                (known @ Schema::Null, schema) => *known = schema,
+                (Schema::Object(known), Schema::Object(more)) => merge(known, more),
+                _ => {}
+            },
         }
     }
 }
@@ -241,6 +225,7 @@ mod tests {
         match expand(text, false) {
             Expanded::Text => "text".to_owned(),
             Expanded::Misfit => "misfit".to_owned(),
+            Expanded::TooLarge => "too large".to_owned(),
             Expanded::Object(datum) => {
                 let mut json = String::new();
                 spell(&datum, Spelling::Json, &mut json);
@@ -254,6 +239,10 @@ mod tests {
         let json = r#"{"a": [{"b": 1, "c": 2}, {"b": 1, "d": {"e": 3}}, {"d": {"f": 4}}]}"#;
         let expected = r#"{"a":[{"b":1,"c":2,"d":null},{"b":1,"c":null,"d":{"e":3,"f":null}},{"b":null,"c":null,"d":{"e":null,"f":4}}]}"#;
         assert_eq!(expanded(json), expected);
+        // Debezium itself gives this order on one JVM, and the other one on another.
+        let json = r#"{"i": [{"sku": 1}, {"qty": 2}, {"qty": 3, "sku": 4}]}"#;
+        let expected = r#"{"i":[{"sku":1,"qty":null},{"sku":null,"qty":2},{"sku":4,"qty":3}]}"#;
+        assert_eq!(expanded(json), expected);
     }
 
     #[test]
@@ -261,6 +250,28 @@ mod tests {
         assert_eq!(expanded(&"{\"a\":".repeat(100_000)), "text");
         let deep = format!("{}1{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
         assert_eq!(expanded(&deep), "text");
+    }
+
+    /// Objects in an array, each with a name of its own, so long.
+    fn with_names_of_their_own(objects: usize, name_bytes: usize) -> String {
+        let object = |number: usize| format!("{{\"{number:0>name_bytes$}\":1}}");
+        let objects: Vec<_> = (0..objects).map(object).collect();
+        format!("{{\"a\":[{}]}}", objects.join(","))
+    }
+
+    #[test]
+    fn a_payload_that_is_or_becomes_too_large_is_neither_expanded_nor_left_as_it_is() {
+        let elements = |count: usize| format!("{{\"a\":[{}1]}}", "1,".repeat(count - 1));
+        // The array is a member.
+        assert_ne!(expanded(&elements(VALUES_MAX - 1)), "too large");
+        assert_eq!(expanded(&elements(VALUES_MAX)), "too large");
+        let text = |bytes: usize| format!("{{\"a\":\"{}\"}}", "x".repeat(bytes));
+        assert_ne!(expanded(&text(BYTES_MAX - 8)), "too large");
+        assert_eq!(expanded(&text(BYTES_MAX)), "too large");
+        // Each object gets the others' members.
+        assert_ne!(expanded(&with_names_of_their_own(400, 10)), "too large");
+        assert_eq!(expanded(&with_names_of_their_own(600, 10)), "too large");
+        assert_eq!(expanded(&with_names_of_their_own(200, 1_000)), "too large");
     }
 
     proptest! {

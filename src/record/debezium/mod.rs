@@ -17,7 +17,7 @@ mod spell;
 mod time;
 mod topics;
 
-use crate::outbox::ColumnNames;
+use crate::outbox::{ColumnNames, Needs, Role};
 use crate::record::rewrite::{Rewrite, RewriteError};
 
 use options::Options;
@@ -34,14 +34,18 @@ pub enum Converters {
     Json,
     /// `StringConverter` for the key, `ByteArrayConverter` for the value.
     Binary,
+    /// `StringConverter` for the key; for the value Debezium's `BinaryDataConverter`, which gives
+    /// what is no bytes to a `JsonConverter` without schemas.
+    BinaryJson,
 }
 
 impl Converters {
     /// All of them, by the profile's name in the configuration.
-    pub const NAMES: [(&str, Self); 3] = [
+    pub const NAMES: [(&str, Self); 4] = [
         ("debezium", Self::String),
         ("debezium-json", Self::Json),
         ("debezium-binary", Self::Binary),
+        ("debezium-binary-json", Self::BinaryJson),
     ];
 
     /// The profile's name in the configuration.
@@ -54,6 +58,8 @@ impl Converters {
 #[derive(Debug, Clone)]
 pub struct Debezium {
     converters: Converters,
+    /// Whether records have the time at which they are produced.
+    untimed: bool,
     options: Options,
     rewrite: Rewrite,
 }
@@ -82,7 +88,7 @@ impl Debezium {
             };
             OptionError { name: name.to_owned(), why: error.to_string() }
         })?;
-        Ok(Self { converters, options, rewrite })
+        Ok(Self { converters, untimed: false, options, rewrite })
     }
 
     /// The outbox's columns that play a part.
@@ -100,6 +106,36 @@ impl Debezium {
         }
     }
 
+    /// The same whose records have the time at which they are produced, which is nearer to
+    /// Debezium's than the commit's. An error where an option names a column for it.
+    pub fn untimed(mut self) -> Result<Self, OptionError> {
+        if self.options.timestamp.is_some() {
+            return Err(OptionError {
+                name: "table.field.event.timestamp".to_owned(),
+                why: "names a column, and record.timestamp = \"none\" says that there is no \
+                      timestamp: leave one of them out"
+                    .to_owned(),
+            });
+        }
+        self.untimed = true;
+        Ok(self)
+    }
+
+    /// Whether records have the time at which they are produced.
+    pub fn is_untimed(&self) -> bool {
+        self.untimed
+    }
+
+    /// What records show of an event: all that the options name.
+    pub fn needs(&self) -> Needs {
+        let options = &self.options;
+        let timestamp = options.timestamp.as_ref().map(|_| Role::Timestamp);
+        let version = options.schema_version.as_ref().filter(|_| options.has_envelope());
+        Needs::NONE
+            .requiring([Role::Id, Role::AggregateType, Role::AggregateId, Role::Payload])
+            .requiring(timestamp.into_iter().chain(version.map(|_| Role::SchemaVersion)))
+    }
+
     /// The columns beside them, each once: an event's `placed` fields must be these, in
     /// this order.
     pub fn placed(&self) -> Vec<String> {
@@ -110,6 +146,11 @@ impl Debezium {
             }
         }
         placed
+    }
+
+    /// Whether a payload that is no `bytea` is poison.
+    pub fn takes_bytes_only(&self) -> bool {
+        self.converters == Converters::Binary
     }
 
     /// Whether a table may lack [`Debezium::placed`] columns.

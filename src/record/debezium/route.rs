@@ -58,6 +58,7 @@ impl DebeziumRouter {
         let (key, value) = match config.converters {
             Converters::String | Converters::Binary => (Spelling::Java, Spelling::Java),
             Converters::Json => (Spelling::Json, Spelling::Json),
+            Converters::BinaryJson => (Spelling::Java, Spelling::Json),
         };
         let maker = Maker { config, placed, placements, key, value };
         let (topics, topic) = (Topics::default(), String::new());
@@ -91,7 +92,7 @@ impl DebeziumRouter {
             topic,
             key: held(maker.key(event)?, key),
             value: held(maker.value(event)?, value),
-            timestamp_ms: maker.timestamp_ms(event)?,
+            timestamp_ms: maker.timestamp_ms(event)?.filter(|_| !maker.config.untimed),
             headers: maker.headers(event)?,
             partition: maker.partition(event)?,
         })
@@ -137,13 +138,17 @@ impl Maker {
         if is_empty && self.config.options.tombstones {
             return Ok(None);
         }
-        if self.config.converters == Converters::Binary {
-            if !is_bytea {
-                return Err(payload.undecodable("is no bytea, as debezium-binary needs it"));
-            }
-            return Ok(payload.field.as_deref().map(Cow::Borrowed));
-        }
         let has_envelope = self.config.options.has_envelope();
+        match self.config.converters {
+            Converters::Binary | Converters::BinaryJson if is_bytea && !has_envelope => {
+                return Ok(payload.field.as_deref().map(Cow::Borrowed));
+            }
+            Converters::Binary => {
+                let why = "is no bytea, as debezium-binary needs it; debezium-binary-json takes it";
+                return Err(payload.undecodable(why));
+            }
+            _ => {}
+        }
         if !has_envelope && !self.config.options.expand {
             return Ok(match self.spelled(&payload, self.value)? {
                 None if self.value == Spelling::Json => Some(Cow::Borrowed(b"null")),
@@ -175,6 +180,10 @@ impl Maker {
         match expand(text, self.config.options.keep_nulls) {
             Expanded::Text => Ok(datum),
             Expanded::Object(object) => Ok(object),
+            Expanded::TooLarge => Err(payload.undecodable(
+                "is too large to be expanded, or gets too large by it: 16 MiB and 250,000 members \
+                 and elements are the limit",
+            )),
             // The StringConverter does not look at the schema.
             Expanded::Misfit if self.value == Spelling::Java && !has_envelope => Ok(datum),
             Expanded::Misfit => Err(payload.undecodable(
@@ -212,9 +221,9 @@ impl Maker {
         placed.field.as_ref().map(|_| place::partition(placed.field, placed.name)).transpose()
     }
 
-    fn timestamp_ms(&self, event: &Event<'_>) -> Result<i64, Cause> {
+    fn timestamp_ms(&self, event: &Event<'_>) -> Result<Option<i64>, Cause> {
         if self.config.options.timestamp.is_none() {
-            return Ok(event.commit_time.unix_millis());
+            return Ok(Some(event.commit_time.unix_millis()));
         }
         let timestamp = role_of(event, Role::Timestamp)?;
         let Shape::One(Kind::Timestamp(precision)) = timestamp.shape else {
@@ -222,7 +231,7 @@ impl Maker {
         };
         // Without one the record has the time at which Debezium saw it: ours is the commit's.
         let Some(text) = timestamp.field.as_deref() else {
-            return Ok(event.commit_time.unix_millis());
+            return Ok(Some(event.commit_time.unix_millis()));
         };
         let text = std::str::from_utf8(text).map_err(|_| timestamp.undecodable("is not UTF-8"))?;
         let moment = Moment::read(text).map_err(|why| timestamp.undecodable(why))?;
@@ -231,7 +240,7 @@ impl Maker {
             _ => moment.micros() / 1000,
         };
         match millis {
-            millis @ 0.. => Ok(millis),
+            millis @ 0.. => Ok(Some(millis)),
             _ => Err(timestamp.undecodable("lies before 1970, where Kafka's timestamps begin")),
         }
     }

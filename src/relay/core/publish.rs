@@ -1,7 +1,7 @@
 //! From message to production: the event's record, or what its cause's policy
 //! makes of one that is poison.
 
-use super::{Core, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken, place};
+use super::{Core, DroppedHeaders, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken, place};
 use crate::ledger::{Seq, StreamError};
 use crate::outbox::{Event, Outbox, Position};
 use crate::pgoutput::Message;
@@ -78,6 +78,7 @@ impl Core {
                     .map(|topic| Alone::new(seq, self.origin(message), event, topic, false));
                 self.produced(event, weight, alone)?;
                 self.ordinary = Some(seq);
+                self.count_dropped_headers(message, event);
                 Ok(Taken::Yes)
             }
             Offered::Full => Ok(Taken::NotYet),
@@ -131,9 +132,16 @@ impl Core {
         }
         let seq = self.ledger.next_seq();
         let (topic, name) = (self.policies.dead_letter_topic.clone(), origin.name());
-        let placed = self.router.placed();
-        let letter =
-            DeadLetter { topic: &topic, poison: &poison, origin: &name, is_unread, placed };
+        let (placed, is_untimed) = (self.router.placed(), self.router.is_untimed());
+        let (topic_name, origin_name) = (topic.as_str(), name.as_str());
+        let letter = DeadLetter {
+            topic: topic_name,
+            poison: &poison,
+            origin: origin_name,
+            is_unread,
+            placed,
+            is_untimed,
+        };
         let suspected = is_suspect(self.suspect.as_ref(), event.position);
         let offered = offer(&letter.of(event), seq, event, suspected, outlet);
         match offered {
@@ -170,6 +178,16 @@ impl Core {
             suspect.alone = alone;
         }
         Ok(())
+    }
+
+    fn count_dropped_headers(&mut self, message: &Message, event: &Event<'_>) {
+        let Some(dropped) = self.router.dropped_headers() else { return };
+        self.counters.dropped_headers += dropped.count;
+        if self.dropped_headers.is_none() {
+            let (position, name) = (event.position, dropped.name.clone());
+            let origin = self.origin(message);
+            self.dropped_headers = Some(DroppedHeaders { origin, position, name });
+        }
     }
 
     fn count_event(&mut self) {

@@ -33,6 +33,8 @@ pub(super) struct Successor {
     fresh: Fresh,
     config: ClientConfig,
     batch_bytes: u32,
+    /// Whether it is made for batches of the configured length alone.
+    restores: bool,
     pub(super) producer: Producer,
     leads: Leads,
     pub(super) reports: Arc<Reports>,
@@ -110,17 +112,27 @@ impl KafkaSink {
         if asked || self.renewal.is_due(now) {
             self.read_again(asked, now);
         }
+        self.restore_batches(now);
         self.see_whether_answered(now);
         if self.watch.is_idle()
             && let Some(successor) = self.take_proven(now)
         {
-            self.put_in_place(successor);
-            tracing::info!("the Kafka properties that were read again are in force");
+            let restores = successor.restores;
+            self.put_in_place(successor, now);
+            if !restores {
+                tracing::info!("the Kafka properties that were read again are in force");
+            }
         }
         let Some(successor) = self.successor.as_mut().filter(|successor| successor.answered) else {
             return;
         };
         let late = now.saturating_duration_since(successor.since) >= DRAIN_LIMIT;
+        if successor.restores {
+            if late || self.renewal.is_in_trouble() {
+                self.give_up_restoring(now);
+            }
+            return;
+        }
         if (late || self.renewal.is_in_trouble()) && !std::mem::replace(&mut successor.told, true) {
             let reason = "the Kafka properties or the files that they name were changed, and the \
                           records in flight are not acknowledged with the old ones";
@@ -138,6 +150,10 @@ impl KafkaSink {
         let (fatal, refusal) = (successor.fatal(), successor.refusal(now));
         if fatal.is_none() && successor.reports.has_id() {
             (successor.answered, successor.since) = (true, now);
+        } else if successor.restores && (in_trouble || fatal.is_some() || refusal.is_some()) {
+            self.give_up_restoring(now);
+        } else if successor.restores {
+            // It is asked again.
         } else if fatal.is_none() && in_trouble {
             successor.since = now;
         } else if let Some(reason) = fatal.or(refusal)
@@ -148,13 +164,39 @@ impl KafkaSink {
         }
     }
 
+    /// Makes a producer whose batches are of the configured length, once they were shorter for
+    /// long enough: it takes the other's place as one with other properties would.
+    fn restore_batches(&mut self, now: Instant) {
+        if self.successor.is_some() || self.renewal.is_in_trouble() || !self.batches.is_due(now) {
+            return;
+        }
+        match self.make_successor(self.renewal.in_force(), true, now) {
+            Ok(successor) => self.successor = Some(successor),
+            Err(_) => self.batches.postpone(now),
+        }
+    }
+
+    /// The batches stay as short as they are for now.
+    fn give_up_restoring(&mut self, now: Instant) {
+        drop(end(self.successor.take().map(|successor| successor.producer)));
+        self.batches.postpone(now);
+    }
+
     /// For a producer that is to be made in any case: with what holds now.
     pub(super) fn make_anew(&mut self) -> Result<(), SinkError> {
         let now = Instant::now();
         self.read_again(false, now);
         if let Some(successor) = self.take_proven(now) {
-            self.put_in_place(successor);
+            self.put_in_place(successor, now);
             return Ok(());
+        }
+        if self.successor.as_ref().is_some_and(|successor| successor.restores) {
+            // This one does it.
+            drop(end(self.successor.take().map(|successor| successor.producer)));
+        }
+        if self.batches.is_due(now) {
+            self.config.set("batch.size", self.batches.configured().to_string());
+            self.are_restored(now);
         }
         let may_be_mended = self.renewal.loads();
         let reports = Arc::new(Reports::new(&self.signals));
@@ -182,11 +224,16 @@ impl KafkaSink {
     /// smaller is made again.
     fn take_proven(&mut self, now: Instant) -> Option<Successor> {
         let proven = self.successor.take_if(|successor| successor.answered)?;
-        if !self.smaller_batches || proven.batch_bytes <= self.batch_bytes {
+        let is_due = proven.restores && self.batches.is_due(now);
+        if is_due || proven.batch_bytes <= self.batches.at_most(proven.batch_bytes) {
             return Some(proven);
         }
         drop(end(Some(proven.producer)));
-        let again = self.make_successor(proven.fresh.clone(), now);
+        if proven.restores {
+            // A batch was refused since.
+            return None;
+        }
+        let again = self.make_successor(proven.fresh.clone(), false, now);
         again.inspect_err(|error| self.renewal.cannot_take(&proven.fresh, &error.to_string())).ok()
     }
 
@@ -199,7 +246,7 @@ impl KafkaSink {
             }
             Found::Fresh(fresh) => fresh,
         };
-        match self.make_successor(fresh.clone(), now) {
+        match self.make_successor(fresh.clone(), false, now) {
             Ok(successor) => {
                 self.renewal.tries(&fresh);
                 drop(end(self.successor.replace(successor).map(|older| older.producer)));
@@ -211,11 +258,16 @@ impl KafkaSink {
         }
     }
 
-    fn make_successor(&self, fresh: Fresh, now: Instant) -> Result<Successor, SinkError> {
+    fn make_successor(
+        &self,
+        fresh: Fresh,
+        restores: bool,
+        now: Instant,
+    ) -> Result<Successor, SinkError> {
         let mut batch_bytes = batch_bytes(&fresh.config.properties);
         let mut config = client_config(&fresh.config);
-        if self.smaller_batches {
-            batch_bytes = batch_bytes.min(self.batch_bytes);
+        if self.batches.are_smaller() && !restores {
+            batch_bytes = self.batches.at_most(batch_bytes);
             config.set("batch.size", batch_bytes.to_string());
         }
         let reports = Arc::new(Reports::new(&self.signals));
@@ -226,6 +278,7 @@ impl KafkaSink {
             fresh,
             config,
             batch_bytes,
+            restores,
             producer,
             leads,
             reports,
@@ -236,14 +289,27 @@ impl KafkaSink {
     }
 
     /// Puts a producer in the place of the old one, which has nothing in flight that counts.
-    fn put_in_place(&mut self, successor: Successor) {
+    fn put_in_place(&mut self, successor: Successor, now: Instant) {
         drop(end(self.producer.replace(successor.producer)));
-        (self.config, self.batch_bytes) = (successor.config, successor.batch_bytes);
+        self.config = successor.config;
+        self.batches.configure(batch_bytes(&successor.fresh.config.properties));
+        if successor.restores {
+            self.are_restored(now);
+        }
         self.leads = successor.leads;
         self.renewal.took(&successor.fresh);
         self.heard_from(successor.reports);
         self.watch.replaced();
         self.partitions.forget();
+    }
+
+    /// Batches are of the configured length from now on.
+    fn are_restored(&mut self, now: Instant) {
+        self.batches.restored(now);
+        tracing::info!(
+            batch_size = self.batches.configured(),
+            "batches of records are as long as configured again"
+        );
     }
 
     /// The producer says there what it says; what the one before said of records counts.

@@ -50,7 +50,7 @@ struct Waiting {
     connection: Option<String>,
     /// No broker is connected, since then, and why is not known yet.
     unreachable: Option<(String, Instant)>,
-    /// Whether the broker refused a batch of this producer's.
+    /// Whether the broker refused a batch of this producer's for a record in it.
     refused: bool,
 }
 
@@ -101,7 +101,6 @@ impl Reports {
             self.says_connected(true);
         }
         let mut waiting = self.lock();
-        waiting.refused |= matches!(report.outcome, Outcome::Refused(_));
         if !failed {
             waiting.connection = None;
             waiting.unreachable = None;
@@ -206,7 +205,12 @@ impl Reports {
         !self.lock().reports.is_empty()
     }
 
-    /// Whether the broker refused a batch.
+    /// The broker refused a batch for a record in it.
+    pub(super) fn refused(&self) {
+        self.lock().refused = true;
+    }
+
+    /// Whether the broker refused a batch for a record in it.
     pub(super) fn is_refused(&self) -> bool {
         self.lock().refused
     }

@@ -125,6 +125,8 @@ impl Scene {
             .args(["--source", &self.source])
             .args(["--bootstrap-servers", &self.bootstrap])
             .args(["--topic", &format!("{}{}", self.prefix, self.template)])
+            // Rows name topics as they please, and brokers make them.
+            .args(["-X", "allow.auto.create.topics=true"])
             .args(&self.options)
     }
 

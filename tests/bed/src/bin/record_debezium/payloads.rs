@@ -30,6 +30,10 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     all.extend(empty_texts());
     all.extend(expanded());
     all.extend(["bytea", "text"].map(by_debeziums_converter));
+    all.extend(["bytea", "text", "jsonb", "int8"].map(|sql| by_its_delegate(sql, "delegate", &[])));
+    let envelope = [("table.fields.additional.placement", "id:envelope:event")];
+    all.extend(["bytea", "jsonb"].map(|sql| by_its_delegate(sql, "delegate_envelope", &envelope)));
+    all.push(by_its_delegate("jsonb", "delegate_expand", &[("table.expand.json.payload", "true")]));
     all
 }
 
@@ -54,6 +58,20 @@ fn by_debeziums_converter(sql: &str) -> Scenario {
     Plan::new(Profile::Binary, &format!("converter/{sql}"), &columns(sql))
         .connector(&[("value.converter", converter)])
         .rows(ROW, [r"'\x00ff'", "''", "NULL"])
+        .done()
+}
+
+/// The same with a `JsonConverter` for what is no bytes.
+fn by_its_delegate(sql: &str, folder: &str, router: &[(&str, &str)]) -> Scenario {
+    let values: &[&str] = match sql {
+        "bytea" => &[r"'\x00ff'", "''", "NULL"],
+        "int8" => &["9007199254740993", "NULL"],
+        "jsonb" => &[r#"'{"b": [1, 2.50], "a": "é\"\\"}'"#, "'[]'", "NULL"],
+        _ => &["'a \"b\"'", "''", "NULL"],
+    };
+    Plan::new(Profile::BinaryJson, &format!("{folder}/{sql}"), &columns(sql))
+        .router(router)
+        .rows(ROW, values.iter().copied())
         .done()
 }
 

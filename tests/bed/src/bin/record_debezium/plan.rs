@@ -11,6 +11,7 @@ pub(crate) enum Profile {
     Text,
     Json,
     Binary,
+    BinaryJson,
 }
 
 impl Profile {
@@ -20,6 +21,7 @@ impl Profile {
             Self::Text => "debezium",
             Self::Json => "debezium-json",
             Self::Binary => "debezium-binary",
+            Self::BinaryJson => "debezium-binary-json",
         }
     }
 
@@ -30,6 +32,12 @@ impl Profile {
         match self {
             Self::Text => vec![("key.converter", string), ("value.converter", string)],
             Self::Binary => vec![("key.converter", string), ("value.converter", bytes)],
+            Self::BinaryJson => vec![
+                ("key.converter", string),
+                ("value.converter", "io.debezium.converters.BinaryDataConverter"),
+                ("value.converter.delegate.converter.type", json),
+                ("value.converter.delegate.converter.type.schemas.enable", "false"),
+            ],
             Self::Json => vec![
                 ("key.converter", json),
                 ("key.converter.schemas.enable", "false"),
