@@ -6,6 +6,7 @@
 
 mod deliver;
 mod examples;
+mod hijack;
 mod listen;
 mod place;
 mod refuse;
