@@ -63,11 +63,16 @@ fn the_replication_session_goes_where_the_control_connection_went() {
 #[test]
 fn the_replication_session_is_protected_as_the_control_connection_is() {
     use ReplicationSslMode::{Disable, Require, VerifyCa, VerifyFull};
+    let verify_ca = concat!(
+        "host=db sslmode=verify-ca sslrootcert=",
+        env!("CARGO_MANIFEST_DIR"),
+        "/src/source/testdata/other-ca.pem"
+    );
     for (text, protection, mode) in [
         ("host=db sslmode=prefer", Protection::Plain, Disable),
         ("host=db sslmode=prefer", tls("db", None), Require),
         ("host=db sslmode=require", tls("db", None), Require),
-        ("host=db sslmode=verify-ca", tls("db", Some("/ca.pem")), VerifyCa),
+        (verify_ca, tls("db", Some("/ca.pem")), VerifyCa),
         ("host=db sslmode=verify-full", tls("db", Some("/ca.pem")), VerifyFull),
     ] {
         let verifies = mode.verifies_certificate();
