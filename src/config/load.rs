@@ -11,7 +11,7 @@ use super::given::{Given, Layer, Raw};
 use super::setting::Shape;
 use super::{
     Admin, Config, ConfigError, Delivery, Environment, Flags, Kafka, KafkaProperties, Log, Origin,
-    Outbox, Record, Setting, Source, file, units, values,
+    Outbox, Process, Record, Setting, Source, file, units, values,
 };
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::debezium::Converters;
@@ -89,6 +89,7 @@ impl Config {
             Admin { listen: picked.checked(listen, values::ADMIN_LISTEN, values::admin_listen)? };
         let poison = picked.poison()?;
         let log = picked.log()?;
+        let core_dumps = picked.checked(Setting::ProcessCoreDumps, "refuse", values::core_dumps)?;
         let origins = picked.origins;
         Ok(Self {
             source,
@@ -100,6 +101,7 @@ impl Config {
             poison,
             admin,
             log,
+            process: Process { core_dumps },
             origins,
             property_origins,
             flags: flags.clone(),
@@ -183,6 +185,8 @@ impl Picked {
 
     fn invalid(&self, setting: Setting, reason: String) -> ConfigError {
         let origin = self.origins.get(&setting).unwrap_or(&Origin::Default).clone();
+        // A value that cannot be understood may have a login in it.
+        let reason = super::without_logins(&reason);
         ConfigError::Invalid { origin, key: setting.key().to_owned(), reason }
     }
 

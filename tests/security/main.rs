@@ -9,6 +9,7 @@ mod examples;
 mod hijack;
 mod listen;
 mod place;
+mod process;
 mod refuse;
 mod rotate;
 mod secrets;
