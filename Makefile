@@ -1,6 +1,6 @@
 # What people and the CI run alike.
-.PHONY: alerts bench bench-instructions bench-peers bench-records book consumers corpus deb-test debezium debezium-corpus demo demo-compose deny \
-  docker-test docs faults fuzz helm-test lint monitoring release setup simulate soak test
+.PHONY: advisories alerts bench bench-instructions bench-peers bench-records book consumers corpus deb-test debezium debezium-corpus demo demo-compose deny \
+  docker-test docs faults fuzz helm-test lint monitoring packaging-test release setup simulate soak test
 
 # What tests are built with: the points at which a test lets walpost die, and traces. The same for all of
 # them, so that nothing is built twice.
@@ -128,6 +128,14 @@ demo-compose:
 # Licences, sources and versions of what walpost is made of.
 deny:
 	@"$$(packaging/tool cargo-deny)" check bans licenses sources
+
+# Known vulnerabilities in it. Where the database of advisories cannot be fetched it says so, and fails.
+advisories:
+	@packaging/advisories
+
+# The archive's bytes, and signatures.
+packaging-test:
+	@packaging/test
 
 # The alert rules, and what promtool makes of them: each fires, and only when it should.
 alerts:

@@ -13,7 +13,7 @@
 
 DO $init$
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'walpost') THEN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname OPERATOR(pg_catalog.=) 'walpost') THEN
         CREATE ROLE walpost LOGIN REPLICATION;
     END IF;
 END

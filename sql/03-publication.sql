@@ -8,7 +8,9 @@
 
 DO $init$
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = 'walpost') THEN
+    IF NOT EXISTS (
+        SELECT FROM pg_catalog.pg_publication WHERE pubname OPERATOR(pg_catalog.=) 'walpost'
+    ) THEN
         -- Partitions, where the table has some, are published under its own name.
         CREATE PUBLICATION walpost FOR TABLE public.outbox
             WITH (publish = 'insert', publish_via_partition_root = true);

@@ -6,12 +6,14 @@
 --
 -- A slot that nobody reads keeps log until the disk is full: start walpost soon,
 -- set max_slot_wal_keep_size, and drop a slot that is no longer wanted:
---   SELECT pg_drop_replication_slot('walpost');
+--   SELECT pg_catalog.pg_drop_replication_slot('walpost');
 --
 -- It must be a transaction of its own: do not run this with psql --single-transaction.
 
-SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')
+SELECT pg_catalog.pg_create_logical_replication_slot('walpost', 'pgoutput')
 WHERE NOT EXISTS (
-    SELECT FROM pg_replication_slots
-    WHERE slot_name = 'walpost' AND plugin = 'pgoutput' AND database = current_database()
+    SELECT FROM pg_catalog.pg_replication_slots
+    WHERE slot_name OPERATOR(pg_catalog.=) 'walpost'
+        AND plugin OPERATOR(pg_catalog.=) 'pgoutput'
+        AND database OPERATOR(pg_catalog.=) pg_catalog.current_database()
 );

@@ -2,7 +2,8 @@
 -- twice. walpost delivers at least once: after a crash or a lost connection it
 -- sends again, in the same order, what it is not sure of. Choose one of the two
 -- tables; docs/consumers.md says which, with programs. PostgreSQL 14 or later.
--- Running it again changes nothing.
+-- Running it again changes nothing. Names are qualified so that the session's
+-- search_path cannot replace them.
 
 -- By id, or by an idempotency key. Ids are text, so that a uuid, a bigint and a
 -- key that somebody chose all fit, as they stand in the record, and no odd one
@@ -10,17 +11,17 @@
 -- bytes: it is quicker, and no update of the system's locales breaks the index.
 CREATE TABLE IF NOT EXISTS public.processed_events (
     -- Who acted: several consumers may share a database, each acts for itself.
-    consumer     text        NOT NULL COLLATE "C",
+    consumer     pg_catalog.text        NOT NULL COLLATE pg_catalog."C",
     -- The header `id`, or the idempotency key. Where ids are numbers that several
     -- outboxes count, put the outbox before them: orders:1042.
-    event_id     text        NOT NULL COLLATE "C",
-    processed_at timestamptz NOT NULL DEFAULT now(),
+    event_id     pg_catalog.text        NOT NULL COLLATE pg_catalog."C",
+    processed_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
     PRIMARY KEY (consumer, event_id)
 );
 
 -- For each record, in one transaction with what the event causes:
 --
---   INSERT INTO processed_events (consumer, event_id) VALUES ('billing', '0193a7e2-5b1c-7c3e-9f0a-6d2b8e4f1a90')
+--   INSERT INTO public.processed_events (consumer, event_id) VALUES ('billing', '0193a7e2-5b1c-7c3e-9f0a-6d2b8e4f1a90')
 --       ON CONFLICT DO NOTHING;
 --
 -- One row inserted: act on the event. None: it was acted on before; skip it. Where
@@ -34,17 +35,19 @@ CREATE INDEX IF NOT EXISTS processed_events_processed_at ON public.processed_eve
 -- that no lock is held for long; what another session is forgetting is left to it.
 -- From cron, until it returns less than `at_most`:
 --
---   SELECT prune_processed_events(keep => '30 days');
+--   SELECT public.prune_processed_events(interval '30 days', 10000);
 --
+-- Give both arguments with these types: then no other function of that name fits as well.
 -- Keep ids for longer than an event may come again: see docs/consumers.md.
 CREATE OR REPLACE FUNCTION public.prune_processed_events(keep interval, at_most integer DEFAULT 10000)
 RETURNS bigint
 LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
 AS $prune$
     WITH old AS (
         SELECT consumer, event_id
         FROM public.processed_events
-        WHERE processed_at < now() - keep
+        WHERE processed_at < pg_catalog.now() - keep
         ORDER BY processed_at
         LIMIT at_most
         FOR UPDATE SKIP LOCKED
@@ -54,7 +57,7 @@ AS $prune$
         WHERE events.consumer = old.consumer AND events.event_id = old.event_id
         RETURNING 1
     )
-    SELECT count(*) FROM gone;
+    SELECT pg_catalog.count(*) FROM gone;
 $prune$;
 
 -- By position, for a consumer that takes each partition in order: one row a
@@ -62,20 +65,20 @@ $prune$;
 -- alone writes the topic. Positions are those of one PostgreSQL cluster and its
 -- standbys: begin anew when the outbox moves to another.
 CREATE TABLE IF NOT EXISTS public.processed_positions (
-    consumer      text    NOT NULL COLLATE "C",
-    topic         text    NOT NULL COLLATE "C",
-    partition     integer NOT NULL,
+    consumer      pg_catalog.text NOT NULL COLLATE pg_catalog."C",
+    topic         pg_catalog.text NOT NULL COLLATE pg_catalog."C",
+    partition     integer         NOT NULL,
     -- The header `walpost.position`; it sorts as text, byte by byte.
-    last_position text    NOT NULL COLLATE "C",
+    last_position pg_catalog.text NOT NULL COLLATE pg_catalog."C",
     PRIMARY KEY (consumer, topic, partition)
 );
 
 -- For each record, in one transaction with what the event causes:
 --
---   INSERT INTO processed_positions AS seen (consumer, topic, partition, last_position)
+--   INSERT INTO public.processed_positions AS seen (consumer, topic, partition, last_position)
 --       VALUES ('billing', 'outbox.event.order', 3, '0000001600B374D8/00000003')
 --       ON CONFLICT (consumer, topic, partition)
 --       DO UPDATE SET last_position = excluded.last_position
---           WHERE seen.last_position < excluded.last_position;
+--           WHERE seen.last_position OPERATOR(pg_catalog.<) excluded.last_position;
 --
 -- One row changed: act on the event. None: it was acted on before; skip it.

@@ -7,13 +7,17 @@
 -- what was sent, and to send it again should the slot ever be lost. Choose the
 -- interval for that.
 
+-- Run it as the table's owner, not as a superuser: a trigger on the table runs as
+-- whoever deletes. Names and operators are qualified so that the session's
+-- search_path cannot replace them.
+
 -- At most 10,000 rows at a time, the oldest first, so that no lock is held for
 -- long; rows that another run is deleting are left to it.
 DELETE FROM public.outbox
-WHERE id IN (
+WHERE id OPERATOR(pg_catalog.=) ANY (
     SELECT id
     FROM public.outbox
-    WHERE created_at < now() - interval '7 days'
+    WHERE created_at OPERATOR(pg_catalog.<) (pg_catalog.now() OPERATOR(pg_catalog.-) interval '7 days')
     ORDER BY created_at
     LIMIT 10000
     FOR UPDATE SKIP LOCKED
@@ -34,13 +38,13 @@ WHERE id IN (
 -- 03-publication.sql does).
 --
 --   CREATE TABLE public.outbox (
---       id             uuid        NOT NULL DEFAULT gen_random_uuid(),
---       aggregate_type text        NOT NULL,
---       aggregate_id   text        NOT NULL,
---       event_type     text        NOT NULL,
---       payload        jsonb,
---       headers        jsonb,
---       created_at     timestamptz NOT NULL DEFAULT now(),
+--       id             pg_catalog.uuid        NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
+--       aggregate_type pg_catalog.text        NOT NULL,
+--       aggregate_id   pg_catalog.text        NOT NULL,
+--       event_type     pg_catalog.text        NOT NULL,
+--       payload        pg_catalog.jsonb,
+--       headers        pg_catalog.jsonb,
+--       created_at     pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
 --       PRIMARY KEY (id, created_at)
 --   ) PARTITION BY RANGE (created_at);
 --   CREATE TABLE public.outbox_2026_01_01 PARTITION OF public.outbox

@@ -4,7 +4,7 @@
 
 CREATE TABLE IF NOT EXISTS public.turnover (
     -- The record's key.
-    customer text    PRIMARY KEY,
-    orders   bigint  NOT NULL,
-    total    numeric NOT NULL
+    customer pg_catalog.text PRIMARY KEY,
+    orders   bigint          NOT NULL,
+    total    numeric         NOT NULL
 );

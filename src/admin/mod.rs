@@ -6,6 +6,7 @@
 
 mod client;
 mod health;
+mod host;
 mod process;
 mod rates;
 mod server;
@@ -22,6 +23,7 @@ use tokio::net::TcpSocket;
 
 pub use self::client::{AskError, StatusError, ask, status};
 pub use self::health::{Health, live, ready};
+use self::host::Hosts;
 pub use self::status::{LastError, Position, SlotStatus, Status};
 pub use self::systemd::{reloaded, reloading, stopping};
 use crate::metrics::Metrics;
@@ -66,6 +68,10 @@ pub fn start(
     if listener.is_none() && !systemd::is_asked_for() {
         return Ok(None);
     }
+    let hosts = match (address, bound) {
+        (Some(configured), Some(bound)) => Hosts::of(configured, bound),
+        _ => Hosts::Any,
+    };
     let metrics = Arc::clone(metrics);
     let serve = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -75,7 +81,7 @@ pub fn start(
             let notified = systemd::notify(Arc::clone(&metrics));
             match listener {
                 Some(listener) => {
-                    let served = server::serve(listener, metrics, about);
+                    let served = server::serve(listener, metrics, about, hosts);
                     let ((), ()) = tokio::join!(notified, served);
                 }
                 None => notified.await,

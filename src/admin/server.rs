@@ -20,6 +20,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::health::{self, Health};
+use super::host::Hosts;
 use super::rates::Rates;
 use super::{About, Status, registry};
 use crate::metrics::Metrics;
@@ -45,19 +46,29 @@ const INDEX: &str = "walpost\n\n\
     /metrics  metrics for Prometheus\n\
     /status   what it does, as JSON; `walpost status` shows it\n";
 
+/// Which names do is in `docs/security.md`.
+const ELSEWHERE: &str = "the Host header names another machine: ask for localhost, or for the address of \
+    admin.listen\n";
+
 /// What pages are made of.
 struct Pages {
     metrics: Arc<Metrics>,
     about: About,
     registry: Registry,
     rates: Mutex<Rates>,
+    hosts: Hosts,
 }
 
 /// Answers until the process ends.
-pub(super) async fn serve(listener: TcpListener, metrics: Arc<Metrics>, about: About) {
+pub(super) async fn serve(
+    listener: TcpListener,
+    metrics: Arc<Metrics>,
+    about: About,
+    hosts: Hosts,
+) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
     let registry = registry(&metrics, &about);
-    let pages = Arc::new(Pages { metrics, about, registry, rates: Mutex::default() });
+    let pages = Arc::new(Pages { metrics, about, registry, rates: Mutex::default(), hosts });
     tokio::spawn(look_at_rates(Arc::clone(&pages)));
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -86,7 +97,11 @@ async fn look_at_rates(pages: Arc<Pages>) {
 
 async fn answer(stream: TcpStream, pages: Arc<Pages>) {
     let service = service_fn(|request: Request<Incoming>| {
-        let response = pages.answer(request.method(), request.uri().path());
+        let response = if pages.hosts.have(&request) {
+            pages.answer(request.method(), request.uri().path())
+        } else {
+            page(StatusCode::MISDIRECTED_REQUEST, TEXT, ELSEWHERE.to_owned())
+        };
         async { Ok::<_, Infallible>(response) }
     });
     let connection =

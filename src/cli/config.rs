@@ -58,13 +58,32 @@ mod tests {
         let flags = Flags::default()
             .with(Setting::SourceUrl, ["postgres://u:s3cret@h/db".to_owned()])
             .with(Setting::OutboxMessagePrefix, [String::new()])
-            .with(Setting::KafkaProperties, ["sasl.password=s3cret".to_owned()]);
+            .with(
+                Setting::KafkaProperties,
+                [
+                    "sasl.password=s3cret",
+                    "sasl.oauthbearer.token.endpoint.url=https://u:s3cret@idp/token",
+                    "no.such.property=s3cret",
+                ]
+                .map(str::to_owned),
+            )
+            .with(Setting::RecordCloudeventsSource, ["https://u:s3cret@x/y".to_owned()]);
         let nowhere = tempfile::TempDir::new().unwrap();
         Config::load(
             &flags,
             &Environment::new([("WALPOST_SOURCE_SLOT", "s")], Path::new(nowhere.path())),
         )
         .unwrap()
+    }
+
+    #[test]
+    fn an_address_with_a_login_is_refused_without_it() {
+        let flags = Flags::default()
+            .with(Setting::KafkaBootstrapServers, ["SSL://u:s3cret@b:1,b:2".to_owned()]);
+        let nowhere = tempfile::TempDir::new().unwrap();
+        let environment = Environment::new([], Path::new(nowhere.path()));
+        let error = Config::load(&flags, &environment).unwrap_err().to_string();
+        assert!(error.contains("bootstrap_servers") && !error.contains("s3cret"), "{error}");
     }
 
     #[test]

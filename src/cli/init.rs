@@ -116,14 +116,14 @@ pub enum InitError {
     #[error(
         "slot {0} is lost: PostgreSQL has removed log that it still needed, and it never comes \
          back. What was committed since has to be sent in another way; then run SELECT \
-         pg_drop_replication_slot('{0}'); and init again"
+         pg_catalog.pg_drop_replication_slot('{0}'); and init again"
     )]
     LostSlot(String),
     /// The slot is older than its publication would be.
     #[error(
         "slot {slot} exists, and publication {publication} does not: a slot cannot see a \
          publication that is younger than itself. If nothing that waits in the slot is wanted, \
-         run SELECT pg_drop_replication_slot('{slot}'); and init again"
+         run SELECT pg_catalog.pg_drop_replication_slot('{slot}'); and init again"
     )]
     SlotBeforePublication {
         /// The slot.
@@ -256,9 +256,9 @@ fn is_there_now(error: &tokio_postgres::Error) -> bool {
 async fn lacks(client: &Client, role: &str, service: Service) -> Result<Option<String>, InitError> {
     // A managed service lets the members of a role of its own replicate.
     let query = "SELECT r.rolcanlogin, r.rolreplication OR r.rolsuper OR EXISTS (
-                     SELECT FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid
+                     SELECT FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles g ON g.oid = m.roleid
                       WHERE m.member = r.oid AND g.rolname = 'rds_replication')
-                 FROM pg_roles r WHERE r.rolname = $1";
+                 FROM pg_catalog.pg_roles r WHERE r.rolname = $1";
     let row = client.query_one(query, &[&role]).await.map_err(database("looking at the role"))?;
     Ok(match (row.get(0), row.get(1)) {
         (true, true) => None,
@@ -277,8 +277,9 @@ async fn server_is_ready(
 ) -> Result<String, InitError> {
     let row = client
         .query_one(
-            "SELECT current_setting('wal_level'), pg_is_in_recovery(), current_user::text, \
-             current_setting('server_version_num')::int4",
+            "SELECT pg_catalog.current_setting('wal_level'), pg_catalog.pg_is_in_recovery(), \
+             current_user::pg_catalog.text, \
+             pg_catalog.current_setting('server_version_num')::pg_catalog.int4",
             &[],
         )
         .await
@@ -302,10 +303,13 @@ async fn server_is_ready(
 
 /// Looked at before anything is created, since it is what a person must decide about.
 async fn slot_is_ours_or_free(client: &Client, plan: &InitPlan) -> Result<(), InitError> {
-    let query = "SELECT coalesce(plugin::text, ''), coalesce(database::text, ''), \
-                 coalesce(wal_status, ''), current_database()::text, EXISTS (SELECT FROM \
-                 pg_publication WHERE pubname = $2), coalesce((to_jsonb(s) ->> 'failover')::bool, \
-                 false), confirmed_flush_lsn IS NULL FROM pg_replication_slots s WHERE slot_name = $1";
+    let query = "SELECT coalesce(plugin::pg_catalog.text, ''), \
+                 coalesce(database::pg_catalog.text, ''), coalesce(wal_status, ''), \
+                 pg_catalog.current_database()::pg_catalog.text, \
+                 EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = $2), \
+                 coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, \
+                 false), confirmed_flush_lsn IS NULL \
+                 FROM pg_catalog.pg_replication_slots s WHERE slot_name = $1";
     let row = client
         .query_opt(query, &[&plan.slot(), &plan.publication()])
         .await
@@ -342,15 +346,20 @@ async fn slot_is_ours_or_free(client: &Client, plan: &InitPlan) -> Result<(), In
 
 async fn exists(client: &Client, object: &Object) -> Result<bool, InitError> {
     let (query, name) = match object {
-        Object::Table(table) => ("SELECT to_regclass($1) IS NOT NULL", table.to_string()),
+        Object::Table(table) => {
+            ("SELECT pg_catalog.to_regclass($1) IS NOT NULL", table.to_string())
+        }
         Object::Role(name) => {
-            ("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", name.clone())
+            ("SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)", name.clone())
         }
-        Object::Publication(name) => {
-            ("SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)", name.clone())
-        }
+        Object::Publication(name) => (
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = $1)",
+            name.clone(),
+        ),
         Object::Slot(name) => {
-            ("SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", name.clone())
+            let query =
+                "SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = $1)";
+            (query, name.clone())
         }
     };
     let row = client.query_one(query, &[&name]).await;
@@ -413,11 +422,15 @@ async fn publication_serves(
 }
 
 async fn publication_row(client: &Client, name: &str, table: &TableName) -> Result<Row, InitError> {
-    let query = "SELECT p.pubinsert, EXISTS (SELECT FROM pg_publication_tables t JOIN \
-                 pg_namespace n ON n.nspname = t.schemaname JOIN pg_class c ON c.relnamespace = \
-                 n.oid AND c.relname = t.tablename WHERE t.pubname = p.pubname AND c.oid = \
-                 to_regclass($2)), EXISTS (SELECT FROM pg_class WHERE oid = to_regclass($2) AND \
-                 relkind = 'p'), p.pubviaroot FROM pg_publication p WHERE p.pubname = $1";
+    let query = "WITH this AS (SELECT oid, relname, relnamespace, relkind = 'p' \
+                 AS partitioned FROM pg_catalog.pg_class \
+                 WHERE oid = pg_catalog.to_regclass($2)::pg_catalog.oid) \
+                 SELECT p.pubinsert, EXISTS (SELECT FROM this c \
+                 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+                 JOIN pg_catalog.pg_publication_tables t \
+                 ON t.schemaname = n.nspname AND t.tablename = c.relname \
+                 WHERE t.pubname = p.pubname), EXISTS (SELECT FROM this WHERE partitioned), \
+                 p.pubviaroot FROM pg_catalog.pg_publication p WHERE p.pubname = $1";
     client
         .query_one(query, &[&name, &table.to_string()])
         .await

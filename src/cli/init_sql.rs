@@ -284,12 +284,12 @@ mod tests {
             r#"CREATE TABLE IF NOT EXISTS "Sales dept"."Out""Box" ("#,
             "CREATE TABLE IF NOT EXISTS billing.outbox (",
             r#"CREATE PUBLICATION "It's ""mine""" FOR TABLE "Sales dept"."Out""Box", billing.outbox"#,
-            r#"pubname = 'It''s "mine"'"#,
+            r#"pubname OPERATOR(pg_catalog.=) 'It''s "mine"'"#,
             r#"CREATE ROLE "Relay" LOGIN REPLICATION;"#,
-            "rolname = 'Relay'",
-            "pg_create_logical_replication_slot('slot_2', 'pgoutput')",
-            "pg_drop_replication_slot('slot_2')",
-            "slot_name = 'slot_2'",
+            "rolname OPERATOR(pg_catalog.=) 'Relay'",
+            "pg_catalog.pg_create_logical_replication_slot('slot_2', 'pgoutput')",
+            "pg_catalog.pg_drop_replication_slot('slot_2')",
+            "slot_name OPERATOR(pg_catalog.=) 'slot_2'",
         ] {
             assert!(sql.contains(expected), "{expected} in\n{sql}");
         }
@@ -310,9 +310,9 @@ mod tests {
         let toml = "[outbox.columns]\nid = 'Event Id'\npayload = 'body'\ntimestamp = 'at'\n";
         let sql = plan(&[], toml, None).unwrap().sql();
         for expected in [
-            "\n    \"Event Id\"     uuid",
-            "\n    \"body\"         jsonb",
-            "\n    \"at\"           timestamptz",
+            "\n    \"Event Id\"     pg_catalog.uuid",
+            "\n    \"body\"         pg_catalog.jsonb",
+            "\n    \"at\"           pg_catalog.timestamptz",
         ] {
             assert!(sql.contains(expected), "{expected} in\n{sql}");
         }

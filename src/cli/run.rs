@@ -1,5 +1,6 @@
 //! `walpost run`: the daemon.
 
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::args::{RunArguments, Until as UntilArgument};
@@ -7,7 +8,7 @@ use super::logging::LogLevel;
 use super::{Exit, block_on, complain, logged};
 use crate::admin::{self, About};
 use crate::assembly::{self, AssemblyError};
-use crate::config::{Config, Environment, Flags};
+use crate::config::{self, Config, CoreDumps, Environment, Flags};
 use crate::relay::core::Halt;
 use crate::relay::{RelayError, StopHandle, Summary, Until};
 use crate::sink::RenewHandle;
@@ -23,6 +24,11 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
         UntilArgument::Current => Until::Current,
         UntilArgument::Lsn(lsn) => Until::Lsn(lsn),
     });
+    if let Err(error) = forbid_core_dumps(config.process.core_dumps) {
+        complain(&format!("cannot forbid core dumps: {error}"));
+        return Exit::Failure;
+    }
+    warn_of_open_secrets(&Environment::of_process());
     block_on(async {
         // From here on one does not end the program.
         let hangup = match signal(SignalKind::hangup()) {
@@ -34,6 +40,28 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
         };
         run(config, until, hangup, level).await
     })
+}
+
+/// A dump would have passwords and payloads in it, and whoever may attach a debugger as the same
+/// user could read them
+/// (<https://man7.org/linux/man-pages/man2/pr_set_dumpable.2const.html>).
+fn forbid_core_dumps(core_dumps: CoreDumps) -> std::io::Result<()> {
+    if core_dumps == CoreDumps::Refuse {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    }
+    Ok(())
+}
+
+/// Where everybody on the machine can read a secret. No error: in a container the platform sets
+/// the mode of a mounted file, and nobody else is there.
+fn warn_of_open_secrets(environment: &Environment) {
+    for (name, path) in environment.open_secrets() {
+        tracing::warn!(
+            variable = name,
+            file = %path.display(),
+            "everybody can read a file with a secret: make its mode 0600, or 0640 with walpost's group"
+        );
+    }
 }
 
 async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLevel) -> Exit {
@@ -59,7 +87,7 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
         version = env!("CARGO_PKG_VERSION"),
         slot = %config.source.slot,
         publication = %config.source.publication,
-        bootstrap_servers = %config.kafka.bootstrap_servers,
+        bootstrap_servers = config::without_logins(&config.kafka.bootstrap_servers),
         endpoints = address.map(tracing::field::display),
         "walpost starts"
     );

@@ -36,7 +36,8 @@ impl Service {
     /// Looks for the service's own role.
     pub(super) async fn of(client: &Client) -> Result<Self, tokio_postgres::Error> {
         let names = ROLES.map(|(name, _)| name);
-        let query = "SELECT rolname::text FROM pg_catalog.pg_roles WHERE rolname::text = ANY ($1)";
+        let query = "SELECT rolname::pg_catalog.text FROM pg_catalog.pg_roles \
+                     WHERE rolname::pg_catalog.text = ANY ($1)";
         let row = client.query_opt(&format!("{query} LIMIT 1"), &[&&names[..]]).await?;
         let found = row.map(|row| row.get::<_, String>(0));
         let service = ROLES.iter().find(|(name, _)| found.as_deref() == Some(name));
@@ -96,7 +97,7 @@ impl Service {
     pub(super) fn set(self, setting: &str, value: &str) -> Result<String, String> {
         match self.name() {
             None => Ok(format!(
-                "ALTER SYSTEM SET {setting} = {}; SELECT pg_reload_conf();",
+                "ALTER SYSTEM SET {setting} = {}; SELECT pg_catalog.pg_reload_conf();",
                 escape_literal(value).trim_start()
             )),
             Some(service) => {

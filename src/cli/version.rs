@@ -20,7 +20,7 @@ pub(super) fn text(verbose: bool) -> String {
          librdkafka features: {features}\n\
          TLS to Kafka: OpenSSL {openssl}, {whose}\n\
          TLS to PostgreSQL: rustls with ring\n",
-        commit = option_env!("WALPOST_COMMIT").filter(|it| !it.is_empty()).unwrap_or("unknown"),
+        commit = env!("BUILT_FROM_COMMIT"),
         target = env!("BUILT_FOR_TARGET"),
         librdkafka = get_rdkafka_version().1,
         features = sink::features(),
@@ -29,6 +29,8 @@ pub(super) fn text(verbose: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -50,6 +52,22 @@ mod tests {
         assert!(line("target:").contains('-'));
         assert!(line("TLS to Kafka:").starts_with("OpenSSL 3."), "{long}");
         assert!(line("librdkafka:").starts_with(char::is_numeric), "{long}");
-        assert!(!line("commit:").is_empty());
+    }
+
+    #[test]
+    fn a_build_from_a_checkout_names_its_commit() {
+        let git = |arguments: &[&str]| {
+            let mut git = Command::new("git");
+            let output = git.args(["-C", env!("CARGO_MANIFEST_DIR")]).args(arguments).output();
+            let output = output.ok().filter(|output| output.status.success());
+            output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        };
+        let is_ours = git(&["ls-files", "--error-unmatch", "build.rs"]).is_some();
+        let expected = match (option_env!("WALPOST_COMMIT"), git(&["rev-parse", "HEAD"])) {
+            (Some(given), _) if !given.is_empty() => given.to_owned(),
+            (_, Some(head)) if is_ours => head,
+            _ => return assert!(!env!("BUILT_FROM_COMMIT").is_empty()),
+        };
+        assert!(text(true).contains(&format!("\ncommit: {expected}\n")), "{}", text(true));
     }
 }

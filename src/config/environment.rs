@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
@@ -94,6 +95,17 @@ impl Environment {
         Ok(layer)
     }
 
+    /// The variables that name a file with a secret which everybody may read, and the file.
+    pub(crate) fn open_secrets(&self) -> Vec<(String, PathBuf)> {
+        let secrets = [Setting::SourceUrl, Setting::KafkaProperties];
+        let files = secrets.into_iter().filter_map(Setting::variable).filter_map(|name| {
+            let name = format!("{name}{FILE_SUFFIX}");
+            let path = self.path(Path::new(self.variables.get(&name)?));
+            Some((name, path))
+        });
+        files.filter(|(_, path)| is_open(path)).collect()
+    }
+
     /// A variable's value, or what its file holds now.
     pub(crate) fn text_or_file(&self, name: &str) -> Result<Option<(String, Origin)>, ConfigError> {
         let file_name = format!("{name}{FILE_SUFFIX}");
@@ -154,6 +166,11 @@ fn is_service_link(name: &str) -> bool {
         || name.match_indices("_PORT_").any(|(at, found)| port(&name[at + found.len()..]))
 }
 
+/// Whether everybody may read it.
+fn is_open(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0)
+}
+
 fn given(setting: Setting, text: String, origin: Origin) -> Result<Given, ConfigError> {
     let raw = match setting.shape() {
         Shape::Text | Shape::Size => Raw::Text(text),
@@ -190,7 +207,24 @@ pub(crate) fn property(
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+
     use super::*;
+
+    #[test]
+    fn a_secret_that_everybody_can_read_is_named() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let file = directory.path().join("url");
+        fs::write(&file, "postgres://u:p@h/d").unwrap();
+        let name = "WALPOST_SOURCE_URL_FILE";
+        let own = [(name, "url"), ("WALPOST_LOG_LEVEL_FILE", "url")];
+        let environment = Environment::new(own, directory.path());
+        for (mode, is_open) in [(0o600, false), (0o440, false), (0o644, true), (0o604, true)] {
+            fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            let expected = is_open.then(|| (name.to_owned(), file.clone()));
+            assert_eq!(environment.open_secrets(), Vec::from_iter(expected), "{mode:o}");
+        }
+    }
 
     #[test]
     fn variables_of_a_kubernetes_service_are_not_mistaken_for_settings() {

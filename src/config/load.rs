@@ -11,7 +11,7 @@ use super::given::{Given, Layer, Raw};
 use super::setting::Shape;
 use super::{
     Admin, Config, ConfigError, Delivery, Environment, Flags, Kafka, KafkaProperties, Log, Origin,
-    Outbox, Record, Setting, Source, file, units, values,
+    Outbox, Process, Record, Setting, Source, file, units, values,
 };
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::debezium::Converters;
@@ -89,6 +89,7 @@ impl Config {
             Admin { listen: picked.checked(listen, values::ADMIN_LISTEN, values::admin_listen)? };
         let poison = picked.poison()?;
         let log = picked.log()?;
+        let core_dumps = picked.checked(Setting::ProcessCoreDumps, "refuse", values::core_dumps)?;
         let origins = picked.origins;
         Ok(Self {
             source,
@@ -100,6 +101,7 @@ impl Config {
             poison,
             admin,
             log,
+            process: Process { core_dumps },
             origins,
             property_origins,
             flags: flags.clone(),
@@ -181,8 +183,10 @@ impl Picked {
         }
     }
 
-    fn invalid(&self, setting: Setting, reason: String) -> ConfigError {
+    fn invalid(&self, setting: Setting, reason: impl AsRef<str>) -> ConfigError {
         let origin = self.origins.get(&setting).unwrap_or(&Origin::Default).clone();
+        // A value that cannot be understood may have a login in it.
+        let reason = super::without_logins(reason.as_ref());
         ConfigError::Invalid { origin, key: setting.key().to_owned(), reason }
     }
 
@@ -203,7 +207,7 @@ impl Picked {
         if names.is_empty() && !has_messages {
             let reason = "name at least one table, or set `outbox.message_prefix` or \
                           `outbox.plain_message_prefix` for an outbox of logical messages alone";
-            return Err(self.invalid(setting, reason.to_owned()));
+            return Err(self.invalid(setting, reason));
         }
         let mut tables: Vec<TableName> = Vec::new();
         for name in names {
@@ -247,7 +251,7 @@ impl Picked {
         let timestamp = self.checked(Setting::RecordTimestamp, "commit", values::timestamp)?;
         if timestamp == TimestampSource::Column && columns.timestamp.is_none() {
             let reason = "`column` needs to know which: set `outbox.columns.timestamp`";
-            return Err(self.invalid(Setting::RecordTimestamp, reason.to_owned()));
+            return Err(self.invalid(Setting::RecordTimestamp, reason));
         }
         let profile = self.profile(timestamp)?;
         Ok(Record {
@@ -293,7 +297,7 @@ impl Picked {
                 self.take(setting);
                 let reason = "does nothing with a Debezium profile: use the event router's options, \
                               in [debezium]";
-                Err(self.invalid(setting, reason.to_owned()))
+                Err(self.invalid(setting, reason))
             }
             None => Ok(profile),
         }
@@ -310,7 +314,7 @@ impl Picked {
         if profile.is_none() {
             let reason = "does nothing with walpost's own profile: set record.profile to debezium, \
                           debezium-json, debezium-binary or debezium-binary-json";
-            return Err(self.invalid(Setting::Debezium, reason.to_owned()));
+            return Err(self.invalid(Setting::Debezium, reason));
         }
         Ok(given.into_iter().map(|(name, value, origin)| (name, (value, origin))).collect())
     }

@@ -62,6 +62,8 @@ pub struct Config {
     pub admin: Admin,
     /// `[log]`
     pub log: Log,
+    /// The process itself.
+    pub process: Process,
     origins: BTreeMap<Setting, Origin>,
     property_origins: BTreeMap<String, Origin>,
     flags: Flags,
@@ -165,6 +167,27 @@ pub struct Delivery {
 pub struct Admin {
     /// Address and port that they listen on; `None`: there are none.
     pub listen: Option<String>,
+}
+
+/// The process itself.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Whether the kernel may write its memory down.
+    pub core_dumps: CoreDumps,
+}
+
+/// Whether the kernel may write a core dump.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CoreDumps {
+    /// It may not.
+    Refuse,
+    /// It may.
+    Allow,
+}
+
+/// A text for a log line, without the logins of URLs in it.
+pub(crate) fn without_logins(text: &str) -> String {
+    redact::logins(text)
 }
 
 /// What is logged.

@@ -1,16 +1,35 @@
 //! Takes secrets out of what is shown. Where a text cannot be understood, more
 //! is hidden than need be.
 
+use rdkafka::config::ClientConfig;
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaConfRes;
+
 use crate::conninfo::is_known_parameter;
 
 /// What stands in a secret's place.
 pub(crate) const HIDDEN: &str = "[hidden]";
 
-/// A Kafka property's value, or [`HIDDEN`] where its name says that it is secret, or may be
-/// a slip of the pen for one that does.
-pub(crate) fn property<'a>(name: &str, value: &'a str) -> &'a str {
-    const SECRET: [&str; 8] =
-        ["pas", "secret", "jaas", "key.pem", "private.key", "ssl_key", "token", "credential"];
+/// A Kafka property's value, or [`HIDDEN`] where its name says that it is secret, or librdkafka
+/// does not know it: it may be a slip of the pen for one that does. Of a URL the login is hidden.
+pub(crate) fn property(name: &str, value: &str) -> String {
+    const SECRET: [&str; 15] = [
+        "pas",
+        "secret",
+        "jaas",
+        "key.pem",
+        "private.key",
+        "ssl_key",
+        "token",
+        "credential",
+        "pwd",
+        "apikey",
+        "api.key",
+        "api_key",
+        "auth",
+        "bearer",
+        "signature",
+    ];
     // Of those of security, the ones that tell no secret.
     const PLAIN: [&str; 15] = [
         "sasl.mechanism",
@@ -33,11 +52,39 @@ pub(crate) fn property<'a>(name: &str, value: &'a str) -> &'a str {
     // Where a secret lies is none.
     let is_place = [".file", ".location"].iter().any(|end| name.ends_with(end))
         || (name == "sasl.oauthbearer.config" && value.starts_with("file="));
-    if is_place || PLAIN.contains(&name.as_str()) {
-        return value;
-    }
     let is_of_security = name.starts_with("sasl.") || name.starts_with("ssl.");
-    if is_of_security || SECRET.iter().any(|part| name.contains(part)) { HIDDEN } else { value }
+    let is_plain = is_place || PLAIN.contains(&name.as_str());
+    let is_hidden = !is_plain
+        && (is_of_security
+            || SECRET.iter().any(|part| name.contains(part))
+            || !is_librdkafkas(&name));
+    if is_hidden { HIDDEN.to_owned() } else { logins(value) }
+}
+
+/// Whether librdkafka has a property of that name.
+fn is_librdkafkas(name: &str) -> bool {
+    let result = ClientConfig::new().set(name, "").create_native_config();
+    let unknown = RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN;
+    !matches!(result, Err(KafkaError::ClientConfig(code, ..)) if code == unknown)
+}
+
+/// A text without the logins of the URLs in it: all between `://` and the last `@` of the same
+/// word, since a password may hold a `/` that is not escaped.
+pub(crate) fn logins(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("://") {
+        let word = after.find(|sign: char| sign.is_whitespace() || sign == ',');
+        let word = word.map_or(after, |end| &after[..end]);
+        shown.push_str(before);
+        shown.push_str("://");
+        rest = after;
+        if let Some(at) = word.rfind('@') {
+            shown.push_str(HIDDEN);
+            rest = &after[at..];
+        }
+    }
+    shown + rest
 }
 
 /// A PostgreSQL connection string, URL or `key=value`, without its passwords.
@@ -197,6 +244,9 @@ mod tests {
             "sals.pasword",
             "ssl.key.pasword",
             "ssl.keystore",
+            "basic.auth.user.info",
+            "x.api.key",
+            "client.idd",
         ] {
             assert_eq!(property(name, "x"), HIDDEN, "{name}");
         }
@@ -209,6 +259,26 @@ mod tests {
             "compression.type",
         ] {
             assert_eq!(property(name, "x"), "x", "{name}");
+        }
+    }
+
+    #[test]
+    fn logins_are_hidden_in_any_url() {
+        for text in [
+            "https://u:s3cret@idp/token",
+            "https://s3cret@idp/token",
+            "https://u:s3/s3cret@idp/token?x=y",
+            "SASL_SSL://u:s3cret@a:9092,SASL_SSL://u:s3cret@b:9092",
+            "see http://a/b and ftp://u:s3cret@c",
+        ] {
+            assert!(!logins(text).contains("s3cret"), "{}", logins(text));
+            let property = property("sasl.oauthbearer.token.endpoint.url", text);
+            assert!(!property.contains("s3cret"), "{property}");
+        }
+        let two = "SASL_SSL://u:p@a:9092,PLAINTEXT://b:9092";
+        assert_eq!(logins(two), "SASL_SSL://[hidden]@a:9092,PLAINTEXT://b:9092");
+        for plain in ["https://idp/token", "a@b", "", "/shop", "a:1,b:2", "urn://x, me@y"] {
+            assert_eq!(logins(plain), plain);
         }
     }
 }

@@ -62,6 +62,7 @@ pub enum Setting {
     PoisonDeadLetterTopic,
     PoisonRetries,
     AdminListen,
+    ProcessCoreDumps,
     LogLevel,
     LogFormat,
 }
@@ -71,7 +72,7 @@ type Row = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'s
 
 impl Setting {
     /// Every setting, in the order in which they are shown.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 43] = [
         Self::SourceUrl,
         Self::SourceSlot,
         Self::SourcePublication,
@@ -112,6 +113,7 @@ impl Setting {
         Self::PoisonDeadLetterTopic,
         Self::PoisonRetries,
         Self::AdminListen,
+        Self::ProcessCoreDumps,
         Self::LogLevel,
         Self::LogFormat,
     ];
@@ -160,6 +162,7 @@ impl Setting {
             Self::PoisonDeadLetterTopic => ("poison.dead_letter_topic", None, None, None, Text),
             Self::PoisonRetries => ("poison.retries", None, None, None, Size),
             Self::AdminListen => ("admin.listen", Some("--admin-listen"), Some("WALPOST_ADMIN_LISTEN"), None, Text),
+            Self::ProcessCoreDumps => ("process.core_dumps", None, Some("WALPOST_PROCESS_CORE_DUMPS"), None, Text),
             Self::LogLevel => ("log.level", Some("--log-level"), Some("WALPOST_LOG_LEVEL"), Some("RUST_LOG"), Text),
             Self::LogFormat => ("log.format", Some("--log-format"), Some("WALPOST_LOG_FORMAT"), None, Text),
         }
@@ -228,6 +231,7 @@ impl Setting {
             Self::PoisonUndecodable => "The same for one with a field that cannot be read.",
             Self::PoisonDeadLetterTopic => "The topic of the dead letters.",
             Self::PoisonRetries => "How often a record is tried again that the brokers refuse for a reason that may pass, a policy of theirs, before it is put aside. What cannot pass (size, timestamp, an invalid record or topic) is put aside at once.",
+            Self::ProcessCoreDumps => "Whether the kernel may write a core dump of `run`, and a debugger of the same user attach to it: `refuse`, since its memory holds passwords and payloads, or `allow`.",
             Self::AdminListen => "Where `/livez`, `/readyz`, `/metrics` and `/status` are served, `host:port`, or `off`.",
             Self::LogLevel => "`error`, `warn`, `info`, `debug`, `trace`, `off`, or a filter such as `info,walpost=debug`. Read again at SIGHUP.",
             Self::LogFormat => "`text` or `json`. Without it: text on a terminal, else JSON.",

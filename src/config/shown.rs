@@ -4,7 +4,7 @@
 use secrecy::ExposeSecret;
 
 use super::values::{ADMIN_OFF, OWN_PROFILE};
-use super::{Config, Origin, Setting, redact, units};
+use super::{Config, CoreDumps, Origin, Setting, redact, units};
 use crate::record::TimestampSource;
 use crate::record::debezium::Converters;
 
@@ -39,9 +39,10 @@ impl Config {
                 rows.extend(self.shown_debezium());
             } else {
                 let key = setting.key().to_owned();
+                let value = self.shown_value(setting);
                 rows.push(Shown {
                     key,
-                    value: self.shown_value(setting),
+                    value: value.map(without_logins),
                     origin: self.origin(setting),
                 });
             }
@@ -52,7 +53,7 @@ impl Config {
     fn shown_properties(&self) -> impl Iterator<Item = Shown<'_>> {
         self.kafka.properties.iter().map(|(name, value)| Shown {
             key: format!("{}.{name:?}", Setting::KafkaProperties.key()),
-            value: Some(ShownValue::Text(redact::property(name, value).to_owned())),
+            value: Some(ShownValue::Text(redact::property(name, value))),
             origin: self.property_origins.get(name).unwrap_or(&Origin::Default),
         })
     }
@@ -60,7 +61,7 @@ impl Config {
     fn shown_debezium(&self) -> impl Iterator<Item = Shown<'_>> {
         self.debezium.iter().map(|(name, (value, origin))| Shown {
             key: format!("{}.{name:?}", Setting::Debezium.key()),
-            value: Some(ShownValue::Text(value.clone())),
+            value: Some(ShownValue::Text(redact::logins(value))),
             origin,
         })
     }
@@ -69,7 +70,12 @@ impl Config {
         let (columns, record, poison) = (&self.outbox.columns, &self.record, &self.poison);
         let text = match setting {
             Setting::SourceUrl => {
-                self.source.url.as_ref().map(|url| redact::conninfo(url.expose_secret()))
+                return self
+                    .source
+                    .url
+                    .as_ref()
+                    .map(|url| redact::conninfo(url.expose_secret()))
+                    .map(ShownValue::Text);
             }
             Setting::SourceSlot => Some(self.source.slot.clone()),
             Setting::SourcePublication => Some(self.source.publication.clone()),
@@ -126,10 +132,26 @@ impl Config {
             Setting::AdminListen => {
                 Some(self.admin.listen.clone().unwrap_or_else(|| ADMIN_OFF.to_owned()))
             }
+            Setting::ProcessCoreDumps => Some(
+                match self.process.core_dumps {
+                    CoreDumps::Refuse => "refuse",
+                    CoreDumps::Allow => "allow",
+                }
+                .to_owned(),
+            ),
             Setting::LogLevel => Some(self.log.level.clone()),
             Setting::LogFormat => self.log.format.map(|format| format.to_string()),
         };
         text.map(ShownValue::Text)
+    }
+}
+
+fn without_logins(value: ShownValue) -> ShownValue {
+    match value {
+        ShownValue::Text(text) => ShownValue::Text(redact::logins(&text)),
+        ShownValue::List(items) => {
+            ShownValue::List(items.iter().map(|item| redact::logins(item)).collect())
+        }
     }
 }
 

@@ -214,6 +214,7 @@ fn a_value_that_cannot_be_is_named_with_its_place() {
         ("record.value = 'avro'", "none of payload, envelope, merged, cloudevents"),
         ("record.null_keys = true", "a string"),
         ("record.null_keys = 'yes'", "neither `allow` nor `refuse`"),
+        ("process.core_dumps = 'yes'", "neither `allow` nor `refuse`"),
         ("record.topic_regex = '.*'", "`record.topic_replacement` beside it"),
         ("record.topic_replacement = 'x'", "`record.topic_regex` beside it"),
         ("record.cloudevents_source = 'a b'", "no URI reference"),
@@ -288,6 +289,8 @@ fn everything_that_the_file_takes_arrives() {
         place = ["tenant:header", "region:envelope:zone"]
         cloudevents_source = "/shop"
         timestamp = "column"
+        [process]
+        core_dumps = "allow"
         [kafka]
         bootstrap_servers = "a:1,b:2"
         [kafka.properties]
@@ -337,6 +340,7 @@ fn everything_that_the_file_takes_arrives() {
     assert_eq!((config.poison.dead_letter_topic.as_str(), config.poison.retries), ("dead", 3));
     assert_eq!(config.admin.listen.as_deref(), Some("localhost:0"));
     assert_eq!(config.log.format, Some(LogFormat::Json));
+    assert_eq!(config.process.core_dumps, CoreDumps::Allow);
     let unset: Vec<_> =
         config.shown().into_iter().filter(|row| *row.origin == Origin::Default).collect();
     assert_eq!(unset, []);

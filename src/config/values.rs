@@ -1,7 +1,7 @@
 //! From texts to values that can be used: one function a kind of value, each
 //! giving the reason where it cannot be.
 
-use super::CatchUpMode;
+use super::{CatchUpMode, CoreDumps};
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -77,6 +77,15 @@ pub(super) fn topic(text: &str) -> Result<String, String> {
 
 pub(super) fn retries(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("`{text}` is no number of retries"))
+}
+
+/// Whether the kernel may write a core dump.
+pub(super) fn core_dumps(text: &str) -> Result<CoreDumps, String> {
+    match text {
+        "allow" => Ok(CoreDumps::Allow),
+        "refuse" => Ok(CoreDumps::Refuse),
+        _ => Err(format!("`{text}` is neither `allow` nor `refuse`")),
+    }
 }
 
 /// Whether null keys are sent.

@@ -90,6 +90,16 @@ pub enum ConnInfoError {
         /// The file.
         path: PathBuf,
     },
+    /// `verify-ca` without a file of roots.
+    #[error(
+        "sslmode ({origin}) is verify-ca, and there is no root certificate file: name one by \
+         sslrootcert, put it into ~/.postgresql/root.crt, or use sslmode=verify-full, which checks \
+         the server's name too and then takes the system's authorities"
+    )]
+    NoRoots {
+        /// Where the mode was given.
+        origin: Origin,
+    },
     /// No service file has the section.
     #[error("service: no service file defines `{0}`")]
     ServiceNotFound(String),

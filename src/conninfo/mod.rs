@@ -7,8 +7,8 @@
 //!
 //! The reference is <https://www.postgresql.org/docs/current/libpq-connect.html>.
 //! What differs: `connect_timeout` is 10 seconds where libpq waits for ever;
-//! `verify-ca` and `verify-full` without a root certificate file use the
-//! system's roots; named certificate files must exist; and a parameter that
+//! `verify-full` without a root certificate file uses the system's roots, as with
+//! `sslrootcert=system`, where libpq refuses; named certificate files must exist; and a parameter that
 //! protects the connection, but that walpost cannot honour, is refused.
 
 mod error;

@@ -274,8 +274,8 @@ fn host_address(
 }
 
 /// The effective mode and roots. `system` allows nothing less than
-/// `verify-full`, and a file of roots makes `verify-ca` of `require`, as in
-/// libpq; a file that was named but is missing is an error in every mode.
+/// `verify-full`, a file of roots makes `verify-ca` of `require`, and `verify-ca`
+/// takes one, as in libpq; a file that was named but is missing is an error in every mode.
 fn protection(
     settings: &Settings,
     surroundings: &Surroundings<'_>,
@@ -294,6 +294,11 @@ fn protection(
         (SslMode::Require, Some(_)) => SslMode::VerifyCa,
         _ => mode,
     };
+    // Anybody gets a certificate of some authority that the system trusts: without the name it
+    // says nothing.
+    if mode == SslMode::VerifyCa && file.is_none() {
+        return Err(ConnInfoError::NoRoots { origin: settings.origin("sslmode") });
+    }
     if mode.verifies() && surroundings.users_file("root.crl").is_some() {
         return Err(ConnInfoError::NotHonoured {
             parameter: "sslcrl",

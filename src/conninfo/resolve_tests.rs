@@ -215,7 +215,11 @@ fn a_file_of_roots_makes_verify_ca_of_require() {
     assert_eq!(protection(&with_file("verify-full")), (SslMode::VerifyFull, file.clone()));
     assert_eq!(protection(&with_file("prefer")), (SslMode::Prefer, file));
     assert_eq!(protection("sslmode=require"), (SslMode::Require, Roots::System));
-    assert_eq!(protection("sslmode=verify-ca"), (SslMode::VerifyCa, Roots::System));
+    assert_eq!(protection("sslmode=verify-full"), (SslMode::VerifyFull, Roots::System));
+    assert_eq!(protection(&with_file("verify-ca")), (SslMode::VerifyCa, Roots::File(ca.clone())));
+    // libpq refuses these too: any authority's word for any name is none.
+    assert!(bed.refusal("sslmode=verify-ca").contains("sslrootcert"));
+    assert!(bed.refusal("sslrootcert=system sslmode=verify-ca").contains("verify-full"));
     assert_eq!(protection("sslrootcert=system"), (SslMode::VerifyFull, Roots::System));
     assert!(bed.refusal("sslrootcert=system sslmode=require").contains("verify-full"));
     assert!(bed.refusal("sslmode=require sslrootcert=/nowhere").contains("/nowhere"));

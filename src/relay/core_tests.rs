@@ -143,7 +143,7 @@ fn a_row_without_a_key_halts_the_relay() {
         assert!(text.contains(part), "{part} in {text}");
     }
     // The commit record is at 0/A: one more passes it over, and nothing else.
-    assert!(text.contains("pg_replication_slot_advance('walpost', '0/B')"), "{text}");
+    assert!(text.contains("pg_catalog.pg_replication_slot_advance('walpost', '0/B')"), "{text}");
     assert!(!core.wants_input() && core.is_drained());
 }
 

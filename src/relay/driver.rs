@@ -454,7 +454,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             tracing::warn!(
                 count = counters.refused_messages,
                 "refused logical messages that were emitted outside a transaction: they have no \
-                 position that survives a replay; emit them with pg_logical_emit_message(true, …)"
+                 position that survives a replay; emit them with pg_catalog.pg_logical_emit_message(true, …)"
             );
             self.warned = counters;
         }

@@ -46,7 +46,7 @@ impl Halt {
         format!(
             "then start walpost again. Nothing from its transaction on is confirmed, and the log \
              cannot be edited: to give the whole transaction up, publish it by hand, then SELECT \
-             pg_replication_slot_advance('{slot}', '{after}')"
+             pg_catalog.pg_replication_slot_advance('{slot}', '{after}')"
         )
     }
 }

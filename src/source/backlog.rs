@@ -36,9 +36,11 @@ const LARGE: u64 = 1000;
 
 /// Moves the slot, if it is not beyond `$3`.
 const ADVANCE: &str = "
-    SELECT (pg_catalog.pg_replication_slot_advance(slot_name, $2::text::pg_lsn)).end_lsn::text
+    SELECT (pg_catalog.pg_replication_slot_advance(
+               slot_name, $2::pg_catalog.text::pg_catalog.pg_lsn)).end_lsn::pg_catalog.text
       FROM pg_catalog.pg_replication_slots
-     WHERE slot_name::text = $1 AND confirmed_flush_lsn <= $3::text::pg_lsn";
+     WHERE slot_name::pg_catalog.text = $1
+       AND confirmed_flush_lsn <= $3::pg_catalog.text::pg_catalog.pg_lsn";
 
 /// A backlog that is read in batches.
 pub struct Backlog {

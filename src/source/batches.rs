@@ -216,8 +216,9 @@ impl Reader {
     /// Copies the slot for as long as this session lasts; the copy's name.
     async fn copy(&self) -> Result<String, Stopped> {
         let failed = |error: tokio_postgres::Error| stopped("copying the slot", &error);
-        let query = "SELECT slot_name::text FROM pg_catalog.pg_copy_logical_replication_slot(\
-                     $1, 'walpost_batches_' || pg_catalog.pg_backend_pid(), true)";
+        let query = "SELECT slot_name::pg_catalog.text FROM pg_catalog.pg_copy_logical_replication_slot(\
+                     $1, ('walpost_batches_' || pg_catalog.pg_backend_pid()::pg_catalog.text)::pg_catalog.name, \
+                     true)";
         let parameters: [&(dyn ToSql + Sync); 1] = [&self.slot];
         let row = self.peer.client.query_one(query, &parameters);
         let row = self.answer("copying the slot", row).await?;
@@ -227,8 +228,9 @@ impl Reader {
     async fn stand(&self, copy: &str) -> Result<Stand, Stopped> {
         let failed =
             |error: tokio_postgres::Error| stopped("asking how far the backlog is read", &error);
-        let query = "SELECT pg_catalog.pg_current_wal_flush_lsn()::text, confirmed_flush_lsn::text \
-                     FROM pg_catalog.pg_replication_slots WHERE slot_name::text = $1";
+        let query = "SELECT pg_catalog.pg_current_wal_flush_lsn()::pg_catalog.text, \
+                     confirmed_flush_lsn::pg_catalog.text FROM pg_catalog.pg_replication_slots \
+                     WHERE slot_name::pg_catalog.text = $1";
         let parameters: [&(dyn ToSql + Sync); 1] = [&copy];
         let row = self.peer.client.query_one(query, &parameters);
         let row = self.answer("asking how far the backlog is read", row).await?;

@@ -14,7 +14,6 @@
 //! connection used. Below `verify-ca` it does not check the handshake's
 //! signature; who asks for no verification gets none.
 
-use std::iter;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -302,9 +301,7 @@ fn control_config(
         } else {
             ChannelBinding::Disable
         });
-    if let Some(options) = &conninfo.options {
-        config.options(options);
-    }
+    config.options(session_options(conninfo, ""));
     if let Some(password) = conninfo.password_for(host) {
         config.password(password.expose_secret());
     }
@@ -343,14 +340,21 @@ pub(crate) fn replication_config(
     .with_port(endpoint.host.port)
     .with_tls(replication_tls(conninfo, &endpoint.protection))
     .with_application_name(conninfo.application_name.as_deref().unwrap_or(application_name));
-    let options: Vec<&str> = conninfo
-        .options
-        .as_deref()
-        .into_iter()
-        .chain(iter::once(extra_options))
-        .filter(|options| !options.is_empty())
-        .collect();
-    if options.is_empty() { config } else { config.with_options(options.join(" ")) }
+    config.with_options(session_options(conninfo, extra_options))
+}
+
+/// Names in a statement mean PostgreSQL's own objects, whatever a role that may create others has
+/// put into a schema, and whatever `search_path` role and database have. Where a function or an
+/// operator is looked up, the temporary schema is never searched
+/// (<https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-SEARCH-PATH>).
+const SEARCH_PATH: &str = "-c search_path=pg_catalog,pg_temp";
+
+/// The command-line options of every session: those of the connection string, then `extra`, then
+/// [`SEARCH_PATH`], since the last one of a name wins.
+fn session_options(conninfo: &ConnInfo, extra: &str) -> String {
+    let given = conninfo.options.as_deref().unwrap_or_default();
+    let all = [given, extra, SEARCH_PATH].into_iter().filter(|options| !options.is_empty());
+    all.collect::<Vec<_>>().join(" ")
 }
 
 fn replication_tls(conninfo: &ConnInfo, protection: &Protection) -> TlsConfig {

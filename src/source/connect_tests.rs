@@ -32,7 +32,7 @@ fn names_reach_the_replication_command_as_quoted_identifiers() {
     let config = replication_config(&conninfo, &endpoint, "a\"b", "Mine, it's", "walpost", "");
     assert_eq!(config.slot, "\"a\"\"b\"");
     assert_eq!(config.publication.names(), ["\"Mine, it's\""]);
-    assert_eq!(config.options, None);
+    assert_eq!(config.options.as_deref(), Some("-c search_path=pg_catalog,pg_temp"));
 }
 
 #[test]
@@ -44,7 +44,10 @@ fn the_replication_session_goes_where_the_control_connection_went() {
     assert_eq!((config.host.as_str(), config.port), ("10.0.0.1", 7));
     assert_eq!((config.user.as_str(), config.password.as_str()), ("u", "p"));
     assert_eq!(config.database, "shop");
-    assert_eq!(config.options.as_deref(), Some("-c x=y -c datestyle=ISO"));
+    assert_eq!(
+        config.options.as_deref(),
+        Some("-c x=y -c datestyle=ISO -c search_path=pg_catalog,pg_temp")
+    );
     assert_eq!(config.application_name.as_deref(), Some("mine"));
     assert_eq!(config.tls.mode, ReplicationSslMode::Require);
     assert_eq!(config.tls.sni_hostname.as_deref(), Some("db"));
@@ -60,11 +63,16 @@ fn the_replication_session_goes_where_the_control_connection_went() {
 #[test]
 fn the_replication_session_is_protected_as_the_control_connection_is() {
     use ReplicationSslMode::{Disable, Require, VerifyCa, VerifyFull};
+    let verify_ca = concat!(
+        "host=db sslmode=verify-ca sslrootcert=",
+        env!("CARGO_MANIFEST_DIR"),
+        "/src/source/testdata/other-ca.pem"
+    );
     for (text, protection, mode) in [
         ("host=db sslmode=prefer", Protection::Plain, Disable),
         ("host=db sslmode=prefer", tls("db", None), Require),
         ("host=db sslmode=require", tls("db", None), Require),
-        ("host=db sslmode=verify-ca", tls("db", Some("/ca.pem")), VerifyCa),
+        (verify_ca, tls("db", Some("/ca.pem")), VerifyCa),
         ("host=db sslmode=verify-full", tls("db", Some("/ca.pem")), VerifyFull),
     ] {
         let verifies = mode.verifies_certificate();
@@ -85,7 +93,7 @@ fn the_control_connection_takes_all_that_the_string_says() {
     assert_eq!(config.get_hostaddrs(), [IpAddr::from([10, 0, 0, 9])]);
     assert_eq!(config.get_keepalives_retries(), Some(9));
     assert_eq!(config.get_application_name(), Some("walpost"));
-    assert_eq!(config.get_options(), Some("-cx=y"));
+    assert_eq!(config.get_options(), Some("-cx=y -c search_path=pg_catalog,pg_temp"));
 }
 
 /// What becomes of a connection whose server answers the first message so.

@@ -89,7 +89,7 @@ impl SourceError {
                 "{text}: it is gone, or came after the change that is to be read, which PostgreSQL \
                  then never hands out. Make it with the SQL that `walpost init` prints, publish by \
                  hand what was committed before it, then SELECT \
-                 pg_replication_slot_advance('{slot}', pg_current_wal_lsn()) and start walpost again"
+                 pg_catalog.pg_replication_slot_advance('{slot}', pg_catalog.pg_current_wal_lsn()) and start walpost again"
             )),
             Some("42704" | "55000") => Self::Setup(text),
             // What is text to one database, such as one in SQL_ASCII, is none in UTF-8.
@@ -116,9 +116,10 @@ impl SourceError {
     pub fn way_out_of_encoding(slot: &str, received: Lsn) -> String {
         format!(
             "To give that transaction up, publish it by hand, then SELECT \
-             pg_replication_slot_advance('{slot}', '{received}'); SET client_encoding = 'SQL_ASCII'; \
-             SELECT pg_replication_slot_advance('{slot}', max(lsn)) FROM \
-             pg_logical_slot_peek_binary_changes('{slot}', NULL, 1, 'proto_version', '1', \
+             pg_catalog.pg_replication_slot_advance('{slot}', '{received}'); \
+             SET client_encoding = 'SQL_ASCII'; \
+             SELECT pg_catalog.pg_replication_slot_advance('{slot}', pg_catalog.max(lsn)) FROM \
+             pg_catalog.pg_logical_slot_peek_binary_changes('{slot}', NULL, 1, 'proto_version', '1', \
              'publication_names', '<publication>'); and start walpost again"
         )
     }

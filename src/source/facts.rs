@@ -65,25 +65,25 @@ pub struct Slot {
 const LEAST_VERSION: i32 = 140_000;
 
 const FACTS: &str = "
-    SELECT current_setting('server_version_num')::int4,
-           current_database()::text,
-           current_setting('wal_level'),
-           (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
+    SELECT pg_catalog.current_setting('server_version_num')::pg_catalog.int4,
+           pg_catalog.current_database()::pg_catalog.text,
+           pg_catalog.current_setting('wal_level'),
+           (SELECT setting::pg_catalog.int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
            (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-                 ELSE pg_catalog.pg_current_wal_flush_lsn() END)::text,
-           s.slot_type, s.plugin::text, s.database::text, s.active_pid,
-           s.confirmed_flush_lsn::text, s.wal_status,
-           pg_catalog.to_jsonb(s) ->> 'invalidation_reason',
-           coalesce((pg_catalog.to_jsonb(s) ->> 'synced')::bool, false),
+                 ELSE pg_catalog.pg_current_wal_flush_lsn() END)::pg_catalog.text,
+           s.slot_type, s.plugin::pg_catalog.text, s.database::pg_catalog.text, s.active_pid,
+           s.confirmed_flush_lsn::pg_catalog.text, s.wal_status,
+           pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::pg_catalog.text,
+           coalesce((pg_catalog.to_jsonb(s) ->> 'synced'::pg_catalog.text)::pg_catalog.bool, false),
            pg_catalog.pg_is_in_recovery(),
            EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
                     WHERE a.pid = s.active_pid AND a.application_name = $2),
-           coalesce((pg_catalog.to_jsonb(s) ->> 'failover')::bool, false)
-             OR coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase')::bool, false),
+           coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false)
+             OR coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false),
            (SELECT pg_catalog.min(l.pid) FROM pg_catalog.pg_locks l
              WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-               AND l.classid::int8 = $3::int4::int8
-               AND l.objid::int8 = pg_catalog.hashtext($1)::int8 & 4294967295
+               AND l.classid::pg_catalog.int8 = $3::pg_catalog.int4::pg_catalog.int8
+               AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($1)::pg_catalog.int8 & 4294967295
                AND l.database = (SELECT oid FROM pg_catalog.pg_database
                                   WHERE datname = pg_catalog.current_database()))
       FROM (SELECT) AS one
@@ -195,37 +195,37 @@ impl Facts {
 }
 
 const PUBLICATION: &str =
-    "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname::text = $1";
+    "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1";
 
 /// The publication's view of a table's columns: all of them, or its column list.
 const TABLE: &str = "
-    SELECT c.oid, c.relkind::text, a.attname::text, a.atttypid,
+    SELECT c.oid, c.relkind::pg_catalog.text, a.attname::pg_catalog.text, a.atttypid,
            EXISTS (SELECT FROM pg_catalog.pg_publication_tables t
-                    WHERE t.pubname::text = $3 AND t.schemaname = n.nspname AND t.tablename = c.relname),
-           coalesce((SELECT pg_catalog.to_jsonb(t) -> 'attnames' ? a.attname::text
+                    WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname = n.nspname AND t.tablename = c.relname),
+           coalesce((SELECT pg_catalog.to_jsonb(t) -> 'attnames'::pg_catalog.text ? a.attname::pg_catalog.text
                        FROM pg_catalog.pg_publication_tables t
-                      WHERE t.pubname::text = $3 AND t.schemaname = n.nspname AND t.tablename = c.relname
-                        AND pg_catalog.to_jsonb(t) ? 'attnames'), true)
-             AND (a.attgenerated = '' OR current_setting('server_version_num')::int4 >= 180000),
+                      WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname = n.nspname AND t.tablename = c.relname
+                        AND pg_catalog.to_jsonb(t) ? 'attnames'::pg_catalog.text), true)
+             AND (a.attgenerated = '' OR pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 180000),
            EXISTS (SELECT FROM pg_catalog.pg_type d
                     WHERE d.oid = a.atttypid AND d.typtype = 'd'
-                      AND d.typbasetype = 'pg_catalog.bytea'::pg_catalog.regtype),
+                      AND d.typbasetype = 'pg_catalog.bytea'::pg_catalog.regtype::pg_catalog.oid),
            a.atttypmod
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-     WHERE n.nspname::text = $1 AND c.relname::text = $2
+     WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
      ORDER BY a.attnum";
 
 /// A part of a table whose rows are in no log.
 const UNLOGGED: &str = "
     WITH RECURSIVE below AS (
-        SELECT $1::oid AS oid
+        SELECT $1::pg_catalog.oid AS oid
          UNION
         SELECT i.inhrelid FROM below
           JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
           JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition)
-    SELECT c.oid::pg_catalog.regclass::text FROM below JOIN pg_catalog.pg_class c USING (oid)
+    SELECT c.oid::pg_catalog.regclass::pg_catalog.text FROM below JOIN pg_catalog.pg_class c USING (oid)
      WHERE c.relpersistence <> 'p' LIMIT 1";
 
 /// The outbox tables with the columns that the publication sends of them, once

@@ -39,8 +39,8 @@ const HOLDER: &str = "
     SELECT l.pid, coalesce(a.application_name = $3, false)
       FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a USING (pid)
      WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-       AND l.classid::int8 = $1::int4::int8
-       AND l.objid::int8 = pg_catalog.hashtext($2)::int8 & 4294967295
+       AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
+       AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295
        AND l.database = (SELECT oid FROM pg_catalog.pg_database
                           WHERE datname = pg_catalog.current_database())";
 

@@ -23,14 +23,15 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// On a standby the log's end is what was replayed: what is behind it cannot be decoded yet.
 const FIGURES: &str = "
     SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-                 ELSE pg_catalog.pg_current_wal_lsn() END)::text,
-           s.confirmed_flush_lsn::text, s.restart_lsn::text, s.safe_wal_size, s.wal_status,
-           (SELECT CASE WHEN setting::int8 < 0 THEN NULL ELSE setting::int8 * 1048576 END
+                 ELSE pg_catalog.pg_current_wal_lsn() END)::pg_catalog.text,
+           s.confirmed_flush_lsn::pg_catalog.text, s.restart_lsn::pg_catalog.text, s.safe_wal_size, s.wal_status,
+           (SELECT CASE WHEN setting::pg_catalog.int8 < 0 THEN NULL
+                        ELSE setting::pg_catalog.int8 * 1048576 END
               FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'),
            coalesce(t.spill_bytes, 0), s.active
       FROM pg_catalog.pg_replication_slots s
       LEFT JOIN pg_catalog.pg_stat_replication_slots t USING (slot_name)
-     WHERE s.slot_name::text = $1";
+     WHERE s.slot_name::pg_catalog.text = $1";
 
 /// Reads as long as it is, and as the connection is.
 pub(super) struct Observer {

@@ -2,8 +2,7 @@
 //! far, from a `ConnInfo`. Opens no connection.
 //!
 //! Where this differs from libpq: roots named `system`, and those of
-//! `verify-ca` and `verify-full` without a file, are the operating system's
-//! bundle; a certificate is valid for the names in its subjectAltName alone,
+//! `verify-full` without a file, are the operating system's bundle; a certificate is valid for the names in its subjectAltName alone,
 //! not for its common name, and must have one; and a self-signed server certificate cannot vouch
 //! for itself, since it is not an authority's. TLS 1.2 is the least.
 //!
@@ -13,7 +12,9 @@
 //! and both read that.
 
 use std::env;
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::WebPkiServerVerifier;
@@ -108,6 +109,7 @@ impl Tls {
             None => builder.with_no_client_auth(),
             Some(client) => {
                 let chain = read_certificates("client certificate", &client.certificate)?;
+                require_private(&client.key)?;
                 let key = PrivateKeyDer::from_pem_file(&client.key)
                     .map_err(|error| unreadable("private key", &client.key, &error))?;
                 builder.with_client_auth_cert(chain, key).map_err(TlsError::ClientCertificate)?
@@ -157,6 +159,27 @@ fn read_certificates(
         return Err(unreadable(what, path, &NoItemsFound));
     }
     Ok(certificates)
+}
+
+/// That nobody else reads the key, by libpq's rule: of a file of root's its group may, since
+/// that is how a service is given one
+/// (<https://www.postgresql.org/docs/current/libpq-ssl.html#LIBPQ-SSL-CLIENTCERT>).
+fn require_private(path: &Path) -> Result<(), TlsError> {
+    let refused =
+        |reason: String| TlsError::File { what: "private key", path: path.to_owned(), reason };
+    let metadata = fs::metadata(path).map_err(|error| refused(error.to_string()))?;
+    if !metadata.is_file() {
+        return Err(refused("is not a plain file".to_owned()));
+    }
+    let forbidden = if metadata.uid() == 0 { 0o037 } else { 0o077 };
+    if metadata.mode() & forbidden == 0 {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "has mode {:04o}, so that others can read it: make it 0600 or less, or 0640 or less where \
+         root owns it",
+        metadata.mode() & 0o7777
+    )))
 }
 
 fn read_roots(path: &std::path::Path) -> Result<RootCertStore, TlsError> {
@@ -287,6 +310,9 @@ fn usable_name(shown: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     /// A moment at which the certificates in `testdata` are valid.
@@ -364,5 +390,33 @@ mod tests {
         ] {
             assert_eq!(usable_name(shown).as_deref(), name, "{shown}");
         }
+    }
+
+    #[test]
+    fn a_private_key_that_others_can_read_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let key = directory.path().join("key.pem");
+        std::fs::write(&key, "").expect("written");
+        let is_roots = std::fs::metadata(&key).expect("there").uid() == 0;
+        for (mode, fits) in [
+            (0o600, true),
+            (0o400, true),
+            (0o640, is_roots),
+            (0o440, is_roots),
+            (0o660, false),
+            (0o644, false),
+            (0o604, false),
+            (0o650, false),
+        ] {
+            std::fs::set_permissions(&key, Permissions::from_mode(mode)).expect("changed");
+            let result = require_private(&key);
+            assert_eq!(result.is_ok(), fits, "{mode:o}");
+            if let Err(error) = result {
+                let text = error.to_string();
+                assert!(text.contains(&format!("{mode:04o}")) && text.contains("0600"), "{text}");
+            }
+        }
+        assert!(require_private(directory.path()).is_err());
+        assert!(require_private(&directory.path().join("none")).is_err());
     }
 }

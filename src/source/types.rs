@@ -23,8 +23,8 @@ const TYPES: &str = "
         SELECT b.used, t.typbasetype, CASE WHEN t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END
           FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid
          WHERE t.typtype = 'd')
-    SELECT b.used, b.oid, b.modifier, t.typtype::text, t.typname::text,
-           e.typtype::text, e.typname::text
+    SELECT b.used, b.oid, b.modifier, t.typtype::pg_catalog.text, t.typname::pg_catalog.text,
+           e.typtype::pg_catalog.text, e.typname::pg_catalog.text
       FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid
       LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
      WHERE t.typtype <> 'd'";

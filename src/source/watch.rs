@@ -69,7 +69,7 @@ pub(super) struct Look {
 /// Where a table's schema is published as a whole; since PostgreSQL 15.
 const SCHEMAS: &str = "
         UNION ALL
-        SELECT 'schema ' || e.oid || ' ' || e.xmin, e.xmin, e.xmax
+        SELECT 'schema ' || e.oid::pg_catalog.text || ' ' || e.xmin::pg_catalog.text, e.xmin, e.xmax
           FROM publication p
           JOIN pg_catalog.pg_publication_namespace e ON e.pnpubid = p.oid
          WHERE e.pnnspid IN (SELECT relnamespace FROM relation)";
@@ -79,13 +79,15 @@ const SCHEMAS: &str = "
 /// transaction ids a row version has the lower 32 bits, which are compared modulo 2^32.
 const LOOK: &str = "
     WITH RECURSIVE publication AS (
-        SELECT oid, xmin, xmax FROM pg_catalog.pg_publication WHERE pubname::text = $1
+        SELECT oid, xmin, xmax FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1
     ), relation AS (
         SELECT c.oid, c.xmax, c.relnamespace, c.relpersistence
-          FROM ROWS FROM (pg_catalog.unnest($2::text[]), pg_catalog.unnest($3::text[]))
+          FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),
+                          pg_catalog.unnest($3::pg_catalog.text[]))
                AS named (nspname, relname)
-          JOIN pg_catalog.pg_namespace n ON n.nspname = named.nspname::name
-          JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = named.relname::name
+          JOIN pg_catalog.pg_namespace n ON n.nspname = named.nspname::pg_catalog.name
+          JOIN pg_catalog.pg_class c
+            ON c.relnamespace = n.oid AND c.relname = named.relname::pg_catalog.name
     ), above AS (
         SELECT oid FROM relation
          UNION
@@ -95,43 +97,52 @@ const LOOK: &str = "
          UNION
         SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
     ), part (mark, xmin, xmax) AS (
-        SELECT 'publication ' || oid || ' ' || xmin, xmin, xmax FROM publication
+        SELECT 'publication ' || oid::pg_catalog.text || ' ' || xmin::pg_catalog.text, xmin, xmax
+          FROM publication
         UNION ALL
-        SELECT 'table ' || oid || ' ' || relpersistence::text, NULL, xmax FROM relation
+        SELECT 'table ' || oid::pg_catalog.text || ' ' || relpersistence::pg_catalog.text, NULL, xmax
+          FROM relation
         UNION ALL
-        SELECT 'entry ' || e.oid || ' ' || e.xmin, e.xmin, e.xmax
+        SELECT 'entry ' || e.oid::pg_catalog.text || ' ' || e.xmin::pg_catalog.text, e.xmin, e.xmax
           FROM publication p
           JOIN pg_catalog.pg_publication_rel e ON e.prpubid = p.oid
          WHERE e.prrelid IN (SELECT oid FROM above)
         UNION ALL
-        SELECT 'parent ' || inhparent || ' ' || xmin, NULL, xmax
+        SELECT 'parent ' || inhparent::pg_catalog.text || ' ' || xmin::pg_catalog.text, NULL, xmax
           FROM pg_catalog.pg_inherits WHERE inhrelid IN (SELECT oid FROM above)
         UNION ALL
-        SELECT 'unlogged ' || c.oid, NULL, NULL
+        SELECT 'unlogged ' || c.oid::pg_catalog.text, NULL, NULL
           FROM below JOIN pg_catalog.pg_class c USING (oid)
          WHERE c.relispartition AND c.relpersistence <> 'p'
         {schemas}
     ), slot AS (
-        SELECT active_pid, catalog_xmin::text::int8 AS horizon
-          FROM pg_catalog.pg_replication_slots WHERE slot_name::text = $4
+        SELECT active_pid, catalog_xmin::pg_catalog.text::pg_catalog.int8 AS horizon
+          FROM pg_catalog.pg_replication_slots WHERE slot_name::pg_catalog.text = $4
     ), snapshot AS (
-        SELECT pg_catalog.pg_snapshot_xmax(s)::text::numeric AS next,
-               (pg_catalog.pg_snapshot_xmax(s)::text::numeric % 4294967296)::int8 AS low_next,
-               (pg_catalog.pg_snapshot_xmin(s)::text::numeric % 4294967296)::int8 AS horizon
-          FROM pg_catalog.pg_current_snapshot() s
+        SELECT xmax AS next, (xmax % modulus)::pg_catalog.int8 AS low_next,
+               (xmin % modulus)::pg_catalog.int8 AS horizon
+          FROM (SELECT pg_catalog.pg_snapshot_xmin(s)::pg_catalog.text::pg_catalog.numeric AS xmin,
+                       pg_catalog.pg_snapshot_xmax(s)::pg_catalog.text::pg_catalog.numeric AS xmax,
+                       4294967296::pg_catalog.numeric AS modulus
+                  FROM pg_catalog.pg_current_snapshot() s) AS current
+    ), age AS (
+        SELECT part.*, part.xmin::pg_catalog.text::pg_catalog.int8 AS low_xmin,
+               part.xmax::pg_catalog.text::pg_catalog.int8 AS low_xmax
+          FROM part
     )
     SELECT coalesce(pg_catalog.string_agg(mark, ', ' ORDER BY mark), ''),
            coalesce(pg_catalog.bool_or(CASE
-               WHEN part.xmax IS NULL OR part.xmax::text = '0' THEN false
-               WHEN (part.xmax::text::int8 - snapshot.horizon + 4294967296) % 4294967296 >= 2147483648
+               WHEN low_xmax IS NULL OR low_xmax = 0 THEN false
+               WHEN (low_xmax - snapshot.horizon + 4294967296) % 4294967296 >= 2147483648
                THEN false
                ELSE pg_catalog.pg_xact_status((snapshot.next
-                      + (part.xmax::text::int8 - snapshot.low_next + 6442450944) % 4294967296
-                      - 2147483648)::text::xid8) IS DISTINCT FROM 'aborted' END), false),
+                      + ((low_xmax - snapshot.low_next + 6442450944) % 4294967296
+                         - 2147483648)::pg_catalog.numeric)::pg_catalog.text::pg_catalog.xid8)
+                    IS DISTINCT FROM 'aborted' END), false),
            coalesce(pg_catalog.bool_or(
-               (part.xmin::text::int8 - slot.horizon + 4294967296) % 4294967296 < 2147483648), false),
+               (low_xmin - slot.horizon + 4294967296) % 4294967296 < 2147483648), false),
            pg_catalog.min(slot.active_pid)
-      FROM snapshot LEFT JOIN slot ON true LEFT JOIN part ON true";
+      FROM snapshot LEFT JOIN slot ON true LEFT JOIN age ON true";
 
 /// Where to look, with a prepared statement.
 #[derive(Clone)]
@@ -201,7 +212,10 @@ impl Catalogs {
         };
         // Until 17 the log in between cannot be decoded at all.
         let advance = if self.version < 180_000 && before.publication() != look.mark.publication() {
-            format!("SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn()), then ")
+            format!(
+                "SELECT pg_catalog.pg_replication_slot_advance('{slot}', \
+                 pg_catalog.pg_current_wal_lsn()), then "
+            )
         } else {
             String::new()
         };

@@ -97,16 +97,25 @@ async fn the_database_is_missing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pooler_is_in_between() {
+    // One that refuses a session's options refuses the ordinary connection too.
+    let pooler_finding = pooler("").await;
+    assert!(pooler_finding["what"].to_string().contains("startup parameter"), "{pooler_finding:#}");
+    // One that drops them lets it through.
+    let pooler_finding = pooler("ignore_startup_parameters = options\n").await;
+    assert!(pooler_finding["what"].to_string().contains("replication"), "{pooler_finding:#}");
+}
+
+/// The finding with a pooler of these settings in between, which is gone without it.
+async fn pooler(settings: &str) -> serde_json::Value {
     let mut stage = Stage::new().await;
-    let pooler = Pooler::start(stage.postgres.port());
+    let pooler = Pooler::start(stage.postgres.port(), settings);
     let right = stage.source.clone();
     let database = &stage.database;
     stage.source = format!("postgres://postgres@127.0.0.1:{}/{database}", pooler.port);
     let follow = async |stage: &mut Stage, _: &str| stage.source.clone_from(&right);
     let report =
         stage.advised("error", "connection_pooler", &["host and port", "6432"], follow).await;
-    // The ordinary connection goes through.
-    report.finding("ok", "connection");
+    report.finding("error", "connection_pooler").clone()
 }
 
 /// A `pgbouncer` in front of a server, gone with this.
@@ -117,7 +126,7 @@ struct Pooler {
 }
 
 impl Pooler {
-    fn start(server: u16) -> Self {
+    fn start(server: u16, settings: &str) -> Self {
         let directory = tempfile::TempDir::new().expect("a directory");
         let port = free_port();
         let file = directory.path().join("pgbouncer.ini");
@@ -126,7 +135,7 @@ impl Pooler {
         let text = format!(
             "[databases]\n* = host=127.0.0.1 port={server} user=postgres\n[pgbouncer]\n\
              listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-             auth_type = any\nauth_file = {}\nlogfile = {}\n",
+             auth_type = any\nauth_file = {}\nlogfile = {}\n{settings}",
             users.display(),
             directory.path().join("log").display()
         );

@@ -10,6 +10,7 @@ mod alerts;
 mod links;
 mod logs;
 mod reference;
+mod sql;
 
 use std::path::{Path, PathBuf};
 

@@ -41,7 +41,7 @@ name a file that holds the value. An unknown key or variable is an error. An emp
 `walpost config` shows every value that is in force, and where it was given; `walpost check --offline` says what is wrong with it.
 ";
 
-const TABLES: [(&str, &str); 8] = [
+const TABLES: [(&str, &str); 9] = [
     ("source", "Where events come from"),
     ("outbox", "What an event is"),
     ("record", "What a record looks like"),
@@ -50,6 +50,7 @@ const TABLES: [(&str, &str); 8] = [
     ("delivery", "How they are delivered"),
     ("poison", "Events that cannot be delivered"),
     ("admin", "Endpoints"),
+    ("process", "The process"),
 ];
 
 fn configuration() -> String {

@@ -6,8 +6,10 @@
 
 mod deliver;
 mod examples;
+mod hijack;
 mod listen;
 mod place;
+mod process;
 mod refuse;
 mod rotate;
 mod secrets;

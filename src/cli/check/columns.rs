@@ -15,20 +15,21 @@ const SUBJECT: &str = "columns";
 
 /// A table's columns, with the type that a domain is over.
 const COLUMNS: &str = "
-    SELECT a.attname::text, NOT a.attnotnull AND NOT t.typnotnull, a.atthasdef,
-           coalesce(b.typname, t.typname)::text, coalesce(b.typcategory, t.typcategory)::text,
+    SELECT a.attname::pg_catalog.text, NOT a.attnotnull AND NOT t.typnotnull, a.atthasdef,
+           coalesce(b.typname, t.typname)::pg_catalog.text, coalesce(b.typcategory, t.typcategory)::pg_catalog.text,
            t.typtype = 'd',
            EXISTS (SELECT FROM pg_catalog.pg_publication_tables p
-                    WHERE p.pubname::text = $3 AND p.schemaname = $1 AND p.tablename = $2
-                      AND a.attgenerated = '' AND pg_catalog.to_jsonb(p) ? 'attnames'
-                      AND NOT pg_catalog.to_jsonb(p) -> 'attnames' ? a.attname::text),
+                    WHERE p.pubname::pg_catalog.text = $3 AND p.schemaname::pg_catalog.text = $1
+                      AND p.tablename::pg_catalog.text = $2
+                      AND a.attgenerated = '' AND pg_catalog.to_jsonb(p) ? 'attnames'::pg_catalog.text
+                      AND NOT pg_catalog.to_jsonb(p) -> 'attnames'::pg_catalog.text ? a.attname::pg_catalog.text),
            a.attgenerated <> ''
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
       JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
       LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd'
-     WHERE n.nspname::text = $1 AND c.relname::text = $2
+     WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
      ORDER BY a.attnum";
 
 /// A column of the table.
@@ -185,10 +186,10 @@ impl Looked<'_> {
 
     fn missing(&self, part: &str, name: Option<&str>, role: Role) -> Finding {
         let kind = match role {
-            Role::Id => "uuid NOT NULL DEFAULT gen_random_uuid()",
-            Role::Payload | Role::Headers => "jsonb",
-            Role::Timestamp => "timestamptz NOT NULL DEFAULT now()",
-            _ => "text NOT NULL",
+            Role::Id => "pg_catalog.uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid()",
+            Role::Payload | Role::Headers => "pg_catalog.jsonb",
+            Role::Timestamp => "pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()",
+            _ => "pg_catalog.text NOT NULL",
         };
         let Self { table, .. } = self;
         let column = escape_identifier(name.unwrap_or(part));
@@ -209,7 +210,7 @@ impl Looked<'_> {
                 "the configuration of the record names it, in record.topic, record.key or \
                  record.place",
             )
-            .sql(format!("ALTER TABLE {table} ADD COLUMN {column} text;"))
+            .sql(format!("ALTER TABLE {table} ADD COLUMN {column} pg_catalog.text;"))
     }
 
     /// A column that is there and does not come.
@@ -245,7 +246,8 @@ impl Looked<'_> {
                  form",
             );
             return Some(
-                finding.sql(format!("ALTER TABLE {table} ALTER COLUMN {name} TYPE bytea;")),
+                finding
+                    .sql(format!("ALTER TABLE {table} ALTER COLUMN {name} TYPE pg_catalog.bytea;")),
             );
         }
         if let Profile::Debezium(debezium) = self.profile {
@@ -264,11 +266,11 @@ impl Looked<'_> {
             });
         }
         let (wanted, cast) = match role {
-            Role::Headers if !is_json(column) => ("jsonb", format!("to_jsonb({name})")),
+            Role::Headers if !is_json(column) => ("jsonb", format!("pg_catalog.to_jsonb({name})")),
             Role::Timestamp
                 if !matches!(column.kind.name.as_str(), "timestamptz" | "timestamp" | "date") =>
             {
-                ("timestamptz", format!("{name}::text::timestamptz"))
+                ("timestamptz", format!("{name}::pg_catalog.text::pg_catalog.timestamptz"))
             }
             _ => return None,
         };
@@ -285,7 +287,7 @@ impl Looked<'_> {
             String::new()
         };
         Some(finding.sql(format!(
-            "ALTER TABLE {table} {drop}ALTER COLUMN {name} TYPE {wanted} USING {cast};"
+            "ALTER TABLE {table} {drop}ALTER COLUMN {name} TYPE pg_catalog.{wanted} USING {cast};"
         )))
     }
 

@@ -73,7 +73,9 @@ pub(super) async fn replication(
         }
         // What is no PostgreSQL refuses the startup message, or a command that it cannot parse.
         Some("08P01" | "42601" | "0A000") | None if !is_of_access(&error) => {
-            findings.add(pooler(&error, SUBJECT));
+            let text =
+                format!("the ordinary connection works and replication does not: {}", said(&error));
+            findings.add(pooler(text, SUBJECT));
             false
         }
         _ => {
@@ -94,12 +96,11 @@ fn is_of_access(error: &ConnectError) -> bool {
     )
 }
 
-fn pooler(error: &ConnectError, subject: &'static str) -> Finding {
-    let text = format!("the ordinary connection works and replication does not: {}", said(error));
+fn pooler(text: String, subject: &'static str) -> Finding {
     Finding::error((subject, "connection_pooler"), text)
         .why(
-            "a connection pooler or proxy in between passes no replication: walpost needs the \
-             server itself",
+            "a connection pooler or proxy in between passes neither replication nor a session's \
+             options: walpost needs the server itself",
         )
         .advice(
             "give --source the server's own host and port, not the pooler's (PgBouncer's is 6432 \
@@ -237,7 +238,8 @@ fn configuration(
         "42501" => finding("database_connect")
             .why("walpost connects to the database that has the outbox")
             .sql(format!("GRANT CONNECT ON DATABASE {database} TO {role};")),
-        "08P01" => pooler(error, subject),
+        // PostgreSQL itself takes the options of every session that walpost opens.
+        "08P01" => pooler(said(error), subject),
         _ => finding("connection_configuration")
             .why("`run` would be refused in the same words")
             .advice("see the server's log"),
@@ -257,7 +259,7 @@ fn hba_advice(message: &str, conninfo: &ConnInfo) -> String {
     };
     format!(
         "put this line into pg_hba.conf, above any that refuses: `{kind}  {}  {}  \
-         {address}/{width}  scram-sha-256`, then SELECT pg_reload_conf();",
+         {address}/{width}  scram-sha-256`, then SELECT pg_catalog.pg_reload_conf();",
         conninfo.dbname, conninfo.user
     )
 }

@@ -14,17 +14,18 @@ const SUBJECT: &str = "publication";
 /// Whether it publishes inserts, all tables, and by the root; and what else it publishes.
 const PUBLICATION: &str = "
     SELECT pubinsert, puballtables, pubviaroot,
-           concat_ws(', ', CASE WHEN pubupdate THEN 'update' END, CASE WHEN pubdelete THEN 'delete' END,
-                     CASE WHEN pubtruncate THEN 'truncate' END)
-      FROM pg_catalog.pg_publication WHERE pubname::text = $1";
+           pg_catalog.concat_ws(', ', CASE WHEN pubupdate THEN 'update' END,
+                                CASE WHEN pubdelete THEN 'delete' END,
+                                CASE WHEN pubtruncate THEN 'truncate' END)
+      FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1";
 
 /// What the table is, and how the publication comes to have it. `{schemas}` stands for
 /// whether its schema is published as a whole, since 15.
 const TABLE: &str = "
     WITH RECURSIVE this AS (
-        SELECT c.oid, c.relkind::text AS kind, c.relnamespace
+        SELECT c.oid, c.relkind::pg_catalog.text AS kind, c.relnamespace
           FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-         WHERE n.nspname::text = $1 AND c.relname::text = $2
+         WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
     ), below AS (
         SELECT oid FROM this
          UNION
@@ -34,19 +35,21 @@ const TABLE: &str = "
     SELECT this.kind,
            EXISTS (SELECT FROM pg_catalog.pg_publication_rel r
                      JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
-                    WHERE p.pubname::text = $3 AND r.prrelid = this.oid),
+                    WHERE p.pubname::pg_catalog.text = $3 AND r.prrelid = this.oid),
            {schemas},
            EXISTS (SELECT FROM pg_catalog.pg_publication_tables t
-                    WHERE t.pubname::text = $3 AND t.schemaname = $1 AND t.tablename = $2),
-           (SELECT pg_catalog.to_jsonb(t) ->> 'rowfilter' FROM pg_catalog.pg_publication_tables t
-             WHERE t.pubname::text = $3 AND t.schemaname = $1 AND t.tablename = $2),
-           (SELECT c.oid::pg_catalog.regclass::text FROM below JOIN pg_catalog.pg_class c USING (oid)
+                    WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname::pg_catalog.text = $1
+                      AND t.tablename::pg_catalog.text = $2),
+           (SELECT pg_catalog.to_jsonb(t) ->> 'rowfilter'::pg_catalog.text FROM pg_catalog.pg_publication_tables t
+             WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname::pg_catalog.text = $1
+                      AND t.tablename::pg_catalog.text = $2),
+           (SELECT c.oid::pg_catalog.regclass::pg_catalog.text FROM below JOIN pg_catalog.pg_class c USING (oid)
              WHERE c.relpersistence <> 'p' LIMIT 1)
       FROM this";
 
 const SCHEMAS: &str = "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s
               JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid
-             WHERE p.pubname::text = $3 AND s.pnnspid = this.relnamespace)";
+             WHERE p.pubname::pg_catalog.text = $3 AND s.pnnspid = this.relnamespace)";
 
 /// The publication as SQL names it, and what it does.
 struct Publication {
@@ -293,7 +296,8 @@ fn young_publication(source: &SourceConfig) -> Finding {
         )
         .advice(format!(
             "let `run` go through it; where it fails, publish by hand what was committed before, \
-             then SELECT pg_replication_slot_advance({}, pg_current_wal_lsn());",
+             then SELECT pg_catalog.pg_replication_slot_advance({}, \
+             pg_catalog.pg_current_wal_lsn());",
             slot.trim_start()
         ))
 }

@@ -9,14 +9,15 @@ use crate::source::Facts;
 
 /// Rows, settings in their own units.
 const SETTINGS: &str = "
-    SELECT current_setting('max_replication_slots')::int8,
-           (SELECT count(*) FROM pg_catalog.pg_replication_slots),
-           current_setting('max_wal_senders')::int8,
-           (SELECT count(*) FROM pg_catalog.pg_stat_replication WHERE application_name <> $1),
-           (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'),
-           (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'max_wal_size'),
-           current_setting('synchronous_standby_names'),
-           current_setting('idle_replication_slot_timeout', true)";
+    SELECT pg_catalog.current_setting('max_replication_slots')::pg_catalog.int8,
+           (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots),
+           pg_catalog.current_setting('max_wal_senders')::pg_catalog.int8,
+           (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication WHERE application_name <> $1),
+           (SELECT setting::pg_catalog.int8 FROM pg_catalog.pg_settings
+             WHERE name = 'max_slot_wal_keep_size'),
+           (SELECT setting::pg_catalog.int8 FROM pg_catalog.pg_settings WHERE name = 'max_wal_size'),
+           pg_catalog.current_setting('synchronous_standby_names'),
+           pg_catalog.current_setting('idle_replication_slot_timeout', true)";
 
 /// The settings that matter.
 struct Settings {
@@ -212,7 +213,7 @@ fn synchronous(names: &str, application_name: &str, service: Service) -> Finding
     if list.iter().any(|name| name.trim_matches('"') == "*") {
         return finding.advice(format!(
             "name the real standbys in it, for instance ALTER SYSTEM SET {setting} = 'FIRST 1 \
-             (standby1)'; SELECT pg_reload_conf();"
+             (standby1)'; SELECT pg_catalog.pg_reload_conf();"
         ));
     }
     let value = match (left.is_empty(), after.is_empty()) {

@@ -16,15 +16,15 @@ const NAME_MAX: usize = 63;
 /// What the catalogs say of the slot beyond what `run` asks.
 const MORE: &str = "
     SELECT (SELECT a.application_name FROM pg_catalog.pg_stat_activity a WHERE a.pid = s.active_pid),
-           (pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), s.restart_lsn) / 1048576)::int8,
-           coalesce((pg_catalog.to_jsonb(s) ->> 'failover')::bool, false)
+           (pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), s.restart_lsn) / 1048576::pg_catalog.numeric)::pg_catalog.int8,
+           coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false)
       FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1";
 
 /// Standbys, by their slots or their sessions. What a session does is shown only to a role of
 /// its own or with `pg_read_all_stats`
 /// (<https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-STATS-VIEWS>).
 const STANDBYS: &str = "
-    SELECT slot_name::text, active, coalesce(wal_status, '') = 'lost', false
+    SELECT slot_name::pg_catalog.text, active, coalesce(wal_status, '') = 'lost', false
       FROM pg_catalog.pg_replication_slots WHERE slot_type = 'physical' AND NOT temporary
      UNION ALL
     SELECT NULL, true, false, r.state IS NULL FROM pg_catalog.pg_stat_replication r
@@ -55,7 +55,7 @@ pub(super) async fn check(
             let finding = Finding::error((SUBJECT, "slot_unfinished"), error.to_string())
                 .why("it waits for the end of every transaction that was open when it was made")
                 .advice(
-                    "end the oldest transactions: SELECT pid, xact_start FROM pg_stat_activity \
+                    "end the oldest transactions: SELECT pid, xact_start FROM pg_catalog.pg_stat_activity \
                      ORDER BY xact_start;",
                 );
             return findings.add(finding);
@@ -86,7 +86,7 @@ fn missing(name: &str, publication: bool) -> Finding {
     );
     if publication {
         finding.sql(format!(
-            "SELECT pg_create_logical_replication_slot({}, 'pgoutput');",
+            "SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput');",
             escape_literal(name).trim_start()
         ))
     } else {
@@ -148,8 +148,8 @@ fn lost(name: &str, slot: &Slot) -> Option<Finding> {
              by hand before a new slot hides it",
         )
         .sql(format!(
-            "SELECT pg_drop_replication_slot({quoted}); SELECT \
-             pg_create_logical_replication_slot({quoted}, 'pgoutput');"
+            "SELECT pg_catalog.pg_drop_replication_slot({quoted}); SELECT \
+             pg_catalog.pg_create_logical_replication_slot({quoted}, 'pgoutput');"
         ));
     Some(finding)
 }
@@ -198,7 +198,8 @@ async fn failover(
 ) {
     let asked = async {
         let rows = client.query(STANDBYS, &[&APPLICATION_NAME]).await?;
-        let query = "SELECT current_setting('synchronized_standby_slots'), current_user::text";
+        let query = "SELECT pg_catalog.current_setting('synchronized_standby_slots'), \
+                     current_user::pg_catalog.text";
         let row = client.query_one(query, &[]).await?;
         Ok::<_, tokio_postgres::Error>((rows, row.get::<_, String>(0), row.get::<_, String>(1)))
     };

@@ -50,11 +50,20 @@ struct Waiting {
     connection: Option<String>,
     /// No broker is connected, since then, and why is not known yet.
     unreachable: Option<(String, Instant)>,
+    /// Why the last connection failed, since when no broker was seen to be connected.
+    failed: Option<String>,
+    /// Whether it was told that no broker is connected, and none has been since.
+    is_told: bool,
     /// Whether the broker refused a batch of this producer's for a record in it.
     refused: bool,
 }
 
 impl Waiting {
+    /// A broker is connected.
+    fn connected(&mut self) {
+        (self.failed, self.is_told) = (None, false);
+    }
+
     /// A record was delivered. Records of a topic come one after the other.
     fn count(&mut self, topic: &str, published: Published) {
         let known = self.published.iter().rposition(|(name, _)| name == topic);
@@ -104,6 +113,7 @@ impl Reports {
         if !failed {
             waiting.connection = None;
             waiting.unreachable = None;
+            waiting.connected();
         }
         waiting.reports.push(report);
         if let Some((topic, bytes)) = published {
@@ -116,9 +126,26 @@ impl Reports {
     }
 
     /// How the producer stands to the brokers, by its statistics.
+    ///
+    /// librdkafka built by `CMake`, as releases have it, never raises `ALL_BROKERS_DOWN`: its
+    /// `rd_atomic32_set` gives the new value there and not the one before
+    /// (<https://github.com/confluentinc/librdkafka/issues/5282>). So a connection that failed, and
+    /// none that stands at the next statistics, mean the same.
     pub(super) fn stands(&self, standing: Standing) {
         self.says_connected(standing.is_connected);
         self.has_id.store(standing.has_id, Ordering::Relaxed);
+        let mut waiting = self.lock();
+        if standing.is_connected {
+            return waiting.connected();
+        }
+        if waiting.is_told {
+            return;
+        }
+        if let Some(reason) = waiting.failed.take() {
+            waiting.is_told = true;
+            drop(waiting);
+            self.condition(Condition::Unreachable(reason));
+        }
     }
 
     /// Whether the brokers have given it the producer id that it writes with.
@@ -148,6 +175,7 @@ impl Reports {
     pub(super) fn unreachable(&self, count: String) {
         self.says_connected(false);
         let mut waiting = self.lock();
+        waiting.is_told = true;
         match waiting.connection.take() {
             Some(reason) => {
                 drop(waiting);
@@ -160,6 +188,7 @@ impl Reports {
     /// A connection broke or could not be made.
     pub(super) fn connection(&self, reason: String) {
         let mut waiting = self.lock();
+        waiting.failed = Some(reason.clone());
         if waiting.unreachable.take().is_some() {
             drop(waiting);
             self.condition(Condition::Unreachable(reason));
@@ -228,5 +257,53 @@ impl Reports {
         for (topic, published) in published {
             theirs.count(&topic, published);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::Outcome;
+
+    const AWAY: Standing = Standing { is_connected: false, has_id: false };
+    const THERE: Standing = Standing { is_connected: true, has_id: true };
+
+    #[test]
+    fn brokers_out_of_reach_are_told_once_an_outage_without_librdkafkas_word() {
+        let reports = Reports::new(&Arc::default());
+        let unreachable = |reason: &str| vec![Condition::Unreachable(reason.to_owned())];
+        reports.stands(AWAY);
+        assert_eq!(reports.take_conditions(), [], "nothing has failed yet");
+        reports.connection("refused".to_owned());
+        assert_eq!(reports.take_conditions(), [], "another may be connected");
+        reports.stands(AWAY);
+        assert_eq!(reports.take_conditions(), unreachable("refused"));
+        assert_eq!(reports.is_connected(), Some(false));
+        reports.connection("refused again".to_owned());
+        reports.stands(AWAY);
+        assert_eq!(reports.take_conditions(), [], "it is known");
+        reports.stands(THERE);
+        reports.connection("one of three".to_owned());
+        reports.stands(THERE);
+        reports.stands(AWAY);
+        assert_eq!(reports.take_conditions(), [], "that one was over");
+        reports.connection("all of them".to_owned());
+        reports.stands(AWAY);
+        assert_eq!(reports.take_conditions(), unreachable("all of them"));
+        // A delivery is a connection too.
+        reports.report(Report::new(1, Outcome::Delivered), None);
+        reports.connection("once more".to_owned());
+        reports.stands(AWAY);
+        assert_eq!(reports.take_conditions(), unreachable("once more"));
+    }
+
+    #[test]
+    fn what_librdkafka_says_itself_is_not_told_twice() {
+        let reports = Reports::new(&Arc::default());
+        reports.connection("refused".to_owned());
+        reports.unreachable("1/1 brokers are down".to_owned());
+        reports.stands(AWAY);
+        let told = reports.take_conditions();
+        assert_eq!(told, [Condition::Unreachable("refused".to_owned())]);
     }
 }

@@ -17,6 +17,7 @@ const GROWTH: u64 = 16 * 1024 * 1024;
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(13, "a_broker_that_is_killed_under_load_is_used_again", killed),
+        Case::new(13, "a_broker_that_is_killed_is_missed_without_librdkafkas_word", unannounced),
         Case::new(13, "a_broker_that_is_stopped_under_load_is_used_again", stopped).long(),
         Case::new(16, "an_outage_of_seconds_keeps_session_position_and_memory", short_outage),
         Case::new(16, "an_outage_of_minutes_keeps_session_position_and_memory", long_outage).long(),
@@ -48,6 +49,33 @@ async fn killed(account: Account) {
         told(&walpost, outage).await;
     }
     writer.commits(50).await;
+    account.ok(&scene.judge_after(writer).await);
+    account.goes_on(&walpost);
+}
+
+/// librdkafka as CMake builds it never says that all brokers are down: walpost sees it all the same.
+async fn unannounced(account: Account) {
+    let kafka = Kafka::start().await;
+    let scene = scene_of(&kafka).await;
+    let run = scene.command("run").env("FAILPOINTS", "all_brokers_down=return");
+    let walpost = run.args(["--admin-listen", "127.0.0.1:0"]).start();
+    let line = walpost.await_line("walpost starts", SOON).await;
+    let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
+    let address = line["endpoints"].as_str().expect("an address").to_owned();
+    let is_ready = async || {
+        let (status, _) = walpost::admin::ask(&address, "/readyz").await.expect("it answers");
+        status.is_success()
+    };
+    let writer = Writer::start(&scene.postgres, 200);
+    for outage in 1..=2 {
+        writer.commits(50).await;
+        eventually(SOON, "it is ready", is_ready).await;
+        kafka.kill9().await;
+        eventually(SOON, "it says so", async || times(&walpost, AWAY) == outage).await;
+        eventually(SOON, "it is not ready", async || !is_ready().await).await;
+        kafka.start_again().await;
+        told(&walpost, outage).await;
+    }
     account.ok(&scene.judge_after(writer).await);
     account.goes_on(&walpost);
 }

@@ -1,0 +1,100 @@
+//! Whom a request to the endpoints is for. A browser on this machine can be made to send one to
+//! loopback by a name that an attacker's DNS gives that address (DNS rebinding): the `Host` header
+//! tells it from one that was meant.
+
+use std::net::{IpAddr, SocketAddr};
+
+use hyper::Request;
+use hyper::header::HOST;
+
+/// The hosts that the endpoints answer for.
+#[derive(Debug, Clone)]
+pub(super) enum Hosts {
+    /// Beyond loopback: who can reach them there is the network's affair, by whatever name.
+    Any,
+    /// On loopback: its addresses, `localhost`, and this name, under which it is configured.
+    Loopback(String),
+}
+
+impl Hosts {
+    /// Those of endpoints that are configured so, and listen there.
+    pub(super) fn of(configured: &str, bound: SocketAddr) -> Self {
+        if bound.ip().to_canonical().is_loopback() {
+            Self::Loopback(without_port(configured).to_ascii_lowercase())
+        } else {
+            Self::Any
+        }
+    }
+
+    /// Whether a request is for these. One without a host, as in HTTP/1.0, is of no browser.
+    pub(super) fn have<B>(&self, request: &Request<B>) -> bool {
+        let named = request.headers().get_all(HOST).iter();
+        let mut named = named.map(|value| value.to_str().unwrap_or_default());
+        named.all(|host| self.has(host)) && request.uri().host().is_none_or(|host| self.has(host))
+    }
+
+    fn has(&self, host: &str) -> bool {
+        let Self::Loopback(configured) = self else { return true };
+        let host = without_port(host.trim()).to_ascii_lowercase();
+        host == "localhost"
+            || host == *configured
+            || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+    }
+}
+
+/// `host` of `host`, `host:port`, `[address]` and `[address]:port`.
+fn without_port(host: &str) -> &str {
+    if let Some(rest) = host.strip_prefix('[') {
+        return rest.split_once(']').map_or(rest, |(address, _)| address);
+    }
+    host.split_once(':').map_or(host, |(host, _)| host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn takes(configured: &str, bound: &str, host: &str) -> bool {
+        let hosts = Hosts::of(configured, bound.parse().expect("an address"));
+        hosts.have(&Request::get("/status").header(HOST, host).body(()).expect("a request"))
+    }
+
+    #[test]
+    fn on_loopback_only_its_names_and_addresses_are_answered() {
+        let here = |host| takes("127.0.0.1:9641", "127.0.0.1:9641", host);
+        for host in [
+            "localhost",
+            "LocalHost:9641",
+            "127.0.0.1:9641",
+            "127.0.0.1",
+            "127.0.1.1",
+            "[::1]:9641",
+        ] {
+            assert!(here(host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:9641",
+            "",
+            "localhost.evil.example",
+            "10.0.0.1:9641",
+            "[::2]",
+        ] {
+            assert!(!here(host), "{host}");
+        }
+        assert!(takes("Metrics.local:9641", "[::1]:9641", "metrics.local:9641"));
+        let hosts = Hosts::of("127.0.0.1:1", ([127, 0, 0, 1], 1).into());
+        assert!(hosts.have(&Request::get("/livez").body(()).expect("a request")), "HTTP/1.0");
+        let absolute = Request::get("http://evil.example/status").header(HOST, "localhost");
+        assert!(!hosts.have(&absolute.body(()).expect("a request")));
+        let two = Request::get("/").header(HOST, "localhost").header(HOST, "evil.example");
+        assert!(!hosts.have(&two.body(()).expect("a request")));
+    }
+
+    #[test]
+    fn beyond_loopback_every_name_is_answered() {
+        for bound in ["0.0.0.0:9641", "[::]:9641", "10.0.0.1:9641"] {
+            assert!(takes("0.0.0.0:9641", bound, "pod.example:9641"), "{bound}");
+        }
+    }
+}
