@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgwire_replication::{PgWireError, ReplicationClient};
 use tokio::time::timeout;
 
 use super::backlog::{self, Backlog};
@@ -20,14 +19,15 @@ use super::lock::{NOTICED_SOON, keep, lock, unlock};
 use super::mark::Mark;
 use super::observer::Observer;
 use super::opening::{
-    Found, Resume, ServerIdentity, check_catalogs, identify, replication_settings,
-    session_settings, silence_limit, start_replication, wal_sender_timeout,
+    Found, Resume, ServerIdentity, check_catalogs, connect_replication, identify, session_settings,
+    silence_limit, start_replication, wal_sender_timeout,
 };
 use super::patience::{Beside, Peer};
 use super::refusal::ConnectError;
-use super::session::{Replication, Session};
+use super::session::Session;
 use super::turns::Outset;
 use super::watch::{Catalogs, Watch};
+use super::wire::{Connection, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
@@ -117,13 +117,12 @@ impl Live {
         if !settled {
             outset.ack = at_slot.min(outset.ack);
         }
-        let settings = replication_settings(config, conninfo, &control, &facts, outset);
         let host = control.endpoint.host.to_string();
-        let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
-        let mut client =
-            Replication(ReplicationClient::connect_gated(settings).await.map_err(failed)?);
+        let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
+        let mut client = connect_replication(conninfo, &control, &facts).await.map_err(failed)?;
+        tracing::debug!(%host, control = %control.security, replication = %client.security(), "connected");
         // Before the catalogs: another server's slot and tables say nothing of ours.
-        let identity = identify(config, &mut client.0, &control, &facts, resume).await?;
+        let identity = identify(config, &mut client, &control, &facts, resume).await?;
         let found = check_catalogs(config, &facts, resume, &catalogs, look).await?;
         let is_for_batches = !config.temporary_slot
             && !facts.in_recovery
@@ -155,23 +154,23 @@ impl Opening<'_> {
         }
     }
 
-    async fn stream(self, mut client: Replication, catch_up: CatchUp) -> Result<Live, SourceError> {
+    async fn stream(self, client: Connection, catch_up: CatchUp) -> Result<Live, SourceError> {
         let (config, beside) = (self.config, Arc::clone(&self.control.client));
         let host = self.control.endpoint.host.to_string();
-        let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
+        let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
         if !config.temporary_slot {
             lock(&beside, &config.slot, self.own(), &self.found.mark).await?;
         }
-        start_replication(config, &mut client.0).await.map_err(failed)?;
+        let client =
+            start_replication(config, client, &self.facts, self.outset).await.map_err(failed)?;
         let now = Facts::read(&beside, &config.slot).await?;
         self.check_started(&now)?;
         if !config.temporary_slot {
             unlock(&beside, &config.slot).await?;
         }
         let walsender = now.slot.and_then(|slot| slot.active_pid);
-        let silence = silence_limit(wal_sender_timeout(&self.facts));
         let base = self.base(walsender, walsender);
-        Ok(Live::Stream(Session::start(base, config, client, silence, catch_up)))
+        Ok(Live::Stream(Session::start(base, config, client, catch_up)))
     }
 
     async fn backlog(self, reading: Beside, moving: Beside) -> Result<Live, SourceError> {

@@ -25,6 +25,7 @@ mod tls;
 mod turns;
 mod types;
 mod watch;
+mod wire;
 
 pub use backlog::Backlog;
 pub(crate) use config::APPLICATION_NAME;
@@ -44,3 +45,4 @@ pub use tls::install_crypto_provider;
 pub(crate) use tls::system_bundle;
 pub use turns::{Handed, Lag, Move, Moves, Outset, Stand};
 pub(crate) use watch::is_young;
+pub use wire::{Frame, FrameError, Frames};
