@@ -1,5 +1,5 @@
 //! Connections that go dead without being closed, and one that only seems to
-//! have; and a line that is narrow (35, 60, 71).
+//! have; and a line that is narrow or long (35, 60, 71, 72).
 
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,8 @@ pub fn cases() -> Vec<Case> {
         .long(),
         Case::new(60, "a_short_wal_sender_timeout_is_kept_while_kafka_takes_nothing", frozen_kafka),
         Case::new(71, "a_row_that_takes_longer_than_the_timeout_to_arrive_comes_once", narrow),
+        Case::new(72, "the_last_confirmation_has_the_time_that_a_distant_server_takes", distant)
+            .long(),
     ]
 }
 
@@ -255,4 +257,16 @@ async fn narrow(account: Account) {
     assert_eq!(scene.walsender().await, Some(session));
     account.did("kept the session");
     account.goes_on(&walpost);
+}
+
+async fn distant(account: Account) {
+    let mut scene = Scene::new().await.option("--catch-up", "stream");
+    let proxy = behind_a_proxy(&mut scene).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    proxy.slow(Duration::from_millis(700), None);
+    let walpost = scene.command("run").args(["--until", "current"]).start();
+    let status = walpost.wait(LATER).await.expect("it ends");
+    assert!(status.success(), "{:?}", walpost.stderr());
+    account.exact(&scene.judge().await);
+    account.did("exit 0");
 }
