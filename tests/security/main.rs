@@ -9,6 +9,7 @@ mod examples;
 mod listen;
 mod place;
 mod refuse;
+mod rogue;
 mod rotate;
 mod secrets;
 mod token;
