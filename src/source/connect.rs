@@ -37,6 +37,11 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
+    /// Whether the server is on this machine.
+    pub(super) fn is_local(&self) -> bool {
+        self.address.is_none_or(|address| address.to_canonical().is_loopback())
+    }
+
     /// TLS as it is negotiated, and the name to ask for and, if any is checked, to check.
     pub(super) fn tls(&self) -> Option<(Arc<rustls::ClientConfig>, &str)> {
         match (&self.tls, &self.host.address) {
@@ -201,7 +206,7 @@ impl Attempt<'_> {
         let (client, connection) =
             begin(&config, guard).await.map_err(|error| ConnectError::of_control(&name, error))?;
         let method = method.get().copied().unwrap_or(Method::None);
-        let security = Security { tls: version, method };
+        let security = Security { tls: version, method, is_local: endpoint.is_local() };
         let ended = tokio::spawn(connection);
         Ok(Control { client: Arc::new(client), ended, endpoint, security })
     }

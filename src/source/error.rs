@@ -137,6 +137,7 @@ impl From<ConnectError> for SourceError {
         let text = with_causes(&error);
         match error {
             ConnectError::Configuration { .. }
+            | ConnectError::Policy { .. }
             | ConnectError::Tls { .. }
             | ConnectError::TlsSetUp(_) => Self::Access(text),
             ConnectError::Unreachable { .. }

@@ -27,7 +27,7 @@ use super::refusal::ConnectError;
 use super::session::Session;
 use super::turns::Outset;
 use super::watch::{Catalogs, Watch};
-use super::wire::{Connection, WireError};
+use super::wire::{Connection, Security, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
@@ -69,6 +69,7 @@ struct Opening<'a> {
     conninfo: &'a ConnInfo,
     resume: &'a Resume,
     control: Control,
+    security: Security,
     facts: Facts,
     catalogs: Catalogs,
     found: Found,
@@ -120,7 +121,9 @@ impl Live {
         let host = control.endpoint.host.to_string();
         let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
         let mut client = connect_replication(conninfo, &control, &facts).await.map_err(failed)?;
-        tracing::debug!(%host, control = %control.security, replication = %client.security(), "connected");
+        // Both connections are of one kind; the one whose password can be read counts.
+        let security =
+            if control.security.shows_password() { control.security } else { client.security() };
         // Before the catalogs: another server's slot and tables say nothing of ours.
         let identity = identify(config, &mut client, &control, &facts, resume).await?;
         let found = check_catalogs(config, &facts, resume, &catalogs, look).await?;
@@ -132,8 +135,18 @@ impl Live {
             config.catch_up.put_off();
         }
         let in_batches = is_for_batches && outset.is_for_batches(facts.flushed, &config.catch_up);
-        let opening =
-            Opening { config, conninfo, resume, control, facts, catalogs, found, identity, outset };
+        let opening = Opening {
+            config,
+            conninfo,
+            resume,
+            control,
+            security,
+            facts,
+            catalogs,
+            found,
+            identity,
+            outset,
+        };
         if in_batches {
             match opening.two_beside().await? {
                 Ok((reading, moving)) => return opening.backlog(reading, moving).await,
@@ -217,11 +230,12 @@ impl Opening<'_> {
     }
 
     fn base(self, walsender: Option<i32>, backend: Option<i32>) -> Base {
-        let Self { config, control, facts, catalogs, found, identity, outset, .. } = self;
+        let Self { config, control, security, facts, catalogs, found, identity, outset, .. } = self;
         Base {
             observer: Observer::start(Arc::clone(&control.client), config.slot.clone()),
             received_bytes: 0,
             host: control.endpoint.host.to_string(),
+            security,
             control,
             watch: Watch::start(catalogs, found.mark, walsender, outset.ack),
             slot: config.slot.clone(),
@@ -315,6 +329,10 @@ impl Feed for Live {
 
     fn host(&self) -> &str {
         &self.base().host
+    }
+
+    fn security(&self) -> Security {
+        self.base().security
     }
 
     fn received_bytes(&self) -> u64 {

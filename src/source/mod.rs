@@ -45,4 +45,5 @@ pub use tls::install_crypto_provider;
 pub(crate) use tls::system_bundle;
 pub use turns::{Handed, Lag, Move, Moves, Outset, Stand};
 pub(crate) use watch::is_young;
-pub use wire::{Frame, FrameError, Frames};
+pub(crate) use wire::Refused;
+pub use wire::{Frame, FrameError, Frames, Method, Security};

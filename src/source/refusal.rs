@@ -76,6 +76,9 @@ pub(crate) enum ConnectError {
         /// What to do.
         advice: &'static str,
     },
+    /// The server asks for what the connection string, or walpost, does not allow.
+    #[error("{host} refuses: {refused}: {}", refused.advice())]
+    Policy { host: String, refused: Refused },
     /// TLS fails and will until something is changed.
     #[error("{host}: TLS: {message}: {}", fault.advice())]
     Tls { host: String, message: String, fault: TlsFault },
@@ -101,6 +104,7 @@ impl ConnectError {
             | Self::WrongSession { .. }
             | Self::NoHost(_) => true,
             Self::Configuration { .. }
+            | Self::Policy { .. }
             | Self::Tls { .. }
             | Self::TlsSetUp(_)
             | Self::Server { .. }
@@ -171,7 +175,11 @@ impl ConnectError {
             }
             WireError::Io(source) => match cause::<rustls::Error>(source.as_ref()) {
                 Some(tls) => Self::of_tls(host, tls.to_string()),
-                None => Self::Unreachable { host, source: Box::new(error.clone()) },
+                // By itself, so that its kind is seen.
+                None => Self::Unreachable {
+                    host,
+                    source: Box::new(io::Error::new(source.kind(), source.to_string())),
+                },
             },
             WireError::Refused(refused) => Self::of_policy(host, refused),
             WireError::Protocol(message) => Self::Protocol { host, message: message.clone() },
@@ -183,33 +191,12 @@ impl ConnectError {
 
     /// What the server asks for and does not get.
     fn of_policy(host: String, refused: &Refused) -> Self {
-        let message = refused.to_string();
-        let advice = match refused {
-            Refused::Method { .. } | Refused::Unasked => {
-                "change the method of this line of pg_hba.conf, for example to scram-sha-256, or \
-                 require_auth"
-            }
-            Refused::Unsupported(_) => {
-                "walpost knows trust, password, md5, scram-sha-256 and cert authentication: see \
-                 pg_hba.conf"
-            }
-            Refused::Unbound(_) => {
-                "use TLS, and a hostssl line with scram-sha-256 in pg_hba.conf, or lower \
-                 channel_binding"
-            }
-            Refused::Iterations(_) => {
-                "lower scram_iterations on the server and set the role's password anew"
-            }
-            Refused::NoPassword => "give it in PGPASSWORD or in a password file (~/.pgpass)",
-            Refused::Scram(_) => {
-                "see that this is the right server and the right password, and that pg_hba.conf asks \
-                 for scram-sha-256, md5 or password"
-            }
+        match refused {
             Refused::Flood | Refused::Frame(_) | Refused::OutOfOrder(_) => {
-                return Self::Protocol { host, message };
+                Self::Protocol { host, message: refused.to_string() }
             }
-        };
-        Self::Configuration { host, sqlstate: None, message, advice }
+            refused => Self::Policy { host, refused: refused.clone() },
+        }
     }
 
     fn of_server(host: String, sqlstate: Option<SqlState>, message: String) -> Self {
@@ -446,7 +433,8 @@ mod tests {
     fn what_the_policy_refuses_is_for_the_operator_and_nonsense_is_not() {
         for refused in [Refused::NoPassword, Refused::Unasked, Refused::Iterations("9".into())] {
             let error = ConnectError::of_wire("db", &refused.into());
-            assert!(matches!(error, ConnectError::Configuration { .. }), "{error}");
+            assert!(matches!(error, ConnectError::Policy { .. }), "{error}");
+            assert!(!error.is_worth_another_try());
         }
         let error = ConnectError::of_wire("db", &Refused::Flood.into());
         assert!(matches!(error, ConnectError::Protocol { .. }), "{error}");

@@ -7,6 +7,7 @@
 mod deliver;
 mod examples;
 mod listen;
+mod methods;
 mod place;
 mod refuse;
 mod rogue;

@@ -24,7 +24,10 @@ use crate::lsn::Lsn;
 use crate::source::connect::Endpoint;
 
 /// A session that does not stream yet. Dropping it closes the connection.
-pub(crate) struct Connection(Ready<Socket>);
+pub(crate) struct Connection {
+    ready: Ready<Socket>,
+    security: Security,
+}
 
 /// Opens a session at that end point, protected as it says. Cancel-safe.
 pub(crate) async fn connect(
@@ -35,7 +38,10 @@ pub(crate) async fn connect(
     // Who reads the stream may pause.
     let socket = Socket::connect(&endpoint.host, endpoint.address, keepalive, false).await?;
     let line = secure(socket, endpoint.tls()).await?;
-    startup::start(line, login).await.map(Connection)
+    let ready = startup::start(line, login).await?;
+    let (tls, method) = (ready.line.tls_version(), ready.method);
+    let security = Security { tls, method, is_local: endpoint.is_local() };
+    Ok(Connection { ready, security })
 }
 
 /// What a stream is of.
@@ -72,12 +78,12 @@ impl StreamSettings {
 impl Connection {
     /// How it is protected.
     pub(crate) fn security(&self) -> Security {
-        self.0.security
+        self.security
     }
 
     /// Asks the server who it is.
     pub(crate) async fn identify(&mut self) -> Result<System, WireError> {
-        query::identify(&mut self.0).await
+        query::identify(&mut self.ready).await
     }
 
     /// Makes a slot that goes with the session.
@@ -85,7 +91,7 @@ impl Connection {
         let slot = escape_identifier(slot);
         let command =
             format!("CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT");
-        query::query(&mut self.0, &command).await.map(drop)
+        query::query(&mut self.ready, &command).await.map(drop)
     }
 
     /// Begins the stream. Once this is done the slot is held by this session.
@@ -95,10 +101,10 @@ impl Connection {
     ) -> Result<Replication, WireError> {
         let mut message = BytesMut::new();
         frontend::query(&settings.command(), &mut message)?;
-        self.0.line.write_all(&message).await?;
-        self.0.line.flush().await?;
+        self.ready.line.write_all(&message).await?;
+        self.ready.line.flush().await?;
         loop {
-            let frame = self.0.receive().await?;
+            let frame = self.ready.receive().await?;
             match frame.tag {
                 // CopyBothResponse.
                 b'W' => break,
@@ -106,7 +112,7 @@ impl Connection {
                 _ => return Err(WireError::unexpected(&frame, "the stream's beginning")),
             }
         }
-        let Ready { line, frames, .. } = self.0;
+        let Ready { line, frames, .. } = self.ready;
         let shared = Arc::new(Shared::new(settings.ack));
         let (sender, batches) = mpsc::unbounded_channel();
         let timing = Timing {

@@ -30,7 +30,7 @@ pub(super) const SCRAM_ITERATIONS: u32 = 100_000;
 
 /// What walpost authenticated by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Method {
+pub enum Method {
     /// The server asked for nothing: `trust`, `peer`, `ident` or `cert` in `pg_hba.conf`.
     None,
     /// The password itself.
@@ -69,11 +69,25 @@ impl fmt::Display for Method {
 
 /// How a connection is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Security {
+pub struct Security {
     /// The version of TLS, such as `TLSv1.3`; none without TLS.
-    pub(crate) tls: Option<&'static str>,
+    pub tls: Option<&'static str>,
     /// What walpost authenticated by.
-    pub(crate) method: Method,
+    pub method: Method,
+    /// Whether the server is on this machine: a Unix socket or the loopback interface.
+    pub is_local: bool,
+}
+
+impl Security {
+    /// Whether others on the network can read what passes.
+    pub fn is_readable(&self) -> bool {
+        self.tls.is_none() && !self.is_local
+    }
+
+    /// Whether others on the network can read the password, or what stands for it.
+    pub fn shows_password(&self) -> bool {
+        self.is_readable() && matches!(self.method, Method::Password | Method::Md5)
+    }
 }
 
 impl fmt::Display for Security {
@@ -116,6 +130,34 @@ pub(crate) enum Refused {
     /// Not in this order.
     #[error("{0}")]
     OutOfOrder(&'static str),
+}
+
+impl Refused {
+    /// What to do.
+    pub(crate) fn advice(&self) -> &'static str {
+        match self {
+            Self::Method { .. } | Self::Unasked => {
+                "change this line of pg_hba.conf, for example to scram-sha-256, or require_auth"
+            }
+            Self::Unsupported(_) => {
+                "walpost supports trust, password, md5, scram-sha-256 and cert: change this line of \
+                 pg_hba.conf"
+            }
+            Self::Unbound(_) => {
+                "use TLS and scram-sha-256: a hostssl line in pg_hba.conf, and sslmode=verify-full; \
+                 or set channel_binding=prefer"
+            }
+            Self::Iterations(_) => {
+                "lower scram_iterations on the server and set the role's password again"
+            }
+            Self::NoPassword => "give it in PGPASSWORD or in a password file (~/.pgpass)",
+            Self::Scram(_) => {
+                "check that this is the right server and the right password; walpost supports \
+                 trust, password, md5, scram-sha-256 and cert"
+            }
+            Self::Flood | Self::Frame(_) | Self::OutOfOrder(_) => "check host and port",
+        }
+    }
 }
 
 /// What the connection string demands of the authentication.

@@ -15,14 +15,14 @@ use tokio::task::spawn_blocking;
 use super::error::WireError;
 use super::framing::{Frame, Frames};
 use super::line::Line;
-use super::policy::{Binding, Checker, Login, MESSAGE, Method, Refused, STARTUP_MESSAGE, Security};
+use super::policy::{Binding, Checker, Login, MESSAGE, Method, Refused, STARTUP_MESSAGE};
 use crate::conninfo::ChannelBinding;
 
 /// A session that is ready for a query.
 pub(super) struct Ready<S> {
     pub(super) line: Line<S>,
     pub(super) frames: Frames,
-    pub(super) security: Security,
+    pub(super) method: Method,
 }
 
 /// Opens a replication session to the login's database over a fresh connection.
@@ -53,8 +53,8 @@ where
     }
     let Startup { line, mut frames, checker } = startup;
     frames.set_limit(MESSAGE);
-    let security = Security { tls: line.tls_version(), method: checker.method() };
-    Ok(Ready { line, frames, security })
+    let method = checker.method();
+    Ok(Ready { line, frames, method })
 }
 
 /// A session that is not ready.
