@@ -12,6 +12,7 @@ mod row;
 mod stream;
 mod text;
 mod topic;
+mod wire;
 
 pub use config::config;
 pub use conninfo::conninfo;
@@ -21,12 +22,13 @@ pub use row::row;
 pub use stream::{of_the_recording, stream};
 pub use text::text;
 pub use topic::topic;
+pub use wire::wire;
 
 /// What a body is: it returns, or it has found something.
 pub type Body = fn(&[u8]);
 
 /// Every target by its name, which its corpus has too.
-pub const TARGETS: [(&str, Body); 7] = [
+pub const TARGETS: [(&str, Body); 8] = [
     ("config", config),
     ("conninfo", conninfo),
     ("json", json),
@@ -34,4 +36,5 @@ pub const TARGETS: [(&str, Body); 7] = [
     ("stream", stream),
     ("text", text),
     ("topic", topic),
+    ("wire", wire),
 ];

@@ -28,6 +28,13 @@ pub struct Status {
     pub started: f64,
     /// The server that it streams from, or did last; empty before.
     pub host: String,
+    /// The version of TLS of that connection; none without TLS, or before.
+    #[serde(default)]
+    pub tls: Option<String>,
+    /// The authentication method of that connection: `none`, `password`, `md5`, `scram-sha-256` or
+    /// `scram-sha-256-plus`; none before.
+    #[serde(default)]
+    pub authentication: Option<String>,
     /// Whether a Kafka broker is connected.
     pub kafka_connected: bool,
     /// How far it is.
@@ -105,6 +112,7 @@ impl Status {
     pub(super) fn of(metrics: &Metrics, about: &About, rate: f64, now: SystemTime) -> Self {
         let health = health::ready(metrics, now);
         let (phase, since) = metrics.phase();
+        let security = metrics.security();
         #[allow(clippy::cast_precision_loss, reason = "to the microsecond until the year 2255")]
         let oldest = metrics.oldest_unconfirmed.get().map(|micros| micros as f64 / 1e6);
         Self {
@@ -117,6 +125,8 @@ impl Status {
             since: unix_seconds(since),
             started: unix_seconds(metrics.started_at()),
             host: metrics.host(),
+            tls: security.and_then(|security| security.tls).map(str::to_owned),
+            authentication: security.map(|security| security.method.to_string()),
             kafka_connected: metrics.is_sink_connected() == Some(true),
             position: Position {
                 received: crate::lsn::Lsn::new(metrics.received_lsn.get()).to_string(),

@@ -10,7 +10,7 @@ use tracing_subscriber::{EnvFilter, Registry, prelude::*};
 use crate::config::{Log, LogFormat};
 
 /// What the libraries below say is said again by walpost where it matters.
-const QUIET: [&str; 3] = ["pgwire_replication=off", "rdkafka=off", "tokio_postgres=off"];
+const QUIET: [&str; 2] = ["rdkafka=off", "tokio_postgres=off"];
 
 /// Changes the level of a log that was started.
 pub(super) struct LogLevel(reload::Handle<EnvFilter, Registry>);

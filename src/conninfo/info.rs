@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use super::auth::{ChannelBinding, RequireAuth};
+
 /// Where a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostAddress {
@@ -138,7 +140,7 @@ impl fmt::Display for TargetSession {
     }
 }
 
-/// How a dead peer is noticed on the control connection.
+/// How a dead peer is noticed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keepalive {
     /// Whether TCP keepalives are sent.
@@ -149,7 +151,8 @@ pub struct Keepalive {
     pub interval: Duration,
     /// How many may go unanswered.
     pub retries: u32,
-    /// How long sent data may go unacknowledged.
+    /// How long sent data may go unacknowledged; not on a replication session, whose receiver
+    /// may pause.
     pub user_timeout: Duration,
 }
 
@@ -180,8 +183,10 @@ pub struct ConnInfo {
     pub roots: Roots,
     /// The certificate to show, where there is one.
     pub client_certificate: Option<ClientCertificate>,
-    /// Whether SCRAM is bound to the TLS channel where both ends can.
-    pub channel_binding: bool,
+    /// Whether SCRAM is bound to the TLS channel.
+    pub channel_binding: ChannelBinding,
+    /// The authentication methods that the server may ask for.
+    pub require_auth: RequireAuth,
     /// What a server must be to be used.
     pub target_session: TargetSession,
     /// How a dead peer is noticed.

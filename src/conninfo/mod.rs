@@ -11,6 +11,7 @@
 //! `sslrootcert=system`, where libpq refuses; named certificate files must exist; and a parameter that
 //! protects the connection, but that walpost cannot honour, is refused.
 
+mod auth;
 mod error;
 mod info;
 mod parameters;
@@ -20,6 +21,7 @@ mod service;
 mod surroundings;
 mod text;
 
+pub use auth::{AuthMethod, ChannelBinding, RequireAuth};
 pub use error::{ConnInfoError, Origin};
 pub use info::{
     ClientCertificate, ConnInfo, Host, HostAddress, Keepalive, Roots, SslMode, TargetSession,

@@ -74,14 +74,7 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     parameter("gssdelegation", "PGGSSDELEGATION", Ignored),
     parameter("load_balance_hosts", "PGLOADBALANCEHOSTS", Ignored),
     parameter("sslkeylogfile", "PGSSLKEYLOGFILE", Ignored),
-    parameter(
-        "channel_binding",
-        "PGCHANNELBINDING",
-        Only(
-            &["disable", "prefer"],
-            "the replication session has no channel binding; use sslmode=verify-full instead",
-        ),
-    ),
+    parameter("channel_binding", "PGCHANNELBINDING", Used),
     parameter(
         "gssencmode",
         "PGGSSENCMODE",
@@ -92,11 +85,7 @@ pub(super) const PARAMETERS: &[Parameter] = &[
         "PGSSLNEGOTIATION",
         Only(&["postgres"], "only the negotiation named postgres is supported"),
     ),
-    parameter(
-        "sslsni",
-        "PGSSLSNI",
-        Only(&["1"], "the replication session always sends the server's name"),
-    ),
+    parameter("sslsni", "PGSSLSNI", Only(&["1"], "the server's name is always sent")),
     without_variable(
         "sslpassword",
         Only(&[], "encrypted private keys are not supported; decrypt the key"),
@@ -108,11 +97,7 @@ pub(super) const PARAMETERS: &[Parameter] = &[
         "PGREQUIREPEER",
         Only(&[], "the owner of the server process is not checked"),
     ),
-    parameter(
-        "require_auth",
-        "PGREQUIREAUTH",
-        Only(&[], "the authentication method cannot be demanded; use sslmode=verify-full instead"),
-    ),
+    parameter("require_auth", "PGREQUIREAUTH", Used),
     parameter(
         "ssl_min_protocol_version",
         "PGSSLMINPROTOCOLVERSION",

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 
+use super::auth::{ChannelBinding, RequireAuth};
 use super::error::{ConnInfoError, Origin};
 use super::info::{
     ClientCertificate, ConnInfo, Host, HostAddress, Keepalive, Roots, SslMode, TargetSession,
@@ -64,7 +65,10 @@ impl ConnInfo {
             sslmode,
             roots,
             client_certificate: client_certificate(&settings, surroundings)?,
-            channel_binding: settings.text("channel_binding").as_deref() != Some("disable"),
+            channel_binding: settings
+                .choice("channel_binding", &ChannelBinding::ALL, "disable, prefer or require")?
+                .unwrap_or(ChannelBinding::Prefer),
+            require_auth: require_auth(&settings)?,
             target_session: settings
                 .choice(
                     "target_session_attrs",
@@ -307,6 +311,13 @@ fn protection(
         });
     }
     Ok((mode, file.map_or(Roots::System, Roots::File)))
+}
+
+fn require_auth(settings: &Settings) -> Result<RequireAuth, ConnInfoError> {
+    let Some(list) = settings.text("require_auth") else {
+        return Ok(RequireAuth::default());
+    };
+    RequireAuth::parse(&list).ok_or_else(|| settings.invalid("require_auth", RequireAuth::EXPECTED))
 }
 
 fn client_certificate(

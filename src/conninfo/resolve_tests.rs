@@ -6,6 +6,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
+use super::super::auth::AuthMethod;
 use super::*;
 
 /// A home directory and an environment of the test's own.
@@ -248,12 +249,10 @@ fn a_client_certificate_goes_with_its_key() {
 fn what_protects_but_cannot_be_honoured_is_refused_with_its_origin() {
     let bed = Bed::new(&[]);
     for refused in [
-        "channel_binding=require",
         "gssencmode=require",
         "sslcrl=x",
         "sslcrldir=x",
         "sslpassword=x",
-        "require_auth=scram-sha-256",
         "requirepeer=postgres",
         "ssl_min_protocol_version=TLSv1.3",
         "sslcertmode=require",
@@ -269,8 +268,27 @@ fn what_protects_but_cannot_be_honoured_is_refused_with_its_origin() {
     }
     let error = Bed::new(&[("PGGSSENCMODE", "require")]).refusal("");
     assert!(error.starts_with("gssencmode (in PGGSSENCMODE)"), "{error}");
-    assert!(!bed.info("channel_binding=disable").channel_binding);
     bed.info("channel_binding=prefer gssencmode=disable sslcrl='' krbsrvname=x sslsni=1");
+}
+
+#[test]
+fn what_the_authentication_must_be_comes_from_text_or_environment() {
+    let bed = Bed::new(&[("PGREQUIREAUTH", "scram-sha-256"), ("PGCHANNELBINDING", "require")]);
+    let info = bed.info("");
+    assert_eq!(info.channel_binding, ChannelBinding::Require);
+    assert!(info.require_auth.allows(AuthMethod::ScramSha256));
+    assert!(!info.require_auth.allows(AuthMethod::Md5));
+    let info = bed.info("require_auth=!password channel_binding=disable");
+    assert_eq!(info.channel_binding, ChannelBinding::Disable);
+    assert!(info.require_auth.allows(AuthMethod::Md5));
+    assert!(!info.require_auth.allows(AuthMethod::Password));
+    let info = Bed::new(&[]).info("");
+    assert_eq!(info.channel_binding, ChannelBinding::Prefer);
+    assert_eq!(info.require_auth, RequireAuth::default());
+    let refused = bed.refusal("require_auth=scram");
+    assert!(refused.starts_with("require_auth (in the connection string) must be"), "{refused}");
+    let refused = bed.refusal("channel_binding=yes");
+    assert!(refused.contains("disable, prefer or require"), "{refused}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use super::{Metrics, lock};
+use crate::source::Security;
 
 /// What a relay is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,6 +56,7 @@ pub(super) struct State {
     phase: Phase,
     since: Option<SystemTime>,
     host: String,
+    security: Option<Security>,
     last_error: Option<Told>,
     sink_trouble: Option<String>,
 }
@@ -74,9 +76,21 @@ impl Metrics {
         (state.phase, state.since.unwrap_or(self.started_at))
     }
 
-    /// The server that it streams from.
-    pub fn streams_from(&self, host: &str) {
-        host.clone_into(&mut lock(&self.state).host);
+    /// The server that it streams from, and how the connection is protected; whether either is
+    /// another than the last one.
+    pub fn streams_from(&self, host: &str, security: Security) -> bool {
+        let mut state = lock(&self.state);
+        let is_another = state.host != host || state.security != Some(security);
+        if is_another {
+            host.clone_into(&mut state.host);
+            state.security = Some(security);
+        }
+        is_another
+    }
+
+    /// How the last connection was protected; none before the first.
+    pub fn security(&self) -> Option<Security> {
+        lock(&self.state).security
     }
 
     /// The server that it streamed from last; empty before the first time.

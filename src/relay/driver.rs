@@ -306,7 +306,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Until::Lsn(lsn) => lsn,
             });
         }
-        self.meter.session_began(session.host(), session.backlog_bytes().is_some());
+        self.meter.session_began(session);
         let identity = session.identity().clone();
         let (mark, walsender) = (session.mark().clone(), session.walsender());
         self.known = Some(Known { identity: identity.clone(), mark, walsender });

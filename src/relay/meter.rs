@@ -9,7 +9,7 @@ use super::core::{Core, Halt};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::pgoutput::{Message, PgTimestamp};
-use crate::source::{Received, SourceError};
+use crate::source::{Feed, Received, Security, SourceError};
 
 /// How often the loop turns where nothing happens: so often the figures are fresh, and
 /// the process is seen to live.
@@ -114,8 +114,12 @@ impl Meter {
     }
 
     /// A session begins, with that server.
-    pub(super) fn session_began(&mut self, host: &str, has_backlog: bool) {
-        self.metrics.streams_from(host);
+    pub(super) fn session_began(&mut self, session: &impl Feed) {
+        let security = session.security();
+        if self.metrics.streams_from(session.host(), security) {
+            log_security(session.host(), security);
+        }
+        let has_backlog = session.backlog_bytes().is_some();
         self.metrics.enter(if has_backlog { Phase::CatchingUp } else { Phase::Streaming });
         self.session_bytes = 0;
         self.reads(true, Instant::now);
@@ -174,5 +178,26 @@ fn word(error: &SourceError) -> &'static str {
         SourceError::Setup(_) => "setup",
         SourceError::Slot(_) => "slot",
         SourceError::Undecodable(_) | SourceError::Encoding(_) => "undecodable",
+    }
+}
+
+/// Logs how the connection to a server is protected, where that is not as it was.
+fn log_security(host: &str, security: Security) {
+    let (tls, authentication) = (security.tls.unwrap_or("none"), security.method);
+    tracing::info!(host, tls, %authentication, "connected to PostgreSQL");
+    if security.shows_password() {
+        tracing::warn!(
+            host,
+            %authentication,
+            "the password was sent without TLS: others on the network can read or replay it; use a \
+             hostssl line with scram-sha-256 in pg_hba.conf and sslmode=verify-full, then change \
+             the password"
+        );
+    } else if security.is_readable() {
+        tracing::warn!(
+            host,
+            "the connection to PostgreSQL is without TLS: others on the network can read and change \
+             what passes; use a hostssl line in pg_hba.conf and sslmode=verify-full"
+        );
     }
 }

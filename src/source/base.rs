@@ -7,6 +7,7 @@ use super::error::SourceError;
 use super::observer::Observer;
 use super::opening::ServerIdentity;
 use super::watch::Watch;
+use super::wire::Security;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 use crate::pgoutput::{self, Message};
@@ -18,6 +19,7 @@ pub(super) struct Base {
     pub(super) observer: Observer,
     pub(super) received_bytes: u64,
     pub(super) host: String,
+    pub(super) security: Security,
     pub(super) slot: String,
     /// The server process by which the slot is had.
     pub(super) backend: Option<i32>,

@@ -7,56 +7,48 @@
 //! is the other way about. The replication session does not choose again: it
 //! is opened with or without TLS as the control connection was.
 //!
-//! The replication client's own TLS is narrower than ours, and this is where
-//! that is made up for. It checks a name under `verify-ca` too: so it is given
-//! a name out of the certificate that the control connection has verified. It
-//! takes roots from one file: so it is given the one that the control
-//! connection used. Below `verify-ca` it does not check the handshake's
-//! signature; who asks for no verification gets none.
+//! Who reads from the server judges it by the same policy on either: see [`wire`].
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use pgwire_replication::ReplicationConfig;
-use pgwire_replication::config::{SslMode as ReplicationSslMode, TlsConfig};
-use postgres_protocol::escape::escape_identifier;
 use secrecy::ExposeSecret;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::lookup_host;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_postgres::config::{ChannelBinding, SslMode as ControlSslMode};
-use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
-use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, Socket};
-use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_postgres::config::{ChannelBinding as Binding, SslMode as Negotiated, SslNegotiation};
+use tokio_postgres::{Client, Config, Connection, SimpleQueryMessage};
 
 use super::refusal::ConnectError;
 use super::tls::Tls;
-use crate::conninfo::{ConnInfo, Host, HostAddress, SslMode, TargetSession};
-
-/// How the connection that was opened is protected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Protection {
-    /// Not at all.
-    Plain,
-    /// By TLS.
-    Tls {
-        /// The name to ask for and, if any is checked, to check.
-        name: String,
-        /// The roots that the certificate was checked against, if it was.
-        root_file: Option<PathBuf>,
-    },
-}
+use super::wire::{self, Guard, Handshaken, Login, Method, Policy, Security, Socket};
+use crate::conninfo::{ChannelBinding, ConnInfo, Host, HostAddress, SslMode, TargetSession};
 
 /// The server that was reached, and how.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub(crate) struct Endpoint {
     /// The host as the connection string names it.
     pub(crate) host: Host,
     /// The address that its name had; none for a Unix socket.
     pub(crate) address: Option<IpAddr>,
-    /// How the connection is protected.
-    pub(crate) protection: Protection,
+    /// TLS, where the connection is by TLS.
+    pub(crate) tls: Option<Tls>,
+}
+
+impl Endpoint {
+    /// Whether the server is on this machine.
+    pub(super) fn is_local(&self) -> bool {
+        self.address.is_none_or(|address| address.to_canonical().is_loopback())
+    }
+
+    /// TLS as it is negotiated, and the name to ask for and, if any is checked, to check.
+    pub(super) fn tls(&self) -> Option<(Arc<rustls::ClientConfig>, &str)> {
+        match (&self.tls, &self.host.address) {
+            (Some(tls), HostAddress::Tcp { name, .. }) => Some((tls.config(), name.as_str())),
+            _ => None,
+        }
+    }
 }
 
 /// The control connection.
@@ -68,6 +60,8 @@ pub(crate) struct Control {
     pub(crate) ended: JoinHandle<Result<(), tokio_postgres::Error>>,
     /// Where the replication session is to go.
     pub(crate) endpoint: Endpoint,
+    /// How it is protected.
+    pub(crate) security: Security,
 }
 
 /// Opens the control connection to the first host that gives a session, each
@@ -110,11 +104,7 @@ pub(crate) async fn beside(
     endpoint: &Endpoint,
     application_name: &str,
 ) -> Result<Control, ConnectError> {
-    let tls = match endpoint.protection {
-        Protection::Plain => None,
-        Protection::Tls { .. } => Some(Tls::new(conninfo)?),
-    };
-    let attempt = Attempt { conninfo, application_name, tls: tls.as_ref() };
+    let attempt = Attempt { conninfo, application_name, tls: endpoint.tls.as_ref() };
     let after = conninfo.connect_timeout;
     let opened = attempt.open(&endpoint.host, endpoint.address, attempt.tls);
     timeout(after, opened)
@@ -200,26 +190,25 @@ impl Attempt<'_> {
         address: Option<IpAddr>,
         tls: Option<&Tls>,
     ) -> Result<Control, ConnectError> {
-        let mut config = control_config(self.conninfo, host, address, self.application_name);
-        let failed = |error| ConnectError::of_control(&host.to_string(), error);
-        let (client, ended, protection) = if let Some(tls) = tls {
-            config.ssl_mode(ControlSslMode::Require);
-            let connector = MakeRustlsConnect::new(tls.config.clone());
-            // That of a handshake whose session was refused afterwards.
-            tls.take_presented_name();
-            let (client, ended) = connect(&config, connector).await.map_err(failed)?;
-            let name = tls.take_presented_name().unwrap_or_else(|| match &host.address {
-                HostAddress::Tcp { name, .. } => name.clone(),
-                HostAddress::Unix(_) => String::new(),
-            });
-            (client, ended, Protection::Tls { name, root_file: tls.root_file.clone() })
-        } else {
-            config.ssl_mode(ControlSslMode::Disable);
-            let (client, ended) = connect(&config, NoTls).await.map_err(failed)?;
-            (client, ended, Protection::Plain)
-        };
-        let endpoint = Endpoint { host: host.clone(), address, protection };
-        Ok(Control { client: Arc::new(client), ended, endpoint })
+        let Self { conninfo, application_name, .. } = *self;
+        let endpoint = Endpoint { host: host.clone(), address, tls: tls.cloned() };
+        let name = host.to_string();
+        let failed = |error| ConnectError::of_wire(&name, &error);
+        let keepalive = &conninfo.keepalive;
+        let socket = Socket::connect(host, address, keepalive, true)
+            .await
+            .map_err(|error| failed(error.into()))?;
+        let line = wire::secure(socket, endpoint.tls()).await.map_err(failed)?;
+        let version = line.tls_version();
+        let guard = Guard::new(line, policy(conninfo));
+        let method = guard.method();
+        let config = control_config(conninfo, host, application_name);
+        let (client, connection) =
+            begin(&config, guard).await.map_err(|error| ConnectError::of_control(&name, error))?;
+        let method = method.get().copied().unwrap_or(Method::None);
+        let security = Security { tls: version, method, is_local: endpoint.is_local() };
+        let ended = tokio::spawn(connection);
+        Ok(Control { client: Arc::new(client), ended, endpoint, security })
     }
 }
 
@@ -229,17 +218,15 @@ fn is_for_the_other_way(error: &ConnectError) -> bool {
     error.sqlstate().is_some_and(|code| code.as_str() == "28000")
 }
 
-async fn connect<T>(
+/// Begins a session over a connection whose protection is settled.
+async fn begin<S>(
     config: &Config,
-    tls: T,
-) -> Result<(Client, JoinHandle<Result<(), tokio_postgres::Error>>), tokio_postgres::Error>
+    guard: Guard<S>,
+) -> Result<(Client, Connection<Guard<S>, Guard<S>>), tokio_postgres::Error>
 where
-    T: MakeTlsConnect<Socket>,
-    T::Stream: Send + 'static,
-    T::TlsConnect: TlsConnect<Socket>,
+    S: AsyncRead + AsyncWrite + Unpin,
 {
-    let (client, connection) = config.connect(tls).await?;
-    Ok((client, tokio::spawn(connection)))
+    config.connect_raw(guard, Handshaken).await
 }
 
 async fn is_such_a_session(
@@ -271,35 +258,19 @@ async fn is_such_a_session(
     })
 }
 
-fn control_config(
-    conninfo: &ConnInfo,
-    host: &Host,
-    address: Option<IpAddr>,
-    application_name: &str,
-) -> Config {
+fn control_config(conninfo: &ConnInfo, host: &Host, application_name: &str) -> Config {
     let mut config = Config::new();
-    match &host.address {
-        HostAddress::Tcp { name, .. } => config.host(name),
-        HostAddress::Unix(directory) => config.host_path(directory),
-    };
-    if let Some(address) = address {
-        config.hostaddr(address);
-    }
     config
-        .port(host.port)
         .user(&conninfo.user)
         .dbname(&conninfo.dbname)
         .application_name(conninfo.application_name.as_deref().unwrap_or(application_name))
-        .connect_timeout(conninfo.connect_timeout)
-        .keepalives(conninfo.keepalive.enabled)
-        .keepalives_idle(conninfo.keepalive.idle)
-        .keepalives_interval(conninfo.keepalive.interval)
-        .keepalives_retries(conninfo.keepalive.retries)
-        .tcp_user_timeout(conninfo.keepalive.user_timeout)
-        .channel_binding(if conninfo.channel_binding {
-            ChannelBinding::Prefer
-        } else {
-            ChannelBinding::Disable
+        // To the library the stream that it is given is one by TLS.
+        .ssl_mode(Negotiated::Require)
+        .ssl_negotiation(SslNegotiation::Direct)
+        .channel_binding(match conninfo.channel_binding {
+            ChannelBinding::Disable => Binding::Disable,
+            ChannelBinding::Prefer => Binding::Prefer,
+            ChannelBinding::Require => Binding::Require,
         });
     config.options(session_options(conninfo, ""));
     if let Some(password) = conninfo.password_for(host) {
@@ -308,39 +279,23 @@ fn control_config(
     config
 }
 
-/// How the replication session is opened to the server that the control
-/// connection reached.
+/// How the replication session logs in.
 ///
-/// `extra_options` come after those of the connection string, so that they win;
-/// they are command-line options such as `-c datestyle=ISO`. The result shows
-/// the password in its `Debug`: never log it.
-pub(crate) fn replication_config(
-    conninfo: &ConnInfo,
+/// `extra_options` are command-line options such as `-c datestyle=ISO`.
+pub(super) fn replication_login<'a>(
+    conninfo: &'a ConnInfo,
     endpoint: &Endpoint,
-    slot: &str,
-    publication: &str,
-    application_name: &str,
+    application_name: &'a str,
     extra_options: &str,
-) -> ReplicationConfig {
-    let host = match (&endpoint.host.address, endpoint.address) {
-        (HostAddress::Unix(directory), _) => directory.to_string_lossy().into_owned(),
-        (HostAddress::Tcp { .. }, Some(address)) => address.to_string(),
-        (HostAddress::Tcp { name, .. }, None) => name.clone(),
-    };
-    let password = conninfo.password_for(&endpoint.host).map_or("", ExposeSecret::expose_secret);
-    // The client puts both names into its command as they are.
-    let config = ReplicationConfig::new(
-        host,
-        &conninfo.user,
-        password,
-        &conninfo.dbname,
-        escape_identifier(slot),
-        escape_identifier(publication),
-    )
-    .with_port(endpoint.host.port)
-    .with_tls(replication_tls(conninfo, &endpoint.protection))
-    .with_application_name(conninfo.application_name.as_deref().unwrap_or(application_name));
-    config.with_options(session_options(conninfo, extra_options))
+) -> Login<'a> {
+    Login {
+        user: &conninfo.user,
+        dbname: &conninfo.dbname,
+        password: conninfo.password_for(&endpoint.host),
+        application_name: conninfo.application_name.as_deref().unwrap_or(application_name),
+        options: session_options(conninfo, extra_options),
+        policy: policy(conninfo),
+    }
 }
 
 /// Names in a statement mean PostgreSQL's own objects, whatever a role that may create others has
@@ -357,23 +312,8 @@ fn session_options(conninfo: &ConnInfo, extra: &str) -> String {
     all.collect::<Vec<_>>().join(" ")
 }
 
-fn replication_tls(conninfo: &ConnInfo, protection: &Protection) -> TlsConfig {
-    let Protection::Tls { name, root_file } = protection else {
-        return TlsConfig::disabled();
-    };
-    let mode = match (conninfo.sslmode, root_file) {
-        (SslMode::VerifyFull, _) => ReplicationSslMode::VerifyFull,
-        (SslMode::VerifyCa, _) | (_, Some(_)) => ReplicationSslMode::VerifyCa,
-        _ => ReplicationSslMode::Require,
-    };
-    let client = conninfo.client_certificate.as_ref();
-    TlsConfig {
-        mode,
-        ca_pem_path: root_file.clone(),
-        sni_hostname: Some(name.clone()),
-        client_cert_pem_path: client.map(|client| client.certificate.clone()),
-        client_key_pem_path: client.map(|client| client.key.clone()),
-    }
+fn policy(conninfo: &ConnInfo) -> Policy {
+    Policy { require_auth: conninfo.require_auth, channel_binding: conninfo.channel_binding }
 }
 
 #[cfg(test)]

@@ -11,96 +11,42 @@ fn info(text: &str) -> ConnInfo {
     ConnInfo::resolve(Some(text), &environment).expect("sound")
 }
 
-fn endpoint(conninfo: &ConnInfo, protection: Protection) -> Endpoint {
-    Endpoint { host: conninfo.hosts()[0].clone(), address: Some([10, 0, 0, 1].into()), protection }
-}
-
-fn replication(text: &str, protection: Protection) -> ReplicationConfig {
-    let conninfo = info(text);
-    let endpoint = endpoint(&conninfo, protection);
-    replication_config(&conninfo, &endpoint, "slot", "publication", "walpost", "-c datestyle=ISO")
-}
-
-fn tls(name: &str, root_file: Option<&str>) -> Protection {
-    Protection::Tls { name: name.to_owned(), root_file: root_file.map(PathBuf::from) }
+fn endpoint(conninfo: &ConnInfo) -> Endpoint {
+    let host = conninfo.hosts()[0].clone();
+    Endpoint { host, address: Some([10, 0, 0, 1].into()), tls: None }
 }
 
 #[test]
-fn names_reach_the_replication_command_as_quoted_identifiers() {
-    let conninfo = info("host=db");
-    let endpoint = endpoint(&conninfo, Protection::Plain);
-    let config = replication_config(&conninfo, &endpoint, "a\"b", "Mine, it's", "walpost", "");
-    assert_eq!(config.slot, "\"a\"\"b\"");
-    assert_eq!(config.publication.names(), ["\"Mine, it's\""]);
-    assert_eq!(config.options.as_deref(), Some("-c search_path=pg_catalog,pg_temp"));
-}
-
-#[test]
-fn the_replication_session_goes_where_the_control_connection_went() {
-    let config = replication(
-        "postgres://u:p@db:7/shop?options=-c%20x%3Dy&application_name=mine",
-        tls("db", None),
-    );
-    assert_eq!((config.host.as_str(), config.port), ("10.0.0.1", 7));
-    assert_eq!((config.user.as_str(), config.password.as_str()), ("u", "p"));
-    assert_eq!(config.database, "shop");
-    assert_eq!(
-        config.options.as_deref(),
-        Some("-c x=y -c datestyle=ISO -c search_path=pg_catalog,pg_temp")
-    );
-    assert_eq!(config.application_name.as_deref(), Some("mine"));
-    assert_eq!(config.tls.mode, ReplicationSslMode::Require);
-    assert_eq!(config.tls.sni_hostname.as_deref(), Some("db"));
+fn the_replication_session_logs_in_as_the_control_connection_does() {
+    let conninfo =
+        info("postgres://u:p@db:7/shop?options=-c%20x%3Dy&application_name=mine&require_auth=md5");
+    let login = replication_login(&conninfo, &endpoint(&conninfo), "walpost", "-c datestyle=ISO");
+    assert_eq!((login.user, login.dbname, login.application_name), ("u", "shop", "mine"));
+    assert_eq!(login.password.map(ExposeSecret::expose_secret), Some("p"));
+    assert_eq!(login.options.as_str(), "-c x=y -c datestyle=ISO -c search_path=pg_catalog,pg_temp");
+    assert_eq!(login.policy.require_auth, conninfo.require_auth);
 
     let conninfo = info("host=/run/pg");
-    let host = conninfo.hosts()[0].clone();
-    let endpoint = Endpoint { host, address: None, protection: Protection::Plain };
-    let config = replication_config(&conninfo, &endpoint, "s", "p", "walpost", "");
-    assert_eq!(config.unix_socket_path().to_str(), Some("/run/pg/.s.PGSQL.5432"));
-    assert_eq!(config.application_name.as_deref(), Some("walpost"));
-}
-
-#[test]
-fn the_replication_session_is_protected_as_the_control_connection_is() {
-    use ReplicationSslMode::{Disable, Require, VerifyCa, VerifyFull};
-    let verify_ca = concat!(
-        "host=db sslmode=verify-ca sslrootcert=",
-        env!("CARGO_MANIFEST_DIR"),
-        "/src/source/testdata/other-ca.pem"
-    );
-    for (text, protection, mode) in [
-        ("host=db sslmode=prefer", Protection::Plain, Disable),
-        ("host=db sslmode=prefer", tls("db", None), Require),
-        ("host=db sslmode=require", tls("db", None), Require),
-        (verify_ca, tls("db", Some("/ca.pem")), VerifyCa),
-        ("host=db sslmode=verify-full", tls("db", Some("/ca.pem")), VerifyFull),
-    ] {
-        let verifies = mode.verifies_certificate();
-        let config = replication(text, protection);
-        assert_eq!(config.tls.mode, mode, "{text}");
-        assert_eq!(config.tls.ca_pem_path.is_some(), verifies, "{text}");
-    }
+    let login = replication_login(&conninfo, &endpoint(&conninfo), "walpost", "");
+    assert_eq!(login.application_name, "walpost");
+    assert_eq!(login.options, "-c search_path=pg_catalog,pg_temp");
 }
 
 #[test]
 fn the_control_connection_takes_all_that_the_string_says() {
-    let conninfo =
-        info("host=db hostaddr=10.0.0.9 user=u password=p keepalives_count=9 options=-cx=y");
-    let address = Some([10, 0, 0, 9].into());
-    let config = control_config(&conninfo, &conninfo.hosts()[0], address, "walpost");
+    let conninfo = info("host=db user=u password=p options=-cx=y channel_binding=require");
+    let config = control_config(&conninfo, &conninfo.hosts()[0], "walpost");
     assert_eq!(config.get_user(), Some("u"));
     assert_eq!(config.get_password(), Some(b"p".as_slice()));
-    assert_eq!(config.get_hostaddrs(), [IpAddr::from([10, 0, 0, 9])]);
-    assert_eq!(config.get_keepalives_retries(), Some(9));
     assert_eq!(config.get_application_name(), Some("walpost"));
     assert_eq!(config.get_options(), Some("-cx=y -c search_path=pg_catalog,pg_temp"));
+    assert_eq!(config.get_channel_binding(), Binding::Require);
 }
 
 /// What becomes of a connection whose server answers the first message so.
-async fn answered(answer: &[u8], mode: ControlSslMode) -> ConnectError {
+async fn answered(answer: &[u8], with_tls: bool) -> ConnectError {
     let conninfo = info("host=db user=u");
-    let mut config = control_config(&conninfo, &conninfo.hosts()[0], None, "walpost");
-    config.ssl_mode(mode);
+    let config = control_config(&conninfo, &conninfo.hosts()[0], "walpost");
     let (ours, mut theirs) = duplex(4096);
     let serve = async {
         let mut startup = [0; 8];
@@ -110,16 +56,15 @@ async fn answered(answer: &[u8], mode: ControlSslMode) -> ConnectError {
         // What is left of the message is read, so that writing it succeeds.
         let _ = theirs.read_to_end(&mut Vec::new()).await;
     };
-    let mut connector = MakeRustlsConnect::new(Tls::new(&conninfo).expect("set up").config);
-    let connector =
-        <MakeRustlsConnect as MakeTlsConnect<tokio::io::DuplexStream>>::make_tls_connect(
-            &mut connector,
-            "db",
-        )
-        .expect("cannot fail");
+    let tls = Tls::new(&conninfo).expect("set up");
     let attempt = async {
-        let error = config.connect_raw(ours, connector).await.err().expect("refused");
-        ConnectError::of_control("db:5432", error)
+        let line = wire::secure(ours, with_tls.then(|| (tls.config(), "db"))).await;
+        let line = match line {
+            Ok(line) => line,
+            Err(error) => return ConnectError::of_wire("db:5432", &error),
+        };
+        let error = begin(&config, Guard::new(line, policy(&conninfo))).await.err();
+        ConnectError::of_control("db:5432", error.expect("refused"))
     };
     tokio::join!(serve, attempt).1
 }
@@ -135,9 +80,7 @@ fn error_response(sqlstate: &str, message: &str) -> BytesMut {
 
 #[tokio::test]
 async fn a_servers_refusal_is_classed_by_its_sqlstate() {
-    let refused = |sqlstate| async move {
-        answered(&error_response(sqlstate, "no"), ControlSslMode::Disable).await
-    };
+    let refused = |sqlstate| async move { answered(&error_response(sqlstate, "no"), false).await };
     assert!(matches!(refused("57P03").await, ConnectError::Transient { .. }));
     let error = refused("28P01").await;
     assert!(matches!(error, ConnectError::Configuration { .. }), "{error}");
@@ -146,21 +89,21 @@ async fn a_servers_refusal_is_classed_by_its_sqlstate() {
 
 #[tokio::test]
 async fn a_server_without_tls_is_told_from_one_that_hangs_up() {
-    let error = answered(b"N", ControlSslMode::Require).await;
+    let error = answered(b"N", true).await;
     assert!(matches!(error, ConnectError::Tls { .. }), "{error}");
     assert!(error.to_string().contains("turn ssl on"), "{error}");
-    let error = answered(b"S", ControlSslMode::Require).await;
+    let error = answered(b"S", true).await;
     assert!(error.is_worth_another_try(), "{error:?}");
-    let error = answered(b"", ControlSslMode::Disable).await;
+    let error = answered(b"", false).await;
     assert!(error.is_worth_another_try(), "{error:?}");
 }
 
 #[tokio::test]
 async fn a_missing_password_and_an_unknown_method_are_for_the_operator() {
     let authentication = |kind: u8| [b'R', 0, 0, 0, 8, 0, 0, 0, kind];
-    let error = answered(&authentication(3), ControlSslMode::Disable).await;
+    let error = answered(&authentication(3), false).await;
     assert!(error.to_string().contains("PGPASSWORD"), "{error}");
-    let error = answered(&authentication(2), ControlSslMode::Disable).await;
+    let error = answered(&authentication(2), false).await;
     assert!(error.to_string().contains("pg_hba.conf"), "{error}");
 }
 

@@ -2,11 +2,10 @@
 
 use std::error::Error as StdError;
 
-use pgwire_replication::PgWireError;
-
 use super::mark::Mark;
 use super::opening::ServerIdentity;
 use super::refusal::ConnectError;
+use super::wire::WireError;
 use crate::lsn::Lsn;
 
 /// A failure of the source, by what follows from it.
@@ -76,8 +75,11 @@ impl SourceError {
     }
 
     /// An error of the replication session on `slot`.
-    pub(super) fn stream(error: &PgWireError, host: &str, slot: &str) -> Self {
-        let error = ConnectError::of_replication(host, error);
+    pub(super) fn stream(error: &WireError, host: &str, slot: &str) -> Self {
+        if let WireError::Ended { .. } | WireError::Silent(_) = error {
+            return Self::Lost(error.to_string());
+        }
+        let error = ConnectError::of_wire(host, error);
         let code = error.sqlstate();
         let text = with_causes(&error);
         match code.as_ref().map(super::refusal::SqlState::as_str) {
@@ -154,6 +156,7 @@ impl From<ConnectError> for SourceError {
         let text = with_causes(&error);
         match error {
             ConnectError::Configuration { .. }
+            | ConnectError::Policy { .. }
             | ConnectError::Tls { .. }
             | ConnectError::TlsSetUp(_) => Self::Access(text),
             ConnectError::Unreachable { .. }

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::{Mark, Resume, ServerIdentity, SourceError};
+use super::{Mark, Resume, Security, ServerIdentity, SourceError};
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
 use crate::outbox::FoundTable;
@@ -75,6 +75,9 @@ pub trait Feed {
 
     /// The server's name or address.
     fn host(&self) -> &str;
+
+    /// How the connection to it is protected.
+    fn security(&self) -> Security;
 
     /// Bytes of the plugin's messages that were received so far.
     fn received_bytes(&self) -> u64;

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgwire_replication::{PgWireError, ReplicationClient};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Client;
 
@@ -24,14 +23,15 @@ use super::lock::{NOTICED_SOON, keep, lock, unlock};
 use super::mark::Mark;
 use super::observer::Observer;
 use super::opening::{
-    Found, Resume, ServerIdentity, await_holder, check_catalogs, identify, replication_settings,
+    Found, Resume, ServerIdentity, await_holder, check_catalogs, connect_replication, identify,
     session_settings, silence_limit, start_replication, wal_sender_timeout,
 };
 use super::patience::{Beside, Peer};
 use super::refusal::ConnectError;
-use super::session::{Replication, Session};
+use super::session::Session;
 use super::turns::Outset;
 use super::watch::{Catalogs, Watch};
+use super::wire::{Connection, Security, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
@@ -81,6 +81,7 @@ struct Opening<'a> {
     conninfo: &'a ConnInfo,
     resume: &'a Resume,
     control: Control,
+    security: Security,
     facts: Facts,
     catalogs: Catalogs,
     found: Found,
@@ -145,13 +146,14 @@ impl Live {
         if check.is_some() {
             outset = Outset { ack: at_slot.min(outset.ack), start: at_slot.min(outset.start) };
         }
-        let settings = replication_settings(config, conninfo, &control, &facts, outset);
         let host = control.endpoint.host.to_string();
-        let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
-        let mut client =
-            Replication(ReplicationClient::connect_gated(settings).await.map_err(failed)?);
+        let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
+        let mut client = connect_replication(conninfo, &control, &facts).await.map_err(failed)?;
+        // Both connections are of one kind; the one whose password can be read counts.
+        let security =
+            if control.security.shows_password() { control.security } else { client.security() };
         // Before the catalogs: another server's slot and tables say nothing of ours.
-        let identity = identify(config, &mut client.0, &control, &facts, resume, &instance).await?;
+        let identity = identify(config, &mut client, &control, &facts, resume, &instance).await?;
         if !config.temporary_slot {
             let seen = (&look.mark, &identity);
             facts = await_holder(config, facts, resume, &control.client, seen).await?;
@@ -172,6 +174,7 @@ impl Live {
             conninfo,
             resume,
             control,
+            security,
             facts,
             catalogs,
             found,
@@ -206,28 +209,24 @@ impl Opening<'_> {
         lock(client, &self.config.slot, self.own(), seen).await
     }
 
-    async fn stream(
-        mut self,
-        mut client: Replication,
-        catch_up: CatchUp,
-    ) -> Result<Live, SourceError> {
+    async fn stream(mut self, client: Connection, catch_up: CatchUp) -> Result<Live, SourceError> {
         let (config, beside) = (self.config, Arc::clone(&self.control.client));
         let host = self.control.endpoint.host.to_string();
-        let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
+        let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
         if !config.temporary_slot {
             self.lock(&beside).await?;
         }
-        start_replication(config, &mut client.0).await.map_err(failed)?;
+        let client =
+            start_replication(config, client, &self.facts, self.outset).await.map_err(failed)?;
         let now = Facts::read(&beside, &config.slot).await?;
         self.check_started(&now)?;
         if !config.temporary_slot {
             unlock(&beside, &config.slot).await?;
         }
         let walsender = now.slot.and_then(|slot| slot.active_pid);
-        let silence = silence_limit(wal_sender_timeout(&self.facts));
         let check = self.check.take();
         let base = self.base(walsender, walsender);
-        let feed = Reads::Stream(Session::start(base, config, client, silence, catch_up));
+        let feed = Reads::Stream(Session::start(base, config, client, catch_up));
         Ok(Live { feed, check })
     }
 
@@ -286,11 +285,12 @@ impl Opening<'_> {
     }
 
     fn base(self, walsender: Option<i32>, backend: Option<i32>) -> Base {
-        let Self { config, control, facts, catalogs, found, identity, outset, .. } = self;
+        let Self { config, control, security, facts, catalogs, found, identity, outset, .. } = self;
         Base {
             observer: Observer::start(Arc::clone(&control.client), config.slot.clone()),
             received_bytes: 0,
             host: control.endpoint.host.to_string(),
+            security,
             control,
             watch: Watch::start(catalogs, found.mark, walsender, outset.ack),
             slot: config.slot.clone(),
@@ -442,6 +442,10 @@ impl Feed for Live {
 
     fn host(&self) -> &str {
         &self.base().host
+    }
+
+    fn security(&self) -> Security {
+        self.base().security
     }
 
     fn received_bytes(&self) -> u64 {

@@ -28,6 +28,7 @@ mod tls;
 mod turns;
 mod types;
 mod watch;
+mod wire;
 
 pub use backlog::Backlog;
 pub(crate) use config::APPLICATION_NAME;
@@ -48,3 +49,5 @@ pub use tls::install_crypto_provider;
 pub(crate) use tls::system_bundle;
 pub use turns::{Handed, Lag, Move, Moves, Outset, Stand};
 pub(crate) use watch::is_young;
+pub(crate) use wire::Refused;
+pub use wire::{Frame, FrameError, Frames, Method, Security};

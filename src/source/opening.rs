@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use pgwire_replication::{PgWireError, ReplicationClient, ReplicationConfig};
-use postgres_protocol::escape::{escape_identifier, escape_literal};
+use postgres_protocol::escape::escape_literal;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Client;
 
@@ -20,16 +19,10 @@ use super::mark::Mark;
 use super::refusal::ConnectError;
 use super::turns::Outset;
 use super::watch::{Catalogs, Look};
+use super::wire::{self, Connection, Replication, StreamSettings, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
-
-/// Most often that a status update is sent.
-const STATUS_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Events that the session's own buffer may hold beside the relay's budget. It
-/// counts events and not bytes, so with large rows few of them are much.
-const BUFFER_EVENTS: usize = 8;
 
 /// Session settings: the text forms of values do not depend on the server's
 /// configuration, no timeout meant for clients ends the stream, and a large
@@ -238,57 +231,42 @@ fn options(conninfo: &ConnInfo, version: i32) -> String {
     format!("{SESSION_OPTIONS}{memory}{timeout}")
 }
 
-pub(super) fn replication_settings(
-    config: &SourceConfig,
+/// Opens the replication session beside `control`. It does not stream yet.
+pub(super) async fn connect_replication(
     conninfo: &ConnInfo,
     control: &Control,
     facts: &Facts,
-    outset: Outset,
-) -> ReplicationConfig {
+) -> Result<Connection, WireError> {
     let mut options = options(conninfo, facts.version);
     if facts.wal_sender_timeout_ms == 0 {
         // Without it the server sends no keepalive by which to notice a dead link.
         options.push_str(" -c wal_sender_timeout=60s");
     }
-    let mut settings = connect::replication_config(
-        conninfo,
-        &control.endpoint,
-        &config.slot,
-        &config.publication,
-        APPLICATION_NAME,
-        &options,
-    );
-    let lsn = |lsn: Lsn| pgwire_replication::Lsn::from_u64(lsn.as_u64());
-    settings.start_lsn = lsn(outset.start);
-    settings.ack_lsn = Some(lsn(outset.ack));
-    settings.status_interval = STATUS_INTERVAL;
-    settings.idle_wakeup_interval = unasked_status(wal_sender_timeout(facts));
-    settings.buffer_events = BUFFER_EVENTS;
-    settings
+    let endpoint = &control.endpoint;
+    let login = connect::replication_login(conninfo, endpoint, APPLICATION_NAME, &options);
+    wire::connect(endpoint, &conninfo.keepalive, &login).await
 }
 
 /// Identifies the server; an error where it is not the one of before.
 pub(super) async fn identify(
     config: &SourceConfig,
-    client: &mut ReplicationClient,
+    client: &mut Connection,
     control: &Control,
     facts: &Facts,
     resume: &Resume,
     reached: &Instance,
 ) -> Result<ServerIdentity, SourceError> {
     let host = control.endpoint.host.to_string();
-    let failed = |error: PgWireError| SourceError::stream(&error, &host, &config.slot);
-    let system = client.identify_system().await.map_err(failed)?;
-    let rows = client.simple_query(instance::STARTED).await.map_err(failed)?;
-    let started = rows.first().and_then(|row| row.first()?.as_deref());
-    let started = started.map(String::from_utf8_lossy).unwrap_or_default();
+    let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
+    let system = client.identify().await.map_err(failed)?;
+    let started = client.query_text(instance::STARTED).await.map_err(failed)?;
     let identity = ServerIdentity {
-        system_identifier: system.system_id,
+        system_identifier: system.identifier,
         timeline: system.timeline,
         postmaster_start: instance::postmaster_start(&started)?,
     };
     reached.require_identity(&identity)?;
-    check_identity(&identity, Lsn::new(system.xlogpos.as_u64()), facts, resume)?;
+    check_identity(&identity, system.flushed, facts, resume)?;
     Ok(identity)
 }
 
@@ -299,42 +277,39 @@ pub(crate) async fn identify_server(
     control: &Control,
     application_name: &str,
 ) -> Result<(String, u32), ConnectError> {
-    let host = control.endpoint.host.to_string();
-    let settings = connect::replication_config(
-        conninfo,
-        &control.endpoint,
-        "",
-        "",
-        application_name,
-        SESSION_OPTIONS,
-    );
-    let asked = async {
-        let mut client = ReplicationClient::connect_gated(settings).await?;
-        let answer = client.identify_system().await;
-        client.abort();
-        answer
-    };
+    let endpoint = &control.endpoint;
+    let host = endpoint.host.to_string();
+    let login = connect::replication_login(conninfo, endpoint, application_name, SESSION_OPTIONS);
+    let asked =
+        async { wire::connect(endpoint, &conninfo.keepalive, &login).await?.identify().await };
     let after = conninfo.connect_timeout;
     match timeout(after, asked).await {
         Err(_) => Err(ConnectError::TimedOut { host, after }),
-        Ok(Err(error)) => Err(ConnectError::of_replication(&host, &error)),
-        Ok(Ok(system)) => Ok((system.system_id, system.timeline)),
+        Ok(Err(error)) => Err(ConnectError::of_wire(&host, &error)),
+        Ok(Ok(system)) => Ok((system.identifier, system.timeline)),
     }
 }
 
 /// Starts replication on a session that has been looked at.
 pub(super) async fn start_replication(
     config: &SourceConfig,
-    client: &mut ReplicationClient,
-) -> Result<(), PgWireError> {
+    mut client: Connection,
+    facts: &Facts,
+    outset: Outset,
+) -> Result<Replication, WireError> {
     if config.temporary_slot {
-        let slot = escape_identifier(&config.slot);
-        let create =
-            format!("CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT");
-        client.simple_query(&create).await?;
+        client.create_temporary_slot(&config.slot).await?;
     }
-    client.start().await?;
-    client.wait_started().await
+    let wal_sender_timeout = wal_sender_timeout(facts);
+    let settings = StreamSettings {
+        slot: config.slot.clone(),
+        publication: config.publication.clone(),
+        start: outset.start,
+        ack: outset.ack,
+        wal_sender_timeout,
+        silence_limit: silence_limit(wal_sender_timeout),
+    };
+    client.start(&settings).await
 }
 
 /// Refuses another server at the same address.
@@ -379,18 +354,10 @@ pub(super) fn wal_sender_timeout(facts: &Facts) -> Duration {
     }
 }
 
-/// How long nothing may come. The server asks for a sign of life after half of
-/// `wal_sender_timeout` without one; four times that leaves a merely busy server
-/// alone.
+/// How long not a byte may come. A server that says nothing is asked for an answer after a third
+/// of `wal_sender_timeout`; six times that leaves a merely busy server alone.
 pub(super) fn silence_limit(wal_sender_timeout: Duration) -> Duration {
     wal_sender_timeout.saturating_mul(2).max(Duration::from_secs(10))
-}
-
-/// How long the replication client says nothing by itself: longer than half of
-/// `wal_sender_timeout`, when the server asks. One that is never asked would take
-/// an idle server for a silent one.
-fn unasked_status(wal_sender_timeout: Duration) -> Duration {
-    wal_sender_timeout.mul_f64(0.75)
 }
 
 #[cfg(test)]
@@ -528,11 +495,9 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_server_speaks_before_it_is_taken_for_a_silent_one() {
+    fn a_server_is_not_taken_for_a_silent_one_before_it_gives_up_itself() {
         for seconds in [1, 3, 10, 60, 300, 3600, 86_400] {
             let timeout = Duration::from_secs(seconds);
-            assert!(unasked_status(timeout) > timeout / 2, "it is never asked: {seconds} s");
-            assert!(unasked_status(timeout) < timeout, "the server gives up: {seconds} s");
             assert!(silence_limit(timeout) > timeout, "too soon: {seconds} s");
         }
     }

@@ -1,5 +1,5 @@
 //! Why a connection failed, typed by what the operator can do about it. Judges
-//! the errors of both PostgreSQL clients by SQLSTATE; retries nothing.
+//! the server's errors by SQLSTATE; retries nothing.
 //!
 //! The codes: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 
@@ -8,9 +8,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use pgwire_replication::PgWireError;
-
 use super::tls::TlsError;
+use super::wire::{Refused, ServerError, WireError};
 use crate::conninfo::TargetSession;
 
 /// Five characters that say what a server's error is.
@@ -77,6 +76,9 @@ pub(crate) enum ConnectError {
         /// What to do.
         advice: &'static str,
     },
+    /// The server asks for what the connection string, or walpost, does not allow.
+    #[error("{host} refuses: {refused}: {}", refused.advice())]
+    Policy { host: String, refused: Refused },
     /// TLS fails and will until something is changed.
     #[error("{host}: TLS: {message}: {}", fault.advice())]
     Tls { host: String, message: String, fault: TlsFault },
@@ -102,6 +104,7 @@ impl ConnectError {
             | Self::WrongSession { .. }
             | Self::NoHost(_) => true,
             Self::Configuration { .. }
+            | Self::Policy { .. }
             | Self::Tls { .. }
             | Self::TlsSetUp(_)
             | Self::Server { .. }
@@ -126,36 +129,31 @@ impl ConnectError {
         }
     }
 
-    /// An error of the control connection.
+    /// An error of the control connection, once TLS is settled.
     pub(crate) fn of_control(host: &str, error: tokio_postgres::Error) -> Self {
         let host = host.to_owned();
         if let Some(refusal) = error.as_db_error() {
-            let sqlstate = SqlState::new(refusal.code().code());
-            return Self::of_server(host, sqlstate, refusal.message().to_owned());
+            let refusal = ServerError {
+                sqlstate: SqlState::new(refusal.code().code()),
+                message: refusal.message().to_owned(),
+                detail: refusal.detail().map(ToOwned::to_owned),
+                hint: refusal.hint().map(ToOwned::to_owned),
+            };
+            return Self::of_server(host, refusal.sqlstate, refusal.text());
         }
-        if let Some(tls) = tls_cause(&error) {
+        if let Some(tls) = cause::<rustls::Error>(&error) {
             return Self::of_tls(host, tls.to_string());
+        }
+        if let Some(refused) = cause::<Refused>(&error) {
+            return Self::of_policy(host, refused);
         }
         // The library types these by their text alone.
         let kind = error.to_string();
         let detail = error.source().map(ToString::to_string).unwrap_or_default();
-        if kind.starts_with("error performing TLS handshake") && !is_broken_line(&error) {
-            Self::of_tls(host, detail)
-        } else if kind.starts_with("invalid configuration") && detail == "password missing" {
-            Self::Configuration {
-                host,
-                sqlstate: None,
-                message: "it asks for a password and none is given".to_owned(),
-                advice: "give it in PGPASSWORD or in a password file (~/.pgpass)",
-            }
+        if kind.starts_with("invalid configuration") && detail == "password missing" {
+            Self::of_policy(host, &Refused::NoPassword)
         } else if kind.starts_with("authentication error") {
-            Self::Configuration {
-                host,
-                sqlstate: None,
-                message: detail,
-                advice: "walpost knows trust, password, md5, scram-sha-256 and cert \
-                         authentication: see pg_hba.conf",
-            }
+            Self::of_policy(host, &Refused::Scram(detail))
         } else if kind.starts_with("unexpected message")
             || kind.starts_with("error parsing")
             || kind.starts_with("error communicating") && is_nonsense(&error)
@@ -166,36 +164,38 @@ impl ConnectError {
         }
     }
 
-    /// An error of the replication session.
-    pub(crate) fn of_replication(host: &str, error: &PgWireError) -> Self {
+    /// An error of a connection before it has a session, or of the replication session.
+    pub(crate) fn of_wire(host: &str, error: &WireError) -> Self {
         let host = host.to_owned();
         match error {
-            PgWireError::Server(text) => {
-                let sqlstate = sqlstate_of_text(text);
-                let message = match sqlstate {
-                    Some(_) => text.rsplit_once(" (SQLSTATE ").map_or("", |(message, _)| message),
-                    None => text,
-                };
-                Self::of_server(host, sqlstate, message.to_owned())
+            WireError::Server(error) => Self::of_server(host, error.sqlstate, error.text()),
+            WireError::NoTls => {
+                let fault = TlsFault::Unsupported;
+                Self::Tls { host, message: error.to_string(), fault }
             }
-            PgWireError::Tls(text) if !is_broken_line_text(text) => {
-                Self::of_tls(host, text.clone())
-            }
-            PgWireError::Auth(text) => Self::Configuration {
-                host,
-                sqlstate: None,
-                message: text.clone(),
-                advice: "the replication session knows trust, password, md5 and scram-sha-256 \
-                         authentication: see pg_hba.conf",
-            },
-            PgWireError::Io(source) => match tls_cause(source.as_ref()) {
+            WireError::Io(source) => match cause::<rustls::Error>(source.as_ref()) {
                 Some(tls) => Self::of_tls(host, tls.to_string()),
-                None => Self::Unreachable { host, source: Box::new(error.clone()) },
+                // By itself, so that its kind is seen.
+                None => Self::Unreachable {
+                    host,
+                    source: Box::new(io::Error::new(source.kind(), source.to_string())),
+                },
             },
-            PgWireError::Protocol(_) | PgWireError::MessageTooLarge { .. } => {
-                Self::Protocol { host, message: error.to_string() }
+            WireError::Refused(refused) => Self::of_policy(host, refused),
+            WireError::Protocol(message) => Self::Protocol { host, message: message.clone() },
+            WireError::Closed | WireError::Ended { .. } | WireError::Silent(_) => {
+                Self::Unreachable { host, source: Box::new(error.clone()) }
             }
-            other => Self::Unreachable { host, source: Box::new(other.clone()) },
+        }
+    }
+
+    /// What the server asks for and does not get.
+    fn of_policy(host: String, refused: &Refused) -> Self {
+        match refused {
+            Refused::Flood | Refused::Frame(_) | Refused::OutOfOrder(_) => {
+                Self::Protocol { host, message: refused.to_string() }
+            }
+            refused => Self::Policy { host, refused: refused.clone() },
         }
     }
 
@@ -293,7 +293,8 @@ fn advice(sqlstate: &str, message: &str) -> Option<&'static str> {
     Some(match sqlstate {
         "28P01" => "the password is wrong, or the user does not exist",
         "28000" if message.contains("pg_hba.conf") => {
-            "add a line for this user, database and address to pg_hba.conf, or change sslmode"
+            "add a hostssl line with scram-sha-256 for this user, database and address to \
+             pg_hba.conf, or change sslmode"
         }
         "28000" => "see that the user exists, may log in, and may use this method of pg_hba.conf",
         "3D000" => "name an existing database by dbname",
@@ -310,14 +311,8 @@ fn advice(sqlstate: &str, message: &str) -> Option<&'static str> {
     })
 }
 
-/// The SQLSTATE at the end of a replication error's text, as in
-/// `no such slot (SQLSTATE 42704)`.
-pub(crate) fn sqlstate_of_text(text: &str) -> Option<SqlState> {
-    let (_, code) = text.strip_suffix(')')?.rsplit_once("(SQLSTATE ")?;
-    SqlState::new(code)
-}
-
-fn tls_cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
+/// What an error comes of, where it is of that type.
+fn cause<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a E> {
     let mut next = Some(error);
     while let Some(error) = next {
         // An I/O error hides what it wraps from `source`.
@@ -333,27 +328,12 @@ fn tls_cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Erro
     None
 }
 
-fn is_broken_line(error: &tokio_postgres::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
-    error.source().and_then(|source| source.downcast_ref::<io::Error>()).is_some_and(|error| {
-        [BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof]
-            .contains(&error.kind())
-    })
-}
-
 /// Whether what came was no message at all: the library says so in an I/O error.
 fn is_nonsense(error: &tokio_postgres::Error) -> bool {
     error
         .source()
         .and_then(|source| source.downcast_ref::<io::Error>())
         .is_some_and(|error| error.kind() == io::ErrorKind::InvalidInput)
-}
-
-/// As `is_broken_line`, of the replication client, which keeps only the text.
-fn is_broken_line_text(text: &str) -> bool {
-    ["handshake eof", "reset by peer", "Broken pipe", "timed out", "unexpected end of file"]
-        .iter()
-        .any(|part| text.contains(part))
 }
 
 fn bracketed(sqlstate: Option<SqlState>) -> String {
@@ -382,46 +362,36 @@ fn listed(failures: &[ConnectError]) -> String {
 mod tests {
     use super::*;
 
-    fn of_text(text: &str) -> ConnectError {
-        ConnectError::of_replication("db:5432", &PgWireError::Server(text.to_owned()))
-    }
-
-    #[test]
-    fn the_sqlstate_is_read_from_the_end_of_the_text_alone() {
-        let code = |text| sqlstate_of_text(text).map(|code| code.to_string());
-        assert_eq!(code("no such slot (SQLSTATE 42704)").as_deref(), Some("42704"));
-        assert_eq!(code("error (SQLSTATE 57P01)").as_deref(), Some("57P01"));
-        for none in
-            ["", "(SQLSTATE 42704) x", "(SQLSTATE 4270)", "(SQLSTATE é000)", "SQLSTATE 42704"]
-        {
-            assert_eq!(code(none), None, "{none}");
-        }
+    fn of_code(message: &str, code: &str) -> ConnectError {
+        let sqlstate = SqlState::new(code);
+        let error = ServerError { sqlstate, message: message.to_owned(), ..Default::default() };
+        ConnectError::of_wire("db:5432", &WireError::Server(error))
     }
 
     #[test]
     fn refusals_are_told_apart_by_who_can_end_them() {
         for code in ["57P03", "57P01", "53300", "08006"] {
-            let error = of_text(&format!("not now (SQLSTATE {code})"));
+            let error = of_code("not now", code);
             assert!(matches!(error, ConnectError::Transient { .. }), "{code}");
             assert!(error.is_worth_another_try());
             assert_eq!(error.sqlstate(), SqlState::new(code));
         }
         for code in ["28P01", "28000", "3D000", "08P01", "42501", "57P04"] {
-            let error = of_text(&format!("no (SQLSTATE {code})"));
+            let error = of_code("no", code);
             assert!(matches!(error, ConnectError::Configuration { .. }), "{code}");
             assert!(!error.is_worth_another_try());
         }
         for code in ["42704", "55006", "53400", "XX000"] {
-            let error = of_text(&format!("no (SQLSTATE {code})"));
+            let error = of_code("no", code);
             assert!(matches!(error, ConnectError::Server { .. }), "{code}");
             assert_eq!(error.to_string(), format!("db:5432: no (SQLSTATE {code})"));
         }
-        assert!(matches!(of_text("no code"), ConnectError::Server { sqlstate: None, .. }));
+        assert!(matches!(of_code("no code", ""), ConnectError::Server { sqlstate: None, .. }));
     }
 
     #[test]
     fn a_refusal_says_what_to_do() {
-        let text = of_text("database \"x\" does not exist (SQLSTATE 3D000)").to_string();
+        let text = of_code("database \"x\" does not exist", "3D000").to_string();
         assert_eq!(
             text,
             "db:5432 refuses: database \"x\" does not exist (SQLSTATE 3D000): \
@@ -429,12 +399,19 @@ mod tests {
         );
     }
 
+    fn of_tls(error: rustls::Error) -> ConnectError {
+        let error = io::Error::new(io::ErrorKind::InvalidData, error);
+        ConnectError::of_wire("db", &error.into())
+    }
+
     #[test]
     fn a_line_that_broke_in_the_handshake_is_worth_another_try() {
-        let tls =
-            |text: &str| ConnectError::of_replication("db", &PgWireError::Tls(text.to_owned()));
-        assert!(tls("TLS handshake failed: tls handshake eof").is_worth_another_try());
-        let unknown = tls("TLS handshake failed: invalid peer certificate: UnknownIssuer");
+        let kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
+        for error in kinds.into_iter().map(io::Error::from) {
+            assert!(ConnectError::of_wire("db", &error.into()).is_worth_another_try());
+        }
+        let issuer = rustls::CertificateError::UnknownIssuer;
+        let unknown = of_tls(rustls::Error::InvalidCertificate(issuer));
         assert!(!unknown.is_worth_another_try());
         assert!(unknown.to_string().contains("sslrootcert"));
     }
@@ -446,17 +423,20 @@ mod tests {
                 "invalid peer certificate: certificate expired: verification time {seconds} (UNIX), \
                  but certificate is not valid after 1 ({seconds} seconds ago)"
             );
-            ConnectError::of_replication("db", &PgWireError::Tls(text)).to_string()
+            ConnectError::of_tls("db".to_owned(), text).to_string()
         };
         assert_eq!(at(7), at(8));
         assert!(at(7).contains("certificate expired: renew the server's certificate"), "{}", at(7));
     }
 
     #[test]
-    fn a_tls_error_is_found_inside_an_io_error() {
-        let io = io::Error::other(rustls::Error::DecryptError);
-        let error = PgWireError::from(io);
-        let error = ConnectError::of_replication("db", &error);
-        assert!(matches!(error, ConnectError::Tls { .. }), "{error}");
+    fn what_the_policy_refuses_is_for_the_operator_and_nonsense_is_not() {
+        for refused in [Refused::NoPassword, Refused::Unasked, Refused::Iterations("9".into())] {
+            let error = ConnectError::of_wire("db", &refused.into());
+            assert!(matches!(error, ConnectError::Policy { .. }), "{error}");
+            assert!(!error.is_worth_another_try());
+        }
+        let error = ConnectError::of_wire("db", &Refused::Flood.into());
+        assert!(matches!(error, ConnectError::Protocol { .. }), "{error}");
     }
 }

@@ -2,20 +2,15 @@
 //! far, from a `ConnInfo`. Opens no connection.
 //!
 //! Where this differs from libpq: roots named `system`, and those of
-//! `verify-full` without a file, are the operating system's bundle; a certificate is valid for the names in its subjectAltName alone,
-//! not for its common name, and must have one; and a self-signed server certificate cannot vouch
+//! `verify-full` without a file, are the operating system's bundle; a certificate is valid for the
+//! names in its subjectAltName alone, not for its common name; and a self-signed server certificate cannot vouch
 //! for itself, since it is not an authority's. TLS 1.2 is the least.
-//!
-//! The replication session brings its own TLS (see `connect`), which reads
-//! roots from one PEM file or trusts Mozilla's. So that both connections trust
-//! the same roots, `system` is resolved to the system's bundle file here, once,
-//! and both read that.
 
 use std::env;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -67,19 +62,12 @@ pub(crate) enum TlsError {
 }
 
 /// TLS as a `ConnInfo` asks for it.
-pub(crate) struct Tls {
-    pub(crate) config: ClientConfig,
-    /// The file of roots that certificates are checked against, if they are.
-    pub(crate) root_file: Option<PathBuf>,
-    /// After a handshake under `verify-ca` with a certificate that is not for
-    /// the host's name: a name that it is for, if there is one.
-    pub(crate) presented_name: Arc<Mutex<Option<String>>>,
-}
+#[derive(Clone)]
+pub(crate) struct Tls(Arc<ClientConfig>);
 
 impl Tls {
     pub(crate) fn new(conninfo: &ConnInfo) -> Result<Self, TlsError> {
         let provider = Arc::new(ring::default_provider());
-        let presented_name = Arc::default();
         let root_file = match (conninfo.sslmode.verifies(), &conninfo.roots) {
             (false, _) => None,
             (true, Roots::File(path)) => Some(path.clone()),
@@ -96,7 +84,7 @@ impl Tls {
                 if conninfo.sslmode == SslMode::VerifyFull {
                     webpki
                 } else {
-                    Arc::new(AnyName { webpki, presented_name: Arc::clone(&presented_name) })
+                    Arc::new(AnyName(webpki))
                 }
             }
         };
@@ -115,13 +103,12 @@ impl Tls {
                 builder.with_client_auth_cert(chain, key).map_err(TlsError::ClientCertificate)?
             }
         };
-        Ok(Self { config, root_file, presented_name })
+        Ok(Self(Arc::new(config)))
     }
 
-    /// The name that the certificate of the last handshake is for, where the
-    /// host's name is not one of its names.
-    pub(crate) fn take_presented_name(&self) -> Option<String> {
-        self.presented_name.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// What handshakes are made by.
+    pub(crate) fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.0)
     }
 }
 
@@ -234,13 +221,9 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// `verify-ca`: the chain must be sound, the name may be another. There must be
-/// one, since the replication session cannot do without.
+/// `verify-ca`: the chain must be sound, the name may be another.
 #[derive(Debug)]
-struct AnyName {
-    webpki: Arc<WebPkiServerVerifier>,
-    presented_name: Arc<Mutex<Option<String>>>,
-}
+struct AnyName(Arc<WebPkiServerVerifier>);
 
 impl ServerCertVerifier for AnyName {
     fn verify_server_cert(
@@ -251,26 +234,16 @@ impl ServerCertVerifier for AnyName {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let checked = self.webpki.verify_server_cert(
-            end_entity,
-            intermediates,
-            server_name,
-            ocsp_response,
-            now,
-        );
-        // The name is checked last, so that this error tells of a sound chain.
-        let presented = match &checked {
-            Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext {
-                presented,
-                ..
-            })) => presented.iter().find_map(|shown| usable_name(shown)),
-            _ => None,
-        };
-        if presented.is_none() {
-            return checked;
+        use CertificateError::{NotValidForName, NotValidForNameContext};
+        let checked =
+            self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match checked {
+            // The name is checked last, so that this error comes of a sound chain.
+            Err(Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
+                Ok(ServerCertVerified::assertion())
+            }
+            checked => checked,
         }
-        *self.presented_name.lock().unwrap_or_else(PoisonError::into_inner) = presented;
-        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -279,7 +252,7 @@ impl ServerCertVerifier for AnyName {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.webpki.verify_tls12_signature(message, cert, dss)
+        self.0.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -288,24 +261,12 @@ impl ServerCertVerifier for AnyName {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.webpki.verify_tls13_signature(message, cert, dss)
+        self.0.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.webpki.supported_verify_schemes()
+        self.0.supported_verify_schemes()
     }
-}
-
-/// A server name that matches a name in a certificate, which is shown as
-/// `DnsName("*.example.com")` or `IpAddress(10.0.0.1)`.
-fn usable_name(shown: &str) -> Option<String> {
-    let name = shown
-        .strip_prefix("DnsName(\"")
-        .and_then(|rest| rest.strip_suffix("\")"))
-        .or_else(|| shown.strip_prefix("IpAddress(")?.strip_suffix(')'))?;
-    let name =
-        name.strip_prefix("*.").map_or_else(|| name.to_owned(), |rest| format!("any.{rest}"));
-    ServerName::try_from(name.clone()).is_ok().then_some(name)
 }
 
 #[cfg(test)]
@@ -326,8 +287,7 @@ mod tests {
     #[test]
     fn without_verification_no_roots_are_needed() {
         for mode in ["disable", "allow", "prefer", "require"] {
-            let tls = set_up(&format!("sslmode={mode}")).expect("set up");
-            assert_eq!(tls.root_file, None, "{mode}");
+            assert!(set_up(&format!("sslmode={mode}")).is_ok(), "{mode}");
         }
     }
 
@@ -349,47 +309,27 @@ mod tests {
     }
 
     /// What `verify-ca` makes of that certificate, of a server sought as `db`.
-    fn under_verify_ca(certificate: &[u8], roots: &str) -> Result<Option<String>, Error> {
+    fn under_verify_ca(certificate: &[u8], roots: &str) -> Result<(), Error> {
         let path = format!("{}/src/source/testdata/{roots}", env!("CARGO_MANIFEST_DIR"));
-        let presented_name = Arc::default();
         let webpki = WebPkiServerVerifier::builder_with_provider(
             Arc::new(read_roots(std::path::Path::new(&path)).expect("roots")),
             Arc::new(ring::default_provider()),
         );
-        let verifier = AnyName {
-            webpki: webpki.build().expect("built"),
-            presented_name: Arc::clone(&presented_name),
-        };
+        let verifier = AnyName(webpki.build().expect("built"));
         let certificate = CertificateDer::from_pem_slice(certificate).expect("a certificate");
         let name = ServerName::try_from("db").expect("a name");
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW_SECONDS));
-        verifier.verify_server_cert(&certificate, &[], &name, &[], now)?;
-        Ok(presented_name.lock().expect("whole").take())
+        verifier.verify_server_cert(&certificate, &[], &name, &[], now).map(drop)
     }
 
     #[test]
-    fn verify_ca_takes_another_name_but_no_other_authority() {
+    fn verify_ca_takes_any_name_or_none_but_no_other_authority() {
         const NAMED: &[u8] = include_bytes!("testdata/named.pem");
         const NAMELESS: &[u8] = include_bytes!("testdata/nameless.pem");
-        let name = under_verify_ca(NAMED, "ca.pem").expect("sound");
-        assert_eq!(name.as_deref(), Some("db.example.com"));
-        let nameless = under_verify_ca(NAMELESS, "ca.pem").expect_err("no name");
-        assert!(nameless.to_string().contains("not valid for any names"), "{nameless}");
+        under_verify_ca(NAMED, "ca.pem").expect("sound");
+        under_verify_ca(NAMELESS, "ca.pem").expect("sound");
         let stranger = under_verify_ca(NAMED, "other-ca.pem").expect_err("another authority");
         assert!(stranger.to_string().contains("UnknownIssuer"), "{stranger}");
-    }
-
-    #[test]
-    fn a_name_in_a_certificate_becomes_one_that_can_be_asked_for() {
-        for (shown, name) in [
-            ("DnsName(\"db.example.com\")", Some("db.example.com")),
-            ("DnsName(\"*.example.com\")", Some("any.example.com")),
-            ("IpAddress(10.0.0.1)", Some("10.0.0.1")),
-            ("DirectoryName", None),
-            ("DnsName(\"not a name\")", None),
-        ] {
-            assert_eq!(usable_name(shown).as_deref(), name, "{shown}");
-        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! PostgreSQL does not let walpost in.
 
-use walpost_bed::Major;
+use walpost_bed::{Authority, Major};
 
 use crate::stage::{Stage, sound, succeed};
 
@@ -33,14 +33,23 @@ async fn the_host_has_no_address() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pg_hba_has_no_line() {
     let lines = "host all postgres 127.0.0.1/32 trust\n";
-    let mut stage = Stage::on(sound(Major::V15).hba(lines)).await;
+    let authority = Authority::new();
+    let pair = authority.server("hba");
+    let builder = sound(Major::V15).tls(&pair.certificate, &pair.key).hba(lines);
+    let mut stage = Stage::on(builder).await;
     stage.execute("ALTER ROLE walpost PASSWORD 'secret'").await;
     stage.log_in_as("walpost:secret");
+    let plain = stage.source.clone();
+    stage.source.push_str("?sslmode=disable");
+    // Never one that lets a password through in clear.
     let follow = async |stage: &mut Stage, advice: &str| {
         let line = advice.split('`').nth(1).expect("the line stands in backticks");
+        assert!(line.starts_with("hostssl "), "{line}");
         stage.postgres.change_hba(&format!("{line}\n{lines}")).await;
+        let root = authority.root();
+        stage.source = format!("{plain}?sslmode=verify-full&sslrootcert={}", root.display());
     };
-    let words = ["127.0.0.1/32", "scram-sha-256", "pg_reload_conf"];
+    let words = ["127.0.0.1/32", "scram-sha-256", "pg_reload_conf", "sslmode=verify-full"];
     stage.advised("error", "pg_hba", &words, follow).await;
     stage.check().await.finding("ok", "replication");
 }

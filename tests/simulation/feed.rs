@@ -13,8 +13,8 @@ use walpost::metrics::SlotFigures;
 use walpost::outbox::FoundTable;
 use walpost::pgoutput::Message;
 use walpost::source::{
-    CatchUp, Feed, Handed, Lag, Mark, Moves, Received, Resume, ServerIdentity, Source, SourceError,
-    Turn,
+    CatchUp, Feed, Handed, Lag, Mark, Method, Moves, Received, Resume, Security, ServerIdentity,
+    Source, SourceError, Turn,
 };
 
 use crate::batches::{Came, Reader};
@@ -343,6 +343,10 @@ impl Feed for SimFeed {
 
     fn host(&self) -> &'static str {
         "simulated"
+    }
+
+    fn security(&self) -> Security {
+        Security { tls: None, method: Method::None, is_local: true }
     }
 
     fn received_bytes(&self) -> u64 {

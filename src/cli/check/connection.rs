@@ -9,8 +9,8 @@ use postgres_protocol::escape::escape_identifier;
 
 use super::findings::{Finding, Findings};
 use crate::cli::service::Service;
-use crate::conninfo::ConnInfo;
-use crate::source::{self, ConnectError, Control, TlsFault};
+use crate::conninfo::{ConnInfo, Host};
+use crate::source::{self, ConnectError, Control, Refused, Security, TlsFault};
 
 /// What the server's views show of a check.
 pub(super) const APPLICATION_NAME: &str = "walpost check";
@@ -21,7 +21,12 @@ const SUBJECT: &str = "connection";
 pub(super) async fn control(conninfo: &ConnInfo, findings: &mut Findings) -> Option<Control> {
     match source::control(conninfo, APPLICATION_NAME).await {
         Ok(control) => {
-            findings.add(Finding::ok((SUBJECT, "connection"), format!("to {conninfo}")));
+            let security = control.security;
+            let text = format!("to {conninfo} ({security})");
+            findings.add(Finding::ok((SUBJECT, "connection"), text));
+            if let Some(finding) = exposed(conninfo, &control.endpoint.host, security) {
+                findings.add(finding);
+            }
             Some(control)
         }
         Err(error) => {
@@ -29,6 +34,28 @@ pub(super) async fn control(conninfo: &ConnInfo, findings: &mut Findings) -> Opt
             None
         }
     }
+}
+
+/// What others on the network can read.
+fn exposed(conninfo: &ConnInfo, host: &Host, security: Security) -> Option<Finding> {
+    if !security.is_readable() {
+        return None;
+    }
+    let advice = format!(
+        "set ssl = on in postgresql.conf, let walpost in by a line such as `hostssl  {}  {}  \
+         192.0.2.10/32  scram-sha-256` of pg_hba.conf alone, and set sslmode=verify-full in --source",
+        conninfo.dbname, conninfo.user
+    );
+    if !security.shows_password() {
+        let text = format!("the connection to {host} is without TLS");
+        let finding = Finding::warning((SUBJECT, "plaintext"), text)
+            .why("others on the network can read and change everything that passes");
+        return Some(finding.advice(advice));
+    }
+    let text = format!("{host} was sent the password without TLS (method {})", security.method);
+    let finding = Finding::warning((SUBJECT, "password_exposed"), text)
+        .why("others on the network can read the password, or log in by what stands for it");
+    Some(finding.advice(format!("{advice}; then change the password")))
 }
 
 /// Opens a replication session as `run` would, and leaves. Whether there is more to look
@@ -90,6 +117,7 @@ fn is_of_access(error: &ConnectError) -> bool {
     matches!(
         error,
         ConnectError::Configuration { sqlstate: None, .. }
+            | ConnectError::Policy { .. }
             | ConnectError::Tls { .. }
             | ConnectError::TlsSetUp(_)
             | ConnectError::TimedOut { .. }
@@ -143,6 +171,7 @@ fn refusal(error: &ConnectError, conninfo: &ConnInfo, subject: &'static str) -> 
                 .why("the server starts, stops or recovers; `run` waits for it")
                 .advice("wait until it is up, or see its log")
         }
+        ConnectError::Policy { refused, .. } => policy(error, refused, conninfo, subject),
         ConnectError::Configuration { sqlstate, message, .. } => {
             let code = sqlstate.as_ref().map_or("", |code| code.as_str());
             configuration(error, code, message, conninfo, subject)
@@ -220,15 +249,7 @@ fn configuration(
         "28000" if message.contains("does not exist") => finding("role_missing")
             .why("walpost logs in as this role")
             .sql(format!("CREATE ROLE {role} LOGIN REPLICATION;")),
-        "28P01" | "28000" | "" => finding("authentication")
-            .why(
-                "the server does not believe who walpost says it is; it tells nobody whether role \
-                 or password is wrong",
-            )
-            .advice(format!(
-                "give the right password in PGPASSWORD, a password file (~/.pgpass) or \
-                 WALPOST_SOURCE_URL_FILE; a new one: \\password {role} in psql"
-            )),
+        "28P01" | "28000" => authentication(error, conninfo, subject),
         "3D000" => finding("database_missing")
             .why("logical replication is of one database, and there is none of this name")
             .advice(format!(
@@ -252,16 +273,50 @@ fn hba_advice(message: &str, conninfo: &ConnInfo) -> String {
     let address = message.split_once("for host \"").and_then(|(_, rest)| rest.split('"').next());
     let address = address.unwrap_or("192.0.2.10");
     let width = if address.contains(':') { 128 } else { 32 };
-    let kind = if message.contains("no encryption") || message.contains("SSL off") {
-        "host"
-    } else {
-        "hostssl"
-    };
+    let is_plain = message.contains("no encryption") || message.contains("SSL off");
+    let mode = if is_plain { ", and set sslmode=verify-full in --source" } else { "" };
     format!(
-        "put this line into pg_hba.conf, above any that refuses: `{kind}  {}  {}  \
-         {address}/{width}  scram-sha-256`, then SELECT pg_catalog.pg_reload_conf();",
+        "put this line into pg_hba.conf, above any that refuses: `hostssl  {}  {}  \
+         {address}/{width}  scram-sha-256`, then SELECT pg_catalog.pg_reload_conf();{mode}",
         conninfo.dbname, conninfo.user
     )
+}
+
+/// The server does not take the password.
+fn authentication(error: &ConnectError, conninfo: &ConnInfo, subject: &'static str) -> Finding {
+    Finding::error((subject, "authentication"), said(error))
+        .why(
+            "the server does not believe who walpost says it is; it tells nobody whether role or \
+             password is wrong",
+        )
+        .advice(format!(
+            "give the right password in PGPASSWORD, a password file (~/.pgpass) or \
+             WALPOST_SOURCE_URL_FILE; a new one: \\password {} in psql",
+            escape_identifier(&conninfo.user)
+        ))
+}
+
+/// What the server asks for is not allowed.
+fn policy(
+    error: &ConnectError,
+    refused: &Refused,
+    conninfo: &ConnInfo,
+    subject: &'static str,
+) -> Finding {
+    let (code, why) = match refused {
+        Refused::NoPassword | Refused::Scram(_) => return authentication(error, conninfo, subject),
+        Refused::Method { .. } | Refused::Unasked => {
+            ("require_auth", "require_auth names the methods that the server may ask for")
+        }
+        Refused::Unbound(_) => {
+            ("channel_binding", "channel_binding=require takes TLS and SCRAM-SHA-256-PLUS")
+        }
+        Refused::Iterations(_) => {
+            ("scram_iterations", "a server could keep walpost busy by a large number")
+        }
+        _ => ("authentication_unsupported", "walpost cannot answer the server"),
+    };
+    Finding::error((subject, code), said(error)).why(why).advice(refused.advice())
 }
 
 fn tls(error: &ConnectError, fault: TlsFault, subject: &'static str) -> Finding {
@@ -292,6 +347,7 @@ fn said(error: &ConnectError) -> String {
             format!("{host} refuses: {message} (SQLSTATE {code})")
         }
         ConnectError::Configuration { host, message, .. } => format!("{host} refuses: {message}"),
+        ConnectError::Policy { host, refused } => format!("{host} refuses: {refused}"),
         ConnectError::Tls { host, message, .. } => format!("{host}: TLS: {message}"),
         other => other.to_string(),
     };
@@ -317,4 +373,30 @@ fn io_kind(error: &ConnectError) -> Option<io::ErrorKind> {
         cause = error.source();
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Method;
+
+    #[test]
+    fn what_others_can_read_is_warned_of_and_mended_by_tls() {
+        let environment = |name: &str| (name == "USER").then(|| "me".to_owned());
+        let conninfo = ConnInfo::resolve(Some("host=db dbname=shop"), &environment).expect("sound");
+        let host = &conninfo.hosts()[0];
+        let code = |tls, method, is_local| {
+            let security = Security { tls, method, is_local };
+            let finding = exposed(&conninfo, host, security)?;
+            let shown = serde_json::to_value(&finding).expect("JSON");
+            let mend = shown["mend"].as_str().expect("a mend").to_owned();
+            assert!(mend.contains("`hostssl  shop  me") && !mend.contains("`host "), "{mend}");
+            Some(shown["code"].as_str().expect("a code").to_owned())
+        };
+        assert_eq!(code(None, Method::Password, false).as_deref(), Some("password_exposed"));
+        assert_eq!(code(None, Method::Md5, false).as_deref(), Some("password_exposed"));
+        assert_eq!(code(None, Method::Scram, false).as_deref(), Some("plaintext"));
+        assert_eq!(code(None, Method::Password, true), None);
+        assert_eq!(code(Some("TLSv1.3"), Method::Password, false), None);
+    }
 }

@@ -170,7 +170,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Ends the session with the last confirmation.
     async fn finish(&mut self, session: P::Feed) -> Result<(), RelayError> {
         let confirmed = self.core.confirmable();
-        let within = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
+        // What is left of the time, and what was kept of it for this.
+        let kept = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let within = left.unwrap_or_default() + kept;
         let finished = tokio::select! {
             biased;
             finished = session.finish(confirmed, within) => finished,

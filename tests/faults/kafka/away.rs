@@ -53,7 +53,7 @@ async fn killed(account: Account) {
     account.goes_on(&walpost);
 }
 
-/// librdkafka as CMake builds it never says that all brokers are down: walpost sees it all the same.
+/// librdkafka as `CMake` builds it never says that all brokers are down: walpost sees it all the same.
 async fn unannounced(account: Account) {
     let kafka = Kafka::start().await;
     let scene = scene_of(&kafka).await;

@@ -1,5 +1,5 @@
 //! Connections that go dead without being closed, and one that only seems to
-//! have (35, 60).
+//! have; and a line that is narrow or long (35, 60, 71, 72).
 
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,9 @@ pub fn cases() -> Vec<Case> {
         })
         .long(),
         Case::new(60, "a_short_wal_sender_timeout_is_kept_while_kafka_takes_nothing", frozen_kafka),
+        Case::new(71, "a_row_that_takes_longer_than_the_timeout_to_arrive_comes_once", narrow),
+        Case::new(72, "the_last_confirmation_has_the_time_that_a_distant_server_takes", distant)
+            .long(),
     ]
 }
 
@@ -224,4 +227,46 @@ async fn frozen_kafka(account: Account) {
     assert_eq!(scene.walsender().await, Some(session));
     account.did("kept the session");
     account.goes_on(&walpost);
+}
+
+/// A row of so many bytes takes several times `wal_sender_timeout` at this rate.
+const LARGE_BYTES: u32 = 8_000_000;
+const NARROW_BYTES_PER_SECOND: u32 = 1_000_000;
+
+async fn narrow(account: Account) {
+    let mut scene = Scene::with(impatient()).await.option("--catch-up", "stream");
+    let kafka = Kafka::shared().await;
+    let limit = (2 * LARGE_BYTES).to_string();
+    kafka.create_topic_with(&scene.topic("order"), 1, &[("max.message.bytes", &limit)]).await;
+    let proxy = behind_a_proxy(&mut scene).await;
+    let walpost = scene.run_with(&[&format!("-X=message.max.bytes={limit}")]).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let session = scene.walsender().await.expect("a session");
+    proxy.slow(Duration::ZERO, Some(NARROW_BYTES_PER_SECOND));
+    let since = Instant::now();
+    // Last of its transaction, so that the rows before it would come again each time.
+    let large = format!("CASE i WHEN 100 THEN to_jsonb(repeat('x', {LARGE_BYTES}))");
+    let small = "jsonb_build_object('i', i)";
+    let rows = insert(100, 3).replace(small, &format!("{large} ELSE {small} END"));
+    scene.postgres.execute(&rows).await;
+    scene.confirmed(SOON).await;
+    let took = since.elapsed();
+    assert!(took > TIMEOUT * 4, "the line was not narrow: {took:?}");
+    account.exact(&scene.judge().await);
+    assert_eq!(scene.walsender().await, Some(session));
+    account.did("kept the session");
+    account.goes_on(&walpost);
+}
+
+async fn distant(account: Account) {
+    let mut scene = Scene::new().await.option("--catch-up", "stream");
+    let proxy = behind_a_proxy(&mut scene).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    proxy.slow(Duration::from_millis(700), None);
+    let walpost = scene.command("run").args(["--until", "current"]).start();
+    let status = walpost.wait(LATER).await.expect("it ends");
+    assert!(status.success(), "{:?}", walpost.stderr());
+    account.exact(&scene.judge().await);
+    account.did("exit 0");
 }

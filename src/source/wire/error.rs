@@ -1,0 +1,142 @@
+//! What a session can fail by.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::framing::{Frame, FrameError};
+use super::policy::Refused;
+use crate::source::refusal::SqlState;
+
+/// An error or a notice of the server
+/// (<https://www.postgresql.org/docs/current/protocol-error-fields.html>).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct ServerError {
+    pub(crate) sqlstate: Option<SqlState>,
+    pub(crate) message: String,
+    pub(crate) detail: Option<String>,
+    pub(crate) hint: Option<String>,
+}
+
+impl ServerError {
+    /// Reads the fields; what is no field ends them.
+    pub(crate) fn read(mut body: &[u8]) -> Self {
+        let mut error = Self::default();
+        while let Some((&kind, rest)) = body.split_first()
+            && kind != 0
+        {
+            let end = rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
+            let value = String::from_utf8_lossy(&rest[..end]).into_owned();
+            match kind {
+                b'C' => error.sqlstate = SqlState::new(&value),
+                b'M' => error.message = value,
+                b'D' => error.detail = Some(value),
+                b'H' => error.hint = Some(value),
+                _ => {}
+            }
+            body = rest.get(end + 1..).unwrap_or_default();
+        }
+        error
+    }
+
+    /// The message with its detail and hint, in one line.
+    pub(crate) fn text(&self) -> String {
+        let mut text = self.message.clone();
+        for more in [&self.detail, &self.hint].into_iter().flatten() {
+            text.push_str("; ");
+            text.push_str(more.trim_end_matches('.'));
+        }
+        text
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text())?;
+        self.sqlstate.map_or(Ok(()), |code| write!(f, " (SQLSTATE {code})"))
+    }
+}
+
+/// Why a session failed, or could not be opened.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum WireError {
+    /// The server says so.
+    #[error("{0}")]
+    Server(ServerError),
+    /// The connection broke, or TLS over it.
+    #[error(transparent)]
+    Io(Arc<io::Error>),
+    /// The server has no TLS.
+    #[error("the server does not support TLS")]
+    NoTls,
+    /// The server closed the connection.
+    #[error("the server closed the connection")]
+    Closed,
+    /// The server closed the connection of a replication stream without a message.
+    #[error(
+        "PostgreSQL closed the replication connection without an error message: see its log, and \
+         if that says \"replication timeout\", raise wal_sender_timeout (it is {})",
+        shown(*.wal_sender_timeout)
+    )]
+    Ended { wal_sender_timeout: Duration },
+    /// Not authenticated to.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// Not what a PostgreSQL server says.
+    #[error("{0}")]
+    Protocol(String),
+    /// Nothing came for too long.
+    #[error("nothing came from PostgreSQL for {0:?}, not even a keepalive")]
+    Silent(Duration),
+}
+
+fn shown(time: Duration) -> String {
+    if time.subsec_millis() == 0 {
+        format!("{} s", time.as_secs())
+    } else {
+        format!("{} ms", time.as_millis())
+    }
+}
+
+impl From<io::Error> for WireError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof if error.get_ref().is_none() => Self::Closed,
+            _ => Self::Io(Arc::new(error)),
+        }
+    }
+}
+
+impl From<FrameError> for WireError {
+    fn from(error: FrameError) -> Self {
+        Self::Protocol(error.to_string())
+    }
+}
+
+impl WireError {
+    /// A message that does not belong there.
+    pub(super) fn unexpected(frame: &Frame, during: &str) -> Self {
+        if frame.tag == b'E' {
+            return Self::Server(ServerError::read(&frame.body));
+        }
+        Self::Protocol(format!("message type 0x{:02x} during {during}", frame.tag))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_response_is_read_field_by_field() {
+        let body = b"SFATAL\0VFATAL\0C42704\0Mno such slot\0DIt went.\0HMake it.\0R1\0\0";
+        let error = ServerError::read(body);
+        assert_eq!(error.sqlstate, SqlState::new("42704"));
+        assert_eq!(error.to_string(), "no such slot; It went; Make it (SQLSTATE 42704)");
+        for cut in 0..body.len() {
+            ServerError::read(&body[..cut]);
+        }
+        assert_eq!(ServerError::read(b"M\xff\0\0").message, "\u{fffd}");
+    }
+}

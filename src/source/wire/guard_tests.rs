@@ -1,0 +1,124 @@
+//! What a reader behind the policy sees, however the bytes come.
+
+use bytes::BufMut as _;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
+
+use super::*;
+use crate::conninfo::{ChannelBinding, RequireAuth};
+use crate::property;
+
+fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![tag];
+    bytes.put_u32(u32::try_from(body.len()).expect("short") + 4);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn guard() -> (Guard<DuplexStream>, DuplexStream) {
+    let (ours, theirs) = duplex(1 << 20);
+    let policy =
+        Policy { require_auth: RequireAuth::default(), channel_binding: ChannelBinding::Prefer };
+    (Guard::new(Line::Plain(ours), policy), theirs)
+}
+
+/// All that comes through, from a server that sends these pieces and closes.
+fn passed(pieces: &[&[u8]]) -> (Vec<u8>, io::Result<()>, Option<Method>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let (mut guard, mut server) = guard();
+        let method = guard.method();
+        let mut seen = Vec::new();
+        let mut buffer = [0; 100];
+        let serve = async {
+            for piece in pieces {
+                server.write_all(piece).await.expect("written");
+                tokio::task::yield_now().await;
+            }
+            drop(server);
+        };
+        let read = async {
+            loop {
+                match guard.read(&mut buffer).await {
+                    Ok(0) => return Ok(()),
+                    Ok(count) => seen.extend_from_slice(&buffer[..count]),
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let ((), end) = tokio::join!(serve, read);
+        (seen, end, method.get().copied())
+    })
+}
+
+fn welcome() -> Vec<u8> {
+    [message(b'R', &[0; 4]), message(b'S', b"a\0b\0"), message(b'Z', b"I")].concat()
+}
+
+#[test]
+fn whatever_the_pieces_all_of_a_sound_session_passes() {
+    let bodies = vec((any::<u8>(), vec(any::<u8>(), 0..300)), 0..6);
+    let cases = (bodies, vec(1..200_usize, 1..5));
+    let name = "whatever_the_pieces_all_of_a_sound_session_passes";
+    property::holds(name, 300, &cases, |(messages, lengths)| {
+        let mut bytes = welcome();
+        for (tag, body) in messages {
+            bytes.extend(message(tag, &body));
+        }
+        let (mut rest, mut pieces) = (bytes.as_slice(), Vec::new());
+        for length in lengths.iter().copied().cycle() {
+            let (piece, left) = rest.split_at(length.min(rest.len()));
+            pieces.push(piece);
+            rest = left;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        let (seen, end, method) = passed(&pieces);
+        end.expect("a sound session");
+        assert_eq!(seen, bytes);
+        assert_eq!(method, Some(Method::None));
+    });
+}
+
+#[test]
+fn any_bytes_pass_or_are_refused() {
+    let cases = vec(vec(any::<u8>(), 0..100), 0..8);
+    property::holds("any_bytes_pass_or_are_refused", 1000, &cases, |pieces| {
+        let pieces: Vec<_> = pieces.iter().map(Vec::as_slice).collect();
+        let (seen, _, _) = passed(&pieces);
+        assert!(pieces.concat().starts_with(&seen));
+    });
+}
+
+/// What the reader is refused by.
+fn refusal(pieces: &[&[u8]]) -> Refused {
+    let (_, end, _) = passed(pieces);
+    let error = end.expect_err("refused");
+    error.get_ref().and_then(|error| error.downcast_ref::<Refused>()).expect("typed").clone()
+}
+
+#[test]
+fn nothing_of_what_is_refused_reaches_the_reader() {
+    let mut endless = message(b'R', &10_u32.to_be_bytes());
+    endless[1..5].copy_from_slice(&(1_u32 << 30).to_be_bytes());
+    assert!(matches!(refusal(&[&endless]), Refused::Frame(_)));
+    let first = [&11_u32.to_be_bytes()[..], b"r=x,s=y,i=2000000000"].concat();
+    let (seen, end, _) = passed(&[&message(b'R', &first)]);
+    assert!(seen.is_empty() && end.is_err(), "{seen:?}");
+}
+
+#[test]
+fn a_message_of_a_session_is_no_longer_than_postgresqls_are() {
+    let header = |length: u32| [&[b'D'][..], &length.to_be_bytes()].concat();
+    for length in [(1 << 30) + 1, u32::MAX, 3] {
+        let header = header(length);
+        let whole = [welcome(), header.clone()].concat();
+        assert!(matches!(refusal(&[&whole]), Refused::Frame(_)), "{length}");
+        let (one, other) = header.split_at(3);
+        assert!(matches!(refusal(&[&welcome(), one, other]), Refused::Frame(_)), "{length}");
+    }
+    let (_, end, _) = passed(&[&welcome(), &header(1 << 30), b"body"]);
+    end.expect("not too long");
+}

@@ -1,0 +1,164 @@
+//! Servers that are none: what they may cost walpost before it has let itself in, and what they
+//! learn from it.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use walpost_bed::scene::{SOON, Scene, ended};
+use walpost_bed::{Walpost, eventually};
+
+/// What a server says to whom it does not know yet, in turn: after each message of the client's
+/// one of these. It hangs up where there is none.
+type Lines = fn(&[u8]) -> Vec<u8>;
+
+/// A server that answers so, from the connection of that number on; those before are led to a real
+/// one.
+struct Rogue {
+    port: u16,
+    heard: Arc<Mutex<Vec<u8>>>,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Rogue {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Rogue {
+    async fn start(real: u16, after: usize, lines: Lines) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let heard: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let all = Arc::clone(&heard);
+        let accepting = tokio::spawn(async move {
+            for number in 0_usize.. {
+                let Ok((mut client, _)) = listener.accept().await else { break };
+                let all = Arc::clone(&all);
+                tokio::spawn(async move {
+                    if number < after {
+                        let mut server =
+                            TcpStream::connect(("127.0.0.1", real)).await.expect("the real one");
+                        let _ = copy_bidirectional(&mut client, &mut server).await;
+                    } else {
+                        answer(client, lines, &all).await;
+                    }
+                });
+            }
+        });
+        Self { port, heard, accepting }
+    }
+
+    fn source(&self, parameters: &str) -> String {
+        format!(
+            "postgres://postgres:s3cret@127.0.0.1:{}/postgres?sslmode=disable{parameters}",
+            self.port
+        )
+    }
+
+    fn has_heard(&self, text: &str) -> bool {
+        let heard = self.heard.lock().expect("whole");
+        heard.windows(text.len()).any(|window| window == text.as_bytes())
+    }
+}
+
+async fn answer(mut client: TcpStream, lines: Lines, heard: &Mutex<Vec<u8>>) {
+    let mut buffer = vec![0; 10_000];
+    while let Ok(count @ 1..) = client.read(&mut buffer).await {
+        heard.lock().expect("whole").extend_from_slice(&buffer[..count]);
+        let answer = lines(&buffer[..count]);
+        if answer.is_empty() || client.write_all(&answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn request(code: u8, data: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(8 + data.len()).expect("short").to_be_bytes();
+    [&[b'R'][..], &length, &[0, 0, 0, code], data].concat()
+}
+
+/// A gigabyte is announced, and some of it comes.
+fn endless(_: &[u8]) -> Vec<u8> {
+    let mut bytes = request(10, &[0; 5000]);
+    bytes[1..5].copy_from_slice(&(1_u32 << 30).to_be_bytes());
+    bytes
+}
+
+/// SCRAM with two thousand million iterations.
+fn laborious(client: &[u8]) -> Vec<u8> {
+    if client[0] != b'p' {
+        return request(10, b"SCRAM-SHA-256\0\0");
+    }
+    let text = String::from_utf8_lossy(client);
+    let (_, nonce) = text.split_once(",r=").expect("a nonce");
+    request(11, format!("r={nonce}more,s=c2FsdA==,i=2000000000").as_bytes())
+}
+
+/// The password, please.
+fn curious(_: &[u8]) -> Vec<u8> {
+    request(3, &[])
+}
+
+fn run(scene: &mut Scene, source: String) -> Walpost {
+    scene.source = source;
+    scene.command("run").args(["--catch-up", "stream"]).start()
+}
+
+/// Number of the replication session among the connections of `run`, and of the control
+/// connection.
+const EITHER: [usize; 2] = [0, 1];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_length_that_is_announced_costs_nothing_and_a_signal_is_answered() {
+    let mut scene = Scene::new().await;
+    for after in EITHER {
+        let rogue = Rogue::start(scene.postgres.port(), after, endless).await;
+        let walpost = run(&mut scene, rogue.source(""));
+        let line = walpost.await_line("cannot be used", SOON).await;
+        assert!(line.contains("1073741824 bytes; at most 65536"), "{after}: {line}");
+        let peak = walpost.peak_rss_bytes().expect("it runs");
+        assert!(peak < 200 << 20, "{after}: {} MiB", peak >> 20);
+        let since = Instant::now();
+        walpost.terminate();
+        let status = walpost.wait(SOON).await.expect("it stops");
+        assert!(status.success(), "{after}: {:?}", walpost.stderr());
+        assert!(since.elapsed() < Duration::from_secs(5), "{after}: {:?}", since.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_scram_iterations_than_anybody_needs_are_not_computed() {
+    let mut scene = Scene::new().await;
+    for after in EITHER {
+        let rogue = Rogue::start(scene.postgres.port(), after, laborious).await;
+        let since = Instant::now();
+        let (status, text) = ended(&run(&mut scene, rogue.source(""))).await;
+        assert_eq!(status, Some(78), "{after}: {text}");
+        assert!(text.contains("2000000000 SCRAM iterations"), "{after}: {text}");
+        assert!(since.elapsed() < Duration::from_secs(10), "{after}: {:?}", since.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_is_told_to_nobody_whom_require_auth_excludes() {
+    let mut scene = Scene::new().await;
+    for after in EITHER {
+        // The bed's server trusts everybody, and the other one asks.
+        for parameters in ["&require_auth=scram-sha-256,none", "&require_auth=!password"] {
+            let rogue = Rogue::start(scene.postgres.port(), after, curious).await;
+            let (status, text) = ended(&run(&mut scene, rogue.source(parameters))).await;
+            assert_eq!(status, Some(78), "{after}{parameters}: {text}");
+            assert!(text.contains("require_auth does not allow"), "{after}{parameters}: {text}");
+            assert!(!rogue.has_heard("s3cret"), "{after}{parameters}");
+        }
+        let rogue = Rogue::start(scene.postgres.port(), after, curious).await;
+        let walpost = run(&mut scene, rogue.source(""));
+        eventually(SOON, "without it the password is told", async || rogue.has_heard("s3cret"))
+            .await;
+        drop(walpost);
+    }
+}
