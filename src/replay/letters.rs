@@ -276,6 +276,8 @@ fn config(kafka: &KafkaConfig, group: &str) -> ClientConfig {
         .set("enable.auto.offset.store", "false")
         .set("auto.offset.reset", "earliest")
         .set("isolation.level", "read_committed")
+        // To look for letters is not to make their topic, whatever the producer may do.
+        .set("allow.auto.create.topics", "false")
         .set("enable.partition.eof", "true");
     config
 }

@@ -307,22 +307,35 @@ impl Replay {
         };
         let line = described(&record, &letter);
         if self.settings.dry_run {
+            drop(record);
             self.put_back.insert(identity);
-            return Ok(Fate::Replayed(line));
+            return Ok(Fate::Replayed(line + &dropped(&self.router)));
         }
         if !self.letters.has_room(message.partition()) {
             return Err(ReplayError::Scattered { place: place.to_owned() });
         }
         let refused = self.producer.deliver(&record, place).await?;
+        let topic = record.topic.to_owned();
+        drop(record);
         crash::point!("replayed");
         Ok(match refused {
             None => {
                 self.put_back.insert(identity);
-                Fate::Replayed(line)
+                Fate::Replayed(line + &dropped(&self.router))
             }
-            Some(refusal) => Fate::Poison(Poison::new(refusal.cause(record.topic), &event)),
+            Some(refusal) => Fate::Poison(Poison::new(refusal.cause(&topic), &event)),
         })
     }
+}
+
+/// What is to be said of headers of the last event's row that were dropped.
+fn dropped(router: &Router) -> String {
+    router.dropped_headers().map_or_else(String::new, |dropped| {
+        format!(
+            ", {} header(s) dropped whose names are walpost's: {}, …",
+            dropped.count, dropped.name
+        )
+    })
 }
 
 fn identity(letter: &Letter<'_>, message: &OwnedMessage, fields: Option<&[u8]>) -> Identity {
