@@ -112,6 +112,7 @@ pub mod cli;
 pub mod config;
 pub mod conninfo;
 mod crash;
+mod excerpt;
 pub mod import;
 pub mod ledger;
 pub mod lsn;

@@ -13,7 +13,7 @@ const LINES_MAX: usize = 600;
 const IMPORTS: [(&str, &[&str]); 7] = [
     ("src/pgoutput/", &["lsn", "pgoutput"]),
     ("src/outbox/", &["lsn", "pgoutput", "outbox"]),
-    ("src/record/", &["lsn", "pgoutput", "outbox", "record"]),
+    ("src/record/", &["excerpt", "lsn", "pgoutput", "outbox", "record"]),
     ("src/ledger", &["lsn", "ledger", "property"]),
     ("src/relay/core", &["lsn", "pgoutput", "outbox", "record", "ledger", "relay", "property"]),
     ("src/import/", &["outbox", "config", "import", "property"]),

@@ -10,6 +10,7 @@ use tokio_postgres::{Client, Row};
 use super::Exit;
 use super::init_sql::{InitPlan, Object, Part};
 use super::service::Service;
+use crate::excerpt::excerpt;
 use crate::outbox::TableName;
 
 /// What became of one object.
@@ -186,7 +187,7 @@ fn instead(object: &Object, user: &str, service: Service) -> String {
 
 /// What PostgreSQL said, in its words; the driver's own where it did not come to that.
 fn said(error: &tokio_postgres::Error) -> String {
-    error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned())
+    error.as_db_error().map_or_else(|| error.to_string(), |error| excerpt(error.message()))
 }
 
 fn database(doing: &str) -> impl FnOnce(tokio_postgres::Error) -> InitError {

@@ -19,6 +19,7 @@ use super::args::TailArguments;
 use super::{Exit, block_on, complain, logged};
 use crate::assembly;
 use crate::config::{Config, ConfigError, Environment};
+use crate::excerpt::excerpt;
 use crate::ledger::Seq;
 use crate::pgoutput;
 use crate::record::Record;
@@ -128,9 +129,8 @@ async fn peek(
         source::published_tables(&control.client, &source.publication, &source.tables).await?;
     core.connected(confirmed, &tables);
     let failed = |error: tokio_postgres::Error| {
-        let cause = error
-            .as_db_error()
-            .map_or_else(|| error.to_string(), |error| error.message().to_owned());
+        let cause =
+            error.as_db_error().map_or_else(|| error.to_string(), |error| excerpt(error.message()));
         TailError::Query(format!("cannot peek at slot \"{}\": {cause}", source.slot))
     };
     let publication = escape_identifier(&source.publication);

@@ -2,13 +2,14 @@
 //!
 //! Whether to halt, to divert or to skip is decided elsewhere.
 
+use crate::excerpt::excerpt;
 use crate::outbox::{Event, EventError, Position};
 
 /// An event that cannot become a record, now or later.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "event {position}{}: {cause}{}",
-    id.as_ref().map(|id| format!(" (id {id})")).unwrap_or_default(),
+    id.as_ref().map(|id| format!(" (id {})", excerpt(id))).unwrap_or_default(),
     cause.mend().map(|mend| format!("; {mend}")).unwrap_or_default()
 )]
 pub struct Poison {
@@ -30,7 +31,7 @@ pub enum Cause {
         field: String,
     },
     /// The topic's name is not one that Kafka accepts, or that walpost may publish to.
-    #[error("topic `{topic}` {why}")]
+    #[error("topic `{}` {}", excerpt(topic), excerpt(why))]
     InvalidTopic {
         /// The topic that came out of the template.
         topic: String,
@@ -38,7 +39,7 @@ pub enum Cause {
         why: String,
     },
     /// The record is larger than its topic, or the producer, takes.
-    #[error("its record for topic `{topic}` is refused: {why}")]
+    #[error("its record for topic `{}` is refused: {}", excerpt(topic), excerpt(why))]
     TooLarge {
         /// The topic that it was meant for.
         topic: String,
@@ -46,7 +47,7 @@ pub enum Cause {
         why: String,
     },
     /// The broker refuses the record for good, for another reason than its size.
-    #[error("its record for topic `{topic}` is refused: {why}")]
+    #[error("its record for topic `{}` is refused: {}", excerpt(topic), excerpt(why))]
     Refused {
         /// The topic that it was meant for.
         topic: String,
@@ -54,7 +55,7 @@ pub enum Cause {
         why: String,
     },
     /// A field's value cannot be read.
-    #[error("{field} {why}")]
+    #[error("{field} {}", excerpt(why))]
     Undecodable {
         /// The field, by role or column.
         field: String,
@@ -150,6 +151,22 @@ mod tests {
              record needs it; mend what writes it; another column may serve (outbox.columns, \
              record.topic)"
         );
+    }
+
+    #[test]
+    fn what_a_row_holds_is_shown_on_a_line_and_cut() {
+        let much = format!("a\nb\u{1b}[31m{}", "x".repeat(1 << 20));
+        let why = || much.clone();
+        for cause in [
+            Cause::InvalidTopic { topic: why(), why: why() },
+            Cause::TooLarge { topic: why(), why: why() },
+            Cause::Refused { topic: why(), why: why() },
+            Cause::Undecodable { field: "`payload`".to_owned(), why: why() },
+        ] {
+            let text = Poison { cause, position: POSITION, id: Some(why()) }.to_string();
+            assert!(text.len() < 2500 && !text.contains(char::is_control), "{text}");
+            assert!(text.contains(r"a\nb\u{1b}[31mx"), "{text}");
+        }
     }
 
     #[test]

@@ -48,6 +48,7 @@ use super::{
     Condition, Outcome, Report, Sink, SinkError, features, inquiry, refusal, statistics, token,
 };
 use crate::crash;
+use crate::excerpt::excerpt;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::record::Record;
@@ -427,6 +428,7 @@ impl ClientContext for Context {
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         self.reports.event();
+        let message = excerpt(message);
         // Changes of state are told once, by the relay; this is the detail.
         match level {
             // A fatal error of the producer's is a condition, and told as such.
@@ -447,7 +449,7 @@ impl ClientContext for Context {
 
     fn error(&self, error: KafkaError, reason: &str) {
         self.reports.event();
-        let reason = reason.to_owned();
+        let reason = excerpt(reason);
         match error.rdkafka_error_code() {
             // Not every build of librdkafka says so: see `Reports::stands`.
             Some(RDKafkaErrorCode::AllBrokersDown) => {

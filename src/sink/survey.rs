@@ -23,6 +23,7 @@ use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
 use super::config::client_config;
 use super::inquiry::Quiet;
 use super::{KafkaConfig, SinkError, features, token};
+use crate::excerpt::excerpt;
 
 /// How long one question may take.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -338,7 +339,7 @@ impl ClientContext for Ears {
         let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match error.rdkafka_error_code() {
             Some(Code::AllBrokersDown) => heard.all_down = true,
-            Some(code) if heard.errors.len() < 100 => heard.errors.push((code, reason.to_owned())),
+            Some(code) if heard.errors.len() < 100 => heard.errors.push((code, excerpt(reason))),
             _ => {}
         }
     }

@@ -6,6 +6,7 @@ use super::mark::Mark;
 use super::opening::ServerIdentity;
 use super::refusal::ConnectError;
 use super::wire::WireError;
+use crate::excerpt::at_most;
 use crate::lsn::Lsn;
 
 /// A failure of the source, by what follows from it.
@@ -182,5 +183,6 @@ fn with_causes(error: &dyn StdError) -> String {
         }
         next = cause.source();
     }
-    text
+    // PostgreSQL's words may have a row's in them.
+    at_most(4000, &text)
 }

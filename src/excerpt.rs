@@ -1,0 +1,67 @@
+//! Text from outside (rows, messages, servers) as log lines, errors and the status page show it:
+//! on one line, without control characters, and no longer than a person reads.
+
+use std::fmt::Write as _;
+
+/// Characters that are shown; of more, the beginning and how many bytes there are in all.
+const MOST: usize = 500;
+
+/// `text` with control characters, line separators and those that turn the direction of writing
+/// escaped, and cut where it is long.
+pub(crate) fn excerpt(text: &str) -> String {
+    at_most(MOST, text)
+}
+
+/// The same with up to so many characters, for a text that has advice behind what came from outside.
+pub(crate) fn at_most(most: usize, text: &str) -> String {
+    let mut shown = String::with_capacity(text.len().min(most));
+    for (count, sign) in text.chars().enumerate() {
+        if count == most {
+            let _ = write!(shown, "… ({} bytes)", text.len());
+            break;
+        }
+        if is_harmless(sign) {
+            shown.push(sign);
+        } else {
+            shown.extend(sign.escape_default());
+        }
+    }
+    shown
+}
+
+fn is_harmless(sign: char) -> bool {
+    !sign.is_control()
+        && !matches!(sign, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_and_other_text_stays() {
+        assert_eq!(excerpt("a\nb\r\u{1b}[31mc\0\u{202e}d"), r"a\nb\r\u{1b}[31mc\u{0}\u{202e}d");
+        for plain in ["", "topic `a b`", "Größe 価格 \\ \"x\" 'y'"] {
+            assert_eq!(excerpt(plain), plain);
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut() {
+        let long = excerpt(&"é".repeat(10_000_000));
+        assert!(long.ends_with("é… (20000000 bytes)"), "{long}");
+        assert_eq!(long.chars().filter(|sign| *sign == 'é').count(), MOST);
+        assert_eq!(excerpt(&"x".repeat(MOST)), "x".repeat(MOST));
+    }
+
+    proptest! {
+        #[test]
+        fn an_excerpt_is_one_short_line(text in any::<String>()) {
+            let shown = excerpt(&text);
+            prop_assert!(shown.chars().all(is_harmless), "{shown:?}");
+            prop_assert!(shown.len() <= 10 * MOST + 40);
+        }
+    }
+}
