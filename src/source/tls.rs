@@ -33,9 +33,8 @@ const SYSTEM_BUNDLES: [&str; 6] = [
     "/usr/local/share/certs/ca-root-nss.crt",
 ];
 
-/// Makes ring the process's cryptography for TLS, which two libraries would
-/// otherwise contend for. To be called first thing in `main`; later calls
-/// change nothing.
+/// Makes ring the process's cryptography for TLS, for whatever asks for the process's own. To be
+/// called first thing in `main`; later calls change nothing.
 pub fn install_crypto_provider() {
     // An error says that one is installed already, which is as good.
     let _ = ring::default_provider().install_default();

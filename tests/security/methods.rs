@@ -1,6 +1,7 @@
 //! Every method of `pg_hba.conf` that walpost knows, what it says of each, and what
 //! `require_auth` and `channel_binding` make of it.
 
+use walpost::admin;
 use walpost_bed::scene::{SOON, ended};
 
 use super::place::{Place, ROLE_PASSWORD, showing};
@@ -96,4 +97,28 @@ async fn a_password_in_the_open_is_named_and_is_none_where_it_is_forbidden() {
     assert!(text.contains("require_auth does not allow"), "{text}");
     let text = checked(&place, &format!("{open}?sslmode=disable&channel_binding=require")).await;
     assert!(text.contains("without TLS"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_and_the_status_name_the_protection() {
+    let place = place().await;
+    let (file, kafka) = (place.file("url", &source(&place, "scram", "")), place.file("kafka", ""));
+    let walpost = place
+        .command("run", &place.kafka.kafka.bootstrap(), &file, &kafka)
+        .args(["--admin-listen", "127.0.0.1:0"])
+        .start();
+    let line = walpost.await_line("connected to PostgreSQL", SOON).await;
+    let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
+    assert_eq!(
+        (&line["tls"], &line["authentication"]),
+        (&"TLSv1.3".into(), &"scram-sha-256-plus".into())
+    );
+    assert!(!walpost.said("without TLS"), "{:?}", walpost.stderr());
+    let line = walpost.await_line("walpost starts", SOON).await;
+    let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
+    let address = line["endpoints"].as_str().expect("an address");
+    let (_, body) = admin::ask(address, "/status").await.expect("it answers");
+    let status: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+    assert_eq!(status["tls"], "TLSv1.3", "{status}");
+    assert_eq!(status["authentication"], "scram-sha-256-plus", "{status}");
 }

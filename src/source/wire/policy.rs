@@ -24,8 +24,8 @@ const STARTUP_BYTES: usize = 1 << 20;
 /// Longest message of a session, in bytes: PostgreSQL allocates no more for one.
 pub(super) const MESSAGE: u32 = 1 << 30;
 
-/// Most SCRAM iterations, each of which costs about a microsecond. This is `postgres-protocol`'s
-/// limit, seen before it is reached for the sake of the error message.
+/// Most SCRAM iterations: 26 ms where the processor knows SHA-256, and some tenths of a second where
+/// it does not. This is `postgres-protocol`'s own limit, judged here for the sake of the message.
 pub(super) const SCRAM_ITERATIONS: u32 = 100_000;
 
 /// What walpost authenticated by.

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use postgres_protocol::message::frontend;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -35,6 +35,9 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 /// Part of `wal_sender_timeout` within which a status update is sent in any case, and after which a
 /// server that says nothing is asked for an answer: below a third, so that two may go missing.
 const GAP: f64 = 0.3;
+
+/// The same where `wal_sender_timeout` is long: the server may be given a shorter one meanwhile.
+const GAP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Bytes that may wait to be taken, beside one message and one read, before reading stops.
 const QUEUED: usize = 256 << 10;
@@ -296,7 +299,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
 
     /// How long no status update may be sent.
     fn gap(&self) -> Duration {
-        self.timing.wal_sender_timeout.mul_f64(GAP)
+        self.timing.wal_sender_timeout.mul_f64(GAP).min(GAP_LIMIT)
     }
 
     /// When the server is asked for an answer. An idle one would say nothing by itself.
@@ -377,7 +380,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         }
     }
 
-    /// The last status update, and the end of the session.
+    /// The last status update, and the end of the session, which is done when the server has
+    /// closed the connection.
     async fn end(mut self) -> Result<(), WireError> {
         let applied = Lsn::new(self.shared.applied.load(Ordering::Relaxed));
         put_status(&mut self.out, applied, false);
@@ -385,7 +389,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         frontend::terminate(&mut self.out);
         self.line.write_all(&self.out).await?;
         self.line.flush().await?;
-        Ok(self.line.shutdown().await?)
+        self.line.shutdown().await?;
+        // A socket that is closed with something unread takes back what it has sent.
+        let mut rest = BytesMut::new();
+        while self.line.read_buf(&mut rest).await? > 0 {
+            rest.clear();
+        }
+        Ok(())
     }
 
     /// The server is gone without a word.

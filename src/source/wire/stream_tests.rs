@@ -1,6 +1,6 @@
 //! The task against a server that is a few bytes in memory, on a clock that stands still.
 
-use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
+use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::time::{advance, timeout};
 
@@ -180,11 +180,15 @@ async fn an_order_to_end_sends_what_is_confirmed_and_says_goodbye() {
     let (mut client, mut server) = stream(1 << 16);
     assert_eq!(status(&mut server).await, (7, false));
     client.confirm(Lsn::new(99));
-    client.shutdown().await.expect("in order");
-    assert_eq!(status(&mut server).await, (99, false));
-    let mut rest = Vec::new();
-    server.read_to_end(&mut rest).await.expect("read");
-    assert_eq!(rest, b"c\0\0\0\x04X\0\0\0\x04");
+    let serve = async move {
+        server.write_all(&data(b"unread")).await.expect("written");
+        assert_eq!(status(&mut server).await, (99, false));
+        let mut rest = Vec::new();
+        server.read_to_end(&mut rest).await.expect("read");
+        assert_eq!(rest, b"c\0\0\0\x04X\0\0\0\x04");
+    };
+    let (end, ()) = tokio::join!(client.shutdown(), serve);
+    end.expect("in order");
 }
 
 #[tokio::test(start_paused = true)]
