@@ -150,7 +150,8 @@ async fn a_read_that_breaks_within_a_transaction_repeats_no_record() {
     for catch_up in ["auto", "stream"] {
         let scene = Scene::new().await;
         large(&scene, 1, 30_000).await;
-        let slow = ["--in-flight-bytes", "256KiB", "--catch-up", catch_up];
+        // Some 40 records each ten milliseconds at most.
+        let slow = ["--in-flight-bytes", "64KiB", "-X", "linger.ms=10", "--catch-up", catch_up];
         let walpost = catching_up(&scene).args(slow).start();
         eventually(SOON, "some come", async || scene.records().await.len() > 2000).await;
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -334,7 +335,9 @@ async fn a_stop_waits_for_no_server_process() {
     for held in [READING, MOVING] {
         let scene = Scene::new().await;
         large(&scene, 30, 1000).await;
-        let walpost = catching_up(&scene).args(["--in-flight-bytes", "32KiB"]).start();
+        let walpost = catching_up(&scene)
+            .args(["--in-flight-bytes", "32KiB", "--drain-timeout", "5s"])
+            .start();
         walpost.await_line(IN_BATCHES, SOON).await;
         eventually(SOON, "it is there", async || signal(&scene, "-STOP", held).await == 1).await;
         let begun = std::time::Instant::now();

@@ -21,6 +21,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(13, "a_broker_that_is_stopped_under_load_is_used_again", stopped).long(),
         Case::new(16, "an_outage_of_seconds_keeps_session_position_and_memory", short_outage),
         Case::new(16, "an_outage_of_minutes_keeps_session_position_and_memory", long_outage).long(),
+        Case::new(16, "a_large_transaction_of_a_backlog_is_read_once", within_a_backlog).long(),
         Case::new(16, "a_halt_waits_for_what_is_before_it", halted),
         Case::new(17, "a_broker_that_freezes_for_a_moment_is_used_again", frozen),
         Case::new(17, "a_broker_that_freezes_for_a_minute_is_used_again", frozen_long).long(),
@@ -33,6 +34,30 @@ async fn scene_of(kafka: &Kafka) -> Scene {
     let scene = scene_with(&kafka.bootstrap()).await;
     kafka.create_topic(&scene.topic("order"), 3).await;
     scene
+}
+
+/// Kafka is away in the midst of a large transaction that is read in batches, for longer than the
+/// server would wait for a client that does not read. What is read is not read again.
+async fn within_a_backlog(account: Account) {
+    let kafka = Kafka::start().await;
+    let scene = scene_of(&kafka).await;
+    let payload =
+        "to_jsonb((SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 45) n))";
+    let rows = insert(60_000, 100).replace("jsonb_build_object('i', i)", payload);
+    scene.postgres.execute(&rows).await;
+    let run = scene.command("run").args(["--in-flight-bytes", "256KiB"]);
+    let walpost = run.env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start();
+    walpost.await_line("reading the backlog in batches", SOON).await;
+    eventually(SOON, "some come", async || scene.records().await.len() > 2000).await;
+    kafka.pause();
+    let lost = within(Duration::from_secs(70), async || {
+        if walpost.said("lost PostgreSQL") { Ok(()) } else { Err(()) }
+    });
+    assert!(lost.await.is_err(), "the read was given up: {:?}", walpost.stderr());
+    kafka.resume();
+    scene.confirmed(LATER).await;
+    account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
 }
 
 async fn killed(account: Account) {
