@@ -124,6 +124,7 @@ async fn rotated(account: Account, place: Where) {
     let walpost = Walpost::builder(walpost_bed::scene::program())
         .args(["run", "--bootstrap-servers", &scene.bootstrap])
         .args(["--topic", &scene.topic("{aggregate_type}")])
+        .args(["-X", "allow.auto.create.topics=true"])
         .env("WALPOST_SOURCE_URL_FILE", &url)
         .start();
     walpost.await_line("streaming from PostgreSQL", SOON).await;
