@@ -4,6 +4,46 @@
 -- tables; docs/consumers.md says which, with programs. PostgreSQL 14 or later.
 -- Running it again changes nothing. Names are qualified so that the session's
 -- search_path cannot replace them.
+--
+-- Do not run it as a superuser. Run it as the role that is to own the tables, in
+-- a schema of your own: write its name in the place of public throughout this
+-- file. Where other roles may create objects in the schema, one of them can create
+-- these names first, and the owner of a table or a function decides what code runs
+-- in the session of whoever uses it.
+
+-- Fails where another role owns one of the names. CREATE TABLE IF NOT EXISTS would
+-- keep that role's table, and CREATE OR REPLACE FUNCTION that role's ownership.
+DO $guard$
+DECLARE
+    taken pg_catalog.text;
+BEGIN
+    SELECT found.object INTO taken
+    FROM (
+        SELECT pg_catalog.format('relation %I.%I belongs to role %I', n.nspname, c.relname,
+                                 pg_catalog.pg_get_userbyid(c.relowner)) AS object
+        FROM pg_catalog.pg_class AS c
+        JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+        WHERE n.nspname OPERATOR(pg_catalog.=) 'public'
+          AND c.relname OPERATOR(pg_catalog.=) ANY (ARRAY['processed_events',
+                  'processed_events_processed_at', 'processed_positions']::pg_catalog.name[])
+          AND pg_catalog.pg_get_userbyid(c.relowner) OPERATOR(pg_catalog.<>) current_user
+        UNION ALL
+        SELECT pg_catalog.format('function %I.%I(%s) belongs to role %I', n.nspname, p.proname,
+                                 pg_catalog.pg_get_function_identity_arguments(p.oid),
+                                 pg_catalog.pg_get_userbyid(p.proowner))
+        FROM pg_catalog.pg_proc AS p
+        JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
+        WHERE n.nspname OPERATOR(pg_catalog.=) 'public'
+          AND p.proname OPERATOR(pg_catalog.=) 'prune_processed_events'
+          AND pg_catalog.pg_get_userbyid(p.proowner) OPERATOR(pg_catalog.<>) current_user
+    ) AS found
+    LIMIT 1;
+    IF taken IS NOT NULL THEN
+        RAISE EXCEPTION '%, not to role %', taken, pg_catalog.quote_ident(current_user)
+            USING HINT = 'Run this file as the role that owns the tables. If another role created the object without your knowledge, drop it first, or use a schema in which only you may create objects.';
+    END IF;
+END
+$guard$;
 
 -- By id, or by an idempotency key. Ids are text, so that a uuid, a bigint and a
 -- key that somebody chose all fit, as they stand in the record, and no odd one

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 /// Characters that are shown; of more, the beginning and how many bytes there are in all.
 const MOST: usize = 500;
 
-/// `text` with control characters, line separators and those that turn the direction of writing
-/// escaped, and cut where it is long.
+/// `text` with control characters, line separators, invisible characters and those that turn the
+/// direction of writing escaped, and cut where it is long.
 pub(crate) fn excerpt(text: &str) -> String {
     at_most(MOST, text)
 }
@@ -31,7 +31,16 @@ pub(crate) fn at_most(most: usize, text: &str) -> String {
 
 fn is_harmless(sign: char) -> bool {
     !sign.is_control()
-        && !matches!(sign, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        && !matches!(
+            sign,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2066}'..='\u{2069}'
+                | '\u{feff}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
 }
 
 #[cfg(test)]
@@ -45,6 +54,25 @@ mod tests {
         assert_eq!(excerpt("a\nb\r\u{1b}[31mc\0\u{202e}d"), r"a\nb\r\u{1b}[31mc\u{0}\u{202e}d");
         for plain in ["", "topic `a b`", "Größe 価格 \\ \"x\" 'y'"] {
             assert_eq!(excerpt(plain), plain);
+        }
+    }
+
+    #[test]
+    fn characters_that_nobody_sees_are_escaped() {
+        for sign in [
+            '\u{ad}',
+            '\u{61c}',
+            '\u{200b}',
+            '\u{200d}',
+            '\u{200f}',
+            '\u{2066}',
+            '\u{feff}',
+            '\u{e0000}',
+            '\u{e0041}',
+            '\u{e007f}',
+        ] {
+            let shown = excerpt(&format!("a{sign}b"));
+            assert_eq!(shown, format!("a{}b", sign.escape_unicode()));
         }
     }
 

@@ -69,22 +69,66 @@ fn is_librdkafkas(name: &str) -> bool {
 }
 
 /// A text without the logins of the URLs in it: all between `://` and the last `@` of the same
-/// word, since a password may hold a `/` that is not escaped.
+/// URL, since a password may hold a `/` or a `,` that is not escaped.
 pub(crate) fn logins(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
+    let mut quote = None;
     while let Some((before, after)) = rest.split_once("://") {
-        let word = after.find(|sign: char| sign.is_whitespace() || sign == ',');
-        let word = word.map_or(after, |end| &after[..end]);
+        let opening = before.trim_end_matches(is_of_scheme).chars().next_back();
+        quote = opening.filter(|sign| is_quote(*sign)).or(quote);
+        // What is quoted as a whole may have blanks.
+        let word = match quote.and_then(|quote| after.rfind(quote)) {
+            Some(end) => &after[..end],
+            None => &after[..word_end(after)],
+        };
         shown.push_str(before);
         shown.push_str("://");
         rest = after;
-        if let Some(at) = word.rfind('@') {
+        if let Some(at) = first_url(word).rfind('@') {
             shown.push_str(HIDDEN);
             rest = &after[at..];
         }
     }
     shown + rest
+}
+
+fn is_of_scheme(sign: char) -> bool {
+    sign.is_ascii_alphanumeric() || "+-._".contains(sign)
+}
+
+fn is_quote(sign: char) -> bool {
+    matches!(sign, '"' | '\'' | '`')
+}
+
+/// Where the word at the beginning of `text` ends: at the first blank outside of quotes.
+fn word_end(text: &str) -> usize {
+    let mut quoted_to = 0;
+    for (at, sign) in text.char_indices() {
+        if at < quoted_to {
+            continue;
+        }
+        if sign.is_whitespace() {
+            return at;
+        }
+        if is_quote(sign) {
+            // One that nothing closes is a sign like others.
+            quoted_to = text[at + 1..].find(sign).map_or(0, |length| at + 1 + length + 1);
+        }
+    }
+    text.len()
+}
+
+/// The first of a list of URLs, all behind its `://`. A comma ends it only where another scheme
+/// follows, and what stands before is no piece of a login.
+fn first_url(list: &str) -> &str {
+    let end = list.match_indices(',').map(|(at, _)| at).find(|&at| {
+        let next = &list[at + 1..];
+        let scheme = next.trim_start_matches(is_of_scheme);
+        let is_url = scheme.len() < next.len() && scheme.starts_with("://");
+        is_url && (list[..at].contains('@') || has_ports(&list[..at]))
+    });
+    end.map_or(list, |end| &list[..end])
 }
 
 /// A PostgreSQL connection string, URL or `key=value`, without its passwords.
@@ -98,37 +142,76 @@ pub(crate) fn conninfo(text: &str) -> String {
     pairs(text).unwrap_or_else(|| HIDDEN.to_owned())
 }
 
-/// Everything between the first `:` and the last `@` counts as the password: one
-/// that holds `/`, `?` or `@` unescaped is hidden too. Where there is no `@`, what
-/// should be a port and is none may be a password that lost it.
+/// A URL behind its scheme. The login is all up to the last `@` before the query, so that a
+/// password that holds `/` or `@` unescaped is hidden too; where the `?` may be a password's, all
+/// is. Where there is no `@`, what should be a port and is none may be a password that lost it.
 fn url(rest: &str) -> String {
-    let (place, tail) = match rest.rsplit_once('@') {
-        Some((login, tail)) => match login.split_once(':') {
-            Some((user, _)) => (format!("{user}:{HIDDEN}@"), tail),
-            None => (format!("{login}@"), tail),
-        },
-        None if ports(rest).any(|port| !port.bytes().all(|sign| sign.is_ascii_digit())) => {
-            return HIDDEN.to_owned();
-        }
-        None => (String::new(), rest),
+    let (head, query) = match rest.split_once('?') {
+        Some((head, query)) => (head, Some(query)),
+        None => (rest, None),
     };
-    let Some((before, query)) = tail.split_once('?') else {
-        return place + tail;
+    let (login, place) = match head.rsplit_once('@') {
+        Some((login, place)) => (format!("{}@", shown_login(login)), place),
+        None => (String::new(), head),
     };
-    let shown: Vec<_> = query
+    let is_torn = query.is_some_and(|query| query.contains('@') && !is_of_parameters(query));
+    if is_torn || !has_ports(place) {
+        return HIDDEN.to_owned();
+    }
+    match query {
+        Some(query) => format!("{login}{place}?{}", shown_query(query)),
+        None => login + place,
+    }
+}
+
+/// The user's name, unless it may be a piece of a password.
+fn shown_login(login: &str) -> String {
+    let (user, password) = match login.split_once(':') {
+        Some((user, _)) => (user, format!(":{HIDDEN}")),
+        None => (login, String::new()),
+    };
+    let is_doubtful =
+        user.contains(['/', '@', ',', '#']) || user.to_ascii_lowercase().contains("%3a");
+    if is_doubtful { HIDDEN.to_owned() } else { format!("{user}{password}") }
+}
+
+/// Whether that is what a query should be: `name=value&…`, with libpq's names.
+fn is_of_parameters(query: &str) -> bool {
+    query
         .split('&')
-        .map(|pair| match pair.split_once('=') {
-            // An escape in the name may spell `password`.
-            Some((name, _)) if is_secret(name) => format!("{name}={HIDDEN}"),
-            _ => pair.to_owned(),
-        })
-        .collect();
-    format!("{place}{before}?{}", shown.join("&"))
+        .all(|pair| pair.split_once('=').is_some_and(|(name, _)| is_known_parameter(name)))
+}
+
+/// The parameters, or nothing of them where an `@` says that there may be a login.
+fn shown_query(query: &str) -> String {
+    if query.contains('@') {
+        return HIDDEN.to_owned();
+    }
+    let shown = query.split('&').map(|pair| match pair.split_once('=') {
+        // An escape in the name may spell `password`.
+        Some((name, value)) if is_secret(name) || is_doubtful(value) => format!("{name}={HIDDEN}"),
+        Some(_) => pair.to_owned(),
+        None if pair.is_empty() => String::new(),
+        // It may be the rest of a password that has an `&`.
+        None => HIDDEN.to_owned(),
+    });
+    shown.collect::<Vec<_>>().join("&")
+}
+
+/// Whether a parameter's value may have another parameter in it, for a wrong sign between them.
+fn is_doubtful(value: &str) -> bool {
+    let value = value.to_ascii_lowercase();
+    value.contains('?') || ["password", "secret", "pwd"].iter().any(|part| value.contains(part))
+}
+
+/// Whether what stands in the place of ports is numbers.
+fn has_ports(rest: &str) -> bool {
+    ports(rest).all(|port| port.bytes().all(|sign| sign.is_ascii_digit()))
 }
 
 /// What stands in the place of ports in `host:port,[host]:port/…`.
 fn ports(rest: &str) -> impl Iterator<Item = &str> {
-    let hosts = rest.split(['/', '?']).next().unwrap_or_default();
+    let hosts = rest.split(['/', '?', '#']).next().unwrap_or_default();
     hosts.split(',').filter_map(|host| {
         let after = host.strip_prefix('[').and_then(|host| host.split_once(']'));
         after.map_or(host, |(_, after)| after).split_once(':').map(|(_, port)| port)
@@ -156,7 +239,9 @@ fn pairs(text: &str) -> Option<String> {
         let after = after.trim_start();
         let end = value_end(after)?;
         let (value, next) = after.split_at(end);
-        shown.push(format!("{name}={}", if is_secret(name) { HIDDEN } else { value }));
+        // A database's name may be a URL to libpq.
+        let value = if is_secret(name) { HIDDEN.to_owned() } else { logins(value) };
+        shown.push(format!("{name}={value}"));
         rest = next.trim_start();
     }
     Some(shown.join(" "))
@@ -210,6 +295,21 @@ mod tests {
             "POSTGRES://u:s3cret@h/db?x=y",
             "postgres+ssl://u:s3cret@h/db?a=b",
             "jdbc:postgresql://h/db?user=u&password=s3cret",
+            "postgres://u@h/db?application_name=a@b&password=s3cret",
+            "postgres://u:p@h/db?application_name=a@b&password=s3cret",
+            "postgres://h/db?application_name=a@b&password=s3cret",
+            "postgres://u@h/db?password=a@s3cret",
+            "postgres://u@h/db?password=s3cret@a",
+            "postgres://u@h/db?password=a&s3cret",
+            "postgres://u@h/db?sslmode=require?password=s3cret",
+            "postgres://u@h/db?sslmode=require;password=s3cret",
+            "postgres://u:a@s3cret?b@h/db",
+            "postgres://u:a@b?s3cret@h/db",
+            "postgres://u:a/b?s3cret@h/db?application_name=a@b",
+            "postgres://u:a#s3cret@h/db",
+            "postgres://u/s3cret@h/db",
+            "postgres://u%3As3cret@h/db",
+            "host=h dbname=postgres://u:s3cret@h/db",
         ] {
             assert!(!conninfo(text).contains("s3cret"), "{}", conninfo(text));
         }
@@ -229,6 +329,14 @@ mod tests {
             "host=h user='a b' password=[hidden]"
         );
         assert_eq!(conninfo(""), "");
+        assert_eq!(
+            conninfo("postgres://u:p@h/db?application_name=a@b&password=c"),
+            "postgres://u:[hidden]@h/db?[hidden]"
+        );
+        assert_eq!(
+            conninfo("postgres://u@h/db?application_name=a&passfile=/f&sslpassword=c"),
+            "postgres://u@h/db?application_name=a&passfile=/f&sslpassword=[hidden]"
+        );
     }
 
     #[test]
@@ -270,6 +378,13 @@ mod tests {
             "https://u:s3/s3cret@idp/token?x=y",
             "SASL_SSL://u:s3cret@a:9092,SASL_SSL://u:s3cret@b:9092",
             "see http://a/b and ftp://u:s3cret@c",
+            "https://u:s3cret,x@idp",
+            "https://u:x,s3cret@idp/token",
+            "https://u:s3cret,x://y@idp",
+            "SASL_SSL://a:9092,SASL_SSL://u:x,s3cret@b:9092,SSL://c",
+            "`https://u:a s3cret@idp` is no URI",
+            "`SSL://a:1,SSL://u:a s3cret@b` is no list",
+            "https://u:\"a s3cret\"@idp",
         ] {
             assert!(!logins(text).contains("s3cret"), "{}", logins(text));
             let property = property("sasl.oauthbearer.token.endpoint.url", text);
@@ -277,6 +392,10 @@ mod tests {
         }
         let two = "SASL_SSL://u:p@a:9092,PLAINTEXT://b:9092";
         assert_eq!(logins(two), "SASL_SSL://[hidden]@a:9092,PLAINTEXT://b:9092");
+        let two = "SASL_SSL://u:p@a:9092,b:1,PLAINTEXT://[::1]:9092,SSL://u@c see d@e";
+        let shown =
+            "SASL_SSL://[hidden]@a:9092,b:1,PLAINTEXT://[::1]:9092,SSL://[hidden]@c see d@e";
+        assert_eq!(logins(two), shown);
         for plain in ["https://idp/token", "a@b", "", "/shop", "a:1,b:2", "urn://x, me@y"] {
             assert_eq!(logins(plain), plain);
         }

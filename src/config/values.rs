@@ -147,7 +147,13 @@ pub(super) fn servers(text: &str) -> Result<String, String> {
         let good_port = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
         let unbracketed = host.contains(':') && !host.starts_with('[');
         if host.is_empty() || host.contains(char::is_whitespace) || unbracketed || !good_port {
-            return Err(format!("`{server}` is not `host:port`; several are parted by commas"));
+            // A login that a comma tears apart shows in none of the pieces.
+            let what = if text.contains('@') {
+                "what stands there (not shown, since it may hold a login)".to_owned()
+            } else {
+                format!("`{server}`")
+            };
+            return Err(format!("{what} is not `host:port`; several are parted by commas"));
         }
     }
     Ok(text.to_owned())
@@ -230,6 +236,16 @@ mod tests {
         }
         for wrong in ["", ",", "a:1,", ":9092", "a:0", "a:99999", "a:b", "a b:1", "::1"] {
             assert!(servers(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_servers_shows_no_login() {
+        let good = servers("a:b").unwrap_err();
+        assert!(good.starts_with("`a:b` is not `host:port`"), "{good}");
+        for wrong in ["u:s3cret@h:1", "SSL://u:s3cret@h:1", "a:1,u:s3cret@h:1", "u:s3cret,x@h:1"] {
+            let error = servers(wrong).unwrap_err();
+            assert!(!error.contains("s3cret") && error.contains("`host:port`"), "{error}");
         }
     }
 

@@ -187,6 +187,7 @@ impl HeaderSet {
         let object = event.headers.as_deref().filter(|json| *json != b"null");
         let Some(object) = object else { return Ok(dropped) };
         let first = headers.len();
+        let (mut bytes, mut exceeds) = (0, false);
         let later = self.0.iter().filter(|source| source.of(event, "").is_some());
         let later = later.map(|source| source.name()).chain(placed.iter().map(String::as_str));
         let later: SmallVec<[&str; 16]> = later.collect();
@@ -196,12 +197,24 @@ impl HeaderSet {
                 || later.iter().any(|own| is(own));
             if is_written || is_reserved(&name) {
                 dropped.add(&name);
-            } else {
-                headers.push(Header { name, value: json::text(value)? });
+                return Ok(());
             }
+            let value = json::text(value)?;
+            bytes += name.len() + value.as_ref().map_or(0, |value| value.len());
+            // What is beyond the limits takes no memory.
+            let is_within = bytes <= ROW_BYTES && headers.len() - first < ROW_HEADERS;
+            if is_within {
+                headers.push(Header { name, value });
+            }
+            exceeds |= !is_within;
             Ok(())
         })
         .map_err(|fault| undecodable(fault.to_string()))?;
+        if exceeds {
+            return Err(undecodable(format!(
+                "has more than {ROW_HEADERS} members or {ROW_BYTES} bytes of names and values"
+            )));
+        }
         // Names go to Kafka's client as C strings.
         match headers[first..].iter().find(|header| header.name.contains('\0')) {
             Some(Header { name, .. }) => {
@@ -211,6 +224,11 @@ impl HeaderSet {
         }
     }
 }
+
+/// Most headers that a row may add, and most bytes of their names and values: a client's memory
+/// for a header is a multiple of a short one, and brokers take a megabyte a record by default.
+const ROW_HEADERS: usize = 1000;
+const ROW_BYTES: usize = 1 << 20;
 
 /// Whether a name is walpost's own in every record.
 fn is_reserved(name: &str) -> bool {
@@ -249,6 +267,31 @@ mod tests {
     fn headers<'a>(event: &'a Event<'_>, set: &HeaderSet) -> Result<Headers<'a>, Poison> {
         let mut headers = Headers::new();
         set.append_to(&mut headers, event, "P", &[]).map(|_| headers)
+    }
+
+    #[test]
+    fn a_row_adds_a_thousand_headers_and_a_megabyte_at_most() {
+        let named = |count: usize| format!("{{{}}}", vec![r#""":"""#; count].join(","));
+        assert_eq!(row_headers(&named(ROW_HEADERS)).map(|headers| headers.len()), Ok(ROW_HEADERS));
+        assert!(row_headers(&named(ROW_HEADERS + 1)).is_err());
+        let long = |bytes: usize| format!(r#"{{"n":"{}"}}"#, "v".repeat(bytes));
+        assert!(row_headers(&long(ROW_BYTES - 1)).is_ok());
+        let poison = row_headers(&long(ROW_BYTES)).expect_err("too long");
+        assert!(poison.to_string().contains("1048576 bytes"), "{poison}");
+    }
+
+    #[test]
+    fn each_header_beyond_the_first_three_weighs_something_in_the_budget() {
+        let record = |count: usize| crate::record::Record {
+            topic: "t",
+            partition: None,
+            key: None,
+            value: None,
+            timestamp_ms: None,
+            headers: vec![Header { name: Cow::Borrowed(""), value: None }; count].into(),
+        };
+        assert_eq!(record(3).bytes(), 1);
+        assert_eq!(record(1003).bytes(), 1 + 80_000);
     }
 
     fn as_text(headers: &[Header<'_>]) -> Vec<String> {

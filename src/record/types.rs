@@ -34,9 +34,15 @@ pub struct Header<'a> {
     pub value: Option<Cow<'a, [u8]>>,
 }
 
+/// Memory that a header takes beside its name and value, here and in librdkafka, in bytes.
+const HEADER_BYTES: usize = 80;
+
+/// So many headers are in the fixed cost of a record.
+const HEADERS_INCLUDED: usize = 3;
+
 impl Record<'_> {
-    /// Bytes of topic, key, value and headers: what the record weighs in the
-    /// in-flight budget, beside a fixed cost a record.
+    /// Bytes of topic, key, value and headers, with a fixed cost for each header beyond the first
+    /// three: what the record weighs in the in-flight budget, beside a fixed cost a record.
     pub fn bytes(&self) -> usize {
         let headers: usize = self
             .headers
@@ -47,5 +53,6 @@ impl Record<'_> {
             + self.key.map_or(0, <[u8]>::len)
             + self.value.map_or(0, <[u8]>::len)
             + headers
+            + self.headers.len().saturating_sub(HEADERS_INCLUDED) * HEADER_BYTES
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::excerpt::excerpt;
 use crate::lsn::Lsn;
 use crate::outbox::{PlanError, TableName};
 use crate::record::Poison;
@@ -61,7 +62,7 @@ pub enum EventOrigin {
 }
 
 impl EventOrigin {
-    /// The table's name, or the prefix.
+    /// The table's name, or the prefix, as it is.
     pub fn name(&self) -> String {
         match self {
             Self::Table(table) => table.to_string(),
@@ -70,11 +71,34 @@ impl EventOrigin {
     }
 }
 
+/// For people: whoever writes a message chooses its prefix, and a table's owner its name.
 impl fmt::Display for EventOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Table(table) => write!(f, "table {table}"),
-            Self::Message(prefix) => write!(f, "logical message with prefix `{prefix}`"),
+            Self::Table(table) => write!(f, "table {}", excerpt(&table.to_string())),
+            Self::Message(prefix) => {
+                write!(f, "logical message with prefix `{}`", excerpt(prefix))
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_forges_no_log_line() {
+        let prefix = "shop\n2026-01-01 INFO all is well\u{1b}[2K";
+        let message = EventOrigin::Message(prefix.to_owned());
+        assert_eq!(
+            message.to_string(),
+            r"logical message with prefix `shop\n2026-01-01 INFO all is well\u{1b}[2K`"
+        );
+        assert_eq!(message.name(), prefix);
+        let table = TableName { schema: "public".to_owned(), name: "a\nb".to_owned() };
+        let table = EventOrigin::Table(table);
+        assert_eq!(table.to_string(), r#"table public."a\nb""#);
+        assert_eq!(table.name(), "public.\"a\nb\"");
     }
 }

@@ -23,12 +23,13 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use self::letters::Letters;
 use crate::crash;
+use crate::excerpt::excerpt;
 use crate::ledger::Seq;
 use crate::lsn::Lsn;
 use crate::outbox::{ColumnNames, Event, Outbox, Position};
 use crate::pgoutput::LogicalMessage;
 use crate::record::dead_letter::{FIELDS, Letter};
-use crate::record::{Cause, Poison, Record, Router};
+use crate::record::{Cause, Dropped, Poison, Record, Router};
 use crate::relay::outlet::{Outlet as _, ProduceError, Refusal};
 use crate::sink::{
     self, Condition, KafkaConfig, KafkaSink, Outcome, ReachError, Report, Sink as _, SinkError,
@@ -330,12 +331,12 @@ impl Replay {
 
 /// What is to be said of headers of the last event's row that were dropped.
 fn dropped(router: &Router) -> String {
-    router.dropped_headers().map_or_else(String::new, |dropped| {
-        format!(
-            ", {} header(s) dropped whose names are walpost's: {}, …",
-            dropped.count, dropped.name
-        )
-    })
+    router.dropped_headers().map_or_else(String::new, named)
+}
+
+fn named(dropped: &Dropped) -> String {
+    let Dropped { count, name } = dropped;
+    format!(", {count} header(s) dropped whose names are walpost's: {}, …", excerpt(name))
 }
 
 fn identity(letter: &Letter<'_>, message: &OwnedMessage, fields: Option<&[u8]>) -> Identity {
@@ -372,11 +373,9 @@ fn read_again<'a>(
 /// What is published where, for people.
 fn described(record: &Record<'_>, letter: &Letter<'_>) -> String {
     let key = record.key.map_or_else(|| "no key".into(), String::from_utf8_lossy);
+    let (cause, topic, key) = (excerpt(letter.cause), excerpt(record.topic), excerpt(&key));
     let bytes = record.value.map_or(0, <[u8]>::len);
-    format!(
-        "({}, event {}) -> topic {}, key {key}, {bytes} bytes",
-        letter.cause, letter.position, record.topic
-    )
+    format!("({cause}, event {}) -> topic {topic}, key {key}, {bytes} bytes", letter.position)
 }
 
 /// The relay's producer, a record at a time.
@@ -460,5 +459,53 @@ impl Producer {
                 return Ok(None);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Headers;
+    use crate::record::dead_letter::{CAUSE, COMMIT_TIME, ORIGIN, POSITION};
+
+    #[test]
+    fn a_letter_forges_no_line() {
+        let header = |name: &str| {
+            let value: &[u8] = match name {
+                CAUSE => b"refused\n7/7 all is well",
+                POSITION => b"0000000000000001/00000000",
+                ORIGIN => b"public.outbox",
+                COMMIT_TIME => b"0",
+                FIELDS => b"{}",
+                _ => return None,
+            };
+            Some(value)
+        };
+        let letter = Letter::read(None, None, header).expect("it can be read").expect("it is one");
+        let record = Record {
+            topic: "a\rb",
+            partition: None,
+            key: Some(b"k\n\x1b[2K\xff"),
+            value: Some(b"abc"),
+            timestamp_ms: None,
+            headers: Headers::new(),
+        };
+        assert_eq!(
+            described(&record, &letter),
+            concat!(
+                r"(refused\n7/7 all is well, event 0000000000000001/00000000) -> ",
+                r"topic a\rb, key k\n\u{1b}[2K\u{fffd}, 3 bytes"
+            )
+            .replace(r"\u{fffd}", "\u{fffd}")
+        );
+    }
+
+    #[test]
+    fn a_dropped_header_forges_no_line() {
+        let dropped = Dropped { count: 2, name: "walpost.a\nb".to_owned() };
+        assert_eq!(
+            named(&dropped),
+            r", 2 header(s) dropped whose names are walpost's: walpost.a\nb, …"
+        );
     }
 }

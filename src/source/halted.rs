@@ -32,6 +32,6 @@ pub(super) async fn announce(client: &Client, slot: &str) -> Result<(), SourceEr
 pub(super) fn found(slot: &str, pid: i32) -> SourceError {
     SourceError::Slot(format!(
         "another walpost that worked with replication slot \"{slot}\" (server process {pid}) has \
-         halted with exit code 3, and a person has to decide: see its log, then start walpost again"
+         halted, and a person has to decide: see its log, then start walpost again"
     ))
 }

@@ -11,6 +11,10 @@ use std::time::Duration;
 use super::tls::TlsError;
 use super::wire::{Refused, ServerError, WireError};
 use crate::conninfo::TargetSession;
+use crate::excerpt::at_most;
+
+/// Characters of a server's words that are shown; what walpost says of them stands behind.
+const MOST: usize = 2000;
 
 /// Five characters that say what a server's error is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,7 +47,7 @@ impl fmt::Debug for SqlState {
     }
 }
 
-/// Why there is no connection, or no longer one.
+/// Why there is no connection, or no longer one. As text it is one line, whatever the server says.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     /// No answer, or a connection that broke. Worth another try.
@@ -58,7 +62,7 @@ pub(crate) enum ConnectError {
     TimedOut { host: String, after: Duration },
     /// The server refuses for now: it starts, stops, or is full. Worth another
     /// try.
-    #[error("{host} refuses for now: {message} (SQLSTATE {sqlstate})")]
+    #[error("{host} refuses for now: {} (SQLSTATE {sqlstate})", said(message))]
     Transient { host: String, sqlstate: SqlState, message: String },
     /// Not such a server as `target_session_attrs` asks for. Worth another try,
     /// since a standby may be promoted.
@@ -68,7 +72,7 @@ pub(crate) enum ConnectError {
     #[error("no host gives a session: {}", listed(.0))]
     NoHost(Vec<ConnectError>),
     /// The server will refuse until something is changed.
-    #[error("{host} refuses: {message}{}: {advice}", bracketed(*sqlstate))]
+    #[error("{host} refuses: {}{}: {advice}", said(message), bracketed(*sqlstate))]
     Configuration {
         host: String,
         sqlstate: Option<SqlState>,
@@ -77,19 +81,19 @@ pub(crate) enum ConnectError {
         advice: &'static str,
     },
     /// The server asks for what the connection string, or walpost, does not allow.
-    #[error("{host} refuses: {refused}: {}", refused.advice())]
+    #[error("{host} refuses: {}: {}", said(&refused.to_string()), refused.advice())]
     Policy { host: String, refused: Refused },
     /// TLS fails and will until something is changed.
-    #[error("{host}: TLS: {message}: {}", fault.advice())]
+    #[error("{host}: TLS: {}: {}", said(message), fault.advice())]
     Tls { host: String, message: String, fault: TlsFault },
     /// The files that `sslrootcert`, `sslcert` or `sslkey` name are no good.
     #[error("TLS cannot be set up")]
     TlsSetUp(#[from] TlsError),
     /// Any other error of the server: the caller judges it by its SQLSTATE.
-    #[error("{host}: {message}{}", bracketed(*sqlstate))]
+    #[error("{host}: {}{}", said(message), bracketed(*sqlstate))]
     Server { host: String, sqlstate: Option<SqlState>, message: String },
     /// Not what a PostgreSQL server says.
-    #[error("{host} does not speak as PostgreSQL does: {message}")]
+    #[error("{host} does not speak as PostgreSQL does: {}", said(message))]
     Protocol { host: String, message: String },
 }
 
@@ -336,6 +340,11 @@ fn is_nonsense(error: &tokio_postgres::Error) -> bool {
         .is_some_and(|error| error.kind() == io::ErrorKind::InvalidInput)
 }
 
+/// A server's words, fit to be shown.
+fn said(text: &str) -> String {
+    at_most(MOST, text)
+}
+
 fn bracketed(sqlstate: Option<SqlState>) -> String {
     sqlstate.map_or_else(String::new, |code| format!(" (SQLSTATE {code})"))
 }
@@ -351,7 +360,7 @@ fn listed(failures: &[ConnectError]) -> String {
         while let Some(error) = next {
             let separator = if text.is_empty() || text.ends_with("; ") { "" } else { ": " };
             text.push_str(separator);
-            text.push_str(&error.to_string());
+            text.push_str(&at_most(2 * MOST, &error.to_string()));
             next = error.source();
         }
     }
@@ -397,6 +406,20 @@ mod tests {
             "db:5432 refuses: database \"x\" does not exist (SQLSTATE 3D000): \
              name an existing database by dbname"
         );
+    }
+
+    #[test]
+    fn a_servers_words_are_one_short_line_with_the_advice_behind() {
+        let message = format!("no\nok\u{1b}[2K{}", "x".repeat(100_000));
+        for code in ["28P01", "57P03", "XX000"] {
+            let text = of_code(&message, code).to_string();
+            assert!(text.contains(r"no\nok\u{1b}[2Kxxx") && text.len() < 3000, "{text}");
+            assert!(text.contains(code), "{text}");
+        }
+        assert!(of_code(&message, "28P01").to_string().ends_with("or the user does not exist"));
+        let host = "db".to_owned();
+        let error = ConnectError::NoHost(vec![ConnectError::Protocol { host, message }]);
+        assert!(!error.to_string().contains(char::is_control), "{error}");
     }
 
     fn of_tls(error: rustls::Error) -> ConnectError {

@@ -90,9 +90,9 @@ async fn changed(account: &Account, major: Major, change: &str, back: &str, mend
     assert!(text.contains("publication"), "{text}");
     assert_covered_less(&scene, &before).await;
     scene.postgres.execute(mend).await;
-    if let Some((_, advance)) = text.split_once("SELECT pg_replication_slot_advance(") {
+    if let Some((_, advance)) = text.split_once("SELECT pg_catalog.pg_replication_slot_advance(") {
         let (arguments, _) = advance.split_once("())").expect("its end");
-        let advance = format!("SELECT pg_replication_slot_advance({arguments}())");
+        let advance = format!("SELECT pg_catalog.pg_replication_slot_advance({arguments}())");
         scene.postgres.query_rows(&advance).await;
     }
     let _walpost = scene.run().await;
@@ -246,7 +246,7 @@ async fn unlogged(account: Account) {
     scene.confirmed(SOON).await;
     let before = hide(&scene, "ALTER TABLE public.part SET UNLOGGED").await;
     let text = account.ends(&walpost, 78).await;
-    assert!(text.contains("ALTER TABLE part SET LOGGED"), "{text}");
+    assert!(text.contains("ALTER TABLE public.part SET LOGGED"), "{text}");
     assert_covered_less(&scene, &before).await;
     let (code, text) = scene.run_to_its_end(&[]).await;
     assert_eq!(code, Some(78), "{text}");

@@ -4,6 +4,11 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::excerpt::at_most;
+
+/// Characters of a text that are shown: a server's words may be in it.
+const MOST: usize = 4000;
+
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -29,9 +34,11 @@ pub(super) enum Mend {
 }
 
 impl Mend {
-    fn text(&self) -> &str {
+    /// As a line. What is to be run is never cut.
+    fn text(&self) -> String {
         match self {
-            Self::Sql(text) | Self::Command(text) | Self::Advice(text) => text,
+            Self::Sql(text) | Self::Command(text) => at_most(usize::MAX, text),
+            Self::Advice(text) => at_most(MOST, text),
         }
     }
 }
@@ -156,7 +163,8 @@ impl Findings {
         self.0.iter().filter(|finding| finding.level == level).count()
     }
 
-    /// A line a finding in columns, why and mend under it, and the verdict.
+    /// A line a finding in columns, why and mend under it, and the verdict. Walpost's own words
+    /// have no control characters; in a server's, and in names, they are escaped.
     pub(super) fn as_text(&self) -> String {
         let width = self.0.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
         let mut text = String::new();
@@ -167,9 +175,10 @@ impl Findings {
                 Level::Warning => ("warning", format!("  [{code}]")),
                 Level::Error => ("error", format!("  [{code}]")),
             };
+            let what = at_most(MOST, what);
             let _ = writeln!(text, "{level:<7}  {subject:<width$}  {what}{code}");
-            for (label, said) in [("why", why.as_deref()), ("mend", mend.as_ref().map(Mend::text))]
-            {
+            let why = why.as_ref().map(|why| at_most(MOST, why));
+            for (label, said) in [("why", why), ("mend", mend.as_ref().map(Mend::text))] {
                 if let Some(said) = said {
                     let _ = writeln!(text, "{:9}{label:<4}  {said}", "");
                 }
@@ -224,6 +233,25 @@ mod tests {
                         1 error, 1 warning\n";
         assert_eq!(findings().as_text(), expected);
         assert_eq!(Findings::default().as_text(), "0 errors, 0 warnings\n");
+    }
+
+    #[test]
+    fn a_servers_words_forge_no_line() {
+        let mut findings = Findings::default();
+        let said = format!("no\nok       slot  stands\u{1b}[2K{}", "x".repeat(100_000));
+        let wrong = Finding::error(("slot", "slot"), said).why("a\rb").sql("DROP TABLE \"a\nb\";");
+        findings.add(wrong);
+        findings.add(Finding::warning(("slot", "slot"), "is old").advice("a\nb"));
+        let text = findings.as_text();
+        assert!(!text.replace('\n', "").contains(char::is_control), "{text}");
+        assert!(text.contains(r"no\nok       slot  stands\u{1b}[2Kxxx"), "{text}");
+        assert!(text.contains(r#"DROP TABLE "a\nb";"#), "{text}");
+        assert_eq!(text.lines().count(), 6, "{text}");
+        assert!(text.len() < 5000, "{text}");
+        let long = "x".repeat(10_000);
+        let mut findings = Findings::default();
+        findings.add(Finding::error(("slot", "slot"), "a").sql(long.clone()));
+        assert!(findings.as_text().contains(&long));
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub(super) const STARTUP_MESSAGE: u32 = 64 << 10;
 /// All messages before the session is ready, in bytes.
 const STARTUP_BYTES: usize = 1 << 20;
 
+/// What a message counts beside its body: an empty notice that is kept takes memory as well.
+const MESSAGE_COST: usize = 128;
+
 /// Longest message of a session, in bytes: PostgreSQL allocates no more for one.
 pub(super) const MESSAGE: u32 = 1 << 30;
 
@@ -227,7 +230,8 @@ impl Checker {
 
     /// Judges a message that nobody has acted on.
     pub(super) fn check(&mut self, tag: u8, body: &[u8]) -> Result<(), Refused> {
-        self.bytes = self.bytes.saturating_add(body.len());
+        // An empty one is memory, too, for who keeps it.
+        self.bytes = self.bytes.saturating_add(body.len() + MESSAGE_COST);
         if self.bytes > STARTUP_BYTES {
             return Err(Refused::Flood);
         }

@@ -206,7 +206,7 @@ async fn waited(account: Account) {
     behind.start().await;
     for walpost in [&first, &second] {
         let text = account.ends(walpost, 3).await;
-        let words = ["lost WAL or was restored", "has halted with exit code 3"];
+        let words = ["lost WAL or was restored", "has halted, and a person has to decide"];
         assert!(words.iter().any(|words| text.contains(words)), "{text}");
     }
     behind.judged_with_repeats(&account, &rows).await;

@@ -223,7 +223,9 @@ async fn in_a_backlog(account: Account, what: &str, words: &str) {
     scene.postgres.execute(&at_rest(what)).await;
     assert!(scene.records().await.len() < 8_000, "in the midst");
     let texts = (account.ends(&first, 3).await, account.ends(&second, 3).await);
-    let said = |text: &str| text.contains(words) || text.contains("has halted with exit code 3");
+    let said = |text: &str| {
+        text.contains(words) || text.contains("has halted, and a person has to decide")
+    };
     assert!(said(&texts.0) && said(&texts.1), "{texts:?}");
     account.exact(&scene.judge().await);
 }
