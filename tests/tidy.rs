@@ -17,7 +17,7 @@ const IMPORTS: [(&str, &[&str]); 7] = [
     ("src/ledger", &["lsn", "ledger", "property"]),
     ("src/relay/core", &["lsn", "pgoutput", "outbox", "record", "ledger", "relay", "property"]),
     ("src/import/", &["outbox", "config", "import", "property"]),
-    ("src/relay/halt", &["lsn", "outbox", "record"]),
+    ("src/relay/halt", &["excerpt", "lsn", "outbox", "record"]),
 ];
 
 /// What the pure parts do not even mention.

@@ -222,7 +222,9 @@ fn exit(error: &RelayError) -> Exit {
         },
         RelayError::Source(source) => match source {
             SourceError::Slot(_) => Exit::Slot,
-            SourceError::Access(_) | SourceError::Setup(_) => Exit::Config,
+            SourceError::Access(_) | SourceError::Setup(_) | SourceError::Changed(_) => {
+                Exit::Config
+            }
             SourceError::Undecodable(_) | SourceError::Encoding(_) => Exit::Poison,
             SourceError::Lost(_) | SourceError::InUse { .. } => Exit::Failure,
         },

@@ -253,6 +253,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 standby.saw(holder, Instant::now());
             }
             let limit = match &error {
+                // One that waits has to see in time that the active one halts.
+                SourceError::Lost(_) if standby.waited().is_some() => IN_USE_LIMIT,
                 SourceError::Lost(_) => BACKOFF_LIMIT,
                 SourceError::Access(_) if self.known.is_some() => BACKOFF_LIMIT,
                 SourceError::InUse { .. } => IN_USE_LIMIT,
@@ -557,6 +559,7 @@ fn failed_or_lost(error: SourceError) -> Ended {
             Ended::Lost(error)
         }
         SourceError::Setup(_)
+        | SourceError::Changed(_)
         | SourceError::Slot(_)
         | SourceError::Undecodable(_)
         | SourceError::Encoding(_) => Ended::Failed(error),

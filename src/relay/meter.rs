@@ -175,7 +175,7 @@ fn word(error: &SourceError) -> &'static str {
         SourceError::Lost(_) => "lost",
         SourceError::Access(_) => "access",
         SourceError::InUse { .. } => "in_use",
-        SourceError::Setup(_) => "setup",
+        SourceError::Setup(_) | SourceError::Changed(_) => "setup",
         SourceError::Slot(_) => "slot",
         SourceError::Undecodable(_) | SourceError::Encoding(_) => "undecodable",
     }

@@ -36,6 +36,10 @@ pub enum SourceError {
     #[error("{0}")]
     Setup(String),
 
+    /// The publication or an outbox table is not what it was while walpost worked with it.
+    #[error("{0}")]
+    Changed(String),
+
     /// The slot cannot be used any more, or is not where walpost left it.
     #[error("{0}")]
     Slot(String),
@@ -105,8 +109,10 @@ impl SourceError {
     /// continue in this one's place then.
     pub(super) fn is_for_a_person(&self) -> bool {
         match self {
-            Self::Slot(_) | Self::Setup(_) => true,
+            Self::Slot(_) | Self::Changed(_) => true,
             Self::Lost(_)
+            // Of one instance's own configuration, more often than not.
+            | Self::Setup(_)
             | Self::InUse { .. }
             | Self::Access(_)
             | Self::Undecodable(_)

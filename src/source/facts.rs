@@ -81,7 +81,10 @@ const FACTS: &str = "
            coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false)
              OR coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false),
            (SELECT pg_catalog.min(l.pid) FROM pg_catalog.pg_locks l
-             WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+              JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+             -- Anybody may take such a lock: only a walpost of the same role counts.
+             WHERE a.application_name = $2 AND a.usename = current_user
+               AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
                AND l.classid::pg_catalog.int8 = $3::pg_catalog.int4::pg_catalog.int8
                AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($1)::pg_catalog.int8 & 4294967295
                AND l.database = (SELECT oid FROM pg_catalog.pg_database

@@ -15,7 +15,7 @@ use super::error::SourceError;
 pub(super) const CLASS: i32 = 0x7761_6c68;
 
 /// For how long it is held: a standby instance looks every second, and takes a while to connect.
-pub(super) const ANNOUNCED_FOR: Duration = Duration::from_secs(3);
+pub(super) const ANNOUNCED_FOR: Duration = Duration::from_secs(4);
 
 /// Several may halt at once.
 const ANNOUNCE: &str = "SELECT pg_catalog.pg_try_advisory_lock_shared($1, pg_catalog.hashtext($2))";

@@ -9,9 +9,11 @@
 //!
 //! While the same postmaster runs, its history is the same. Pure: no I/O, no clock.
 
+use std::collections::HashMap;
+
 use super::error::SourceError;
 use crate::lsn::Lsn;
-use crate::pgoutput::{Begin, Message, PgTimestamp};
+use crate::pgoutput::{Begin, Message, Oid, PgTimestamp};
 
 /// A transaction that was received whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +28,7 @@ pub struct LastTransaction {
     pub commit_time: PgTimestamp,
 }
 
-/// Remembers the last transaction that was received whole.
+/// Remembers the last transaction, by its commit LSN, that was received whole.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LastReceived {
     open: Option<(Lsn, u32, PgTimestamp)>,
@@ -43,7 +45,10 @@ impl LastReceived {
             Message::Commit(commit) => {
                 if let Some((commit_lsn, xid, commit_time)) = self.open.take() {
                     let end_lsn = commit.end_lsn;
-                    self.last = Some(LastTransaction { commit_lsn, end_lsn, xid, commit_time });
+                    let read = LastTransaction { commit_lsn, end_lsn, xid, commit_time };
+                    // One that is read again is not the last.
+                    let is_last = self.last.is_none_or(|last| last.commit_lsn <= commit_lsn);
+                    self.last = if is_last { Some(read) } else { self.last };
                 }
             }
             _ => {}
@@ -70,6 +75,42 @@ pub(super) struct HistoryCheck {
     is_skipping: bool,
     /// The transaction that is being skipped committed after the last one that was received.
     is_unknown: Option<Lsn>,
+}
+
+/// Tables as they were described in what was skipped. The server describes a table again where it
+/// was changed since, so a description is handed out only where a row of the table comes without
+/// one: an older one would pass for a change.
+#[derive(Debug, Default)]
+pub(super) struct SkippedRelations(HashMap<Oid, Message>);
+
+impl SkippedRelations {
+    /// A message was skipped.
+    pub(super) fn skipped(&mut self, message: Message) {
+        if let Message::Relation(relation) = &message {
+            self.0.insert(relation.oid, message);
+        }
+    }
+
+    /// What is to be handed out before this message.
+    pub(super) fn before(&mut self, message: &Message) -> Vec<Message> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        match message {
+            Message::Relation(relation) => {
+                self.0.remove(&relation.oid);
+                Vec::new()
+            }
+            Message::Insert(insert) => self.0.remove(&insert.relation).into_iter().collect(),
+            Message::Update(oid) | Message::Delete(oid) => self.0.remove(oid).into_iter().collect(),
+            Message::Truncate(oids) => oids.iter().filter_map(|oid| self.0.remove(oid)).collect(),
+            Message::Begin(_)
+            | Message::Commit(_)
+            | Message::Logical(_)
+            | Message::Origin
+            | Message::Type => Vec::new(),
+        }
+    }
 }
 
 /// What to do with a message.
@@ -119,7 +160,8 @@ impl HistoryCheck {
             Message::Update(_) | Message::Delete(_) | Message::Truncate(_) if self.is_skipping => {
                 Ok(Verdict::Skip)
             }
-            // A stream describes a table once: in what is skipped, too.
+            // A stream describes a table once: in what is skipped, too (see [`SkippedRelations`]).
+            Message::Relation(_) if self.is_skipping => Ok(Verdict::Skip),
             Message::Relation(_)
             | Message::Type
             | Message::Origin
@@ -266,6 +308,43 @@ mod tests {
         // Nothing was received from the slot's position on, and something comes.
         let error = verdicts(&mut check(36, 60), &[(50, 9)]).expect_err("unknown");
         assert!(error.to_string().contains("was not there before"), "{error}");
+    }
+
+    fn description(oid: Oid, columns: usize) -> Message {
+        let column = crate::pgoutput::Column { name: "c".into(), type_oid: 25, type_modifier: -1 };
+        let columns = vec![column; columns];
+        let (schema, name) = ("public".to_owned(), "outbox".to_owned());
+        Message::Relation(crate::pgoutput::Relation { oid, schema, name, columns })
+    }
+
+    #[test]
+    fn a_skipped_description_comes_before_the_first_row_that_has_no_newer_one() {
+        let mut skipped = SkippedRelations::default();
+        let row = &transaction(50, 5)[1];
+        for columns in [1, 2] {
+            skipped.skipped(description(7, columns));
+        }
+        skipped.skipped(row.clone());
+        assert_eq!(skipped.before(&transaction(50, 5)[0]), Vec::new());
+        assert_eq!(skipped.before(row), [description(7, 2)], "the last one");
+        assert_eq!(skipped.before(row), Vec::new(), "once");
+        skipped.skipped(description(7, 1));
+        assert_eq!(skipped.before(&description(7, 3)), Vec::new());
+        assert_eq!(skipped.before(row), Vec::new(), "it was described again");
+        skipped.skipped(description(7, 1));
+        assert_eq!(skipped.before(&Message::Truncate(vec![9, 7])), [description(7, 1)]);
+        let mut check = check(15, 40);
+        assert_eq!(check.message(&transaction(20, 2)[0]), Ok(Verdict::Skip));
+        assert_eq!(check.message(&description(7, 1)), Ok(Verdict::Skip));
+    }
+
+    #[test]
+    fn what_is_read_again_does_not_become_the_last() {
+        let mut received = received();
+        for message in &transaction(20, 2) {
+            received.message(message);
+        }
+        assert_eq!(received.get().map(|last| last.commit_lsn), Some(lsn(30)));
     }
 
     #[test]

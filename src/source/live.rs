@@ -3,6 +3,7 @@
 //! Opening checks everything that both would pass over in silence: that this is still the
 //! same server and slot, and that the publication has the tables.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,14 +18,14 @@ use super::error::SourceError;
 use super::facts::Facts;
 use super::feed::{Feed, Received, Source, Turn};
 use super::halted::{self, ANNOUNCED_FOR};
-use super::history::{HistoryCheck, Verdict};
+use super::history::{HistoryCheck, SkippedRelations, Verdict};
 use super::instance::Instance;
 use super::lock::{NOTICED_SOON, keep, lock, unlock};
 use super::mark::Mark;
 use super::observer::Observer;
 use super::opening::{
-    Found, Resume, ServerIdentity, await_holder, check_catalogs, connect_replication, identify,
-    session_settings, silence_limit, start_replication, wal_sender_timeout,
+    Found, Resume, ServerIdentity, check_catalogs, connect_replication, identify, is_moved_unseen,
+    own_process, session_settings, silence_limit, start_replication, wal_sender_timeout,
 };
 use super::patience::{Beside, Peer};
 use super::refusal::ConnectError;
@@ -52,6 +53,12 @@ pub struct Live {
     /// Compares what comes with what came before the server was restarted: nothing is confirmed
     /// until that is done.
     check: Option<HistoryCheck>,
+    /// The server as it was before it was restarted, until its history is known to be the same:
+    /// the next session has to compare then, however this one ends.
+    before: Option<ServerIdentity>,
+    skipped: SkippedRelations,
+    /// What is to be handed out next.
+    next: VecDeque<Received>,
 }
 
 /// By what a feed reads.
@@ -100,8 +107,9 @@ impl Live {
         let beside = Arc::clone(&control.client);
         let opened = Box::pin(async {
             let opened = Self::open_beside(control, &conninfo, config, resume).await;
+            // One that has never streamed knows of no change that the others do not see.
             if let Err(error) = &opened
-                && !matches!(resume, Resume::AtSlot { waited: None })
+                && matches!(resume, Resume::At { .. })
             {
                 announce_halt(&beside, &config.slot, error).await;
             }
@@ -154,9 +162,13 @@ impl Live {
             if control.security.shows_password() { control.security } else { client.security() };
         // Before the catalogs: another server's slot and tables say nothing of ours.
         let identity = identify(config, &mut client, &control, &facts, resume, &instance).await?;
-        if !config.temporary_slot {
-            let seen = (&look.mark, &identity);
-            facts = await_holder(config, facts, resume, &control.client, seen).await?;
+        if !config.temporary_slot && is_moved_unseen(&facts, resume) {
+            // By another walpost, if that reads a backlog: it has the lock then and not the slot.
+            // Else nobody else may begin before this one has said what it found.
+            let confirmed = facts.require_slot(&config.slot)?;
+            let own = own_process(resume, &identity);
+            lock(&control.client, &config.slot, own, (&look.mark, &identity, confirmed)).await?;
+            facts = Facts::read(&control.client, &config.slot).await?;
         }
         let found = check_catalogs(config, &facts, resume, &catalogs, look, &identity).await?;
         let is_for_batches = !config.temporary_slot
@@ -197,10 +209,7 @@ impl Live {
 impl Opening<'_> {
     /// The server process that was this walpost's last.
     fn own(&self) -> Option<i32> {
-        match self.resume {
-            Resume::At { walsender, .. } => *walsender,
-            Resume::AtSlot { .. } => None,
-        }
+        own_process(self.resume, &self.identity)
     }
 
     /// Locks the slot's name for the session of `client`.
@@ -225,9 +234,13 @@ impl Opening<'_> {
         }
         let walsender = now.slot.and_then(|slot| slot.active_pid);
         let check = self.check.take();
+        let before = match self.resume {
+            Resume::At { identity, .. } => Some(identity.clone()),
+            Resume::AtSlot { .. } => None,
+        };
         let base = self.base(walsender, walsender);
         let feed = Reads::Stream(Session::start(base, config, client, catch_up));
-        Ok(Live { feed, check })
+        Ok(Live { before: check.as_ref().and(before), check, ..Live::over(feed) })
     }
 
     async fn backlog(self, reading: Beside, moving: Beside) -> Result<Live, SourceError> {
@@ -248,7 +261,7 @@ impl Opening<'_> {
         let base = self.base(None, Some(moving.peer.pid));
         let kept = keep(client).await?;
         let feed = Backlog::start(base, config, reading, moving, kept, keeps_idle_slots);
-        Ok(Live { feed: Reads::Backlog(feed), check: None })
+        Ok(Live::over(Reads::Backlog(feed)))
     }
 
     /// The two connections that batches take; or why the server gives none, where it is there.
@@ -335,23 +348,45 @@ impl Live {
         }
     }
 
+    fn over(feed: Reads) -> Self {
+        let (skipped, next) = (SkippedRelations::default(), VecDeque::new());
+        Self { feed, check: None, before: None, skipped, next }
+    }
+
     /// What is to be handed out of what came; nothing of what was handed out before the server
     /// was restarted.
     fn compare(&mut self, received: Received) -> Result<Option<Received>, SourceError> {
-        let Some(check) = &mut self.check else { return Ok(Some(received)) };
+        let Some(check) = &mut self.check else { return Ok(Some(self.described(received))) };
         let verdict = match &received {
             Received::Message(message) => check.message(message)?,
             Received::Keepalive(wal_end) => check.keepalive(*wal_end)?,
         };
         match verdict {
-            Verdict::Skip => return Ok(None),
+            Verdict::Skip => {
+                if let Received::Message(message) = received {
+                    self.skipped.skipped(message);
+                }
+                return Ok(None);
+            }
             Verdict::Pass => {}
             Verdict::Same => {
                 tracing::info!("the restarted server has the history that was published");
-                self.check = None;
+                (self.check, self.before) = (None, None);
             }
         }
-        Ok(Some(received))
+        Ok(Some(self.described(received)))
+    }
+
+    /// The first of what is to be handed out for it: its table's description comes before a row.
+    fn described(&mut self, received: Received) -> Received {
+        let Received::Message(message) = &received else { return received };
+        let before = self.skipped.before(message);
+        if before.is_empty() {
+            return received;
+        }
+        self.next.extend(before.into_iter().map(Received::Message));
+        self.next.push_back(received);
+        self.next.pop_front().unwrap_or(Received::Keepalive(Lsn::ZERO))
     }
 }
 
@@ -385,7 +420,7 @@ async fn announce_halt(client: &Client, slot: &str, error: &SourceError) {
 
 impl Feed for Live {
     fn identity(&self) -> &ServerIdentity {
-        &self.base().identity
+        self.before.as_ref().unwrap_or(&self.base().identity)
     }
 
     fn mark(&self) -> &Mark {
@@ -393,7 +428,8 @@ impl Feed for Live {
     }
 
     fn walsender(&self) -> Option<i32> {
-        self.base().backend
+        // A number means something on the server of that identity only.
+        self.base().backend.filter(|_| self.before.is_none())
     }
 
     fn start(&self) -> Lsn {
@@ -409,6 +445,9 @@ impl Feed for Live {
     }
 
     async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
+        if reading && let Some(next) = self.next.pop_front() {
+            return Ok(next);
+        }
         loop {
             let received = match &mut self.feed {
                 Reads::Stream(session) => session.next(reading).await?,
@@ -421,6 +460,9 @@ impl Feed for Live {
     }
 
     fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
+        if let Some(next) = self.next.pop_front() {
+            return Some(Ok(next));
+        }
         loop {
             let received = match &mut self.feed {
                 Reads::Stream(session) => session.try_next()?,
@@ -467,6 +509,10 @@ impl Feed for Live {
     }
 
     fn turn(&mut self) -> Option<Turn> {
+        // What is compared comes by this stream.
+        if self.check.is_some() {
+            return None;
+        }
         match &mut self.feed {
             Reads::Stream(session) => session.turn(),
             Reads::Backlog(backlog) => backlog.turn(),

@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use postgres_protocol::escape::escape_literal;
-use tokio::time::{Instant, sleep, timeout};
-use tokio_postgres::Client;
+use tokio::time::timeout;
 
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connect::{self, Control};
@@ -14,7 +13,6 @@ use super::facts::Facts;
 use super::halted;
 use super::history::LastTransaction;
 use super::instance::{self, Instance};
-use super::lock;
 use super::mark::Mark;
 use super::refusal::ConnectError;
 use super::turns::Outset;
@@ -30,10 +28,6 @@ use crate::outbox::FoundTable;
 const SESSION_OPTIONS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC \
      -c bytea_output=hex -c extra_float_digits=1 -c statement_timeout=0 -c lock_timeout=0 \
      -c idle_session_timeout=0";
-
-/// For how long whoever moved the slot is waited for, and how often it is looked for.
-const HOLDER_LIMIT: Duration = Duration::from_secs(3);
-const HOLDER_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How much of a transaction the server decodes in memory before it puts it
 /// aside on disk; walpost raises it unless the connection's own `options` set it.
@@ -165,61 +159,43 @@ fn check_slot(
     // First, since whoever holds it may move it.
     if let Some(slot) = facts.slot.as_ref().filter(|slot| slot.active_pid.is_some()) {
         // This process's own last session may take a while to end.
-        let is_own =
-            matches!(resume, Resume::At { walsender, .. } if *walsender == slot.active_pid);
+        let is_own = slot.active_pid == own_process(resume, identity);
         let is_walpost = slot.is_walposts && !is_own;
         let (mark, identity) = (mark.clone(), identity.clone());
         let holder = Holder { is_walpost, mark, identity, confirmed };
         let (pid, holder) = (slot.active_pid, Some(Box::new(holder)));
         return Err(SourceError::InUse { slot: config.slot.clone(), pid, holder });
     }
-    if let Some(ours) = moved_unseen(facts, resume) {
-        return Err(SourceError::slot_moved(&config.slot, ours, confirmed));
+    if let Resume::At { confirmed: ours, .. } = resume
+        && is_moved_unseen(facts, resume)
+    {
+        return Err(SourceError::slot_moved(&config.slot, *ours, confirmed));
     }
     Ok(confirmed)
 }
 
-/// What this process had confirmed, where the slot is ahead of it and no other walpost was seen to
+/// Whether the slot is ahead of what this process had confirmed, and no other walpost was seen to
 /// hold it.
-fn moved_unseen(facts: &Facts, resume: &Resume) -> Option<Lsn> {
-    let slot = facts.slot.as_ref().filter(|slot| slot.active_pid.is_none())?;
+pub(super) fn is_moved_unseen(facts: &Facts, resume: &Resume) -> bool {
+    let slot = facts.slot.as_ref().filter(|slot| slot.active_pid.is_none());
+    let confirmed = slot.and_then(|slot| slot.confirmed_flush);
     match resume {
-        Resume::At { confirmed: ours, after_another: false, .. } => {
-            slot.confirmed_flush.filter(|confirmed| confirmed > ours).map(|_| *ours)
-        }
-        Resume::At { .. } | Resume::AtSlot { .. } => None,
+        Resume::At { confirmed: ours, after_another: false, .. } => confirmed > Some(*ours),
+        Resume::At { .. } | Resume::AtSlot { .. } => false,
     }
 }
 
-/// Where the slot was moved by nobody that was seen, waits a while for whoever did so: another
-/// walpost that reads a backlog in batches holds a lock and not the slot, and between its batches
-/// and its stream neither. An error that the slot is in use where one shows up; else what the
-/// catalogs say then.
-pub(super) async fn await_holder(
-    config: &SourceConfig,
-    mut facts: Facts,
-    resume: &Resume,
-    client: &Client,
-    (mark, identity): (&Mark, &ServerIdentity),
-) -> Result<Facts, SourceError> {
-    let until = Instant::now() + HOLDER_LIMIT;
-    while moved_unseen(&facts, resume).is_some() && Instant::now() < until {
-        let own = match resume {
-            Resume::At { walsender, .. } => *walsender,
-            Resume::AtSlot { .. } => None,
-        };
-        let confirmed = facts.require_slot(&config.slot)?;
-        if let Some(holder) = lock::holder(client, &config.slot).await? {
-            let (mark, identity) = (mark.clone(), identity.clone());
-            let is_walpost = holder.is_walpost && Some(holder.pid) != own;
-            let other = Holder { is_walpost, mark, identity, confirmed };
-            let (slot, pid) = (config.slot.clone(), Some(holder.pid));
-            return Err(SourceError::InUse { slot, pid, holder: Some(Box::new(other)) });
+/// The server process of this process's last session, on the server that it was one of: after a
+/// restart its number may be another's.
+pub(super) fn own_process(resume: &Resume, found: &ServerIdentity) -> Option<i32> {
+    match resume {
+        Resume::At { walsender, identity, .. }
+            if identity.postmaster_start == found.postmaster_start =>
+        {
+            *walsender
         }
-        sleep(HOLDER_INTERVAL).await;
-        facts = Facts::read(client, &config.slot).await?;
+        Resume::At { .. } | Resume::AtSlot { .. } => None,
     }
-    Ok(facts)
 }
 
 /// The same for an ordinary connection, by SQL.
@@ -342,6 +318,11 @@ fn check_identity(
              has worked with {}, timeline {}; nothing was published from it. If a failover was meant, \
              see that its slot is not behind {confirmed}, then start walpost again",
             found.system_identifier, found.timeline, identity.system_identifier, identity.timeline,
+        )));
+    }
+    if start > flushed && facts.in_recovery {
+        return Err(SourceError::Lost(format!(
+            "this standby has replayed up to {flushed}, and walpost has published up to {start}"
         )));
     }
     if start > flushed {
@@ -486,7 +467,7 @@ mod tests {
                 }
                 Err(SourceError::InUse { pid, holder, .. }) => {
                     assert!(held && pid == Some(7));
-                    let is_own = matches!(resume, Resume::At { walsender: Some(7), .. });
+                    let is_own = own_process(&resume, &identity) == Some(7);
                     let is_another = holder.is_some_and(|holder| holder.is_walpost);
                     assert_eq!(is_another, !is_own, "I12: its own end passes for another");
                 }

@@ -219,7 +219,7 @@ impl Catalogs {
         } else {
             String::new()
         };
-        SourceError::Setup(format!(
+        SourceError::Changed(format!(
             "the publication was changed while walpost worked with it, and PostgreSQL never hands out \
              what was committed without it: {found}. What was handed out is published, and nothing \
              after {verified} is confirmed. Once that is mended {advance}publish by hand the rows that \

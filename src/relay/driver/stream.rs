@@ -32,10 +32,18 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Streams until the session ends or the relay has to act beyond it.
     pub(super) async fn stream(&mut self, mut session: P::Feed) -> Result<Ended, RelayError> {
         let ended = self.stream_from(&mut session).await?;
+        if let Some(known) = &mut self.known {
+            // What is known of the server's history since.
+            known.identity = session.identity().clone();
+            known.walsender = session.walsender();
+        }
         match &ended {
             Ended::Done => self.finish(session).await?,
-            // Before the slot is let go of.
-            Ended::Failed(error) => drop(self.meanwhile(session.halting(error)).await?),
+            // Before the slot is let go of, and whatever else is to stop.
+            Ended::Failed(error) => tokio::select! {
+                () = session.halting(error) => {}
+                () = self.stop.aborted() => return Err(RelayError::Aborted),
+            },
             Ended::Lost(_) | Ended::Replay | Ended::Over => {}
         }
         Ok(ended)

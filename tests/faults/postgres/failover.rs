@@ -16,6 +16,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(59, "a_failover_that_lost_commits_ends_the_standby_instance_too", both_end),
         Case::new(61, "a_server_that_was_set_back_ends_the_run", set_back),
         Case::new(61, "a_server_that_was_set_back_and_grew_again_ends_the_run", grew_again),
+        Case::new(61, "a_comparison_that_is_cut_short_is_made_again", cut_short),
         Case::new(61, "a_transaction_that_replaced_the_last_one_ends_the_run", replaced),
         Case::new(61, "a_server_that_was_set_back_ends_the_standby_instance_too", waited),
         Case::new(61, "an_address_that_leads_to_two_servers_moves_neither_slot", two_servers),
@@ -173,6 +174,29 @@ async fn grew_again(account: Account) {
     rows.extend_from_slice(&behind.scene.committed().await[10..]);
     behind.judged_with_repeats(&account, &rows).await;
     account.goes_on(&next);
+}
+
+/// The session in which the histories are compared ends before anything has come.
+async fn cut_short(account: Account) {
+    let behind = Behind::new().await;
+    let walpost = behind.scene.run().await;
+    let (saved, rows) = behind.saved_in_between().await;
+    behind.scene.postgres.set_back(&saved);
+    behind.scene.postgres.start_again().await;
+    // The server reads this log before it has anything to send.
+    let others = "CREATE TABLE other (i int); INSERT INTO other SELECT generate_series(1, 1000000)";
+    behind.scene.postgres.execute(others).await;
+    behind.scene.postgres.execute(&insert(100, 3)).await;
+    let before = behind.scene.confirmed_flush().await;
+    let mark = walpost.mark();
+    behind.proxy.restore();
+    walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication";
+    behind.scene.postgres.execute(end).await;
+    walpost.await_line_after(mark, "lost PostgreSQL, connecting again", SOON).await;
+    refused(&account, &walpost, "is not the one that walpost has published from").await;
+    assert_eq!(behind.scene.confirmed_flush().await, before, "nothing is confirmed to it");
+    behind.judged(&account, &rows).await;
 }
 
 /// The new history has a transaction that commits at the same LSN.

@@ -30,6 +30,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(33, "a_crash_under_load_repeats_no_finished_transaction", |account| {
             under_load(account, Death::Crash)
         }),
+        Case::new(33, "a_column_that_was_added_before_a_crash_is_no_change", added_before_a_crash),
         Case::new(33, "a_server_that_forgot_the_last_confirmation_is_told_again", forgotten),
         Case::new(34, "a_walsender_that_is_terminated_is_replaced", |account| {
             terminated(account, "walsender")
@@ -172,5 +173,23 @@ async fn terminated(account: Account, whose: &str) {
     account.ok(&scene.judge_after(writer).await);
     let repeated = repeated_transactions(&scene.records().await);
     assert!(repeated <= RESTARTS, "rows of {repeated} transactions came again");
+    account.goes_on(&walpost);
+}
+
+/// The slot's position on disk is from before the change: its rows are read again, and described as
+/// they were then.
+async fn added_before_a_crash(account: Account) {
+    let scene = Scene::new().await;
+    scene.postgres.execute("ALTER TABLE public.outbox DROP COLUMN headers; CHECKPOINT").await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    scene.postgres.execute("ALTER TABLE public.outbox ADD COLUMN headers jsonb").await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    scene.postgres.restart(Stop::Immediate).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
     account.goes_on(&walpost);
 }

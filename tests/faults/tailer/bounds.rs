@@ -89,7 +89,7 @@ async fn no_reader(account: Account) {
     let topic = scene.topic("{aggregate_type}");
     let mut walpost = Command::new(program())
         .args(["run", "--source", &scene.source, "--bootstrap-servers", &scene.bootstrap])
-        .args(["--topic", &topic, "-X", "allow.auto.create.topics=true"])
+        .args(["--topic", &topic, "-X", "allow.auto.create.topics=true", "--admin-listen", "off"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -22,6 +22,7 @@ pub fn cases() -> Vec<Case> {
             frozen_in_batches,
         ),
         Case::new(7, "one_that_was_cut_off_becomes_the_standby_and_takes_over_again", cut_off),
+        Case::new(8, "a_lock_that_another_role_holds_halts_nobody", foreign_lock),
         Case::new(8, "a_second_relay_waits_and_takes_over_within_seconds", second),
     ]
 }
@@ -111,6 +112,27 @@ async fn cut_off(account: Account) {
     scene.confirmed(SOON).await;
     account.ok(&scene.judge().await);
     account.goes_on(&first);
+}
+
+/// Anybody who may connect may take the lock by which an instance says that it halts.
+async fn foreign_lock(account: Account) {
+    let scene = Scene::new().await;
+    scene.postgres.execute("CREATE ROLE stranger LOGIN").await;
+    let (client, connection) = tokio_postgres::connect(
+        &format!("{}?application_name=walpost", scene.postgres.url_for("stranger")),
+        tokio_postgres::NoTls,
+    )
+    .await
+    .expect("it may connect");
+    tokio::spawn(connection);
+    let lock = "SELECT pg_advisory_lock_shared(2002873448, hashtext('walpost'))";
+    client.batch_execute(lock).await.expect("it may lock");
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
+    drop(client);
 }
 
 async fn second(account: Account) {
