@@ -135,6 +135,7 @@ advisories:
 
 # The archive's bytes, and signatures.
 packaging-test:
+	@tests/bed/setup.sh packaging
 	@packaging/test
 
 # The alert rules, and what promtool makes of them: each fires, and only when it should.

@@ -4,7 +4,8 @@
 # are fetched by the test bed itself, into its cache. `setup.sh demo` asks for less:
 # no npm, and no Java where it cannot be had, since the demo knows another way;
 # `setup.sh consumers` for more: what the consumers of docs/consumers.md are written in;
-# `setup.sh alerts` for Prometheus and promtool, `setup.sh instructions` for valgrind.
+# `setup.sh alerts` for Prometheus and promtool, `setup.sh packaging` for ssh-keygen,
+# `setup.sh instructions` for valgrind.
 set -eu
 
 packages=""
@@ -46,6 +47,10 @@ if [ "${1:-}" = alerts ]; then
     { has prometheus && has promtool; } || need prometheus
     # For Grafana's types.
     python3 -m pip --version >/dev/null 2>&1 || need python3-pip
+fi
+
+if [ "${1:-}" = packaging ]; then
+    has ssh-keygen || need openssh-client
 fi
 
 if [ "${1:-}" = instructions ]; then
