@@ -287,6 +287,16 @@ impl Ledger {
 
     /// The server has sent everything that committed before `wal_end`.
     pub fn keepalive(&mut self, wal_end: Lsn) {
+        if let Some(Entry { interrupted: true, commit_lsn, .. }) = self.entries.back() {
+            // What is still to come again says nothing of what committed before it.
+            if wal_end <= *commit_lsn {
+                match self.entries.iter_mut().rev().nth(1) {
+                    None => self.confirmable = self.confirmable.max(wal_end),
+                    Some(before) => before.end_lsn = before.end_lsn.max(Some(wal_end)),
+                }
+            }
+            return;
+        }
         match self.entries.back_mut() {
             None => self.confirmable = self.confirmable.max(wal_end),
             Some(Entry { end_lsn: Some(end), .. }) => *end = wal_end.max(*end),

@@ -202,7 +202,7 @@ impl Pair {
                 assert!(self.ledger.interrupt() && !self.ledger.interrupt());
                 assert!(!self.ledger.is_open(), "nothing may be added to it");
                 let before = self.ledger.confirmable();
-                self.ledger.keepalive(Lsn::new(self.wal + u64::from(keepalive)));
+                self.ledger.keepalive(Lsn::new(self.wal + u64::from(keepalive) + 1));
                 assert_eq!(self.ledger.confirmable(), before, "I1: A passes what is interrupted");
                 assert!(!self.ledger.resume(Lsn::new(commit.as_u64() + 1)), "another transaction");
                 assert!(self.ledger.resume(commit) && !self.ledger.resume(commit));
@@ -385,4 +385,27 @@ fn an_interrupted_transaction_that_does_not_come_again_is_withdrawn() {
     ledger.commit(Lsn::new(20), Lsn::new(22)).expect("its own");
     assert_eq!(ledger.confirmable(), Lsn::new(22));
     assert!(ledger.delivered(seq), "it is still in flight");
+}
+
+#[test]
+fn a_keepalive_counts_up_to_an_interrupted_transaction() {
+    let mut ledger = Ledger::new(Lsn::new(1));
+    ledger.begin(Lsn::new(20), 0).expect("in order");
+    ledger.interrupt();
+    for (wal_end, expected) in [(15, 15), (20, 20), (21, 20)] {
+        ledger.keepalive(Lsn::new(wal_end));
+        assert_eq!(ledger.confirmable(), Lsn::new(expected), "{wal_end}");
+    }
+    // Behind a transaction that is not durable, it is passed with that one.
+    let mut ledger = Ledger::new(Lsn::new(1));
+    ledger.begin(Lsn::new(5), 0).expect("in order");
+    let seq = ledger.produce(0, 7).expect("open");
+    ledger.commit(Lsn::new(5), Lsn::new(7)).expect("its own");
+    ledger.begin(Lsn::new(20), 0).expect("in order");
+    ledger.interrupt();
+    ledger.keepalive(Lsn::new(15));
+    assert_eq!((ledger.confirmable(), ledger.resume_at()), (Lsn::new(1), Lsn::new(15)));
+    ledger.delivered(seq);
+    assert_eq!(ledger.confirmable(), Lsn::new(15));
+    assert!(ledger.resume(Lsn::new(20)));
 }
