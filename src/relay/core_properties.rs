@@ -27,7 +27,7 @@ use crate::property;
 const CASES: u32 = 3000;
 
 /// Weight of one record, or of a dead letter: what the budget may be exceeded by.
-const ROW_BYTES: u64 = RECORD_OVERHEAD_BYTES + 600;
+const ROW_BYTES: u64 = RECORD_OVERHEAD_BYTES + 1000;
 
 #[derive(Debug, Clone)]
 enum Step {

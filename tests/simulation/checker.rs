@@ -17,7 +17,7 @@ use crate::schedule::Schedule;
 use crate::trace::{Exit, Happened, Mishap, Trace};
 
 /// What the largest row of a log weighs, its overhead included, and more.
-const ROW_BYTES: u64 = 1000;
+const ROW_BYTES: u64 = 1500;
 
 /// A third of `wal_sender_timeout`, as it is by default.
 const UNATTENDED_MS: u64 = 20_000;
