@@ -86,6 +86,16 @@ impl Behind {
         account.exact(&judge(rows, std::iter::empty(), &self.scene.records().await));
     }
 
+    /// A person accepts the slot's position: of the history from the saved data on nothing is
+    /// missing.
+    async fn accepted(&self, account: &Account, mut rows: Vec<Row>) {
+        let next = self.scene.run().await;
+        self.scene.confirmed(SOON).await;
+        rows.extend_from_slice(&self.scene.committed().await[10..]);
+        self.judged_with_repeats(account, &rows).await;
+        account.goes_on(&next);
+    }
+
     /// The same after the next start: a server that was stopped may have forgotten the slot's last
     /// position (until 17), and repeats what follows it.
     async fn judged_with_repeats(&self, account: &Account, rows: &[Row]) {
@@ -115,18 +125,14 @@ async fn lost_nothing(account: Account) {
 async fn lost_commits(account: Account) {
     let behind = Behind::new().await;
     let walpost = behind.scene.run().await;
-    let (saved, mut rows) = behind.saved_in_between().await;
+    let (saved, rows) = behind.saved_in_between().await;
     behind.scene.postgres.set_back(&saved);
     behind.promote().await;
     behind.burn().await;
     behind.scene.postgres.execute(&insert(5, 3)).await;
     refused(&account, &walpost, "another server answers at this address").await;
     behind.judged(&account, &rows).await;
-    let next = behind.scene.run().await;
-    behind.scene.confirmed(SOON).await;
-    rows.extend_from_slice(&behind.scene.committed().await[10..]);
-    behind.judged_with_repeats(&account, &rows).await;
-    account.goes_on(&next);
+    behind.accepted(&account, rows).await;
 }
 
 async fn both_end(account: Account) {
@@ -158,7 +164,7 @@ async fn set_back(account: Account) {
 async fn grew_again(account: Account) {
     let behind = Behind::new().await;
     let walpost = behind.scene.run().await;
-    let (saved, mut rows) = behind.saved_in_between().await;
+    let (saved, rows) = behind.saved_in_between().await;
     behind.scene.postgres.set_back(&saved);
     behind.scene.postgres.start_again().await;
     behind.scene.postgres.execute(&insert(100, 3)).await;
@@ -168,12 +174,7 @@ async fn grew_again(account: Account) {
     refused(&account, &walpost, "is not the one that walpost has published from").await;
     assert_eq!(behind.scene.confirmed_flush().await, before, "nothing is confirmed to it");
     behind.judged(&account, &rows).await;
-    // A person accepts the slot's position: nothing of the new history is missing.
-    let next = behind.scene.run().await;
-    behind.scene.confirmed(SOON).await;
-    rows.extend_from_slice(&behind.scene.committed().await[10..]);
-    behind.judged_with_repeats(&account, &rows).await;
-    account.goes_on(&next);
+    behind.accepted(&account, rows).await;
 }
 
 /// The session in which the histories are compared ends before anything has come.
