@@ -23,7 +23,7 @@ use crate::record::{
 use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
 use crate::replay::{Replay, ReplayError, ReplaySettings};
-use crate::sink::{KafkaConfig, KafkaSink, KafkaSource};
+use crate::sink::{KafkaConfig, KafkaSink, KafkaSource, WaitsFor};
 use crate::source::{self, CatchUp, ConnInfoSource, SourceConfig};
 
 /// Why a relay cannot be built.
@@ -250,6 +250,10 @@ pub fn kafka(config: &Config) -> KafkaConfig {
         bootstrap_servers: config.kafka.bootstrap_servers.clone(),
         properties,
         in_flight_bytes: config.delivery.in_flight_bytes,
+        waits_for: match config.poison.missing_topic {
+            None => WaitsFor::AnyTopic,
+            Some(_) => WaitsFor::Topic(config.poison.dead_letter_topic.clone()),
+        },
     }
 }
 

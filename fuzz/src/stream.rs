@@ -11,7 +11,7 @@ use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
 use walpost::pgoutput::{Message, decode};
 use walpost::record::{Record, RecordConfig, Router, check_topic};
 use walpost::relay::core::{Core, Taken};
-use walpost::relay::outlet::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
+use walpost::relay::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 
 use super::input::{Dice, parts};
 
@@ -95,7 +95,7 @@ struct World {
 }
 
 fn too_large() -> Refusal {
-    Refusal { is_too_large: true, may_pass: false, reason: "too large".to_owned() }
+    Refusal { ground: Ground::Size, may_pass: false, reason: "too large".to_owned() }
 }
 
 /// An outbox and a router that take what stands in the recorded messages.

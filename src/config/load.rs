@@ -327,6 +327,11 @@ impl Picked {
             invalid_topic: policy(Setting::PoisonInvalidTopic)?,
             refused: policy(Setting::PoisonRefused)?,
             undecodable: policy(Setting::PoisonUndecodable)?,
+            missing_topic: self.checked(
+                Setting::PoisonMissingTopic,
+                values::WAIT,
+                values::policy_or_wait,
+            )?,
             dead_letter_topic: self.checked(
                 Setting::PoisonDeadLetterTopic,
                 Policies::DEAD_LETTER_TOPIC,

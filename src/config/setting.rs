@@ -57,6 +57,7 @@ pub enum Setting {
     PoisonTooLarge,
     PoisonMissingField,
     PoisonInvalidTopic,
+    PoisonMissingTopic,
     PoisonRefused,
     PoisonUndecodable,
     PoisonDeadLetterTopic,
@@ -72,7 +73,7 @@ type Row = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'s
 
 impl Setting {
     /// Every setting, in the order in which they are shown.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 44] = [
         Self::SourceUrl,
         Self::SourceSlot,
         Self::SourcePublication,
@@ -108,6 +109,7 @@ impl Setting {
         Self::PoisonTooLarge,
         Self::PoisonMissingField,
         Self::PoisonInvalidTopic,
+        Self::PoisonMissingTopic,
         Self::PoisonRefused,
         Self::PoisonUndecodable,
         Self::PoisonDeadLetterTopic,
@@ -157,6 +159,7 @@ impl Setting {
             Self::PoisonTooLarge => ("poison.too_large", None, None, None, Text),
             Self::PoisonMissingField => ("poison.missing_field", None, None, None, Text),
             Self::PoisonInvalidTopic => ("poison.invalid_topic", None, None, None, Text),
+            Self::PoisonMissingTopic => ("poison.missing_topic", None, None, None, Text),
             Self::PoisonRefused => ("poison.refused", None, None, None, Text),
             Self::PoisonUndecodable => ("poison.undecodable", None, None, None, Text),
             Self::PoisonDeadLetterTopic => ("poison.dead_letter_topic", None, None, None, Text),
@@ -227,6 +230,7 @@ impl Setting {
             Self::PoisonTooLarge => "What to do about an event that is too large for the producer or the topic: `halt`, `dead_letter` or `skip`.",
             Self::PoisonMissingField => "The same for one that lacks its key, or what its topic is made of.",
             Self::PoisonInvalidTopic => "The same for one whose topic has no valid name, or is none of `record.topics_allowed`.",
+            Self::PoisonMissingTopic => "What to do about an event whose topic does not exist: `wait`, so that it and all behind it are delivered once somebody creates the topic, or `halt`, `dead_letter`, `skip`, which let no row hold up the others by the topic that it names.",
             Self::PoisonRefused => "The same for one that the brokers refuse for good.",
             Self::PoisonUndecodable => "The same for one with a field that cannot be read.",
             Self::PoisonDeadLetterTopic => "The topic of the dead letters.",

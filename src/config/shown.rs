@@ -3,7 +3,7 @@
 
 use secrecy::ExposeSecret;
 
-use super::values::{ADMIN_OFF, OWN_PROFILE};
+use super::values::{ADMIN_OFF, OWN_PROFILE, WAIT};
 use super::{Config, CoreDumps, Origin, Setting, redact, units};
 use crate::record::TimestampSource;
 use crate::record::debezium::Converters;
@@ -125,6 +125,10 @@ impl Config {
             Setting::PoisonTooLarge => Some(poison.too_large.to_string()),
             Setting::PoisonMissingField => Some(poison.missing_field.to_string()),
             Setting::PoisonInvalidTopic => Some(poison.invalid_topic.to_string()),
+            Setting::PoisonMissingTopic => {
+                let policy = poison.missing_topic.map(|policy| policy.to_string());
+                Some(policy.unwrap_or_else(|| WAIT.to_owned()))
+            }
             Setting::PoisonRefused => Some(poison.refused.to_string()),
             Setting::PoisonUndecodable => Some(poison.undecodable.to_string()),
             Setting::PoisonDeadLetterTopic => Some(poison.dead_letter_topic.clone()),

@@ -218,6 +218,8 @@ fn a_value_that_cannot_be_is_named_with_its_place() {
         ("record.topic_regex = '.*'", "`record.topic_replacement` beside it"),
         ("record.topic_replacement = 'x'", "`record.topic_regex` beside it"),
         ("record.cloudevents_source = 'a b'", "no URI reference"),
+        ("poison.missing_topic = 'drop'", "none of wait, halt, dead_letter, skip"),
+        ("poison.refused = 'wait'", "none of halt, dead_letter, skip"),
         ("poison.refused = 'drop'", "none of halt, dead_letter, skip"),
         ("poison.dead_letter_topic = 'a b'", "`a b` has ' '"),
         ("poison.retries = -1", "no number of retries"),
@@ -304,6 +306,7 @@ fn everything_that_the_file_takes_arrives() {
         too_large = "dead_letter"
         missing_field = "skip"
         invalid_topic = "halt"
+        missing_topic = "skip"
         refused = "dead_letter"
         undecodable = "dead_letter"
         dead_letter_topic = "dead"
@@ -337,6 +340,7 @@ fn everything_that_the_file_takes_arrives() {
     assert_eq!(config.delivery.drain_timeout, Duration::from_secs(120));
     assert_eq!(config.poison.too_large, Policy::DeadLetter);
     assert_eq!(config.poison.missing_field, Policy::Skip);
+    assert_eq!(config.poison.missing_topic, Some(Policy::Skip));
     assert_eq!((config.poison.dead_letter_topic.as_str(), config.poison.retries), ("dead", 3));
     assert_eq!(config.admin.listen.as_deref(), Some("localhost:0"));
     assert_eq!(config.log.format, Some(LogFormat::Json));

@@ -67,6 +67,15 @@ pub(super) fn policy(text: &str) -> Result<Policy, String> {
     one_of(text, &Policy::NAMES)
 }
 
+/// What [`policy_or_wait`] has beside the policies.
+pub(super) const WAIT: &str = "wait";
+
+/// What to do about what may come to be; `None`: wait.
+pub(super) fn policy_or_wait(text: &str) -> Result<Option<Policy>, String> {
+    let policies = Policy::NAMES.map(|(name, policy)| (name, Some(policy)));
+    one_of(text, &[&[(WAIT, None)], policies.as_slice()].concat())
+}
+
 /// A topic's name, without places.
 pub(super) fn topic(text: &str) -> Result<String, String> {
     match check_topic(text) {

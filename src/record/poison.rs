@@ -46,6 +46,14 @@ pub enum Cause {
         /// The refusal's own words, and what to do about it.
         why: String,
     },
+    /// The topic does not exist, and is not waited for.
+    #[error("topic `{}` does not exist; {}", excerpt(topic), excerpt(why))]
+    MissingTopic {
+        /// The topic that it was meant for.
+        topic: String,
+        /// What to do about it.
+        why: String,
+    },
     /// The broker refuses the record for good, for another reason than its size.
     #[error("its record for topic `{}` is refused: {}", excerpt(topic), excerpt(why))]
     Refused {
@@ -66,14 +74,15 @@ pub enum Cause {
 
 impl Cause {
     /// The keys of all of them.
-    pub const KEYS: [&str; 5] =
-        ["missing_field", "invalid_topic", "undecodable", "too_large", "refused"];
+    pub const KEYS: [&str; 6] =
+        ["missing_field", "invalid_topic", "missing_topic", "undecodable", "too_large", "refused"];
 
     /// The key of its policy, under `poison` in the configuration.
     pub const fn key(&self) -> &'static str {
         match self {
             Self::MissingField { .. } => "missing_field",
             Self::InvalidTopic { .. } => "invalid_topic",
+            Self::MissingTopic { .. } => "missing_topic",
             Self::Undecodable { .. } => "undecodable",
             Self::TooLarge { .. } => "too_large",
             Self::Refused { .. } => "refused",
@@ -84,6 +93,7 @@ impl Cause {
     pub fn topic(&self) -> Option<&str> {
         match self {
             Self::InvalidTopic { topic, .. }
+            | Self::MissingTopic { topic, .. }
             | Self::TooLarge { topic, .. }
             | Self::Refused { topic, .. } => Some(topic),
             Self::MissingField { .. } | Self::Undecodable { .. } => None,
@@ -105,7 +115,9 @@ impl Cause {
                  {aggregate_type|kebab}) or record.topics_allowed"
             }
             Self::Undecodable { .. } => "mend what writes it, or the setting that it names",
-            Self::TooLarge { .. } | Self::Refused { .. } => return None,
+            Self::MissingTopic { .. } | Self::TooLarge { .. } | Self::Refused { .. } => {
+                return None;
+            }
         })
     }
 }
@@ -159,6 +171,7 @@ mod tests {
         let why = || much.clone();
         for cause in [
             Cause::InvalidTopic { topic: why(), why: why() },
+            Cause::MissingTopic { topic: why(), why: why() },
             Cause::TooLarge { topic: why(), why: why() },
             Cause::Refused { topic: why(), why: why() },
             Cause::Undecodable { field: "`payload`".to_owned(), why: why() },
@@ -175,6 +188,7 @@ mod tests {
         let keys = [
             Cause::MissingField { field: text() },
             Cause::InvalidTopic { topic: text(), why: text() },
+            Cause::MissingTopic { topic: text(), why: text() },
             Cause::Undecodable { field: text(), why: text() },
             Cause::TooLarge { topic: text(), why: text() },
             Cause::Refused { topic: text(), why: text() },

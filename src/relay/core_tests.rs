@@ -6,6 +6,7 @@ use crate::outbox::{ColumnNames, OutboxConfig, TableName};
 use crate::pgoutput::encode::texts;
 use crate::pgoutput::{Column, Commit, Insert, LogicalMessage, Oid, Relation};
 use crate::record::{Record, RecordConfig};
+use crate::relay::outlet::Ground;
 
 pub(super) const TABLE: Oid = 7;
 
@@ -54,7 +55,7 @@ fn keyless() -> Message {
 }
 
 pub(super) fn too_large() -> Refusal {
-    Refusal { is_too_large: true, may_pass: false, reason: "too large".to_owned() }
+    Refusal { ground: Ground::Size, may_pass: false, reason: "too large".to_owned() }
 }
 
 /// A sink that takes everything and reports nothing.
@@ -256,7 +257,7 @@ fn refusals_until_skipped(refusal: &Refusal) -> u32 {
 
 #[test]
 fn only_a_refusal_that_may_pass_is_asked_for_again() {
-    let refusal = |may_pass| Refusal { is_too_large: false, may_pass, reason: String::new() };
+    let refusal = |may_pass| Refusal { ground: Ground::Other, may_pass, reason: String::new() };
     // Among others, and alone.
     assert_eq!(refusals_until_skipped(&refusal(false)), 2);
     assert_eq!(refusals_until_skipped(&refusal(true)), 2 + Policies::RETRIES);

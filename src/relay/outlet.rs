@@ -29,22 +29,33 @@ pub enum ProduceError {
 /// A record is refused for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// For its size, rather than for anything else.
-    pub is_too_large: bool,
+    /// What it is for.
+    pub ground: Ground,
     /// Whether a later attempt with the same record may succeed, though nobody changes anything.
     pub may_pass: bool,
     /// The refusal's own words, and what to do about it.
     pub reason: String,
 }
 
+/// What a record is refused for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ground {
+    /// Its size.
+    Size,
+    /// Its topic, which does not exist.
+    MissingTopic,
+    /// Anything else.
+    Other,
+}
+
 impl Refusal {
     /// It is the cause why the event's record for `topic` is poison.
     pub fn cause(&self, topic: &str) -> Cause {
         let (topic, why) = (topic.to_owned(), self.reason.clone());
-        if self.is_too_large {
-            Cause::TooLarge { topic, why }
-        } else {
-            Cause::Refused { topic, why }
+        match self.ground {
+            Ground::Size => Cause::TooLarge { topic, why },
+            Ground::MissingTopic => Cause::MissingTopic { topic, why },
+            Ground::Other => Cause::Refused { topic, why },
         }
     }
 }

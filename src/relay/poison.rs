@@ -40,7 +40,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A policy for each cause; by default each halts.
+/// A policy for each cause; by default each halts, but that a missing topic is waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policies {
     /// The record is larger than its topic, or the producer, takes.
@@ -49,6 +49,8 @@ pub struct Policies {
     pub missing_field: Policy,
     /// The topic's name is not one that Kafka accepts.
     pub invalid_topic: Policy,
+    /// The topic does not exist; `None`: it is waited for, and is no cause.
+    pub missing_topic: Option<Policy>,
     /// The broker refuses the record for good, for another reason than its size.
     pub refused: Policy,
     /// A field, or the whole event, cannot be read.
@@ -71,6 +73,7 @@ impl Policies {
         let Self { too_large, missing_field, invalid_topic, refused, undecodable, .. } = self;
         [too_large, missing_field, invalid_topic, refused, undecodable]
             .contains(&&Policy::DeadLetter)
+            || self.missing_topic == Some(Policy::DeadLetter)
     }
 
     /// Whether a record that was sent may become a dead letter: what a broker refuses is found
@@ -85,6 +88,7 @@ impl Policies {
             Cause::TooLarge { .. } => self.too_large,
             Cause::MissingField { .. } => self.missing_field,
             Cause::InvalidTopic { .. } => self.invalid_topic,
+            Cause::MissingTopic { .. } => self.missing_topic.unwrap_or_default(),
             Cause::Refused { .. } => self.refused,
             Cause::Undecodable { .. } => self.undecodable,
         }
@@ -97,6 +101,7 @@ impl Default for Policies {
             too_large: Policy::Halt,
             missing_field: Policy::Halt,
             invalid_topic: Policy::Halt,
+            missing_topic: None,
             refused: Policy::Halt,
             undecodable: Policy::Halt,
             dead_letter_topic: Self::DEAD_LETTER_TOPIC.to_owned(),

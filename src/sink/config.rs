@@ -49,6 +49,28 @@ pub struct KafkaConfig {
     pub properties: BTreeMap<String, String>,
     /// The relay's in-flight budget, in bytes: bounds librdkafka's queue too.
     pub in_flight_bytes: u64,
+    /// The topics that are waited for while they do not exist.
+    pub waits_for: WaitsFor,
+}
+
+/// The topics that are waited for while they do not exist. A record for another one is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum WaitsFor {
+    /// Any.
+    #[default]
+    AnyTopic,
+    /// This one alone: that of the dead letters, which have nowhere else to go.
+    Topic(String),
+}
+
+impl WaitsFor {
+    /// Whether that topic is one of them.
+    pub(super) fn is_it(&self, topic: &str) -> bool {
+        match self {
+            Self::AnyTopic => true,
+            Self::Topic(only) => only == topic,
+        }
+    }
 }
 
 /// Whether the client library takes the configuration; connects to nothing.
@@ -114,6 +136,7 @@ mod tests {
             bootstrap_servers: "h:1".into(),
             properties: pairs.collect(),
             in_flight_bytes: 1 << 20,
+            waits_for: WaitsFor::AnyTopic,
         })
     }
 

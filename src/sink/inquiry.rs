@@ -18,10 +18,14 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
 
+use super::partitions::Found;
 use super::{Fault, refusal, token};
 
 /// How long each answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// How long it takes until all brokers know of a new topic: milliseconds, where they are well.
+const KNOWN_TO_ALL: Duration = Duration::from_millis(250);
 
 /// What came out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,22 +51,38 @@ pub(super) fn begin(
     on_a_thread(move || tell(ask(&config, &topics)));
 }
 
-/// Asks how many partitions the topic has, and gives it to `tell`; `None`: there is no
-/// such topic, or no answer.
+/// Asks for the topic, and gives what was found to `tell`, if brokers answer. That it is missing
+/// is asked twice: a topic that was made just now is not known to all brokers yet.
 pub(super) fn partitions(
     config: &ClientConfig,
     topic: String,
-    tell: impl FnOnce(Option<u32>) + Send + 'static,
+    tell: impl FnOnce(Found) + Send + 'static,
 ) {
     let config = of_its_own(config);
     on_a_thread(move || {
-        tell(asker(&config).ok().and_then(|client| {
-            let metadata = client.client().fetch_metadata(Some(&topic), ANSWER).ok()?;
-            let found = metadata.topics().iter().find(|found| found.name() == topic)?;
-            let count = u32::try_from(found.partitions().len()).ok()?;
-            (found.error().is_none() && count > 0).then_some(count)
-        }));
+        let Ok(client) = asker(&config) else { return };
+        let found = match found(&client, &topic) {
+            Some(Found::Missing) => {
+                thread::sleep(KNOWN_TO_ALL);
+                found(&client, &topic)
+            }
+            found => found,
+        };
+        found.map(tell);
     });
+}
+
+fn found(client: &ThreadedProducer<Quiet>, topic: &str) -> Option<Found> {
+    let metadata = client.client().fetch_metadata(Some(topic), ANSWER).ok()?;
+    let found = metadata.topics().iter().find(|found| found.name() == topic)?;
+    let count = u32::try_from(found.partitions().len()).ok()?;
+    match found.error().map(RDKafkaErrorCode::from) {
+        Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
+            Some(Found::Missing)
+        }
+        Some(_) => None,
+        None => (count > 0).then_some(Found::Partitions(count)),
+    }
 }
 
 /// Its connections are few and short-lived; nothing is produced by it.

@@ -38,9 +38,9 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::sleep;
 
 use super::batches::Batches;
-use super::config::{KafkaConfig, batch_bytes, client_config};
+use super::config::{KafkaConfig, WaitsFor, batch_bytes, client_config};
 use super::leads::{Change, Counts, KeyPartitioner, Leads, Turn, Way};
-use super::partitions::{self, Partitions, Verdict};
+use super::partitions::{self, Found, Partitions, Verdict};
 use super::renewal::Renewal;
 use super::spans::Spans;
 use super::stall::Watch;
@@ -52,7 +52,7 @@ use crate::excerpt::excerpt;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::record::Record;
-use crate::relay::outlet::{Outlet, ProduceError, Refusal};
+use crate::relay::outlet::{Ground, Outlet, ProduceError, Refusal};
 
 use pulse::Pulse;
 pub use renew::RenewHandle;
@@ -85,6 +85,7 @@ pub struct KafkaSink {
     leads_since: Instant,
     counts: Arc<Counts>,
     partitions: Partitions,
+    waits_for: WaitsFor,
     watch: Watch,
     /// What the producer says.
     reports: Arc<Reports>,
@@ -111,6 +112,7 @@ impl KafkaSink {
     /// What it does shows in `metrics`.
     pub fn new(config: &KafkaConfig, metrics: Arc<Metrics>) -> Result<Self, SinkError> {
         let (batch_bytes, renewal) = (batch_bytes(&config.properties), Renewal::new(config));
+        let waits_for = config.waits_for.clone();
         let config = client_config(config);
         let signals = Arc::default();
         let reports = Arc::new(Reports::new(&signals));
@@ -125,6 +127,7 @@ impl KafkaSink {
             leads_since: now,
             counts,
             partitions: Partitions::default(),
+            waits_for,
             watch: Watch::new(now),
             reports,
             signals,
@@ -149,13 +152,13 @@ impl KafkaSink {
         }
     }
 
-    /// Whether the topic has the partition that a record names.
-    fn look_for(&mut self, topic: &str, partition: i32) -> Result<(), ProduceError> {
-        let verdict = self.partitions.verdict(topic, partition, || {
+    /// Whether the topic exists, and has the partition that a record names.
+    fn look_for(&mut self, topic: &str, partition: Option<i32>) -> Result<(), ProduceError> {
+        let verdict = self.partitions.verdict(topic, partition, Instant::now(), || {
             let (tell, answer) = oneshot::channel();
-            let tell = |count: Option<u32>| {
+            let tell = |found: Found| {
                 // Nobody waits for it any more where the producer was replaced.
-                let _ = count.map(|count| tell.send(count));
+                let _ = tell.send(found);
             };
             inquiry::partitions(&self.config, topic.to_owned(), tell);
             answer
@@ -164,8 +167,11 @@ impl KafkaSink {
             Verdict::Go => Ok(()),
             Verdict::Wait => Err(ProduceError::Full),
             Verdict::Beyond(count) => {
+                let partition = partition.unwrap_or_default();
                 Err(ProduceError::Refused(partitions::refusal(topic, partition, count)))
             }
+            Verdict::Missing if self.waits_for.is_it(topic) => Ok(()),
+            Verdict::Missing => Err(ProduceError::Refused(refusal::missing_topic(topic))),
         }
     }
 
@@ -237,8 +243,8 @@ impl Outlet for KafkaSink {
         if turn == Turn::Wait {
             return Err(ProduceError::Full);
         }
-        if let Some(partition) = record.partition {
-            self.look_for(record.topic, partition)?;
+        if record.partition.is_some() || !self.waits_for.is_it(record.topic) {
+            self.look_for(record.topic, record.partition)?;
         }
         let Some(producer) = &self.producer else {
             return Err(ProduceError::Broken("the producer could not be replaced".into()));
@@ -546,7 +552,7 @@ fn produce_error(
         }
         Some(code) => ProduceError::Broken(refusal::reason(code, topic)),
         None => ProduceError::Refused(Refusal {
-            is_too_large: false,
+            ground: Ground::Other,
             may_pass: false,
             reason: error.to_string(),
         }),

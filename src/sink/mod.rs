@@ -32,7 +32,7 @@ use std::time::Instant;
 use crate::ledger::Seq;
 use crate::relay::outlet::{Outlet, Refusal};
 
-pub use config::{KafkaConfig, accepts, asks_for_topics, message_max_bytes};
+pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
 pub use kafka::{KafkaSink, ReachError, RenewHandle, reach};
 pub use leads::partition_of;
 pub use renewal::KafkaSource;

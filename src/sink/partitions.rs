@@ -1,49 +1,73 @@
-//! Whether a topic has the partition that a record names.
+//! Whether a topic has the partition that a record names, and whether it exists, where a
+//! missing one is not waited for.
 //!
 //! librdkafka only says that it knows of none, perhaps minutes after one was
-//! added. So the brokers are asked, on a thread: at the first record that names a
-//! partition of a topic, and before one is refused.
+//! added. So the brokers are asked, on a thread: at the first record of a topic, and before one
+//! is refused.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use crate::relay::outlet::Refusal;
+use crate::relay::outlet::{Ground, Refusal};
 
-/// The topics whose number of partitions was asked for.
+/// For how long a topic that was found to be missing is taken to be so: the rows that name one
+/// are not held up by a question each.
+const MISSING_FOR: Duration = Duration::from_secs(1);
+
+/// The topics that were asked for.
 #[derive(Debug, Default)]
 pub(super) struct Partitions {
     known: HashMap<String, u32>,
+    /// The topics that were found to be missing, and when.
+    missing: HashMap<String, Instant>,
     asked: Option<Asked>,
 }
 
 #[derive(Debug)]
 struct Asked {
     topic: String,
-    answer: oneshot::Receiver<u32>,
+    answer: oneshot::Receiver<Found>,
 }
 
-/// What may be done with a record that names a partition.
+/// What the brokers say of a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// How many partitions it has.
+    Partitions(u32),
+    /// There is no such topic.
+    Missing,
+}
+
+/// What may be done with a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Queue it: the partition is there, or nobody knows.
     Go,
     /// Offer it again: the brokers are asked.
     Wait,
-    /// The topic has only so many.
+    /// The topic has only so many partitions.
     Beyond(u32),
+    /// There is no such topic.
+    Missing,
 }
 
 impl Partitions {
-    /// What may be done; `ask` has the brokers asked, and no answer is that there is no such
-    /// topic, or that no broker can be reached: what is then is the producer's to find out.
+    /// What may be done with a record for `topic`, which names a partition or leaves it open;
+    /// `ask` has the brokers asked. No answer is that no broker can be reached: what is then is
+    /// the producer's to find out.
     pub(super) fn verdict(
         &mut self,
         topic: &str,
-        partition: i32,
-        ask: impl FnOnce() -> oneshot::Receiver<u32>,
+        partition: Option<i32>,
+        now: Instant,
+        ask: impl FnOnce() -> oneshot::Receiver<Found>,
     ) -> Verdict {
-        let is_there = |count: u32| u32::try_from(partition).is_ok_and(|number| number < count);
+        let is_there = |count: u32| {
+            partition.is_none_or(|number| u32::try_from(number).is_ok_and(|number| number < count))
+        };
+        let is_recent = |since: Instant| now.saturating_duration_since(since) < MISSING_FOR;
         if let Some(asked) = &mut self.asked {
             let answer = match asked.answer.try_recv() {
                 Err(TryRecvError::Empty) => return Verdict::Wait,
@@ -52,17 +76,32 @@ impl Partitions {
             let about = self.asked.take().map(|asked| asked.topic).unwrap_or_default();
             let is_mine = about == topic;
             match answer {
-                Some(count) => self.known.insert(about, count),
-                None => self.known.remove(&about),
-            };
+                Some(Found::Partitions(count)) => {
+                    self.known.insert(about, count);
+                }
+                Some(Found::Missing) => {
+                    self.known.remove(&about);
+                    self.missing.retain(|_, since| is_recent(*since));
+                    self.missing.insert(about, now);
+                }
+                None => {
+                    self.known.remove(&about);
+                }
+            }
             match answer {
-                Some(count) if is_mine && !is_there(count) => return Verdict::Beyond(count),
-                _ if is_mine => return Verdict::Go,
-                _ => {}
+                _ if !is_mine => {}
+                Some(Found::Partitions(count)) if !is_there(count) => {
+                    return Verdict::Beyond(count);
+                }
+                Some(Found::Missing) => return Verdict::Missing,
+                _ => return Verdict::Go,
             }
         }
         if self.known.get(topic).is_some_and(|count| is_there(*count)) {
             return Verdict::Go;
+        }
+        if self.missing.get(topic).is_some_and(|since| is_recent(*since)) {
+            return Verdict::Missing;
         }
         self.asked = Some(Asked { topic: topic.to_owned(), answer: ask() });
         Verdict::Wait
@@ -83,7 +122,7 @@ pub(super) fn refusal(topic: &str, partition: i32, count: u32) -> Refusal {
          (kafka-topics.sh --alter --topic {topic} --partitions {needed}), or change what writes the \
          column, or record.place"
     );
-    Refusal { is_too_large: false, may_pass: false, reason }
+    Refusal { ground: Ground::Other, may_pass: false, reason }
 }
 
 #[cfg(test)]
@@ -92,10 +131,10 @@ mod tests {
 
     /// What is said of that partition, where the brokers say that at once.
     fn verdict(partitions: &mut Partitions, partition: i32, count: Option<u32>) -> Verdict {
-        partitions.verdict("t", partition, || {
+        partitions.verdict("t", Some(partition), Instant::now(), || {
             let (tell, answer) = oneshot::channel();
             if let Some(count) = count {
-                tell.send(count).expect("it is awaited");
+                tell.send(Found::Partitions(count)).expect("it is awaited");
             }
             answer
         })
@@ -125,15 +164,37 @@ mod tests {
     }
 
     #[test]
+    fn a_topic_that_is_missing_is_asked_for_once_a_second() {
+        let (mut partitions, begin) = (Partitions::default(), Instant::now());
+        let mut verdict = |after: Duration, found: Found| {
+            partitions.verdict("t", None, begin + after, || {
+                let (tell, answer) = oneshot::channel();
+                tell.send(found).expect("it is awaited");
+                answer
+            })
+        };
+        for after in [Duration::ZERO, MISSING_FOR] {
+            assert_eq!(verdict(after, Found::Missing), Verdict::Wait);
+            for _ in 0..2 {
+                assert_eq!(verdict(after, Found::Partitions(1)), Verdict::Missing);
+            }
+        }
+        let after = 2 * MISSING_FOR;
+        assert_eq!(verdict(after, Found::Partitions(1)), Verdict::Wait);
+        assert_eq!(verdict(after, Found::Missing), Verdict::Go);
+    }
+
+    #[test]
     fn an_answer_about_another_topic_is_kept_for_it() {
         let mut partitions = Partitions::default();
         let (tell, answer) = oneshot::channel();
-        assert_eq!(partitions.verdict("other", 0, || answer), Verdict::Wait);
+        let now = Instant::now();
+        assert_eq!(partitions.verdict("other", Some(0), now, || answer), Verdict::Wait);
         assert_eq!(verdict(&mut partitions, 0, None), Verdict::Wait);
-        tell.send(1).expect("it is awaited");
+        tell.send(Found::Partitions(1)).expect("it is awaited");
         assert_eq!(verdict(&mut partitions, 0, Some(1)), Verdict::Wait, "asks for its own");
         assert_eq!(verdict(&mut partitions, 0, None), Verdict::Go);
-        assert_eq!(partitions.verdict("other", 0, || panic!("it is known")), Verdict::Go);
+        assert_eq!(partitions.verdict("other", None, now, || panic!("it is known")), Verdict::Go);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::Outcome;
-use crate::relay::outlet::Refusal;
+use crate::relay::outlet::{Ground, Refusal};
 
 /// What a failed delivery to `topic` means. A record that goes down with its
 /// producer (purged, or behind a fatal error) is no suspect: the one that took
@@ -112,9 +112,9 @@ fn is_of_size(code: Code) -> bool {
 
 /// The broker's refusal, with the way out.
 fn refusal(code: Code) -> Refusal {
-    let is_too_large = is_of_size(code);
+    let ground = if is_of_size(code) { Ground::Size } else { Ground::Other };
     let mend = match code {
-        _ if is_too_large => {
+        _ if ground == Ground::Size => {
             "raise max.message.bytes of the topic (and message.max.bytes of the brokers, where it \
              is what limits the topic)"
         }
@@ -131,7 +131,7 @@ fn refusal(code: Code) -> Refusal {
         _ => "remove its cause",
     };
     let may_pass = verdict(code) == Verdict::MayPass;
-    Refusal { is_too_large, may_pass, reason: format!("{code}; {mend}") }
+    Refusal { ground, may_pass, reason: format!("{code}; {mend}") }
 }
 
 /// The same of the client library, which takes nothing beyond its own limit.
@@ -141,10 +141,19 @@ pub(super) fn by_the_client(code: Code) -> Refusal {
         Code::MessageSizeTooLarge => {
             let reason = "it is too large for walpost's producer; raise its limit (-X \
                 message.max.bytes=…), and max.message.bytes of the topic where that is lower";
-            Refusal { is_too_large: true, may_pass: false, reason: reason.to_owned() }
+            Refusal { ground: Ground::Size, may_pass: false, reason: reason.to_owned() }
         }
         _ => refusal(code),
     }
+}
+
+/// That the topic is missing, where that is not waited for.
+pub(super) fn missing_topic(topic: &str) -> Refusal {
+    Refusal { ground: Ground::MissingTopic, may_pass: false, reason: create(topic) }
+}
+
+fn create(topic: &str) -> String {
+    format!("create the topic: kafka-topics.sh --create --topic {topic}")
 }
 
 /// The error in words, with what to do where that is known.
@@ -167,7 +176,7 @@ pub(super) fn reason(code: Code, topic: &str) -> String {
             "; the record names its partition: looking again how many there are".into()
         }
         Code::UnknownTopic | Code::UnknownTopicOrPartition => {
-            format!("; create the topic: kafka-topics.sh --create --topic {topic}")
+            format!("; {}", create(topic))
         }
         Code::NotEnoughReplicas | Code::NotEnoughReplicasAfterAppend => {
             "; fewer replicas are in sync than min.insync.replicas asks for".into()
@@ -200,10 +209,10 @@ mod tests {
         ] {
             let Outcome::Refused(refusal) = outcome_of(code) else { panic!("{code} is a refusal") };
             assert!(refusal.reason.contains(setting), "{refusal:?}");
-            assert_eq!(refusal.is_too_large, code == Code::MessageSizeTooLarge);
+            assert_eq!(refusal.ground == Ground::Size, code == Code::MessageSizeTooLarge);
         }
         let refusal = by_the_client(Code::MessageSizeTooLarge);
-        assert!(refusal.is_too_large && refusal.reason.contains("-X message.max.bytes"));
+        assert!(refusal.ground == Ground::Size && refusal.reason.contains("-X message.max.bytes"));
     }
 
     #[test]

@@ -216,6 +216,7 @@ fn mark(config: &KafkaConfig, state: &RandomState) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::WaitsFor;
     use super::*;
     use std::sync::Mutex;
 
@@ -225,6 +226,7 @@ mod tests {
             bootstrap_servers: "h:1".into(),
             properties: pairs.collect(),
             in_flight_bytes: 1 << 20,
+            waits_for: WaitsFor::AnyTopic,
         }
     }
 

@@ -72,6 +72,49 @@ async fn a_topic_that_a_row_names_is_not_made_for_it_and_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_a_row_names_and_nobody_created_holds_up_no_others() {
+    let (kafka, directory) = (Kafka::shared().await, TempDir::new().expect("a directory"));
+    let scene = Scene::new().await;
+    let (order, letters) = (scene.topic("order"), scene.topic("letters"));
+    kafka.create_topic(&order, 1).await;
+    let toml =
+        format!("[poison]\nmissing_topic = 'dead_letter'\ndead_letter_topic = '{letters}'\n");
+    let config = write(&directory, &toml);
+    let topics = scene.topic("{aggregate_type}");
+    let arguments = ["--source", &scene.source, "--bootstrap-servers", &scene.bootstrap];
+    let walpost = Walpost::builder(program())
+        .args(["run", "--config", &config, "--topic", &topics])
+        .args(arguments)
+        .start();
+    walpost.await_line("streaming from PostgreSQL", SOON).await;
+    let (good, missing) = (row("order", "'{}'"), row("nowhere", "'{}'"));
+    let others: String = (0..3).map(|number| row(&format!("other{number}"), "'{}'")).collect();
+    let rows = format!("BEGIN; {good}{}{good}{others}{good}COMMIT", missing.repeat(100));
+    scene.postgres.execute(&rows).await;
+    // The letters' own topic is waited for: they have nowhere else to go.
+    walpost.await_line(&format!("kafka-topics.sh --create --topic {letters}"), LATER).await;
+    kafka.create_topic(&letters, 1).await;
+    scene.confirmed(LATER).await;
+    let records = scene.records().await;
+    let of = |topic: &str| records.iter().filter(|record| record.topic == topic).count();
+    assert!(of(&order) >= 3, "{}", of(&order));
+    assert!(of(&letters) >= 103, "{}", of(&letters));
+    for topic in ["nowhere", "other0", "other1", "other2"].map(|name| scene.topic(name)) {
+        assert_eq!(kafka.administration().partitions(&topic).await, Ok(Vec::new()), "{topic}");
+    }
+    let said = format!("topic `{}` does not exist; create the topic", scene.topic("nowhere"));
+    assert!(walpost.said(&said), "{:?}", walpost.stderr());
+    // One that is created since is found, without a restart.
+    kafka.create_topic(&scene.topic("nowhere"), 1).await;
+    scene.postgres.execute(&missing).await;
+    scene.confirmed(SOON).await;
+    let records = scene.records().await;
+    let arrived = records.iter().filter(|record| record.topic == scene.topic("nowhere"));
+    assert_eq!(arrived.count(), 1);
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_are_as_long_as_configured_again_once_nothing_is_refused() {
     let (kafka, directory) = (Kafka::shared().await, TempDir::new().expect("a directory"));
     let scene = Scene::new().await;

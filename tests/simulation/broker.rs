@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use walpost::ledger::Seq;
 use walpost::record::{Record, dead_letter};
-use walpost::relay::outlet::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
+use walpost::relay::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
 
 use crate::log::{Guilt, PARTITIONS};
@@ -317,7 +317,7 @@ impl Producer {
 }
 
 fn too_large() -> Refusal {
-    Refusal { is_too_large: true, may_pass: false, reason: "message too large".to_owned() }
+    Refusal { ground: Ground::Size, may_pass: false, reason: "message too large".to_owned() }
 }
 
 fn empty_queues() -> Vec<VecDeque<(Seq, usize)>> {
