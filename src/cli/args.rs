@@ -19,7 +19,7 @@ Exit codes:
    0  all is well
    1  something failed at run time, or `check` found what stops `run`
    2  the command line makes no sense
-   3  the slot cannot be used any more: a person must decide
+   3  the slot, the publication or the server is not what it was: a person must decide
    4  halted on an event that cannot be delivered, or dead letters are left
   78  the configuration cannot be used";
 

@@ -221,10 +221,8 @@ fn exit(error: &RelayError) -> Exit {
             Halt::Plan(_) => Exit::Config,
         },
         RelayError::Source(source) => match source {
-            SourceError::Slot(_) => Exit::Slot,
-            SourceError::Access(_) | SourceError::Setup(_) | SourceError::Changed(_) => {
-                Exit::Config
-            }
+            SourceError::Slot(_) | SourceError::Changed(_) => Exit::Slot,
+            SourceError::Access(_) | SourceError::Setup(_) => Exit::Config,
             SourceError::Undecodable(_) | SourceError::Encoding(_) => Exit::Poison,
             SourceError::Lost(_) | SourceError::InUse { .. } => Exit::Failure,
         },

@@ -59,11 +59,10 @@ enum TailError {
 impl TailError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Config(_)
-            | Self::Source(
-                SourceError::Access(_) | SourceError::Setup(_) | SourceError::Changed(_),
-            ) => Exit::Config,
-            Self::Source(SourceError::Slot(_)) => Exit::Slot,
+            Self::Config(_) | Self::Source(SourceError::Access(_) | SourceError::Setup(_)) => {
+                Exit::Config
+            }
+            Self::Source(SourceError::Slot(_) | SourceError::Changed(_)) => Exit::Slot,
             Self::Event(_) => Exit::Poison,
             Self::Source(_) | Self::Query(_) => Exit::Failure,
         }

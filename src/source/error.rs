@@ -92,7 +92,7 @@ impl SourceError {
             // The slot went between two looks, or what it needs of the log is gone.
             Some("42704") if text.contains("replication slot") => Self::Slot(text),
             Some("55000" | "58P01") if !text.contains("wal_level") => Self::Slot(text),
-            Some("42704") if text.contains("publication") => Self::Setup(format!(
+            Some("42704") if text.contains("publication") => Self::Changed(format!(
                 "{text}: it is gone, or came after the change that is to be read, which PostgreSQL \
                  then never hands out. Make it with the SQL that `walpost init` prints, publish by \
                  hand what was committed before it, then SELECT \

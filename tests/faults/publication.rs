@@ -86,7 +86,7 @@ async fn changed(account: &Account, major: Major, change: &str, back: &str, mend
     scene.confirmed(SOON).await;
     let before = hide(&scene, change).await;
     scene.postgres.execute(back).await;
-    let text = account.ends(&walpost, 78).await;
+    let text = account.ends(&walpost, 3).await;
     assert!(text.contains("publication"), "{text}");
     assert_covered_less(&scene, &before).await;
     scene.postgres.execute(mend).await;
@@ -141,8 +141,8 @@ async fn standing_by(account: Account) {
     standby.await_line("is in use by server process", SOON).await;
     let before = hide(&scene, "ALTER PUBLICATION walpost DROP TABLE public.outbox").await;
     scene.postgres.execute("ALTER PUBLICATION walpost ADD TABLE public.outbox").await;
-    account.ends(&walpost, 78).await;
-    let text = account.ends(&standby, 78).await;
+    account.ends(&walpost, 3).await;
+    let text = account.ends(&standby, 3).await;
     assert!(text.contains("the publication was changed"), "{text}");
     assert_covered_less(&scene, &before).await;
     // Once a person has seen to it.
@@ -172,7 +172,7 @@ async fn cut_off(account: Account) {
              END $$"
         ))
         .await;
-    account.ends(&walpost, 78).await;
+    account.ends(&walpost, 3).await;
     assert_covered_less(&scene, &before).await;
     let _walpost = scene.run().await;
     scene.confirmed(SOON).await;
@@ -213,7 +213,7 @@ async fn unseen(account: Account) {
     scene.postgres.query_rows("ALTER SYSTEM RESET synchronous_standby_names").await;
     scene.postgres.query_rows(RELOAD).await;
     removal.await.expect("no panic").expect("the removal commits");
-    account.ends(&walpost, 78).await;
+    account.ends(&walpost, 3).await;
     assert_covered_less(&scene, &before).await;
     judge_what_was_handed_out(&scene, &account).await;
 }
@@ -227,7 +227,7 @@ async fn stopped(account: Account) {
     let change = "ALTER PUBLICATION walpost DROP TABLE public.outbox";
     let before = hide(&scene, change).await;
     walpost.terminate();
-    account.ends(&walpost, 78).await;
+    account.ends(&walpost, 3).await;
     assert_covered_less(&scene, &before).await;
     judge_what_was_handed_out(&scene, &account).await;
 }
@@ -245,7 +245,7 @@ async fn unlogged(account: Account) {
     scene.postgres.execute(&insert(10, 3)).await;
     scene.confirmed(SOON).await;
     let before = hide(&scene, "ALTER TABLE public.part SET UNLOGGED").await;
-    let text = account.ends(&walpost, 78).await;
+    let text = account.ends(&walpost, 3).await;
     assert!(text.contains("ALTER TABLE public.part SET LOGGED"), "{text}");
     assert_covered_less(&scene, &before).await;
     let (code, text) = scene.run_to_its_end(&[]).await;
