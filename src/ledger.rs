@@ -49,6 +49,7 @@
 //!
 //! Pure: no clock, no task, no I/O.
 
+use crate::position::EventPosition;
 use std::collections::VecDeque;
 
 use crate::lsn::Lsn;
@@ -67,8 +68,8 @@ pub struct Ledger {
     /// How many entries have left the queue: the id of `entries[0]`.
     first_entry: u64,
     /// Productions in order; a resolved one leaves when it reaches the front.
-    slots: VecDeque<Slot>,
-    /// The number of `slots[0]`.
+    records: VecDeque<InFlight>,
+    /// The number of `records[0]`.
     first_seq: Seq,
     in_flight_records: usize,
     in_flight_bytes: u64,
@@ -97,7 +98,7 @@ impl Entry {
 
 /// A record that was produced.
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct InFlight {
     /// The id of its transaction's entry; `None` once the record was withdrawn.
     entry: Option<u64>,
     ordinal: u32,
@@ -105,20 +106,11 @@ struct Slot {
     resolved: bool,
 }
 
-/// A record's place: its transaction and its index in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// LSN of the transaction's commit record.
-    pub commit_lsn: Lsn,
-    /// Index among the transaction's outbox events.
-    pub ordinal: u32,
-}
-
 /// A production that failed while it was in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failed {
     /// The record that stands there.
-    At(Place),
+    At(EventPosition),
     /// One whose transaction was withdrawn, and comes again as a whole.
     Withdrawn,
 }
@@ -168,7 +160,7 @@ impl Ledger {
             confirmable: start,
             entries: VecDeque::new(),
             first_entry: 0,
-            slots: VecDeque::new(),
+            records: VecDeque::new(),
             first_seq: 0,
             in_flight_records: 0,
             in_flight_bytes: 0,
@@ -200,14 +192,14 @@ impl Ledger {
 
     /// The oldest production whose delivery report has not come.
     pub fn oldest_in_flight(&self) -> Option<Seq> {
-        (!self.slots.is_empty()).then_some(self.first_seq)
+        (!self.records.is_empty()).then_some(self.first_seq)
     }
 
     /// What the account itself takes up, in bytes: it grows with what is durable
     /// behind something that is not.
     pub fn own_bytes(&self) -> u64 {
-        let slots = self.slots.len() * size_of::<Slot>();
-        (slots + self.entries.len() * size_of::<Entry>()) as u64
+        let records = self.records.len() * size_of::<InFlight>();
+        (records + self.entries.len() * size_of::<Entry>()) as u64
     }
 
     /// Whether a transaction has begun and not ended.
@@ -217,7 +209,7 @@ impl Ledger {
 
     /// The number that the next production will have.
     pub fn next_seq(&self) -> Seq {
-        self.first_seq + self.slots.len() as u64
+        self.first_seq + self.records.len() as u64
     }
 
     /// A transaction begins, which was committed at `commit_time`. An interrupted one that was
@@ -265,7 +257,7 @@ impl Ledger {
             return Err(StreamError::Outside { what: "a record" });
         };
         open.undelivered += 1;
-        self.slots.push_back(Slot { entry: Some(id - 1), ordinal, bytes, resolved: false });
+        self.records.push_back(InFlight { entry: Some(id - 1), ordinal, bytes, resolved: false });
         self.in_flight_records += 1;
         self.in_flight_bytes += bytes;
         Ok(seq)
@@ -329,16 +321,16 @@ impl Ledger {
     }
 
     /// Where production `seq` stands in the log, while it is in flight.
-    pub fn place(&self, seq: Seq) -> Option<Place> {
-        let slot = self.slots.get(index(seq.checked_sub(self.first_seq)?))?;
+    pub fn place(&self, seq: Seq) -> Option<EventPosition> {
+        let slot = self.records.get(index(seq.checked_sub(self.first_seq)?))?;
         let id = slot.entry.filter(|_| !slot.resolved)?;
         let commit_lsn = self.entries[index(id - self.first_entry)].commit_lsn;
-        Some(Place { commit_lsn, ordinal: slot.ordinal })
+        Some(EventPosition { commit_lsn, ordinal: slot.ordinal })
     }
 
     /// When the transaction of production `seq` was committed, while it is in flight.
     pub fn commit_time(&self, seq: Seq) -> Option<i64> {
-        let slot = self.slots.get(index(seq.checked_sub(self.first_seq)?))?;
+        let slot = self.records.get(index(seq.checked_sub(self.first_seq)?))?;
         let id = slot.entry.filter(|_| !slot.resolved)?;
         Some(self.entries[index(id - self.first_entry)].commit_time)
     }
@@ -358,8 +350,8 @@ impl Ledger {
         };
         self.entries.pop_back();
         let withdrawn = self.first_entry + self.entries.len() as u64;
-        let of_entry = |slot: &&mut Slot| slot.entry.is_none_or(|entry| entry >= withdrawn);
-        for slot in self.slots.iter_mut().rev().take_while(of_entry) {
+        let of_entry = |slot: &&mut InFlight| slot.entry.is_none_or(|entry| entry >= withdrawn);
+        for slot in self.records.iter_mut().rev().take_while(of_entry) {
             slot.entry = None;
         }
         undelivered
@@ -370,7 +362,7 @@ impl Ledger {
     pub fn reset(&mut self) {
         self.first_seq = self.next_seq();
         self.entries.clear();
-        self.slots.clear();
+        self.records.clear();
         self.in_flight_records = 0;
         self.in_flight_bytes = 0;
     }
@@ -392,8 +384,8 @@ impl Ledger {
     }
 
     /// Takes `seq` out of the account, where it is in it.
-    fn resolve(&mut self, seq: Seq) -> Option<Slot> {
-        let slot = self.slots.get_mut(index(seq.checked_sub(self.first_seq)?))?;
+    fn resolve(&mut self, seq: Seq) -> Option<InFlight> {
+        let slot = self.records.get_mut(index(seq.checked_sub(self.first_seq)?))?;
         if slot.resolved {
             return None;
         }
@@ -401,8 +393,8 @@ impl Ledger {
         let slot = *slot;
         self.in_flight_records -= 1;
         self.in_flight_bytes -= slot.bytes;
-        while self.slots.front().is_some_and(|slot| slot.resolved) {
-            self.slots.pop_front();
+        while self.records.front().is_some_and(|slot| slot.resolved) {
+            self.records.pop_front();
             self.first_seq += 1;
         }
         Some(slot)

@@ -1,6 +1,7 @@
 //! The ledger against a model so naive that it can be judged by eye: it keeps
 //! every transaction for ever and recounts everything at each question.
 
+use crate::position::EventPosition;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
@@ -222,7 +223,7 @@ impl Pair {
         let transaction = self.model.transactions.last_mut().expect("open");
         let ordinal = u32::try_from(transaction.records.len()).expect("few");
         let seq = self.ledger.produce(ordinal, bytes).expect("open");
-        let place = Place { commit_lsn: Lsn::new(transaction.commit), ordinal };
+        let place = EventPosition { commit_lsn: Lsn::new(transaction.commit), ordinal };
         assert_eq!(self.ledger.place(seq), Some(place));
         transaction.records.push(seq);
         self.model.outstanding.push((seq, bytes));
@@ -277,7 +278,7 @@ impl Pair {
         assert_eq!(ledger.oldest_in_flight(), self.model.oldest());
         let slots = self.model.oldest().map_or(0, |oldest| ledger.next_seq() - oldest);
         let entries = (self.model.transactions.len() - self.model.durable_prefix()) as u64;
-        let held = slots * size_of::<Slot>() as u64 + entries * size_of::<Entry>() as u64;
+        let held = slots * size_of::<InFlight>() as u64 + entries * size_of::<Entry>() as u64;
         assert_eq!(ledger.own_bytes(), held, "I13: what the account itself takes up");
         for transaction in &self.model.transactions {
             let undelivered =

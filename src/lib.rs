@@ -119,6 +119,7 @@ pub mod lsn;
 pub mod metrics;
 pub mod outbox;
 pub mod pgoutput;
+pub mod position;
 #[cfg(test)]
 mod property;
 pub mod record;

@@ -12,12 +12,15 @@ const LINES_MAX: usize = 600;
 /// What a part of the crate may import of ours; its own modules are free.
 const IMPORTS: [(&str, &[&str]); 7] = [
     ("src/pgoutput/", &["lsn", "pgoutput"]),
-    ("src/outbox/", &["lsn", "pgoutput", "outbox"]),
-    ("src/record/", &["excerpt", "lsn", "pgoutput", "outbox", "record"]),
-    ("src/ledger", &["lsn", "ledger", "property"]),
-    ("src/relay/core", &["lsn", "pgoutput", "outbox", "record", "ledger", "relay", "property"]),
+    ("src/outbox/", &["lsn", "position", "pgoutput", "outbox"]),
+    ("src/record/", &["excerpt", "lsn", "position", "pgoutput", "outbox", "record"]),
+    ("src/ledger", &["lsn", "position", "ledger", "property"]),
+    (
+        "src/relay/core",
+        &["lsn", "position", "pgoutput", "outbox", "record", "ledger", "relay", "property"],
+    ),
     ("src/import/", &["outbox", "config", "import", "property"]),
-    ("src/relay/halt", &["excerpt", "lsn", "outbox", "record"]),
+    ("src/relay/halt", &["excerpt", "lsn", "position", "outbox", "record"]),
 ];
 
 /// What the pure parts do not even mention.

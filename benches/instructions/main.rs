@@ -9,12 +9,13 @@
 #![allow(clippy::needless_pass_by_value, reason = "benches own what they are given")]
 
 use std::hint::black_box;
+use walpost::position::EventPosition;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use walpost::Lsn;
 use walpost::ledger::{Ledger, Seq};
-use walpost::outbox::{Event, Outbox, Position};
+use walpost::outbox::{Event, Outbox};
 use walpost::pgoutput::{self, Begin, Commit, Insert, Message};
 use walpost::record::debezium::Converters;
 use walpost::record::{Profile, Record, Router};
@@ -85,8 +86,8 @@ fn core(mut core: Core, messages: Vec<Message>) {
 library_benchmark_group!(name = an_event, benchmarks = [decode, event, record, ledger, core]);
 main!(library_benchmark_groups = an_event);
 
-fn position(ordinal: u32) -> Position {
-    Position { commit_lsn: Lsn::new(0x16_B374_D848), ordinal }
+fn position(ordinal: u32) -> EventPosition {
+    EventPosition { commit_lsn: Lsn::new(0x16_B374_D848), ordinal }
 }
 
 fn bytes_of_begin() -> Bytes {

@@ -8,6 +8,7 @@
 
 use std::hint::black_box;
 use std::time::Duration;
+use walpost::position::EventPosition;
 
 use bytes::Bytes;
 use rdkafka::config::ClientConfig;
@@ -16,7 +17,7 @@ use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 use rustix::time::{ClockId, clock_gettime};
 use walpost::Lsn;
-use walpost::outbox::{Outbox, Position};
+use walpost::outbox::Outbox;
 use walpost::pgoutput::{self, Message};
 use walpost::record::debezium::Converters;
 use walpost::record::{Profile, Record, RecordConfig, Router, ValueFormat};
@@ -99,7 +100,7 @@ fn route<T>(
     take: impl FnOnce(&Record<'_>) -> T,
 ) -> T {
     let Ok(Message::Insert(insert)) = pgoutput::decode(bytes) else { panic!("an Insert") };
-    let position = Position { commit_lsn: Lsn::new(0x16_B374_D848), ordinal };
+    let position = EventPosition { commit_lsn: Lsn::new(0x16_B374_D848), ordinal };
     let event = outbox.event(&insert, position, COMMIT_TIME);
     let event = event.expect("an outbox").expect("a row that can be read");
     take(&router.route(&event).expect("a record"))

@@ -2,8 +2,9 @@
 //! separators, and a reader that never runs dry; and an event to begin with.
 
 use walpost::Lsn;
-use walpost::outbox::{Event, Position};
+use walpost::outbox::Event;
 use walpost::pgoutput::PgTimestamp;
+use walpost::position::EventPosition;
 
 /// Parts one part of an input from the next. A text that no other has: bytes
 /// that are put in or taken out change one part, and leave the others.
@@ -60,7 +61,7 @@ impl<'a> Dice<'a> {
 /// An event with a key, and nothing else that a record needs.
 pub(crate) fn an_event<'a>() -> Event<'a> {
     Event {
-        position: Position { commit_lsn: Lsn::new(1), ordinal: 0 },
+        position: EventPosition { commit_lsn: Lsn::new(1), ordinal: 0 },
         commit_time: PgTimestamp::default(),
         id: None,
         aggregate_type: None,

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 use walpost::Lsn;
-use walpost::outbox::{ColumnNames, EventError, Outbox, OutboxConfig, Position};
+use walpost::outbox::{ColumnNames, EventError, Outbox, OutboxConfig};
 use walpost::pgoutput::{LogicalMessage, PgTimestamp};
+use walpost::position::EventPosition;
 use walpost::record::{HeaderSet, RecordConfig, Router};
 
 use super::input::an_event;
@@ -60,7 +61,7 @@ fn message(input: &[u8], is_json: bool) {
         prefix: "outbox".to_owned(),
         content: Bytes::copy_from_slice(input),
     };
-    let position = Position { commit_lsn: Lsn::new(2), ordinal: 0 };
+    let position = EventPosition { commit_lsn: Lsn::new(2), ordinal: 0 };
     let event = outbox.message_event(&message, position, PgTimestamp::default());
     match event.expect("its prefix is the configured one") {
         Ok(event) => {

@@ -5,8 +5,9 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use walpost::Lsn;
-use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, Position, Role, TableName};
+use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, Role, TableName};
 use walpost::pgoutput::{Column, Insert, Message, Oid, PgTimestamp, Relation, Value, decode};
+use walpost::position::EventPosition;
 use walpost::record::{RecordConfig, Router, TimestampSource, check_topic};
 
 use super::input::Dice;
@@ -62,7 +63,7 @@ pub fn row(input: &[u8]) {
 }
 
 fn publish(settings: &Settings, outbox: &Outbox, relation: &Relation, insert: &Insert) {
-    let position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+    let position = EventPosition { commit_lsn: Lsn::new(7), ordinal: 1 };
     let event = outbox.event(insert, position, PgTimestamp::from_micros(i64::MIN));
     let event = match event.expect("it is an outbox") {
         Ok(event) => event,

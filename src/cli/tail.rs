@@ -25,7 +25,7 @@ use crate::pgoutput;
 use crate::record::Record;
 use crate::relay::core::{Core, Taken};
 use crate::relay::outlet::{Outlet, ProduceError};
-use crate::relay::poison::PutAside;
+use crate::relay::poison::Diverted;
 use crate::source::{self, Facts, Feed, Live, Received, Resume, SourceConfig, SourceError};
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
@@ -160,7 +160,7 @@ fn take(
     let next = core.next_seq();
     let taken =
         core.receive(message, printer).map_err(|error| TailError::Query(error.to_string()))?;
-    for PutAside { origin, poison, topic } in core.take_put_aside() {
+    for Diverted { origin, poison, topic } in core.take_put_aside() {
         let cause = poison.cause.key();
         if let Some(topic) = topic {
             tracing::warn!(cause, topic, "{origin}, {poison}: a dead letter instead");

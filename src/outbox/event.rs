@@ -2,62 +2,15 @@
 //!
 //! Only the values; which of them a record needs is decided when it is routed.
 
+use crate::position::EventPosition;
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
-use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
 
 use super::columns::Role;
 use super::trace;
 use super::types::FieldTypes;
-
-/// The only identity of an event in the log: the LSN of its transaction's
-/// commit record and its index among the transaction's outbox events.
-///
-/// Totally ordered, and equal after every replay with the same tables, prefix
-/// and filters; of slots whose publications have different filters two events can have the same. Text form `0000001600B374D8/00000003`: 16 hexadecimal digits
-/// and 8, so that texts sort as positions do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position {
-    /// LSN of the transaction's commit record.
-    pub commit_lsn: Lsn,
-    /// Index of the event inside its transaction, from 0.
-    pub ordinal: u32,
-}
-
-impl Position {
-    /// The position of that text form; `None`: it has another.
-    pub fn from_text(text: &str) -> Option<Self> {
-        let (lsn, ordinal) = text.split_once('/')?;
-        let is_hexadecimal = text.bytes().all(|byte| byte == b'/' || byte.is_ascii_hexdigit());
-        if !is_hexadecimal || (lsn.len(), ordinal.len()) != (16, 8) {
-            return None;
-        }
-        let commit_lsn = Lsn::new(u64::from_str_radix(lsn, 16).ok()?);
-        Some(Self { commit_lsn, ordinal: u32::from_str_radix(ordinal, 16).ok()? })
-    }
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Every record has one, and the formatter's digits would be a quarter of its cost.
-        let mut text = [b'/'; 25];
-        write_digits(self.commit_lsn.as_u64(), &mut text[..16]);
-        write_digits(u64::from(self.ordinal), &mut text[17..]);
-        f.write_str(std::str::from_utf8(&text).expect("hexadecimal digits are ASCII"))
-    }
-}
-
-/// Fills `out` with the last hexadecimal digits of `number`.
-fn write_digits(number: u64, out: &mut [u8]) {
-    let mut rest = number;
-    for digit in out.iter_mut().rev() {
-        *digit = b"0123456789ABCDEF"[(rest & 0xF) as usize];
-        rest >>= 4;
-    }
-}
 
 /// A field's value: the text that PostgreSQL sent, or bytes decoded from it.
 /// `None` is SQL NULL, or a column that the table does not have.
@@ -70,7 +23,7 @@ pub type Field<'a> = Option<Cow<'a, [u8]>>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event<'a> {
     /// Where the event stands in the log.
-    pub position: Position,
+    pub position: EventPosition,
     /// When its transaction committed.
     pub commit_time: PgTimestamp,
     /// The event's id, for consumers that remove duplicates.
@@ -101,7 +54,7 @@ pub struct Event<'a> {
 
 /// Where a column's value goes in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum FieldTarget {
     Role(Role),
     /// Index in [`Event::placed`].
     Placed(usize),
@@ -111,7 +64,7 @@ pub(crate) enum Place {
 
 impl<'a> Event<'a> {
     /// An event without any value, with room for that many placed columns.
-    pub(crate) fn empty(position: Position, commit_time: PgTimestamp, placed: usize) -> Self {
+    pub(crate) fn empty(position: EventPosition, commit_time: PgTimestamp, placed: usize) -> Self {
         Self {
             position,
             commit_time,
@@ -147,23 +100,23 @@ impl<'a> Event<'a> {
     }
 
     /// Gives a value to one field; a place beyond [`Event::placed`] has none.
-    pub(crate) fn put(&mut self, place: Place, value: Field<'a>) {
+    pub(crate) fn put(&mut self, place: FieldTarget, value: Field<'a>) {
         let field = match place {
-            Place::Role(Role::Id) => &mut self.id,
-            Place::Role(Role::AggregateType) => &mut self.aggregate_type,
-            Place::Role(Role::AggregateId) => &mut self.aggregate_id,
-            Place::Role(Role::EventType) => &mut self.event_type,
-            Place::Role(Role::Payload) => &mut self.payload,
-            Place::Role(Role::Headers) => &mut self.headers,
-            Place::Role(Role::Traceparent) => &mut self.traceparent,
-            Place::Role(Role::Tracestate) => &mut self.tracestate,
-            Place::Role(Role::Timestamp) => &mut self.timestamp,
-            Place::Role(Role::SchemaVersion) => &mut self.schema_version,
-            Place::Placed(index) => match self.placed.get_mut(index) {
+            FieldTarget::Role(Role::Id) => &mut self.id,
+            FieldTarget::Role(Role::AggregateType) => &mut self.aggregate_type,
+            FieldTarget::Role(Role::AggregateId) => &mut self.aggregate_id,
+            FieldTarget::Role(Role::EventType) => &mut self.event_type,
+            FieldTarget::Role(Role::Payload) => &mut self.payload,
+            FieldTarget::Role(Role::Headers) => &mut self.headers,
+            FieldTarget::Role(Role::Traceparent) => &mut self.traceparent,
+            FieldTarget::Role(Role::Tracestate) => &mut self.tracestate,
+            FieldTarget::Role(Role::Timestamp) => &mut self.timestamp,
+            FieldTarget::Role(Role::SchemaVersion) => &mut self.schema_version,
+            FieldTarget::Placed(index) => match self.placed.get_mut(index) {
                 Some(field) => field,
                 None => return,
             },
-            Place::Trace => return,
+            FieldTarget::Trace => return,
         };
         *field = value;
     }
@@ -183,26 +136,27 @@ impl<'a> Event<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lsn::Lsn;
     use proptest::prelude::*;
 
-    fn position() -> impl Strategy<Value = Position> {
+    fn position() -> impl Strategy<Value = EventPosition> {
         (any::<u64>(), any::<u32>())
-            .prop_map(|(lsn, ordinal)| Position { commit_lsn: Lsn::new(lsn), ordinal })
+            .prop_map(|(lsn, ordinal)| EventPosition { commit_lsn: Lsn::new(lsn), ordinal })
     }
 
     #[test]
     fn a_position_is_printed_with_16_and_8_digits() {
-        let position = Position { commit_lsn: Lsn::new(0x16_00B3_74D8), ordinal: 3 };
+        let position = EventPosition { commit_lsn: Lsn::new(0x16_00B3_74D8), ordinal: 3 };
         assert_eq!(position.to_string(), "0000001600B374D8/00000003");
         for wrong in ["", "16/B374D8", "0000001600B374D8/+0000003", "0000001600B374D800000003"] {
-            assert_eq!(Position::from_text(wrong), None, "{wrong}");
+            assert_eq!(EventPosition::from_text(wrong), None, "{wrong}");
         }
     }
 
     proptest! {
         #[test]
         fn a_position_is_read_back(position in position()) {
-            prop_assert_eq!(Position::from_text(&position.to_string()), Some(position));
+            prop_assert_eq!(EventPosition::from_text(&position.to_string()), Some(position));
         }
 
         #[test]

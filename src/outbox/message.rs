@@ -3,12 +3,13 @@
 //! `pg_logical_emit_message(true, 'outbox', '{"id": …}')` says what an insert
 //! into an outbox table would, without the table. Further members are ignored.
 
+use crate::position::EventPosition;
 use serde_json::value::RawValue;
 
 use crate::pgoutput::PgTimestamp;
 
 use super::columns::{ColumnNames, Role};
-use super::event::{Event, Place, Position};
+use super::event::{Event, FieldTarget};
 use super::json::{self, JsonFault};
 use super::trace;
 
@@ -18,7 +19,7 @@ pub(super) fn event<'a>(
     content: &'a [u8],
     names: &ColumnNames,
     placed: &[String],
-    position: Position,
+    position: EventPosition,
     commit_time: PgTimestamp,
 ) -> Result<Event<'a>, MessageFault> {
     let mut found: [Option<Found<'a>>; Role::ALL.len()] = [None; Role::ALL.len()];
@@ -35,7 +36,7 @@ pub(super) fn event<'a>(
             trace = json::text(value)?;
         }
         for (index, _) in placed.iter().enumerate().filter(|&(_, wanted)| *wanted == name) {
-            event.put(Place::Placed(index), json::text(value)?);
+            event.put(FieldTarget::Placed(index), json::text(value)?);
         }
         Ok(())
     })
@@ -50,7 +51,7 @@ pub(super) fn event<'a>(
                 json::text(value).map_err(|why| MessageFault { member: Some(role.name()), why })?
             }
         };
-        event.put(Place::Role(role), field);
+        event.put(FieldTarget::Role(role), field);
     }
     event.trace_by(&trace);
     Ok(event)
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
     use crate::lsn::Lsn;
 
-    const POSITION: Position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+    const POSITION: EventPosition = EventPosition { commit_lsn: Lsn::new(7), ordinal: 1 };
 
     fn read<'a>(content: &'a str, placed: &[&str]) -> Result<Event<'a>, MessageFault> {
         let placed: Vec<_> = placed.iter().copied().map(str::to_owned).collect();

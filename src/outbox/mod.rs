@@ -13,13 +13,14 @@ mod table;
 mod trace;
 mod types;
 
+use crate::position::EventPosition;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::pgoutput::{Insert, LogicalMessage, Oid, PgTimestamp, Relation};
 
 pub use columns::{ColumnNames, Needs, Role, Roles};
-pub(crate) use event::Place;
-pub use event::{Event, Field, Position};
+pub(crate) use event::FieldTarget;
+pub use event::{Event, Field};
 pub use json::JsonFault;
 pub use message::MessageFault;
 pub(crate) use plan::hex_bytes;
@@ -58,7 +59,7 @@ pub enum EventError {
         /// The table.
         table: TableName,
         /// Where the event stands in the log.
-        position: Position,
+        position: EventPosition,
         /// What is the matter with the row.
         fault: RowFault,
     },
@@ -71,7 +72,7 @@ pub enum EventError {
         /// The message's prefix.
         prefix: String,
         /// Where the event stands in the log.
-        position: Position,
+        position: EventPosition,
         /// What is the matter with the message.
         fault: MessageFault,
     },
@@ -146,7 +147,7 @@ impl Outbox {
     pub fn event<'a>(
         &self,
         insert: &'a Insert,
-        position: Position,
+        position: EventPosition,
         commit_time: PgTimestamp,
     ) -> Option<Result<Event<'a>, EventError>> {
         let plan = self.plans.get(&insert.relation)?;
@@ -162,7 +163,7 @@ impl Outbox {
     pub fn message_event<'a>(
         &self,
         message: &'a LogicalMessage,
-        position: Position,
+        position: EventPosition,
         commit_time: PgTimestamp,
     ) -> Option<Result<Event<'a>, EventError>> {
         if !message.transactional {
@@ -190,7 +191,7 @@ impl Outbox {
     /// A message that cannot be read as an event: its content is all that is known.
     pub fn unread(
         message: &LogicalMessage,
-        position: Position,
+        position: EventPosition,
         commit_time: PgTimestamp,
     ) -> Event<'_> {
         let mut event = Event::empty(position, commit_time, 0);

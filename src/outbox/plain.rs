@@ -4,12 +4,13 @@
 //! `pg_logical_emit_message(true, 'outbox:order:A-7', …)`: behind the configured prefix stand
 //! the aggregate's type and, behind the next colon, its id, which may have colons itself.
 
+use crate::position::EventPosition;
 use std::borrow::Cow;
 
 use crate::pgoutput::PgTimestamp;
 
 use super::columns::Role;
-use super::event::{Event, Field, Place, Position};
+use super::event::{Event, Field, FieldTarget};
 
 /// What stands behind the configured prefix and a colon; `None`: the prefix is another. A
 /// prefix that ends before the colon names nothing, and is ours all the same.
@@ -24,7 +25,7 @@ pub(super) fn event<'a>(
     named: &'a str,
     content: &'a [u8],
     placed: usize,
-    position: Position,
+    position: EventPosition,
     commit_time: PgTimestamp,
 ) -> Event<'a> {
     let (aggregate_type, aggregate_id) = named.split_once(':').unwrap_or((named, ""));
@@ -32,9 +33,9 @@ pub(super) fn event<'a>(
         (!text.is_empty()).then_some(Cow::Borrowed(text.as_bytes()))
     };
     let mut event = Event::empty(position, commit_time, placed);
-    event.put(Place::Role(Role::AggregateType), field(aggregate_type));
-    event.put(Place::Role(Role::AggregateId), field(aggregate_id));
-    event.put(Place::Role(Role::Payload), Some(Cow::Borrowed(content)));
+    event.put(FieldTarget::Role(Role::AggregateType), field(aggregate_type));
+    event.put(FieldTarget::Role(Role::AggregateId), field(aggregate_id));
+    event.put(FieldTarget::Role(Role::Payload), Some(Cow::Borrowed(content)));
     event
 }
 
@@ -61,7 +62,7 @@ mod tests {
 
     #[test]
     fn the_first_colon_parts_type_and_key() {
-        let position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+        let position = EventPosition { commit_lsn: Lsn::new(7), ordinal: 1 };
         for (named, kind, id) in [
             ("order:A-7", Some("order"), Some("A-7")),
             ("order:a:b:", Some("order"), Some("a:b:")),

@@ -3,6 +3,7 @@
 //! It is made once for each Relation message and then used for every row. A
 //! value is passed on as it came; only `bytea` is decoded, from its text form.
 
+use crate::position::EventPosition;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::pgoutput::{Column, Oid, PgTimestamp, Relation, Tuple, Value};
 
 use super::OutboxConfig;
 use super::columns::{Role, Roles};
-use super::event::{Event, Field, Place, Position};
+use super::event::{Event, Field, FieldTarget};
 use super::table::TableName;
 use super::trace;
 use super::types::{DataType, FieldTypes};
@@ -132,7 +133,7 @@ pub struct Plan {
 struct Step {
     column: usize,
     name: String,
-    place: Place,
+    place: FieldTarget,
     is_bytea: bool,
 }
 
@@ -149,22 +150,22 @@ impl Plan {
         let has = || relation.columns.iter().map(|column| column.name.clone()).collect();
         let step = |name: &str, place| {
             let column = relation.columns.iter().position(|column| column.name == name)?;
-            let is_bytea =
-                place == Place::Role(Role::Payload) && relation.columns[column].type_oid == BYTEA;
+            let is_bytea = place == FieldTarget::Role(Role::Payload)
+                && relation.columns[column].type_oid == BYTEA;
             Some(Step { column, name: name.to_owned(), place, is_bytea })
         };
         let mut steps = Vec::new();
         for role in Role::ALL {
-            let found = names.looked_for(role).find_map(|name| step(name, Place::Role(role)));
+            let found = names.looked_for(role).find_map(|name| step(name, FieldTarget::Role(role)));
             if found.is_none() && names.is_required(role, *needs) {
                 let looked_for = names.looked_for(role).map(str::to_owned).collect();
                 return Err(PlanError::MissingColumn { table, role, looked_for, has: has() });
             }
             steps.extend(found);
         }
-        steps.extend(step(trace::COLUMN, Place::Trace));
+        steps.extend(step(trace::COLUMN, FieldTarget::Trace));
         for (index, column) in placed.iter().enumerate() {
-            let found = step(column, Place::Placed(index));
+            let found = step(column, FieldTarget::Placed(index));
             if found.is_none() && !config.placed_optional {
                 let column = column.clone();
                 return Err(PlanError::MissingPlaced { table, column, has: has() });
@@ -187,12 +188,12 @@ impl Plan {
     pub fn continues(&self, before: &Self) -> Result<(), PlanError> {
         // What else a plan may have is missed by nobody, or looked for when it is made.
         let is_missed = |step: &&Step| {
-            matches!(step.place, Place::Role(_))
+            matches!(step.place, FieldTarget::Role(_))
                 && step.is_used(self.used)
                 && !self.steps.iter().any(|mine| mine.place == step.place)
         };
         match before.steps.iter().find(is_missed) {
-            Some(Step { place: Place::Role(role), name, .. }) => {
+            Some(Step { place: FieldTarget::Role(role), name, .. }) => {
                 let (table, column) = (self.table.clone(), name.clone());
                 Err(PlanError::LostColumn { table, role: *role, column })
             }
@@ -210,7 +211,7 @@ impl Plan {
     pub fn event<'a>(
         &self,
         tuple: &'a Tuple,
-        position: Position,
+        position: EventPosition,
         commit_time: PgTimestamp,
     ) -> Result<Event<'a>, RowFault> {
         if tuple.len() != self.columns {
@@ -231,7 +232,7 @@ impl Plan {
                 .field(value)
                 .map_err(|why| RowFault::Undecodable { column: step.name.clone(), why })?;
             match step.place {
-                Place::Trace => trace = field,
+                FieldTarget::Trace => trace = field,
                 place => event.put(place, field),
             }
         }
@@ -253,9 +254,9 @@ fn field_types(
         let found = DataType::builtin(column.type_oid, column.type_modifier);
         let found = found.or_else(|| known.get(&column.type_oid).copied());
         let slot = match step.place {
-            Place::Role(role) => Some(&mut types.roles[role as usize]),
-            Place::Placed(index) => types.placed.get_mut(index),
-            Place::Trace => None,
+            FieldTarget::Role(role) => Some(&mut types.roles[role as usize]),
+            FieldTarget::Placed(index) => types.placed.get_mut(index),
+            FieldTarget::Trace => None,
         };
         if let Some(slot) = slot {
             *slot = Some(found.unwrap_or(DataType::Unknown));
@@ -268,8 +269,8 @@ impl Step {
     /// Whether records show what it takes; `used` are the roles that they do.
     fn is_used(&self, used: Roles) -> bool {
         match self.place {
-            Place::Role(role) => used.contains(role),
-            Place::Placed(_) | Place::Trace => true,
+            FieldTarget::Role(role) => used.contains(role),
+            FieldTarget::Placed(_) | FieldTarget::Trace => true,
         }
     }
 

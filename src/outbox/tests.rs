@@ -1,12 +1,13 @@
 //! The outbox as the relay uses it: relations, rows and messages in turn.
 
+use crate::position::EventPosition;
 use bytes::Bytes;
 
 use super::*;
 use crate::lsn::Lsn;
 use crate::pgoutput::{Column, encode};
 
-const POSITION: Position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+const POSITION: EventPosition = EventPosition { commit_lsn: Lsn::new(7), ordinal: 1 };
 const NOW: PgTimestamp = PgTimestamp::from_micros(0);
 
 fn outbox(tables: &[&str]) -> Outbox {

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::pgoutput::{Oid, Relation};
 
 use super::columns::Role;
-use super::event::Place;
+use super::event::FieldTarget;
 
 /// The first `pg_type.oid` that is not PostgreSQL's own (`FirstNormalObjectId`).
 const OWN_OIDS_END: Oid = 16_384;
@@ -115,11 +115,11 @@ impl FieldTypes {
     }
 
     /// Whether nothing is known of the type of what goes there.
-    pub(super) fn is_unknown(&self, place: Place) -> bool {
+    pub(super) fn is_unknown(&self, place: FieldTarget) -> bool {
         let found = match place {
-            Place::Role(role) => self.role(role),
-            Place::Placed(index) => self.placed(index),
-            Place::Trace => None,
+            FieldTarget::Role(role) => self.role(role),
+            FieldTarget::Placed(index) => self.placed(index),
+            FieldTarget::Trace => None,
         };
         found == Some(DataType::Unknown)
     }

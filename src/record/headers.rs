@@ -37,12 +37,18 @@ enum Source {
     Tracestate,
     /// The row's JSON object, one header a key.
     Row,
-    Position,
+    EventPosition,
 }
 
 impl Source {
-    const ALL: [Self; 6] =
-        [Self::Id, Self::EventType, Self::Row, Self::Traceparent, Self::Tracestate, Self::Position];
+    const ALL: [Self; 6] = [
+        Self::Id,
+        Self::EventType,
+        Self::Row,
+        Self::Traceparent,
+        Self::Tracestate,
+        Self::EventPosition,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -51,7 +57,7 @@ impl Source {
             Self::Row => Role::Headers.name(),
             Self::Traceparent => Role::Traceparent.name(),
             Self::Tracestate => Role::Tracestate.name(),
-            Self::Position => POSITION,
+            Self::EventPosition => POSITION,
         }
     }
 
@@ -62,7 +68,7 @@ impl Source {
             Self::EventType => event.event_type.as_deref(),
             Self::Traceparent => event.traceparent.as_deref(),
             Self::Tracestate => event.tracestate.as_deref(),
-            Self::Position => Some(position.as_bytes()),
+            Self::EventPosition => Some(position.as_bytes()),
             Self::Row => None,
         }
     }
@@ -140,14 +146,14 @@ impl HeaderSet {
             Source::Traceparent => Some(Role::Traceparent),
             Source::Tracestate => Some(Role::Tracestate),
             Source::Row => Some(Role::Headers),
-            Source::Position => None,
+            Source::EventPosition => None,
         };
         let needs = needs.using(self.0.iter().filter_map(role));
         needs.requiring(self.0.contains(&Source::Id).then_some(Role::Id))
     }
 
     pub(super) fn has_position(&self) -> bool {
-        self.0.contains(&Source::Position)
+        self.0.contains(&Source::EventPosition)
     }
 
     /// Appends the headers of `event`; `position` is the text of its position. No member of the

@@ -3,7 +3,8 @@
 //! Whether to halt, to divert or to skip is decided elsewhere.
 
 use crate::excerpt::excerpt;
-use crate::outbox::{Event, EventError, Position};
+use crate::outbox::{Event, EventError};
+use crate::position::EventPosition;
 
 /// An event that cannot become a record, now or later.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -16,7 +17,7 @@ pub struct Poison {
     /// What is the matter.
     pub cause: Cause,
     /// Where the event stands in the log.
-    pub position: Position,
+    pub position: EventPosition,
     /// The event's id, where it has one that can be read.
     pub id: Option<String>,
 }
@@ -151,7 +152,7 @@ mod tests {
     use crate::lsn::Lsn;
     use crate::outbox::RowFault;
 
-    const POSITION: Position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+    const POSITION: EventPosition = EventPosition { commit_lsn: Lsn::new(7), ordinal: 1 };
 
     #[test]
     fn the_text_says_what_where_and_the_way_out() {

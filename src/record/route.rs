@@ -211,15 +211,16 @@ pub(super) mod tests {
 
     use super::*;
     use crate::lsn::Lsn;
-    use crate::outbox::{Field, Position};
+    use crate::outbox::Field;
     use crate::pgoutput::PgTimestamp;
+    use crate::position::EventPosition;
     use proptest::prelude::*;
 
     /// An event with what every record needs.
     pub(in crate::record) fn event() -> Event<'static> {
         let field = |text: &'static str| Some(Cow::Borrowed(text.as_bytes()));
         Event {
-            position: Position { commit_lsn: Lsn::new(0x16_00B3_74D8), ordinal: 3 },
+            position: EventPosition { commit_lsn: Lsn::new(0x16_00B3_74D8), ordinal: 3 },
             commit_time: PgTimestamp::from_micros(1_999),
             id: field("42"),
             aggregate_type: field("Order"),

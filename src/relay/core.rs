@@ -40,15 +40,16 @@
 //!
 //! No socket, clock, task, metric or log call here.
 
-use crate::ledger::{Failed, Ledger, Place, Seq, StreamError};
+use crate::ledger::{Failed, Ledger, Seq, StreamError};
 use crate::lsn::Lsn;
-use crate::outbox::{FoundTable, Outbox, Position};
+use crate::outbox::{FoundTable, Outbox};
 use crate::pgoutput::{Begin, Insert, Message, PgTimestamp};
+use crate::position::EventPosition;
 use crate::record::Router;
 
 use super::outlet::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
-use super::poison::{Policies, Policy, PutAside, Verdicts};
-use super::suspect::Suspect;
+use super::poison::{Diverted, Policies, Policy, Quarantine};
+use super::suspect::Isolation;
 
 pub use super::halt::{EventOrigin, Halt};
 
@@ -106,12 +107,12 @@ pub struct Core {
     interrupted: Option<Transaction>,
     phase: Phase,
     replay: Option<String>,
-    suspect: Option<Suspect>,
+    suspect: Option<Isolation>,
     policies: Policies,
-    verdicts: Verdicts,
+    verdicts: Quarantine,
     /// Counts them.
     judged: u64,
-    put_aside: Vec<PutAside>,
+    put_aside: Vec<Diverted>,
     /// Of an event since the last look at it.
     dropped_headers: Option<DroppedHeaders>,
     /// The last production that is no dead letter.
@@ -125,7 +126,7 @@ pub struct DroppedHeaders {
     /// Where it was written.
     pub origin: EventOrigin,
     /// The event's position.
-    pub position: Position,
+    pub position: EventPosition,
     /// The name of the first of them.
     pub name: String,
 }
@@ -168,7 +169,7 @@ impl Core {
             replay: None,
             suspect: None,
             policies: Policies::default(),
-            verdicts: Verdicts::default(),
+            verdicts: Quarantine::default(),
             judged: 0,
             put_aside: Vec::new(),
             dropped_headers: None,
@@ -185,7 +186,7 @@ impl Core {
     }
 
     /// The events that were put aside since the last call.
-    pub fn take_put_aside(&mut self) -> Vec<PutAside> {
+    pub fn take_put_aside(&mut self) -> Vec<Diverted> {
         std::mem::take(&mut self.put_aside)
     }
 
@@ -524,8 +525,10 @@ impl Core {
             return false;
         };
         let is_next = self.transaction.as_ref().is_some_and(|transaction| {
-            let next =
-                Place { commit_lsn: transaction.commit_lsn, ordinal: transaction.next_ordinal };
+            let next = EventPosition {
+                commit_lsn: transaction.commit_lsn,
+                ordinal: transaction.next_ordinal,
+            };
             next == suspect.place
         });
         suspect.alone.is_some() || (is_next && self.ledger.in_flight_records() > 0)
@@ -547,7 +550,7 @@ impl Core {
         if let Failed::At(place) = failed
             && self.suspect.as_ref().is_none_or(|suspect| place < suspect.place)
         {
-            self.suspect = Some(Suspect::at(place));
+            self.suspect = Some(Isolation::at(place));
         }
     }
 
@@ -556,10 +559,6 @@ impl Core {
             self.replay = Some(reason.to_owned());
         }
     }
-}
-
-fn place(position: Position) -> Place {
-    Place { commit_lsn: position.commit_lsn, ordinal: position.ordinal }
 }
 
 /// Where the event of `message` was written.

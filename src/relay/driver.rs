@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::core::{Core, Counters};
 use super::ends::{RelayError, RelaySettings, Summary, Until};
 use super::meter::{HEARTBEAT, Meter};
-use super::news::{News, Stand};
+use super::news::{EventLog, SinkState};
 use super::stall::Stall;
 use super::standby::Standby;
 use super::stop::{Order, StopReceiver};
@@ -23,7 +23,9 @@ use super::waits::{Backoff, backoff, wait_until};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::sink::{Condition, Outcome, Report, Sink};
-use crate::source::{Feed, LastReceived, Mark, Resume, ServerIdentity, Source, SourceError};
+use crate::source::{
+    Feed, LastReceived, PublicationFingerprint, Resume, ServerIdentity, Source, SourceError,
+};
 
 /// Longest wait between two attempts at PostgreSQL, and between two replays.
 const BACKOFF_LIMIT: Duration = Duration::from_secs(5);
@@ -65,7 +67,7 @@ pub struct Relay<P, S> {
     reconnect_delay: Backoff,
     reports: Vec<Report>,
     delivered: u64,
-    news: News,
+    news: EventLog,
     stall: Stall,
     /// A and the verdicts when the last replay began: where neither has risen since, the
     /// next replay has to wait longer.
@@ -82,7 +84,7 @@ pub struct Relay<P, S> {
 /// What positions belong to: the last session's server and publication.
 struct Known {
     identity: ServerIdentity,
-    mark: Mark,
+    mark: PublicationFingerprint,
     walsender: Option<i32>,
 }
 
@@ -131,7 +133,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             reconnect_delay: backoff(BACKOFF_LIMIT),
             reports: Vec::new(),
             delivered: 0,
-            news: News::default(),
+            news: EventLog::default(),
             stall: Stall::new(Instant::now()),
             reached_at_replay: None,
             replay_delay: backoff(BACKOFF_LIMIT),
@@ -428,7 +430,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let connected = self.sink.is_connected();
         self.meter.metrics.sink_connected(connected);
         let metrics = &self.meter.metrics;
-        self.news.tell(Stand {
+        self.news.tell(SinkState {
             delivered: self.delivered,
             in_flight: self.core.in_flight().0,
             failed: self.core.suspects() || self.core.halted().is_some(),

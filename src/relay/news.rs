@@ -1,6 +1,7 @@
 //! What people are told of the sink: one line when it cannot be used, one for
 //! each reason, and one when records are taken again. Decides nothing.
 
+use crate::position::EventPosition;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use tokio::time::Instant;
 
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
-use crate::outbox::Position;
+
 use crate::relay::core::DroppedHeaders;
-use crate::relay::poison::{Policy, PutAside};
+use crate::relay::poison::{Diverted, Policy};
 use crate::sink::Condition;
 
 /// For how long nothing may be in flight beside an open way, until what was the matter is
@@ -18,7 +19,7 @@ use crate::sink::Condition;
 const QUIET: Duration = Duration::from_secs(5);
 
 /// How it stands with the records.
-pub(super) struct Stand<F> {
+pub(super) struct SinkState<F> {
     /// Records delivered so far.
     pub(super) delivered: u64,
     /// Records in flight.
@@ -33,7 +34,7 @@ pub(super) struct Stand<F> {
 
 /// What was told of the sink, and what is to be told.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct EventLog {
     down: Option<Down>,
     /// Deliveries counted when the last replay began, until the record that failed
     /// is delivered.
@@ -44,7 +45,7 @@ pub(super) struct News {
     repeated: bool,
     /// Events that were told to be put aside, the last of them by position. One that the broker
     /// refuses is found after what stands behind it.
-    told_aside: BTreeSet<Position>,
+    told_aside: BTreeSet<EventPosition>,
     /// Since when nothing is in flight although the way is open.
     quiet: Option<Instant>,
     /// When dropped headers were told last.
@@ -72,7 +73,7 @@ struct Down {
     told: bool,
 }
 
-impl News {
+impl EventLog {
     /// The sink said this, after so many deliveries.
     pub(super) fn heard(&mut self, condition: Condition, delivered: u64) {
         self.quiet = None;
@@ -116,7 +117,7 @@ impl News {
     /// something to deliver.
     pub(super) fn tell(
         &mut self,
-        Stand { delivered, in_flight, failed, open, now }: Stand<impl FnOnce() -> bool>,
+        SinkState { delivered, in_flight, failed, open, now }: SinkState<impl FnOnce() -> bool>,
     ) {
         let told = self.is_trouble_told();
         let matters = in_flight > 0 || delivered == 0;
@@ -151,8 +152,8 @@ impl News {
     }
 
     /// Tells of each event that was put aside, once: a replay meets it again.
-    pub(super) fn put_aside(&mut self, events: Vec<PutAside>, metrics: &Metrics) {
-        for PutAside { origin, poison, topic } in events {
+    pub(super) fn put_aside(&mut self, events: Vec<Diverted>, metrics: &Metrics) {
+        for Diverted { origin, poison, topic } in events {
             if !self.told_aside.insert(poison.position) {
                 continue;
             }
@@ -239,10 +240,10 @@ mod tests {
     use super::*;
 
     /// Tells, so long after the beginning.
-    fn tell(news: &mut News, delivered: u64, in_flight: usize, open: bool, after: Duration) {
+    fn tell(news: &mut EventLog, delivered: u64, in_flight: usize, open: bool, after: Duration) {
         let now = *BEGAN.get_or_init(Instant::now) + after;
         let open = || open;
-        news.tell(Stand { delivered, in_flight, failed: false, open, now });
+        news.tell(SinkState { delivered, in_flight, failed: false, open, now });
     }
 
     static BEGAN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_was_told_is_over_where_brokers_are_connected_and_nothing_is_to_be_sent() {
-        let mut news = News::default();
+        let mut news = EventLog::default();
         news.heard(unreachable(), 0);
         tell(&mut news, 0, 0, false, Duration::ZERO);
         assert!(news.trouble().is_some_and(|told| told.contains("refused")));
@@ -276,7 +277,7 @@ mod tests {
 
     #[test]
     fn an_outage_while_nothing_was_to_be_sent_is_not_told_later() {
-        let mut news = News::default();
+        let mut news = EventLog::default();
         news.heard(unreachable(), 3);
         tell(&mut news, 3, 0, true, Duration::ZERO);
         tell(&mut news, 3, 0, true, QUIET);

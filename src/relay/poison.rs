@@ -3,11 +3,12 @@
 //!
 //! Pure: it decides; the core produces and counts, the driver tells.
 
+use crate::position::EventPosition;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::halt::EventOrigin;
-use crate::ledger::Place;
+
 use crate::lsn::Lsn;
 use crate::record::{Cause, Poison};
 
@@ -112,7 +113,7 @@ impl Default for Policies {
 
 /// An event that was put aside, for people to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PutAside {
+pub struct Diverted {
     /// Where it was written.
     pub origin: EventOrigin,
     /// Which event, and why.
@@ -124,14 +125,14 @@ pub struct PutAside {
 /// Records that the broker refused for good, until A has passed them: a replay meets
 /// them again, and they are put aside at once.
 #[derive(Debug, Default)]
-pub(super) struct Verdicts(BTreeMap<Place, Cause>);
+pub(super) struct Quarantine(BTreeMap<EventPosition, Cause>);
 
-impl Verdicts {
-    pub(super) fn add(&mut self, place: Place, cause: Cause) {
+impl Quarantine {
+    pub(super) fn add(&mut self, place: EventPosition, cause: Cause) {
         self.0.insert(place, cause);
     }
 
-    pub(super) fn of(&self, place: Place) -> Option<&Cause> {
+    pub(super) fn of(&self, place: EventPosition) -> Option<&Cause> {
         // Almost always there are none.
         if self.0.is_empty() { None } else { self.0.get(&place) }
     }
@@ -139,7 +140,7 @@ impl Verdicts {
     /// Everything that committed before `confirmable` is done with.
     pub(super) fn forget_before(&mut self, confirmable: Lsn) {
         if !self.0.is_empty() {
-            self.0 = self.0.split_off(&Place { commit_lsn: confirmable, ordinal: 0 });
+            self.0 = self.0.split_off(&EventPosition { commit_lsn: confirmable, ordinal: 0 });
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::lsn::Lsn;
-use crate::source::{Holder, Mark, ServerIdentity, Waited};
+use crate::source::{Holder, PublicationFingerprint, ServerIdentity, Waited};
 
 /// How long a walpost has to have worked with a changed publication before the
 /// change counts as seen to: it looks each half a minute, and stops at what it
@@ -24,9 +24,9 @@ pub(super) struct Standby {
     /// Another walpost was seen to hold the slot.
     another: bool,
     /// How the publication has to be when this relay takes over.
-    mark: Option<Mark>,
+    mark: Option<PublicationFingerprint>,
     /// How it is since then, where that is different.
-    newer: Option<(Mark, Instant)>,
+    newer: Option<(PublicationFingerprint, Instant)>,
     /// The server on which it was first seen that somebody holds the slot.
     identity: Option<ServerIdentity>,
     /// The furthest that the slot was seen to be confirmed.
@@ -35,7 +35,7 @@ pub(super) struct Standby {
 
 impl Standby {
     /// One that has worked with a publication of that mark, if it has worked.
-    pub(super) fn new(mark: Option<Mark>) -> Self {
+    pub(super) fn new(mark: Option<PublicationFingerprint>) -> Self {
         Self { another: false, mark, newer: None, identity: None, confirmed: Lsn::ZERO }
     }
 
@@ -66,7 +66,7 @@ impl Standby {
         self.another
     }
 
-    pub(super) fn mark(&self) -> Option<&Mark> {
+    pub(super) fn mark(&self) -> Option<&PublicationFingerprint> {
         self.mark.as_ref()
     }
 
@@ -86,7 +86,12 @@ impl Standby {
 mod tests {
     use super::*;
 
-    fn holder(is_walpost: bool, mark: &Mark, confirmed: u64, timeline: u32) -> Holder {
+    fn holder(
+        is_walpost: bool,
+        mark: &PublicationFingerprint,
+        confirmed: u64,
+        timeline: u32,
+    ) -> Holder {
         let system_identifier = "7".to_owned();
         let identity = ServerIdentity { system_identifier, timeline, postmaster_start: 1 };
         Holder { is_walpost, mark: mark.clone(), identity, confirmed: Lsn::new(confirmed) }
@@ -94,7 +99,7 @@ mod tests {
 
     #[test]
     fn who_waits_remembers_the_first_server_and_the_furthest_position() {
-        let (mark, now) = (Mark::default(), Instant::now());
+        let (mark, now) = (PublicationFingerprint::default(), Instant::now());
         let mut standby = Standby::new(None);
         assert_eq!(standby.waited(), None, "nobody was seen");
         for (confirmed, timeline) in [(5, 1), (9, 1), (7, 2)] {
@@ -108,7 +113,8 @@ mod tests {
     #[test]
     fn a_change_counts_as_seen_to_once_a_walpost_has_worked_with_it_for_long() {
         let begun = Instant::now();
-        let (before, after) = (Mark::default(), Mark::of("changed"));
+        let (before, after) =
+            (PublicationFingerprint::default(), PublicationFingerprint::of("changed"));
         let mut standby = Standby::new(None);
         let saw = |standby: &mut Standby, is_walpost, mark, seconds| {
             standby.saw(&holder(is_walpost, mark, 1, 1), begun + Duration::from_secs(seconds));
@@ -125,9 +131,9 @@ mod tests {
 
     #[test]
     fn who_has_worked_before_waits_with_what_it_worked_with() {
-        let before = Mark::of("before");
+        let before = PublicationFingerprint::of("before");
         let mut standby = Standby::new(Some(before.clone()));
-        standby.saw(&holder(false, &Mark::default(), 1, 1), Instant::now());
+        standby.saw(&holder(false, &PublicationFingerprint::default(), 1, 1), Instant::now());
         assert_eq!((standby.mark(), standby.is_after_another()), (Some(&before), false));
     }
 }

@@ -2,22 +2,23 @@
 
 use super::halt::EventOrigin;
 use super::outlet::Refusal;
-use crate::ledger::{Place, Seq};
+use crate::ledger::Seq;
 use crate::outbox::Event;
+use crate::position::EventPosition;
 use crate::record::{Cause, Poison};
 
 /// A record that failed and is to stand alone when it comes again.
 #[derive(Debug)]
-pub(super) struct Suspect {
-    pub(super) place: Place,
-    pub(super) alone: Option<Alone>,
+pub(super) struct Isolation {
+    pub(super) place: EventPosition,
+    pub(super) alone: Option<IsolatedRecord>,
     /// How often it was refused while it stood alone.
     pub(super) refusals: u32,
 }
 
 /// The suspect, produced with nothing beside it in flight.
 #[derive(Debug)]
-pub(super) struct Alone {
+pub(super) struct IsolatedRecord {
     pub(super) seq: Seq,
     pub(super) origin: EventOrigin,
     /// What is to be said of it, if it is refused: all but the cause.
@@ -27,13 +28,13 @@ pub(super) struct Alone {
     pub(super) is_dead_letter: bool,
 }
 
-impl Suspect {
-    pub(super) fn at(place: Place) -> Self {
+impl Isolation {
+    pub(super) fn at(place: EventPosition) -> Self {
         Self { place, alone: None, refusals: 0 }
     }
 }
 
-impl Alone {
+impl IsolatedRecord {
     pub(super) fn new(
         seq: Seq,
         origin: EventOrigin,

@@ -12,6 +12,7 @@
 mod letters;
 mod marks;
 
+use crate::position::EventPosition;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::crash;
 use crate::excerpt::excerpt;
 use crate::ledger::Seq;
 use crate::lsn::Lsn;
-use crate::outbox::{ColumnNames, Event, Outbox, Position};
+use crate::outbox::{ColumnNames, Event, Outbox};
 use crate::pgoutput::LogicalMessage;
 use crate::record::dead_letter::{FIELDS, Letter};
 use crate::record::{Cause, Dropped, Poison, Record, Router};
@@ -156,7 +157,7 @@ pub struct Replay {
 
 /// What tells letters apart: the position, and a hash of the rest, since another cluster's log may
 /// have the same.
-type Identity = (Position, u64);
+type Identity = (EventPosition, u64);
 
 /// What is to be said of a record of the dead-letter topic.
 enum Fate {

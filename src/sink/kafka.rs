@@ -16,7 +16,7 @@
 //! `message.timeout.ms=0` is no limit, so that a long outage never becomes a
 //! gap. `enable.gapless.guarantee` makes the producer fail where it would otherwise
 //! go on behind a batch that was refused for good: without it the records behind
-//! are published ahead (measured); the first batch of all needs [`Leads`] too.
+//! are published ahead (measured); the first batch of all needs [`FirstBatchGate`] too.
 
 mod pulse;
 mod renew;
@@ -39,11 +39,11 @@ use tokio::time::sleep;
 
 use super::batches::Batches;
 use super::config::{KafkaConfig, WaitsFor, batch_bytes, client_config};
-use super::leads::{Change, Counts, KeyPartitioner, Leads, Turn, Way};
+use super::leads::{Admission, Change, Counts, FirstBatchGate, KeyPartitioner, PartitionKey};
 use super::partitions::{self, Found, Partitions, Verdict};
 use super::renewal::Renewal;
 use super::spans::Spans;
-use super::stall::Watch;
+use super::stall::AckMonitor;
 use super::{
     Condition, Outcome, Report, Sink, SinkError, features, inquiry, refusal, statistics, token,
 };
@@ -81,12 +81,12 @@ pub struct KafkaSink {
     batches: Batches,
     /// `None` only while one is being replaced, or after that failed.
     producer: Option<Producer>,
-    leads: Leads,
+    leads: FirstBatchGate,
     leads_since: Instant,
     counts: Arc<Counts>,
     partitions: Partitions,
     waits_for: WaitsFor,
-    watch: Watch,
+    watch: AckMonitor,
     /// What the producer says.
     reports: Arc<Reports>,
     signals: Arc<Signals>,
@@ -128,7 +128,7 @@ impl KafkaSink {
             counts,
             partitions: Partitions::default(),
             waits_for,
-            watch: Watch::new(now),
+            watch: AckMonitor::new(now),
             reports,
             signals,
             pulse: Pulse::default(),
@@ -238,9 +238,9 @@ impl Outlet for KafkaSink {
         let Ok(opaque) = usize::try_from(seq) else {
             return Err(ProduceError::Broken("production numbers are used up".into()));
         };
-        let way = Way::of(record);
+        let way = PartitionKey::of(record);
         let turn = self.leads.turn(record.topic, way);
-        if turn == Turn::Wait {
+        if turn == Admission::Wait {
             return Err(ProduceError::Full);
         }
         if record.partition.is_some() || !self.waits_for.is_it(record.topic) {
@@ -273,7 +273,7 @@ impl Outlet for KafkaSink {
         self.watch.produced(seq, now);
         self.spans.produced(seq, record);
         if let Some(way) = way
-            && (self.leads.begin_anew() || turn == Turn::Lead)
+            && (self.leads.begin_anew() || turn == Admission::Lead)
         {
             self.leads.queued(seq, record.topic, way);
         }
@@ -516,10 +516,10 @@ fn make_producer(
     reports: &Arc<Reports>,
     counts: &Arc<Counts>,
     metrics: &Arc<Metrics>,
-) -> Result<(Producer, Leads), SinkError> {
+) -> Result<(Producer, FirstBatchGate), SinkError> {
     features::require(config)?;
     let context = Context::new(reports, counts, metrics);
-    Ok((config.create_with_context(context)?, Leads::new(Arc::clone(counts))))
+    Ok((config.create_with_context(context)?, FirstBatchGate::new(Arc::clone(counts))))
 }
 
 fn headers(record: &Record<'_>) -> Option<OwnedHeaders> {

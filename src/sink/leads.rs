@@ -59,10 +59,10 @@ pub(super) struct KeyPartitioner {
 
 /// What may be done with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum Admission {
     /// Queue it.
     Free,
-    /// Queue it, and say so by [`Leads::queued`]: it is the first of its partition.
+    /// Queue it, and say so by [`FirstBatchGate::queued`]: it is the first of its partition.
     Lead,
     /// Offer it again after an acknowledgement.
     Wait,
@@ -70,25 +70,25 @@ pub(super) enum Turn {
 
 /// One producer's first records.
 #[derive(Debug)]
-pub(super) struct Leads {
+pub(super) struct FirstBatchGate {
     counts: Arc<Counts>,
     /// The changes of counts that are heeded.
     changes: u64,
     topics: HashMap<String, Topic>,
     /// Topic and way of the first records in flight.
-    in_flight: HashMap<Seq, (String, Way)>,
+    in_flight: HashMap<Seq, (String, PartitionKey)>,
 }
 
 /// What decides to which partition of its topic a record goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum PartitionKey {
     /// The hash of its key.
     Hash(u32),
     /// The record itself.
     Partition(u32),
 }
 
-impl Way {
+impl PartitionKey {
     /// The way of this record; `None`: it goes anywhere, and has no order to keep.
     pub(super) fn of(record: &Record<'_>) -> Option<Self> {
         match record.partition.map(u32::try_from) {
@@ -114,10 +114,10 @@ struct Topic {
     /// Partitions in which a record was acknowledged.
     proven: HashSet<u32>,
     /// Ways of the first records in flight.
-    leading: Vec<Way>,
+    leading: Vec<PartitionKey>,
 }
 
-impl Leads {
+impl FirstBatchGate {
     /// Those of a producer whose partitioner writes `counts`.
     pub(super) fn new(counts: Arc<Counts>) -> Self {
         let changes = counts.changes();
@@ -141,30 +141,30 @@ impl Leads {
     }
 
     /// What may be done with a record that goes this way.
-    pub(super) fn turn(&self, topic: &str, way: Option<Way>) -> Turn {
+    pub(super) fn turn(&self, topic: &str, way: Option<PartitionKey>) -> Admission {
         let Some(way) = way else {
-            return Turn::Free;
+            return Admission::Free;
         };
         let Some(topic) = self.topics.get(topic) else {
-            return Turn::Lead;
+            return Admission::Lead;
         };
         if topic.count.is_some_and(|count| topic.proven.len() >= index(count)) {
-            return Turn::Free;
+            return Admission::Free;
         }
         let partition = way.partition(topic.count);
         if partition.is_some_and(|partition| topic.proven.contains(&partition)) {
-            return Turn::Free;
+            return Admission::Free;
         }
         // Where either may be any, they may be the same.
-        let is_mine = |leading: &Way| match (leading.partition(topic.count), partition) {
+        let is_mine = |leading: &PartitionKey| match (leading.partition(topic.count), partition) {
             (Some(leading), Some(partition)) => leading == partition,
             _ => true,
         };
-        if topic.leading.iter().any(is_mine) { Turn::Wait } else { Turn::Lead }
+        if topic.leading.iter().any(is_mine) { Admission::Wait } else { Admission::Lead }
     }
 
-    /// The record whose turn was [`Turn::Lead`] is queued as production `seq`.
-    pub(super) fn queued(&mut self, seq: Seq, topic: &str, way: Way) {
+    /// The record whose turn was [`Admission::Lead`] is queued as production `seq`.
+    pub(super) fn queued(&mut self, seq: Seq, topic: &str, way: PartitionKey) {
         self.topics.entry(topic.to_owned()).or_default().leading.push(way);
         self.in_flight.insert(seq, (topic.to_owned(), way));
     }
@@ -312,54 +312,54 @@ mod tests {
     }
 
     #[allow(clippy::unnecessary_wraps, reason = "as a record has it")]
-    fn keyed(key: &[u8]) -> Option<Way> {
-        Some(Way::Hash(hash(key)))
+    fn keyed(key: &[u8]) -> Option<PartitionKey> {
+        Some(PartitionKey::Hash(hash(key)))
     }
 
     /// Of ten keys, in a topic of that many partitions.
-    fn leads(partitions: i32) -> (Leads, KeyPartitioner) {
+    fn leads(partitions: i32) -> (FirstBatchGate, KeyPartitioner) {
         let counts = Arc::new(Counts::default());
         let partitioner = KeyPartitioner::new(Arc::clone(&counts));
         assert!(partitioner.partition("t", Some(b"0"), partitions, |_| true) < partitions);
-        (Leads::new(counts), partitioner)
+        (FirstBatchGate::new(counts), partitioner)
     }
 
     #[test]
     fn the_first_record_of_a_partition_goes_alone_until_it_is_acknowledged() {
         let (mut leads, _) = leads(1);
-        assert_eq!(leads.turn("t", keyed(b"a")), Turn::Lead);
-        leads.queued(7, "t", Way::Hash(hash(b"a")));
-        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Wait);
-        assert_eq!(leads.turn("t", None), Turn::Free);
-        assert_eq!(leads.turn("another", keyed(b"b")), Turn::Lead);
+        assert_eq!(leads.turn("t", keyed(b"a")), Admission::Lead);
+        leads.queued(7, "t", PartitionKey::Hash(hash(b"a")));
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Wait);
+        assert_eq!(leads.turn("t", None), Admission::Free);
+        assert_eq!(leads.turn("another", keyed(b"b")), Admission::Lead);
         leads.delivered(6);
-        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Wait);
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Wait);
         leads.delivered(7);
-        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Free);
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Free);
     }
 
     #[test]
     fn after_a_long_time_the_first_record_goes_alone_again() {
         let (mut leads, _) = leads(1);
-        leads.queued(7, "t", Way::Hash(hash(b"a")));
+        leads.queued(7, "t", PartitionKey::Hash(hash(b"a")));
         leads.delivered(7);
-        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Free);
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Free);
         leads.forget();
-        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Lead);
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Lead);
     }
 
     #[test]
     fn a_topic_that_grows_is_told_once_and_begun_anew_in_each_partition() {
         let (mut leads, partitioner) = leads(1);
-        leads.queued(7, "t", Way::Hash(hash(b"a")));
+        leads.queued(7, "t", PartitionKey::Hash(hash(b"a")));
         leads.delivered(7);
-        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Free);
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Free);
         assert!(!leads.begin_anew());
         for _ in 0..2 {
             partitioner.partition("t", Some(b"0"), 4, |_| true);
         }
         assert!(leads.begin_anew() && !leads.begin_anew());
-        assert_eq!(leads.turn("t", keyed(b"b")), Turn::Lead);
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Lead);
         let change = Change { topic: "t".to_owned(), before: 1, now: 4 };
         assert_eq!(leads.counts.take_changes(), [change]);
         assert_eq!(leads.counts.take_changes(), []);
@@ -368,25 +368,25 @@ mod tests {
     #[test]
     fn each_partition_has_a_first_record_of_its_own() {
         let (mut leads, partitioner) = leads(3);
-        leads.queued(0, "t", Way::Hash(hash(b"0")));
+        leads.queued(0, "t", PartitionKey::Hash(hash(b"0")));
         leads.delivered(0);
         let partition = |key: &str| partitioner.partition("t", Some(key.as_bytes()), 3, |_| true);
         let mut begun = HashSet::from([partition("0")]);
         for number in 1..50_u64 {
             let key = number.to_string();
             let expected = match partition(&key) {
-                proven if proven == partition("0") => Turn::Free,
-                other if begun.insert(other) => Turn::Lead,
-                _ => Turn::Wait,
+                proven if proven == partition("0") => Admission::Free,
+                other if begun.insert(other) => Admission::Lead,
+                _ => Admission::Wait,
             };
             assert_eq!(leads.turn("t", keyed(key.as_bytes())), expected, "{key}");
-            if expected == Turn::Lead {
-                leads.queued(number, "t", Way::Hash(hash(key.as_bytes())));
+            if expected == Admission::Lead {
+                leads.queued(number, "t", PartitionKey::Hash(hash(key.as_bytes())));
             }
         }
         assert_eq!(begun.len(), 3);
         (0..50).for_each(|seq| leads.delivered(seq));
-        assert!((0..50_u8).all(|key| leads.turn("t", keyed(&[key])) == Turn::Free));
+        assert!((0..50_u8).all(|key| leads.turn("t", keyed(&[key])) == Admission::Free));
     }
 
     #[test]
@@ -394,33 +394,37 @@ mod tests {
         let (mut leads, partitioner) = leads(3);
         let of_key = partitioner.partition("t", Some(b"0"), 3, |_| true);
         let of_key = u32::try_from(of_key).expect("a partition");
-        let [mine, other] = [of_key, (of_key + 1) % 3].map(|number| Some(Way::Partition(number)));
+        let [mine, other] =
+            [of_key, (of_key + 1) % 3].map(|number| Some(PartitionKey::Partition(number)));
         // A topic's number of partitions is not known before a key was put into one.
-        assert_eq!(leads.turn("t", mine), Turn::Lead);
-        leads.queued(1, "t", Way::Partition(of_key));
-        assert_eq!(leads.turn("t", mine), Turn::Wait);
-        assert_eq!(leads.turn("t", other), Turn::Lead);
-        assert_eq!(leads.turn("t", keyed(b"0")), Turn::Wait);
+        assert_eq!(leads.turn("t", mine), Admission::Lead);
+        leads.queued(1, "t", PartitionKey::Partition(of_key));
+        assert_eq!(leads.turn("t", mine), Admission::Wait);
+        assert_eq!(leads.turn("t", other), Admission::Lead);
+        assert_eq!(leads.turn("t", keyed(b"0")), Admission::Wait);
         leads.delivered(1);
-        assert_eq!(leads.turn("t", mine), Turn::Free);
-        assert_eq!(leads.turn("t", keyed(b"0")), Turn::Free);
-        leads.queued(2, "t", Way::Partition((of_key + 1) % 3));
-        assert_eq!((leads.turn("t", other), leads.turn("t", mine)), (Turn::Wait, Turn::Free));
+        assert_eq!(leads.turn("t", mine), Admission::Free);
+        assert_eq!(leads.turn("t", keyed(b"0")), Admission::Free);
+        leads.queued(2, "t", PartitionKey::Partition((of_key + 1) % 3));
+        assert_eq!(
+            (leads.turn("t", other), leads.turn("t", mine)),
+            (Admission::Wait, Admission::Free)
+        );
     }
 
     #[test]
     fn a_named_partition_is_led_in_a_topic_of_which_nothing_is_known() {
-        let mut leads = Leads::new(Arc::new(Counts::default()));
-        leads.queued(1, "t", Way::Partition(1));
-        assert_eq!(leads.turn("t", Some(Way::Partition(1))), Turn::Wait);
-        assert_eq!(leads.turn("t", Some(Way::Partition(0))), Turn::Lead);
-        assert_eq!(leads.turn("t", keyed(b"a")), Turn::Wait, "it may be the same");
+        let mut leads = FirstBatchGate::new(Arc::new(Counts::default()));
+        leads.queued(1, "t", PartitionKey::Partition(1));
+        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(1))), Admission::Wait);
+        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(0))), Admission::Lead);
+        assert_eq!(leads.turn("t", keyed(b"a")), Admission::Wait, "it may be the same");
         leads.delivered(1);
-        assert_eq!(leads.turn("t", Some(Way::Partition(1))), Turn::Free);
-        assert_eq!(leads.turn("t", keyed(b"a")), Turn::Lead, "it may be another");
-        leads.queued(2, "t", Way::Hash(7));
-        assert_eq!(leads.turn("t", Some(Way::Partition(0))), Turn::Wait);
+        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(1))), Admission::Free);
+        assert_eq!(leads.turn("t", keyed(b"a")), Admission::Lead, "it may be another");
+        leads.queued(2, "t", PartitionKey::Hash(7));
+        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(0))), Admission::Wait);
         leads.delivered(2);
-        assert_eq!(leads.turn("t", Some(Way::Partition(0))), Turn::Lead);
+        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(0))), Admission::Lead);
     }
 }

@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 
 /// Looks after the records in flight.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct AckMonitor {
     ages: Ages,
     /// The time, as of the last look at reports.
     now: Instant,
@@ -40,7 +40,7 @@ pub(super) struct Watch {
     out_of_reach: bool,
 }
 
-impl Watch {
+impl AckMonitor {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             ages: Ages::default(),
@@ -148,7 +148,12 @@ mod tests {
     use super::*;
 
     /// What is told `seconds` after the beginning, where an inquiry finds this.
-    fn judged(watch: &mut Watch, begun: Instant, seconds: u64, matter: &str) -> Option<Condition> {
+    fn judged(
+        watch: &mut AckMonitor,
+        begun: Instant,
+        seconds: u64,
+        matter: &str,
+    ) -> Option<Condition> {
         watch.reported(&[], begun + Duration::from_secs(seconds), &Metrics::default());
         let finding = Finding { reason: matter.to_owned(), fault: Fault::Brokers };
         watch.judge(|| {
@@ -165,7 +170,7 @@ mod tests {
     #[test]
     fn a_stall_is_told_once_for_each_reason_and_once_when_it_is_over() {
         let begun = Instant::now();
-        let mut watch = Watch::new(begun);
+        let mut watch = AckMonitor::new(begun);
         watch.produced(1, begun);
         assert_eq!(judged(&mut watch, begun, 9, "why"), None);
         assert_eq!(judged(&mut watch, begun, 10, "why"), None, "asks");
@@ -184,7 +189,7 @@ mod tests {
     #[test]
     fn a_replaced_producer_is_no_end_of_a_stall() {
         let begun = Instant::now();
-        let mut watch = Watch::new(begun);
+        let mut watch = AckMonitor::new(begun);
         watch.produced(1, begun);
         assert_eq!(judged(&mut watch, begun, 10, "why"), None);
         assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
@@ -195,7 +200,7 @@ mod tests {
     #[test]
     fn a_stall_is_told_again_after_an_outage() {
         let begun = Instant::now();
-        let mut watch = Watch::new(begun);
+        let mut watch = AckMonitor::new(begun);
         watch.produced(1, begun);
         assert_eq!(judged(&mut watch, begun, 10, "why"), None);
         assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
@@ -209,7 +214,7 @@ mod tests {
     #[test]
     fn brokers_that_are_known_to_be_out_of_reach_are_not_asked_at_once() {
         let begun = Instant::now();
-        let mut watch = Watch::new(begun);
+        let mut watch = AckMonitor::new(begun);
         watch.produced(1, begun);
         watch.unreachable();
         for seconds in 10..40 {

@@ -22,9 +22,9 @@ use super::batches::{Batches, Part, Stopped};
 use super::connect::Control;
 use super::copy::Rows;
 use super::facts::Facts;
-use super::feed::{Received, Turn};
-use super::patience::{Beside, Peer};
-use super::turns::{Handed, Move, Moves};
+use super::feed::{Received, SwitchFeed};
+use super::patience::{AuxConnection, Backend};
+use super::turns::{CatchupProgress, Move, SlotAdvanceSchedule};
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
 
@@ -53,7 +53,7 @@ pub struct Backlog {
     kept: JoinHandle<()>,
     batches: Batches,
     rows: Rows,
-    handed: Handed,
+    handed: CatchupProgress,
     mover: Mover,
     progress: Progress,
     /// Why the slot is of no use any more: its copy is read to its end, and then the feed ends so.
@@ -62,9 +62,9 @@ pub struct Backlog {
 
 /// Moves the slot, on a connection of its own: the server may take its time.
 struct Mover {
-    peer: Peer,
+    peer: Backend,
     slot: String,
-    moves: Moves,
+    moves: SlotAdvanceSchedule,
     moving: Option<Moving>,
 }
 
@@ -189,8 +189,8 @@ impl Backlog {
     pub(super) fn start(
         base: Base,
         config: &super::SourceConfig,
-        reading: Beside,
-        moving: Beside,
+        reading: AuxConnection,
+        moving: AuxConnection,
         kept: JoinHandle<()>,
         keeps_idle_slots: bool,
     ) -> Self {
@@ -200,7 +200,7 @@ impl Backlog {
         let mover = Mover {
             peer: moving.peer,
             slot: config.slot.clone(),
-            moves: Moves::new(at, keeps_idle_slots, now),
+            moves: SlotAdvanceSchedule::new(at, keeps_idle_slots, now),
             moving: None,
         };
         Self {
@@ -210,7 +210,7 @@ impl Backlog {
             kept,
             batches,
             rows: Rows::default(),
-            handed: Handed::new(config.catch_up.clone(), at),
+            handed: CatchupProgress::new(config.catch_up.clone(), at),
             mover,
             progress: Progress { told: now, at, flushed },
             abandoned: None,
@@ -395,7 +395,7 @@ impl Backlog {
         self.base.flushed.as_u64().saturating_sub(self.base.start.as_u64())
     }
 
-    pub(super) fn turn(&mut self) -> Option<Turn> {
+    pub(super) fn turn(&mut self) -> Option<SwitchFeed> {
         if self.abandoned.is_some() {
             return None;
         }

@@ -6,7 +6,7 @@ use super::connect::Control;
 use super::error::SourceError;
 use super::observer::Observer;
 use super::opening::ServerIdentity;
-use super::watch::Watch;
+use super::watch::PublicationGuard;
 use super::wire::Security;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
@@ -15,7 +15,7 @@ use crate::pgoutput::{self, Message};
 /// What every feed has: the connection beside it, and what was found over it.
 pub(super) struct Base {
     pub(super) control: Control,
-    pub(super) watch: Watch,
+    pub(super) watch: PublicationGuard,
     pub(super) observer: Observer,
     pub(super) received_bytes: u64,
     pub(super) host: String,

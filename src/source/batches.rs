@@ -25,8 +25,8 @@ use tokio_postgres::types::ToSql;
 use super::config::SourceConfig;
 use super::copy::{CopyRows, Packing, Rows};
 use super::error::SourceError;
-use super::patience::Peer;
-use super::turns::Stand;
+use super::patience::Backend;
+use super::turns::WalPosition;
 use crate::lsn::Lsn;
 
 /// Bytes of rows that may wait here: the server decodes the next batch meanwhile.
@@ -66,7 +66,7 @@ pub(super) enum Part {
     /// Messages of the plugin.
     Rows(Rows),
     /// A batch has ended.
-    ReadUpTo(Stand),
+    ReadUpTo(WalPosition),
     /// What is left is little; more comes only after [`Batches::read_to`].
     NearEnd,
 }
@@ -97,7 +97,7 @@ impl Drop for Batches {
 impl Batches {
     /// Begins where the slot stands, and pauses once no more than `little` bytes of log are left.
     /// It is expected to stand at `from`.
-    pub(super) fn start(peer: Peer, config: &SourceConfig, from: Lsn, little: u64) -> Self {
+    pub(super) fn start(peer: Backend, config: &SourceConfig, from: Lsn, little: u64) -> Self {
         let (tell, parts) = unbounded_channel();
         let room = Arc::new(Semaphore::new(ROOM as usize));
         let (target, targets) = watch::channel(None);
@@ -153,7 +153,7 @@ fn permits(rows: &Rows) -> u32 {
 }
 
 struct Reader {
-    peer: Peer,
+    peer: Backend,
     slot: String,
     publication: String,
     from: Lsn,
@@ -194,7 +194,7 @@ impl Reader {
     /// too.
     async fn is_read(
         &mut self,
-        stand: &mut Stand,
+        stand: &mut WalPosition,
         copy: &str,
         little: u64,
     ) -> Result<bool, Stopped> {
@@ -225,7 +225,7 @@ impl Reader {
         row.try_get(0).map_err(failed)
     }
 
-    async fn stand(&self, copy: &str) -> Result<Stand, Stopped> {
+    async fn stand(&self, copy: &str) -> Result<WalPosition, Stopped> {
         let failed =
             |error: tokio_postgres::Error| stopped("asking how far the backlog is read", &error);
         let query = "SELECT pg_catalog.pg_current_wal_flush_lsn()::pg_catalog.text, \
@@ -238,7 +238,7 @@ impl Reader {
             let text: String = row.try_get(column).map_err(failed)?;
             text.parse().map_err(|_| Stopped::Failed(SourceError::Lost(format!("no LSN: {text}"))))
         };
-        Ok(Stand { flushed: lsn(0)?, read: lsn(1)? })
+        Ok(WalPosition { flushed: lsn(0)?, read: lsn(1)? })
     }
 
     /// Whether it is worth while, after a batch that brought the log from here to there.

@@ -36,12 +36,12 @@ pub struct CatchUp {
     /// Above so many bytes of log; `None`: never.
     threshold: Option<u64>,
     /// Of all clones.
-    barred: Arc<Mutex<Barred>>,
+    barred: Arc<Mutex<Cooldown>>,
 }
 
 /// Whether batches are left alone.
 #[derive(Debug, Default)]
-struct Barred {
+struct Cooldown {
     until: Option<Instant>,
     /// How many times in a row they were of no use.
     failures: u32,
@@ -54,7 +54,7 @@ const BARRED: Duration = Duration::from_secs(60);
 const DOUBLINGS: u32 = 7;
 
 /// A backlog of so many bytes at most is left to the stream by who has read the rest.
-const LITTLE: u64 = 64 << 10;
+const STREAM_TAIL: u64 = 64 << 10;
 
 impl CatchUp {
     /// Above so many bytes of log.
@@ -70,7 +70,7 @@ impl CatchUp {
 
     /// How many bytes of log are left to the stream.
     pub fn little(&self) -> u64 {
-        LITTLE.max(self.threshold.unwrap_or_default() / 8)
+        STREAM_TAIL.max(self.threshold.unwrap_or_default() / 8)
     }
 
     /// The server will not do it, for that reason.
@@ -99,7 +99,7 @@ impl CatchUp {
         self.barred().failures = 0;
     }
 
-    fn barred(&self) -> MutexGuard<'_, Barred> {
+    fn barred(&self) -> MutexGuard<'_, Cooldown> {
         self.barred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -140,7 +140,7 @@ mod tests {
         catch_up.bar();
         assert!(!clone.is_for(u64::MAX), "of all clones");
         assert!(other.is_for(u64::MAX));
-        assert_eq!((catch_up.little(), CatchUp::above(1024).little()), (1 << 17, LITTLE));
+        assert_eq!((catch_up.little(), CatchUp::above(1024).little()), (1 << 17, STREAM_TAIL));
     }
 
     #[test]

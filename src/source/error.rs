@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 
-use super::mark::Mark;
+use super::mark::PublicationFingerprint;
 use super::opening::ServerIdentity;
 use super::refusal::ConnectError;
 use super::wire::WireError;
@@ -63,7 +63,7 @@ pub struct Holder {
     /// It is another walpost's session, by the name that it gave itself.
     pub is_walpost: bool,
     /// What the catalogs hold of the publication meanwhile.
-    pub mark: Mark,
+    pub mark: PublicationFingerprint,
     /// The server.
     pub identity: ServerIdentity,
     /// Up to where the slot is confirmed.

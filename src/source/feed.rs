@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::{Mark, Resume, Security, ServerIdentity, SourceError};
+use super::{PublicationFingerprint, Resume, Security, ServerIdentity, SourceError};
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
 use crate::outbox::FoundTable;
@@ -34,7 +34,7 @@ pub enum Received {
 
 /// When a feed is to be ended, and another to be opened in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub enum SwitchFeed {
     /// At once.
     Now,
     /// Once nothing is in flight; nothing more is to be taken until then.
@@ -47,7 +47,7 @@ pub trait Feed {
     fn identity(&self) -> &ServerIdentity;
 
     /// What the catalogs hold of its publication.
-    fn mark(&self) -> &Mark;
+    fn mark(&self) -> &PublicationFingerprint;
 
     /// The server process by which it has the slot.
     fn walsender(&self) -> Option<i32>;
@@ -89,7 +89,7 @@ pub trait Feed {
     fn backlog_bytes(&self) -> Option<u64>;
 
     /// Whether another feed is to take its place.
-    fn turn(&mut self) -> Option<Turn>;
+    fn turn(&mut self) -> Option<SwitchFeed>;
 
     /// Everything before `lsn` is durable, and is confirmed once it is seen to
     /// have been handed out wholly.

@@ -16,22 +16,22 @@ use super::config::{APPLICATION_NAME, CatchUp, SourceConfig};
 use super::connect::{self, Control};
 use super::error::SourceError;
 use super::facts::Facts;
-use super::feed::{Feed, Received, Source, Turn};
+use super::feed::{Feed, Received, Source, SwitchFeed};
 use super::halted::{self, ANNOUNCED_FOR};
 use super::history::{HistoryCheck, SkippedRelations, Verdict};
 use super::instance::Instance;
 use super::lock::{NOTICED_SOON, keep, lock, unlock};
-use super::mark::Mark;
+use super::mark::PublicationFingerprint;
 use super::observer::Observer;
 use super::opening::{
     Found, Resume, ServerIdentity, check_catalogs, connect_replication, identify, is_moved_unseen,
     own_process, session_settings, silence_limit, start_replication, wal_sender_timeout,
 };
-use super::patience::{Beside, Peer};
+use super::patience::{AuxConnection, Backend};
 use super::refusal::ConnectError;
 use super::session::Session;
-use super::turns::Outset;
-use super::watch::{Catalogs, Watch};
+use super::turns::StartPosition;
+use super::watch::{Catalogs, PublicationGuard};
 use super::wire::{Connection, Security, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -94,7 +94,7 @@ struct Opening<'a> {
     found: Found,
     identity: ServerIdentity,
     instance: Instance,
-    outset: Outset,
+    outset: StartPosition,
     check: Option<HistoryCheck>,
 }
 
@@ -140,7 +140,7 @@ impl Live {
         let instance = Instance::of(&control.client).await?;
         let mut facts = Facts::read(&control.client, &config.slot).await?;
         let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush).unwrap_or_default();
-        let mut outset = Outset::of(resume, at_slot);
+        let mut outset = StartPosition::of(resume, at_slot);
         facts.require_version()?;
         let catalogs =
             Catalogs::prepare(Arc::clone(&control.client), facts.version, config).await?;
@@ -152,7 +152,8 @@ impl Live {
         }
         let check = history_check(resume, instance.postmaster_start, at_slot, outset);
         if check.is_some() {
-            outset = Outset { ack: at_slot.min(outset.ack), start: at_slot.min(outset.start) };
+            outset =
+                StartPosition { ack: at_slot.min(outset.ack), start: at_slot.min(outset.start) };
         }
         let host = control.endpoint.host.to_string();
         let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
@@ -243,7 +244,11 @@ impl Opening<'_> {
         Ok(Live { before: check.as_ref().and(before), check, ..Live::over(feed) })
     }
 
-    async fn backlog(self, reading: Beside, moving: Beside) -> Result<Live, SourceError> {
+    async fn backlog(
+        self,
+        reading: AuxConnection,
+        moving: AuxConnection,
+    ) -> Result<Live, SourceError> {
         let (config, client) = (self.config, Arc::clone(&moving.peer.client));
         // By whom the slot is moved, so that nobody moves it who has not the lock.
         self.lock(&client).await?;
@@ -265,7 +270,9 @@ impl Opening<'_> {
     }
 
     /// The two connections that batches take; or why the server gives none, where it is there.
-    async fn two_beside(&self) -> Result<Result<(Beside, Beside), ConnectError>, SourceError> {
+    async fn two_beside(
+        &self,
+    ) -> Result<Result<(AuxConnection, AuxConnection), ConnectError>, SourceError> {
         // The server may give up a client that does not read where the connection only moves the
         // slot; the other one waits for room here, and Kafka, for as long as it takes.
         let both = async {
@@ -284,7 +291,7 @@ impl Opening<'_> {
     }
 
     /// Another connection to the same address, with further settings.
-    async fn beside(&self, further: &str) -> Result<Beside, ConnectError> {
+    async fn beside(&self, further: &str) -> Result<AuxConnection, ConnectError> {
         let Self { conninfo, control, facts, .. } = self;
         let endpoint = &control.endpoint;
         let failed = |error| ConnectError::of_control(&endpoint.host.to_string(), error);
@@ -293,8 +300,8 @@ impl Opening<'_> {
         other.client.batch_execute(&format!("{settings}; {further}")).await.map_err(failed)?;
         let limit = silence_limit(wal_sender_timeout(facts));
         let (client, asked) = (Arc::clone(&other.client), Arc::clone(&control.client));
-        let peer = Peer::new(client, asked, limit).await.map_err(failed)?;
-        Ok(Beside { control: other, peer })
+        let peer = Backend::new(client, asked, limit).await.map_err(failed)?;
+        Ok(AuxConnection { control: other, peer })
     }
 
     fn base(self, walsender: Option<i32>, backend: Option<i32>) -> Base {
@@ -305,7 +312,7 @@ impl Opening<'_> {
             host: control.endpoint.host.to_string(),
             security,
             control,
-            watch: Watch::start(catalogs, found.mark, walsender, outset.ack),
+            watch: PublicationGuard::start(catalogs, found.mark, walsender, outset.ack),
             slot: config.slot.clone(),
             backend,
             identity,
@@ -396,7 +403,7 @@ fn history_check(
     resume: &Resume,
     postmaster_start: i64,
     at_slot: Lsn,
-    outset: Outset,
+    outset: StartPosition,
 ) -> Option<HistoryCheck> {
     match resume {
         Resume::At { identity, last, .. } if identity.postmaster_start != postmaster_start => {
@@ -423,7 +430,7 @@ impl Feed for Live {
         self.before.as_ref().unwrap_or(&self.base().identity)
     }
 
-    fn mark(&self) -> &Mark {
+    fn mark(&self) -> &PublicationFingerprint {
         self.base().watch.mark()
     }
 
@@ -508,7 +515,7 @@ impl Feed for Live {
         }
     }
 
-    fn turn(&mut self) -> Option<Turn> {
+    fn turn(&mut self) -> Option<SwitchFeed> {
         // What is compared comes by this stream.
         if self.check.is_some() {
             return None;

@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 
 use super::config::APPLICATION_NAME;
 use super::error::{Holder, SourceError};
-use super::mark::Mark;
+use super::mark::PublicationFingerprint;
 use super::opening::ServerIdentity;
 use crate::lsn::Lsn;
 
@@ -75,7 +75,7 @@ pub(super) async fn lock(
     client: &Client,
     slot: &str,
     own: Option<i32>,
-    seen: (&Mark, &ServerIdentity, Lsn),
+    seen: (&PublicationFingerprint, &ServerIdentity, Lsn),
 ) -> Result<(), SourceError> {
     client.batch_execute(NOTICED_SOON).await.map_err(|error| failed(&error))?;
     let row = client.query_one(LOCK, &[&CLASS, &slot]).await.map_err(|error| failed(&error))?;

@@ -3,9 +3,9 @@
 /// What the catalogs hold of the publication and its outbox tables: equal where
 /// nothing was changed that could have kept a row back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Mark(String);
+pub struct PublicationFingerprint(String);
 
-impl Mark {
+impl PublicationFingerprint {
     /// The mark of that text.
     pub(super) fn new(text: String) -> Self {
         Self(text)

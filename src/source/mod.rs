@@ -36,10 +36,10 @@ pub use config::{CatchUp, ConnInfoSource, SourceConfig};
 pub(crate) use connect::{Control, control};
 pub use error::{Holder, SourceError};
 pub use facts::{Facts, Slot, published_tables};
-pub use feed::{Feed, Received, Source, Turn};
+pub use feed::{Feed, Received, Source, SwitchFeed};
 pub use history::{LastReceived, LastTransaction};
 pub use live::Live;
-pub use mark::Mark;
+pub use mark::PublicationFingerprint;
 pub(crate) use observer::slot_figures;
 pub(crate) use opening::identify_server;
 pub use opening::{Resume, ServerIdentity, Waited};
@@ -47,7 +47,9 @@ pub(crate) use refusal::{ConnectError, SqlState, TlsFault};
 pub use session::Session;
 pub use tls::install_crypto_provider;
 pub(crate) use tls::system_bundle;
-pub use turns::{Handed, Lag, Move, Moves, Outset, Stand};
+pub use turns::{
+    CatchupProgress, LagDetector, Move, SlotAdvanceSchedule, StartPosition, WalPosition,
+};
 pub(crate) use watch::is_young;
 pub(crate) use wire::Refused;
 pub use wire::{Frame, FrameError, Frames, Method, Security};

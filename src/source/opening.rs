@@ -13,9 +13,9 @@ use super::facts::Facts;
 use super::halted;
 use super::history::LastTransaction;
 use super::instance::{self, Instance};
-use super::mark::Mark;
+use super::mark::PublicationFingerprint;
 use super::refusal::ConnectError;
-use super::turns::Outset;
+use super::turns::StartPosition;
 use super::watch::{Catalogs, Look};
 use super::wire::{self, Connection, Replication, StreamSettings, WireError};
 use crate::conninfo::ConnInfo;
@@ -56,7 +56,7 @@ impl ServerIdentity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waited {
     /// What the catalogs held of the publication.
-    pub mark: Mark,
+    pub mark: PublicationFingerprint,
     /// The server.
     pub identity: ServerIdentity,
     /// The furthest that the slot was confirmed.
@@ -77,7 +77,7 @@ pub enum Resume {
         /// The server that the positions belong to.
         identity: ServerIdentity,
         /// What its catalogs held of the publication, and have to hold.
-        mark: Mark,
+        mark: PublicationFingerprint,
         /// The server process that streamed last.
         walsender: Option<i32>,
         /// A: what was confirmed to it.
@@ -101,7 +101,7 @@ pub(super) struct Found {
     /// The tables' columns.
     pub(super) tables: Vec<FoundTable>,
     /// The publication as it was before the tables were looked at.
-    pub(super) mark: Mark,
+    pub(super) mark: PublicationFingerprint,
 }
 
 /// Sees that all in the catalogs is what a session needs, and what it was.
@@ -152,7 +152,7 @@ fn check_slot(
     config: &SourceConfig,
     facts: &Facts,
     resume: &Resume,
-    mark: &Mark,
+    mark: &PublicationFingerprint,
     identity: &ServerIdentity,
 ) -> Result<Lsn, SourceError> {
     let confirmed = facts.require_slot(&config.slot)?;
@@ -279,7 +279,7 @@ pub(super) async fn start_replication(
     config: &SourceConfig,
     mut client: Connection,
     facts: &Facts,
-    outset: Outset,
+    outset: StartPosition,
 ) -> Result<Replication, WireError> {
     if config.temporary_slot {
         client.create_temporary_slot(&config.slot).await?;
@@ -393,7 +393,7 @@ mod tests {
     fn resume() -> impl Strategy<Value = Resume> {
         let at = (identity(), 0..20_u64, 0..20_u64, any::<bool>(), any::<bool>());
         let waited = (identity(), 0..40_u64).prop_map(|(identity, confirmed)| Waited {
-            mark: Mark::default(),
+            mark: PublicationFingerprint::default(),
             identity,
             confirmed: Lsn::new(confirmed),
         });
@@ -402,7 +402,7 @@ mod tests {
             2 => waited.prop_map(|waited| Resume::AtSlot { waited: Some(waited) }),
             2 => at.prop_map(|(identity, confirmed, ahead, after_another, own)| Resume::At {
                 identity,
-                mark: Mark::default(),
+                mark: PublicationFingerprint::default(),
                 walsender: own.then_some(7),
                 confirmed: Lsn::new(confirmed),
                 start: Lsn::new(confirmed + ahead),
@@ -460,7 +460,13 @@ mod tests {
             };
             let identity =
                 ServerIdentity { system_identifier: "1".into(), timeline: 1, postmaster_start: 1 };
-            match check_slot(&config, &facts, &resume, &Mark::default(), &identity) {
+            match check_slot(
+                &config,
+                &facts,
+                &resume,
+                &PublicationFingerprint::default(),
+                &identity,
+            ) {
                 Ok(at) => {
                     assert!(!held && !ahead_unseen, "I12: {resume:?} on a slot at {confirmed}");
                     assert_eq!(at, confirmed);

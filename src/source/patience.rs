@@ -20,14 +20,14 @@ const AT_WORK: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity
                                 WHERE pid = $1 AND wait_event_type IS DISTINCT FROM 'Client')";
 
 /// A connection beside the first one.
-pub(super) struct Beside {
+pub(super) struct AuxConnection {
     pub(super) control: Control,
-    pub(super) peer: Peer,
+    pub(super) peer: Backend,
 }
 
 /// Who is waited for.
 #[derive(Clone)]
-pub(super) struct Peer {
+pub(super) struct Backend {
     pub(super) client: Arc<Client>,
     /// The server process of `client`.
     pub(super) pid: i32,
@@ -37,7 +37,7 @@ pub(super) struct Peer {
     limit: Duration,
 }
 
-impl Peer {
+impl Backend {
     /// Over `client`, beside `asked`.
     pub(super) async fn new(
         client: Arc<Client>,

@@ -17,8 +17,8 @@ use super::SourceError;
 use super::base::{Base, Connection, connection_ended, message};
 use super::config::{CatchUp, SourceConfig};
 use super::facts::Facts;
-use super::feed::{Received, Turn};
-use super::turns::Lag;
+use super::feed::{Received, SwitchFeed};
+use super::turns::LagDetector;
 use super::wire::{Event, Replication, WireError};
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
@@ -32,7 +32,7 @@ pub struct Session {
     client: Replication,
     temporary_slot: bool,
     bursts: u64,
-    lag: Lag,
+    lag: LagDetector,
 }
 
 impl Session {
@@ -44,7 +44,7 @@ impl Session {
         client: Replication,
         catch_up: CatchUp,
     ) -> Self {
-        let lag = Lag::new(catch_up, base.start);
+        let lag = LagDetector::new(catch_up, base.start);
         Self { base, client, temporary_slot: config.temporary_slot, bursts: 0, lag }
     }
 
@@ -140,7 +140,7 @@ impl Session {
         Some(figures)
     }
 
-    pub(super) fn turn(&mut self) -> Option<Turn> {
+    pub(super) fn turn(&mut self) -> Option<SwitchFeed> {
         self.lag.turn()
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::config::CatchUp;
-use super::feed::{Received, Turn};
+use super::feed::{Received, SwitchFeed};
 use super::opening::Resume;
 use crate::lsn::Lsn;
 use crate::pgoutput::Message;
@@ -33,14 +33,14 @@ const TOUCH_INTERVAL: Duration = Duration::from_secs(20);
 
 /// From where a feed goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outset {
+pub struct StartPosition {
     /// A.
     pub ack: Lsn,
     /// From where is read: at or after A.
     pub start: Lsn,
 }
 
-impl Outset {
+impl StartPosition {
     /// On a slot that stands at `at_slot`.
     pub fn of(resume: &Resume, at_slot: Lsn) -> Self {
         match resume {
@@ -73,7 +73,7 @@ impl Outset {
 
 /// Whether a stream has fallen behind for being slow, rather than for being held back.
 #[derive(Debug)]
-pub struct Lag {
+pub struct LagDetector {
     catch_up: CatchUp,
     /// Where it began.
     start: Lsn,
@@ -85,7 +85,7 @@ pub struct Lag {
     is_behind: bool,
 }
 
-impl Lag {
+impl LagDetector {
     /// Of a stream that begins at `start`.
     pub fn new(catch_up: CatchUp, start: Lsn) -> Self {
         Self {
@@ -128,21 +128,21 @@ impl Lag {
     }
 
     /// Whether batches are to take its place.
-    pub fn turn(&self) -> Option<Turn> {
-        self.is_behind.then_some(Turn::Drained)
+    pub fn turn(&self) -> Option<SwitchFeed> {
+        self.is_behind.then_some(SwitchFeed::Drained)
     }
 }
 
 /// Where the log ends and where the copy stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stand {
+pub struct WalPosition {
     /// The log is flushed up to there.
     pub flushed: Lsn,
     /// All that committed before it was handed out.
     pub read: Lsn,
 }
 
-impl Stand {
+impl WalPosition {
     /// Up to where the next batch is to read.
     pub fn upto(self) -> Lsn {
         Lsn::new(self.flushed.as_u64().min(self.read.as_u64().saturating_add(RANGE)))
@@ -162,7 +162,7 @@ impl Stand {
 
 /// What a feed of batches has handed out, and whether it is over.
 #[derive(Debug)]
-pub struct Handed {
+pub struct CatchupProgress {
     /// Messages of the transaction that is open.
     open: u64,
     /// Since when nothing is taken.
@@ -176,7 +176,7 @@ pub struct Handed {
     catch_up: CatchUp,
 }
 
-impl Handed {
+impl CatchupProgress {
     /// Nothing yet, from `start` on.
     pub fn new(catch_up: CatchUp, start: Lsn) -> Self {
         let (read, committed) = (start, start);
@@ -246,9 +246,9 @@ impl Handed {
 
     /// Whether a stream is to take its place. Not while it has rows that wait to be handed
     /// out, nor while the slot is moved: who comes next would find it in use by that.
-    pub fn turn(&mut self, has_rows: bool, is_moving: bool, now: Instant) -> Option<Turn> {
+    pub fn turn(&mut self, has_rows: bool, is_moving: bool, now: Instant) -> Option<SwitchFeed> {
         if self.is_over {
-            return (!has_rows && !is_moving).then_some(Turn::Now);
+            return (!has_rows && !is_moving).then_some(SwitchFeed::Now);
         }
         let idle = self.idle.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         if idle < IDLE_LIMIT || self.open >= REPEATED {
@@ -256,7 +256,7 @@ impl Handed {
         }
         // What is open may be all that is not delivered, and no sign of it is left then.
         self.catch_up.put_off();
-        Some(Turn::Now)
+        Some(SwitchFeed::Now)
     }
 }
 
@@ -271,7 +271,7 @@ pub struct Move {
 
 /// When the slot is moved on behind the acknowledgements.
 #[derive(Debug)]
-pub struct Moves {
+pub struct SlotAdvanceSchedule {
     /// Where the slot stands.
     at: Lsn,
     wanted: Lsn,
@@ -283,7 +283,7 @@ pub struct Moves {
     since: Option<Instant>,
 }
 
-impl Moves {
+impl SlotAdvanceSchedule {
     /// Of a slot that stands at `at`; a server that does not keep idle slots is shown that
     /// this one is in use.
     pub fn new(at: Lsn, keeps_idle_slots: bool, now: Instant) -> Self {
@@ -342,8 +342,9 @@ mod tests {
     const LONG: Duration = Duration::from_secs(11);
 
     /// A feed of which nothing is taken after so many messages of an open transaction.
-    fn held_back_within(messages: u64, catch_up: &CatchUp) -> (Handed, Instant) {
-        let (mut handed, now) = (Handed::new(catch_up.clone(), Lsn::new(1)), Instant::now());
+    fn held_back_within(messages: u64, catch_up: &CatchUp) -> (CatchupProgress, Instant) {
+        let (mut handed, now) =
+            (CatchupProgress::new(catch_up.clone(), Lsn::new(1)), Instant::now());
         (0..messages).for_each(|_| handed.message(&Message::Type));
         handed.asked(false, now);
         (handed, now)
@@ -355,8 +356,8 @@ mod tests {
         let (mut handed, now) = held_back_within(1, &catch_up);
         assert_eq!(handed.turn(true, false, now + Duration::from_secs(9)), None);
         assert!(catch_up.is_for(1001));
-        assert_eq!(handed.turn(true, false, now + LONG), Some(Turn::Now));
-        let outset = Outset { ack: Lsn::new(1), start: Lsn::new(1) };
+        assert_eq!(handed.turn(true, false, now + LONG), Some(SwitchFeed::Now));
+        let outset = StartPosition { ack: Lsn::new(1), start: Lsn::new(1) };
         assert!(!outset.is_for_batches(Lsn::new(1 << 30), &catch_up), "a stream holds the slot");
         handed.asked(true, now + LONG);
         assert_eq!(handed.turn(true, false, now + LONG), None, "it is taken again");
@@ -370,23 +371,23 @@ mod tests {
         handed.message(&Message::Commit(Commit { commit_lsn, end_lsn, commit_time }));
         assert_eq!(handed.turn(true, false, now + LONG), None, "something was taken");
         handed.asked(false, now);
-        assert_eq!(handed.turn(true, false, now + LONG), Some(Turn::Now));
+        assert_eq!(handed.turn(true, false, now + LONG), Some(SwitchFeed::Now));
     }
 
     #[test]
     fn a_feed_that_is_over_waits_for_its_last_rows_and_for_the_last_move_of_the_slot() {
-        let mut handed = Handed::new(CatchUp::above(0), Lsn::new(1));
+        let mut handed = CatchupProgress::new(CatchUp::above(0), Lsn::new(1));
         assert_eq!(handed.read_up_to(Lsn::new(9)), Received::Keepalive(Lsn::new(9)));
         assert_eq!(handed.ended(), Received::Keepalive(Lsn::new(9)));
         let now = Instant::now();
         let turns = [(true, false), (false, true), (false, false)]
             .map(|(has_rows, is_moving)| handed.turn(has_rows, is_moving, now));
-        assert_eq!(turns, [None, None, Some(Turn::Now)]);
+        assert_eq!(turns, [None, None, Some(SwitchFeed::Now)]);
     }
 
     #[test]
     fn what_was_reached_is_the_last_commit_within_a_batch_and_its_end_after_it() {
-        let mut handed = Handed::new(CatchUp::above(0), Lsn::new(1));
+        let mut handed = CatchupProgress::new(CatchUp::above(0), Lsn::new(1));
         handed.message(&Message::Type);
         assert_eq!(handed.reached(), (Lsn::new(1), 1));
         let (commit_lsn, end_lsn, commit_time) = (Lsn::new(5), Lsn::new(6), PgTimestamp::default());
@@ -398,7 +399,8 @@ mod tests {
 
     #[test]
     fn a_batch_reads_to_where_the_log_was_flushed_and_not_too_far() {
-        let stand = |flushed, read| Stand { flushed: Lsn::new(flushed), read: Lsn::new(read) };
+        let stand =
+            |flushed, read| WalPosition { flushed: Lsn::new(flushed), read: Lsn::new(read) };
         assert_eq!(stand(1000, 10).upto(), Lsn::new(1000));
         assert_eq!(stand(1 << 40, 10).upto(), Lsn::new(10 + RANGE));
         assert!(stand(20, 10).is_near_the_end(10) && !stand(21, 10).is_near_the_end(10));

@@ -5,7 +5,7 @@
 //! publication that is dropped, is silent in the stream: what is committed
 //! without it is passed over, and the next commit or keepalive would cover the
 //! loss. The catalogs tell. Each change of a publication, or of a table's
-//! membership in one, makes a new row version, so equal marks ([`Mark`]) at two
+//! membership in one, makes a new row version, so equal marks ([`PublicationFingerprint`]) at two
 //! looks mean that nothing was changed in between, not even back and forth.
 //! What was received before a look was committed before it, so it was decoded
 //! under the publication of the mark. Of a table that is published by its schema,
@@ -33,7 +33,7 @@ use tokio_postgres::{Client, Statement};
 use super::SourceError;
 use super::config::SourceConfig;
 use super::facts::published_tables;
-use super::mark::Mark;
+use super::mark::PublicationFingerprint;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 
@@ -57,7 +57,7 @@ const UNSETTLED_LIMIT: Duration = Duration::from_secs(60);
 /// One look at the catalogs.
 #[derive(Debug)]
 pub(super) struct Look {
-    pub(super) mark: Mark,
+    pub(super) mark: PublicationFingerprint,
     /// No transaction that is not over has changed any of it.
     pub(super) settled: bool,
     /// Any of it was changed by a transaction that the slot has still to decode.
@@ -178,7 +178,7 @@ impl Catalogs {
             .await
             .map_err(failed)?;
         Ok(Look {
-            mark: Mark::new(row.try_get(0).map_err(failed)?),
+            mark: PublicationFingerprint::new(row.try_get(0).map_err(failed)?),
             settled: !row.try_get::<_, bool>(1).map_err(failed)?,
             recent: row.try_get(2).map_err(failed)?,
             walsender: row.try_get(3).map_err(failed)?,
@@ -195,7 +195,7 @@ impl Catalogs {
     pub(super) async fn compare(
         &self,
         look: &Look,
-        mark: &Mark,
+        mark: &PublicationFingerprint,
         confirmed: Lsn,
     ) -> Result<(), SourceError> {
         if look.mark == *mark { Ok(()) } else { Err(self.changed(mark, look, confirmed).await) }
@@ -203,7 +203,12 @@ impl Catalogs {
 
     /// What is wrong where the mark is another than before: nothing beyond
     /// `verified` may be confirmed any more.
-    async fn changed(&self, before: &Mark, look: &Look, verified: Lsn) -> SourceError {
+    async fn changed(
+        &self,
+        before: &PublicationFingerprint,
+        look: &Look,
+        verified: Lsn,
+    ) -> SourceError {
         let SourceConfig { publication, slot, .. } = &self.config;
         let found = match self.published_tables().await {
             Err(SourceError::Setup(found)) => found,
@@ -243,25 +248,25 @@ pub(crate) async fn is_young(
 type Seen = Result<Lsn, SourceError>;
 
 /// The looks of one session, on a task of their own, ended when it is dropped.
-pub(super) struct Watch {
+pub(super) struct PublicationGuard {
     wanted: watch::Sender<Lsn>,
     seen: watch::Receiver<Seen>,
     looker: Looker,
     task: JoinHandle<()>,
 }
 
-impl Drop for Watch {
+impl Drop for PublicationGuard {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Watch {
+impl PublicationGuard {
     /// Watches over what was found at the beginning of a session that starts at
     /// `start`, which a look has covered.
     pub(super) fn start(
         catalogs: Catalogs,
-        mark: Mark,
+        mark: PublicationFingerprint,
         walsender: Option<i32>,
         start: Lsn,
     ) -> Self {
@@ -302,7 +307,7 @@ impl Watch {
     }
 
     /// What was found at the beginning.
-    pub(super) fn mark(&self) -> &Mark {
+    pub(super) fn mark(&self) -> &PublicationFingerprint {
         &self.looker.mark
     }
 
@@ -357,7 +362,7 @@ impl Unsettled {
 #[derive(Clone)]
 struct Looker {
     catalogs: Catalogs,
-    mark: Mark,
+    mark: PublicationFingerprint,
     walsender: Option<i32>,
 }
 

@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use walpost::position::EventPosition;
 
 use serde_json::Value as Json;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use walpost::Lsn;
-use walpost::outbox::{DataType, FoundTable, Outbox, OutboxConfig, Position, TableName};
+use walpost::outbox::{DataType, FoundTable, Outbox, OutboxConfig, TableName};
 use walpost::pgoutput::{self, Column, Insert, Message, Oid, PgTimestamp, Relation};
 use walpost::record::Router;
 use walpost::record::debezium::{Converters, Debezium, OptionError};
@@ -202,7 +203,7 @@ fn insert(row: &Json) -> Insert {
 
 fn fate(outbox: &Outbox, router: &mut Router, row: &Json) -> Fate {
     let insert = insert(row);
-    let position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+    let position = EventPosition { commit_lsn: Lsn::new(7), ordinal: 1 };
     let event = outbox
         .event(&insert, position, PgTimestamp::from_micros(0))
         .expect("it is an outbox")
@@ -456,7 +457,7 @@ proptest::proptest! {
             let columns = head["columns"].as_array().expect("columns").len();
             let row = Json::from(fields[..columns].to_vec());
             let insert = insert(&row);
-            let position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+            let position = EventPosition { commit_lsn: Lsn::new(7), ordinal: 1 };
             let event = outbox.event(&insert, position, PgTimestamp::from_micros(0)).expect("ours");
             if let Ok(event) = event {
                 let _ = router.route(&event);

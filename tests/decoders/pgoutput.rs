@@ -1,11 +1,12 @@
 //! The recorded messages: whole, cut off, and with bytes changed.
 
 use std::collections::BTreeSet;
+use walpost::position::EventPosition;
 
 use allocation_counter::measure;
 use bytes::Bytes;
 use walpost::Lsn;
-use walpost::outbox::{Outbox, Position};
+use walpost::outbox::Outbox;
 use walpost::pgoutput::{Column, DecodeError, Message, PgTimestamp, Relation, Value, decode};
 use walpost::record::Router;
 
@@ -145,7 +146,7 @@ impl Rig {
 
     /// How many records came of the message: one or none.
     fn publish(&mut self, message: &Message) -> usize {
-        let position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+        let position = EventPosition { commit_lsn: Lsn::new(7), ordinal: 1 };
         let commit_time = PgTimestamp::default();
         let event = match message {
             Message::Relation(relation) => {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use walpost::Lsn;
 use walpost::pgoutput::Message;
-use walpost::source::{CatchUp, Move, Received, SourceError, Stand};
+use walpost::source::{CatchUp, Move, Received, SourceError, WalPosition};
 
 use crate::server::{UNDER_WAY, in_use, moved};
 use crate::trace::{Happened, Mishap};
@@ -22,7 +22,7 @@ pub(crate) enum Came {
     /// A message of a batch.
     Row(Message),
     /// A batch has ended.
-    ReadUpTo(Stand),
+    ReadUpTo(WalPosition),
     /// Little is left.
     Over,
     /// The server will not go on so.
@@ -38,7 +38,7 @@ pub(crate) struct Reader {
     /// Where the copy stands, once it is made.
     copy: Option<Lsn>,
     /// What was seen before the next batch.
-    stand: Option<Stand>,
+    stand: Option<WalPosition>,
     /// Decoded, and not sent yet.
     rows: VecDeque<Message>,
     has_read: bool,
@@ -114,7 +114,7 @@ impl World {
             return;
         };
         let Some(stand) = reader.stand.take() else {
-            let stand = Stand { flushed: self.log.end, read: copy };
+            let stand = WalPosition { flushed: self.log.end, read: copy };
             reader.stand = Some(stand);
             if !reader.has_read && stand.begins_beyond(reader.from) {
                 reader.is_over = true;

@@ -13,8 +13,8 @@ use walpost::metrics::SlotFigures;
 use walpost::outbox::FoundTable;
 use walpost::pgoutput::Message;
 use walpost::source::{
-    CatchUp, Feed, Handed, Lag, Mark, Method, Moves, Received, Resume, Security, ServerIdentity,
-    Source, SourceError, Turn,
+    CatchUp, CatchupProgress, Feed, LagDetector, Method, PublicationFingerprint, Received, Resume,
+    Security, ServerIdentity, SlotAdvanceSchedule, Source, SourceError, SwitchFeed,
 };
 
 use crate::batches::{Came, Reader};
@@ -103,7 +103,7 @@ pub(crate) struct SimFeed {
     pub(crate) session: usize,
     wake: Arc<Notify>,
     identity: ServerIdentity,
-    mark: Mark,
+    mark: PublicationFingerprint,
     start: Lsn,
     flushed: Lsn,
     tables: Vec<FoundTable>,
@@ -121,8 +121,8 @@ pub(crate) struct SimFeed {
 }
 
 enum Side {
-    Stream(Lag),
-    Batches(Handed, Moves),
+    Stream(LagDetector),
+    Batches(CatchupProgress, SlotAdvanceSchedule),
 }
 
 impl SimFeed {
@@ -138,17 +138,17 @@ impl SimFeed {
             session,
             wake: Arc::clone(&state.wake),
             identity: world.identity(),
-            mark: Mark::default(),
+            mark: PublicationFingerprint::default(),
             start,
             flushed: world.log.end,
             tables: (0..OUTBOXES).map(|at| relation(at).into()).collect(),
             side: if look.in_batches {
                 Side::Batches(
-                    Handed::new(catch_up, start),
-                    Moves::new(start, session.is_multiple_of(2), now),
+                    CatchupProgress::new(catch_up, start),
+                    SlotAdvanceSchedule::new(start, session.is_multiple_of(2), now),
                 )
             } else {
-                Side::Stream(Lag::new(catch_up, start))
+                Side::Stream(LagDetector::new(catch_up, start))
             },
             within: false,
             left: Left::Midway,
@@ -304,7 +304,7 @@ impl Feed for SimFeed {
         &self.identity
     }
 
-    fn mark(&self) -> &Mark {
+    fn mark(&self) -> &PublicationFingerprint {
         &self.mark
     }
 
@@ -370,7 +370,7 @@ impl Feed for SimFeed {
         matches!(self.side, Side::Batches(..)).then_some(bytes)
     }
 
-    fn turn(&mut self) -> Option<Turn> {
+    fn turn(&mut self) -> Option<SwitchFeed> {
         let (turn, why) = match &mut self.side {
             Side::Stream(lag) => (lag.turn(), Why::Behind),
             Side::Batches(handed, moves) => {

@@ -16,7 +16,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use walpost::Lsn;
 use walpost::source::{
-    CatchUp, Holder, Mark, Outset, Received, Resume, ServerIdentity, SourceError,
+    CatchUp, Holder, PublicationFingerprint, Received, Resume, ServerIdentity, SourceError,
+    StartPosition,
 };
 
 use crate::batches::{Came, Moving, Reader};
@@ -78,7 +79,7 @@ pub(crate) struct SessionState {
 /// What was seen of the slot before it is used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Look {
-    pub(crate) outset: Outset,
+    pub(crate) outset: StartPosition,
     at_slot: Lsn,
     passed: bool,
     pub(crate) in_batches: bool,
@@ -303,7 +304,7 @@ impl World {
             Resume::At { confirmed, .. } => at_slot > *confirmed,
             Resume::AtSlot { .. } => false,
         };
-        let outset = Outset::of(resume, at_slot);
+        let outset = StartPosition::of(resume, at_slot);
         let in_batches = outset.is_for_batches(self.log.end, catch_up);
         Ok(Look { outset, at_slot, passed, in_batches })
     }
@@ -393,7 +394,7 @@ impl World {
             matches!(resume, Resume::At { walsender, .. } if pid.is_some() && *walsender == pid);
         let holder = Holder {
             is_walpost: pid.is_some() && !is_own,
-            mark: Mark::default(),
+            mark: PublicationFingerprint::default(),
             identity: self.identity(),
             confirmed: self.server.confirmed,
         };

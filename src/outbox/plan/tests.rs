@@ -1,5 +1,6 @@
 //! Column plans against relations and rows of several shapes.
 
+use crate::position::EventPosition;
 use proptest::prelude::*;
 
 use super::*;
@@ -7,7 +8,7 @@ use crate::lsn::Lsn;
 use crate::outbox::{ColumnNames, Needs};
 use crate::pgoutput::{Column, encode};
 
-const POSITION: Position = Position { commit_lsn: Lsn::new(7), ordinal: 1 };
+const POSITION: EventPosition = EventPosition { commit_lsn: Lsn::new(7), ordinal: 1 };
 const TEXT: Oid = 25;
 
 fn relation(columns: &[(&str, Oid)]) -> Relation {

@@ -1,5 +1,6 @@
 //! Reading a dead letter: the event that it was, for the configuration of today.
 
+use crate::position::EventPosition;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use base64::Engine as _;
 use serde_json::{Map, Value};
 
 use super::{BASE64, CAUSE, COLUMNS, COMMIT_TIME, FIELDS, ORIGIN, POSITION, ROLES, TYPES, UNREAD};
-use crate::outbox::{ColumnNames, DataType, Event, Field, FieldTypes, Place, Position, Role};
+use crate::outbox::{ColumnNames, DataType, Event, Field, FieldTarget, FieldTypes, Role};
 use crate::pgoutput::PgTimestamp;
 use crate::record::poison::{Cause, Poison};
 
@@ -18,7 +19,7 @@ pub struct Letter<'a> {
     /// Why it is one, by the cause's key.
     pub cause: &'a str,
     /// Where the event stands in the log.
-    pub position: Position,
+    pub position: EventPosition,
     /// The table, or the logical message's prefix, that it came from.
     pub origin: &'a str,
     /// Its value.
@@ -77,7 +78,7 @@ impl<'a> Letter<'a> {
         let micros = text(COMMIT_TIME)?.parse().map_err(|_| LetterFault(COMMIT_TIME))?;
         Ok(Some(Self {
             cause: text(CAUSE)?,
-            position: Position::from_text(text(POSITION)?).ok_or(LetterFault(POSITION))?,
+            position: EventPosition::from_text(text(POSITION)?).ok_or(LetterFault(POSITION))?,
             origin: text(ORIGIN)?,
             value,
             is_unread,
@@ -94,18 +95,19 @@ impl<'a> Letter<'a> {
     pub fn event(&self, placed: &[String], names: &ColumnNames) -> Result<Event<'_>, Poison> {
         let mut event = Event::empty(self.position, self.commit_time, placed.len());
         for role in ROLES {
-            event.put(Place::Role(role), value(&self.fields, role.name()).unwrap_or_default());
+            event
+                .put(FieldTarget::Role(role), value(&self.fields, role.name()).unwrap_or_default());
         }
         if let Some(key) = self.key {
-            event.put(Place::Role(Role::AggregateId), Some(Cow::Borrowed(key)));
+            event.put(FieldTarget::Role(Role::AggregateId), Some(Cow::Borrowed(key)));
         }
-        event.put(Place::Role(Role::Payload), self.value.map(Cow::Borrowed));
+        event.put(FieldTarget::Role(Role::Payload), self.value.map(Cow::Borrowed));
         for (index, column) in placed.iter().enumerate() {
             let of_role = || Some(event.field(role_of(names, column)?).clone());
             let found = value(&self.columns, column).or_else(of_role);
             let missing = || Cause::MissingField { field: column.clone() };
             let found = found.ok_or_else(|| Poison::new(missing(), &event))?;
-            event.put(Place::Placed(index), found);
+            event.put(FieldTarget::Placed(index), found);
         }
         event.types = self.types.as_ref().map(|types| Arc::new(types.of(placed, names)));
         Ok(event)
@@ -208,7 +210,7 @@ mod tests {
             let mut event = event();
             event.commit_time = PgTimestamp::from_micros(micros);
             for (role, field) in Role::ALL.into_iter().zip(fields) {
-                event.put(Place::Role(role), field.map(Cow::Owned));
+                event.put(FieldTarget::Role(role), field.map(Cow::Owned));
             }
             event.placed = placed.into_iter().map(|field| field.map(Cow::Owned)).collect();
             let types = FieldTypes::new(

@@ -14,7 +14,7 @@ use super::time::{self, Interval, Moment};
 
 /// A value, before it is spelled.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Datum<'a> {
+pub(super) enum ConnectValue<'a> {
     Null,
     Text(Cow<'a, str>),
     /// An integer, a date, a time as a number: its digits.
@@ -27,9 +27,9 @@ pub(super) enum Datum<'a> {
     /// A `BigDecimal` that carries its scale.
     AnyDecimal(Decimal),
     Bytes(Cow<'a, [u8]>),
-    Array(Vec<Datum<'a>>),
+    Array(Vec<ConnectValue<'a>>),
     /// Members in their order.
-    Struct(Vec<(Cow<'a, str>, Datum<'a>)>),
+    Struct(Vec<(Cow<'a, str>, ConnectValue<'a>)>),
     Point {
         x: f64,
         y: f64,
@@ -37,34 +37,38 @@ pub(super) enum Datum<'a> {
 }
 
 /// The value of a column of that shape, from PostgreSQL's text form.
-pub(super) fn datum(shape: Shape, text: &[u8], modes: Modes) -> Result<Datum<'_>, &'static str> {
+pub(super) fn datum(
+    shape: Shape,
+    text: &[u8],
+    modes: Modes,
+) -> Result<ConnectValue<'_>, &'static str> {
     let text = std::str::from_utf8(text).map_err(|_| "is not UTF-8")?;
     match shape {
         Shape::One(kind) => one(kind, Cow::Borrowed(text), modes),
         Shape::Array(kind) => elements(kind, text, modes),
-        Shape::Absent => Ok(Datum::Null),
+        Shape::Absent => Ok(ConnectValue::Null),
     }
 }
 
-fn elements<'a>(kind: Kind, text: &str, modes: Modes) -> Result<Datum<'a>, &'static str> {
+fn elements<'a>(kind: Kind, text: &str, modes: Modes) -> Result<ConnectValue<'a>, &'static str> {
     let elements = array::read(text).ok_or("is not an array as PostgreSQL prints it")?;
     // One number that is none, and there is no array.
     let is_none = |text: &str| matches!(text, "NaN" | "Infinity" | "-Infinity");
     let any_none =
         elements.iter().any(|it| matches!(it, array::Element::Text(text) if is_none(text)));
     if any_none && matches!(kind, Kind::Decimal | Kind::AnyDecimal) {
-        return Ok(Datum::Null);
+        return Ok(ConnectValue::Null);
     }
     let datum = |element: array::Element| match element {
         array::Element::Text(text) => in_array(kind, text, modes),
         // Debezium writes an address in Java's memory, or NULL.
-        array::Element::Null | array::Element::Array => Ok(Datum::Null),
+        array::Element::Null | array::Element::Array => Ok(ConnectValue::Null),
     };
-    elements.into_iter().map(datum).collect::<Result<_, _>>().map(Datum::Array)
+    elements.into_iter().map(datum).collect::<Result<_, _>>().map(ConnectValue::Array)
 }
 
 /// An element, which comes to Debezium by other ways than a column's value.
-fn in_array<'a>(kind: Kind, text: String, modes: Modes) -> Result<Datum<'a>, &'static str> {
+fn in_array<'a>(kind: Kind, text: String, modes: Modes) -> Result<ConnectValue<'a>, &'static str> {
     const SECOND: i64 = 1_000_000;
     match kind {
         // With milliseconds at most; 24:00 is midnight.
@@ -85,21 +89,21 @@ fn in_array<'a>(kind: Kind, text: String, modes: Modes) -> Result<Datum<'a>, &'s
     }
 }
 
-fn one(kind: Kind, text: Cow<'_, str>, modes: Modes) -> Result<Datum<'_>, &'static str> {
+fn one(kind: Kind, text: Cow<'_, str>, modes: Modes) -> Result<ConnectValue<'_>, &'static str> {
     Ok(match kind {
-        Kind::Text => Datum::Text(text),
-        Kind::Int | Kind::Int4 => Datum::Digits(text),
-        Kind::AlwaysNull => Datum::Null,
-        Kind::Bool | Kind::Bit => Datum::Bool(match text.as_ref() {
+        Kind::Text => ConnectValue::Text(text),
+        Kind::Int | Kind::Int4 => ConnectValue::Digits(text),
+        Kind::AlwaysNull => ConnectValue::Null,
+        Kind::Bool | Kind::Bit => ConnectValue::Bool(match text.as_ref() {
             "t" | "1" => true,
             "f" | "0" => false,
             _ => return Err("is not a boolean"),
         }),
-        Kind::Float4 => Datum::Float(number::spelled(float::<f32>(&text)?)),
-        Kind::Float8 => Datum::Float(number::spelled(float::<f64>(&text)?)),
-        Kind::Money => decimal(&money(&text), modes, Datum::Decimal)?,
-        Kind::Decimal => decimal(&text, modes, Datum::Decimal)?,
-        Kind::AnyDecimal => decimal(&text, modes, |it| Datum::AnyDecimal(it.stripped()))?,
+        Kind::Float4 => ConnectValue::Float(number::spelled(float::<f32>(&text)?)),
+        Kind::Float8 => ConnectValue::Float(number::spelled(float::<f64>(&text)?)),
+        Kind::Money => decimal(&money(&text), modes, ConnectValue::Decimal)?,
+        Kind::Decimal => decimal(&text, modes, ConnectValue::Decimal)?,
+        Kind::AnyDecimal => decimal(&text, modes, |it| ConnectValue::AnyDecimal(it.stripped()))?,
         Kind::Date => match modes.times {
             Times::IsoString => text_of(format!("{}Z", time::iso_day(time::date(&text)?))),
             _ => digits(time::date(&text)?),
@@ -118,20 +122,20 @@ fn one(kind: Kind, text: Cow<'_, str>, modes: Modes) -> Result<Datum<'_>, &'stat
             }
         }
         Kind::Bytea => bytea(Cow::Owned(hex_bytes(text.as_bytes())?), modes.binary),
-        Kind::Bits => Datum::Bytes(Cow::Owned(bits(&text)?)),
+        Kind::Bits => ConnectValue::Bytes(Cow::Owned(bits(&text)?)),
         Kind::Point => point(&text).ok_or("is not a point")?,
-        Kind::Hstore => Datum::Text(Cow::Owned(
+        Kind::Hstore => ConnectValue::Text(Cow::Owned(
             array::hstore_as_json(&text).ok_or("is not an hstore as PostgreSQL prints it")?,
         )),
     })
 }
 
-fn text_of<'a>(text: String) -> Datum<'a> {
-    Datum::Text(Cow::Owned(text))
+fn text_of<'a>(text: String) -> ConnectValue<'a> {
+    ConnectValue::Text(Cow::Owned(text))
 }
 
-fn digits<'a>(number: i64) -> Datum<'a> {
-    Datum::Digits(Cow::Owned(number.to_string()))
+fn digits<'a>(number: i64) -> ConnectValue<'a> {
+    ConnectValue::Digits(Cow::Owned(number.to_string()))
 }
 
 fn float<F: std::str::FromStr>(text: &str) -> Result<F, &'static str> {
@@ -150,12 +154,12 @@ fn money(text: &str) -> String {
 fn decimal<'a>(
     text: &str,
     modes: Modes,
-    precise: impl FnOnce(Decimal) -> Datum<'a>,
-) -> Result<Datum<'a>, &'static str> {
+    precise: impl FnOnce(Decimal) -> ConnectValue<'a>,
+) -> Result<ConnectValue<'a>, &'static str> {
     let is_number = !matches!(text, "NaN" | "Infinity" | "-Infinity");
     let read = || Decimal::read(text).ok_or("is not a number");
     Ok(match modes.decimals {
-        Decimals::Double => Datum::Float(number::spelled(float::<f64>(text)?)),
+        Decimals::Double => ConnectValue::Float(number::spelled(float::<f64>(text)?)),
         Decimals::String if is_number => text_of(read()?.plain()),
         Decimals::String => text_of(
             match text {
@@ -166,11 +170,11 @@ fn decimal<'a>(
             .to_owned(),
         ),
         Decimals::Precise if is_number => precise(read()?),
-        Decimals::Precise => Datum::Null,
+        Decimals::Precise => ConnectValue::Null,
     })
 }
 
-fn clock<'a>(micros: i64, precision: Option<u8>, times: Times) -> Datum<'a> {
+fn clock<'a>(micros: i64, precision: Option<u8>, times: Times) -> ConnectValue<'a> {
     match (times, precision) {
         (Times::Adaptive, Some(0..=3)) => digits(micros / 1000),
         (Times::IsoString, _) => text_of(format!("{}Z", time::iso_clock(micros, None))),
@@ -183,7 +187,7 @@ fn moment<'a>(
     moment: Moment,
     precision: Option<u8>,
     times: Times,
-) -> Result<Datum<'a>, &'static str> {
+) -> Result<ConnectValue<'a>, &'static str> {
     Ok(match (times, precision) {
         (Times::Adaptive | Times::AdaptiveTimeMicroseconds, Some(0..=3)) => digits(moment.millis()),
         (Times::IsoString, _) => text_of(moment.iso(None)),
@@ -195,11 +199,11 @@ fn moment<'a>(
 }
 
 /// A `bytea`, decoded.
-pub(super) fn bytea(bytes: Cow<'_, [u8]>, mode: Binary) -> Datum<'_> {
+pub(super) fn bytea(bytes: Cow<'_, [u8]>, mode: Binary) -> ConnectValue<'_> {
     use base64::Engine as _;
     use base64::engine::general_purpose::URL_SAFE;
     match mode {
-        Binary::Bytes => Datum::Bytes(bytes),
+        Binary::Bytes => ConnectValue::Bytes(bytes),
         Binary::Base64 => text_of(base64(&bytes)),
         Binary::Base64UrlSafe => text_of(URL_SAFE.encode(bytes)),
         Binary::Hex => text_of(hex(&bytes)),
@@ -231,7 +235,7 @@ fn bits(text: &str) -> Result<Vec<u8>, &'static str> {
     Ok(bytes)
 }
 
-fn point<'a>(text: &str) -> Option<Datum<'a>> {
+fn point<'a>(text: &str) -> Option<ConnectValue<'a>> {
     let (x, y) = text.strip_prefix('(')?.strip_suffix(')')?.split_once(',')?;
-    Some(Datum::Point { x: x.parse().ok()?, y: y.parse().ok()? })
+    Some(ConnectValue::Point { x: x.parse().ok()?, y: y.parse().ok()? })
 }

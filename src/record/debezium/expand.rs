@@ -10,7 +10,7 @@ use indexmap::IndexMap;
 use indexmap::map::Entry;
 use serde_json::value::RawValue;
 
-use super::datum::Datum;
+use super::datum::ConnectValue;
 use super::number;
 
 mod node;
@@ -30,8 +30,8 @@ pub(super) const VALUES_MAX: usize = 250_000;
 pub(super) enum Expanded {
     /// It stays the text that it is.
     Text,
-    /// A [`Datum::Struct`].
-    Object(Datum<'static>),
+    /// A [`ConnectValue::Struct`].
+    Object(ConnectValue<'static>),
     /// It has a schema that it does not fit to.
     Misfit,
     /// It is beyond [`BYTES_MAX`] or [`VALUES_MAX`].
@@ -84,7 +84,7 @@ pub(super) fn expand(text: &str, keep_nulls: bool) -> Expanded {
     }
 }
 
-fn object(text: &str, keep_nulls: bool) -> Result<Datum<'static>, Fault> {
+fn object(text: &str, keep_nulls: bool) -> Result<ConnectValue<'static>, Fault> {
     // What follows the first whole value does not count.
     let first = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>().next();
     let Some(Ok(raw)) = first else { return Err(Fault::NoSchema) };
@@ -113,22 +113,22 @@ enum Schema {
 }
 
 /// The value by that schema.
-fn fit(node: &Node, schema: &Schema, budget: &mut Budget) -> Result<Datum<'static>, Fault> {
-    let digits = |number: i64| Datum::Digits(Cow::Owned(number.to_string()));
+fn fit(node: &Node, schema: &Schema, budget: &mut Budget) -> Result<ConnectValue<'static>, Fault> {
+    let digits = |number: i64| ConnectValue::Digits(Cow::Owned(number.to_string()));
     Ok(match (node, schema) {
         (_, Schema::Nothing) => return Err(Fault::Misfit),
-        (Node::Null, _) => Datum::Null,
-        (Node::Bool(truth), Schema::Bool) => Datum::Bool(*truth),
+        (Node::Null, _) => ConnectValue::Null,
+        (Node::Bool(truth), Schema::Bool) => ConnectValue::Bool(*truth),
         (Node::Int32(number), Schema::Int32) => digits(i64::from(*number)),
         (Node::Int64(number), Schema::Int64) => digits(*number),
-        (Node::Double(number), Schema::Double) => Datum::Float(number::spelled(*number)),
-        (Node::Text(text), Schema::Text) => Datum::Text(Cow::Owned(text.clone())),
+        (Node::Double(number), Schema::Double) => ConnectValue::Float(number::spelled(*number)),
+        (Node::Text(text), Schema::Text) => ConnectValue::Text(Cow::Owned(text.clone())),
         (Node::Array(elements), Schema::Array(of)) => {
             let mut element = |node: &Node| {
                 budget.take(node.text_bytes())?;
                 fit(node, of, budget)
             };
-            Datum::Array(elements.iter().map(&mut element).collect::<Result<_, _>>()?)
+            ConnectValue::Array(elements.iter().map(&mut element).collect::<Result<_, _>>()?)
         }
         (Node::Object(nodes), Schema::Object(members)) => {
             let mut member = |(name, schema): (&String, &Schema)| {
@@ -136,7 +136,7 @@ fn fit(node: &Node, schema: &Schema, budget: &mut Budget) -> Result<Datum<'stati
                 budget.take(name.len() + node.text_bytes())?;
                 Ok((Cow::Owned(name.clone()), fit(node, schema, budget)?))
             };
-            Datum::Struct(members.iter().map(&mut member).collect::<Result<_, _>>()?)
+            ConnectValue::Struct(members.iter().map(&mut member).collect::<Result<_, _>>()?)
         }
         _ => return Err(Fault::Misfit),
     })

@@ -8,7 +8,7 @@ use crate::record::poison::{Cause, Poison};
 use crate::record::topic::check_topic;
 use crate::record::types::{Header, Headers, Record};
 
-use super::datum::{Datum, datum};
+use super::datum::{ConnectValue, datum};
 use super::expand::{Expanded, expand};
 use super::kind::{Kind, Shape, shape};
 use super::spell::{Spelling, spell};
@@ -21,7 +21,7 @@ const LEFT_OUT: &str = "has a data type that Debezium leaves out";
 /// Makes records of events, one at a time.
 #[derive(Debug)]
 pub(in crate::record) struct DebeziumRouter {
-    maker: Maker,
+    maker: Builder,
     topics: Topics,
     topic: String,
     key: Vec<u8>,
@@ -30,7 +30,7 @@ pub(in crate::record) struct DebeziumRouter {
 
 /// Knows how each part is made.
 #[derive(Debug)]
-struct Maker {
+struct Builder {
     config: Debezium,
     placed: Vec<String>,
     /// Each placement with its column's place among the event's.
@@ -60,7 +60,7 @@ impl DebeziumRouter {
             Converters::Json => (Spelling::Json, Spelling::Json),
             Converters::BinaryJson => (Spelling::Java, Spelling::Json),
         };
-        let maker = Maker { config, placed, placements, key, value };
+        let maker = Builder { config, placed, placements, key, value };
         let (topics, topic) = (Topics::default(), String::new());
         Self { maker, topics, topic, key: Vec::new(), value: Vec::new() }
     }
@@ -99,7 +99,7 @@ impl DebeziumRouter {
     }
 }
 
-impl Maker {
+impl Builder {
     fn key<'a>(&self, event: &'a Event<'_>) -> Result<Option<Cow<'a, [u8]>>, Cause> {
         let key = role_of(event, Role::AggregateId)?;
         Ok(match self.spelled(&key, self.key)? {
@@ -159,7 +159,7 @@ impl Maker {
         if has_envelope {
             datum = self.envelope(event, datum)?;
         }
-        if datum == Datum::Null && self.value == Spelling::Java {
+        if datum == ConnectValue::Null && self.value == Spelling::Java {
             return Ok(None);
         }
         let mut text = String::new();
@@ -171,9 +171,9 @@ impl Maker {
         &self,
         payload: &Typed<'a, '_>,
         has_envelope: bool,
-    ) -> Result<Datum<'a>, Cause> {
+    ) -> Result<ConnectValue<'a>, Cause> {
         let datum = self.datum(payload)?;
-        let Datum::Text(text) = &datum else { return Ok(datum) };
+        let ConnectValue::Text(text) = &datum else { return Ok(datum) };
         if !self.config.options.expand {
             return Ok(datum);
         }
@@ -196,8 +196,8 @@ impl Maker {
     fn envelope<'a>(
         &'a self,
         event: &'a Event<'_>,
-        payload: Datum<'a>,
-    ) -> Result<Datum<'a>, Cause> {
+        payload: ConnectValue<'a>,
+    ) -> Result<ConnectValue<'a>, Cause> {
         let version = self.config.options.schema_version.is_some();
         if version && role_of(event, Role::SchemaVersion)?.shape != Shape::One(Kind::Int4) {
             return Err(Cause::undecodable(Role::SchemaVersion.name(), "is no int4"));
@@ -208,7 +208,7 @@ impl Maker {
                 members.push((Cow::Borrowed(placement.name()), self.datum(&placed)?));
             }
         }
-        Ok(Datum::Struct(members))
+        Ok(ConnectValue::Struct(members))
     }
 
     fn partition(&self, event: &Event<'_>) -> Result<Option<i32>, Cause> {
@@ -268,8 +268,8 @@ impl Maker {
         }
     }
 
-    fn datum<'a>(&self, typed: &Typed<'a, '_>) -> Result<Datum<'a>, Cause> {
-        let Some(text) = typed.field.as_deref() else { return Ok(Datum::Null) };
+    fn datum<'a>(&self, typed: &Typed<'a, '_>) -> Result<ConnectValue<'a>, Cause> {
+        let Some(text) = typed.field.as_deref() else { return Ok(ConnectValue::Null) };
         if typed.is_decoded {
             return Ok(super::datum::bytea(Cow::Borrowed(text), self.config.options.modes.binary));
         }
@@ -287,7 +287,7 @@ impl Maker {
             return Ok(Some(Cow::Borrowed(text)));
         }
         let datum = self.datum(typed)?;
-        if datum == Datum::Null {
+        if datum == ConnectValue::Null {
             return Ok(None);
         }
         let mut spelled = String::new();

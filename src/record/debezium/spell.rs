@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use crate::record::value::base64;
 
-use super::datum::Datum;
+use super::datum::ConnectValue;
 use super::json::json_string;
 
 /// A converter.
@@ -22,38 +22,40 @@ pub(super) enum Spelling {
 }
 
 /// Appends a value; one that is NULL at the top is not for here.
-pub(super) fn spell(datum: &Datum<'_>, how: Spelling, out: &mut String) {
+pub(super) fn spell(datum: &ConnectValue<'_>, how: Spelling, out: &mut String) {
     match (datum, how) {
-        (Datum::Text(text), Spelling::Json) => json_string(text, out),
-        (Datum::Text(text), _) => out.push_str(text),
-        (Datum::Bytes(bytes), Spelling::Json) => json_string(&base64(bytes), out),
-        (Datum::Bytes(bytes), _) => out.push_str(&base64(bytes)),
-        (Datum::Float(text), Spelling::Json)
+        (ConnectValue::Text(text), Spelling::Json) => json_string(text, out),
+        (ConnectValue::Text(text), _) => out.push_str(text),
+        (ConnectValue::Bytes(bytes), Spelling::Json) => json_string(&base64(bytes), out),
+        (ConnectValue::Bytes(bytes), _) => out.push_str(&base64(bytes)),
+        (ConnectValue::Float(text), Spelling::Json)
             if !text.ends_with(|sign: char| sign.is_ascii_digit()) =>
         {
             json_string(text, out);
         }
-        (Datum::Float(text), _) => out.push_str(text),
-        (Datum::Decimal(number), Spelling::Json) => json_string(&base64(&number.unscaled()), out),
-        (Datum::Decimal(number), _) => out.push_str(&number.spelled()),
-        (Datum::Null, _) => out.push_str("null"),
-        (Datum::Digits(digits), _) => out.push_str(digits),
-        (Datum::Bool(truth), _) => out.push_str(if *truth { "true" } else { "false" }),
-        (Datum::AnyDecimal(number), _) => {
+        (ConnectValue::Float(text), _) => out.push_str(text),
+        (ConnectValue::Decimal(number), Spelling::Json) => {
+            json_string(&base64(&number.unscaled()), out)
+        }
+        (ConnectValue::Decimal(number), _) => out.push_str(&number.spelled()),
+        (ConnectValue::Null, _) => out.push_str("null"),
+        (ConnectValue::Digits(digits), _) => out.push_str(digits),
+        (ConnectValue::Bool(truth), _) => out.push_str(if *truth { "true" } else { "false" }),
+        (ConnectValue::AnyDecimal(number), _) => {
             let value = base64(&number.unscaled());
             let _ = write!(out, "{{\"scale\":{},\"value\":\"{value}\"}}", number.scale());
         }
-        (Datum::Point { x, y }, _) => point(*x, *y, out),
-        (Datum::Array(elements), _) => array(elements, how, out),
-        (Datum::Struct(members), Spelling::Java) => java_struct(members, out),
-        (Datum::Struct(members), _) => object(members, how, out),
+        (ConnectValue::Point { x, y }, _) => point(*x, *y, out),
+        (ConnectValue::Array(elements), _) => array(elements, how, out),
+        (ConnectValue::Struct(members), Spelling::Java) => java_struct(members, out),
+        (ConnectValue::Struct(members), _) => object(members, how, out),
     }
 }
 
 /// As Kafka Connect's `Struct.toString`, which leaves NULLs out.
-fn java_struct(members: &[(Cow<'_, str>, Datum<'_>)], out: &mut String) {
+fn java_struct(members: &[(Cow<'_, str>, ConnectValue<'_>)], out: &mut String) {
     out.push_str("Struct{");
-    let present = members.iter().filter(|(_, datum)| *datum != Datum::Null);
+    let present = members.iter().filter(|(_, datum)| *datum != ConnectValue::Null);
     for (index, (name, datum)) in present.enumerate() {
         if index > 0 {
             out.push(',');
@@ -65,7 +67,7 @@ fn java_struct(members: &[(Cow<'_, str>, Datum<'_>)], out: &mut String) {
     out.push('}');
 }
 
-fn object(members: &[(Cow<'_, str>, Datum<'_>)], how: Spelling, out: &mut String) {
+fn object(members: &[(Cow<'_, str>, ConnectValue<'_>)], how: Spelling, out: &mut String) {
     out.push('{');
     for (index, (name, datum)) in members.iter().enumerate() {
         if index > 0 {
@@ -78,15 +80,15 @@ fn object(members: &[(Cow<'_, str>, Datum<'_>)], how: Spelling, out: &mut String
     out.push('}');
 }
 
-fn array(elements: &[Datum<'_>], how: Spelling, out: &mut String) {
+fn array(elements: &[ConnectValue<'_>], how: Spelling, out: &mut String) {
     out.push('[');
     for (index, element) in elements.iter().enumerate() {
         if index > 0 {
             out.push_str(if how == Spelling::Java { ", " } else { "," });
         }
         match (element, how) {
-            (Datum::Text(text), Spelling::Header) => header_string(text, out),
-            (Datum::Bytes(bytes), Spelling::Header) => header_string(&base64(bytes), out),
+            (ConnectValue::Text(text), Spelling::Header) => header_string(text, out),
+            (ConnectValue::Bytes(bytes), Spelling::Header) => header_string(&base64(bytes), out),
             _ => spell(element, how, out),
         }
     }

@@ -1,15 +1,16 @@
 //! From message to production: the event's record, or what its cause's policy
 //! makes of one that is poison.
 
-use super::{Core, DroppedHeaders, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken, place};
+use super::{Core, DroppedHeaders, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken};
 use crate::ledger::{Seq, StreamError};
-use crate::outbox::{Event, Outbox, Position};
+use crate::outbox::{Event, Outbox};
 use crate::pgoutput::Message;
+use crate::position::EventPosition;
 use crate::record::dead_letter::DeadLetter;
 use crate::record::{Poison, Record};
 use crate::relay::halt::Halt;
-use crate::relay::poison::{Policy, PutAside};
-use crate::relay::suspect::{Alone, Suspect};
+use crate::relay::poison::{Diverted, Policy};
+use crate::relay::suspect::{IsolatedRecord, Isolation};
 
 impl Core {
     /// A row or a logical message: becomes a record if it is an outbox event.
@@ -29,7 +30,7 @@ impl Core {
         };
         let commit_time = transaction.commit_time;
         let position =
-            Position { commit_lsn: transaction.commit_lsn, ordinal: transaction.next_ordinal };
+            EventPosition { commit_lsn: transaction.commit_lsn, ordinal: transaction.next_ordinal };
         let event = match message {
             Message::Insert(insert) => self.outbox.event(insert, position, commit_time),
             Message::Logical(logical) => self.outbox.message_event(logical, position, commit_time),
@@ -62,7 +63,7 @@ impl Core {
         event: &Event<'_>,
         outlet: &mut impl Outlet,
     ) -> Result<Taken, StreamError> {
-        if let Some(cause) = self.verdicts.of(place(event.position)) {
+        if let Some(cause) = self.verdicts.of(event.position) {
             let poison = Poison::new(cause.clone(), event);
             return self.poisoned(message, event, poison, outlet);
         }
@@ -74,8 +75,9 @@ impl Core {
         };
         match offered {
             Offered::Taken { weight, suspected } => {
-                let alone = suspected
-                    .map(|topic| Alone::new(seq, self.origin(message), event, topic, false));
+                let alone = suspected.map(|topic| {
+                    IsolatedRecord::new(seq, self.origin(message), event, topic, false)
+                });
                 self.produced(event, weight, alone)?;
                 self.ordinary = Some(seq);
                 self.count_dropped_headers(message, event);
@@ -119,7 +121,7 @@ impl Core {
             Policy::Skip => {
                 self.counters.skipped += 1;
                 self.count_event();
-                self.put_aside.push(PutAside { origin, poison, topic: None });
+                self.put_aside.push(Diverted { origin, poison, topic: None });
                 return Ok(Taken::Yes);
             }
             Policy::DeadLetter => {}
@@ -146,11 +148,11 @@ impl Core {
         let offered = offer(&letter.of(event), seq, event, suspected, outlet);
         match offered {
             Offered::Taken { weight, suspected } => {
-                let alone =
-                    suspected.map(|topic| Alone::new(seq, origin.clone(), event, topic, true));
+                let alone = suspected
+                    .map(|topic| IsolatedRecord::new(seq, origin.clone(), event, topic, true));
                 self.produced(event, weight, alone)?;
                 self.counters.dead_letters += 1;
-                self.put_aside.push(PutAside { origin, poison, topic: Some(topic) });
+                self.put_aside.push(Diverted { origin, poison, topic: Some(topic) });
                 Ok(Taken::Yes)
             }
             Offered::Full => Ok(Taken::NotYet),
@@ -170,7 +172,7 @@ impl Core {
         &mut self,
         event: &Event<'_>,
         weight: u64,
-        alone: Option<Alone>,
+        alone: Option<IsolatedRecord>,
     ) -> Result<(), StreamError> {
         self.ledger.produce(event.position.ordinal, weight)?;
         self.count_event();
@@ -235,6 +237,6 @@ fn offer(
     }
 }
 
-fn is_suspect(suspect: Option<&Suspect>, position: Position) -> bool {
-    suspect.is_some_and(|suspect| suspect.place == place(position))
+fn is_suspect(suspect: Option<&Isolation>, position: EventPosition) -> bool {
+    suspect.is_some_and(|suspect| suspect.place == position)
 }

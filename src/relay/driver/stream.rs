@@ -15,7 +15,7 @@ use crate::relay::meter::HEARTBEAT;
 use crate::relay::pace::Pace;
 use crate::relay::waits::wait_until;
 use crate::sink::Sink;
-use crate::source::{Feed, Received, Source, SourceError, Turn};
+use crate::source::{Feed, Received, Source, SourceError, SwitchFeed};
 
 /// Messages taken in a row before reports and signals are looked at.
 const BATCH: u32 = 256;
@@ -82,7 +82,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 return Ok(Ended::Replay);
             }
             let turn = self.turn(session);
-            if turn == Some(Turn::Now) || turn.is_some() && self.core.in_flight().0 == 0 {
+            if turn == Some(SwitchFeed::Now) || turn.is_some() && self.core.in_flight().0 == 0 {
                 return Ok(Ended::Over);
             }
             let reading = held.is_none() && self.core.wants_input() && turn.is_none();
@@ -117,7 +117,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
 
     /// Whether another feed is to take its place. Not once the relay is stopping: the last
     /// confirmation goes through the feed that is open, and what was begun is read from it.
-    fn turn(&self, session: &mut P::Feed) -> Option<Turn> {
+    fn turn(&self, session: &mut P::Feed) -> Option<SwitchFeed> {
         if self.deadline.is_some() { None } else { session.turn() }
     }
 

@@ -17,7 +17,7 @@ use rdkafka::producer::Producer as _;
 use super::reports::{Reports, Signals};
 use super::{Fatal, KafkaSink, Producer, end, make_producer};
 use crate::sink::config::{batch_bytes, client_config};
-use crate::sink::leads::Leads;
+use crate::sink::leads::FirstBatchGate;
 use crate::sink::renewal::{Found, Fresh, KafkaSource};
 use crate::sink::{Condition, Sink as _, SinkError};
 
@@ -36,7 +36,7 @@ pub(super) struct Successor {
     /// Whether it is made for batches of the configured length alone.
     restores: bool,
     pub(super) producer: Producer,
-    leads: Leads,
+    leads: FirstBatchGate,
     pub(super) reports: Arc<Reports>,
     /// Since when it is, or since when the old one is given nothing more.
     since: Instant,
