@@ -96,7 +96,9 @@ async fn follow(
     let nanos = now.map_or(0, |since| since.subsec_nanos());
     source.slot = format!("walpost_tail_{}_{nanos}", std::process::id());
     source.temporary_slot = true;
-    let mut session = Live::open(&source, &Resume::AtSlot { waited: None }).await?;
+    let mut session = Live::open(&source, &Resume::AtSlot { waited: None })
+        .await
+        .map_err(|opened| opened.error)?;
     core.connected(session.start(), session.tables());
     tracing::info!(from = %session.flushed(), "showing what is committed from here on");
     loop {

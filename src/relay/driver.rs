@@ -5,6 +5,7 @@
 //! a task of its own, so that PostgreSQL never waits for Kafka; Kafka's client
 //! has its own threads.
 
+mod end;
 mod stream;
 
 use std::sync::Arc;
@@ -24,7 +25,8 @@ use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::sink::{Condition, Outcome, Report, Sink};
 use crate::source::{
-    Feed, LastReceived, PublicationFingerprint, Resume, ServerIdentity, Source, SourceError,
+    Feed, OpenError, PublicationFingerprint, ReceivedTransactions, Resume, ServerIdentity, Source,
+    SourceError,
 };
 
 /// Longest wait between two attempts at PostgreSQL, and between two replays.
@@ -54,10 +56,13 @@ pub struct Relay<P, S> {
     settings: RelaySettings,
     stop: StopReceiver,
     known: Option<Known>,
-    received: LastReceived,
+    received: ReceivedTransactions,
     until: Option<Lsn>,
     /// Nothing more is to begin, for a reason of the relay's own.
     leaving: bool,
+    /// What is in flight is in no slot: it is delivered however long that takes, unless a person
+    /// stops it.
+    is_last_copy: bool,
     /// The last confirmation was seen to arrive.
     finished: bool,
     /// Set once stopping began.
@@ -105,7 +110,7 @@ enum Opened<F> {
     /// Stopping came first.
     Stopped,
     /// It is of no use to try again.
-    Never(SourceError),
+    Never(OpenError),
 }
 
 impl<P: Source, S: Sink> Relay<P, S> {
@@ -124,9 +129,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
             settings,
             stop,
             known: None,
-            received: LastReceived::default(),
+            received: ReceivedTransactions::default(),
             until: None,
             leaving: false,
+            is_last_copy: false,
             finished: false,
             deadline: None,
             began: Instant::now(),
@@ -171,12 +177,19 @@ impl<P: Source, S: Sink> Relay<P, S> {
             let session = match self.connect().await? {
                 Opened::Session(session) => session,
                 Opened::Stopped => return self.outcome(),
-                Opened::Never(error) => return self.leave(error).await,
+                Opened::Never(OpenError { error, announcement }) => {
+                    self.tell_of_the_end(&error);
+                    return match announcement {
+                        // Beside what is still to be delivered.
+                        Some(announcement) => self.leave(error, announcement).await,
+                        None => self.leave(error, std::future::ready(())).await,
+                    };
+                }
             };
             let began = Instant::now();
             match self.stream(*session).await? {
                 Ended::Done => return self.outcome(),
-                Ended::Failed(error) => return self.leave(error).await,
+                Ended::Failed(error) => return self.leave(error, std::future::ready(())).await,
                 Ended::Lost(error) => {
                     self.meter.lost(&error);
                     tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost PostgreSQL, connecting again");
@@ -210,25 +223,6 @@ impl<P: Source, S: Sink> Relay<P, S> {
         Ok(self.meanwhile(sleep(delay)).await?.is_some())
     }
 
-    /// Delivers what is in flight, which a lost slot would not hand out again,
-    /// and ends with `error`.
-    async fn leave(mut self, error: SourceError) -> Result<Summary, RelayError> {
-        if self.core.in_flight().0 > 0 {
-            tracing::error!(%error, "PostgreSQL cannot be used any more");
-        }
-        self.core.session_lost();
-        self.leaving = true;
-        self.meanwhile(std::future::pending::<()>()).await?;
-        let SourceError::Encoding(_) = error else { return Err(error.into()) };
-        let delivered = self.core.is_drained() && self.core.undelivered() == 0;
-        let way_out = if delivered {
-            SourceError::way_out_of_encoding(self.source.slot(), self.core.resume_at())
-        } else {
-            UNDELIVERED.to_owned()
-        };
-        Err(SourceError::Undecodable(format!("{error}. {way_out}")).into())
-    }
-
     /// A session, however long it takes.
     async fn connect(&mut self) -> Result<Opened<P::Feed>, RelayError> {
         let mut delays = backoff(BACKOFF_LIMIT);
@@ -251,6 +245,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
                 Err(error) => error,
             };
+            let OpenError { error, announcement } = error;
             if let SourceError::InUse { holder: Some(holder), .. } = &error {
                 standby.saw(holder, Instant::now());
             }
@@ -260,7 +255,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 SourceError::Lost(_) => BACKOFF_LIMIT,
                 SourceError::Access(_) if self.known.is_some() => BACKOFF_LIMIT,
                 SourceError::InUse { .. } => IN_USE_LIMIT,
-                _ => return Ok(Opened::Never(error)),
+                _ => return Ok(Opened::Never(OpenError { error, announcement })),
             };
             let delay = delays.next().unwrap_or(limit).min(limit);
             self.meter.refused(&error);
@@ -289,7 +284,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 start: self.core.resume_at(),
                 after_another: standby.is_after_another(),
                 seen: standby.confirmed(),
-                last: self.received.get(),
+                received: self.received.clone(),
             },
         }
     }
@@ -388,7 +383,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
             self.core.drain();
         }
         // A halt has all the time that it takes to deliver what is before it.
-        if told && self.deadline.is_none() {
+        let has_time = self.is_last_copy
+            && self.stop.order() == Order::Run
+            && self.core.wants_replay().is_none();
+        if told && !has_time && self.deadline.is_none() {
             // A quarter of the time, at most two seconds, is kept for the last confirmation.
             let kept = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
             self.deadline = Some(Instant::now() + self.settings.drain_timeout.saturating_sub(kept));
@@ -524,34 +522,6 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 () = sleep(HEARTBEAT) => {}
             }
         }
-    }
-
-    fn outcome(self) -> Result<Summary, RelayError> {
-        if let Some(halt) = self.core.halted() {
-            let way_out = if self.core.is_drained() {
-                halt.way_out(self.source.slot())
-            } else {
-                UNDELIVERED.to_owned()
-            };
-            return Err(RelayError::Halt { halt: Box::new(halt.clone()), way_out });
-        }
-        // Told to stop before that is no success either: scripts go on after one.
-        if self.settings.until.is_some() && self.until.is_none() {
-            return Err(RelayError::Unbegun);
-        }
-        let reached = self.leaving && self.finished;
-        let confirmed = self.core.confirmable();
-        match self.until.filter(|_| !reached) {
-            Some(until) if confirmed >= until => return Err(RelayError::Unconfirmed(until)),
-            Some(until) => return Err(RelayError::Unreached { until, confirmed }),
-            None => {}
-        }
-        Ok(Summary {
-            counters: self.core.counters(),
-            delivered: self.delivered,
-            confirmed,
-            undrained: self.core.undelivered(),
-        })
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) enum Order {
 pub struct StopHandle(watch::Sender<Order>);
 
 /// The relay's end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct StopReceiver(watch::Receiver<Order>);
 
 /// A handle and the end that [`super::Relay::new`] takes.

@@ -126,12 +126,21 @@ impl Mover {
         }
     }
 
-    /// Moves the slot to `to` in any case.
+    /// Moves the slot to `to` in any case, and sees that it stands there.
     async fn finish(&mut self, to: Lsn) -> Result<(), SourceError> {
         self.moves.want(to);
         while !self.moves.has_reached(to) {
             self.moves.hurry(Instant::now());
             self.moved().await?;
+        }
+        self.look().await
+    }
+
+    /// Sees that the slot stands where it was moved to last.
+    async fn look(&self) -> Result<(), SourceError> {
+        let found = Facts::read(&self.peer.client, &self.slot).await?.require_slot(&self.slot)?;
+        if found > self.moves.stands() {
+            return Err(SourceError::slot_moved(&self.slot, self.moves.stands(), found));
         }
         Ok(())
     }
@@ -403,8 +412,19 @@ impl Backlog {
         self.handed.turn(!self.rows.is_empty(), is_moving, Instant::now())
     }
 
-    pub(super) async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
-        if let Some(error) = self.abandoned.take() {
+    /// Whether a stream may take its place: not where the slot is gone or was moved, since the copy
+    /// that the batches are read from is the last that has what is not delivered.
+    pub(super) async fn may_switch(&mut self) -> Result<bool, SourceError> {
+        match self.mover.look().await {
+            Ok(()) => Ok(true),
+            Err(error @ SourceError::Slot(_)) => self.abandon(error).await.map(|()| false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) async fn finish(&mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
+        let stopped = SourceError::Lost("walpost was told to stop".to_owned());
+        if let Some(error) = self.abandoned(Some(&stopped)) {
             return Err(error);
         }
         let noted = timeout(within, async {

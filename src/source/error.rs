@@ -107,7 +107,7 @@ impl SourceError {
 
     /// Whether the slot, the publication or the server is not what it was: nobody else may
     /// continue in this one's place then.
-    pub(super) fn is_for_a_person(&self) -> bool {
+    pub fn is_for_a_person(&self) -> bool {
         match self {
             Self::Slot(_) | Self::Changed(_) => true,
             Self::Lost(_)
@@ -144,8 +144,8 @@ impl SourceError {
     pub(super) fn slot_missing(slot: &str, database: &str) -> Self {
         Self::Slot(format!(
             "replication slot \"{slot}\" does not exist; for a new outbox run `walpost init --apply` \
-             against database \"{database}\"; if it did exist, what was committed since it went is \
-             not in any slot: find out who dropped it before you make a new one"
+             against database \"{database}\"; if it did exist, what was not \
+             delivered before it went, and what was committed since, is in no slot: find out who dropped it before you make a new one"
         ))
     }
 

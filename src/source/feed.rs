@@ -2,6 +2,7 @@
 //! other, and a feed hands out the log and carries confirmations back.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use super::{PublicationFingerprint, Resume, Security, ServerIdentity, SourceError};
@@ -19,8 +20,26 @@ pub trait Source: Clone {
     fn slot(&self) -> &str;
 
     /// Opens a feed. Dropping the future gives up, and nothing stays behind.
-    fn open(&self, resume: &Resume)
-    -> impl Future<Output = Result<Self::Feed, SourceError>> + Send;
+    fn open(&self, resume: &Resume) -> impl Future<Output = Result<Self::Feed, OpenError>> + Send;
+}
+
+/// Why no feed was opened.
+pub struct OpenError {
+    /// The reason.
+    pub error: SourceError,
+    /// Where a person has to decide: shows the instances that wait for the slot that this one
+    /// halts, and completes once they can have seen it. The error is known before that, so that
+    /// no signal in the meantime hides it.
+    pub announcement: Option<Announcement>,
+}
+
+/// Shows waiting instances that this one halts: see [`OpenError::announcement`].
+pub type Announcement = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl<E: Into<SourceError>> From<E> for OpenError {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), announcement: None }
+    }
 }
 
 /// What a feed hands out, in the order of the log.
@@ -91,6 +110,9 @@ pub trait Feed {
     /// Whether another feed is to take its place.
     fn turn(&mut self) -> Option<SwitchFeed>;
 
+    /// Whether nothing is lost if this feed makes room for another one now: asked before it does.
+    fn may_switch(&mut self) -> impl Future<Output = Result<bool, SourceError>> + Send;
+
     /// Everything before `lsn` is durable, and is confirmed once it is seen to
     /// have been handed out wholly.
     fn confirm(&mut self, lsn: Lsn);
@@ -99,11 +121,14 @@ pub trait Feed {
     /// slot are shown that, so that none of them continues; completes once they can have seen it.
     fn halting(&mut self, error: &SourceError) -> impl Future<Output = ()> + Send;
 
-    /// Confirms `lsn`, sees that the server has taken note of it, and ends the
-    /// feed. Messages that still come are thrown away.
+    /// Confirms `lsn`, and sees that the server has taken note of it. Messages that still come are
+    /// thrown away: nothing may be read from the feed afterwards.
     fn finish(
-        self,
+        &mut self,
         lsn: Lsn,
         within: Duration,
     ) -> impl Future<Output = Result<(), SourceError>> + Send;
+
+    /// Ends the feed in order.
+    fn close(self) -> impl Future<Output = ()> + Send;
 }

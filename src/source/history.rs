@@ -5,11 +5,13 @@
 //! start there would skip what committed on the new history between the slot's position and that
 //! one. So after a restart the slot is read from where it stands, and what was received before is
 //! compared with what comes: the last transaction has to come again with the same transaction id
-//! and commit time, and no event may come after it that was not there before.
+//! and commit time, and no event may come after it that was not there before. Where a producer was
+//! replaced, transactions before the last one are published again before that one is seen: each
+//! has to be one that was received, with the same id and time.
 //!
 //! While the same postmaster runs, its history is the same. Pure: no I/O, no clock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::error::SourceError;
 use crate::lsn::Lsn;
@@ -28,35 +30,65 @@ pub struct LastTransaction {
     pub commit_time: PgTimestamp,
 }
 
-/// Remembers the last transaction, by its commit LSN, that was received whole.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct LastReceived {
-    open: Option<(Lsn, u32, PgTimestamp)>,
+/// How many transactions are remembered that may have to be published again: 3 MiB. Behind more
+/// than these, older ones are published again without being compared.
+const REMEMBERED: usize = 1 << 16;
+
+/// Remembers the transactions that were received whole: the last one, by its commit LSN, and those
+/// with rows that may have to be published again.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReceivedTransactions {
+    open: Option<(LastTransaction, bool)>,
     last: Option<LastTransaction>,
+    /// Those with rows, in commit order.
+    with_rows: VecDeque<LastTransaction>,
 }
 
-impl LastReceived {
-    /// A message was taken.
-    pub fn message(&mut self, message: &Message) {
+impl ReceivedTransactions {
+    /// A message was taken; everything that committed before `confirmable` is durable.
+    pub fn message(&mut self, message: &Message, confirmable: Lsn) {
         match message {
             Message::Begin(Begin { commit_lsn, commit_time, xid }) => {
-                self.open = Some((*commit_lsn, *xid, *commit_time));
+                let (commit_lsn, xid, commit_time) = (*commit_lsn, *xid, *commit_time);
+                let begun = LastTransaction { commit_lsn, end_lsn: commit_lsn, xid, commit_time };
+                self.open = Some((begun, false));
             }
-            Message::Commit(commit) => {
-                if let Some((commit_lsn, xid, commit_time)) = self.open.take() {
-                    let end_lsn = commit.end_lsn;
-                    let read = LastTransaction { commit_lsn, end_lsn, xid, commit_time };
-                    // One that is read again is not the last.
-                    let is_last = self.last.is_none_or(|last| last.commit_lsn <= commit_lsn);
-                    self.last = if is_last { Some(read) } else { self.last };
+            Message::Insert(_) | Message::Logical(_) => {
+                if let Some((_, has_rows)) = &mut self.open {
+                    *has_rows = true;
                 }
             }
-            _ => {}
+            Message::Commit(commit) => {
+                if let Some((begun, has_rows)) = self.open.take() {
+                    let read = LastTransaction { end_lsn: commit.end_lsn, ..begun };
+                    self.received(read, has_rows, confirmable);
+                }
+            }
+            Message::Update(_)
+            | Message::Delete(_)
+            | Message::Truncate(_)
+            | Message::Relation(_)
+            | Message::Type
+            | Message::Origin => {}
         }
     }
 
-    /// It, if there is one.
-    pub fn get(&self) -> Option<LastTransaction> {
+    fn received(&mut self, read: LastTransaction, has_rows: bool, confirmable: Lsn) {
+        // One that is read again is not the last.
+        if self.last.is_none_or(|last| last.commit_lsn <= read.commit_lsn) {
+            self.last = Some(read);
+        }
+        if has_rows && self.with_rows.back().is_none_or(|last| last.commit_lsn < read.commit_lsn) {
+            self.with_rows.push_back(read);
+        }
+        let is_over = |oldest: &LastTransaction| oldest.commit_lsn < confirmable;
+        while self.with_rows.len() > REMEMBERED || self.with_rows.front().is_some_and(is_over) {
+            self.with_rows.pop_front();
+        }
+    }
+
+    /// The last one, if there is one.
+    pub fn last(&self) -> Option<LastTransaction> {
         self.last
     }
 }
@@ -70,11 +102,15 @@ pub(super) struct HistoryCheck {
     start: Lsn,
     /// The last transaction that has to come again.
     last: Option<LastTransaction>,
-    /// It has come, or has no need to.
+    /// Those with rows up to it, in commit order.
+    with_rows: VecDeque<LastTransaction>,
+    /// The last one has come, or has no need to.
     has_last: bool,
     is_skipping: bool,
-    /// The transaction that is being skipped committed after the last one that was received.
+    /// The transaction that comes has no rows that were received: its commit LSN.
     is_unknown: Option<Lsn>,
+    /// Something was handed out that could not be compared.
+    has_passed: bool,
 }
 
 /// Tables as they were described in what was skipped. The server describes a table again where it
@@ -126,17 +162,20 @@ pub(super) enum Verdict {
 
 impl HistoryCheck {
     /// For a session that reads from the slot's position `from`, where everything that committed
-    /// before `start` was received, `last` last. `None` where nothing is to be compared.
-    pub(super) fn new(from: Lsn, start: Lsn, last: Option<LastTransaction>) -> Option<Self> {
-        let last = last.filter(|last| last.commit_lsn >= from);
+    /// before `start` was `received` and is not handed out again. `None` where nothing is to be
+    /// compared.
+    pub(super) fn new(from: Lsn, start: Lsn, received: &ReceivedTransactions) -> Option<Self> {
+        let last = received.last.filter(|last| last.commit_lsn >= from);
         let is_needed = from < start || last.is_some();
-        is_needed.then_some(Self {
+        is_needed.then(|| Self {
             from,
             start,
             last,
+            with_rows: received.with_rows.clone(),
             has_last: last.is_none(),
             is_skipping: false,
             is_unknown: None,
+            has_passed: false,
         })
     }
 
@@ -151,11 +190,15 @@ impl HistoryCheck {
             Message::Logical(logical) if !logical.transactional => {
                 Ok(if logical.lsn < self.start { Verdict::Skip } else { Verdict::Pass })
             }
-            Message::Insert(_) | Message::Logical(_) if self.is_skipping => match self.is_unknown {
+            Message::Insert(_) | Message::Logical(_) => match self.is_unknown {
                 Some(commit_lsn) => Err(self.different(&format!(
                     "a transaction that commits at {commit_lsn} was not there before"
                 ))),
-                None => Ok(Verdict::Skip),
+                None if self.is_skipping => Ok(Verdict::Skip),
+                None => {
+                    self.has_passed = true;
+                    Ok(Verdict::Pass)
+                }
             },
             Message::Update(_) | Message::Delete(_) | Message::Truncate(_) if self.is_skipping => {
                 Ok(Verdict::Skip)
@@ -166,8 +209,6 @@ impl HistoryCheck {
             | Message::Type
             | Message::Origin
             | Message::Commit(_)
-            | Message::Insert(_)
-            | Message::Logical(_)
             | Message::Update(_)
             | Message::Delete(_)
             | Message::Truncate(_) => Ok(Verdict::Pass),
@@ -179,28 +220,49 @@ impl HistoryCheck {
             if begin.commit_lsn > last.commit_lsn {
                 return Err(self.missing(last));
             }
+            let before = self.with_rows(begin.commit_lsn);
             if begin.commit_lsn == last.commit_lsn {
-                if (begin.xid, begin.commit_time) != (last.xid, last.commit_time) {
-                    return Err(self.different(&format!(
-                        "the transaction that commits at {} is another one (id {}, before {}; \
-                         committed {} µs later)",
-                        begin.commit_lsn,
-                        begin.xid,
-                        last.xid,
-                        begin.commit_time.micros().saturating_sub(last.commit_time.micros())
-                    )));
-                }
+                self.require_same(begin, &last)?;
                 self.has_last = true;
+            } else if let Some(before) = before {
+                self.require_same(begin, &before)?;
             }
         }
         self.is_skipping = begin.commit_lsn < self.start;
         let is_after_last = self.last.is_none_or(|last| begin.commit_lsn > last.commit_lsn);
-        self.is_unknown = (self.is_skipping && is_after_last).then_some(begin.commit_lsn);
+        let is_unknown = if self.is_skipping {
+            is_after_last
+        } else {
+            !self.has_last
+                && self.with_rows(begin.commit_lsn).is_none()
+                && self.with_rows.front().is_some_and(|one| one.commit_lsn < begin.commit_lsn)
+        };
+        self.is_unknown = is_unknown.then_some(begin.commit_lsn);
         Ok(match (self.is_skipping, self.has_last) {
             (true, _) => Verdict::Skip,
             (false, true) => Verdict::Same,
             (false, false) => Verdict::Pass,
         })
+    }
+
+    /// The transaction with rows that committed there and was received.
+    fn with_rows(&self, commit_lsn: Lsn) -> Option<LastTransaction> {
+        let found = self.with_rows.binary_search_by_key(&commit_lsn, |one| one.commit_lsn);
+        found.ok().and_then(|index| self.with_rows.get(index).copied())
+    }
+
+    fn require_same(&self, begin: &Begin, before: &LastTransaction) -> Result<(), SourceError> {
+        if (begin.xid, begin.commit_time) == (before.xid, before.commit_time) {
+            return Ok(());
+        }
+        Err(self.different(&format!(
+            "the transaction that commits at {} is another one (id {}, before {}; committed {} µs \
+             later)",
+            begin.commit_lsn,
+            begin.xid,
+            before.xid,
+            begin.commit_time.micros().saturating_sub(before.commit_time.micros())
+        )))
     }
 
     /// The server has sent everything that committed before `wal_end`.
@@ -220,11 +282,16 @@ impl HistoryCheck {
     }
 
     fn different(&self, what: &str) -> SourceError {
+        let published = if self.has_passed {
+            "Nothing that it has committed since was confirmed."
+        } else {
+            "Nothing that it has committed since was published."
+        };
         SourceError::Slot(format!(
             "this server's WAL is not the one that walpost has published from: {what}. The server \
-             was set back to an earlier state, for instance from a backup or a disk snapshot. Nothing \
-             was published from it since. Kafka may have events after {} that its tables have not: \
-             find them, then start walpost again to continue from the slot's position",
+             was set back to an earlier state, for instance from a backup or a disk snapshot. \
+             {published} Kafka may have events after {} that its tables have not: find them, then \
+             start walpost again to continue from the slot's position",
             self.from
         ))
     }
@@ -254,15 +321,15 @@ mod tests {
     }
 
     /// What was received before: transactions at 10, 20 and 30, and K at 40.
-    fn received() -> LastReceived {
-        let mut received = LastReceived::default();
+    fn received() -> ReceivedTransactions {
+        let mut received = ReceivedTransactions::default();
         for (commit, xid) in [(10, 1), (20, 2), (30, 3)] {
             for message in &transaction(commit, xid) {
-                received.message(message);
+                received.message(message, lsn(0));
             }
         }
         // One that did not come whole.
-        received.message(&transaction(50, 5)[0]);
+        received.message(&transaction(50, 5)[0], lsn(0));
         received
     }
 
@@ -276,7 +343,7 @@ mod tests {
     }
 
     fn check(from: u64, start: u64) -> HistoryCheck {
-        HistoryCheck::new(lsn(from), lsn(start), received().get()).expect("something to compare")
+        HistoryCheck::new(lsn(from), lsn(start), &received()).expect("something to compare")
     }
 
     #[test]
@@ -342,15 +409,57 @@ mod tests {
     fn what_is_read_again_does_not_become_the_last() {
         let mut received = received();
         for message in &transaction(20, 2) {
-            received.message(message);
+            received.message(message, lsn(0));
         }
-        assert_eq!(received.get().map(|last| last.commit_lsn), Some(lsn(30)));
+        assert_eq!(received.last().map(|last| last.commit_lsn), Some(lsn(30)));
+    }
+
+    #[test]
+    fn what_is_durable_is_remembered_no_more_nor_what_has_no_rows() {
+        let mut received = received();
+        let with_rows = |received: &ReceivedTransactions| {
+            received.with_rows.iter().map(|one| one.xid).collect::<Vec<_>>()
+        };
+        assert_eq!(with_rows(&received), [1, 2, 3]);
+        let [begin, _, commit] = transaction(60, 6);
+        for message in [&begin, &commit] {
+            received.message(message, lsn(20));
+        }
+        assert_eq!(
+            (with_rows(&received), received.last().map(|last| last.xid)),
+            (vec![2, 3], Some(6))
+        );
+        for number in 0..u32::try_from(REMEMBERED).expect("it fits") {
+            for message in &transaction(100 + u64::from(number), 100 + number) {
+                received.message(message, lsn(20));
+            }
+        }
+        assert_eq!(received.with_rows.len(), REMEMBERED);
+        assert_eq!(received.with_rows.front().map(|one| one.xid), Some(100));
+    }
+
+    #[test]
+    fn what_is_published_again_is_compared_before_it_is() {
+        use Verdict::Pass;
+        // Another transaction in the place of one that was received, and one between two of them.
+        for other in [&[(20, 9)][..], &[(20, 2), (25, 9)]] {
+            let error = verdicts(&mut check(15, 15), other).expect_err("another history");
+            assert!(
+                error.to_string().contains("was published. Kafka") == (other.len() == 1),
+                "{error}"
+            );
+        }
+        // One without rows may come that was not remembered.
+        let [begin, _, commit] = transaction(25, 9);
+        let mut check = check(15, 15);
+        let found: Vec<_> = [begin, commit].iter().map(|message| check.message(message)).collect();
+        assert_eq!(found, [Ok(Pass), Ok(Pass)]);
     }
 
     #[test]
     fn nothing_is_compared_where_nothing_comes_again() {
-        assert!(HistoryCheck::new(lsn(35), lsn(35), received().get()).is_none());
-        assert!(HistoryCheck::new(lsn(35), lsn(35), None).is_none());
-        assert!(HistoryCheck::new(lsn(30), lsn(30), received().get()).is_some(), "it comes again");
+        assert!(HistoryCheck::new(lsn(35), lsn(35), &received()).is_none());
+        assert!(HistoryCheck::new(lsn(35), lsn(35), &ReceivedTransactions::default()).is_none());
+        assert!(HistoryCheck::new(lsn(30), lsn(30), &received()).is_some(), "it comes again");
     }
 }

@@ -16,7 +16,7 @@ use super::config::{APPLICATION_NAME, CatchUp, SourceConfig};
 use super::connect::{self, Control};
 use super::error::SourceError;
 use super::facts::Facts;
-use super::feed::{Feed, Received, Source, SwitchFeed};
+use super::feed::{Announcement, Feed, OpenError, Received, Source, SwitchFeed};
 use super::halted::{self, ANNOUNCED_FOR};
 use super::history::{HistoryCheck, SkippedRelations, Verdict};
 use super::instance::Instance;
@@ -77,7 +77,7 @@ impl Source for SourceConfig {
         &self.slot
     }
 
-    async fn open(&self, resume: &Resume) -> Result<Live, SourceError> {
+    async fn open(&self, resume: &Resume) -> Result<Live, OpenError> {
         Live::open(self, resume).await
     }
 }
@@ -100,29 +100,32 @@ struct Opening<'a> {
 
 impl Live {
     /// Connects, checks, and begins. Dropping the future gives up, and nothing stays behind.
-    pub async fn open(config: &SourceConfig, resume: &Resume) -> Result<Self, SourceError> {
+    pub async fn open(config: &SourceConfig, resume: &Resume) -> Result<Self, OpenError> {
         let conninfo = config.conninfo.resolve()?;
         let control = connect::control(&conninfo, APPLICATION_NAME).await?;
         let host = control.endpoint.host.to_string();
         let beside = Arc::clone(&control.client);
-        let opened = Box::pin(async {
-            let opened = Self::open_beside(control, &conninfo, config, resume).await;
-            // One that has never streamed knows of no change that the others do not see.
-            if let Err(error) = &opened
-                && matches!(resume, Resume::At { .. })
-            {
-                announce_halt(&beside, &config.slot, error).await;
-            }
-            opened
-        });
-        if config.temporary_slot {
+        let opened = Box::pin(Self::open_beside(control, &conninfo, config, resume));
+        let opened = if config.temporary_slot {
             // A new slot waits for the end of every transaction that is open now.
-            return opened.await;
-        }
-        let within = conninfo.connect_timeout + OPENING_LIMIT;
-        timeout(within, opened).await.unwrap_or_else(|_| {
-            let reason = format!("{host}: the replication session was not ready within {within:?}");
-            Err(SourceError::Lost(reason))
+            opened.await
+        } else {
+            let within = conninfo.connect_timeout + OPENING_LIMIT;
+            timeout(within, opened).await.unwrap_or_else(|_| {
+                let reason =
+                    format!("{host}: the replication session was not ready within {within:?}");
+                Err(SourceError::Lost(reason))
+            })
+        };
+        opened.map_err(|error| {
+            // One that has never streamed knows of no change that the others do not see.
+            let knows = matches!(resume, Resume::At { .. }) && error.is_for_a_person();
+            let announcement = knows.then(|| -> Announcement {
+                let slot = config.slot.clone();
+                // The session, and with it the lock on the slot's name, lasts as long.
+                Box::pin(async move { announce(&beside, &slot).await })
+            });
+            OpenError { error, announcement }
         })
     }
 
@@ -406,19 +409,16 @@ fn history_check(
     outset: StartPosition,
 ) -> Option<HistoryCheck> {
     match resume {
-        Resume::At { identity, last, .. } if identity.postmaster_start != postmaster_start => {
-            HistoryCheck::new(at_slot.min(outset.start), outset.start, *last)
+        Resume::At { identity, received, .. } if identity.postmaster_start != postmaster_start => {
+            HistoryCheck::new(at_slot.min(outset.start), outset.start, received)
         }
         Resume::At { .. } | Resume::AtSlot { .. } => None,
     }
 }
 
-/// Where `error` is for a person to decide: lets the instances that wait for the slot see that
-/// this one halts, for as long as they need to see it.
-async fn announce_halt(client: &Client, slot: &str, error: &SourceError) {
-    if !error.is_for_a_person() {
-        return;
-    }
+/// Lets the instances that wait for the slot see that this one halts, for as long as they need to
+/// see it.
+async fn announce(client: &Client, slot: &str) {
     match halted::announce(client, slot).await {
         Ok(()) => sleep(ANNOUNCED_FOR).await,
         Err(error) => tracing::debug!(%error, "waiting instances do not see that this one halts"),
@@ -526,6 +526,14 @@ impl Feed for Live {
         }
     }
 
+    async fn may_switch(&mut self) -> Result<bool, SourceError> {
+        match &mut self.feed {
+            // What it has not handed out is in the slot.
+            Reads::Stream(_) => Ok(true),
+            Reads::Backlog(backlog) => backlog.may_switch().await,
+        }
+    }
+
     fn confirm(&mut self, lsn: Lsn) {
         if self.check.is_none() {
             self.base().watch.want(lsn);
@@ -534,18 +542,26 @@ impl Feed for Live {
 
     async fn halting(&mut self, error: &SourceError) {
         let (client, slot) = (Arc::clone(&self.base().control.client), self.base().slot.clone());
-        announce_halt(&client, &slot, error).await;
+        if error.is_for_a_person() {
+            announce(&client, &slot).await;
+        }
     }
 
-    async fn finish(self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
+    async fn finish(&mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
         if self.check.is_some() {
             let unknown = "it is not known yet whether the restarted server has the history that was \
                            published: nothing is confirmed to it";
             return Err(SourceError::Lost(unknown.to_owned()));
         }
-        match self.feed {
+        match &mut self.feed {
             Reads::Stream(session) => session.finish(lsn, within).await,
             Reads::Backlog(backlog) => backlog.finish(lsn, within).await,
+        }
+    }
+
+    async fn close(self) {
+        if let Reads::Stream(session) = self.feed {
+            session.close().await;
         }
     }
 }

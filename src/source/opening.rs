@@ -11,7 +11,7 @@ use super::connect::{self, Control};
 use super::error::{Holder, SourceError};
 use super::facts::Facts;
 use super::halted;
-use super::history::LastTransaction;
+use super::history::ReceivedTransactions;
 use super::instance::{self, Instance};
 use super::mark::PublicationFingerprint;
 use super::refusal::ConnectError;
@@ -89,8 +89,8 @@ pub enum Resume {
         after_another: bool,
         /// The furthest that the slot was seen to be confirmed meanwhile.
         seen: Lsn,
-        /// The last transaction that was received whole.
-        last: Option<LastTransaction>,
+        /// The transactions that were received whole.
+        received: ReceivedTransactions,
     },
 }
 
@@ -408,7 +408,7 @@ mod tests {
                 start: Lsn::new(confirmed + ahead),
                 after_another,
                 seen: if after_another { Lsn::new(confirmed + ahead / 2) } else { Lsn::ZERO },
-                last: None,
+                received: ReceivedTransactions::default(),
             })
         ]
     }

@@ -144,20 +144,21 @@ impl Session {
         self.lag.turn()
     }
 
-    pub(super) async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
+    pub(super) async fn finish(&mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
         let noted = timeout(within, async {
             self.base.watch.verify().await?;
             self.client.confirm(lsn);
             self.await_confirmed(lsn).await
         });
-        let noted = noted.await;
-        // Says goodbye in order; a server that does not answer is not waited for.
+        noted.await.unwrap_or_else(|_| {
+            let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
+            Err(SourceError::Lost(unseen))
+        })
+    }
+
+    /// Says goodbye in order; a server that does not answer is not waited for.
+    pub(super) async fn close(mut self) {
         let _ = timeout(Duration::from_millis(500), self.client.shutdown()).await;
-        let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
-        match noted {
-            Ok(result) => result,
-            Err(_) => Err(SourceError::Lost(unseen)),
-        }
     }
 }
 

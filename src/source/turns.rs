@@ -323,6 +323,11 @@ impl SlotAdvanceSchedule {
         self.since.is_some()
     }
 
+    /// Where the slot stands.
+    pub fn stands(&self) -> Lsn {
+        self.at
+    }
+
     /// The next one need not wait.
     pub fn hurry(&mut self, now: Instant) {
         self.next = now;

@@ -13,8 +13,9 @@ use walpost::metrics::SlotFigures;
 use walpost::outbox::FoundTable;
 use walpost::pgoutput::Message;
 use walpost::source::{
-    CatchUp, CatchupProgress, Feed, LagDetector, Method, PublicationFingerprint, Received, Resume,
-    Security, ServerIdentity, SlotAdvanceSchedule, Source, SourceError, SwitchFeed,
+    CatchUp, CatchupProgress, Feed, LagDetector, Method, OpenError, PublicationFingerprint,
+    Received, Resume, Security, ServerIdentity, SlotAdvanceSchedule, Source, SourceError,
+    SwitchFeed,
 };
 
 use crate::batches::{Came, Reader};
@@ -87,13 +88,13 @@ impl Source for SimSource {
         "walpost"
     }
 
-    async fn open(&self, resume: &Resume) -> Result<SimFeed, SourceError> {
+    async fn open(&self, resume: &Resume) -> Result<SimFeed, OpenError> {
         let opened = self.begin(resume).await;
         if let Err(error) = &opened {
             let error = error.clone();
             self.world.lock().note(Happened::NotOpened { process: self.process, error });
         }
-        opened
+        Ok(opened?)
     }
 }
 
@@ -410,7 +411,12 @@ impl Feed for SimFeed {
     /// Each of the processes looks by itself here.
     async fn halting(&mut self, _: &SourceError) {}
 
-    async fn finish(mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
+    /// Nobody makes away with a slot here.
+    async fn may_switch(&mut self) -> Result<bool, SourceError> {
+        Ok(true)
+    }
+
+    async fn finish(&mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
         self.left = Left::Finished;
         self.world.lock().server.sessions[self.session].offered = lsn;
         let noted = async {
@@ -422,6 +428,8 @@ impl Feed for SimFeed {
         let unseen = || Err(SourceError::Lost("not seen to arrive".into()));
         timeout(within, noted).await.unwrap_or_else(|_| unseen())
     }
+
+    async fn close(self) {}
 }
 
 impl Drop for SimFeed {

@@ -1,7 +1,7 @@
 //! walpost as an operator runs it: started, killed at any await point, told to
 //! stop, started again; and what a person does where one is needed.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -24,6 +24,9 @@ use crate::world::{Shared, World};
 
 /// Where events go that cannot be delivered.
 pub(crate) const DEAD_LETTERS: &str = "t.dead";
+
+/// How long a person lets it wait for Kafka where its slot is gone.
+const GIVEN_UP: Duration = Duration::from_secs(100);
 
 /// How a process will end, unless it ends by itself before.
 #[derive(Debug, Default)]
@@ -157,7 +160,7 @@ async fn death(world: &Shared, life: &Life) {
             return;
         }
     }
-    std::future::pending::<()>().await;
+    pending().await
 }
 
 /// Tells it to stop as its life wants it, and when all is over. Never completes.
@@ -179,10 +182,30 @@ async fn orders(
             sleep(Duration::from_millis(after)).await;
             tell(true);
         }
-    } else if over.wait_for(|over| *over).await.is_ok() {
+    } else {
+        tokio::select! {
+            biased;
+            over = over.wait_for(|over| *over) => if over.is_err() { return pending().await },
+            () = given_up(world) => {}
+        }
         tell(false);
     }
-    std::future::pending::<()>().await;
+    pending().await
+}
+
+/// Completes once a person gives up what is in flight behind a slot that is gone: it may be in a
+/// producer that is stuck for long.
+async fn given_up(world: &Shared) {
+    let is_gone = || {
+        let world = world.lock();
+        world.calm && !world.server.slot_is_there
+    };
+    loop {
+        sleep(GIVEN_UP).await;
+        if is_gone() {
+            return;
+        }
+    }
 }
 
 fn core(budget_bytes: u64, policy: Policy) -> Core {

@@ -37,13 +37,18 @@ impl<P: Source, S: Sink> Relay<P, S> {
             known.identity = session.identity().clone();
             known.walsender = session.walsender();
         }
+        let ended =
+            if matches!(ended, Ended::Done) { self.finish(&mut session).await? } else { ended };
         match &ended {
-            Ended::Done => self.finish(session).await?,
-            // Before the slot is let go of, and whatever else is to stop.
-            Ended::Failed(error) => tokio::select! {
-                () = session.halting(error) => {}
-                () = self.stop.aborted() => return Err(RelayError::Aborted),
-            },
+            Ended::Failed(error) => {
+                self.tell_of_the_end(error);
+                // Before the slot is let go of. No signal changes how it ends from here on.
+                tokio::select! {
+                    () = session.halting(error) => {}
+                    () = self.stop.aborted() => {}
+                }
+            }
+            Ended::Done => session.close().await,
             Ended::Lost(_) | Ended::Replay | Ended::Over => {}
         }
         Ok(ended)
@@ -83,7 +88,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
             }
             let turn = self.turn(session);
             if turn == Some(SwitchFeed::Now) || turn.is_some() && self.core.in_flight().0 == 0 {
-                return Ok(Ended::Over);
+                match session.may_switch().await {
+                    Ok(true) => return Ok(Ended::Over),
+                    Ok(false) => continue,
+                    Err(error) => return Ok(failed_or_lost(error)),
+                }
             }
             let reading = held.is_none() && self.core.wants_input() && turn.is_none();
             self.meter.reads(reading, Instant::now);
@@ -164,7 +173,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 if self.core.receive(&message, &mut self.sink).map_err(broken)? == Taken::NotYet {
                     *held = Some(message);
                 } else {
-                    self.received.message(&message);
+                    self.received.message(&message, self.core.confirmable());
                 }
             }
         }
@@ -175,8 +184,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.core.is_drained() || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Ends the session with the last confirmation.
-    async fn finish(&mut self, session: P::Feed) -> Result<(), RelayError> {
+    /// The last confirmation; gives how the session ended.
+    async fn finish(&mut self, session: &mut P::Feed) -> Result<Ended, RelayError> {
         let confirmed = self.core.confirmable();
         // What is left of the time, and what was kept of it for this.
         let kept = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
@@ -193,11 +202,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 tracing::info!(%confirmed, "confirmed to PostgreSQL");
             }
             Err(error) => match failed_or_lost(error) {
-                Ended::Failed(error) => return Err(error.into()),
                 Ended::Lost(error) => tracing::warn!(%error, "the next start may repeat records"),
-                Ended::Replay | Ended::Over | Ended::Done => {}
+                failed => return Ok(failed),
             },
         }
-        Ok(())
+        Ok(Ended::Done)
     }
 }

@@ -3,8 +3,9 @@
 
 use walpost_bed::oracle::{Row, judge};
 use walpost_bed::scene::{LATER, SOON, Scene, insert, proxied};
-use walpost_bed::{Major, Postgres, Proxy, Saved, Stop, Walpost, eventually};
+use walpost_bed::{Kafka, Major, Postgres, Proxy, Saved, Stop, Walpost, eventually};
 
+use super::retain_published;
 use crate::case::{Account, Case};
 
 const WAITS: &str = "is in use by server process";
@@ -18,6 +19,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(61, "a_server_that_was_set_back_and_grew_again_ends_the_run", grew_again),
         Case::new(61, "a_comparison_that_is_cut_short_is_made_again", cut_short),
         Case::new(61, "a_transaction_that_replaced_the_last_one_ends_the_run", replaced),
+        Case::new(61, "a_server_that_was_set_back_behind_a_replay_publishes_nothing", replayed),
         Case::new(61, "a_server_that_was_set_back_ends_the_standby_instance_too", waited),
         Case::new(61, "an_address_that_leads_to_two_servers_moves_neither_slot", two_servers),
         Case::new(61, "a_backlog_is_not_read_from_a_second_server", two_servers_in_batches),
@@ -213,6 +215,39 @@ async fn replaced(account: Account) {
     behind.proxy.restore();
     refused(&account, &walpost, "is not the one that walpost has published from").await;
     behind.judged(&account, &rows).await;
+}
+
+/// A record waits for its topic, so that the producer is replaced again and again, and reading
+/// begins at that record's transaction each time.
+async fn replayed(account: Account) {
+    let behind = Behind::new().await;
+    let kafka = Kafka::shared().await;
+    let scene = &behind.scene;
+    kafka.create_topic(&scene.topic("order"), 3).await;
+    let walpost = scene.run_with(&["-X", "allow.auto.create.topics=false"]).await;
+    behind.rows(10).await;
+    behind.stop().await;
+    let saved = scene.postgres.save();
+    behind.start().await;
+    scene.postgres.execute(&insert(1, 3).replace("'order'", "'absent'")).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    walpost.await_line("beginning again", LATER).await;
+    eventually(SOON, "what follows is published", async || scene.records().await.len() >= 20).await;
+    let mut rows = scene.committed().await;
+    behind.stop().await;
+    scene.postgres.set_back(&saved);
+    scene.postgres.start_again().await;
+    for _ in 0..3 {
+        scene.postgres.execute(&insert(2, 3)).await;
+    }
+    behind.burn().await;
+    behind.proxy.restore();
+    refused(&account, &walpost, "is not the one that walpost has published from").await;
+    // None of the other history's rows, and not the one without a topic.
+    let records = scene.records().await;
+    retain_published(&mut rows, &records);
+    assert_eq!(rows.len(), 20);
+    account.ok(&judge(&rows, std::iter::empty(), &records));
 }
 
 async fn waited(account: Account) {

@@ -6,6 +6,7 @@ mod disk;
 mod encoding;
 mod events;
 mod failover;
+mod halts;
 mod passed_over;
 mod restarts;
 mod shapes;
@@ -16,6 +17,7 @@ mod volume;
 use std::collections::HashSet;
 
 use walpost_bed::Consumed;
+use walpost_bed::oracle::Row;
 use walpost_bed::scene::Scene;
 
 use crate::case::Case;
@@ -26,6 +28,7 @@ pub fn cases() -> Vec<Case> {
         silence::cases(),
         slot::cases(),
         failover::cases(),
+        halts::cases(),
         columns::cases(),
         events::cases(),
         shapes::cases(),
@@ -36,6 +39,12 @@ pub fn cases() -> Vec<Case> {
         encoding::cases(),
     ];
     parts.into_iter().flatten().collect()
+}
+
+/// Leaves the rows that have a record.
+fn retain_published(rows: &mut Vec<Row>, records: &[Consumed]) {
+    let published: HashSet<_> = records.iter().filter_map(|record| record.header("id")).collect();
+    rows.retain(|row| published.contains(row.id.as_str()));
 }
 
 /// How many transactions have a row that was published more than once.

@@ -11,6 +11,9 @@ use crate::case::{Account, Case};
 
 const DROP: &str = "SELECT pg_drop_replication_slot('walpost')";
 
+/// Moves it to where the WAL ends.
+pub(super) const ADVANCE: &str = "pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
+
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(36, "a_slot_that_was_dropped_before_the_start_is_not_made_anew", dropped_before),
@@ -196,7 +199,7 @@ async fn moved(account: Account) {
 }
 
 /// Does this to the slot while nobody moves it.
-fn at_rest(what: &str) -> String {
+pub(super) fn at_rest(what: &str) -> String {
     format!(
         "DO $$ BEGIN LOOP BEGIN PERFORM {what}; EXIT;
            EXCEPTION WHEN object_in_use THEN PERFORM pg_sleep(0.001); END; END LOOP; END $$"
@@ -208,8 +211,7 @@ async fn dropped_in_a_backlog(account: Account) {
 }
 
 async fn moved_in_a_backlog(account: Account) {
-    let advance = "pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
-    in_a_backlog(account, advance, "by somebody else").await;
+    in_a_backlog(account, ADVANCE, "by somebody else").await;
 }
 
 /// Somebody lays hands on the slot while one instance reads a backlog and another one waits: the
@@ -231,7 +233,7 @@ async fn in_a_backlog(account: Account, what: &str, words: &str) {
 }
 
 /// So many transactions of twenty rows.
-fn many_transactions(count: u32) -> String {
+pub(super) fn many_transactions(count: u32) -> String {
     format!(
         "DO $$ BEGIN FOR t IN 1..{count} LOOP
            INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
@@ -243,7 +245,7 @@ fn many_transactions(count: u32) -> String {
 }
 
 /// One that reads any backlog in batches, and has room for a few records at a time.
-fn slow_in_batches(scene: &Scene) -> Walpost {
+pub(super) fn slow_in_batches(scene: &Scene) -> Walpost {
     let slow = ["--in-flight-bytes", "8KiB", "-X", "linger.ms=10"];
     scene.command("run").args(slow).env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start()
 }

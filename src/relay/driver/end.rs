@@ -1,0 +1,95 @@
+//! How a run ends: with the reason said first, what is in flight delivered, and the outcome.
+
+use std::future::Future;
+
+use super::{Relay, UNDELIVERED};
+use crate::metrics::Phase;
+use crate::relay::ends::{RelayError, Summary};
+use crate::sink::Sink;
+use crate::source::{Source, SourceError};
+
+impl<P: Source, S: Sink> Relay<P, S> {
+    /// Says why the relay ends, before anything that takes time, or that a signal can cut short.
+    pub(super) fn tell_of_the_end(&self, error: &SourceError) {
+        let (records, _) = self.core.in_flight();
+        if records > 0 || error.is_for_a_person() {
+            tracing::error!(%error, in_flight = records, "PostgreSQL cannot be used any more");
+        }
+    }
+
+    /// Of a slot that is of no use any more, with what is in no slot now.
+    fn with_the_undelivered(&self, error: SourceError) -> SourceError {
+        let (records, from) = (self.core.undelivered(), self.core.confirmable());
+        match error {
+            SourceError::Slot(text) if records > 0 => SourceError::Slot(format!(
+                "{text}. {records} records that were read from it were not delivered: find the rows \
+                 that were committed from {from} on and are not in Kafka"
+            )),
+            other => other,
+        }
+    }
+
+    /// Delivers what is in flight, which a lost slot would not hand out again, while
+    /// `announcement` lasts, and ends with `error`. A second signal cuts that short, and changes
+    /// nothing else.
+    pub(super) async fn leave(
+        mut self,
+        error: SourceError,
+        announcement: impl Future<Output = ()>,
+    ) -> Result<Summary, RelayError> {
+        self.core.session_lost();
+        self.leaving = true;
+        self.is_last_copy = matches!(error, SourceError::Slot(_));
+        self.meter.metrics.enter(Phase::Stopping);
+        let mut aborted = self.stop.clone();
+        let announced = async {
+            tokio::select! {
+                () = announcement => {}
+                () = aborted.aborted() => {}
+            }
+        };
+        let (delivered, ()) = tokio::join!(self.meanwhile(std::future::pending::<()>()), announced);
+        match delivered {
+            Ok(_) | Err(RelayError::Aborted) => {}
+            Err(other) => return Err(other),
+        }
+        let SourceError::Encoding(_) = error else {
+            return Err(self.with_the_undelivered(error).into());
+        };
+        let delivered = self.core.is_drained() && self.core.undelivered() == 0;
+        let way_out = if delivered {
+            SourceError::way_out_of_encoding(self.source.slot(), self.core.resume_at())
+        } else {
+            UNDELIVERED.to_owned()
+        };
+        Err(SourceError::Undecodable(format!("{error}. {way_out}")).into())
+    }
+
+    pub(super) fn outcome(self) -> Result<Summary, RelayError> {
+        if let Some(halt) = self.core.halted() {
+            let way_out = if self.core.is_drained() {
+                halt.way_out(self.source.slot())
+            } else {
+                UNDELIVERED.to_owned()
+            };
+            return Err(RelayError::Halt { halt: Box::new(halt.clone()), way_out });
+        }
+        // Told to stop before that is no success either: scripts go on after one.
+        if self.settings.until.is_some() && self.until.is_none() {
+            return Err(RelayError::Unbegun);
+        }
+        let reached = self.leaving && self.finished;
+        let confirmed = self.core.confirmable();
+        match self.until.filter(|_| !reached) {
+            Some(until) if confirmed >= until => return Err(RelayError::Unconfirmed(until)),
+            Some(until) => return Err(RelayError::Unreached { until, confirmed }),
+            None => {}
+        }
+        Ok(Summary {
+            counters: self.core.counters(),
+            delivered: self.delivered,
+            confirmed,
+            undrained: self.core.undelivered(),
+        })
+    }
+}
