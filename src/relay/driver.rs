@@ -252,7 +252,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Err(error) => error,
             };
             if let SourceError::InUse { holder: Some(holder), .. } = &error {
-                standby.saw(holder, Instant::now());
+                standby.saw(holder);
             }
             let limit = match &error {
                 // One that waits has to see in time that the active one halts.

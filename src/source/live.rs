@@ -14,7 +14,7 @@ use super::backlog::{self, Backlog};
 use super::base::Base;
 use super::config::{APPLICATION_NAME, CatchUp, SourceConfig};
 use super::connect::{self, Control};
-use super::error::SourceError;
+use super::error::{Holder, SourceError};
 use super::facts::Facts;
 use super::feed::{Feed, Received, Source, SwitchFeed};
 use super::halted::{self, ANNOUNCED_FOR};
@@ -168,7 +168,8 @@ impl Live {
             // Else nobody else may begin before this one has said what it found.
             let confirmed = facts.require_slot(&config.slot)?;
             let own = own_process(resume, &identity);
-            lock(&control.client, &config.slot, own, (&look.mark, &identity, confirmed)).await?;
+            let seen = seen(&look.mark, &identity, confirmed, facts.flushed);
+            lock(&control.client, &config.slot, own, seen).await?;
             facts = Facts::read(&control.client, &config.slot).await?;
         }
         let found = check_catalogs(config, &facts, resume, &catalogs, look, &identity).await?;
@@ -215,7 +216,8 @@ impl Opening<'_> {
 
     /// Locks the slot's name for the session of `client`.
     async fn lock(&self, client: &Client) -> Result<(), SourceError> {
-        let seen = (&self.found.mark, &self.identity, self.found.confirmed);
+        let (found, flushed) = (&self.found, self.facts.flushed);
+        let seen = seen(&found.mark, &self.identity, found.confirmed, flushed);
         lock(client, &self.config.slot, self.own(), seen).await
     }
 
@@ -395,6 +397,17 @@ impl Live {
         self.next.push_back(received);
         self.next.pop_front().unwrap_or(Received::Keepalive(Lsn::ZERO))
     }
+}
+
+/// What was seen, of a holder who is not known yet.
+fn seen(
+    mark: &PublicationFingerprint,
+    identity: &ServerIdentity,
+    confirmed: Lsn,
+    flushed: Lsn,
+) -> Holder {
+    let (mark, identity) = (mark.clone(), identity.clone());
+    Holder { is_walpost: false, mark, identity, confirmed, flushed }
 }
 
 /// The comparison that a session on a server needs whose postmaster was started at another time

@@ -13,9 +13,6 @@ use tokio_postgres::Client;
 
 use super::config::APPLICATION_NAME;
 use super::error::{Holder, SourceError};
-use super::mark::PublicationFingerprint;
-use super::opening::ServerIdentity;
-use crate::lsn::Lsn;
 
 /// The first half of the lock's key, of all that walpost locks: `walp`. The second is of the
 /// slot; two slots may share one, and then wait for each other.
@@ -69,13 +66,13 @@ pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHol
 }
 
 /// Locks the slot's name until this session ends or [`unlock`]; an error where another
-/// session has it. `own`: the server process that was this walpost's last. `seen`: the
-/// publication, the server, and where the slot stands.
+/// session has it. `own`: the server process that was this walpost's last. `seen`: all but who
+/// that other one is.
 pub(super) async fn lock(
     client: &Client,
     slot: &str,
     own: Option<i32>,
-    seen: (&PublicationFingerprint, &ServerIdentity, Lsn),
+    seen: Holder,
 ) -> Result<(), SourceError> {
     client.batch_execute(NOTICED_SOON).await.map_err(|error| failed(&error))?;
     let row = client.query_one(LOCK, &[&CLASS, &slot]).await.map_err(|error| failed(&error))?;
@@ -86,8 +83,7 @@ pub(super) async fn lock(
     let pid = holder.as_ref().map(|holder| holder.pid);
     // This process's own last session may take a while to end.
     let is_walpost = holder.is_some_and(|holder| holder.is_walpost && Some(holder.pid) != own);
-    let (mark, identity, confirmed) = (seen.0.clone(), seen.1.clone(), seen.2);
-    let holder = Some(Box::new(Holder { is_walpost, mark, identity, confirmed }));
+    let holder = Some(Box::new(Holder { is_walpost, ..seen }));
     Err(SourceError::InUse { slot: slot.to_owned(), pid, holder })
 }
 

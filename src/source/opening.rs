@@ -161,8 +161,8 @@ fn check_slot(
         // This process's own last session may take a while to end.
         let is_own = slot.active_pid == own_process(resume, identity);
         let is_walpost = slot.is_walposts && !is_own;
-        let (mark, identity) = (mark.clone(), identity.clone());
-        let holder = Holder { is_walpost, mark, identity, confirmed };
+        let (mark, identity, flushed) = (mark.clone(), identity.clone(), facts.flushed);
+        let holder = Holder { is_walpost, mark, identity, confirmed, flushed };
         let (pid, holder) = (slot.active_pid, Some(Box::new(holder)));
         return Err(SourceError::InUse { slot: config.slot.clone(), pid, holder });
     }
