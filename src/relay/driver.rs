@@ -206,7 +206,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             self.reconnect_delay = backoff(BACKOFF_LIMIT);
             return Ok(true);
         }
-        let delay = self.reconnect_delay.next().unwrap_or(BACKOFF_LIMIT);
+        let delay = self.reconnect_delay.next().unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT);
         Ok(self.meanwhile(sleep(delay)).await?.is_some())
     }
 
@@ -475,7 +475,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         if self.reached_at_replay.is_none_or(|then| reached > then) {
             self.replay_delay = backoff(BACKOFF_LIMIT);
         }
-        let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT);
+        let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT);
         self.news.replay(reason, from, delay, self.delivered);
         self.reached_at_replay = Some(reached);
         self.replayed_to = self.replayed_to.max(self.core.resume_at());
