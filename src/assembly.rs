@@ -24,7 +24,7 @@ use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
 use crate::replay::{Replay, ReplayError, ReplaySettings};
 use crate::sink::{KafkaConfig, KafkaSink, KafkaSource, WaitsFor};
-use crate::source::{self, CatchUp, ConnInfoSource, SourceConfig};
+use crate::source::{self, CatchUp, ConnInfoSource, LastLook, SourceConfig};
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +93,7 @@ pub fn source(config: &Config, environment: &Environment) -> Result<SourceConfig
             CatchUpMode::Auto => CatchUp::above(config.source.catch_up_threshold),
             CatchUpMode::Stream => CatchUp::default(),
         },
+        last_look: LastLook::default(),
     })
 }
 

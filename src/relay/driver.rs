@@ -219,7 +219,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             self.reconnect_delay = backoff(BACKOFF_LIMIT);
             return Ok(true);
         }
-        let delay = self.reconnect_delay.next().unwrap_or(BACKOFF_LIMIT);
+        let delay = self.reconnect_delay.next().unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT);
         Ok(self.meanwhile(sleep(delay)).await?.is_some())
     }
 
@@ -247,7 +247,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             };
             let OpenError { error, announcement } = error;
             if let SourceError::InUse { holder: Some(holder), .. } = &error {
-                standby.saw(holder, Instant::now());
+                standby.saw(holder);
             }
             let limit = match &error {
                 // One that waits has to see in time that the active one halts.
@@ -473,7 +473,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         if self.reached_at_replay.is_none_or(|then| reached > then) {
             self.replay_delay = backoff(BACKOFF_LIMIT);
         }
-        let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT);
+        let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT);
         self.news.replay(reason, from, delay, self.delivered);
         self.reached_at_replay = Some(reached);
         self.replayed_to = self.replayed_to.max(self.core.resume_at());

@@ -4,19 +4,13 @@
 //! how the publication was, so that a change which made the other one stop is not
 //! passed over by the one that stood by.
 //!
-//! Pure: the time is an argument.
-
-use std::time::Duration;
-
-use tokio::time::Instant;
+//! A changed publication is accepted once the other one has confirmed what was written after the
+//! change: a walpost confirms nothing unless it has looked at the publication afterwards, and found
+//! the one that it began with ([`crate::source::Feed::confirm`]). That it holds the slot says
+//! nothing: it may be frozen, and never look again.
 
 use crate::lsn::Lsn;
 use crate::source::{Holder, PublicationFingerprint, ServerIdentity, Waited};
-
-/// How long a walpost has to have worked with a changed publication before the
-/// change counts as seen to: it looks each half a minute, and stops at what it
-/// has not begun with.
-const STEADY: Duration = Duration::from_secs(90);
 
 /// A relay that waits for the slot.
 #[derive(Debug)]
@@ -26,11 +20,19 @@ pub(super) struct Standby {
     /// How the publication has to be when this relay takes over.
     mark: Option<PublicationFingerprint>,
     /// How it is since then, where that is different.
-    newer: Option<(PublicationFingerprint, Instant)>,
+    newer: Option<Newer>,
     /// The server on which it was first seen that somebody holds the slot.
     identity: Option<ServerIdentity>,
     /// The furthest that the slot was seen to be confirmed.
     confirmed: Lsn,
+}
+
+/// A changed publication.
+#[derive(Debug)]
+struct Newer {
+    mark: PublicationFingerprint,
+    /// The change was committed before there.
+    after: Option<Lsn>,
 }
 
 impl Standby {
@@ -41,8 +43,8 @@ impl Standby {
 
     /// Somebody was seen to hold the slot, a walpost or not, while the publication
     /// had this mark.
-    pub(super) fn saw(&mut self, holder: &Holder, now: Instant) {
-        let Holder { is_walpost, mark, identity, confirmed } = holder;
+    pub(super) fn saw(&mut self, holder: &Holder) {
+        let Holder { is_walpost, mark, identity, confirmed, flushed } = holder;
         self.another |= is_walpost;
         self.identity.get_or_insert_with(|| identity.clone());
         self.confirmed = self.confirmed.max(*confirmed);
@@ -51,13 +53,15 @@ impl Standby {
             self.newer = None;
             return;
         }
-        match &self.newer {
-            Some((newer, since)) if newer == mark && *is_walpost => {
-                if now.saturating_duration_since(*since) >= STEADY {
+        match &mut self.newer {
+            Some(newer) if newer.mark == *mark && *is_walpost => {
+                // What the first look found may have been changed after its position was read.
+                let after = *newer.after.get_or_insert(*flushed);
+                if *confirmed > after {
                     (self.mark, self.newer) = (Some(mark.clone()), None);
                 }
             }
-            _ => self.newer = Some((mark.clone(), now)),
+            _ => self.newer = Some(Newer { mark: mark.clone(), after: None }),
         }
     }
 
@@ -94,16 +98,17 @@ mod tests {
     ) -> Holder {
         let system_identifier = "7".to_owned();
         let identity = ServerIdentity { system_identifier, timeline, postmaster_start: 1 };
-        Holder { is_walpost, mark: mark.clone(), identity, confirmed: Lsn::new(confirmed) }
+        let (mark, confirmed) = (mark.clone(), Lsn::new(confirmed));
+        Holder { is_walpost, mark, identity, confirmed, flushed: confirmed }
     }
 
     #[test]
     fn who_waits_remembers_the_first_server_and_the_furthest_position() {
-        let (mark, now) = (PublicationFingerprint::default(), Instant::now());
+        let mark = PublicationFingerprint::default();
         let mut standby = Standby::new(None);
         assert_eq!(standby.waited(), None, "nobody was seen");
         for (confirmed, timeline) in [(5, 1), (9, 1), (7, 2)] {
-            standby.saw(&holder(true, &mark, confirmed, timeline), now);
+            standby.saw(&holder(true, &mark, confirmed, timeline));
         }
         let waited = standby.waited().expect("somebody was seen");
         assert_eq!((waited.confirmed, waited.identity.timeline), (Lsn::new(9), 1));
@@ -111,21 +116,26 @@ mod tests {
     }
 
     #[test]
-    fn a_change_counts_as_seen_to_once_a_walpost_has_worked_with_it_for_long() {
-        let begun = Instant::now();
+    fn a_change_is_accepted_once_a_walpost_has_confirmed_what_was_written_after_it() {
         let (before, after) =
             (PublicationFingerprint::default(), PublicationFingerprint::of("changed"));
         let mut standby = Standby::new(None);
-        let saw = |standby: &mut Standby, is_walpost, mark, seconds| {
-            standby.saw(&holder(is_walpost, mark, 1, 1), begun + Duration::from_secs(seconds));
+        let mut saw = |is_walpost, mark, confirmed, flushed| {
+            let flushed = Lsn::new(flushed);
+            standby.saw(&Holder { flushed, ..holder(is_walpost, mark, confirmed, 1) });
             standby.mark().cloned()
         };
-        assert_eq!(saw(&mut standby, true, &before, 0).as_ref(), Some(&before));
-        assert_eq!(saw(&mut standby, true, &after, 1).as_ref(), Some(&before));
-        assert_eq!(saw(&mut standby, true, &after, 90).as_ref(), Some(&before));
-        assert_eq!(saw(&mut standby, false, &after, 91).as_ref(), Some(&before), "nobody looks");
-        assert_eq!(saw(&mut standby, true, &after, 180).as_ref(), Some(&before));
-        assert_eq!(saw(&mut standby, true, &after, 181).as_ref(), Some(&after));
+        assert_eq!(saw(true, &before, 10, 10).as_ref(), Some(&before));
+        assert_eq!(saw(true, &after, 10, 20).as_ref(), Some(&before));
+        // It has looked between the position and the look of this one, perhaps before the change.
+        assert_eq!(saw(true, &after, 25, 30).as_ref(), Some(&before));
+        for flushed in 31..1000 {
+            assert_eq!(saw(true, &after, 30, flushed).as_ref(), Some(&before), "it never looks");
+        }
+        assert_eq!(saw(false, &after, 40, 1000).as_ref(), Some(&before), "by somebody else");
+        assert_eq!(saw(true, &after, 40, 1000).as_ref(), Some(&before));
+        assert_eq!(saw(true, &after, 1000, 1001).as_ref(), Some(&before));
+        assert_eq!(saw(true, &after, 1001, 1001).as_ref(), Some(&after));
         assert!(standby.is_after_another());
     }
 
@@ -133,7 +143,7 @@ mod tests {
     fn who_has_worked_before_waits_with_what_it_worked_with() {
         let before = PublicationFingerprint::of("before");
         let mut standby = Standby::new(Some(before.clone()));
-        standby.saw(&holder(false, &PublicationFingerprint::default(), 1, 1), Instant::now());
+        standby.saw(&holder(false, &PublicationFingerprint::default(), 1, 1));
         assert_eq!((standby.mark(), standby.is_after_another()), (Some(&before), false));
     }
 }

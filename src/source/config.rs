@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::SourceError;
+use super::halted::LastLook;
 use crate::conninfo::ConnInfo;
 use crate::outbox::TableName;
 
@@ -28,6 +29,8 @@ pub struct SourceConfig {
     pub temporary_slot: bool,
     /// When a backlog is read in batches.
     pub catch_up: CatchUp,
+    /// Of an instance that waits for the slot.
+    pub last_look: LastLook,
 }
 
 /// When a backlog is read in batches.

@@ -68,6 +68,8 @@ pub struct Holder {
     pub identity: ServerIdentity,
     /// Up to where the slot is confirmed.
     pub confirmed: Lsn,
+    /// Up to where the WAL was flushed before the publication was looked at.
+    pub flushed: Lsn,
 }
 
 fn by(pid: Option<i32>) -> String {

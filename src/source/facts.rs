@@ -2,6 +2,7 @@
 //! and whether that is what a relay needs. A few small queries at each connect.
 
 use postgres_protocol::escape::escape_identifier;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use super::SourceError;
@@ -95,8 +96,10 @@ const FACTS: &str = "
 impl Facts {
     /// Reads them over an ordinary connection.
     pub async fn read(client: &Client, slot: &str) -> Result<Self, SourceError> {
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT), (&halted::CLASS, Type::INT4)];
         let row = client
-            .query_one(FACTS, &[&slot, &APPLICATION_NAME, &halted::CLASS])
+            .query_typed_one(FACTS, &parameters)
             .await
             .map_err(|error| SourceError::query("reading the server's settings", &error))?;
         Self::from_row(&row).map_err(|error| SourceError::query("the server's settings", &error))

@@ -37,10 +37,14 @@ impl Instance {
     pub(super) async fn of(client: &Client) -> Result<Self, SourceError> {
         const WHAT: &str = "identifying the server";
         let failed = |error| SourceError::query(WHAT, &error);
-        let row = client.query_one(STARTED, &[]).await.map_err(failed)?;
-        let started: String = row.try_get(0).map_err(failed)?;
+        let (started, system) = tokio::join!(
+            biased;
+            client.query_typed_one(STARTED, &[]),
+            client.query_typed_one(SYSTEM, &[])
+        );
+        let started: String = started.and_then(|row| row.try_get(0)).map_err(failed)?;
         // Everybody may ask for it unless an administrator has revoked that.
-        let system_identifier = match client.query_one(SYSTEM, &[]).await {
+        let system_identifier = match system {
             Ok(row) => Some(row.try_get(0).map_err(failed)?),
             Err(error) if error.as_db_error().is_some() => None,
             Err(error) => return Err(failed(error)),

@@ -5,27 +5,29 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_postgres::Client;
 
 use super::backlog::{self, Backlog};
 use super::base::Base;
 use super::config::{APPLICATION_NAME, CatchUp, SourceConfig};
 use super::connect::{self, Control};
-use super::error::SourceError;
+use super::error::{Holder, SourceError};
 use super::facts::Facts;
 use super::feed::{Announcement, Feed, OpenError, Received, Source, SwitchFeed};
-use super::halted::{self, ANNOUNCED_FOR};
+use super::halted;
 use super::history::{HistoryCheck, SkippedRelations, Verdict};
 use super::instance::Instance;
-use super::lock::{NOTICED_SOON, keep, lock, unlock};
+use super::lock::{NOTICED_SOON, holder, keep, lock, unlock};
 use super::mark::PublicationFingerprint;
+use super::moved;
 use super::observer::Observer;
 use super::opening::{
-    Found, Resume, ServerIdentity, check_catalogs, connect_replication, identify, is_moved_unseen,
-    own_process, session_settings, silence_limit, start_replication, wal_sender_timeout,
+    Found, Resume, ServerIdentity, check_catalogs, connect_replication, identify, opening_limit,
+    own_process, prepare, session_settings, silence_limit, start_replication, wal_sender_timeout,
 };
 use super::patience::{AuxConnection, Backend};
 use super::refusal::ConnectError;
@@ -37,15 +39,6 @@ use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
 use crate::outbox::FoundTable;
-
-/// How long all that is asked of the server after connecting may take beyond
-/// `connect_timeout`: a handful of small queries and the stream's beginning,
-/// which waits for no log to be read.
-const OPENING_LIMIT: Duration = Duration::from_secs(30);
-
-/// The control connection may be idle for days and must stay.
-const CONTROL_SETTINGS: &str =
-    "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0";
 
 /// An open feed.
 pub struct Live {
@@ -103,29 +96,46 @@ impl Live {
     pub async fn open(config: &SourceConfig, resume: &Resume) -> Result<Self, OpenError> {
         let conninfo = config.conninfo.resolve()?;
         let control = connect::control(&conninfo, APPLICATION_NAME).await?;
-        let host = control.endpoint.host.to_string();
         let beside = Arc::clone(&control.client);
-        let opened = Box::pin(Self::open_beside(control, &conninfo, config, resume));
-        let opened = if config.temporary_slot {
-            // A new slot waits for the end of every transaction that is open now.
-            opened.await
-        } else {
-            let within = conninfo.connect_timeout + OPENING_LIMIT;
-            timeout(within, opened).await.unwrap_or_else(|_| {
-                let reason =
-                    format!("{host}: the replication session was not ready within {within:?}");
-                Err(SourceError::Lost(reason))
-            })
-        };
+        let opened = Self::open_in_time(control, &conninfo, config, resume).await;
         opened.map_err(|error| {
             // One that has never streamed knows of no change that the others do not see.
             let knows = matches!(resume, Resume::At { .. }) && error.is_for_a_person();
             let announcement = knows.then(|| -> Announcement {
                 let slot = config.slot.clone();
                 // The session, and with it the lock on the slot's name, lasts as long.
-                Box::pin(async move { announce(&beside, &slot).await })
+                Box::pin(async move { halted::announce(&beside, &slot).await })
             });
             OpenError { error, announcement }
+        })
+    }
+
+    async fn open_in_time(
+        control: Control,
+        conninfo: &ConnInfo,
+        config: &SourceConfig,
+        resume: &Resume,
+    ) -> Result<Self, SourceError> {
+        let host = control.endpoint.host.to_string();
+        let began = Instant::now();
+        let prepared = timeout(conninfo.connect_timeout, prepare(&control.client, config)).await;
+        prepared.unwrap_or_else(|_| {
+            Err(SourceError::Lost(format!("{host}: no answer within {:?}", began.elapsed())))
+        })?;
+        let within = conninfo.connect_timeout + opening_limit(began.elapsed());
+        let in_batches = AtomicBool::new(false);
+        let opened = Box::pin(Self::open_beside(control, conninfo, config, resume, &in_batches));
+        if config.temporary_slot {
+            // A new slot waits for the end of every transaction that is open now.
+            return opened.await;
+        }
+        timeout(within, opened).await.unwrap_or_else(|_| {
+            let reason = format!("{host}: the session was not ready within {within:.1?}");
+            if in_batches.load(Relaxed) {
+                // A stream needs fewer answers.
+                config.catch_up.refused(&reason);
+            }
+            Err(SourceError::Lost(reason))
         })
     }
 
@@ -134,21 +144,28 @@ impl Live {
         conninfo: &ConnInfo,
         config: &SourceConfig,
         resume: &Resume,
+        in_batches: &AtomicBool,
     ) -> Result<Self, SourceError> {
-        control
-            .client
-            .batch_execute(CONTROL_SETTINGS)
-            .await
-            .map_err(|error| SourceError::query("preparing the control connection", &error))?;
-        let instance = Instance::of(&control.client).await?;
-        let mut facts = Facts::read(&control.client, &config.slot).await?;
+        // All three are asked for at once.
+        let (instance, facts, holder) = tokio::join!(
+            biased;
+            Instance::of(&control.client),
+            Facts::read(&control.client, &config.slot),
+            holder(&control.client, &config.slot)
+        );
+        let (instance, facts) = (instance?, facts?);
+        let holder = holder?.filter(|_| !config.temporary_slot);
+        config.last_look.end();
         let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush).unwrap_or_default();
         let mut outset = StartPosition::of(resume, at_slot);
         facts.require_version()?;
-        let catalogs =
-            Catalogs::prepare(Arc::clone(&control.client), facts.version, config).await?;
-        // Before anything is confirmed; it is judged once the server is known.
-        let look = catalogs.look().await?;
+        let (looked, client) = tokio::join!(
+            biased;
+            // Before anything is confirmed; it is judged once the server is known.
+            Catalogs::looked_at(Arc::clone(&control.client), facts.version, config),
+            connect_replication(conninfo, &control, &facts)
+        );
+        let (catalogs, look) = looked?;
         let settled = look.settled;
         if !settled {
             outset.ack = at_slot.min(outset.ack);
@@ -160,31 +177,23 @@ impl Live {
         }
         let host = control.endpoint.host.to_string();
         let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
-        let mut client = connect_replication(conninfo, &control, &facts).await.map_err(failed)?;
+        let mut client = client.map_err(failed)?;
         // Both connections are of one kind; the one whose password can be read counts.
         let security =
             if control.security.shows_password() { control.security } else { client.security() };
         // Before the catalogs: another server's slot and tables say nothing of ours.
         let identity = identify(config, &mut client, &control, &facts, resume, &instance).await?;
-        if !config.temporary_slot && is_moved_unseen(&facts, resume) {
-            // By another walpost, if that reads a backlog: it has the lock then and not the slot.
-            // Else nobody else may begin before this one has said what it found.
-            let confirmed = facts.require_slot(&config.slot)?;
-            let own = own_process(resume, &identity);
-            lock(&control.client, &config.slot, own, (&look.mark, &identity, confirmed)).await?;
-            facts = Facts::read(&control.client, &config.slot).await?;
+        let seen = seen(&look.mark, &identity, at_slot, facts.flushed);
+        let own = own_process(resume, &identity);
+        let client_beside = &control.client;
+        let (facts, is_locked) =
+            moved::beside_others(client_beside, config, resume, (facts, holder), own, seen).await?;
+        let found = check_catalogs(config, &facts, resume, &catalogs, look, &identity).await;
+        if let Err(SourceError::InUse { .. }) = &found
+            && !is_locked
+        {
+            config.last_look.keep(&control.client);
         }
-        let found = check_catalogs(config, &facts, resume, &catalogs, look, &identity).await?;
-        let is_for_batches = !config.temporary_slot
-            && !facts.in_recovery
-            && facts.slot.as_ref().is_some_and(|slot| !slot.is_special);
-        if is_for_batches && !settled && config.catch_up.is_for(outset.behind(facts.flushed)) {
-            // A stream that falls behind must not give way to another stream.
-            config.catch_up.put_off();
-        }
-        let in_batches = is_for_batches
-            && check.is_none()
-            && outset.is_for_batches(facts.flushed, &config.catch_up);
         let opening = Opening {
             config,
             conninfo,
@@ -193,24 +202,47 @@ impl Live {
             security,
             facts,
             catalogs,
-            found,
+            found: found?,
             identity,
             instance,
             outset,
             check,
         };
-        if in_batches {
-            match opening.two_beside().await? {
-                Ok((reading, moving)) => return opening.backlog(reading, moving).await,
-                Err(refused) => config.catch_up.refused(&refused.to_string()),
-            }
-        }
-        let catch_up = if is_for_batches { config.catch_up.clone() } else { CatchUp::default() };
-        opening.stream(client, catch_up).await
+        opening.begin(client, settled, in_batches).await
     }
 }
 
 impl Opening<'_> {
+    /// By batches or by a stream.
+    async fn begin(
+        self,
+        client: Connection,
+        settled: bool,
+        in_batches: &AtomicBool,
+    ) -> Result<Live, SourceError> {
+        let Self { config, facts, outset, .. } = &self;
+        let is_for_batches = !config.temporary_slot
+            && !facts.in_recovery
+            && facts.slot.as_ref().is_some_and(|slot| !slot.is_special);
+        if is_for_batches && !settled && config.catch_up.is_for(outset.behind(facts.flushed)) {
+            // A stream that falls behind must not give way to another stream.
+            config.catch_up.put_off();
+        }
+        let begins_with_batches = is_for_batches
+            && self.check.is_none()
+            && outset.is_for_batches(facts.flushed, &config.catch_up);
+        if begins_with_batches {
+            in_batches.store(true, Relaxed);
+            match self.two_beside().await? {
+                Ok((reading, moving)) => return self.backlog(reading, moving).await,
+                Err(refused) => config.catch_up.refused(&refused.to_string()),
+            }
+            in_batches.store(false, Relaxed);
+        }
+        let catch_up = if is_for_batches { config.catch_up.clone() } else { CatchUp::default() };
+        self.stream(client, catch_up).await
+    }
+
     /// The server process that was this walpost's last.
     fn own(&self) -> Option<i32> {
         own_process(self.resume, &self.identity)
@@ -218,7 +250,8 @@ impl Opening<'_> {
 
     /// Locks the slot's name for the session of `client`.
     async fn lock(&self, client: &Client) -> Result<(), SourceError> {
-        let seen = (&self.found.mark, &self.identity, self.found.confirmed);
+        let (found, flushed) = (&self.found, self.facts.flushed);
+        let seen = seen(&found.mark, &self.identity, found.confirmed, flushed);
         lock(client, &self.config.slot, self.own(), seen).await
     }
 
@@ -234,7 +267,12 @@ impl Opening<'_> {
         let now = Facts::read(&beside, &config.slot).await?;
         self.check_started(&now)?;
         if !config.temporary_slot {
-            unlock(&beside, &config.slot).await?;
+            let (unlocked, looked) = tokio::join!(
+                biased;
+                unlock(&beside, &config.slot),
+                halted::looks_no_more(&beside, &config.slot)
+            );
+            unlocked.and(looked)?;
         }
         let walsender = now.slot.and_then(|slot| slot.active_pid);
         let check = self.check.take();
@@ -265,6 +303,7 @@ impl Opening<'_> {
         if let Some(one) = self.outset.first_move(stands) {
             backlog::advance(&client, &config.slot, one).await?;
         }
+        halted::looks_no_more(&self.control.client, &config.slot).await?;
         let keeps_idle_slots = self.facts.version < 180_000;
         let base = self.base(None, Some(moving.peer.pid));
         let kept = keep(client).await?;
@@ -278,17 +317,17 @@ impl Opening<'_> {
     ) -> Result<Result<(AuxConnection, AuxConnection), ConnectError>, SourceError> {
         // The server may give up a client that does not read where the connection only moves the
         // slot; the other one waits for room here, and Kafka, for as long as it takes.
-        let both = async {
-            Ok::<_, ConnectError>((self.beside("").await?, self.beside(NOTICED_SOON).await?))
-        };
-        let given = match both.await {
+        let given = match tokio::try_join!(self.beside(""), self.beside(NOTICED_SOON)) {
+            // One that gets no answer is no reason to try nothing else: the first two got theirs.
+            Err(error @ ConnectError::TimedOut { .. }) => Err(error),
             Err(error) if error.is_outage() => return Err(error.into()),
             given => given,
         };
         if let Ok((reading, moving)) = &given {
-            for one in [reading, moving] {
-                self.instance.require_same(&Instance::of(&one.peer.client).await?)?;
-            }
+            let (one, other) = (&reading.peer.client, &moving.peer.client);
+            let (one, other) = tokio::try_join!(Instance::of(one), Instance::of(other))?;
+            self.instance.require_same(&one)?;
+            self.instance.require_same(&other)?;
         }
         Ok(given)
     }
@@ -300,10 +339,16 @@ impl Opening<'_> {
         let failed = |error| ConnectError::of_control(&endpoint.host.to_string(), error);
         let other = connect::beside(conninfo, endpoint, APPLICATION_NAME).await?;
         let settings = session_settings(conninfo, facts.version);
-        other.client.batch_execute(&format!("{settings}; {further}")).await.map_err(failed)?;
         let limit = silence_limit(wal_sender_timeout(facts));
         let (client, asked) = (Arc::clone(&other.client), Arc::clone(&control.client));
-        let peer = Backend::new(client, asked, limit).await.map_err(failed)?;
+        let settings = format!("{settings}; {further}");
+        let (set, peer) = tokio::join!(
+            biased;
+            other.client.batch_execute(&settings),
+            Backend::new(client, asked, limit)
+        );
+        set.map_err(failed)?;
+        let peer = peer.map_err(failed)?;
         Ok(AuxConnection { control: other, peer })
     }
 
@@ -330,6 +375,10 @@ impl Opening<'_> {
         let (config, confirmed) = (self.config, self.found.confirmed.max(self.outset.ack));
         if config.temporary_slot {
             return Ok(());
+        }
+        // The one before may have begun to halt while this one connected.
+        if let Some(pid) = facts.halted_by {
+            return Err(halted::found(&config.slot, pid));
         }
         let now = facts.require_slot(&config.slot)?;
         if now <= confirmed {
@@ -400,6 +449,17 @@ impl Live {
     }
 }
 
+/// What was seen, of a holder who is not known yet.
+fn seen(
+    mark: &PublicationFingerprint,
+    identity: &ServerIdentity,
+    confirmed: Lsn,
+    flushed: Lsn,
+) -> Holder {
+    let (mark, identity) = (mark.clone(), identity.clone());
+    Holder { is_walpost: false, mark, identity, confirmed, flushed }
+}
+
 /// The comparison that a session on a server needs whose postmaster was started at another time
 /// than that of the last session.
 fn history_check(
@@ -413,15 +473,6 @@ fn history_check(
             HistoryCheck::new(at_slot.min(outset.start), outset.start, received)
         }
         Resume::At { .. } | Resume::AtSlot { .. } => None,
-    }
-}
-
-/// Lets the instances that wait for the slot see that this one halts, for as long as they need to
-/// see it.
-async fn announce(client: &Client, slot: &str) {
-    match halted::announce(client, slot).await {
-        Ok(()) => sleep(ANNOUNCED_FOR).await,
-        Err(error) => tracing::debug!(%error, "waiting instances do not see that this one halts"),
     }
 }
 
@@ -543,7 +594,7 @@ impl Feed for Live {
     async fn halting(&mut self, error: &SourceError) {
         let (client, slot) = (Arc::clone(&self.base().control.client), self.base().slot.clone());
         if error.is_for_a_person() {
-            announce(&client, &slot).await;
+            halted::announce(&client, &slot).await;
         }
     }
 

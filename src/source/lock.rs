@@ -10,12 +10,10 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::config::APPLICATION_NAME;
 use super::error::{Holder, SourceError};
-use super::mark::PublicationFingerprint;
-use super::opening::ServerIdentity;
-use crate::lsn::Lsn;
 
 /// The first half of the lock's key, of all that walpost locks: `walp`. The second is of the
 /// slot; two slots may share one, and then wait for each other.
@@ -57,7 +55,9 @@ pub(super) struct LockHolder {
 
 /// Who has locked the slot's name, if anybody has.
 pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHolder>, SourceError> {
-    let row = client.query_opt(HOLDER, &[&CLASS, &slot, &APPLICATION_NAME]).await;
+    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&CLASS, Type::INT4), (&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
+    let row = client.query_typed_opt(HOLDER, &parameters).await;
     let row = row.map_err(|error| failed(&error))?;
     let holder = |row: tokio_postgres::Row| {
         Ok::<_, tokio_postgres::Error>(LockHolder {
@@ -69,26 +69,39 @@ pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHol
 }
 
 /// Locks the slot's name until this session ends or [`unlock`]; an error where another
-/// session has it. `own`: the server process that was this walpost's last. `seen`: the
-/// publication, the server, and where the slot stands.
+/// session has it. `own`: the server process that was this walpost's last. `seen`: all but who
+/// that other one is.
 pub(super) async fn lock(
     client: &Client,
     slot: &str,
     own: Option<i32>,
-    seen: (&PublicationFingerprint, &ServerIdentity, Lsn),
+    seen: Holder,
 ) -> Result<(), SourceError> {
-    client.batch_execute(NOTICED_SOON).await.map_err(|error| failed(&error))?;
-    let row = client.query_one(LOCK, &[&CLASS, &slot]).await.map_err(|error| failed(&error))?;
-    if row.try_get(0).map_err(|error| failed(&error))? {
+    let key: [(&(dyn ToSql + Sync), Type); 2] = [(&CLASS, Type::INT4), (&slot, Type::TEXT)];
+    let (noticed, row) = tokio::join!(
+        biased;
+        client.batch_execute(NOTICED_SOON),
+        client.query_typed_one(LOCK, &key)
+    );
+    noticed.map_err(|error| failed(&error))?;
+    if row.and_then(|row| row.try_get(0)).map_err(|error| failed(&error))? {
         return Ok(());
     }
-    let holder = holder(client, slot).await?;
+    Err(in_use(slot, holder(client, slot).await?, own, seen))
+}
+
+/// The slot is in use by who has locked its name.
+pub(super) fn in_use(
+    slot: &str,
+    holder: Option<LockHolder>,
+    own: Option<i32>,
+    seen: Holder,
+) -> SourceError {
     let pid = holder.as_ref().map(|holder| holder.pid);
     // This process's own last session may take a while to end.
     let is_walpost = holder.is_some_and(|holder| holder.is_walpost && Some(holder.pid) != own);
-    let (mark, identity, confirmed) = (seen.0.clone(), seen.1.clone(), seen.2);
-    let holder = Some(Box::new(Holder { is_walpost, mark, identity, confirmed }));
-    Err(SourceError::InUse { slot: slot.to_owned(), pid, holder })
+    let holder = Some(Box::new(Holder { is_walpost, ..seen }));
+    SourceError::InUse { slot: slot.to_owned(), pid, holder }
 }
 
 /// Keeps the lock for longer than a moment: for as long as the task that it gives runs, and the
@@ -104,5 +117,6 @@ pub(super) async fn keep(client: Arc<Client>) -> Result<JoinHandle<()>, SourceEr
 
 /// Lets go of it: the server itself keeps others from the slot now.
 pub(super) async fn unlock(client: &Client, slot: &str) -> Result<(), SourceError> {
-    client.query_one(UNLOCK, &[&CLASS, &slot]).await.map(drop).map_err(|error| failed(&error))
+    let key: [(&(dyn ToSql + Sync), Type); 2] = [(&CLASS, Type::INT4), (&slot, Type::TEXT)];
+    client.query_typed_one(UNLOCK, &key).await.map(drop).map_err(|error| failed(&error))
 }

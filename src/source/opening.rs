@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use postgres_protocol::escape::escape_literal;
 use tokio::time::timeout;
+use tokio_postgres::Client;
 
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connect::{self, Control};
@@ -32,6 +33,18 @@ const SESSION_OPTIONS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c tim
 /// How much of a transaction the server decodes in memory before it puts it
 /// aside on disk; walpost raises it unless the connection's own `options` set it.
 const WORK_MEM: &str = "logical_decoding_work_mem";
+
+/// How long all that is asked of the server after connecting may take beyond
+/// `connect_timeout`: a handful of small queries and the stream's beginning,
+/// which waits for no log to be read. More where the server is far: so many times as long as it
+/// takes to answer, though not for ever.
+const OPENING_LIMIT: Duration = Duration::from_secs(30);
+const OPENING_ANSWERS: u32 = 60;
+const OPENING_LIMIT_FAR: Duration = Duration::from_secs(300);
+
+/// The control connection may be idle for days and must stay.
+const CONTROL_SETTINGS: &str =
+    "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0";
 
 /// Which server a position belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +117,19 @@ pub(super) struct Found {
     pub(super) mark: PublicationFingerprint,
 }
 
+/// See [`OPENING_LIMIT`], of a server that took so long to answer.
+pub(super) fn opening_limit(answer: Duration) -> Duration {
+    (answer * OPENING_ANSWERS).clamp(OPENING_LIMIT, OPENING_LIMIT_FAR)
+}
+
+/// Prepares the control connection.
+pub(super) async fn prepare(client: &Client, config: &SourceConfig) -> Result<(), SourceError> {
+    let looks = halted::looks(&config.slot);
+    let looks = if config.temporary_slot { "" } else { &looks };
+    let prepared = client.batch_execute(&format!("{CONTROL_SETTINGS}; {looks}")).await;
+    prepared.map_err(|error| SourceError::query("preparing the control connection", &error))
+}
+
 /// Sees that all in the catalogs is what a session needs, and what it was.
 pub(super) async fn check_catalogs(
     config: &SourceConfig,
@@ -161,8 +187,8 @@ fn check_slot(
         // This process's own last session may take a while to end.
         let is_own = slot.active_pid == own_process(resume, identity);
         let is_walpost = slot.is_walposts && !is_own;
-        let (mark, identity) = (mark.clone(), identity.clone());
-        let holder = Holder { is_walpost, mark, identity, confirmed };
+        let (mark, identity, flushed) = (mark.clone(), identity.clone(), facts.flushed);
+        let holder = Holder { is_walpost, mark, identity, confirmed, flushed };
         let (pid, holder) = (slot.active_pid, Some(Box::new(holder)));
         return Err(SourceError::InUse { slot: config.slot.clone(), pid, holder });
     }
@@ -355,6 +381,7 @@ mod tests {
 
     use super::super::config::{CatchUp, ConnInfoSource};
     use super::super::facts::Slot;
+    use super::super::halted::LastLook;
     use super::*;
     use crate::property;
 
@@ -451,6 +478,7 @@ mod tests {
             tables: Vec::new(),
             temporary_slot: false,
             catch_up: CatchUp::default(),
+            last_look: LastLook::default(),
         };
         property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
             let facts = facts(confirmed, held.then_some(7));

@@ -44,7 +44,7 @@ impl Backend {
         asked: Arc<Client>,
         limit: Duration,
     ) -> Result<Self, tokio_postgres::Error> {
-        let row = client.query_one("SELECT pg_catalog.pg_backend_pid()", &[]).await?;
+        let row = client.query_typed_one("SELECT pg_catalog.pg_backend_pid()", &[]).await?;
         let pid = row.try_get(0)?;
         Ok(Self { client, pid, asked, limit })
     }

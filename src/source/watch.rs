@@ -167,6 +167,17 @@ impl Catalogs {
         Ok(Self { client, statement, version, config: config.clone() })
     }
 
+    /// Prepares, and looks.
+    pub(super) async fn looked_at(
+        client: Arc<Client>,
+        version: i32,
+        config: &SourceConfig,
+    ) -> Result<(Self, Look), SourceError> {
+        let catalogs = Self::prepare(client, version, config).await?;
+        let look = catalogs.look().await?;
+        Ok((catalogs, look))
+    }
+
     pub(super) async fn look(&self) -> Result<Look, SourceError> {
         let SourceConfig { publication, slot, tables, .. } = &self.config;
         let schemas: Vec<&str> = tables.iter().map(|table| table.schema.as_str()).collect();
@@ -240,8 +251,8 @@ pub(crate) async fn is_young(
     version: i32,
     config: &SourceConfig,
 ) -> Result<bool, SourceError> {
-    let catalogs = Catalogs::prepare(Arc::clone(client), version, config).await?;
-    Ok(catalogs.look().await?.recent)
+    let (_, look) = Catalogs::looked_at(Arc::clone(client), version, config).await?;
+    Ok(look.recent)
 }
 
 /// How far what is durable was seen to be wholly handed out, or why no more is.

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use walpost_bed::oracle::judge;
-use walpost_bed::scene::{SOON, Scene, insert};
-use walpost_bed::{Major, eventually};
+use walpost_bed::scene::{LATER, SOON, Scene, insert};
+use walpost_bed::{Major, Postgres, eventually};
 
 use crate::case::{Account, Case};
 
@@ -57,6 +57,7 @@ pub fn cases() -> Vec<Case> {
         ),
         Case::new(40, "a_table_that_is_taken_out_while_walpost_is_cut_off", cut_off),
         Case::new(40, "a_removal_that_stopped_the_other_stops_the_standby_too", standing_by),
+        Case::new(40, "a_removal_that_a_frozen_one_never_saw_stops_the_standby", frozen).long(),
         Case::new(40, "a_removal_that_nobody_can_see_yet_covers_no_loss", unseen),
         Case::new(40, "a_removal_before_the_last_confirmation_is_no_clean_stop", stopped),
         Case::new(40, "a_partition_that_becomes_unlogged_covers_no_loss", unlogged),
@@ -146,6 +147,31 @@ async fn standing_by(account: Account) {
     assert!(text.contains("the publication was changed"), "{text}");
     assert_covered_less(&scene, &before).await;
     // Once a person has seen to it.
+    let _walpost = scene.run().await;
+    scene.confirmed(SOON).await;
+    judge_what_was_handed_out(&scene, &account).await;
+}
+
+/// The one that holds the slot never looks again, and the server waits for it for long.
+async fn frozen(account: Account) {
+    let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(100));
+    let scene = Scene::with(postgres).await;
+    let walpost = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    let standby = scene.command("run").start();
+    standby.await_line("is in use by server process", SOON).await;
+    walpost.pause();
+    let before = hide(&scene, "ALTER PUBLICATION walpost DROP TABLE public.outbox").await;
+    scene.postgres.execute("ALTER PUBLICATION walpost ADD TABLE public.outbox").await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    let status = standby.wait(LATER).await;
+    walpost.kill9().await;
+    let text = standby.stderr().join("\n");
+    assert_eq!(status.and_then(|status| status.code()), Some(3), "{text}");
+    account.did("exit 3");
+    assert!(text.contains("the publication was changed"), "{text}");
+    assert_covered_less(&scene, &before).await;
     let _walpost = scene.run().await;
     scene.confirmed(SOON).await;
     judge_what_was_handed_out(&scene, &account).await;

@@ -185,12 +185,18 @@ async fn orders(
     } else {
         tokio::select! {
             biased;
-            over = over.wait_for(|over| *over) => if over.is_err() { return pending().await },
+            () = all_over(over) => {}
             () = given_up(world) => {}
         }
         tell(false);
     }
     pending().await
+}
+
+async fn all_over(over: &mut watch::Receiver<bool>) {
+    if over.wait_for(|over| *over).await.is_err() {
+        pending().await
+    }
 }
 
 /// Completes once a person gives up what is in flight behind a slot that is gone: it may be in a

@@ -397,6 +397,7 @@ impl World {
             mark: PublicationFingerprint::default(),
             identity: self.identity(),
             confirmed: self.server.confirmed,
+            flushed: Lsn::ZERO,
         };
         let (slot, holder) = ("walpost".to_owned(), Some(Box::new(holder)));
         SourceError::InUse { slot, pid, holder }

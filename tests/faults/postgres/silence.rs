@@ -54,6 +54,9 @@ pub fn cases() -> Vec<Case> {
         Case::new(71, "a_row_that_takes_longer_than_the_timeout_to_arrive_comes_once", narrow),
         Case::new(72, "the_last_confirmation_has_the_time_that_a_distant_server_takes", distant)
             .long(),
+        Case::new(72, "the_backlog_of_a_distant_server_is_read_in_batches", distant_backlog).long(),
+        Case::new(35, "a_connection_for_batches_that_never_opens_gives_way_to_a_stream", no_third),
+        Case::new(72, "batches_that_never_begin_give_way_to_a_stream", never_begun).long(),
     ]
 }
 
@@ -269,4 +272,66 @@ async fn distant(account: Account) {
     assert!(status.success(), "{:?}", walpost.stderr());
     account.exact(&scene.judge().await);
     account.did("exit 0");
+}
+
+/// There is a backlog, and each answer takes more than a second.
+async fn distant_backlog(account: Account) {
+    let mut scene = Scene::new().await;
+    scene.postgres.execute(&insert(100, 3)).await;
+    let proxy = behind_a_proxy(&mut scene).await;
+    proxy.slow(Duration::from_millis(600), None);
+    let walpost = in_batches(&scene);
+    walpost.await_line("reading the backlog in batches", SOON * 2).await;
+    scene.confirmed(LATER).await;
+    account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+/// Nothing comes back over one of the connections for the batches.
+async fn no_third(account: Account) {
+    let mut scene = Scene::new().await;
+    scene.postgres.execute(&insert(100, 3)).await;
+    let proxy = behind_a_proxy(&mut scene).await;
+    proxy.swallow(REPLICATION + 1, Way::ToClient);
+    let walpost = in_batches(&scene);
+    walpost.await_line("streaming it instead", SOON).await;
+    walpost.await_line("streaming from PostgreSQL", SOON).await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+/// A server process that is to serve the batches answers nothing.
+async fn never_begun(account: Account) {
+    let mut scene = Scene::new().await;
+    scene.postgres.execute(&insert(100, 3)).await;
+    let proxy = behind_a_proxy(&mut scene).await;
+    proxy.slow(Duration::from_millis(300), None);
+    let walpost = in_batches(&scene);
+    let third = "SELECT pid::text FROM pg_stat_activity
+                  WHERE application_name = 'walpost' AND backend_type = 'client backend'
+                  ORDER BY backend_start OFFSET 1 LIMIT 1";
+    let mut pid = None;
+    eventually(SOON, "a connection beside the first one", async || {
+        pid = scene.postgres.query_text(third).await;
+        pid.is_some()
+    })
+    .await;
+    let pid = pid.expect("its server process");
+    signal("STOP", &pid);
+    walpost.await_line("streaming it instead", SOON * 3).await;
+    walpost.await_line("streaming from PostgreSQL", SOON).await;
+    signal("CONT", &pid);
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+fn in_batches(scene: &Scene) -> Walpost {
+    scene.command("run").env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start()
+}
+
+fn signal(name: &str, pid: &str) {
+    let status = std::process::Command::new("kill").args(["-s", name, pid]).status();
+    assert!(status.is_ok_and(|status| status.success()), "kill -s {name} {pid}");
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use walpost_bed::oracle::{Row, judge};
-use walpost_bed::scene::{SOON, Scene, ended, insert, proxied};
+use walpost_bed::scene::{LATER, SOON, Scene, ended, insert, proxied};
 use walpost_bed::{Kafka, Major, Postgres, PostgresBuilder, Proxy, Walpost, eventually};
 
 use crate::case::{Account, Case};
@@ -30,6 +30,12 @@ pub fn cases() -> Vec<Case> {
             dropped_in_a_backlog,
         ),
         Case::new(38, "a_backlog_whose_slot_is_moved_is_published_to_its_end", moved_in_a_backlog),
+        Case::new(
+            38,
+            "a_distant_standby_sees_that_the_active_one_halts",
+            moved_beside_a_distant_one,
+        )
+        .long(),
         Case::new(38, "a_slot_that_somebody_made_anew_ends_the_run_with_both_positions", made_anew),
     ]
 }
@@ -248,6 +254,27 @@ pub(super) fn many_transactions(count: u32) -> String {
 pub(super) fn slow_in_batches(scene: &Scene) -> Walpost {
     let slow = ["--in-flight-bytes", "8KiB", "-X", "linger.ms=10"];
     scene.command("run").args(slow).env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start()
+}
+
+/// Each answer takes a second for the one that waits, and it learns that the other
+/// one halts all the same.
+async fn moved_beside_a_distant_one(account: Account) {
+    let mut scene = Scene::new().await;
+    scene.postgres.execute(&many_transactions(1500)).await;
+    let first = slow_in_batches(&scene);
+    first.await_line("reading the backlog in batches", SOON).await;
+    let proxy = Proxy::to(scene.postgres.port()).await;
+    proxy.slow(Duration::from_millis(500), None);
+    scene.source = proxied(&proxy);
+    let second = slow_in_batches(&scene);
+    second.await_line("is in use by", SOON).await;
+    let move_it = "pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
+    scene.postgres.execute(&at_rest(move_it)).await;
+    let status = first.wait(LATER).await;
+    assert_eq!(status.and_then(|status| status.code()), Some(3), "{:?}", first.stderr());
+    let text = account.ends(&second, 3).await;
+    assert!(text.contains("has halted, and a person has to decide"), "{text}");
+    account.exact(&scene.judge().await);
 }
 
 async fn made_anew(account: Account) {

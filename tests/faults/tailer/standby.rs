@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use walpost_bed::scene::{SOON, Scene, insert, proxied};
+use walpost_bed::scene::{LATER, SOON, Scene, insert, proxied};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Major, Postgres, Proxy, eventually};
+use walpost_bed::{Kafka, Major, Postgres, Proxy, eventually};
 
 use crate::case::{Account, Case};
 
@@ -20,6 +20,11 @@ pub fn cases() -> Vec<Case> {
             7,
             "one_that_was_frozen_while_it_caught_up_becomes_the_standby",
             frozen_in_batches,
+        ),
+        Case::new(
+            7,
+            "one_that_thaws_while_the_other_has_let_go_of_the_slot_waits",
+            between_replays,
         ),
         Case::new(7, "one_that_was_cut_off_becomes_the_standby_and_takes_over_again", cut_off),
         Case::new(8, "a_lock_that_another_role_holds_halts_nobody", foreign_lock),
@@ -83,6 +88,47 @@ async fn frozen_in_batches(account: Account) {
         .await;
     first.resume();
     first.await_line(WAITS, SOON).await;
+    scene.confirmed(LATER).await;
+    account.ok(&scene.judge().await);
+    account.goes_on(&first);
+    account.goes_on(&second);
+}
+
+/// The other one, which has moved the slot, lets go of it again and again, for a topic is missing.
+async fn between_replays(account: Account) {
+    let kafka = Kafka::start().await;
+    let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(2));
+    let scene = Scene::with_brokers(postgres, &kafka.bootstrap()).await;
+    kafka.create_topic(&scene.topic("order"), 3).await;
+    let start = || {
+        let no = ["-X", "allow.auto.create.topics=false"];
+        scene.command("run").args(no).start()
+    };
+    let first = start();
+    first.await_line(WORKS, SOON).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    first.pause();
+    let second = start();
+    second.await_line(WORKS, SOON).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    scene.postgres.execute(&insert(10, 3).replace("'order'", "'absent'")).await;
+    second.await_line("beginning again", SOON * 2).await;
+    // By then it waits for seconds each time.
+    let mut free = 0;
+    eventually(SOON * 2, "the slot is free for long", async || {
+        free = if scene.walsender().await.is_none() { free + 1 } else { 0 };
+        free > 10
+    })
+    .await;
+    eventually(SOON, "the slot is held", async || scene.walsender().await.is_some()).await;
+    eventually(SOON, "the slot is free", async || scene.walsender().await.is_none()).await;
+    let mark = first.mark();
+    first.resume();
+    first.await_line_after(mark, "lost PostgreSQL, connecting again", SOON).await;
+    first.await_line_after(mark, WAITS, SOON).await;
+    kafka.create_topic(&scene.topic("absent"), 3).await;
     scene.confirmed(SOON * 2).await;
     account.ok(&scene.judge().await);
     account.goes_on(&first);
