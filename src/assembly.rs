@@ -93,6 +93,8 @@ pub fn source(config: &Config, environment: &Environment) -> Result<SourceConfig
             CatchUpMode::Auto => CatchUp::above(config.source.catch_up_threshold),
             CatchUpMode::Stream => CatchUp::default(),
         },
+        messages: config.outbox.message_prefix.is_some()
+            || config.outbox.plain_message_prefix.is_some(),
     })
 }
 

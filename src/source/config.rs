@@ -28,6 +28,9 @@ pub struct SourceConfig {
     pub temporary_slot: bool,
     /// When a backlog is read in batches.
     pub catch_up: CatchUp,
+    /// Ask for logical messages too. Any role that may connect can emit them, of any prefix and
+    /// size, so this is only for who has events in them.
+    pub messages: bool,
 }
 
 /// When a backlog is read in batches.

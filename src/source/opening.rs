@@ -289,6 +289,7 @@ pub(super) async fn start_replication(
         slot: config.slot.clone(),
         publication: config.publication.clone(),
         start: outset.start,
+        messages: config.messages,
         ack: outset.ack,
         wal_sender_timeout,
         silence_limit: silence_limit(wal_sender_timeout),
@@ -451,6 +452,7 @@ mod tests {
             tables: Vec::new(),
             temporary_slot: false,
             catch_up: CatchUp::default(),
+            messages: false,
         };
         property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
             let facts = facts(confirmed, held.then_some(7));
