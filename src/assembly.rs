@@ -94,6 +94,8 @@ pub fn source(config: &Config, environment: &Environment) -> Result<SourceConfig
             CatchUpMode::Stream => CatchUp::default(),
         },
         last_look: LastLook::default(),
+        messages: config.outbox.message_prefix.is_some()
+            || config.outbox.plain_message_prefix.is_some(),
     })
 }
 

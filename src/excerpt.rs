@@ -29,6 +29,19 @@ pub(crate) fn at_most(most: usize, text: &str) -> String {
     shown
 }
 
+/// Bytes of a text that are kept where it is long, fewer than what is shown.
+const KEPT: usize = 450;
+
+/// The text as it is; of a long one the beginning and how many bytes there are in all, so that
+/// whoever keeps it does not keep a row.
+pub(crate) fn beginning(text: &[u8]) -> String {
+    let Some(head) = text.get(..KEPT) else { return String::from_utf8_lossy(text).into_owned() };
+    let head = String::from_utf8_lossy(head);
+    // A character that was cut in two.
+    let head = head.trim_end_matches(char::REPLACEMENT_CHARACTER);
+    format!("{head}… ({} bytes)", text.len())
+}
+
 fn is_harmless(sign: char) -> bool {
     !sign.is_control()
         && !matches!(
@@ -73,6 +86,18 @@ mod tests {
         ] {
             let shown = excerpt(&format!("a{sign}b"));
             assert_eq!(shown, format!("a{}b", sign.escape_unicode()));
+        }
+    }
+
+    #[test]
+    fn what_is_kept_of_a_long_text_is_shown_as_it_is_kept() {
+        assert_eq!(beginning("Größe".as_bytes()), "Größe");
+        for sign in ["x", "ö", "價"] {
+            let kept = beginning(sign.repeat(1 << 20).as_bytes());
+            let bytes = sign.len() << 20;
+            assert!(kept.len() <= KEPT + 30 && kept.starts_with(sign), "{kept}");
+            assert!(kept.ends_with(&format!("{sign}… ({bytes} bytes)")), "{kept}");
+            assert_eq!(excerpt(&kept), kept);
         }
     }
 

@@ -50,6 +50,7 @@ pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
         }
         health.0.push(reason);
     }
+    health.0.extend(metrics.stuck());
     if let Some(trouble) = metrics.trouble() {
         health.0.push(format!("Kafka does not take records: {trouble}"));
     } else if metrics.is_sink_connected() != Some(true) {
@@ -88,6 +89,9 @@ mod tests {
             ["Kafka does not take records: too few replicas"]
         );
         metrics.sink_trouble(None);
+        metrics.source_trouble(Some("PostgreSQL ended the stream".to_owned()));
+        assert_eq!(ready(&metrics, now).reasons(), ["PostgreSQL ended the stream"]);
+        metrics.source_trouble(None);
         metrics.enter(Phase::StandingBy);
         let reasons =
             ready(&metrics, SystemTime::now() + Duration::from_secs(7)).reasons().join("\n");

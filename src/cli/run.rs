@@ -223,8 +223,12 @@ fn exit(error: &RelayError) -> Exit {
         RelayError::Source(source) => match source {
             SourceError::Slot(_) | SourceError::Changed(_) => Exit::Slot,
             SourceError::Access(_) | SourceError::Setup(_) => Exit::Config,
-            SourceError::Undecodable(_) | SourceError::Encoding(_) => Exit::Poison,
-            SourceError::Lost(_) | SourceError::InUse { .. } => Exit::Failure,
+            SourceError::Undecodable(_)
+            | SourceError::Encoding(_)
+            | SourceError::Unprintable(_) => Exit::Poison,
+            SourceError::Lost(_) | SourceError::ServerError(_) | SourceError::InUse { .. } => {
+                Exit::Failure
+            }
         },
         RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,
         RelayError::Unconfirmed(_)

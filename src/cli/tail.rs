@@ -115,7 +115,7 @@ async fn follow(
 }
 
 const PEEK: &str = "SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes($1, NULL, NULL, \
-     'proto_version', '1', 'publication_names', $2, 'messages', 'true')";
+     'proto_version', '1', 'publication_names', $2, 'messages', $3)";
 
 /// Prints what waits in the slot.
 async fn peek(
@@ -139,7 +139,9 @@ async fn peek(
     let settings = "SET datestyle = ISO; SET timezone = UTC; SET intervalstyle = postgres; \
                     SET bytea_output = hex; SET extra_float_digits = 1";
     control.client.batch_execute(settings).await.map_err(failed)?;
-    let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&source.slot, &publication];
+    let messages = source.messages.to_string();
+    let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+        [&source.slot, &publication, &messages];
     let rows = control.client.query_raw(PEEK, parameters).await.map_err(failed)?;
     let mut rows = std::pin::pin!(rows);
     while let Some(row) = rows.try_next().await.map_err(failed)? {

@@ -59,6 +59,7 @@ pub(super) struct State {
     security: Option<Security>,
     last_error: Option<Told>,
     sink_trouble: Option<String>,
+    source_trouble: Option<String>,
 }
 
 impl Metrics {
@@ -117,6 +118,17 @@ impl Metrics {
                 state.last_error = Some(Told { at: SystemTime::now(), text: text.to_owned() });
             }
         }
+    }
+
+    /// What keeps PostgreSQL from sending more, though it can be reached; `None` where nothing
+    /// does.
+    pub fn source_trouble(&self, trouble: Option<String>) {
+        lock(&self.state).source_trouble = trouble;
+    }
+
+    /// What keeps PostgreSQL from sending more.
+    pub fn stuck(&self) -> Option<String> {
+        lock(&self.state).source_trouble.clone()
     }
 
     /// What keeps Kafka from taking records.

@@ -105,6 +105,16 @@ impl<'a> DeadLetter<'a> {
         }
     }
 
+    /// How many bytes the record of `event` has at least.
+    pub fn bytes_at_least(&self, event: &Event<'_>) -> u64 {
+        let key = key(event);
+        let roles = ROLES.into_iter().filter(|role| *role != Role::AggregateId || key.is_none());
+        let fields = roles.map(|role| event.field(role)).chain(&event.placed);
+        let fields: u64 = fields.map(|field| field.as_deref().map_or(0, json_bytes)).sum();
+        let own = [key, event.payload.as_deref()];
+        fields + own.into_iter().flatten().map(|bytes| bytes.len() as u64).sum::<u64>()
+    }
+
     fn fields(&self, event: &Event<'_>) -> String {
         let mut fields = Map::new();
         for role in ROLES {
@@ -152,6 +162,19 @@ fn key<'a>(event: &'a Event<'_>) -> Option<&'a [u8]> {
     event.aggregate_id.as_deref().filter(|key| !key.is_empty())
 }
 
+/// How long a JSON string of these bytes is at least, without its quotes.
+fn json_bytes(bytes: &[u8]) -> u64 {
+    if std::str::from_utf8(bytes).is_err() {
+        return bytes.len() as u64;
+    }
+    let escaped = |byte: &u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    bytes.iter().map(escaped).sum()
+}
+
 fn json(field: &Field<'_>) -> Option<Value> {
     let bytes = field.as_deref()?;
     if let Ok(text) = std::str::from_utf8(bytes) {
@@ -163,7 +186,10 @@ fn json(field: &Field<'_>) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::property;
     use crate::record::Cause;
     use crate::record::route::tests::event;
 
@@ -204,6 +230,34 @@ mod tests {
             "columns": {"tenant": "Acme", "region": null},
         });
         assert_eq!(fields, expected);
+    }
+
+    #[test]
+    fn a_letter_is_at_least_as_large_as_it_is_said_to_be_before_it_is_made() {
+        let fields = prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 6);
+        let name = "a_letter_is_at_least_as_large_as_it_is_said_to_be_before_it_is_made";
+        property::holds(name, 2000, &fields, |fields| {
+            let mut event = event();
+            let field = |index: usize| Some(fields[index].as_slice().into());
+            (event.id, event.event_type, event.aggregate_id) = (field(0), field(1), field(2));
+            (event.payload, event.headers) = (field(3), field(4));
+            event.placed = vec![field(5)];
+            let poison = Poison::new(Cause::MissingField { field: "id".into() }, &event);
+            let placed = ["tenant".to_owned()];
+            let letter = DeadLetter {
+                topic: "dead",
+                poison: &poison,
+                origin: "o",
+                is_unread: false,
+                placed: &placed,
+                is_untimed: false,
+            };
+            assert!(letter.bytes_at_least(&event) <= letter.of(&event).bytes() as u64);
+        });
+        for (text, bytes) in [("\u{1}\n\"ä", 6 + 2 + 2 + 2), ("", 0)] {
+            let string = Value::String(text.to_owned()).to_string();
+            assert_eq!((json_bytes(text.as_bytes()), string.len() as u64), (bytes, bytes + 2));
+        }
     }
 
     #[test]

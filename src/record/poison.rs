@@ -2,7 +2,7 @@
 //!
 //! Whether to halt, to divert or to skip is decided elsewhere.
 
-use crate::excerpt::excerpt;
+use crate::excerpt::{beginning, excerpt};
 use crate::outbox::{Event, EventError};
 use crate::position::EventPosition;
 
@@ -18,7 +18,7 @@ pub struct Poison {
     pub cause: Cause,
     /// Where the event stands in the log.
     pub position: EventPosition,
-    /// The event's id, where it has one that can be read.
+    /// The event's id, or the beginning of a long one, where it has one that can be read.
     pub id: Option<String>,
 }
 
@@ -34,7 +34,7 @@ pub enum Cause {
     /// The topic's name is not one that Kafka accepts, or that walpost may publish to.
     #[error("topic `{}` {}", excerpt(topic), excerpt(why))]
     InvalidTopic {
-        /// The topic that came out of the template.
+        /// The topic that came out of the template, or the beginning of a long one.
         topic: String,
         /// What is the matter with it.
         why: String,
@@ -126,7 +126,7 @@ impl Cause {
 impl Poison {
     /// That `cause` is the matter with `event`.
     pub fn new(cause: Cause, event: &Event<'_>) -> Self {
-        let id = event.id.as_deref().map(|id| String::from_utf8_lossy(id).into_owned());
+        let id = event.id.as_deref().map(beginning);
         Self { cause, position: event.position, id }
     }
 }

@@ -121,6 +121,14 @@ impl Template {
         })
     }
 
+    /// The first of its fields that is longer than that.
+    pub(super) fn longer<'e>(&self, than: usize, event: &'e Event<'_>) -> Option<&'e [u8]> {
+        self.parts.iter().find_map(|part| match part {
+            Part::Static(_) => None,
+            Part::Field(source, _) => source.of(event).as_deref().filter(|it| it.len() > than),
+        })
+    }
+
     /// Appends the text for `event` to `out`. A field that gives no text is poison.
     pub(super) fn render(&self, event: &Event<'_>, out: &mut String) -> Result<(), Cause> {
         for part in &self.parts {

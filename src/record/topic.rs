@@ -7,6 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::excerpt::beginning;
 use crate::outbox::{Event, Role};
 
 use super::poison::{Cause, Poison};
@@ -18,6 +19,10 @@ const INTERNAL: &str = "__";
 
 /// Signs of a topic's name at most (Kafka's `Topic.MAX_NAME_LENGTH`).
 const TOPIC_BYTES_MAX: usize = 249;
+
+/// Bytes that a field may have, of which modifiers and a rewrite may make a topic. A longer one is
+/// not even copied.
+const FIELD_BYTES_MAX: usize = 64 << 10;
 
 /// A topic's name with places for an event's fields.
 ///
@@ -67,14 +72,18 @@ impl TopicTemplate {
     /// Appends the topic of `event` to `topic`, which should be empty: the
     /// whole of it is checked.
     pub fn render(&self, event: &Event<'_>, topic: &mut String) -> Result<(), Poison> {
+        let invalid = |topic: &[u8], fault: TopicFault| {
+            let cause = Cause::InvalidTopic { topic: beginning(topic), why: fault.to_string() };
+            Poison::new(cause, event)
+        };
+        if let Some(field) = self.template.longer(FIELD_BYTES_MAX, event) {
+            return Err(invalid(field, TopicFault::TooLong));
+        }
         self.template.render(event, topic).map_err(|cause| Poison::new(cause, event))?;
         if let Some(rewrite) = &self.rewrite {
             rewrite.apply(topic);
         }
-        check_topic(topic).map_err(|fault| {
-            let cause = Cause::InvalidTopic { topic: topic.clone(), why: fault.to_string() };
-            Poison::new(cause, event)
-        })
+        check_topic(topic).map_err(|fault| invalid(topic.as_bytes(), fault))
     }
 }
 

@@ -206,6 +206,11 @@ impl Core {
         self.ledger.next_seq()
     }
 
+    /// LSN of the commit of the transaction that is being received.
+    pub fn open_transaction(&self) -> Option<Lsn> {
+        self.transaction.as_ref().map(|open| open.commit_lsn)
+    }
+
     /// Where the next session has to start.
     pub fn resume_at(&self) -> Lsn {
         self.ledger.resume_at()

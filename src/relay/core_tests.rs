@@ -490,3 +490,32 @@ fn a_dead_letter_waits_for_the_records_before_it_and_not_for_other_letters() {
     assert_eq!(core.receive(&insert(1), &mut outlet), Ok(Taken::Yes));
     assert_eq!(outlet.0.len(), 4);
 }
+
+/// A sink that takes no record of any size.
+struct Narrow;
+
+impl Outlet for Narrow {
+    fn produce(&mut self, _: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
+        panic!("a record of {} bytes was made", record.bytes())
+    }
+
+    fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
+        assert_eq!(topic, Policies::DEAD_LETTER_TOPIC);
+        assert!(bytes > 6000, "of a thousand characters that take six each: {bytes}");
+        Err(too_large())
+    }
+}
+
+#[test]
+fn a_dead_letter_that_is_too_large_halts_and_is_not_even_made() {
+    let policies = Policies { missing_field: Policy::DeadLetter, ..Policies::default() };
+    let mut core = new_core(1 << 20).with_policies(policies);
+    begun(&mut core, &mut Silent::default());
+    let wide = "\u{1}".repeat(1000);
+    let row = [Some("1"), Some("a"), None, Some(wide.as_str()), Some("{}")];
+    let message = Message::Insert(Insert { relation: TABLE, tuple: texts(&row) });
+    assert_eq!(core.receive(&message, &mut Narrow), Ok(Taken::Yes));
+    let Some(Halt::Poison { poison, .. }) = core.halted() else { panic!("{:?}", core.halted()) };
+    assert_eq!(poison.cause.key(), "too_large");
+    assert_eq!(core.counters().dead_letters, 0);
+}

@@ -20,6 +20,7 @@ use super::news::{EventLog, SinkState};
 use super::stall::Stall;
 use super::standby::Standby;
 use super::stop::{Order, StopReceiver};
+use super::stuck::Stuck;
 use super::waits::{Backoff, backoff, wait_until};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Phase, unix_micros};
@@ -74,6 +75,7 @@ pub struct Relay<P, S> {
     delivered: u64,
     news: EventLog,
     stall: Stall,
+    stuck: Stuck,
     /// A and the verdicts when the last replay began: where neither has risen since, the
     /// next replay has to wait longer.
     reached_at_replay: Option<(Lsn, u64)>,
@@ -141,6 +143,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             delivered: 0,
             news: EventLog::default(),
             stall: Stall::new(Instant::now()),
+            stuck: Stuck::default(),
             reached_at_replay: None,
             replay_delay: backoff(BACKOFF_LIMIT),
             warned: Counters::default(),
@@ -193,6 +196,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Ended::Lost(error) => {
                     self.meter.lost(&error);
                     tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost PostgreSQL, connecting again");
+                    self.see_whether_stuck(&error);
                     self.core.session_lost();
                     if !self.pause_after(began).await? {
                         return self.outcome();
@@ -251,8 +255,12 @@ impl<P: Source, S: Sink> Relay<P, S> {
             }
             let limit = match &error {
                 // One that waits has to see in time that the active one halts.
-                SourceError::Lost(_) if standby.waited().is_some() => IN_USE_LIMIT,
-                SourceError::Lost(_) => BACKOFF_LIMIT,
+                SourceError::Lost(_) | SourceError::ServerError(_)
+                    if standby.waited().is_some() =>
+                {
+                    IN_USE_LIMIT
+                }
+                SourceError::Lost(_) | SourceError::ServerError(_) => BACKOFF_LIMIT,
                 SourceError::Access(_) if self.known.is_some() => BACKOFF_LIMIT,
                 SourceError::InUse { .. } => IN_USE_LIMIT,
                 _ => return Ok(Opened::Never(OpenError { error, announcement })),
@@ -306,6 +314,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             });
         }
         self.meter.session_began(session);
+        self.stuck.opened(session.flushed());
         let identity = session.identity().clone();
         let (mark, walsender) = (session.mark().clone(), session.walsender());
         self.known = Some(Known { identity: identity.clone(), mark, walsender });
@@ -375,6 +384,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
             self.news.dropped_headers(&dropped, count, Instant::now());
         }
         self.meter.turned(&self.core);
+        if self.stuck.received(self.core.resume_at()) {
+            self.meter.metrics.source_trouble(None);
+        }
         if self.stop.order() == Order::Abort {
             return Err(RelayError::Aborted);
         }
@@ -527,13 +539,15 @@ impl<P: Source, S: Sink> Relay<P, S> {
 
 fn failed_or_lost(error: SourceError) -> Ended {
     match error {
-        SourceError::Lost(_) | SourceError::Access(_) | SourceError::InUse { .. } => {
-            Ended::Lost(error)
-        }
+        SourceError::Lost(_)
+        | SourceError::ServerError(_)
+        | SourceError::Access(_)
+        | SourceError::InUse { .. } => Ended::Lost(error),
         SourceError::Setup(_)
         | SourceError::Changed(_)
         | SourceError::Slot(_)
         | SourceError::Undecodable(_)
-        | SourceError::Encoding(_) => Ended::Failed(error),
+        | SourceError::Encoding(_)
+        | SourceError::Unprintable(_) => Ended::Failed(error),
     }
 }

@@ -173,11 +173,14 @@ impl Meter {
 fn word(error: &SourceError) -> &'static str {
     match error {
         SourceError::Lost(_) => "lost",
+        SourceError::ServerError(_) => "server_error",
         SourceError::Access(_) => "access",
         SourceError::InUse { .. } => "in_use",
         SourceError::Setup(_) | SourceError::Changed(_) => "setup",
         SourceError::Slot(_) => "slot",
-        SourceError::Undecodable(_) | SourceError::Encoding(_) => "undecodable",
+        SourceError::Undecodable(_) | SourceError::Encoding(_) | SourceError::Unprintable(_) => {
+            "undecodable"
+        }
     }
 }
 

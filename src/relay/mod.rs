@@ -12,6 +12,7 @@ pub mod poison;
 mod stall;
 mod standby;
 mod stop;
+mod stuck;
 mod suspect;
 mod waits;
 

@@ -13,6 +13,13 @@ pub const RECORD_OVERHEAD_BYTES: u64 = 512;
 pub trait Outlet {
     /// Queues `record` as production `seq`, without blocking.
     fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError>;
+
+    /// Whether it may take a record of at least `bytes` for `topic`, before that is made. What it
+    /// refuses here it would refuse in [`Outlet::produce`].
+    fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
+        let _ = (topic, bytes);
+        Ok(())
+    }
 }
 
 /// Why a record was not queued.

@@ -9,7 +9,7 @@ use super::{SinkError, features};
 use crate::relay::outlet::RECORD_OVERHEAD_BYTES;
 
 /// librdkafka's own limit for a message, where none is configured.
-const MESSAGE_MAX_BYTES: u64 = 1_000_000;
+pub(super) const MESSAGE_MAX_BYTES: u64 = 1_000_000;
 
 /// librdkafka's default of `batch.size`, in bytes.
 const BATCH_BYTES: u32 = 1_000_000;

@@ -38,7 +38,7 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::sleep;
 
 use super::batches::Batches;
-use super::config::{KafkaConfig, WaitsFor, batch_bytes, client_config};
+use super::config::{KafkaConfig, MESSAGE_MAX_BYTES, WaitsFor, batch_bytes, client_config};
 use super::leads::{Admission, Change, Counts, FirstBatchGate, KeyPartitioner, PartitionKey};
 use super::partitions::{self, Found, Partitions, Verdict};
 use super::renewal::Renewal;
@@ -231,6 +231,16 @@ pub fn reach(config: &KafkaConfig, within: Duration) -> Result<(), ReachError> {
 }
 
 impl Outlet for KafkaSink {
+    fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
+        let given = self.config.get("message.max.bytes").and_then(|max| max.trim().parse().ok());
+        if bytes <= given.unwrap_or(MESSAGE_MAX_BYTES) {
+            return Ok(());
+        }
+        let code = RDKafkaErrorCode::MessageSizeTooLarge;
+        self.metrics.publish_error(topic, &format!("{code:?}"));
+        Err(refusal::by_the_client(code))
+    }
+
     fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
         if self.is_leaving() {
             return Err(ProduceError::Full);

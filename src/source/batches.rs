@@ -105,6 +105,7 @@ impl Batches {
             peer,
             slot: config.slot.clone(),
             publication: config.publication.clone(),
+            messages: config.messages,
             from,
             tell,
             room: Arc::clone(&room),
@@ -156,6 +157,7 @@ struct Reader {
     peer: Backend,
     slot: String,
     publication: String,
+    messages: bool,
     from: Lsn,
     tell: UnboundedSender<Result<Part, Stopped>>,
     room: Arc<Semaphore>,
@@ -266,11 +268,12 @@ impl Reader {
             |error: tokio_postgres::Error| stopped("reading a batch of the backlog", &error);
         let query = format!(
             "COPY (SELECT data FROM pg_catalog.pg_logical_slot_get_binary_changes({}, '{upto}', {}, \
-             'proto_version', '1', 'publication_names', {}, 'messages', 'true')) \
+             'proto_version', '1', 'publication_names', {}, 'messages', '{}')) \
              TO STDOUT (FORMAT binary)",
             escape_literal(copy),
             self.limit,
             escape_literal(&escape_identifier(&self.publication)),
+            self.messages,
         );
         // It is asked again after its end where that came together with its last rows.
         let stream = self.peer.client.copy_out(query.as_str());

@@ -31,6 +31,9 @@ pub struct SourceConfig {
     pub catch_up: CatchUp,
     /// Of an instance that waits for the slot.
     pub last_look: LastLook,
+    /// Ask for logical messages too. Any role that may connect can emit them, of any prefix and
+    /// size, so this is only for who has events in them.
+    pub messages: bool,
 }
 
 /// When a backlog is read in batches.

@@ -49,12 +49,26 @@ pub enum SourceError {
     #[error("{0}")]
     Undecodable(String),
 
-    /// The server cannot send a row, and nothing from its transaction on.
+    /// The server reports an error in the stream that is no outage's: it may pass with time, or
+    /// come each time that the same record of its log is decoded.
+    #[error("{0}")]
+    ServerError(String),
+
+    /// The server cannot send a row or a logical message, and nothing from its transaction on.
     #[error(
-        "{0}: a row's text has no form in UTF-8, and PostgreSQL hands out nothing from its \
-         transaction on. Mend what writes it"
+        "{0}: the text of a row or of a logical message has no form in UTF-8, and PostgreSQL hands \
+         out nothing from its transaction on. Mend what writes it"
     )]
     Encoding(String),
+
+    /// The same of one that is larger than the server can send.
+    #[error(
+        "{0}: a row or a logical message is larger than PostgreSQL can send (the text of a row has \
+         to be below 1 GiB, that of a bytea column is twice its bytes), and PostgreSQL hands out \
+         nothing from its transaction on. Limit what is written by CHECK constraints on the \
+         lengths of the columns"
+    )]
+    Unprintable(String),
 }
 
 /// The client that holds the slot.
@@ -103,8 +117,19 @@ impl SourceError {
             Some("42704" | "55000") => Self::Setup(text),
             // What is text to one database, such as one in SQL_ASCII, is none in UTF-8.
             Some("22021" | "22P05") => Self::Encoding(text),
+            // A buffer of more than 1 GiB, or one value that would take as much.
+            Some("54000") => Self::Unprintable(text),
+            Some("XX000") if text.contains("invalid memory alloc request size") => {
+                Self::Unprintable(text)
+            }
+            _ if matches!(error, ConnectError::Server { .. }) => Self::ServerError(text),
             _ => error.into(),
         }
+    }
+
+    /// Whether the server cannot send something of one transaction, now or later.
+    pub(crate) fn is_unsendable(&self) -> bool {
+        matches!(self, Self::Encoding(_) | Self::Unprintable(_))
     }
 
     /// Whether the slot, the publication or the server is not what it was: nobody else may
@@ -118,20 +143,36 @@ impl SourceError {
             | Self::InUse { .. }
             | Self::Access(_)
             | Self::Undecodable(_)
-            | Self::Encoding(_) => false,
+            | Self::ServerError(_)
+            | Self::Encoding(_)
+            | Self::Unprintable(_) => false,
         }
     }
 
-    /// How to go on behind the transaction that the server cannot send, which is the
-    /// first after `received`. Only to be said once all before it is durable.
-    pub fn way_out_of_encoding(slot: &str, received: Lsn) -> String {
+    /// How to go on behind the transaction that the server cannot send. The server names it
+    /// before its rows: `commit_lsn`. It does not where a logical message was emitted outside a
+    /// transaction: that is the first that the slot hands out after `received`. Only to be said
+    /// once all before it is durable.
+    pub fn way_out_of_unsendable(slot: &str, commit_lsn: Option<Lsn>, received: Lsn) -> String {
+        let Some(commit_lsn) = commit_lsn else {
+            return format!(
+                "It stands in no transaction that PostgreSQL named. To give it up, publish it by \
+                 hand, then SELECT pg_catalog.pg_replication_slot_advance('{slot}', '{received}'); \
+                 SET client_encoding = 'SQL_ASCII'; \
+                 SELECT pg_catalog.pg_replication_slot_advance('{slot}', CASE pg_catalog.count(*) \
+                 WHEN 1 THEN pg_catalog.max(lsn) OPERATOR(pg_catalog.+) 1::pg_catalog.numeric \
+                 ELSE pg_catalog.max(lsn) END) FROM \
+                 pg_catalog.pg_logical_slot_peek_binary_changes('{slot}', NULL, 1, 'proto_version', \
+                 '1', 'publication_names', '<publication>', 'messages', 'true'); and start walpost \
+                 again"
+            );
+        };
+        // PostgreSQL sends a transaction again unless its commit record lies before the slot's
+        // position. To move the slot prints no row.
+        let after = Lsn::new(commit_lsn.as_u64().saturating_add(1));
         format!(
             "To give that transaction up, publish it by hand, then SELECT \
-             pg_catalog.pg_replication_slot_advance('{slot}', '{received}'); \
-             SET client_encoding = 'SQL_ASCII'; \
-             SELECT pg_catalog.pg_replication_slot_advance('{slot}', pg_catalog.max(lsn)) FROM \
-             pg_catalog.pg_logical_slot_peek_binary_changes('{slot}', NULL, 1, 'proto_version', '1', \
-             'publication_names', '<publication>'); and start walpost again"
+             pg_catalog.pg_replication_slot_advance('{slot}', '{after}'); and start walpost again"
         )
     }
 

@@ -315,6 +315,7 @@ pub(super) async fn start_replication(
         slot: config.slot.clone(),
         publication: config.publication.clone(),
         start: outset.start,
+        messages: config.messages,
         ack: outset.ack,
         wal_sender_timeout,
         silence_limit: silence_limit(wal_sender_timeout),
@@ -479,6 +480,7 @@ mod tests {
             temporary_slot: false,
             catch_up: CatchUp::default(),
             last_look: LastLook::default(),
+            messages: false,
         };
         property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
             let facts = facts(confirmed, held.then_some(7));

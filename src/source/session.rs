@@ -163,7 +163,16 @@ impl Session {
 }
 
 /// What comes next where it is read. Else the session's end: what it had sent before comes again
-/// in the next.
+/// in the next. But for what the server cannot send: what it sent before tells where that stands,
+/// and no other session can bring more.
 async fn next(client: &mut Replication, reading: bool) -> Result<Option<Event>, WireError> {
-    if reading { client.next().await } else { client.ended().await.map(|()| None) }
+    if reading {
+        return client.next().await;
+    }
+    match client.ended().await {
+        Err(error) if SourceError::stream(&error, "", "").is_unsendable() => {
+            std::future::pending().await
+        }
+        end => end.map(|()| None),
+    }
 }

@@ -28,5 +28,6 @@ mod tables;
 mod topics;
 #[cfg(feature = "traces")]
 mod traces;
+mod unsendable;
 mod values;
 mod volume;

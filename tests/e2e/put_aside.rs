@@ -233,3 +233,25 @@ async fn a_row_of_20_mb_does_not_stop_its_neighbours() {
     scene.confirmed(LATER).await;
     stop(walpost).await;
 }
+
+/// A row takes its memory once, whatever is wrong with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_of_many_megabytes_is_skipped_without_a_copy_of_it() {
+    let scene = Scene::new().await;
+    let columns = "(aggregate_type, aggregate_id, event_type, payload)";
+    let wide = "repeat('k', 80000000)";
+    for kind in [wide, "'order'"] {
+        let row = format!("INSERT INTO public.outbox {columns} VALUES ({kind}, '1', 'e', '{{}}')");
+        scene.postgres.execute(&row).await;
+    }
+    let walpost = scene.command("run").args(["--catch-up", "stream"]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    std::fs::write(&file, "[poison]\ninvalid_topic = 'skip'\n").expect("written");
+    let walpost = walpost.arg("--config").arg(&file).start();
+    scene.confirmed(LATER).await;
+    assert!(walpost.said("skipped") && walpost.said("(80000000 bytes)"));
+    let peak = walpost.peak_rss_bytes().expect("it runs");
+    assert!(peak < 200 << 20, "{} MiB", peak >> 20);
+    stop(walpost).await;
+}

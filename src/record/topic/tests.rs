@@ -165,3 +165,20 @@ fn a_template_without_a_field_is_one_topic_for_all() {
     let rewrite = Rewrite::new("(.*)s", "all-$1").expect("a rewrite");
     assert_eq!(all("orders").rewritten(rewrite).of_all().as_deref(), Some("all-order"));
 }
+
+#[test]
+fn of_a_field_that_no_topic_comes_of_only_the_beginning_is_kept() {
+    for (template, bytes) in [
+        ("{aggregate_type}", 250),
+        ("e.{aggregate_type|snake}", 5000),
+        ("{aggregate_type}", 1 << 20),
+    ] {
+        let text = "Ab".repeat(bytes / 2).leak();
+        let poison = render(template, text).expect_err("too long");
+        let Cause::InvalidTopic { topic, why } = &poison.cause else { panic!("{poison}") };
+        assert!(topic.len() < 500 && why.contains("249"), "{poison}");
+        assert!(bytes < 450 || topic.ends_with(" bytes)"), "{topic}");
+    }
+    let blanks = format!("a{}b", " ".repeat(1000)).leak();
+    assert_eq!(render("{aggregate_type|kebab}", blanks).expect("a short one"), "a-b");
+}

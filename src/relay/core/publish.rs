@@ -145,7 +145,11 @@ impl Core {
             is_untimed,
         };
         let suspected = is_suspect(self.suspect.as_ref(), event.position);
-        let offered = offer(&letter.of(event), seq, event, suspected, outlet);
+        // One that nobody takes is several times as large as its row.
+        let offered = match outlet.admits(topic_name, letter.bytes_at_least(event)) {
+            Ok(()) => offer(&letter.of(event), seq, event, suspected, outlet),
+            Err(refusal) => Offered::Refused(Poison::new(refusal.cause(topic_name), event)),
+        };
         match offered {
             Offered::Taken { weight, suspected } => {
                 let alone = suspected

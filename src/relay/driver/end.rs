@@ -37,6 +37,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         error: SourceError,
         announcement: impl Future<Output = ()>,
     ) -> Result<Summary, RelayError> {
+        let open = self.core.open_transaction();
         self.core.session_lost();
         self.leaving = true;
         self.is_last_copy = matches!(error, SourceError::Slot(_));
@@ -53,12 +54,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
             Ok(_) | Err(RelayError::Aborted) => {}
             Err(other) => return Err(other),
         }
-        let SourceError::Encoding(_) = error else {
+        if !error.is_unsendable() {
             return Err(self.with_the_undelivered(error).into());
-        };
+        }
         let delivered = self.core.is_drained() && self.core.undelivered() == 0;
         let way_out = if delivered {
-            SourceError::way_out_of_encoding(self.source.slot(), self.core.resume_at())
+            let (slot, received) = (self.source.slot(), self.core.resume_at());
+            SourceError::way_out_of_unsendable(slot, open, received)
         } else {
             UNDELIVERED.to_owned()
         };

@@ -31,7 +31,15 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 impl<P: Source, S: Sink> Relay<P, S> {
     /// Streams until the session ends or the relay has to act beyond it.
     pub(super) async fn stream(&mut self, mut session: P::Feed) -> Result<Ended, RelayError> {
-        let ended = self.stream_from(&mut session).await?;
+        let ended = match self.stream_from(&mut session).await? {
+            // It is not known what to pass over.
+            Ended::Failed(SourceError::Unprintable(text))
+                if self.core.open_transaction().is_none() =>
+            {
+                Ended::Lost(SourceError::ServerError(text))
+            }
+            ended => ended,
+        };
         if let Some(known) = &mut self.known {
             // What is known of the server's history since.
             known.identity = session.identity().clone();
@@ -122,6 +130,19 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 () = wait_until(wake) => {}
             }
         }
+    }
+
+    /// Tells where the server ends each session with an error at the same position.
+    pub(super) fn see_whether_stuck(&mut self, error: &SourceError) {
+        let (SourceError::ServerError(_), at) = (error, self.core.resume_at()) else { return };
+        let Some(times) = self.stuck.failed(at) else { return };
+        tracing::error!(
+            %error, times, received = %at, transaction = self.core.open_transaction().map(tracing::field::display),
+            "PostgreSQL ends the stream at the same position each time: nothing behind it is delivered"
+        );
+        self.meter.metrics.source_trouble(Some(format!(
+            "PostgreSQL ended the stream behind {at} {times} times in a row: {error}"
+        )));
     }
 
     /// Whether another feed is to take its place. Not once the relay is stopping: the last

@@ -53,6 +53,8 @@ pub(crate) struct StreamSettings {
     pub(crate) publication: String,
     /// Where to read from.
     pub(crate) start: Lsn,
+    /// Whether logical messages are asked for.
+    pub(crate) messages: bool,
     /// What may be confirmed from the beginning.
     pub(crate) ack: Lsn,
     /// As it holds for the session.
@@ -66,11 +68,12 @@ impl StreamSettings {
     /// whose quotes are doubled; replication commands know no other escape.
     fn command(&self) -> String {
         format!(
-            "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names '{}', \
-             messages 'true')",
+            "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names '{}'{})",
             escape_identifier(&self.slot),
             self.start,
             escape_identifier(&self.publication).replace('\'', "''"),
+            // Any role may emit them: nobody's content is to be received.
+            if self.messages { ", messages 'true'" } else { "" },
         )
     }
 }
@@ -240,10 +243,11 @@ mod tests {
 
     #[test]
     fn names_reach_the_command_as_quoted_identifiers() {
-        let settings = StreamSettings {
+        let mut settings = StreamSettings {
             slot: "a\"b".to_owned(),
             publication: "Mine, it's".to_owned(),
             start: Lsn::new(0x1_0000_002A),
+            messages: true,
             ack: Lsn::ZERO,
             wal_sender_timeout: Duration::from_secs(60),
             silence_limit: Duration::from_secs(120),
@@ -253,5 +257,7 @@ mod tests {
             "START_REPLICATION SLOT \"a\"\"b\" LOGICAL 1/2A (proto_version '1', \
              publication_names '\"Mine, it''s\"', messages 'true')"
         );
+        settings.messages = false;
+        assert!(settings.command().ends_with("publication_names '\"Mine, it''s\"')"));
     }
 }

@@ -80,7 +80,7 @@ async fn unknown_bytes(account: Account) {
     let bad = end_of_log(&scene).await;
     scene.postgres.execute(&row("after", "'p'")).await;
     let text = account.ends(&walpost, 4).await;
-    assert!(text.contains("a row's text has no form in UTF-8"), "{text}");
+    assert!(text.contains("of a logical message has no form in UTF-8"), "{text}");
     assert!(covers(&scene, &good).await && !covers(&scene, &bad).await);
     let row = |id: &str| Row::new(id, "k");
     judge(&[row("before")], std::iter::empty(), &scene.records().await).assert_exact();
