@@ -24,6 +24,8 @@ pub struct SourceConfig {
     pub publication: String,
     /// The outbox tables that it has to publish.
     pub tables: Vec<TableName>,
+    /// Whether records depend on the columns' data types.
+    pub typed: bool,
     /// Make a temporary slot of that name, which goes with the session.
     pub temporary_slot: bool,
     /// When a backlog is read in batches.

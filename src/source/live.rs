@@ -44,8 +44,15 @@ use crate::outbox::FoundTable;
 const OPENING_LIMIT: Duration = Duration::from_secs(30);
 
 /// The control connection may be idle for days and must stay.
-const CONTROL_SETTINGS: &str =
-    "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0";
+const CONTROL_SETTINGS: &str = "SET lock_timeout = 0; SET idle_session_timeout = 0";
+
+/// What a session is given up for must not go on in the server.
+fn limit_statements() -> String {
+    format!("SET statement_timeout = {}", OPENING_LIMIT.as_millis())
+}
+
+/// Once it is open, whoever asks has a limit of its own.
+const UNLIMITED: &str = "SET statement_timeout = 0";
 
 /// An open feed.
 pub struct Live {
@@ -106,14 +113,16 @@ impl Live {
         let host = control.endpoint.host.to_string();
         let beside = Arc::clone(&control.client);
         let opened = Box::pin(async {
-            let opened = Self::open_beside(control, &conninfo, config, resume).await;
-            // One that has never streamed knows of no change that the others do not see.
-            if let Err(error) = &opened
-                && matches!(resume, Resume::At { .. })
-            {
-                announce_halt(&beside, &config.slot, error).await;
+            match Self::open_beside(control, &conninfo, config, resume).await {
+                Ok(opened) => set(&beside, UNLIMITED).await.map(|()| opened),
+                Err(error) => {
+                    // One that has never streamed knows of no change that the others do not see.
+                    if matches!(resume, Resume::At { .. }) {
+                        announce_halt(&beside, &config.slot, &error).await;
+                    }
+                    Err(error)
+                }
             }
-            opened
         });
         if config.temporary_slot {
             // A new slot waits for the end of every transaction that is open now.
@@ -132,11 +141,7 @@ impl Live {
         config: &SourceConfig,
         resume: &Resume,
     ) -> Result<Self, SourceError> {
-        control
-            .client
-            .batch_execute(CONTROL_SETTINGS)
-            .await
-            .map_err(|error| SourceError::query("preparing the control connection", &error))?;
+        set(&control.client, &format!("{CONTROL_SETTINGS}; {}", limit_statements())).await?;
         let instance = Instance::of(&control.client).await?;
         let mut facts = Facts::read(&control.client, &config.slot).await?;
         let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush).unwrap_or_default();
@@ -395,6 +400,12 @@ impl Live {
         self.next.push_back(received);
         self.next.pop_front().unwrap_or(Received::Keepalive(Lsn::ZERO))
     }
+}
+
+/// Settings of the control connection.
+async fn set(client: &Client, settings: &str) -> Result<(), SourceError> {
+    let set = client.batch_execute(settings).await;
+    set.map_err(|error| SourceError::query("preparing the control connection", &error))
 }
 
 /// The comparison that a session on a server needs whose postmaster was started at another time

@@ -449,6 +449,7 @@ mod tests {
             slot: "walpost".into(),
             publication: "walpost".into(),
             tables: Vec::new(),
+            typed: false,
             temporary_slot: false,
             catch_up: CatchUp::default(),
         };

@@ -187,7 +187,8 @@ impl Catalogs {
 
     /// The outbox tables as the publication sends them.
     pub(super) async fn published_tables(&self) -> Result<Vec<FoundTable>, SourceError> {
-        published_tables(&self.client, &self.config.publication, &self.config.tables).await
+        let SourceConfig { publication, tables, typed, .. } = &self.config;
+        published_tables(&self.client, publication, tables, *typed).await
     }
 
     /// Whether a look at a later connect finds what it was with `mark`; the slot
