@@ -20,7 +20,7 @@ use super::feed::{Feed, Received, Source, SwitchFeed};
 use super::halted::{self, ANNOUNCED_FOR};
 use super::history::{HistoryCheck, SkippedRelations, Verdict};
 use super::instance::Instance;
-use super::lock::{NOTICED_SOON, keep, lock, unlock};
+use super::lock::{Lock, NOTICED_SOON, Seen, keep, unlock};
 use super::mark::PublicationFingerprint;
 use super::observer::Observer;
 use super::opening::{
@@ -172,8 +172,10 @@ impl Live {
             // By another walpost, if that reads a backlog: it has the lock then and not the slot.
             // Else nobody else may begin before this one has said what it found.
             let confirmed = facts.require_slot(&config.slot)?;
-            let own = own_process(resume, &identity);
-            lock(&control.client, &config.slot, own, (&look.mark, &identity, confirmed)).await?;
+            let (own, mark) = (own_process(resume, &identity), &look.mark);
+            let seen = Seen { config, own, mark, identity: &identity, confirmed };
+            // Where nobody can have it, no other walpost reads a backlog either.
+            let _: Lock = seen.lock(&control.client).await?;
             facts = Facts::read(&control.client, &config.slot).await?;
         }
         let found = check_catalogs(config, &facts, resume, &catalogs, look, &identity).await?;
@@ -201,14 +203,8 @@ impl Live {
             outset,
             check,
         };
-        if in_batches {
-            match opening.two_beside().await? {
-                Ok((reading, moving)) => return opening.backlog(reading, moving).await,
-                Err(refused) => config.catch_up.refused(&refused.to_string()),
-            }
-        }
         let catch_up = if is_for_batches { config.catch_up.clone() } else { CatchUp::default() };
-        opening.stream(client, catch_up).await
+        opening.begin(client, in_batches, catch_up).await
     }
 }
 
@@ -218,25 +214,48 @@ impl Opening<'_> {
         own_process(self.resume, &self.identity)
     }
 
-    /// Locks the slot's name for the session of `client`.
-    async fn lock(&self, client: &Client) -> Result<(), SourceError> {
-        let seen = (&self.found.mark, &self.identity, self.found.confirmed);
-        lock(client, &self.config.slot, self.own(), seen).await
+    /// What is known when the slot's name is to be locked.
+    fn seen(&self) -> Seen<'_> {
+        let Found { mark, confirmed, .. } = &self.found;
+        let (own, identity) = (self.own(), &self.identity);
+        Seen { config: self.config, own, mark, identity, confirmed: *confirmed }
+    }
+
+    /// Begins in batches, where that is wanted and can be done, or by a stream.
+    async fn begin(
+        self,
+        client: Connection,
+        in_batches: bool,
+        catch_up: CatchUp,
+    ) -> Result<Live, SourceError> {
+        if in_batches {
+            match self.two_beside().await? {
+                // By whom the slot is moved, so that nobody moves it who has not the lock.
+                Ok((reading, moving)) => match self.seen().lock(&moving.peer.client).await? {
+                    Lock::Held => return self.backlog(reading, moving).await,
+                    Lock::Blocked => catch_up.bar(),
+                },
+                Err(refused) => catch_up.refused(&refused.to_string()),
+            }
+        }
+        self.stream(client, catch_up).await
     }
 
     async fn stream(mut self, client: Connection, catch_up: CatchUp) -> Result<Live, SourceError> {
         let (config, beside) = (self.config, Arc::clone(&self.control.client));
         let host = self.control.endpoint.host.to_string();
         let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
-        if !config.temporary_slot {
-            self.lock(&beside).await?;
-        }
+        let locked =
+            if config.temporary_slot { None } else { Some(self.seen().lock(&beside).await?) };
         let client =
             start_replication(config, client, &self.facts, self.outset).await.map_err(failed)?;
         let now = Facts::read(&beside, &config.slot).await?;
         self.check_started(&now)?;
-        if !config.temporary_slot {
-            unlock(&beside, &config.slot).await?;
+        match locked {
+            Some(Lock::Held) => unlock(&beside, &config.slot).await?,
+            // Who came to have it before the stream began does not know of the stream.
+            Some(Lock::Blocked) => self.seen().require_no_other(&beside).await?,
+            None => {}
         }
         let walsender = now.slot.and_then(|slot| slot.active_pid);
         let check = self.check.take();
@@ -255,8 +274,6 @@ impl Opening<'_> {
         moving: AuxConnection,
     ) -> Result<Live, SourceError> {
         let (config, client) = (self.config, Arc::clone(&moving.peer.client));
-        // By whom the slot is moved, so that nobody moves it who has not the lock.
-        self.lock(&client).await?;
         let now = Facts::read(&client, &config.slot).await?;
         self.check_started(&now)?;
         if let Some(pid) = now.slot.as_ref().and_then(|slot| slot.active_pid) {

@@ -3,6 +3,10 @@
 //! The server lets only one session stream from a slot. Who reads a backlog in batches does
 //! not stream; so it holds this lock for as long, and whoever is to stream takes it until
 //! the slot is his. Between the two there is no moment at which both could begin.
+//!
+//! Every role that may connect can take such a lock. So one that no walpost can hold is waited for
+//! by nobody: a stream begins without it, which the server keeps others from, and looks again once
+//! it has the slot; a backlog is not read in batches meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_postgres::Client;
 
-use super::config::APPLICATION_NAME;
+use super::config::{APPLICATION_NAME, SourceConfig};
 use super::error::{Holder, SourceError};
 use super::mark::PublicationFingerprint;
 use super::opening::ServerIdentity;
@@ -35,60 +39,141 @@ pub(super) const NOTICED_SOON: &str = "SET tcp_keepalives_idle = 10; SET tcp_kee
 const SPEAKS: &str = "SET idle_session_timeout = '60s'";
 const SPEAKS_EVERY: Duration = Duration::from_secs(15);
 
-const HOLDER: &str = "
-    SELECT l.pid, coalesce(a.application_name = $3, false)
-      FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a USING (pid)
+/// Whoever may replicate could be a walpost, or use the slot without one; whatever it calls itself.
+/// walpost takes the lock exclusively, in a session. One that has ended since it was seen in the
+/// first view counts.
+const HOLDERS: &str = "
+    SELECT l.pid, coalesce(a.application_name = $3, false), a.usename::pg_catalog.text,
+           coalesce(l.mode = 'ExclusiveLock' AND l.pid IS NOT NULL
+             AND (a.pid IS NULL OR a.usename = current_user OR r.rolsuper OR r.rolreplication
+                  OR EXISTS (SELECT FROM pg_catalog.pg_roles g
+                              WHERE g.rolname = 'rds_replication'
+                                AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER'))), false)
+      FROM pg_catalog.pg_locks l
+      LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+      LEFT JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid
      WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
        AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
        AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295
        AND l.database = (SELECT oid FROM pg_catalog.pg_database
-                          WHERE datname = pg_catalog.current_database())";
+                          WHERE datname = pg_catalog.current_database())
+     ORDER BY 4 DESC, l.pid LIMIT 1";
 
 fn failed(error: &tokio_postgres::Error) -> SourceError {
     SourceError::query("locking the slot's name", error)
 }
 
 /// Who has locked the slot's name.
-pub(super) struct LockHolder {
-    pub(super) pid: i32,
+struct LockHolder {
+    /// None of a prepared transaction.
+    pid: Option<i32>,
     /// By the name that its client gave itself.
-    pub(super) is_walpost: bool,
+    is_walpost: bool,
+    role: Option<String>,
+    /// It could be a walpost, by its role and its lock.
+    counts: bool,
 }
 
-/// Who has locked the slot's name, if anybody has.
-pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHolder>, SourceError> {
-    let row = client.query_opt(HOLDER, &[&CLASS, &slot, &APPLICATION_NAME]).await;
+/// Who has locked the slot's name, if anybody has; one that counts first.
+async fn holder(client: &Client, slot: &str) -> Result<Option<LockHolder>, SourceError> {
+    let row = client.query_opt(HOLDERS, &[&CLASS, &slot, &APPLICATION_NAME]).await;
     let row = row.map_err(|error| failed(&error))?;
     let holder = |row: tokio_postgres::Row| {
         Ok::<_, tokio_postgres::Error>(LockHolder {
             pid: row.try_get(0)?,
             is_walpost: row.try_get(1)?,
+            role: row.try_get(2)?,
+            counts: row.try_get(3)?,
         })
     };
     row.map(holder).transpose().map_err(|error| failed(&error))
 }
 
-/// Locks the slot's name until this session ends or [`unlock`]; an error where another
-/// session has it. `own`: the server process that was this walpost's last. `seen`: the
-/// publication, the server, and where the slot stands.
-pub(super) async fn lock(
-    client: &Client,
-    slot: &str,
-    own: Option<i32>,
-    seen: (&PublicationFingerprint, &ServerIdentity, Lsn),
-) -> Result<(), SourceError> {
-    client.batch_execute(NOTICED_SOON).await.map_err(|error| failed(&error))?;
-    let row = client.query_one(LOCK, &[&CLASS, &slot]).await.map_err(|error| failed(&error))?;
-    if row.try_get(0).map_err(|error| failed(&error))? {
-        return Ok(());
+/// What came of locking the slot's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// This session has the lock.
+    Held,
+    /// It does not, and nor can a walpost: somebody else has it.
+    Blocked,
+}
+
+/// What is known when the lock is asked for.
+pub(super) struct Seen<'a> {
+    pub(super) config: &'a SourceConfig,
+    /// The server process that was this walpost's last.
+    pub(super) own: Option<i32>,
+    pub(super) mark: &'a PublicationFingerprint,
+    pub(super) identity: &'a ServerIdentity,
+    /// Where the slot stands.
+    pub(super) confirmed: Lsn,
+}
+
+impl Seen<'_> {
+    /// Locks the slot's name until this session ends or [`unlock`]; an error where a session has
+    /// it that could be another walpost's.
+    pub(super) async fn lock(&self, client: &Client) -> Result<Lock, SourceError> {
+        let config = self.config;
+        client.batch_execute(NOTICED_SOON).await.map_err(|error| failed(&error))?;
+        let row = client
+            .query_one(LOCK, &[&CLASS, &config.slot])
+            .await
+            .map_err(|error| failed(&error))?;
+        if row.try_get(0).map_err(|error| failed(&error))? {
+            config.catch_up.blocked_by(None);
+            return Ok(Lock::Held);
+        }
+        match holder(client, &config.slot).await? {
+            Some(holder) if !holder.counts => {
+                self.warn(&holder);
+                Ok(Lock::Blocked)
+            }
+            holder => Err(self.in_use(holder)),
+        }
     }
-    let holder = holder(client, slot).await?;
-    let pid = holder.as_ref().map(|holder| holder.pid);
-    // This process's own last session may take a while to end.
-    let is_walpost = holder.is_some_and(|holder| holder.is_walpost && Some(holder.pid) != own);
-    let (mark, identity, confirmed) = (seen.0.clone(), seen.1.clone(), seen.2);
-    let holder = Some(Box::new(Holder { is_walpost, mark, identity, confirmed }));
-    Err(SourceError::InUse { slot: slot.to_owned(), pid, holder })
+
+    /// After a stream has begun without the lock: an error where another walpost came to have it
+    /// before.
+    pub(super) async fn require_no_other(&self, client: &Client) -> Result<(), SourceError> {
+        match holder(client, &self.config.slot).await? {
+            Some(holder) if holder.counts => Err(self.in_use(Some(holder))),
+            _ => Ok(()),
+        }
+    }
+
+    fn in_use(&self, holder: Option<LockHolder>) -> SourceError {
+        let Self { config, own, mark, identity, confirmed } = *self;
+        let pid = holder.as_ref().and_then(|holder| holder.pid);
+        // This process's own last session may take a while to end.
+        let is_walpost = holder.is_some_and(|holder| holder.is_walpost && holder.pid != own);
+        let (mark, identity) = (mark.clone(), identity.clone());
+        let holder = Some(Box::new(Holder { is_walpost, mark, identity, confirmed }));
+        SourceError::InUse { slot: config.slot.clone(), pid, holder }
+    }
+
+    /// Once for each holder.
+    fn warn(&self, holder: &LockHolder) {
+        let LockHolder { pid, role, .. } = holder;
+        let remedy = match pid {
+            Some(pid) => format!(
+                "end that session: SELECT pg_catalog.pg_terminate_backend({pid}); and let only \
+                 trusted roles connect to this database"
+            ),
+            None => "end the prepared transaction: ROLLBACK PREPARED with its gid out of \
+                     pg_prepared_xacts"
+                .to_owned(),
+        };
+        if self.config.catch_up.blocked_by(Some(pid.unwrap_or_default())) {
+            tracing::warn!(
+                slot = %self.config.slot,
+                pid,
+                role,
+                remedy,
+                "another role holds the advisory lock on the slot's name: streaming without it; a \
+                 backlog is not read in batches until it is released"
+            );
+        }
+    }
 }
 
 /// Keeps the lock for longer than a moment: for as long as the task that it gives runs, and the

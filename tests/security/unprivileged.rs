@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use tokio_postgres::{Client, NoTls};
-use walpost_bed::scene::{SOON, Scene, insert, program, stop};
+use walpost_bed::scene::{LATER, SOON, Scene, insert, program, stop};
 use walpost_bed::{Consumed, Kafka, Major, Postgres, Walpost, eventually};
 
 const STREAMS: &str = "streaming from PostgreSQL";
+const LOCKED_BY_ANOTHER: &str = "another role holds the advisory lock";
+
+/// The lock by which instances of walpost take turns: its class is `walp`.
+const KEY: &str = "2002873456, hashtext('walpost')";
 
 /// A session of a new role with these rights.
 async fn session_of(scene: &Scene, role: &str, rights: &str) -> Client {
@@ -99,4 +103,71 @@ async fn a_statement_of_an_abandoned_attempt_ends() {
     .await;
     holder.batch_execute("ROLLBACK").await.expect("released");
     walpost.await_line(STREAMS, SOON * 2).await;
+}
+
+/// Delivery goes on, in either feed, while somebody holds the lock by `statements`.
+async fn delivers_despite(scene: &Scene, mallory: &Client, statements: &str) {
+    mallory.batch_execute(statements).await.expect("PUBLIC may");
+    for feed in ["stream", "auto"] {
+        scene.postgres.execute(&insert(1000, 3)).await;
+        let run = scene.command("run").args(["--catch-up", feed]);
+        let walpost = run.env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start();
+        walpost.await_line(STREAMS, SOON).await;
+        scene.assert_exact(LATER).await;
+        let lines = walpost.stderr();
+        let warnings: Vec<_> =
+            lines.iter().filter(|line| line.contains(LOCKED_BY_ANOTHER)).collect();
+        assert_eq!(warnings.len(), 1, "{feed}: {lines:?}");
+        assert!(warnings[0].contains("pg_terminate_backend"), "{feed}: {}", warnings[0]);
+        assert!(!walpost.said("waiting for it"), "{feed}: nobody has the slot: {lines:?}");
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_advisory_lock_of_a_role_without_replication_stops_no_delivery() {
+    let scene = Scene::new().await;
+    let mallory = session_of(&scene, "mallory", "").await;
+    delivers_despite(&scene, &mallory, &format!("SELECT pg_advisory_lock({KEY})")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shared_advisory_locks_of_several_sessions_stop_no_delivery() {
+    let scene = Scene::new().await;
+    let mallory = session_of(&scene, "mallory", "").await;
+    let moriarty = session_of(&scene, "moriarty", "").await;
+    let lock = format!("SELECT pg_advisory_lock_shared({KEY})");
+    moriarty.batch_execute(&lock).await.expect("PUBLIC may");
+    delivers_despite(&scene, &mallory, &lock).await;
+}
+
+/// It has no session at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_advisory_lock_of_a_prepared_transaction_stops_no_delivery() {
+    let postgres = Postgres::builder(Major::V15).setting("max_prepared_transactions", "2");
+    let scene = Scene::with(postgres).await;
+    let mallory = session_of(&scene, "mallory", "").await;
+    let lock =
+        format!("BEGIN; SELECT pg_advisory_xact_lock({KEY}); PREPARE TRANSACTION 'for ever'");
+    mallory.batch_execute(&lock).await.expect("PUBLIC may");
+    scene.postgres.execute(&insert(10, 3)).await;
+    let walpost = scene.run_with(&["--catch-up", "stream"]).await;
+    scene.assert_exact(SOON).await;
+    let warning = walpost.await_line(LOCKED_BY_ANOTHER, SOON).await;
+    assert!(warning.contains("ROLLBACK PREPARED"), "{warning}");
+}
+
+/// A role that may replicate can be another walpost, whatever it calls itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_that_may_replicate_is_waited_for() {
+    let scene = Scene::new().await;
+    let other = session_of(&scene, "other", "REPLICATION").await;
+    other.batch_execute(&format!("SELECT pg_advisory_lock({KEY})")).await.expect("it may lock");
+    scene.postgres.execute(&insert(10, 3)).await;
+    let walpost = scene.command("run").args(["--catch-up", "stream"]).start();
+    walpost.await_line("waiting for it", SOON).await;
+    assert!(!walpost.said(STREAMS) && !walpost.said(LOCKED_BY_ANOTHER), "{:?}", walpost.stderr());
+    other.batch_execute("SELECT pg_advisory_unlock_all()").await.expect("unlocked");
+    walpost.await_line(STREAMS, SOON).await;
+    scene.assert_exact(SOON).await;
 }
