@@ -122,7 +122,8 @@ async fn peek(
     printer: &mut Printer,
 ) -> Result<(), TailError> {
     let conninfo = source.conninfo.resolve()?;
-    let control = source::control(&conninfo, "walpost tail").await.map_err(SourceError::from)?;
+    let control =
+        source::control_for_rows(&conninfo, "walpost tail").await.map_err(SourceError::from)?;
     let facts = Facts::read(&control.client, &source.slot).await?;
     let confirmed = facts.require_slot(&source.slot)?;
     let SourceConfig { publication, tables, typed, .. } = source;

@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use tokio_postgres::Client;
 
 use super::config::{APPLICATION_NAME, SourceConfig};
+use super::connect::SqlClient;
 use super::error::{Holder, SourceError};
 use super::mark::PublicationFingerprint;
 use super::opening::ServerIdentity;
@@ -178,7 +179,7 @@ impl Seen<'_> {
 
 /// Keeps the lock for longer than a moment: for as long as the task that it gives runs, and the
 /// server sees its client.
-pub(super) async fn keep(client: Arc<Client>) -> Result<JoinHandle<()>, SourceError> {
+pub(super) async fn keep(client: Arc<SqlClient>) -> Result<JoinHandle<()>, SourceError> {
     client.batch_execute(SPEAKS).await.map_err(|error| failed(&error))?;
     Ok(tokio::spawn(async move {
         while client.simple_query("").await.is_ok() {

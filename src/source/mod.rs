@@ -33,7 +33,7 @@ mod wire;
 pub use backlog::Backlog;
 pub(crate) use config::APPLICATION_NAME;
 pub use config::{CatchUp, ConnInfoSource, SourceConfig};
-pub(crate) use connect::{Control, control};
+pub(crate) use connect::{Control, SqlClient, control, control_for_rows};
 pub use error::{Holder, SourceError};
 pub use facts::{Facts, Slot, published_tables};
 pub use feed::{Feed, Received, Source, SwitchFeed};
