@@ -88,6 +88,7 @@ pub fn source(config: &Config, environment: &Environment) -> Result<SourceConfig
         slot: config.source.slot.clone(),
         publication: config.source.publication.clone(),
         tables: config.outbox.tables.clone(),
+        typed: is_typed(&profile(config)?),
         temporary_slot: false,
         catch_up: match config.source.catch_up {
             CatchUpMode::Auto => CatchUp::above(config.source.catch_up_threshold),
@@ -226,6 +227,11 @@ pub fn columns(config: &Config, profile: &Profile) -> ColumnNames {
     }
 }
 
+/// Whether records depend on the columns' data types.
+pub fn is_typed(profile: &Profile) -> bool {
+    matches!(profile, Profile::Debezium(_))
+}
+
 /// The configured outbox, with the columns that `profile` names.
 pub fn outbox(config: &Config, profile: &Profile) -> Outbox {
     let placed_optional = match profile {
@@ -239,7 +245,7 @@ pub fn outbox(config: &Config, profile: &Profile) -> Outbox {
         plain_message_prefix: config.outbox.plain_message_prefix.clone(),
         placed: profile.placed(),
         placed_optional,
-        typed: matches!(profile, Profile::Debezium(_)),
+        typed: is_typed(profile),
         needs: profile.needs(),
     })
 }

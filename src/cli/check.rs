@@ -94,7 +94,8 @@ pub(super) async fn columns(config: &Config, client: &Client) -> Result<(), Stri
     let profile = assembly::profile(config).map_err(|error| error.to_string())?;
     let mut outbox = assembly::outbox(config, &profile);
     let (publication, tables) = (&config.source.publication, &config.outbox.tables);
-    let found = source::published_tables(client, publication, tables).await;
+    let typed = assembly::is_typed(&profile);
+    let found = source::published_tables(client, publication, tables, typed).await;
     for table in found.map_err(|error| error.to_string())? {
         outbox.expect(&table).map_err(|error| error.to_string())?;
     }

@@ -124,11 +124,12 @@ async fn peek(
     printer: &mut Printer,
 ) -> Result<(), TailError> {
     let conninfo = source.conninfo.resolve()?;
-    let control = source::control(&conninfo, "walpost tail").await.map_err(SourceError::from)?;
+    let control =
+        source::control_for_rows(&conninfo, "walpost tail").await.map_err(SourceError::from)?;
     let facts = Facts::read(&control.client, &source.slot).await?;
     let confirmed = facts.require_slot(&source.slot)?;
-    let tables =
-        source::published_tables(&control.client, &source.publication, &source.tables).await?;
+    let SourceConfig { publication, tables, typed, .. } = source;
+    let tables = source::published_tables(&control.client, publication, tables, *typed).await?;
     core.connected(confirmed, &tables);
     let failed = |error: tokio_postgres::Error| {
         let cause =

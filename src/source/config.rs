@@ -25,6 +25,8 @@ pub struct SourceConfig {
     pub publication: String,
     /// The outbox tables that it has to publish.
     pub tables: Vec<TableName>,
+    /// Whether records depend on the columns' data types.
+    pub typed: bool,
     /// Make a temporary slot of that name, which goes with the session.
     pub temporary_slot: bool,
     /// When a backlog is read in batches.
@@ -51,6 +53,8 @@ struct Cooldown {
     until: Option<Instant>,
     /// How many times in a row they were of no use.
     failures: u32,
+    /// Whose lock is in the way of them, by its server process.
+    blocked_by: Option<i32>,
 }
 
 /// How long batches are left alone once they were of no use, and how many times that is
@@ -93,6 +97,11 @@ impl CatchUp {
         let mut barred = self.barred();
         barred.until = Some(Instant::now() + BARRED * (1 << barred.failures.min(DOUBLINGS)));
         barred.failures += 1;
+    }
+
+    /// That session's lock is in the way, or nobody's; whether it is another's than before.
+    pub(super) fn blocked_by(&self, pid: Option<i32>) -> bool {
+        std::mem::replace(&mut self.barred().blocked_by, pid) != pid
     }
 
     /// It cannot be done just now.

@@ -10,19 +10,22 @@
 //! Who reads from the server judges it by the same policy on either: see [`wire`].
 
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use secrecy::ExposeSecret;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::lookup_host;
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::runtime::Handle;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::{sleep, timeout};
 use tokio_postgres::config::{ChannelBinding as Binding, SslMode as Negotiated, SslNegotiation};
 use tokio_postgres::{Client, Config, Connection, SimpleQueryMessage};
 
 use super::refusal::ConnectError;
 use super::tls::Tls;
-use super::wire::{self, Guard, Handshaken, Login, Method, Policy, Security, Socket};
+use super::wire::{self, Guard, Handshaken, Limits, Login, Method, Policy, Security, Socket};
 use crate::conninfo::{ChannelBinding, ConnInfo, Host, HostAddress, SslMode, TargetSession};
 
 /// The server that was reached, and how.
@@ -51,10 +54,40 @@ impl Endpoint {
     }
 }
 
+/// To run statements with. Dropping it ends the connection, whatever the server does.
+#[derive(Debug)]
+pub(crate) struct SqlClient {
+    client: Client,
+    connection: AbortHandle,
+}
+
+/// How long a connection whose client is gone may take to say goodbye. One that waits for an answer
+/// waits for ever, and one that is flooded reads on.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+impl Deref for SqlClient {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Drop for SqlClient {
+    fn drop(&mut self) {
+        let connection = self.connection.clone();
+        let Ok(runtime) = Handle::try_current() else { return connection.abort() };
+        runtime.spawn(async move {
+            sleep(GOODBYE).await;
+            connection.abort();
+        });
+    }
+}
+
 /// The control connection.
 pub(crate) struct Control {
-    /// To run statements with. Dropping it ends the connection.
-    pub(crate) client: Arc<Client>,
+    /// To run statements with.
+    pub(crate) client: Arc<SqlClient>,
     /// Done when the connection has ended; the error has the server's SQLSTATE
     /// where it gave one, such as 57P01 when it shuts down.
     pub(crate) ended: JoinHandle<Result<(), tokio_postgres::Error>>,
@@ -74,11 +107,27 @@ pub(crate) async fn control(
     conninfo: &ConnInfo,
     application_name: &str,
 ) -> Result<Control, ConnectError> {
+    control_within(Limits::QUERIES, conninfo, application_name).await
+}
+
+/// The same for rows of any size, which are taken one by one.
+pub(crate) async fn control_for_rows(
+    conninfo: &ConnInfo,
+    application_name: &str,
+) -> Result<Control, ConnectError> {
+    control_within(Limits::ROWS, conninfo, application_name).await
+}
+
+async fn control_within(
+    limits: Limits,
+    conninfo: &ConnInfo,
+    application_name: &str,
+) -> Result<Control, ConnectError> {
     let tls = match conninfo.sslmode {
         SslMode::Disable => None,
         _ => Some(Tls::new(conninfo)?),
     };
-    let attempt = Attempt { conninfo, application_name, tls: tls.as_ref() };
+    let attempt = Attempt { conninfo, application_name, tls: tls.as_ref(), limits };
     let passes: &[TargetSession] = match &conninfo.target_session {
         TargetSession::PreferStandby => &[TargetSession::Standby, TargetSession::Any],
         one => &[*one],
@@ -98,13 +147,15 @@ pub(crate) async fn control(
     })
 }
 
-/// Opens another ordinary connection to the server that `control` reached, in the same way.
+/// Opens another ordinary connection to the server that `control` reached, in the same way, for rows
+/// of any size.
 pub(crate) async fn beside(
     conninfo: &ConnInfo,
     endpoint: &Endpoint,
     application_name: &str,
 ) -> Result<Control, ConnectError> {
-    let attempt = Attempt { conninfo, application_name, tls: endpoint.tls.as_ref() };
+    let (tls, limits) = (endpoint.tls.as_ref(), Limits::ROWS);
+    let attempt = Attempt { conninfo, application_name, tls, limits };
     let after = conninfo.connect_timeout;
     let opened = attempt.open(&endpoint.host, endpoint.address, attempt.tls);
     timeout(after, opened)
@@ -117,6 +168,7 @@ struct Attempt<'a> {
     conninfo: &'a ConnInfo,
     application_name: &'a str,
     tls: Option<&'a Tls>,
+    limits: Limits,
 }
 
 impl Attempt<'_> {
@@ -200,7 +252,7 @@ impl Attempt<'_> {
             .map_err(|error| failed(error.into()))?;
         let line = wire::secure(socket, endpoint.tls()).await.map_err(failed)?;
         let version = line.tls_version();
-        let guard = Guard::new(line, policy(conninfo));
+        let guard = Guard::new(line, policy(conninfo), self.limits);
         let method = guard.method();
         let config = control_config(conninfo, host, application_name);
         let (client, connection) =
@@ -208,7 +260,8 @@ impl Attempt<'_> {
         let method = method.get().copied().unwrap_or(Method::None);
         let security = Security { tls: version, method, is_local: endpoint.is_local() };
         let ended = tokio::spawn(connection);
-        Ok(Control { client: Arc::new(client), ended, endpoint, security })
+        let client = Arc::new(SqlClient { client, connection: ended.abort_handle() });
+        Ok(Control { client, ended, endpoint, security })
     }
 }
 

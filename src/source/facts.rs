@@ -236,11 +236,12 @@ const UNLOGGED: &str = "
 
 /// The outbox tables with the columns that the publication sends of them, once
 /// the publication is seen to publish the inserts of all of them. Without a
-/// table it only has to exist.
+/// table it only has to exist. `typed`: records depend on the columns' data types.
 pub async fn published_tables(
     client: &Client,
     publication: &str,
     tables: &[TableName],
+    typed: bool,
 ) -> Result<Vec<FoundTable>, SourceError> {
     let row = client
         .query_opt(PUBLICATION, &[&publication])
@@ -263,10 +264,10 @@ pub async fn published_tables(
     if tables.is_empty() {
         return Ok(found);
     }
-    let types = types::of_database(client).await?;
+    let known = types::of(client, tables, typed).await?;
     for table in tables {
         let relation = published_table(client, publication, table).await?;
-        found.push(FoundTable { relation, types: types.clone() });
+        found.push(FoundTable { relation, types: known.clone() });
     }
     Ok(found)
 }

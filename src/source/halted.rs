@@ -19,6 +19,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::config::APPLICATION_NAME;
+use super::connect::SqlClient;
 use super::error::SourceError;
 
 /// The first half of the lock's key: `walh`. The second is of the slot's name.
@@ -58,11 +59,11 @@ const LOOKING: &str = "
 
 /// The session of a waiting instance's last look, kept until the next one has been made.
 #[derive(Debug, Clone, Default)]
-pub struct LastLook(Arc<Mutex<Option<Arc<Client>>>>);
+pub struct LastLook(Arc<Mutex<Option<Arc<SqlClient>>>>);
 
 impl LastLook {
     /// `client`'s session has looked.
-    pub(super) fn keep(&self, client: &Arc<Client>) {
+    pub(super) fn keep(&self, client: &Arc<SqlClient>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(client));
     }
 

@@ -3,6 +3,10 @@
 //! The server lets only one session stream from a slot. Who reads a backlog in batches does
 //! not stream; so it holds this lock for as long, and whoever is to stream takes it until
 //! the slot is his. Between the two there is no moment at which both could begin.
+//!
+//! Every role that may connect can take such a lock. So one that no walpost can hold is waited for
+//! by nobody: a stream begins without it, which the server keeps others from, and looks again once
+//! it has the slot; a backlog is not read in batches meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +16,8 @@ use tokio::time::sleep;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::config::APPLICATION_NAME;
+use super::config::{APPLICATION_NAME, SourceConfig};
+use super::connect::SqlClient;
 use super::error::{Holder, SourceError};
 
 /// The first half of the lock's key, of all that walpost locks: `walp`. The second is of the
@@ -33,14 +38,25 @@ pub(super) const NOTICED_SOON: &str = "SET tcp_keepalives_idle = 10; SET tcp_kee
 const SPEAKS: &str = "SET idle_session_timeout = '60s'";
 const SPEAKS_EVERY: Duration = Duration::from_secs(15);
 
-const HOLDER: &str = "
-    SELECT l.pid, coalesce(a.application_name = $3, false)
-      FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a USING (pid)
+/// Whoever may replicate could be a walpost, or use the slot without one; whatever it calls itself.
+/// walpost takes the lock exclusively, in a session. One that has ended since it was seen in the
+/// first view counts.
+const HOLDERS: &str = "
+    SELECT l.pid, coalesce(a.application_name = $3, false), a.usename::pg_catalog.text,
+           coalesce(l.mode = 'ExclusiveLock' AND l.pid IS NOT NULL
+             AND (a.pid IS NULL OR a.usename = current_user OR r.rolsuper OR r.rolreplication
+                  OR EXISTS (SELECT FROM pg_catalog.pg_roles g
+                              WHERE g.rolname = 'rds_replication'
+                                AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER'))), false)
+      FROM pg_catalog.pg_locks l
+      LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+      LEFT JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid
      WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
        AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
        AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295
        AND l.database = (SELECT oid FROM pg_catalog.pg_database
-                          WHERE datname = pg_catalog.current_database())";
+                          WHERE datname = pg_catalog.current_database())
+     ORDER BY 4 DESC, l.pid LIMIT 1";
 
 fn failed(error: &tokio_postgres::Error) -> SourceError {
     SourceError::query("locking the slot's name", error)
@@ -48,35 +64,58 @@ fn failed(error: &tokio_postgres::Error) -> SourceError {
 
 /// Who has locked the slot's name.
 pub(super) struct LockHolder {
-    pub(super) pid: i32,
+    /// None of a prepared transaction.
+    pid: Option<i32>,
     /// By the name that its client gave itself.
-    pub(super) is_walpost: bool,
+    is_walpost: bool,
+    role: Option<String>,
+    /// It could be a walpost, by its role and its lock.
+    pub(super) counts: bool,
 }
 
-/// Who has locked the slot's name, if anybody has.
+impl LockHolder {
+    /// A walpost, by its server process.
+    pub(super) fn walpost(pid: i32) -> Self {
+        Self { pid: Some(pid), is_walpost: true, role: None, counts: true }
+    }
+}
+
+/// Who has locked the slot's name, if anybody has; one that counts first.
 pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHolder>, SourceError> {
     let parameters: [(&(dyn ToSql + Sync), Type); 3] =
         [(&CLASS, Type::INT4), (&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
-    let row = client.query_typed_opt(HOLDER, &parameters).await;
+    let row = client.query_typed_opt(HOLDERS, &parameters).await;
     let row = row.map_err(|error| failed(&error))?;
     let holder = |row: tokio_postgres::Row| {
         Ok::<_, tokio_postgres::Error>(LockHolder {
             pid: row.try_get(0)?,
             is_walpost: row.try_get(1)?,
+            role: row.try_get(2)?,
+            counts: row.try_get(3)?,
         })
     };
     row.map(holder).transpose().map_err(|error| failed(&error))
 }
 
-/// Locks the slot's name until this session ends or [`unlock`]; an error where another
-/// session has it. `own`: the server process that was this walpost's last. `seen`: all but who
-/// that other one is.
+/// What came of locking the slot's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// This session has the lock.
+    Held,
+    /// It does not, and nor can a walpost: somebody else has it.
+    Blocked,
+}
+
+/// Locks the slot's name until this session ends or [`unlock`]; an error where a session has it
+/// that could be another walpost's. `own`: the server process that was this walpost's last. `seen`:
+/// all but who that other one is.
 pub(super) async fn lock(
     client: &Client,
-    slot: &str,
+    config: &SourceConfig,
     own: Option<i32>,
     seen: Holder,
-) -> Result<(), SourceError> {
+) -> Result<Lock, SourceError> {
+    let slot = config.slot.as_str();
     let key: [(&(dyn ToSql + Sync), Type); 2] = [(&CLASS, Type::INT4), (&slot, Type::TEXT)];
     let (noticed, row) = tokio::join!(
         biased;
@@ -85,9 +124,30 @@ pub(super) async fn lock(
     );
     noticed.map_err(|error| failed(&error))?;
     if row.and_then(|row| row.try_get(0)).map_err(|error| failed(&error))? {
-        return Ok(());
+        config.catch_up.blocked_by(None);
+        return Ok(Lock::Held);
     }
-    Err(in_use(slot, holder(client, slot).await?, own, seen))
+    match holder(client, slot).await? {
+        Some(holder) if !holder.counts => {
+            warn(config, &holder);
+            Ok(Lock::Blocked)
+        }
+        holder => Err(in_use(slot, holder, own, seen)),
+    }
+}
+
+/// After a stream has begun without the lock: an error where another walpost came to have it
+/// before.
+pub(super) async fn require_no_other(
+    client: &Client,
+    slot: &str,
+    own: Option<i32>,
+    seen: Holder,
+) -> Result<(), SourceError> {
+    match holder(client, slot).await? {
+        Some(holder) if holder.counts => Err(in_use(slot, Some(holder), own, seen)),
+        _ => Ok(()),
+    }
 }
 
 /// The slot is in use by who has locked its name.
@@ -97,16 +157,40 @@ pub(super) fn in_use(
     own: Option<i32>,
     seen: Holder,
 ) -> SourceError {
-    let pid = holder.as_ref().map(|holder| holder.pid);
+    let pid = holder.as_ref().and_then(|holder| holder.pid);
     // This process's own last session may take a while to end.
-    let is_walpost = holder.is_some_and(|holder| holder.is_walpost && Some(holder.pid) != own);
+    let is_walpost = holder.is_some_and(|holder| holder.is_walpost && holder.pid != own);
     let holder = Some(Box::new(Holder { is_walpost, ..seen }));
     SourceError::InUse { slot: slot.to_owned(), pid, holder }
 }
 
+/// Once for each holder.
+fn warn(config: &SourceConfig, holder: &LockHolder) {
+    let LockHolder { pid, role, .. } = holder;
+    let remedy = match pid {
+        Some(pid) => format!(
+            "end that session: SELECT pg_catalog.pg_terminate_backend({pid}); and let only \
+             trusted roles connect to this database"
+        ),
+        None => "end the prepared transaction: ROLLBACK PREPARED with its gid out of \
+                 pg_prepared_xacts"
+            .to_owned(),
+    };
+    if config.catch_up.blocked_by(Some(pid.unwrap_or_default())) {
+        tracing::warn!(
+            slot = %config.slot,
+            pid,
+            role,
+            remedy,
+            "another role holds the advisory lock on the slot's name: streaming without it; a \
+             backlog is not read in batches until it is released"
+        );
+    }
+}
+
 /// Keeps the lock for longer than a moment: for as long as the task that it gives runs, and the
 /// server sees its client.
-pub(super) async fn keep(client: Arc<Client>) -> Result<JoinHandle<()>, SourceError> {
+pub(super) async fn keep(client: Arc<SqlClient>) -> Result<JoinHandle<()>, SourceError> {
     client.batch_execute(SPEAKS).await.map_err(|error| failed(&error))?;
     Ok(tokio::spawn(async move {
         while client.simple_query("").await.is_ok() {

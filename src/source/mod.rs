@@ -7,6 +7,7 @@
 mod backlog;
 mod base;
 mod batches;
+mod begin;
 mod config;
 mod connect;
 mod copy;
@@ -34,7 +35,7 @@ mod wire;
 pub use backlog::Backlog;
 pub(crate) use config::APPLICATION_NAME;
 pub use config::{CatchUp, ConnInfoSource, SourceConfig};
-pub(crate) use connect::{Control, control};
+pub(crate) use connect::{Control, SqlClient, control, control_for_rows};
 pub use error::{Holder, SourceError};
 pub use facts::{Facts, Slot, published_tables};
 pub use feed::{Announcement, Feed, OpenError, Received, Source, SwitchFeed};

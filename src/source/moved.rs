@@ -14,9 +14,10 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::config::{APPLICATION_NAME, SourceConfig};
+use super::connect::SqlClient;
 use super::error::{Holder, SourceError};
 use super::facts::Facts;
-use super::lock::{LockHolder, in_use, lock};
+use super::lock::{Lock, LockHolder, in_use, lock};
 use super::opening::{Resume, is_moved_unseen};
 use crate::lsn::Lsn;
 
@@ -48,7 +49,7 @@ const VOUCHER: &str = "
 /// the name. `own`: the server process that was this walpost's last; `seen`: all but who another
 /// one is.
 pub(super) async fn beside_others(
-    client: &Arc<Client>,
+    client: &Arc<SqlClient>,
     config: &SourceConfig,
     resume: &Resume,
     (facts, holder): (Facts, Option<LockHolder>),
@@ -59,7 +60,8 @@ pub(super) async fn beside_others(
     if config.temporary_slot || facts.halted_by.is_some() || facts.require_slot(slot).is_err() {
         return Ok((facts, false));
     }
-    if let Some(holder) = holder {
+    // One that no walpost can be is waited for by nobody.
+    if let Some(holder) = holder.filter(|holder| holder.counts) {
         vouch(client, slot, resume, seen.confirmed).await?;
         config.last_look.keep(client);
         return Err(in_use(slot, Some(holder), own, seen));
@@ -68,8 +70,8 @@ pub(super) async fn beside_others(
         return Ok((facts, false));
     }
     // Nobody else may begin before this one has said what it found.
-    lock(client, slot, own, seen.clone()).await?;
-    Ok((await_voucher(client, slot, resume, seen).await?, true))
+    let is_locked = lock(client, config, own, seen.clone()).await? == Lock::Held;
+    Ok((await_voucher(client, slot, resume, seen).await?, is_locked))
 }
 
 /// An instance that has delivered all before `confirmed`, where the slot stands, says so as long as
@@ -90,7 +92,7 @@ async fn vouch(
 }
 
 /// Looks until another instance vouches or has the slot, or until none can be expected to any
-/// more; gives what is to be judged then. This instance has locked the slot's name.
+/// more; gives what is to be judged then. This instance has locked the slot's name, if a walpost can.
 async fn await_voucher(
     client: &Client,
     slot: &str,
@@ -105,7 +107,7 @@ async fn await_voucher(
             return Ok(facts);
         }
         if let Some(pid) = voucher(client, slot).await? {
-            return Err(in_use(slot, Some(LockHolder { pid, is_walpost: true }), None, seen));
+            return Err(in_use(slot, Some(LockHolder::walpost(pid)), None, seen));
         }
         if Instant::now() >= until {
             return Ok(facts);

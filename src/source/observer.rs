@@ -11,6 +11,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
 use super::SourceError;
+use super::connect::SqlClient;
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
 
@@ -40,7 +41,7 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    pub(super) fn start(client: Arc<Client>, slot: String) -> Self {
+    pub(super) fn start(client: Arc<SqlClient>, slot: String) -> Self {
         let (tell, latest) = watch::channel(None);
         let task = tokio::spawn(async move {
             let mut turns = interval(INTERVAL);

@@ -43,8 +43,23 @@ const OPENING_ANSWERS: u32 = 60;
 const OPENING_LIMIT_FAR: Duration = Duration::from_secs(300);
 
 /// The control connection may be idle for days and must stay.
-const CONTROL_SETTINGS: &str =
-    "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0";
+const CONTROL_SETTINGS: &str = "SET lock_timeout = 0; SET idle_session_timeout = 0";
+
+/// What a session is given up for must not go on in the server.
+fn limit_statements() -> String {
+    format!("SET statement_timeout = {}", OPENING_LIMIT.as_millis())
+}
+
+/// Once a session is open, whoever asks has a limit of its own.
+pub(super) async fn unlimited(client: &Client) -> Result<(), SourceError> {
+    set(client, "SET statement_timeout = 0").await
+}
+
+/// Settings of the control connection.
+async fn set(client: &Client, settings: &str) -> Result<(), SourceError> {
+    let set = client.batch_execute(settings).await;
+    set.map_err(|error| SourceError::query("preparing the control connection", &error))
+}
 
 /// Which server a position belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,8 +141,7 @@ pub(super) fn opening_limit(answer: Duration) -> Duration {
 pub(super) async fn prepare(client: &Client, config: &SourceConfig) -> Result<(), SourceError> {
     let looks = halted::looks(&config.slot);
     let looks = if config.temporary_slot { "" } else { &looks };
-    let prepared = client.batch_execute(&format!("{CONTROL_SETTINGS}; {looks}")).await;
-    prepared.map_err(|error| SourceError::query("preparing the control connection", &error))
+    set(client, &format!("{CONTROL_SETTINGS}; {}; {looks}", limit_statements())).await
 }
 
 /// Sees that all in the catalogs is what a session needs, and what it was.
@@ -477,6 +491,7 @@ mod tests {
             slot: "walpost".into(),
             publication: "walpost".into(),
             tables: Vec::new(),
+            typed: false,
             temporary_slot: false,
             catch_up: CatchUp::default(),
             last_look: LastLook::default(),

@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
-use tokio_postgres::Client;
 
-use super::connect::Control;
+use super::connect::{Control, SqlClient};
 use super::error::SourceError;
 
 /// Whether a server process does anything but wait for its client.
@@ -28,11 +27,11 @@ pub(super) struct AuxConnection {
 /// Who is waited for.
 #[derive(Clone)]
 pub(super) struct Backend {
-    pub(super) client: Arc<Client>,
+    pub(super) client: Arc<SqlClient>,
     /// The server process of `client`.
     pub(super) pid: i32,
     /// Whom to ask for it.
-    asked: Arc<Client>,
+    asked: Arc<SqlClient>,
     /// For how long nothing may come though it does nothing else.
     limit: Duration,
 }
@@ -40,8 +39,8 @@ pub(super) struct Backend {
 impl Backend {
     /// Over `client`, beside `asked`.
     pub(super) async fn new(
-        client: Arc<Client>,
-        asked: Arc<Client>,
+        client: Arc<SqlClient>,
+        asked: Arc<SqlClient>,
         limit: Duration,
     ) -> Result<Self, tokio_postgres::Error> {
         let row = client.query_typed_one("SELECT pg_catalog.pg_backend_pid()", &[]).await?;

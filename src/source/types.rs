@@ -1,49 +1,94 @@
-//! The database's data types that are not PostgreSQL's own.
+//! The data types that are not PostgreSQL's own, of the outbox tables' columns and of the database.
 //!
-//! The log names a type by its id alone, and a domain by its own: what it is over is
-//! in the catalogs. All are looked up, not those of the outbox alone, since the log may be
-//! from a time when its columns had others.
+//! The WAL names a type by its id alone, and a domain by its own: what it is over is in the
+//! catalogs. The columns' present types are always looked up. Where records depend on types, so
+//! are those of the whole database, since the WAL may be from a time when a column had another.
+//! Every role that may connect can create types, in its temporary schema: so the types of
+//! strangers come last, and no more than [`MOST`] are read, each followed [`DEEPEST`] domains deep.
 
-use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row};
 
 use super::SourceError;
-use crate::outbox::DataType;
+use crate::outbox::{DataType, TableName};
 use crate::pgoutput::Oid;
+
+/// Most types that are looked up.
+const MOST: i64 = 10_000;
+
+/// How many domains may be over one another.
+const DEEPEST: i32 = 32;
 
 /// Domains are followed to what they are over; the innermost modifier counts.
 const TYPES: &str = "
-    WITH RECURSIVE base AS (
-        SELECT t.oid AS used, t.oid, -1 AS modifier
+    WITH RECURSIVE outbox AS (
+        SELECT c.oid, c.relowner, n.nspowner
+          FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]),
+                          pg_catalog.unnest($2::pg_catalog.text[]))
+               AS named (nspname, relname)
+          JOIN pg_catalog.pg_namespace n ON n.nspname = named.nspname::pg_catalog.name
+          JOIN pg_catalog.pg_class c
+            ON c.relnamespace = n.oid AND c.relname = named.relname::pg_catalog.name
+    ), used AS (
+        SELECT a.atttypid AS oid FROM outbox o
+          JOIN pg_catalog.pg_attribute a ON a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped
+    ), owner AS (
+        SELECT relowner AS oid FROM outbox
+         UNION SELECT nspowner FROM outbox
+         UNION SELECT datdba FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
+         UNION SELECT oid FROM pg_catalog.pg_roles WHERE rolsuper
+    ), chosen AS (
+        SELECT t.oid
           FROM pg_catalog.pg_type t
           LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
-          LEFT JOIN pg_catalog.pg_class c ON c.oid IN (t.typrelid, e.typrelid)
+          LEFT JOIN pg_catalog.pg_class c
+            ON c.oid = CASE WHEN t.typrelid <> 0 THEN t.typrelid ELSE e.typrelid END
          -- Not the row types of tables.
-         WHERE t.oid >= 16384 AND coalesce(c.relkind, 'c') = 'c'
-         UNION
-        SELECT b.used, t.typbasetype, CASE WHEN t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END
+         WHERE t.oid >= 16384 AND coalesce(c.relkind, 'c') = 'c' {which}
+         LIMIT $3
+    ), base AS (
+        SELECT oid AS used, oid, -1 AS modifier, 0 AS depth FROM chosen
+         UNION ALL
+        SELECT b.used, t.typbasetype,
+               CASE WHEN t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END, b.depth + 1
           FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid
-         WHERE t.typtype = 'd')
+         WHERE t.typtype = 'd' AND b.depth < $4)
     SELECT b.used, b.oid, b.modifier, t.typtype::pg_catalog.text, t.typname::pg_catalog.text,
            e.typtype::pg_catalog.text, e.typname::pg_catalog.text
       FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid
       LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
      WHERE t.typtype <> 'd'";
 
-/// These types, by the ids that the log gives them.
-pub(super) async fn of_database(client: &Client) -> Result<Vec<(Oid, DataType)>, SourceError> {
-    let rows = client
-        .query(TYPES, &[])
-        .await
-        .map_err(|error| SourceError::query("reading the data types", &error))?;
-    let found = rows.iter().map(|row| {
-        let (used, oid, modifier): (Oid, Oid, i32) = (row.get(0), row.get(1), row.get(2));
-        let (kind, name): (&str, &str) = (row.get(3), row.get(4));
-        let (element_kind, element): (Option<&str>, Option<&str>) = (row.get(5), row.get(6));
-        let element = element_kind.zip(element);
-        let own = DataType::builtin(oid, modifier);
-        (used, own.unwrap_or_else(|| other(kind, name, element)))
-    });
-    Ok(found.collect())
+/// The columns' own.
+const OF_COLUMNS: &str = "AND t.oid IN (SELECT oid FROM used)";
+
+/// All, the columns' own and then those of the owners first.
+const OF_DATABASE: &str = "ORDER BY t.oid IN (SELECT oid FROM used) DESC,
+                                    t.typowner IN (SELECT oid FROM owner) DESC, t.oid";
+
+/// The types of these tables' columns, by the ids that the WAL gives them; `of_database`: and all
+/// others of the database.
+pub(super) async fn of(
+    client: &Client,
+    tables: &[TableName],
+    of_database: bool,
+) -> Result<Vec<(Oid, DataType)>, SourceError> {
+    let schemas: Vec<&str> = tables.iter().map(|table| table.schema.as_str()).collect();
+    let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
+    let query = TYPES.replace("{which}", if of_database { OF_DATABASE } else { OF_COLUMNS });
+    let parameters: [&(dyn ToSql + Sync); 4] = [&schemas, &names, &MOST, &DEEPEST];
+    let failed = |error| SourceError::query("reading the data types", &error);
+    let rows = client.query(&query, &parameters).await.map_err(failed)?;
+    rows.iter().map(read).collect::<Result<_, _>>().map_err(failed)
+}
+
+fn read(row: &Row) -> Result<(Oid, DataType), tokio_postgres::Error> {
+    let (used, oid, modifier): (Oid, Oid, i32) =
+        (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let (kind, name): (&str, &str) = (row.try_get(3)?, row.try_get(4)?);
+    let (element_kind, element): (Option<&str>, Option<&str>) = (row.try_get(5)?, row.try_get(6)?);
+    let own = DataType::builtin(oid, modifier);
+    Ok((used, own.unwrap_or_else(|| other(kind, name, element_kind.zip(element)))))
 }
 
 /// Extensions' types whose values are texts to Debezium.

@@ -28,10 +28,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_postgres::{Client, Statement};
+use tokio_postgres::Statement;
 
 use super::SourceError;
 use super::config::SourceConfig;
+use super::connect::SqlClient;
 use super::facts::published_tables;
 use super::mark::PublicationFingerprint;
 use crate::lsn::Lsn;
@@ -147,7 +148,7 @@ const LOOK: &str = "
 /// Where to look, with a prepared statement.
 #[derive(Clone)]
 pub(super) struct Catalogs {
-    client: Arc<Client>,
+    client: Arc<SqlClient>,
     statement: Statement,
     version: i32,
     config: SourceConfig,
@@ -155,7 +156,7 @@ pub(super) struct Catalogs {
 
 impl Catalogs {
     pub(super) async fn prepare(
-        client: Arc<Client>,
+        client: Arc<SqlClient>,
         version: i32,
         config: &SourceConfig,
     ) -> Result<Self, SourceError> {
@@ -169,7 +170,7 @@ impl Catalogs {
 
     /// Prepares, and looks.
     pub(super) async fn looked_at(
-        client: Arc<Client>,
+        client: Arc<SqlClient>,
         version: i32,
         config: &SourceConfig,
     ) -> Result<(Self, Look), SourceError> {
@@ -198,7 +199,8 @@ impl Catalogs {
 
     /// The outbox tables as the publication sends them.
     pub(super) async fn published_tables(&self) -> Result<Vec<FoundTable>, SourceError> {
-        published_tables(&self.client, &self.config.publication, &self.config.tables).await
+        let SourceConfig { publication, tables, typed, .. } = &self.config;
+        published_tables(&self.client, publication, tables, *typed).await
     }
 
     /// Whether a look at a later connect finds what it was with `mark`; the slot
@@ -247,7 +249,7 @@ impl Catalogs {
 /// Whether the publication, or a table's place in it, came after a change that the slot
 /// has still to hand out.
 pub(crate) async fn is_young(
-    client: &Arc<Client>,
+    client: &Arc<SqlClient>,
     version: i32,
     config: &SourceConfig,
 ) -> Result<bool, SourceError> {

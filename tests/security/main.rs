@@ -17,3 +17,4 @@ mod rotate;
 mod secrets;
 mod token;
 mod unfit;
+mod unprivileged;

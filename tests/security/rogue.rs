@@ -1,6 +1,7 @@
-//! Servers that are none: what they may cost walpost before it has let itself in, and what they
-//! learn from it.
+//! Servers that are none: what they may cost walpost before and after it has let itself in, and
+//! what they learn from it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -161,4 +162,158 @@ async fn a_password_is_told_to_nobody_whom_require_auth_excludes() {
             .await;
         drop(walpost);
     }
+}
+
+/// A message of that type.
+fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(4 + body.len()).expect("short").to_be_bytes();
+    [&[tag][..], &length, body].concat()
+}
+
+/// What a server floods a session with that it has let in, once it is asked for something.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flood {
+    /// Parameters that nobody asked for, each another.
+    Parameters,
+    /// The same parameter again and again.
+    Parameter,
+    Notices,
+    /// Rows without end.
+    Rows,
+    /// One row, as long as it may be.
+    Row,
+    /// Nothing comes.
+    Silence,
+}
+
+impl Flood {
+    /// Some of it.
+    fn piece(self, number: u32) -> Vec<u8> {
+        let value = [b'v'; 1000];
+        let one = |index: u32| match self {
+            Self::Parameters => {
+                let name = format!("p{}\0", number * 1000 + index);
+                message(b'S', &[name.as_bytes(), &value, b"\0"].concat())
+            }
+            Self::Parameter => message(b'S', &[&b"p\0"[..], &value, b"\0"].concat()),
+            Self::Notices => message(b'N', &[&b"SNOTICE\0C00000\0M"[..], &value, b"\0\0"].concat()),
+            Self::Rows => message(b'D', &[&b"\0\x01\0\0\x03\xe8"[..], &value].concat()),
+            Self::Row if (number, index) == (0, 0) => {
+                [&b"D"[..], &(1_u32 << 30).to_be_bytes(), b"\0\x01\x3f\xff\xff\x00"].concat()
+            }
+            Self::Row => value.to_vec(),
+            Self::Silence => Vec::new(),
+        };
+        (0..1000).flat_map(one).collect()
+    }
+
+    /// Lets everybody in, and floods whoever asks for something; until the client has gone.
+    async fn serve(self, mut client: TcpStream) {
+        let mut buffer = vec![0; 10_000];
+        let _ = client.read(&mut buffer).await;
+        let key = message(b'K', &[0; 8]);
+        let welcome = [request(0, &[]), key, message(b'Z', b"I")].concat();
+        if client.write_all(&welcome).await.is_err() || client.read(&mut buffer).await.is_err() {
+            return;
+        }
+        let columns = [&b"\0\x01x\0"[..], &[0; 6], &25_u32.to_be_bytes(), &[255; 6], &[0; 2]];
+        let columns = message(b'T', &columns.concat());
+        let first = if self == Self::Silence { &[][..] } else { &columns };
+        let begun = client.write_all(first).await;
+        // More than this nobody's memory has to bear where the limit is missing.
+        for number in 0..600 {
+            if begun.is_err() || client.write_all(&self.piece(number)).await.is_err() {
+                return;
+            }
+        }
+        while client.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+    }
+}
+
+/// A server that does that with the connection of that number and those after it; those before are
+/// led to a real one.
+struct Flooding {
+    port: u16,
+    /// Connections that it floods: all, and those that are open.
+    counts: Arc<[AtomicUsize; 2]>,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Flooding {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Flooding {
+    async fn start(real: u16, after: usize, flood: Flood) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let counts: Arc<[AtomicUsize; 2]> = Arc::default();
+        let all = Arc::clone(&counts);
+        let accepting = tokio::spawn(async move {
+            for number in 0_usize.. {
+                let Ok((mut client, _)) = listener.accept().await else { break };
+                let counts = Arc::clone(&all);
+                tokio::spawn(async move {
+                    if number < after {
+                        let mut server =
+                            TcpStream::connect(("127.0.0.1", real)).await.expect("the real one");
+                        let _ = copy_bidirectional(&mut client, &mut server).await;
+                        return;
+                    }
+                    for count in counts.iter() {
+                        count.fetch_add(1, Ordering::SeqCst);
+                    }
+                    flood.serve(client).await;
+                    counts[1].fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        Self { port, counts, accepting }
+    }
+
+    /// Connections so far, and how many of them are open.
+    fn counts(&self) -> [usize; 2] {
+        [0, 1].map(|index| self.counts[index].load(Ordering::SeqCst))
+    }
+
+    fn source(&self) -> String {
+        let port = self.port;
+        format!("postgres://postgres@127.0.0.1:{port}/postgres?sslmode=disable&connect_timeout=2")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_let_walpost_in_cannot_fill_its_memory() {
+    let mut scene = Scene::new().await;
+    for after in EITHER {
+        for flood in [Flood::Parameters, Flood::Parameter, Flood::Notices, Flood::Rows, Flood::Row]
+        {
+            let flooding = Flooding::start(scene.postgres.port(), after, flood).await;
+            let walpost = run(&mut scene, flooding.source());
+            let line = walpost.await_line(" bytes", SOON).await;
+            let told = ["sends more than", "answered with more than", "bytes; at most"];
+            assert!(told.iter().any(|told| line.contains(told)), "{after} {flood:?}: {line}");
+            let again = async || flooding.counts()[0] > 2;
+            eventually(SOON, "it tries again", again).await;
+            let peak = walpost.peak_rss_bytes().expect("it runs");
+            assert!(peak < 200 << 20, "{after} {flood:?}: {} MiB", peak >> 20);
+            let [all, open] = flooding.counts();
+            assert!(open <= 2, "{after} {flood:?}: {open} of {all} connections are open");
+        }
+    }
+}
+
+/// An attempt to connect that was given up leaves no connection behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_on_which_nothing_comes_is_closed_with_its_attempt() {
+    let mut scene = Scene::new().await;
+    let flooding = Flooding::start(scene.postgres.port(), 0, Flood::Silence).await;
+    let walpost = run(&mut scene, flooding.source());
+    walpost.await_line("not ready within", SOON * 2).await;
+    let next = async || flooding.counts()[0] >= 2;
+    eventually(SOON, "it tries again", next).await;
+    let left = async || flooding.counts()[1] == 1;
+    eventually(Duration::from_secs(5), "the first connection is closed", left).await;
 }

@@ -130,8 +130,8 @@ async fn remainder(
     let error = |text: String| {
         Finding::error((SUBJECT, "columns"), text).why("`run` ends with these words")
     };
-    let found = source::published_tables(client, &source.publication, &source.tables).await;
-    let found = match found {
+    let SourceConfig { publication, tables, typed, .. } = source;
+    let found = match source::published_tables(client, publication, tables, *typed).await {
         Ok(found) => found,
         Err(refused) => return Some(error(refused.to_string())),
     };

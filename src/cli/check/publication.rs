@@ -7,7 +7,7 @@ use tokio_postgres::{Client, Row};
 
 use super::findings::{Finding, Findings};
 use crate::outbox::TableName;
-use crate::source::{self, Facts, SourceConfig};
+use crate::source::{self, Facts, SourceConfig, SqlClient};
 
 const SUBJECT: &str = "publication";
 
@@ -266,7 +266,7 @@ const HELD_BACK: &str = "
 
 /// Looks whether the slot has still to hand out changes from before the publication.
 pub(super) async fn check_age(
-    client: &Arc<Client>,
+    client: &Arc<SqlClient>,
     source: &SourceConfig,
     facts: &Facts,
     findings: &mut Findings,

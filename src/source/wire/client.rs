@@ -15,8 +15,8 @@ use tokio::task::JoinHandle;
 
 use super::error::WireError;
 use super::line::{Socket, secure};
-use super::policy::{Login, Security};
-use super::query::{self, System};
+use super::policy::{Login, MESSAGE, Security};
+use super::query::{self, Answer, System};
 use super::startup::{self, Ready};
 use super::stream::{Batch, Event, Pump, Shared, Timing};
 use crate::conninfo::Keepalive;
@@ -115,8 +115,10 @@ impl Connection {
         frontend::query(&settings.command(), &mut message)?;
         self.ready.line.write_all(&message).await?;
         self.ready.line.flush().await?;
+        let mut answer = Answer::default();
         loop {
             let frame = self.ready.receive().await?;
+            answer.received(&frame)?;
             match frame.tag {
                 // CopyBothResponse.
                 b'W' => break,
@@ -124,7 +126,8 @@ impl Connection {
                 _ => return Err(WireError::unexpected(&frame, "the stream's beginning")),
             }
         }
-        let Ready { line, frames, .. } = self.ready;
+        let Ready { line, mut frames, .. } = self.ready;
+        frames.set_limit(MESSAGE);
         let shared = Arc::new(Shared::new(settings.ack));
         let (sender, batches) = mpsc::unbounded_channel();
         let timing = Timing {

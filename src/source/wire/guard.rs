@@ -2,7 +2,8 @@
 //! once the policy has seen it.
 //!
 //! Until the session is ready it hands over whole messages that were judged. Afterwards it follows
-//! the message lengths alone.
+//! the messages' types and lengths alone, so that what a server sends has a limit: what nobody asked
+//! for, and what answers a request.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -17,10 +18,36 @@ use tokio_postgres::tls::{self, TlsConnect};
 
 use super::framing::{HEADER, length};
 use super::line::Line;
-use super::policy::{Binding, Checker, MESSAGE, Method, Policy, Refused, STARTUP_MESSAGE};
+use super::policy::{
+    Binding, Checker, MESSAGE, MESSAGE_COST, Method, Policy, Refused, STARTUP_MESSAGE,
+};
 
 /// Least room for a read before the session is ready, in bytes.
 const LEAST: usize = 1024;
+
+/// What a server may send once the session is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// A message, in bytes.
+    message: u32,
+    /// All that answers one request, in bytes.
+    answer: u64,
+}
+
+impl Limits {
+    /// Of a connection for small queries, whose rows are collected.
+    pub(crate) const QUERIES: Self = Self { message: 16 << 20, answer: 64 << 20 };
+
+    /// Of one whose rows are taken one by one: each may be as large as a value can be.
+    pub(crate) const ROWS: Self = Self { message: MESSAGE, answer: u64::MAX };
+}
+
+/// Most bytes of parameters that a server reports once the session is ready: each may be another,
+/// and is kept for as long as the session lasts.
+const PARAMETERS: u64 = 1 << 20;
+
+/// Most bytes of notices and notifications beside one answer.
+const NOTICES: u64 = 16 << 20;
 
 /// A connection that the policy watches over.
 pub(crate) struct Guard<S> {
@@ -36,14 +63,14 @@ pub(crate) struct Guard<S> {
 }
 
 impl<S> Guard<S> {
-    pub(crate) fn new(line: Line<S>, policy: Policy) -> Self {
+    pub(crate) fn new(line: Line<S>, policy: Policy, limits: Limits) -> Self {
         let checker = Checker::new(policy, Binding::of(&line));
         Self {
             line,
             checker,
             received: BytesMut::new(),
             judged: 0,
-            lengths: Lengths::default(),
+            lengths: Lengths::new(limits),
             method: Arc::default(),
         }
     }
@@ -71,17 +98,29 @@ impl<S> Guard<S> {
     }
 }
 
-/// The lengths of messages that pass by.
-#[derive(Debug, Default)]
+/// The messages that pass by.
+#[derive(Debug)]
 struct Lengths {
+    limits: Limits,
     header: [u8; HEADER],
     /// Bytes of the header that have passed.
     have: usize,
     /// Bytes of the body that have not.
     left: usize,
+    /// Bytes of reported parameters.
+    parameters: u64,
+    /// Bytes of notices since the last `ReadyForQuery`.
+    notices: u64,
+    /// Bytes of all else since then.
+    answer: u64,
 }
 
 impl Lengths {
+    fn new(limits: Limits) -> Self {
+        let header = [0; HEADER];
+        Self { limits, header, have: 0, left: 0, parameters: 0, notices: 0, answer: 0 }
+    }
+
     fn follow(&mut self, mut bytes: &[u8]) -> Result<(), Refused> {
         while !bytes.is_empty() {
             let passed = self.left.min(bytes.len());
@@ -92,11 +131,28 @@ impl Lengths {
             self.have += taken;
             bytes = &bytes[taken..];
             if self.have == HEADER {
-                self.left = length(self.header, MESSAGE)? as usize - (HEADER - 1);
+                let length = length(self.header, self.limits.message)?;
+                self.count(self.header[0], length)?;
+                self.left = length as usize - (HEADER - 1);
                 self.have = 0;
             }
         }
         Ok(())
+    }
+
+    /// Judges a message that begins.
+    fn count(&mut self, tag: u8, length: u32) -> Result<(), Refused> {
+        let (count, limit, what) = match tag {
+            b'S' => (&mut self.parameters, PARAMETERS, "parameters"),
+            b'N' | b'A' => (&mut self.notices, NOTICES, "notices"),
+            b'Z' => {
+                (self.notices, self.answer) = (0, 0);
+                return Ok(());
+            }
+            _ => (&mut self.answer, self.limits.answer, "rows"),
+        };
+        *count = count.saturating_add(u64::from(length) + MESSAGE_COST as u64);
+        if *count > limit { Err(Refused::TooMuch { limit, what }) } else { Ok(()) }
     }
 }
 
@@ -122,7 +178,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guard<S> {
             if this.checker.is_ready() {
                 let before = buffer.filled().len();
                 ready_or_pending!(Pin::new(&mut this.line).poll_read(context, buffer))?;
-                this.lengths.follow(&buffer.filled()[before..]).map_err(refused)?;
+                this.lengths.follow(&buffer.filled()[before..]).map_err(|error| {
+                    // Whoever waits for an answer learns only that the connection is closed.
+                    tracing::warn!(%error, "closing a connection to PostgreSQL: it sends too much");
+                    refused(error)
+                })?;
                 return Poll::Ready(Ok(()));
             }
             this.received.reserve(LEAST);

@@ -16,38 +16,44 @@ fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn guard() -> (Guard<DuplexStream>, DuplexStream) {
+fn guard(limits: Limits) -> (Guard<DuplexStream>, DuplexStream) {
     let (ours, theirs) = duplex(1 << 20);
     let policy =
         Policy { require_auth: RequireAuth::default(), channel_binding: ChannelBinding::Prefer };
-    (Guard::new(Line::Plain(ours), policy), theirs)
+    (Guard::new(Line::Plain(ours), policy, limits), theirs)
 }
 
 /// All that comes through, from a server that sends these pieces and closes.
 fn passed(pieces: &[&[u8]]) -> (Vec<u8>, io::Result<()>, Option<Method>) {
+    passed_within(Limits::ROWS, pieces)
+}
+
+fn passed_within(limits: Limits, pieces: &[&[u8]]) -> (Vec<u8>, io::Result<()>, Option<Method>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
-        let (mut guard, mut server) = guard();
+        let (mut guard, mut server) = guard(limits);
         let method = guard.method();
-        let mut seen = Vec::new();
-        let mut buffer = [0; 100];
         let serve = async {
             for piece in pieces {
-                server.write_all(piece).await.expect("written");
+                // Who refuses it reads no more.
+                if server.write_all(piece).await.is_err() {
+                    break;
+                }
                 tokio::task::yield_now().await;
             }
             drop(server);
         };
-        let read = async {
+        let read = async move {
+            let (mut seen, mut buffer) = (Vec::new(), [0; 100]);
             loop {
                 match guard.read(&mut buffer).await {
-                    Ok(0) => return Ok(()),
+                    Ok(0) => return (seen, Ok(())),
                     Ok(count) => seen.extend_from_slice(&buffer[..count]),
-                    Err(error) => return Err(error),
+                    Err(error) => return (seen, Err(error)),
                 }
             }
         };
-        let ((), end) = tokio::join!(serve, read);
+        let ((), (seen, end)) = tokio::join!(serve, read);
         (seen, end, method.get().copied())
     })
 }
@@ -121,4 +127,43 @@ fn a_message_of_a_session_is_no_longer_than_postgresqls_are() {
     }
     let (_, end, _) = passed(&[&welcome(), &header(1 << 30), b"body"]);
     end.expect("not too long");
+}
+
+/// What a reader for small queries is refused by.
+fn too_much(after: &[&[u8]]) -> Option<&'static str> {
+    let welcome = welcome();
+    let pieces: Vec<_> = [&welcome[..]].into_iter().chain(after.iter().copied()).collect();
+    let (_, end, _) = passed_within(Limits::QUERIES, &pieces);
+    let error = end.err()?;
+    match error.get_ref().and_then(|error| error.downcast_ref::<Refused>()) {
+        Some(Refused::TooMuch { what, .. }) => Some(what),
+        Some(Refused::Frame(_)) => Some("a message"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_nobody_asked_for_has_a_limit() {
+    let parameters = message(b'S', &[b'v'; 1000]).repeat(1200);
+    let (some, ready) = (&parameters[..500 * 1005], message(b'Z', b"I"));
+    assert_eq!(too_much(&[some]), None);
+    assert_eq!(too_much(&[some, &ready, some, &ready, some]), Some("parameters"), "in all");
+    let empty = message(b'S', b"").repeat(10_000);
+    assert_eq!(too_much(&[&empty]), Some("parameters"), "each takes memory");
+    for tag in [b'N', b'A'] {
+        let notices = message(tag, &[b'v'; 1000]).repeat(8000);
+        assert_eq!(too_much(&[&notices, &ready, &notices]), None, "beside one answer");
+        assert_eq!(too_much(&[&notices, &notices]), Some("notices"));
+    }
+}
+
+#[test]
+fn an_answer_has_a_limit_where_rows_are_collected() {
+    let (rows, ready) = (message(b'D', &vec![b'v'; 1 << 20]).repeat(40), message(b'Z', b"I"));
+    assert_eq!(too_much(&[&rows, &ready, &rows]), None, "each of its own");
+    assert_eq!(too_much(&[&rows, &rows]), Some("rows"));
+    let header = [&[b'D'][..], &((16_u32 << 20) + 1).to_be_bytes()].concat();
+    assert_eq!(too_much(&[&header]), Some("a message"));
+    let (_, end, _) = passed(&[&welcome(), &rows, &rows]);
+    end.expect("rows that are taken one by one");
 }

@@ -33,7 +33,7 @@ mod stream;
 pub(super) use client::{Connection, Replication, StreamSettings, connect};
 pub(super) use error::{ServerError, WireError};
 pub use framing::{Frame, FrameError, Frames};
-pub(super) use guard::{Guard, Handshaken};
+pub(super) use guard::{Guard, Handshaken, Limits};
 pub(super) use line::{Socket, secure};
 pub(crate) use policy::Refused;
 pub(super) use policy::{Login, Policy};

@@ -22,9 +22,9 @@ pub(super) const STARTUP_MESSAGE: u32 = 64 << 10;
 const STARTUP_BYTES: usize = 1 << 20;
 
 /// What a message counts beside its body: an empty notice that is kept takes memory as well.
-const MESSAGE_COST: usize = 128;
+pub(super) const MESSAGE_COST: usize = 128;
 
-/// Longest message of a session, in bytes: PostgreSQL allocates no more for one.
+/// Longest message of a session that hands out rows, in bytes: PostgreSQL allocates no more for one.
 pub(super) const MESSAGE: u32 = 1 << 30;
 
 /// Most SCRAM iterations: 26 ms where the processor knows SHA-256, and some tenths of a second where
@@ -127,6 +127,9 @@ pub(crate) enum Refused {
     /// Too much of it.
     #[error("it sends more than {STARTUP_BYTES} bytes before the session is ready")]
     Flood,
+    /// Too much of it, once the session is ready.
+    #[error("it sends more than {limit} bytes of {what}")]
+    TooMuch { limit: u64, what: &'static str },
     /// No message.
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -158,7 +161,9 @@ impl Refused {
                 "check that this is the right server and the right password; walpost supports \
                  trust, password, md5, scram-sha-256 and cert"
             }
-            Self::Flood | Self::Frame(_) | Self::OutOfOrder(_) => "check host and port",
+            Self::Flood | Self::TooMuch { .. } | Self::Frame(_) | Self::OutOfOrder(_) => {
+                "check host and port"
+            }
         }
     }
 }

@@ -7,8 +7,30 @@ use postgres_protocol::message::frontend;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
 use super::error::{ServerError, WireError};
+use super::framing::Frame;
+use super::policy::MESSAGE_COST;
 use super::startup::Ready;
 use crate::lsn::Lsn;
+
+/// Most that answers a command, in bytes: it is a row or none.
+pub(super) const ANSWER: u32 = 1 << 20;
+
+/// What has come of an answer.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    bytes: usize,
+}
+
+impl Answer {
+    /// Takes note of a message; an error where it is too much.
+    pub(super) fn received(&mut self, frame: &Frame) -> Result<(), WireError> {
+        self.bytes = self.bytes.saturating_add(frame.body.len() + MESSAGE_COST);
+        if self.bytes <= ANSWER as usize {
+            return Ok(());
+        }
+        Err(WireError::Protocol(format!("a command was answered with more than {ANSWER} bytes")))
+    }
+}
 
 /// A column's value as text; none for NULL.
 pub(super) type Value = Option<Bytes>;
@@ -54,9 +76,10 @@ where
     frontend::query(command, &mut message)?;
     session.line.write_all(&message).await?;
     session.line.flush().await?;
-    let (mut rows, mut error) = (Vec::new(), None);
+    let (mut rows, mut error, mut answer) = (Vec::new(), None, Answer::default());
     loop {
         let frame = session.receive().await?;
+        answer.received(&frame)?;
         match frame.tag {
             b'D' => rows.push(row(frame.body)?),
             b'E' => error = Some(ServerError::read(&frame.body)),
@@ -70,7 +93,7 @@ where
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Ready<S> {
     /// The next message.
-    pub(super) async fn receive(&mut self) -> Result<super::framing::Frame, WireError> {
+    pub(super) async fn receive(&mut self) -> Result<Frame, WireError> {
         loop {
             if let Some(frame) = self.frames.take()? {
                 return Ok(frame);

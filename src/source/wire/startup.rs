@@ -15,7 +15,8 @@ use tokio::task::spawn_blocking;
 use super::error::WireError;
 use super::framing::{Frame, Frames};
 use super::line::Line;
-use super::policy::{Binding, Checker, Login, MESSAGE, Method, Refused, STARTUP_MESSAGE};
+use super::policy::{Binding, Checker, Login, Method, Refused, STARTUP_MESSAGE};
+use super::query::ANSWER;
 use crate::conninfo::ChannelBinding;
 
 /// A session that is ready for a query.
@@ -52,7 +53,8 @@ where
         }
     }
     let Startup { line, mut frames, checker } = startup;
-    frames.set_limit(MESSAGE);
+    // Until it streams, what it sends is small.
+    frames.set_limit(ANSWER);
     let method = checker.method();
     Ok(Ready { line, frames, method })
 }
