@@ -19,7 +19,7 @@ const IMPORTS: [(&str, &[&str]); 7] = [
         "src/relay/core",
         &["lsn", "position", "pgoutput", "outbox", "record", "ledger", "relay", "property"],
     ),
-    ("src/import/", &["outbox", "config", "import", "property"]),
+    ("src/import/", &["outbox", "config", "excerpt", "import", "property"]),
     ("src/relay/halt", &["excerpt", "lsn", "position", "outbox", "record"]),
 ];
 

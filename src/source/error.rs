@@ -6,14 +6,15 @@ use super::mark::PublicationFingerprint;
 use super::opening::ServerIdentity;
 use super::refusal::ConnectError;
 use super::wire::WireError;
-use crate::excerpt::at_most;
+use crate::excerpt::{at_most, line};
 use crate::lsn::Lsn;
 
-/// A failure of the source, by what follows from it.
+/// A failure of the source, by what follows from it. The server's words may be in any of these:
+/// they are shown on one line and cut, here and nowhere else.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// Passes with time: connect again.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     Lost(String),
 
     /// Another client holds the slot: wait for it to go.
@@ -29,30 +30,31 @@ pub enum SourceError {
 
     /// The server refuses who walpost says it is, or cannot be what was asked
     /// for: a matter of configuration, or of a moment in the server's life.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     Access(String),
 
     /// Something on the server is not as `run` needs it; names the mend.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     Setup(String),
 
     /// The publication or an outbox table is not what it was while walpost worked with it.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     Changed(String),
 
     /// The slot cannot be used any more, or is not where walpost left it.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     Slot(String),
 
     /// The server sent what this version of walpost does not understand, or
     /// cannot send what it has to.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     Undecodable(String),
 
     /// The server cannot send a row, and nothing from its transaction on.
     #[error(
-        "{0}: a row's text has no form in UTF-8, and PostgreSQL hands out nothing from its \
-         transaction on. Mend what writes it"
+        "{}: a row's text has no form in UTF-8, and PostgreSQL hands out nothing from its \
+         transaction on. Mend what writes it",
+        line(.0)
     )]
     Encoding(String),
 }
@@ -191,4 +193,27 @@ fn with_causes(error: &dyn StdError) -> String {
     }
     // PostgreSQL's words may have a row's in them.
     at_most(4000, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_is_shown_on_one_line_and_cut() {
+        let said = format!("1\nforged\u{1b}[2J{}", "x".repeat(1 << 20));
+        for error in [
+            SourceError::Lost(said.clone()),
+            SourceError::Access(said.clone()),
+            SourceError::Setup(said.clone()),
+            SourceError::Changed(said.clone()),
+            SourceError::Slot(said.clone()),
+            SourceError::Undecodable(said.clone()),
+            SourceError::Encoding(said.clone()),
+        ] {
+            let shown = error.to_string();
+            assert!(shown.len() < 10_000, "{} bytes", shown.len());
+            assert!(shown.starts_with(r"1\nforged\u{1b}[2Jx"), "{shown}");
+        }
+    }
 }
