@@ -35,7 +35,7 @@ pub(super) fn spell(datum: &ConnectValue<'_>, how: Spelling, out: &mut String) {
         }
         (ConnectValue::Float(text), _) => out.push_str(text),
         (ConnectValue::Decimal(number), Spelling::Json) => {
-            json_string(&base64(&number.unscaled()), out)
+            json_string(&base64(&number.unscaled()), out);
         }
         (ConnectValue::Decimal(number), _) => out.push_str(&number.spelled()),
         (ConnectValue::Null, _) => out.push_str("null"),
