@@ -6,10 +6,23 @@ use std::fmt::Write as _;
 /// Characters that are shown; of more, the beginning and how many bytes there are in all.
 const MOST: usize = 500;
 
+/// The same of a whole error, whose parts from outside may have been cut already.
+const LINE: usize = 8000;
+
 /// `text` with control characters, line separators, invisible characters and those that turn the
 /// direction of writing escaped, and cut where it is long.
 pub(crate) fn excerpt(text: &str) -> String {
     at_most(MOST, text)
+}
+
+/// A whole error or piece of news, with its advice: what is logged, stored and shown on pages.
+pub(crate) fn line(text: &str) -> String {
+    at_most(LINE, text)
+}
+
+/// All of `text`, however long, escaped in the same way.
+pub(crate) fn escaped(text: &str) -> String {
+    at_most(usize::MAX, text)
 }
 
 /// The same with up to so many characters, for a text that has advice behind what came from outside.
@@ -42,7 +55,8 @@ pub(crate) fn beginning(text: &[u8]) -> String {
     format!("{head}… ({} bytes)", text.len())
 }
 
-fn is_harmless(sign: char) -> bool {
+/// Whether it is shown as it is.
+pub(crate) fn is_harmless(sign: char) -> bool {
     !sign.is_control()
         && !matches!(
             sign,

@@ -13,13 +13,13 @@ const LINES_MAX: usize = 600;
 const IMPORTS: [(&str, &[&str]); 7] = [
     ("src/pgoutput/", &["lsn", "pgoutput"]),
     ("src/outbox/", &["lsn", "position", "pgoutput", "outbox"]),
-    ("src/record/", &["excerpt", "lsn", "position", "pgoutput", "outbox", "record"]),
+    ("src/record/", &["excerpt", "lsn", "position", "pgoutput", "outbox", "record", "property"]),
     ("src/ledger", &["lsn", "position", "ledger", "property"]),
     (
         "src/relay/core",
         &["lsn", "position", "pgoutput", "outbox", "record", "ledger", "relay", "property"],
     ),
-    ("src/import/", &["outbox", "config", "import", "property"]),
+    ("src/import/", &["outbox", "config", "excerpt", "import", "property"]),
     ("src/relay/halt", &["excerpt", "lsn", "position", "outbox", "record"]),
 ];
 

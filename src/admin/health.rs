@@ -76,7 +76,7 @@ mod tests {
         let now = SystemTime::now();
         assert!(live(&metrics).is_good());
         metrics.enter(Phase::Connecting);
-        metrics.failed("refused".to_owned());
+        metrics.failed("refused");
         let reasons = ready(&metrics, now).reasons().join("\n");
         assert!(reasons.contains("connecting for 0 s; refused"), "{reasons}");
         assert!(reasons.contains("no Kafka broker"), "{reasons}");

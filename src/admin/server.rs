@@ -16,7 +16,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpStream;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::health::{self, Health};
@@ -26,8 +26,9 @@ use super::{About, Status, registry};
 use crate::metrics::Metrics;
 
 /// Connections at a time: a handful of scrapers and probes have one each, for milliseconds.
-/// One more ends the oldest, so that nobody can shut others out by keeping some open.
-const CONNECTIONS: usize = 64;
+/// One more ends the oldest, so that nobody can shut others out by keeping some open. So many
+/// that who opens thousands a second leaves a probe the time to send its request.
+const CONNECTIONS: usize = 256;
 
 /// How long a peer may take for its request, and for what it is answered.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
@@ -75,6 +76,12 @@ pub(super) async fn serve(
         match listener.accept().await {
             Ok((stream, _)) => {
                 open.retain(|connection| !connection.is_finished());
+                if open.len() >= CONNECTIONS {
+                    // Requests that are here already are answered first, however fast others come:
+                    // the runtime looks for them before it goes on here.
+                    yield_now().await;
+                    open.retain(|connection| !connection.is_finished());
+                }
                 if open.len() >= CONNECTIONS {
                     open.pop_front().inspect(AbortHandle::abort);
                 }
@@ -169,4 +176,37 @@ fn page(status: StatusCode, content_type: &'static str, text: String) -> Respons
     headers.insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, hyper::header::HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// More are accepted at once than may be open.
+    #[tokio::test]
+    async fn requests_that_wait_are_answered_before_connections_are_ended() {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+        let listener = socket.listen(4 * 256).expect("it listens").into_std().expect("it is one");
+        let address = listener.local_addr().expect("bound");
+        let mut clients = Vec::new();
+        for _ in 0..2 * CONNECTIONS {
+            let mut client = TcpStream::connect(address).await.expect("it waits in the queue");
+            client
+                .write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                .await
+                .expect("sent");
+            clients.push(client);
+        }
+        let about = About { slot: "s".to_owned(), publication: "p".to_owned() };
+        let serving = tokio::spawn(serve(listener, Arc::default(), about, Hosts::Any));
+        for (number, mut client) in clients.into_iter().enumerate() {
+            let mut answer = String::new();
+            let read = client.read_to_string(&mut answer).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{number}: {read:?} {answer:?}");
+        }
+        serving.abort();
+    }
 }

@@ -365,8 +365,8 @@ pub struct Options {
     /// [env: WALPOST_OUTBOX_MESSAGE_PREFIX] [default: none are]
     #[arg(long, value_name = "PREFIX")]
     pub message_prefix: Option<String>,
-    /// Whose records: walpost's own, or those of debezium, debezium-json, debezium-binary
-    /// [env: WALPOST_RECORD_PROFILE] [default: walpost]
+    /// Whose records: walpost's own, or those of debezium, debezium-json, debezium-binary,
+    /// debezium-binary-json [env: WALPOST_RECORD_PROFILE] [default: walpost]
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
     /// What prefixes of logical messages begin with that carry type and key themselves, as

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 
 use crate::config::{Config, ShownValue};
+use crate::excerpt::is_harmless;
 
 /// The values in columns, for people.
 pub(super) fn table(config: &Config) -> String {
@@ -31,7 +32,7 @@ pub(super) fn table(config: &Config) -> String {
 
 /// Quoted where it would not read as one plain value.
 fn one_line(text: String) -> String {
-    let plain = !text.is_empty() && text != "-" && !text.contains(char::is_control);
+    let plain = !text.is_empty() && text != "-" && text.chars().all(is_harmless);
     if plain { text } else { format!("{text:?}") }
 }
 
@@ -74,6 +75,12 @@ mod tests {
             &Environment::new([("WALPOST_SOURCE_SLOT", "s")], Path::new(nowhere.path())),
         )
         .unwrap()
+    }
+
+    #[test]
+    fn a_value_that_turns_the_direction_of_writing_is_quoted_and_escaped() {
+        assert_eq!(one_line("a\u{202e}b".to_owned()), r#""a\u{202e}b""#);
+        assert_eq!(one_line("a b".to_owned()), "a b");
     }
 
     #[test]

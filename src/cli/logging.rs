@@ -9,8 +9,17 @@ use tracing_subscriber::{EnvFilter, Registry, prelude::*};
 
 use crate::config::{Log, LogFormat};
 
-/// What the libraries below say is said again by walpost where it matters.
-const QUIET: [&str; 2] = ["rdkafka=off", "tokio_postgres=off"];
+/// What the libraries below say is said again by walpost where it matters. Those of HTTP name the
+/// address of the collector for traces, with the login that may be in it. Each is what targets begin
+/// with: `hyper` is `hyper_util` too.
+const QUIET: [&str; 6] = [
+    "rdkafka=off",
+    "tokio_postgres=off",
+    "hyper=off",
+    "reqwest=off",
+    "tower=off",
+    "opentelemetry=off",
+];
 
 /// Changes the level of a log that was started.
 pub(super) struct LogLevel(reload::Handle<EnvFilter, Registry>);

@@ -17,6 +17,7 @@ mod service;
 mod status;
 mod stdout;
 mod tail;
+mod usage;
 mod version;
 
 use std::process::ExitCode;
@@ -37,11 +38,7 @@ pub fn main() -> ExitCode {
     let _armed = fail::FailScenario::setup();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => {
-            // Nobody is left to be told where printing fails.
-            let _ = error.print();
-            return if error.use_stderr() { Exit::Usage } else { Exit::Ok }.into();
-        }
+        Err(error) => return usage::say(&error).into(),
     };
     match arguments.command {
         Some(command) => dispatch(command).into(),

@@ -6,6 +6,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::origin::Origin;
+use super::redact::logins;
 
 /// The configuration cannot be used. Ends with exit code 78.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +30,7 @@ pub enum ConfigError {
         message: String,
     },
     /// A key that nothing is called.
-    #[error("{origin}: unknown key `{key}`{}", meant(nearest.as_ref()))]
+    #[error("{origin}: unknown key `{}`{}", logins(key), meant(nearest.as_ref()))]
     UnknownKey {
         /// File and line.
         origin: Origin,
@@ -59,7 +60,7 @@ pub enum ConfigError {
         name: String,
     },
     /// A value of the wrong type in the file.
-    #[error("{origin}: `{key}` takes {expected}, not {found}")]
+    #[error("{origin}: `{}` takes {expected}, not {found}", logins(key))]
     WrongType {
         /// File and line.
         origin: Origin,
@@ -81,7 +82,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// A Kafka property that would break what walpost promises.
-    #[error("{origin}: the Kafka property `{name}` cannot be set so: {reason}")]
+    #[error("{origin}: the Kafka property `{}` cannot be set so: {reason}", logins(name))]
     RefusedProperty {
         /// Where it was given.
         origin: Origin,

@@ -190,6 +190,11 @@ pub(crate) fn without_logins(text: &str) -> String {
     redact::logins(text)
 }
 
+/// A text that may be PostgreSQL's address, with its secrets hidden.
+pub(crate) fn conninfo(text: &str) -> String {
+    redact::conninfo(text)
+}
+
 /// What is logged.
 #[derive(Debug, Clone)]
 pub struct Log {

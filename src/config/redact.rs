@@ -11,7 +11,8 @@ use crate::conninfo::is_known_parameter;
 pub(crate) const HIDDEN: &str = "[hidden]";
 
 /// A Kafka property's value, or [`HIDDEN`] where its name says that it is secret, or librdkafka
-/// does not know it: it may be a slip of the pen for one that does. Of a URL the login is hidden.
+/// does not know it: it may be a slip of the pen for one that does. Of a URL the login and the query
+/// are hidden.
 pub(crate) fn property(name: &str, value: &str) -> String {
     const SECRET: [&str; 15] = [
         "pas",
@@ -58,7 +59,14 @@ pub(crate) fn property(name: &str, value: &str) -> String {
         && (is_of_security
             || SECRET.iter().any(|part| name.contains(part))
             || !is_librdkafkas(&name));
-    if is_hidden { HIDDEN.to_owned() } else { logins(value) }
+    if is_hidden { HIDDEN.to_owned() } else { without_query(logins(value)) }
+}
+
+/// A value without what stands behind a URL's `?` or `#`, where secrets are given too.
+fn without_query(value: String) -> String {
+    let Some(url) = value.find("://") else { return value };
+    let query = value[url..].find(['?', '#']).map(|at| url + at + 1);
+    query.map_or_else(|| value.clone(), |query| format!("{}{HIDDEN}", &value[..query]))
 }
 
 /// Whether librdkafka has a property of that name.
@@ -368,6 +376,22 @@ mod tests {
         ] {
             assert_eq!(property(name, "x"), "x", "{name}");
         }
+    }
+
+    #[test]
+    fn the_query_of_a_propertys_url_is_hidden() {
+        let shown = |value| property("sasl.oauthbearer.token.endpoint.url", value);
+        for url in [
+            "https://idp/token?client_secret=s3cret",
+            "https://idp/token?a=b&client_secret=s3cret",
+            "https://idp/token#s3cret",
+            "https://u:p@idp/token?x=s3cret@y",
+        ] {
+            assert!(!shown(url).contains("s3cret"), "{}", shown(url));
+        }
+        assert_eq!(shown("https://idp/token?a=b"), "https://idp/token?[hidden]");
+        assert_eq!(shown("https://idp/token"), "https://idp/token");
+        assert_eq!(property("client.id", "a?b#c"), "a?b#c");
     }
 
     #[test]

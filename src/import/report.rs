@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::options::Given;
+use crate::excerpt::escaped;
 
 /// What becomes of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,15 +103,21 @@ pub fn line(finding: &Finding) -> String {
     printable(&format!("{name}{place}{sign} {text}"))
 }
 
-/// Without the control characters that a comment cannot have, nor a terminal should.
+/// Without the control characters that a comment cannot have, nor a terminal should, and without
+/// those that turn the direction of writing.
 pub(super) fn printable(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for sign in text.chars() {
-        if sign.is_control() {
-            shown.extend(sign.escape_default());
-        } else {
-            shown.push(sign);
-        }
+    escaped(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_and_those_that_turn_the_direction_are_escaped() {
+        let text = "a\u{1b}b\u{202a}c\u{202e}d\u{2066}e\u{2069}é";
+        let shown = r"a\u{1b}b\u{202a}c\u{202e}d\u{2066}e\u{2069}é";
+        assert_eq!(printable(text), shown);
+        assert_eq!(printable(&"x".repeat(5000)).len(), 5000);
     }
-    shown
 }

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use super::{Metrics, lock};
+use crate::excerpt::line;
 use crate::source::Security;
 
 /// What a relay is doing.
@@ -100,7 +101,8 @@ impl Metrics {
     }
 
     /// This went wrong.
-    pub fn failed(&self, text: String) {
+    pub fn failed(&self, text: &str) {
+        let text = line(text);
         lock(&self.state).last_error = Some(Told { at: SystemTime::now(), text });
     }
 
@@ -111,12 +113,13 @@ impl Metrics {
 
     /// What keeps Kafka from taking records, as people were told; `None` where nothing does.
     pub fn sink_trouble(&self, trouble: Option<&str>) {
+        let trouble = trouble.map(line);
         let mut state = lock(&self.state);
-        if state.sink_trouble.as_deref() != trouble {
-            state.sink_trouble = trouble.map(str::to_owned);
-            if let Some(text) = trouble {
-                state.last_error = Some(Told { at: SystemTime::now(), text: text.to_owned() });
+        if state.sink_trouble != trouble {
+            if let Some(text) = trouble.clone() {
+                state.last_error = Some(Told { at: SystemTime::now(), text });
             }
+            state.sink_trouble = trouble;
         }
     }
 
@@ -134,5 +137,23 @@ impl Metrics {
     /// What keeps Kafka from taking records.
     pub fn trouble(&self) -> Option<String> {
         lock(&self.state).sink_trouble.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_went_wrong_is_kept_as_one_line_of_bounded_length() {
+        let metrics = Metrics::default();
+        let text = format!("a\nforged\u{1b}[2J{}", "x".repeat(1 << 20));
+        metrics.failed(&text);
+        let told = metrics.last_error().expect("it is kept").text;
+        assert!(told.len() < 10_000, "{} bytes", told.len());
+        assert!(told.starts_with(r"a\nforged\u{1b}[2Jx"), "{told}");
+        metrics.sink_trouble(Some(&text));
+        assert_eq!(metrics.trouble(), Some(told.clone()));
+        assert_eq!(metrics.last_error().map(|last| last.text), Some(told));
     }
 }

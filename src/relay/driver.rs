@@ -479,7 +479,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     async fn replace_producer(&mut self) -> Result<bool, RelayError> {
         let cause = std::mem::replace(&mut self.replay_cause, BROKEN);
         self.meter.metrics.reconnected("kafka", cause);
-        let reason = self.core.wants_replay().unwrap_or("asked for").to_owned();
+        let reason = self.core.wants_replay().unwrap_or("asked for");
         let from = self.core.confirmable();
         let reached = (from, self.core.verdicts());
         if self.reached_at_replay.is_none_or(|then| reached > then) {

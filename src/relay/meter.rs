@@ -129,7 +129,7 @@ impl Meter {
     pub(super) fn lost(&self, error: &SourceError) {
         self.metrics.enter(Phase::Connecting);
         self.metrics.reconnected("postgresql", word(error));
-        self.metrics.failed(error.to_string());
+        self.metrics.failed(&error.to_string());
     }
 
     /// No session was to be had.
@@ -138,7 +138,7 @@ impl Meter {
             return self.metrics.enter(Phase::StandingBy);
         }
         self.metrics.enter(Phase::Connecting);
-        self.metrics.failed(error.to_string());
+        self.metrics.failed(&error.to_string());
     }
 
     /// Whether it reads on now.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::excerpt::line;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 
@@ -77,15 +78,16 @@ impl EventLog {
     /// The sink said this, after so many deliveries.
     pub(super) fn heard(&mut self, condition: Condition, delivered: u64) {
         self.quiet = None;
+        // A reason may have a broker's words in it.
         match condition {
             Condition::Unreachable(reason) => {
                 let mend = "see whether the brokers run and can be reached from here";
-                let (reason, at) = (format!("{reason}; {mend}"), Some(delivered));
+                let (reason, at) = (line(&format!("{reason}; {mend}")), Some(delivered));
                 self.down.get_or_insert(Down { reason, at, refused: false, told: false });
             }
             Condition::Unauthenticated(reason) => {
                 let mend = "give walpost's user its password back, or put the new one where walpost has it from";
-                let reason = format!("the credentials are refused: {reason}; {mend}");
+                let reason = line(&format!("the credentials are refused: {reason}; {mend}"));
                 // A broker that refuses them closes the connection too, before or after.
                 if self.down.as_ref().is_none_or(|down| !down.refused) {
                     let at = Some(delivered);
@@ -93,6 +95,7 @@ impl EventLog {
                 }
             }
             Condition::Stalled { reason, .. } => {
+                let reason = line(&reason);
                 self.down = Some(Down { reason, at: None, refused: false, told: false });
             }
             Condition::Flowing => {
@@ -216,8 +219,9 @@ impl EventLog {
 
     /// Everything from `from` on is produced again, for this reason: told once,
     /// since what lasts for hours is tried every few seconds.
-    pub(super) fn replay(&mut self, reason: String, from: Lsn, delay: Duration, delivered: u64) {
+    pub(super) fn replay(&mut self, reason: &str, from: Lsn, delay: Duration, delivered: u64) {
         self.quiet = None;
+        let reason = line(reason);
         self.repeated = self.reasons.contains(&reason);
         self.replayed = Some(delivered);
         if self.repeated {
@@ -238,6 +242,7 @@ impl EventLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::Fault;
 
     /// Tells, so long after the beginning.
     fn tell(news: &mut EventLog, delivered: u64, in_flight: usize, open: bool, after: Duration) {
@@ -263,7 +268,7 @@ mod tests {
         tell(&mut news, 0, 0, true, QUIET * 2);
         assert_eq!(news.trouble(), None);
         // The same for a producer that was replaced.
-        news.replay("fatal".into(), Lsn::ZERO, Duration::ZERO, 7);
+        news.replay("fatal", Lsn::ZERO, Duration::ZERO, 7);
         tell(&mut news, 7, 0, true, QUIET * 3);
         tell(&mut news, 7, 1, true, QUIET * 4);
         assert_eq!(news.trouble(), Some("fatal"), "a record is on its way");
@@ -273,6 +278,29 @@ mod tests {
         assert_eq!(news.trouble(), Some("fatal"), "not for long enough");
         tell(&mut news, 7, 0, true, QUIET * 8);
         assert_eq!(news.trouble(), None);
+    }
+
+    #[test]
+    fn a_reason_is_one_line_of_bounded_length() {
+        let text = format!("a\nforged\u{1b}[2J{}", "x".repeat(1 << 20));
+        let assert_tame = |news: &EventLog| {
+            let told = news.trouble().expect("it is told");
+            assert!(told.len() < 10_000, "{} bytes", told.len());
+            assert!(told.contains(r"a\nforged\u{1b}[2Jx"), "{told}");
+        };
+        for condition in [
+            Condition::Unreachable(text.clone()),
+            Condition::Unauthenticated(text.clone()),
+            Condition::Stalled { reason: text.clone(), fault: Fault::Brokers },
+        ] {
+            let mut news = EventLog::default();
+            news.heard(condition, 0);
+            tell(&mut news, 0, 0, false, Duration::ZERO);
+            assert_tame(&news);
+        }
+        let mut news = EventLog::default();
+        news.replay(&text, Lsn::ZERO, Duration::ZERO, 7);
+        assert_tame(&news);
     }
 
     #[test]

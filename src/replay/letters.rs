@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::ReplayError;
 use super::marks::Marks;
+use crate::excerpt::excerpt;
 use crate::sink::{self, KafkaConfig};
 
 /// How long each answer may take.
@@ -310,11 +311,11 @@ impl ClientContext for Quiet {
     }
 
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
-        tracing::trace!(target: "librdkafka", facility, "{message}");
+        tracing::trace!(target: "librdkafka", facility, "{}", excerpt(message));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(target: "librdkafka", %error, "{reason}");
+        tracing::debug!(target: "librdkafka", %error, "{}", excerpt(reason));
     }
 }
 

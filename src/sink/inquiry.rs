@@ -20,6 +20,7 @@ use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
 
 use super::partitions::Found;
 use super::{Fault, refusal, token};
+use crate::excerpt::excerpt;
 
 /// How long each answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -227,11 +228,11 @@ impl ClientContext for Quiet {
     }
 
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
-        tracing::trace!(target: "librdkafka", facility, "{message}");
+        tracing::trace!(target: "librdkafka", facility, "{}", excerpt(message));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::trace!(target: "librdkafka", %error, "{reason}");
+        tracing::trace!(target: "librdkafka", %error, "{}", excerpt(reason));
     }
 }
 

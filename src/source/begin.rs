@@ -101,7 +101,7 @@ impl Opening<'_> {
     /// The slot is this session's now: its name need not be locked any more.
     async fn unlock(&self, client: &Client, locked: Lock) -> Result<(), SourceError> {
         let slot = &self.config.slot;
-        let unlocked = async {
+        let alone = async {
             match locked {
                 Lock::Held => unlock(client, slot).await,
                 // Who came to have it before the stream began does not know of the stream.
@@ -109,8 +109,8 @@ impl Opening<'_> {
             }
         };
         let looks_no_more = halted::looks_no_more(client, slot);
-        let (unlocked, looked) = tokio::join!(biased; unlocked, looks_no_more);
-        unlocked.and(looked)
+        let (alone, ended) = tokio::join!(biased; alone, looks_no_more);
+        alone.and(ended)
     }
 
     async fn stream(mut self, client: Connection, catch_up: CatchUp) -> Result<Live, SourceError> {

@@ -6,14 +6,15 @@ use super::mark::PublicationFingerprint;
 use super::opening::ServerIdentity;
 use super::refusal::ConnectError;
 use super::wire::WireError;
-use crate::excerpt::at_most;
+use crate::excerpt::{at_most, line};
 use crate::lsn::Lsn;
 
-/// A failure of the source, by what follows from it.
+/// A failure of the source, by what follows from it. The server's words may be in any of these:
+/// they are shown on one line and cut, here and nowhere else.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// Passes with time: connect again.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     Lost(String),
 
     /// Another client holds the slot: wait for it to go.
@@ -29,44 +30,46 @@ pub enum SourceError {
 
     /// The server refuses who walpost says it is, or cannot be what was asked
     /// for: a matter of configuration, or of a moment in the server's life.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     Access(String),
 
     /// Something on the server is not as `run` needs it; names the mend.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     Setup(String),
 
     /// The publication or an outbox table is not what it was while walpost worked with it.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     Changed(String),
 
     /// The slot cannot be used any more, or is not where walpost left it.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     Slot(String),
 
     /// The server sent what this version of walpost does not understand, or
     /// cannot send what it has to.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     Undecodable(String),
 
     /// The server reports an error in the stream that is no outage's: it may pass with time, or
     /// come each time that the same record of its log is decoded.
-    #[error("{0}")]
+    #[error("{}", line(.0))]
     ServerError(String),
 
     /// The server cannot send a row or a logical message, and nothing from its transaction on.
     #[error(
-        "{0}: the text of a row or of a logical message has no form in UTF-8, and PostgreSQL hands \
-         out nothing from its transaction on. Mend what writes it"
+        "{}: the text of a row or of a logical message has no form in UTF-8, and PostgreSQL hands \
+         out nothing from its transaction on. Mend what writes it",
+        line(.0)
     )]
     Encoding(String),
 
     /// The same of one that is larger than the server can send.
     #[error(
-        "{0}: a row or a logical message is larger than PostgreSQL can send (the text of a row has \
+        "{}: a row or a logical message is larger than PostgreSQL can send (the text of a row has \
          to be below 1 GiB, that of a bytea column is twice its bytes), and PostgreSQL hands out \
          nothing from its transaction on. Limit what is written by CHECK constraints on the \
-         lengths of the columns"
+         lengths of the columns",
+        line(.0)
     )]
     Unprintable(String),
 }
@@ -234,4 +237,27 @@ fn with_causes(error: &dyn StdError) -> String {
     }
     // PostgreSQL's words may have a row's in them.
     at_most(4000, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_is_shown_on_one_line_and_cut() {
+        let said = format!("1\nforged\u{1b}[2J{}", "x".repeat(1 << 20));
+        for error in [
+            SourceError::Lost(said.clone()),
+            SourceError::Access(said.clone()),
+            SourceError::Setup(said.clone()),
+            SourceError::Changed(said.clone()),
+            SourceError::Slot(said.clone()),
+            SourceError::Undecodable(said.clone()),
+            SourceError::Encoding(said.clone()),
+        ] {
+            let shown = error.to_string();
+            assert!(shown.len() < 10_000, "{} bytes", shown.len());
+            assert!(shown.starts_with(r"1\nforged\u{1b}[2Jx"), "{shown}");
+        }
+    }
 }

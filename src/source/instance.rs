@@ -79,7 +79,10 @@ impl std::fmt::Display for Instance {
 
 /// [`STARTED`]'s answer.
 pub(super) fn postmaster_start(text: &str) -> Result<i64, SourceError> {
-    text.parse().map_err(|_| SourceError::Lost(format!("the server's start is no number: {text}")))
+    text.parse().map_err(|_| {
+        let why = "the time at which the server started is not a number";
+        SourceError::Lost(format!("identifying the server: {why}"))
+    })
 }
 
 fn different(one: &Instance, other: &str) -> SourceError {

@@ -12,6 +12,7 @@ use tokio_postgres::types::ToSql;
 
 use super::SourceError;
 use super::connect::SqlClient;
+use crate::excerpt::excerpt;
 use crate::lsn::Lsn;
 use crate::metrics::SlotFigures;
 
@@ -111,6 +112,7 @@ pub(crate) async fn slot_figures(
     let behind = |lsn: Option<Lsn>| lsn.map_or(0, |lsn| end.as_u64().saturating_sub(lsn.as_u64()));
     let limit: Option<i64> = row.try_get(5).map_err(failed)?;
     let spilled: i64 = row.try_get(6).map_err(failed)?;
+    let wal_status: Option<String> = row.try_get(4).map_err(failed)?;
     let figures = SlotFigures {
         observed: SystemTime::now(),
         wal_end: end,
@@ -118,7 +120,7 @@ pub(crate) async fn slot_figures(
         retained_bytes: behind(lsn(2)?),
         safe_bytes: row.try_get(3).map_err(failed)?,
         limit_bytes: limit.and_then(|limit| u64::try_from(limit).ok()),
-        wal_status: row.try_get(4).map_err(failed)?,
+        wal_status: wal_status.as_deref().map(excerpt),
         spilled_bytes: u64::try_from(spilled).unwrap_or_default(),
     };
     Ok(Some((figures, row.try_get(7).map_err(failed)?)))

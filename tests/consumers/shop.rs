@@ -31,7 +31,8 @@ pub struct Shop {
 }
 
 impl Shop {
-    /// Orders come in pairs with one idempotency key, in a header or in the payload.
+    /// Orders come in pairs with one idempotency key, in a header or in the payload; then there is
+    /// no such header, or it is null or empty.
     /// The first two hundred are published twice, as after a crash.
     pub async fn open() -> Self {
         let scene = Scene::new().await;
@@ -85,7 +86,12 @@ impl Shop {
              SELECT md5('order ' || i)::uuid, 'order', 'customer ' || i / 2 % 7, 'order_placed',
                     jsonb_build_object('total', i)
                       || CASE i / 2 % 2 WHEN 0 THEN '{{}}' ELSE jsonb_build_object('idempotencyKey', 'request ' || i / 2) END,
-                    CASE i / 2 % 2 WHEN 0 THEN jsonb_build_object('idempotency_key', 'request ' || i / 2) END
+                    CASE i / 2 % 6
+                        WHEN 1 THEN NULL
+                        WHEN 3 THEN '{{\"idempotency_key\": null}}'
+                        WHEN 5 THEN '{{\"idempotency_key\": \"\"}}'
+                        ELSE jsonb_build_object('idempotency_key', 'request ' || i / 2)
+                    END
                FROM generate_series({}, {}) AS i",
             numbers.start,
             numbers.end - 1

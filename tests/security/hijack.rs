@@ -1,6 +1,8 @@
 //! A role that may only create objects in `public`, in a database whose `search_path` has that
 //! schema first: nothing of what it leaves there runs in walpost's sessions, or in those of a
-//! superuser who runs SQL that walpost prints or ships.
+//! superuser who runs SQL that walpost prints, ships or shows on a page, or an example program.
+
+mod pages;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -29,11 +31,13 @@ async fn no_object_of_a_schema_in_the_search_path_runs_on_postgresql_18() {
 async fn nothing_runs(major: Major) {
     let mut trap = Trap::new(major).await;
     trap.is_a_trap().await;
-    trap.init_prints_and_applies().await;
+    let init = trap.init_prints_and_applies().await;
     trap.scene.source = trap.superuser.replace("postgres@", "walpost@");
     trap.both_feeds_and_the_other_commands().await;
     trap.fixes_that_check_prints().await;
     trap.shipped_sql().await;
+    trap.pages(&init).await;
+    trap.programs().await;
 }
 
 /// The database, and a walpost for it.
@@ -88,20 +92,29 @@ impl Trap {
         })
     }
 
-    /// Runs statements as a superuser who pastes them into psql; what it prints.
+    /// Runs statements as a superuser who pastes them into psql.
     #[track_caller]
-    fn psql(&self, sql: &str) -> String {
+    fn psql(&self, sql: &str) {
+        let said = self.psql_says(sql, "1");
+        assert!(!said.contains("ERROR:"), "{sql}\n{said}");
+    }
+
+    /// The same; whether it stops at an error, and what it says of them.
+    #[track_caller]
+    fn psql_says(&self, sql: &str, stop: &str) -> String {
         let mut command = Command::new("psql");
-        command.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", "-", &self.superuser]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let stop = format!("ON_ERROR_STOP={stop}");
+        command.args(["-X", "-q", "-v", &stop, "-f", "-", &self.superuser]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("psql is of the package postgresql-client");
         let mut input = child.stdin.take().expect("it is piped");
-        input.write_all(sql.as_bytes()).expect("it reads");
+        // One that has stopped reads no more, and says why.
+        let _ = input.write_all(sql.as_bytes());
         drop(input);
         let output = child.wait_with_output().expect("it ends");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{sql}\n{said}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() || said.contains("ERROR:"), "{sql}\n{said}");
+        said
     }
 
     /// Nothing of mallory's has run, in a transaction that was rolled back neither.
@@ -138,7 +151,8 @@ impl Trap {
         walpost.stdout().join("\n")
     }
 
-    async fn init_prints_and_applies(&self) {
+    /// What `init` prints.
+    async fn init_prints_and_applies(&self) -> String {
         let init = || self.scene.command("init");
         self.output(init().arg("--apply"), "init --apply").await;
         self.output(init().arg("--apply"), "init --apply, again").await;
@@ -152,6 +166,7 @@ impl Trap {
             .await;
         self.insert(1).await;
         self.untouched("the application").await;
+        sql
     }
 
     /// As the application that looks out: the defaults of the table are walpost's.

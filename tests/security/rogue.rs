@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use walpost::admin;
 use walpost_bed::scene::{SOON, Scene, ended};
 use walpost_bed::{Walpost, eventually};
 
@@ -102,6 +103,53 @@ fn laborious(client: &[u8]) -> Vec<u8> {
 /// The password, please.
 fn curious(_: &[u8]) -> Vec<u8> {
     request(3, &[])
+}
+
+/// What it answers to every query: another line of the log, orders to the terminal, and more than
+/// anybody reads.
+fn forged() -> Vec<u8> {
+    let line = "1\n2026-01-01T00:00:00.000000Z ERROR forged line\r\u{1b}[2J\u{202e}";
+    [line.as_bytes(), &vec![b'x'; 3 << 20]].concat()
+}
+
+/// Lets everybody in, and answers each query with one column of text.
+fn talkative(client: &[u8]) -> Vec<u8> {
+    let message = |tag: u8, data: &[u8]| {
+        let length = u32::try_from(4 + data.len()).expect("short").to_be_bytes();
+        [&[tag][..], &length, data].concat()
+    };
+    let ready = message(b'Z', b"I");
+    if client[0] == 0 {
+        let version = message(b'S', b"server_version\x0015.1\0");
+        return [request(0, &[]), version, message(b'K', &[0; 8]), ready].concat();
+    }
+    let mut answers = Vec::new();
+    let mut rest = client;
+    while let [tag, length @ ..] = rest {
+        let length: [u8; 4] = length[..4].try_into().expect("four bytes");
+        let length = usize::try_from(u32::from_be_bytes(length)).expect("it fits");
+        rest = &rest[1 + length..];
+        let answer = match tag {
+            b'Q' => [message(b'C', b"SET\0"), ready.clone()].concat(),
+            b'P' => message(b'1', &[]),
+            b'D' => {
+                let text = [&b"\0\x01x\0"[..], &[0; 6], &25_u32.to_be_bytes(), &[0xff; 6], &[0; 2]];
+                [message(b't', &[0; 2]), message(b'T', &text.concat())].concat()
+            }
+            b'B' => message(b'2', &[]),
+            b'E' => {
+                let text = forged();
+                let length = u32::try_from(text.len()).expect("short").to_be_bytes();
+                let row = message(b'D', &[&[0, 1][..], &length, &text].concat());
+                [row, message(b'C', b"SELECT 1\0")].concat()
+            }
+            b'C' => message(b'3', &[]),
+            b'S' => ready.clone(),
+            _ => Vec::new(),
+        };
+        answers.extend(answer);
+    }
+    answers
 }
 
 fn run(scene: &mut Scene, source: String) -> Walpost {
@@ -316,4 +364,37 @@ async fn a_connection_on_which_nothing_comes_is_closed_with_its_attempt() {
     eventually(SOON, "it tries again", next).await;
     let left = async || flooding.counts()[1] == 1;
     eventually(Duration::from_secs(5), "the first connection is closed", left).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_says_stays_one_short_line_in_the_log_and_on_the_pages() {
+    let mut scene = Scene::new().await;
+    let rogue = Rogue::start(scene.postgres.port(), 0, talkative).await;
+    scene.source = rogue.source("");
+    let walpost = scene.command("run");
+    let walpost = walpost.args(["--log-format", "text", "--admin-listen", "127.0.0.1:0"]).start();
+    let line = walpost.await_line("walpost starts", SOON).await;
+    let (_, address) = line.split_once("endpoints=").expect("where its pages are");
+    let address = address.split_whitespace().next().expect("an address").trim_matches('"');
+    walpost.await_line("cannot be used", SOON).await;
+    let assert_tame = |text: &str, what: &str| {
+        assert!(text.len() < 20_000, "{what}: {} bytes", text.len());
+        let is_raw = |sign: char| (sign != '\n' && sign.is_control()) || sign == '\u{202e}';
+        assert!(!text.contains(is_raw), "{what}: {text:?}");
+        let forged = text.lines().find(|line| line.starts_with("2026-01-01"));
+        assert_eq!(forged, None, "{what}");
+    };
+    let log = walpost.stderr().join("\n");
+    assert_tame(&log, "the log");
+    for page in ["/readyz", "/status"] {
+        let (_, body) = admin::ask(address, page).await.expect("it answers");
+        let body = String::from_utf8_lossy(&body);
+        assert!(body.contains("identifying the server"), "{page}: {body}");
+        assert_tame(&body, page);
+    }
+    let status = scene.command("status").args(["--admin-listen", address]).start();
+    status.wait(SOON).await.expect("it ends");
+    let screen = status.stdout().join("\n");
+    assert!(screen.contains("last error"), "{screen}");
+    assert_tame(&screen, "the screen");
 }

@@ -48,7 +48,13 @@ async fn a_walpost_that_delivers_writes_no_secret_at_any_level() {
         let secure = place.kafka.kafka.secure_bootstrap();
         let command = |name: &str| {
             let levels = ["--log-level", "trace", "--log-format", "json"];
-            place.command(name, &secure, &source, &kafka).args(levels)
+            let command = place.command(name, &secure, &source, &kafka).args(levels);
+            // Nothing answers there.
+            let collector = "http://u:s3cret@127.0.0.1:1";
+            command
+                .env("OTEL_EXPORTER_OTLP_ENDPOINT", collector)
+                .env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20s3cret")
+                .env("OTEL_BSP_SCHEDULE_DELAY", "200")
         };
         let walpost = command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
         let line = walpost.await_line("walpost starts", SOON).await;
@@ -57,6 +63,9 @@ async fn a_walpost_that_delivers_writes_no_secret_at_any_level() {
         walpost.await_line("streaming from PostgreSQL", SOON).await;
         place.scene.postgres.execute(&insert(20, 3)).await;
         place.scene.confirmed(SOON).await;
+        if cfg!(feature = "traces") {
+            walpost.await_line("spans cannot be sent", SOON).await;
+        }
         for page in ["/status", "/metrics", "/livez", "/readyz", "/s3cret"] {
             let (_, body) = walpost::admin::ask(address, page).await.expect("it answers");
             assert!(!body.is_empty() || page == "/s3cret", "{page}");
@@ -147,6 +156,28 @@ async fn what_cannot_be_understood_is_not_repeated_where_it_may_be_a_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_argument_that_is_out_of_place_is_not_repeated_where_it_may_be_a_secret() {
+    for arguments in [
+        // Without --source.
+        &["config", "postgres://u:s3cret@h/db"][..],
+        &["config", "postgres://u:a s3cret@h/db"],
+        &["config", "postgres://u@h/db?password=s3cret"],
+        &["config", "host=h password=s3cret"],
+        &["config", "--source", "postgres://h/db", "postgres://u:s3cret@h/db"],
+        &["run", "--sauce=postgres://u:s3cret@h/db"],
+        &["postgres://u:s3cret@h/db"],
+        &["status", "--watch", "postgres://u:s3cret@h/db"],
+        &["completions", "postgres://u:s3cret@h/db"],
+    ] {
+        let what = arguments.join(" ");
+        let text = written(Walpost::builder(walpost_bed::scene::program()).args(arguments), &what);
+        let text = text.await;
+        assert!(text.contains("Usage:") || text.contains("--help"), "{what}: {text}");
+        assert_silent(&text, &what);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_configuration_that_is_wrong_is_not_repeated_where_it_may_be_a_secret() {
     let properties = [
         "s3cret",
@@ -187,6 +218,10 @@ async fn a_configuration_that_is_wrong_is_not_repeated_where_it_may_be_a_secret(
         "[source]\npassword = 's3cret'",
         "[kafka.properties]\nsasl.password = ['s3cret']",
         "[kafka.properties]\nsasl.password = s3cret",
+        "[kafka.properties]\n'https://u:s3cret@h' = 1.5",
+        "[kafka.properties]\nsasl.oauthbearer.token.endpoint.url = 'https://idp/token?client_secret=s3cret'",
+        "'postgres://u:s3cret@h/db' = 1",
+        "[source]\n'postgres://u:s3cret@h/db' = 1",
         "[kafka.properties]\n'sasl.password' = 's3cret'\n'acks' = '1'",
         "s3cret",
     ] {

@@ -42,6 +42,10 @@ func consume(ctx context.Context, brokers, topic, group, database, by string) er
 		return err
 	}
 	defer db.Close(context.WithoutCancel(ctx))
+	// Functions, operators and types are PostgreSQL's own, whatever stands in other schemas.
+	if _, err := db.Exec(ctx, `SET search_path = pg_catalog, pg_temp`); err != nil {
+		return err
+	}
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(strings.Split(brokers, ",")...),
 		kgo.ConsumerGroup(group),
@@ -90,17 +94,17 @@ func isFirst(ctx context.Context, tx pgx.Tx, by string, record *kgo.Record) (boo
 	var values []any
 	switch by {
 	case "id":
-		sql = `INSERT INTO processed_events (consumer, event_id) VALUES ('billing', $1)
+		sql = `INSERT INTO public.processed_events (consumer, event_id) VALUES ('billing', $1)
 		       ON CONFLICT DO NOTHING`
 		values = []any{header(record, "id")}
 	case "idempotency-key":
-		// A header, or a member of the payload.
-		sql = `INSERT INTO processed_events (consumer, event_id)
-		       VALUES ('billing', coalesce($1, $2::text::jsonb ->> 'idempotencyKey'))
+		// A header, or a member of the payload. An event with neither is an error here.
+		sql = `INSERT INTO public.processed_events (consumer, event_id)
+		       VALUES ('billing', nullif(coalesce($1, $2::text::jsonb ->> 'idempotencyKey'), ''))
 		       ON CONFLICT DO NOTHING`
 		values = []any{header(record, "idempotency_key"), string(record.Value)}
 	case "position":
-		sql = `INSERT INTO processed_positions AS seen
+		sql = `INSERT INTO public.processed_positions AS seen
 		         (consumer, topic, partition, last_position)
 		       VALUES ('billing', $1, $2, $3)
 		       ON CONFLICT (consumer, topic, partition)
@@ -116,7 +120,7 @@ func isFirst(ctx context.Context, tx pgx.Tx, by string, record *kgo.Record) (boo
 
 // act does what the event is to cause, in the same transaction.
 func act(ctx context.Context, tx pgx.Tx, record *kgo.Record) error {
-	sql := `INSERT INTO turnover AS sum (customer, orders, total)
+	sql := `INSERT INTO public.turnover AS sum (customer, orders, total)
 	        VALUES ($1, 1, ($2::text::jsonb ->> 'total')::numeric)
 	        ON CONFLICT (customer)
 	        DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total`
@@ -125,10 +129,13 @@ func act(ctx context.Context, tx pgx.Tx, record *kgo.Record) error {
 }
 
 // header is the text of a header, of several with that name the last, as Kafka's own client
-// takes it; nil, which is NULL to the database, where there is none.
+// takes it; nil, which is NULL to the database, where there is none, or where it is null or empty.
 func header(record *kgo.Record, name string) *string {
 	for _, one := range slices.Backward(record.Headers) {
 		if one.Key == name {
+			if len(one.Value) == 0 {
+				return nil
+			}
 			value := string(one.Value)
 			return &value
 		}

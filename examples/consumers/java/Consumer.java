@@ -44,6 +44,8 @@ class Consumer {
         var text = new StringDeserializer();
         try (var connection = DriverManager.getConnection(database);
                 var consumer = new KafkaConsumer<>(properties, text, text)) {
+            // Functions, operators and types are PostgreSQL's own, whatever stands in other schemas.
+            execute(connection, "SET search_path = pg_catalog, pg_temp");
             connection.setAutoCommit(false);
             consumer.subscribe(List.of(topic));
             while (true) {
@@ -68,21 +70,21 @@ class Consumer {
         switch (by) {
             case "id" -> {
                 var sql = """
-                    INSERT INTO processed_events (consumer, event_id) VALUES ('billing', ?)
+                    INSERT INTO public.processed_events (consumer, event_id) VALUES ('billing', ?)
                     ON CONFLICT DO NOTHING""";
                 return execute(connection, sql, header(record, "id")) == 1;
             }
             case "idempotency-key" -> {
-                // A header, or a member of the payload.
+                // A header, or a member of the payload. An event with neither is an error here.
                 var sql = """
-                    INSERT INTO processed_events (consumer, event_id)
-                    VALUES ('billing', coalesce(?, ?::text::jsonb ->> 'idempotencyKey'))
+                    INSERT INTO public.processed_events (consumer, event_id)
+                    VALUES ('billing', nullif(coalesce(?, ?::text::jsonb ->> 'idempotencyKey'), ''))
                     ON CONFLICT DO NOTHING""";
                 return execute(connection, sql, header(record, "idempotency_key"), record.value()) == 1;
             }
             case "position" -> {
                 var sql = """
-                    INSERT INTO processed_positions AS seen
+                    INSERT INTO public.processed_positions AS seen
                       (consumer, topic, partition, last_position)
                     VALUES ('billing', ?, ?, ?)
                     ON CONFLICT (consumer, topic, partition)
@@ -99,7 +101,7 @@ class Consumer {
     /** What the event is to cause, in the same transaction. */
     static void act(Connection connection, ConsumerRecord<String, String> record) throws SQLException {
         var sql = """
-            INSERT INTO turnover AS sum (customer, orders, total)
+            INSERT INTO public.turnover AS sum (customer, orders, total)
             VALUES (?, 1, (?::text::jsonb ->> 'total')::numeric)
             ON CONFLICT (customer)
             DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total""";
@@ -116,9 +118,12 @@ class Consumer {
         }
     }
 
-    /** The text of a header; null where there is none. */
+    /** The text of a header; null where there is none, or where it is null or empty. */
     static String header(ConsumerRecord<String, String> record, String name) {
         var header = record.headers().lastHeader(name);
-        return header == null ? null : new String(header.value(), StandardCharsets.UTF_8);
+        if (header == null || header.value() == null || header.value().length == 0) {
+            return null;
+        }
+        return new String(header.value(), StandardCharsets.UTF_8);
     }
 }

@@ -29,6 +29,8 @@ def consume(brokers, topic, group, database, by):
     })
     consumer.subscribe([topic])
     with psycopg.connect(database, autocommit=True) as connection:
+        # Functions, operators and types are PostgreSQL's own, whatever stands in other schemas.
+        connection.execute("SET search_path = pg_catalog, pg_temp")
         while True:
             record = consumer.poll(1.0)
             if record is None:
@@ -46,17 +48,17 @@ def is_first(connection, by, record):
     """Whether nobody acted on the event yet. From here to the end of the transaction
     nobody else can."""
     if by == "id":
-        sql = """INSERT INTO processed_events (consumer, event_id) VALUES ('billing', %s)
+        sql = """INSERT INTO public.processed_events (consumer, event_id) VALUES ('billing', %s)
                  ON CONFLICT DO NOTHING"""
         values = [header(record, "id")]
     elif by == "idempotency-key":
-        # A header, or a member of the payload.
-        sql = """INSERT INTO processed_events (consumer, event_id)
-                 VALUES ('billing', coalesce(%s, %s::text::jsonb ->> 'idempotencyKey'))
+        # A header, or a member of the payload. An event with neither is an error here.
+        sql = """INSERT INTO public.processed_events (consumer, event_id)
+                 VALUES ('billing', nullif(coalesce(%s, %s::text::jsonb ->> 'idempotencyKey'), ''))
                  ON CONFLICT DO NOTHING"""
         values = [header(record, "idempotency_key"), record.value().decode()]
     elif by == "position":
-        sql = """INSERT INTO processed_positions AS seen
+        sql = """INSERT INTO public.processed_positions AS seen
                    (consumer, topic, partition, last_position)
                  VALUES ('billing', %s, %s, %s)
                  ON CONFLICT (consumer, topic, partition)
@@ -70,7 +72,7 @@ def is_first(connection, by, record):
 
 def act(connection, record):
     """What the event is to cause, in the same transaction."""
-    sql = """INSERT INTO turnover AS sum (customer, orders, total)
+    sql = """INSERT INTO public.turnover AS sum (customer, orders, total)
              VALUES (%s, 1, (%s::text::jsonb ->> 'total')::numeric)
              ON CONFLICT (customer)
              DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total"""
@@ -79,10 +81,10 @@ def act(connection, record):
 
 def header(record, name):
     """The text of a header, of several with that name the last, as Kafka's own client takes
-    it; None, which is NULL to the database, where there is none."""
+    it; None, which is NULL to the database, where there is none, or where it is null or empty."""
     values = (value for key, value in reversed(record.headers() or []) if key == name)
     value = next(values, None)
-    return value and value.decode()
+    return value.decode() if value else None
 
 
 if __name__ == "__main__":

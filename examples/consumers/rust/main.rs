@@ -35,6 +35,8 @@ pub(crate) async fn consume(
     let (mut database, connection) = tokio_postgres::connect(database, NoTls).await?;
     // It ends with its client; an error there shows at the client.
     tokio::spawn(connection);
+    // Functions, operators and types are PostgreSQL's own, whatever stands in other schemas.
+    database.batch_execute("SET search_path = pg_catalog, pg_temp").await?;
     let consumer: StreamConsumer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
         .set("group.id", group)
@@ -66,21 +68,23 @@ async fn is_first(
     let changed = match by {
         "id" => {
             let id = header(record, "id").context("the record has no id")?;
-            let sql = "INSERT INTO processed_events (consumer, event_id) VALUES ('billing', $1)
+            let sql = "INSERT INTO public.processed_events (consumer, event_id)
+                       VALUES ('billing', $1)
                        ON CONFLICT DO NOTHING";
             transaction.execute(sql, &[&id]).await?
         }
         "idempotency-key" => {
-            // A header, or a member of the payload.
+            // A header, or a member of the payload. An event with neither is an error here.
             let (key, payload) = (header(record, "idempotency_key"), text(record.payload()));
-            let sql = "INSERT INTO processed_events (consumer, event_id)
-                       VALUES ('billing', coalesce($1, $2::text::jsonb ->> 'idempotencyKey'))
+            let sql = "INSERT INTO public.processed_events (consumer, event_id)
+                       VALUES ('billing',
+                         nullif(coalesce($1, $2::text::jsonb ->> 'idempotencyKey'), ''))
                        ON CONFLICT DO NOTHING";
             transaction.execute(sql, &[&key, &payload]).await?
         }
         "position" => {
             let position = header(record, "walpost.position").context("no walpost.position")?;
-            let sql = "INSERT INTO processed_positions AS seen
+            let sql = "INSERT INTO public.processed_positions AS seen
                          (consumer, topic, partition, last_position)
                        VALUES ('billing', $1, $2, $3)
                        ON CONFLICT (consumer, topic, partition)
@@ -96,7 +100,7 @@ async fn is_first(
 /// What the event is to cause, in the same transaction.
 async fn act(transaction: &Transaction<'_>, record: &BorrowedMessage<'_>) -> anyhow::Result<()> {
     let (customer, order) = (text(record.key()), text(record.payload()));
-    let sql = "INSERT INTO turnover AS sum (customer, orders, total)
+    let sql = "INSERT INTO public.turnover AS sum (customer, orders, total)
                VALUES ($1, 1, ($2::text::jsonb ->> 'total')::numeric)
                ON CONFLICT (customer)
                DO UPDATE SET orders = sum.orders + 1, total = sum.total + excluded.total";
@@ -105,8 +109,10 @@ async fn act(transaction: &Transaction<'_>, record: &BorrowedMessage<'_>) -> any
 }
 
 /// The text of a header: of several with that name the last, as Kafka's own client takes it.
+/// One that is null or empty counts as none.
 fn header<'r>(record: &'r BorrowedMessage<'_>, name: &str) -> Option<&'r str> {
-    text(record.headers()?.iter().filter(|header| header.key == name).last()?.value)
+    let last = record.headers()?.iter().filter(|header| header.key == name).last()?;
+    text(last.value).filter(|value| !value.is_empty())
 }
 
 fn text(bytes: Option<&[u8]>) -> Option<&str> {

@@ -7,6 +7,7 @@ use anstyle::{AnsiColor, Style};
 use super::words::{bytes, count, duration};
 use super::{Found, Slot};
 use crate::admin::{SlotStatus, Status};
+use crate::excerpt::line;
 
 /// How late is too late to be green, in seconds.
 const LATE: f64 = 60.0;
@@ -31,119 +32,155 @@ impl Screen {
             (Some(status), _) => self.daemon(status, now),
             (None, error) => {
                 let error = error.as_deref().unwrap_or("no walpost answers");
-                let said = match found.delivering {
-                    Some(_) => format!("{}  {error}", self.red("no")),
-                    None => format!("{}: {error}", self.red("not known")),
+                let (answer, gap) = match found.delivering {
+                    Some(_) => ("no", "  "),
+                    None => ("not known", ": "),
                 };
-                self.line("delivering", &said);
+                self.line("delivering", &[red(answer), plain(gap), plain(error)]);
             }
         }
         if let Some(slot) = &found.slot {
             self.slot(slot);
         }
         if let Some(error) = &found.slot_error {
-            let error = self.red(error);
-            self.line("PostgreSQL", &error);
+            self.line("PostgreSQL", &[red(error)]);
         }
         self.text
     }
 
     fn daemon(&mut self, status: &Status, now: f64) {
-        let title = self.styled(
-            Style::new().bold(),
-            &format!(
-                "walpost {}, slot {}, publication {}",
-                status.version, status.slot, status.publication
-            ),
+        let title = format!(
+            "walpost {}, slot {}, publication {}",
+            status.version, status.slot, status.publication
         );
-        let _ = writeln!(self.text, "{title}");
+        self.spans(&[(Style::new().bold(), &title)]);
         let since = duration(now - status.since);
         let doing = match status.host.as_str() {
             "" => format!("{} for {since}", status.phase),
             host => format!("{} from {host} for {since}", status.phase),
         };
-        let ready = if status.ready { self.green("yes") } else { self.red("no") };
-        self.line("delivering", &format!("{ready}  {doing}"));
+        let ready = if status.ready { green("yes") } else { red("no") };
+        self.line("delivering", &[ready, plain("  "), plain(&doing)]);
         for reason in &status.reasons {
-            let reason = self.red(reason);
-            self.line("", &reason);
+            self.line("", &[red(reason)]);
         }
-        let kafka =
-            if status.kafka_connected { "connected".into() } else { self.red("not connected") };
-        self.line("Kafka", &kafka);
+        let kafka = if status.kafka_connected { plain("connected") } else { red("not connected") };
+        self.line("Kafka", &[kafka]);
         self.late(status);
         let (published, rate) = (count(status.published), status.published_a_second);
         let uptime = duration(now - status.started);
-        self.line("published", &format!("{published} records in {uptime}, {rate:.1} a second now"));
+        let published = format!("{published} records in {uptime}, {rate:.1} a second now");
+        self.line("published", &[plain(&published)]);
         let (used, limit) = (bytes(status.in_flight_bytes), bytes(status.in_flight_limit_bytes));
         let records = count(status.in_flight_events);
-        self.line("in flight", &format!("{records} records, {used} of {limit}"));
+        self.line("in flight", &[plain(&format!("{records} records, {used} of {limit}"))]);
         if let Some(figures) = &status.slot_figures {
             self.figures(figures);
         }
         let position = &status.position;
-        self.line(
-            "position",
-            &format!("confirmed {}, received {}", position.confirmed, position.received),
-        );
+        let position = format!("confirmed {}, received {}", position.confirmed, position.received);
+        self.line("position", &[plain(&position)]);
         if let Some(error) = &status.last_error {
-            self.line("last error", &format!("{} ago: {}", duration(now - error.at), error.text));
+            let text = format!("{} ago: {}", duration(now - error.at), error.text);
+            self.line("last error", &[plain(&text)]);
         }
     }
 
     fn late(&mut self, status: &Status) {
+        let by = duration(status.late_seconds);
         let late = match status.oldest_unconfirmed_commit {
-            None => self.green("nothing is"),
-            Some(_) if status.late_seconds < LATE => duration(status.late_seconds),
-            Some(_) => self.red(&duration(status.late_seconds)),
+            None => green("nothing is"),
+            Some(_) if status.late_seconds < LATE => plain(&by),
+            Some(_) => red(&by),
         };
-        self.line("late", &late);
+        self.line("late", &[late]);
     }
 
     fn slot(&mut self, slot: &Slot) {
         let used = if slot.active {
-            "somebody streams from it".to_owned()
+            plain("somebody streams from it")
         } else {
-            self.red("nobody streams from it")
+            red("nobody streams from it")
         };
-        self.line("slot", &format!("{}: {used}", slot.name));
+        self.line("slot", &[plain(&slot.name), plain(": "), used]);
         self.figures(&slot.figures);
     }
 
     fn figures(&mut self, figures: &SlotStatus) {
         let lag = bytes(figures.lag_bytes);
-        self.line("lag", &format!("{lag} of log not confirmed"));
+        self.line("lag", &[plain(&lag), plain(" of log not confirmed")]);
         let status = match figures.wal_status.as_deref() {
-            Some(status @ ("unreserved" | "lost")) => self.red(status),
-            Some(status) => status.to_owned(),
-            None => "unknown".to_owned(),
+            Some(status @ ("unreserved" | "lost")) => red(status),
+            Some(status) => plain(status),
+            None => plain("unknown"),
         };
         let retained = bytes(figures.retained_bytes);
-        let left = match (figures.safe_bytes, figures.limit_bytes) {
-            (Some(safe), limit) => {
-                let safe = u64::try_from(safe).unwrap_or_default();
-                let little = limit.is_some_and(|limit| safe < limit / 100 * LITTLE);
-                let left = format!("{} left until the slot may be lost", bytes(safe));
-                if little { self.red(&left) } else { left }
-            }
-            (None, _) => "no limit is set".to_owned(),
+        let safe = figures.safe_bytes.map(|safe| u64::try_from(safe).unwrap_or_default());
+        let left = safe.map_or_else(
+            || "no limit is set".to_owned(),
+            |safe| format!("{} left until the slot may be lost", bytes(safe)),
+        );
+        let is_little = |safe| figures.limit_bytes.is_some_and(|limit| safe < limit / 100 * LITTLE);
+        let left = if safe.is_some_and(is_little) { red(&left) } else { plain(&left) };
+        let kept = format!("{retained} of log for the slot; wal_status ");
+        self.line("kept", &[plain(&kept), status, plain("; "), left]);
+    }
+
+    fn line(&mut self, name: &str, spans: &[Span<'_>]) {
+        let _ = write!(self.text, "{name:<11} ");
+        self.spans(spans);
+    }
+
+    /// Ends a line with these. What answers on the address may be no walpost, and what it says may
+    /// be a server's words: all of it stays on this line, and only the styles here reach a terminal.
+    fn spans(&mut self, spans: &[Span<'_>]) {
+        for (style, text) in spans {
+            let text = line(text);
+            let _ = if self.coloured && *style != Style::new() {
+                write!(self.text, "{style}{text}{style:#}")
+            } else {
+                write!(self.text, "{text}")
+            };
+        }
+        self.text.push('\n');
+    }
+}
+
+/// A part of a line.
+type Span<'a> = (Style, &'a str);
+
+fn plain(text: &str) -> Span<'_> {
+    (Style::new(), text)
+}
+
+fn red(text: &str) -> Span<'_> {
+    (AnsiColor::Red.on_default(), text)
+}
+
+fn green(text: &str) -> Span<'_> {
+    (AnsiColor::Green.on_default(), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_stays_on_its_line_and_has_no_orders_to_the_terminal() {
+        let text = format!("a\nforged\r\u{1b}[2J\u{202e}{}", "x".repeat(1 << 20));
+        let found = Found {
+            delivering: Some(false),
+            daemon: None,
+            daemon_error: Some(text.clone()),
+            slot: None,
+            slot_error: Some(text),
         };
-        self.line("kept", &format!("{retained} of log for the slot; wal_status {status}; {left}"));
-    }
-
-    fn line(&mut self, name: &str, text: &str) {
-        let _ = writeln!(self.text, "{name:<11} {text}");
-    }
-
-    fn red(&self, text: &str) -> String {
-        self.styled(AnsiColor::Red.on_default(), text)
-    }
-
-    fn green(&self, text: &str) -> String {
-        self.styled(AnsiColor::Green.on_default(), text)
-    }
-
-    fn styled(&self, style: Style, text: &str) -> String {
-        if self.coloured { format!("{style}{text}{style:#}") } else { text.to_owned() }
+        for coloured in [false, true] {
+            let screen = Screen::new(coloured).of(&found, 0.0);
+            assert!(screen.len() < 20_000, "{} bytes", screen.len());
+            assert_eq!(screen.lines().count(), 2, "{screen:?}");
+            assert!(!screen.contains("\u{1b}[2J") && !screen.contains(['\r', '\u{202e}']));
+            assert_eq!(screen.contains('\u{1b}'), coloured, "{screen:?}");
+        }
     }
 }

@@ -57,6 +57,8 @@ fn system(rows: &[Vec<Value>]) -> Option<System> {
     let [row] = rows else { return None };
     let [identifier, timeline, flushed, ..] = row.as_slice() else { return None };
     let text = |value: &Value| Some(std::str::from_utf8(value.as_deref()?).ok()?.to_owned());
+    // A number: it is logged.
+    let _: u64 = text(identifier)?.parse().ok()?;
     Some(System {
         identifier: text(identifier)?,
         timeline: text(timeline)?.parse().ok()?,
