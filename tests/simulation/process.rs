@@ -160,7 +160,7 @@ async fn death(world: &Shared, life: &Life) {
             return;
         }
     }
-    pending().await
+    pending::<()>().await;
 }
 
 /// Tells it to stop as its life wants it, and when all is over. Never completes.
@@ -186,32 +186,34 @@ async fn orders(
         tokio::select! {
             biased;
             () = all_over(over) => {}
-            () = given_up(world) => {}
+            () = given_up(world, process) => {}
         }
         tell(false);
     }
-    pending().await
+    pending::<()>().await;
 }
 
 async fn all_over(over: &mut watch::Receiver<bool>) {
     if over.wait_for(|over| *over).await.is_err() {
-        pending().await
+        pending::<()>().await;
     }
 }
 
-/// Completes once a person gives up what is in flight behind a slot that is gone: it may be in a
-/// producer that is stuck for long.
-async fn given_up(world: &Shared) {
-    let is_gone = || {
+/// Completes once a person gives up what is in flight of a process that cannot use its slot any
+/// more: it may be in a producer that is stuck for long.
+async fn given_up(world: &Shared, process: usize) {
+    let halts = || {
         let world = world.lock();
-        world.calm && !world.server.slot_is_there
+        let not_opened = world.trace.iter().any(|(_, happened)| {
+            matches!(happened, Happened::NotOpened { process: one, error: SourceError::Slot(_) }
+                if *one == process)
+        });
+        world.calm && (not_opened || !world.server.slot_is_there)
     };
-    loop {
+    while !halts() {
         sleep(GIVEN_UP).await;
-        if is_gone() {
-            return;
-        }
     }
+    sleep(GIVEN_UP).await;
 }
 
 fn core(budget_bytes: u64, policy: Policy) -> Core {
