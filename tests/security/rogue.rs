@@ -359,7 +359,7 @@ async fn a_connection_on_which_nothing_comes_is_closed_with_its_attempt() {
     let mut scene = Scene::new().await;
     let flooding = Flooding::start(scene.postgres.port(), 0, Flood::Silence).await;
     let walpost = run(&mut scene, flooding.source());
-    walpost.await_line("not ready within", SOON * 2).await;
+    walpost.await_line("no answer within", SOON * 2).await;
     let next = async || flooding.counts()[0] >= 2;
     eventually(SOON, "it tries again", next).await;
     let left = async || flooding.counts()[1] == 1;
