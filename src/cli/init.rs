@@ -3,6 +3,8 @@
 //! Nothing that exists is altered or dropped. The connection is given; it should
 //! be one of the database's owner, or of a superuser.
 
+use std::time::Duration;
+
 use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
@@ -12,6 +14,10 @@ use super::init_sql::{InitPlan, Object, Part};
 use super::service::Service;
 use crate::excerpt::excerpt;
 use crate::outbox::TableName;
+use crate::source::{Limit, Silent, with_patience};
+
+/// How long a statement may wait for others' locks.
+const LOCKED_AT_MOST: Duration = Duration::from_secs(300);
 
 /// What became of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,6 +145,9 @@ pub enum InitError {
          after that"
     )]
     UnfinishedSlot(String),
+    /// The server says nothing.
+    #[error(transparent)]
+    Silent(#[from] Silent),
     /// Anything else that PostgreSQL says.
     #[error("{doing}: {}", said(source))]
     Database {
@@ -163,6 +172,7 @@ impl InitError {
             | Self::Publication { .. }
             | Self::ForeignSlot { .. }
             | Self::UnfinishedSlot(_)
+            | Self::Silent(_)
             | Self::Database { .. } => Exit::Failure,
         }
     }
@@ -196,29 +206,42 @@ fn database(doing: &str) -> impl FnOnce(tokio_postgres::Error) -> InitError {
 }
 
 /// Creates what is missing, each object in a transaction of its own, and hands every
-/// step to `report` as soon as it is done.
+/// step to `report` as soon as it is done. What takes long because it waits for others is told to
+/// `waits`.
 ///
 /// Running it again changes nothing. Dropping the future leaves what was created.
-pub async fn apply(
+pub(super) async fn apply(
     client: &Client,
+    limit: &mut Limit,
     plan: &InitPlan,
     mut report: impl FnMut(Step),
+    waits: impl Fn(&str),
 ) -> Result<(), InitError> {
-    let service = Service::of(client).await.map_err(database("asking who runs the server"))?;
-    let user = server_is_ready(client, plan, service).await?;
-    slot_is_ours_or_free(client, plan).await?;
+    let service = limit.first(Service::of(client)).await?;
+    let service = service.map_err(database("asking who runs the server"))?;
+    let user = limit.on(server_is_ready(client, plan, service)).await??;
+    limit.on(slot_is_ours_or_free(client, plan)).await??;
     for Part { object, sql } in plan.parts() {
-        let created = create(client, &object, &sql, &user, service).await?;
+        let created = if limit.on(exists(client, &object)).await?? {
+            false
+        } else {
+            let done = with_patience(|| waits(&awaited(&object)), client.batch_execute(&sql));
+            let done = match &object {
+                Object::Slot(_) => done.await,
+                _ => limit.at_most(LOCKED_AT_MOST, done).await?,
+            };
+            limit.on(created(client, &object, done, &user, service)).await??
+        };
         match &object {
             Object::Publication(name) if !created => {
-                publication_serves(client, name, plan.tables()).await?;
+                limit.on(publication_serves(client, name, plan.tables())).await??;
             }
-            Object::Slot(_) if !created => slot_is_ours_or_free(client, plan).await?,
+            Object::Slot(_) if !created => limit.on(slot_is_ours_or_free(client, plan)).await??,
             _ => {}
         }
         let note = match &object {
             Object::Role(_) if created => Some("it has no password yet".to_owned()),
-            Object::Role(role) => lacks(client, role, service).await?,
+            Object::Role(role) => limit.on(lacks(client, role, service)).await??,
             _ => None,
         };
         report(Step { object, created, note });
@@ -226,19 +249,30 @@ pub async fn apply(
     Ok(())
 }
 
-/// Creates what is not there; false where it is, also where somebody else was quicker: roles
-/// and slots are the server's, and each of its databases may be set up at the same time.
-async fn create(
+/// For what the creation of an object waits where it takes long.
+fn awaited(object: &Object) -> String {
+    match object {
+        Object::Slot(_) => format!(
+            "{object} waits for the end of all transactions that were open when it was asked for \
+             (pg_stat_activity.xact_start)"
+        ),
+        _ => format!(
+            "{object} is not created yet: as a rule it waits for a lock \
+             (pg_stat_activity.wait_event, pg_blocking_pids)"
+        ),
+    }
+}
+
+/// Whether `done` created the object; false where it is there because somebody else was quicker:
+/// roles and slots are the server's, and each of its databases may be set up at the same time.
+async fn created(
     client: &Client,
     object: &Object,
-    sql: &str,
+    done: Result<(), tokio_postgres::Error>,
     user: &str,
     service: Service,
 ) -> Result<bool, InitError> {
-    if exists(client, object).await? {
-        return Ok(false);
-    }
-    match client.batch_execute(sql).await {
+    match done {
         Ok(()) => Ok(true),
         Err(error) if is_there_now(&error) && exists(client, object).await? => Ok(false),
         Err(error) => Err(failed(error, object, user, service)),

@@ -30,7 +30,7 @@ use self::logging::LogLevel;
 use self::stdout::{complain, print};
 use crate::assembly;
 use crate::config::{Config, Environment, Flags};
-use crate::source::{self, SourceError};
+use crate::source::{self, Limit, SourceError};
 
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
@@ -141,17 +141,23 @@ async fn apply_plan(config: &Config, plan: &init_sql::InitPlan) -> Exit {
             return Exit::Failure;
         }
     };
-    let applied = init::apply(&control.client, plan, |step| {
+    let mut limit = Limit::new(&conninfo, &control);
+    let report = |step| {
         print(&format!("{step}\n"));
-    });
+    };
+    let applied = init::apply(&control.client, &mut limit, plan, report, complain);
     if let Err(error) = applied.await {
         complain(&error.to_string());
         return error.exit();
     }
     // A table that was there may lack what an event needs.
-    match check::columns(config, &control.client).await {
-        Ok(()) => Exit::Ok,
-        Err(error) => {
+    match limit.on(check::columns(config, &control.client)).await {
+        Ok(Ok(())) => Exit::Ok,
+        Err(silent) => {
+            complain(&silent.to_string());
+            Exit::Failure
+        }
+        Ok(Err(error)) => {
             complain(&format!("all is there, but `walpost run` would not start: {error}"));
             Exit::Failure
         }

@@ -26,7 +26,10 @@ use crate::record::Record;
 use crate::relay::core::{Core, Taken};
 use crate::relay::outlet::{Outlet, ProduceError};
 use crate::relay::poison::Diverted;
-use crate::source::{self, Facts, Feed, Live, Received, Resume, SourceConfig, SourceError};
+use crate::source::{
+    self, Facts, Feed, Limit, Live, Received, Resume, Silent, SourceConfig, SourceError,
+    with_patience,
+};
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
     let TailArguments { from_slot, limit, options } = arguments;
@@ -50,6 +53,8 @@ enum TailError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Source(#[from] SourceError),
+    #[error(transparent)]
+    Silent(#[from] Silent),
     #[error("{0}")]
     Event(String),
     #[error("{0}")]
@@ -64,7 +69,7 @@ impl TailError {
             }
             Self::Source(SourceError::Slot(_) | SourceError::Changed(_)) => Exit::Slot,
             Self::Event(_) => Exit::Poison,
-            Self::Source(_) | Self::Query(_) => Exit::Failure,
+            Self::Source(_) | Self::Silent(_) | Self::Query(_) => Exit::Failure,
         }
     }
 }
@@ -126,10 +131,13 @@ async fn peek(
     let conninfo = source.conninfo.resolve()?;
     let control =
         source::control_for_rows(&conninfo, "walpost tail").await.map_err(SourceError::from)?;
-    let facts = Facts::read(&control.client, &source.slot).await?;
+    let client = &control.client;
+    let mut limit = Limit::new(&conninfo, &control);
+    let facts = limit.first(Facts::read(client, &source.slot)).await??;
     let confirmed = facts.require_slot(&source.slot)?;
     let SourceConfig { publication, tables, typed, .. } = source;
-    let tables = source::published_tables(&control.client, publication, tables, *typed).await?;
+    let published = source::published_tables(client, publication, tables, *typed);
+    let tables = limit.on(published).await??;
     core.connected(confirmed, &tables);
     let failed = |error: tokio_postgres::Error| {
         let cause =
@@ -139,19 +147,32 @@ async fn peek(
     let publication = escape_identifier(&source.publication);
     let settings = "SET datestyle = ISO; SET timezone = UTC; SET intervalstyle = postgres; \
                     SET bytea_output = hex; SET extra_float_digits = 1";
-    control.client.batch_execute(settings).await.map_err(failed)?;
+    limit.on(client.batch_execute(settings)).await?.map_err(failed)?;
+    let statement = limit.on(client.prepare(PEEK)).await?.map_err(failed)?;
     let messages = source.messages.to_string();
     let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
         [&source.slot, &publication, &messages];
-    let rows = control.client.query_raw(PEEK, parameters).await.map_err(failed)?;
-    let mut rows = std::pin::pin!(rows);
-    while let Some(row) = rows.try_next().await.map_err(failed)? {
+    let first = async {
+        let mut rows = Box::pin(client.query_raw(&statement, parameters).await?);
+        let first = rows.try_next().await?;
+        Ok((rows, first))
+    };
+    let say = || {
+        tracing::info!(
+            slot = source.slot,
+            "PostgreSQL reads what waits in the slot and hands out nothing before its end: the more \
+             waits, the longer that takes"
+        );
+    };
+    let (mut rows, mut next) = with_patience(say, first).await.map_err(failed)?;
+    while let Some(row) = next {
         let data = Bytes::from(row.get::<_, Vec<u8>>(0));
         let message =
             pgoutput::decode(&data).map_err(|error| TailError::Query(error.to_string()))?;
         if take(core, &message, printer)? {
             return Ok(());
         }
+        next = rows.try_next().await.map_err(failed)?;
     }
     Ok(())
 }

@@ -20,8 +20,8 @@ use super::lock::{Lock, NOTICED_SOON, keep, lock, require_no_other, unlock};
 use super::mark::PublicationFingerprint;
 use super::observer::Observer;
 use super::opening::{
-    Found, Resume, ServerIdentity, own_process, session_settings, silence_limit, start_replication,
-    wal_sender_timeout,
+    Found, Resume, ServerIdentity, create_temporary_slot, own_process, session_settings,
+    silence_limit, start_replication, wal_sender_timeout,
 };
 use super::patience::{AuxConnection, Backend};
 use super::refusal::ConnectError;
@@ -31,6 +31,15 @@ use super::watch::{Catalogs, PublicationGuard};
 use super::wire::{Connection, Security, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
+
+/// How far the opening of a feed is.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// It is to read a backlog in batches.
+    pub(super) in_batches: AtomicBool,
+    /// A new slot waits for the end of every transaction that was open when it was asked for.
+    pub(super) creates_slot: AtomicBool,
+}
 
 /// A feed that is being opened.
 pub(super) struct Opening<'a> {
@@ -54,7 +63,7 @@ impl Opening<'_> {
         self,
         client: Connection,
         settled: bool,
-        in_batches: &AtomicBool,
+        progress: &Progress,
     ) -> Result<Live, SourceError> {
         let Self { config, facts, outset, .. } = &self;
         let is_for_batches = !config.temporary_slot
@@ -68,7 +77,7 @@ impl Opening<'_> {
             && self.check.is_none()
             && outset.is_for_batches(facts.flushed, &config.catch_up);
         if begins_with_batches {
-            in_batches.store(true, Relaxed);
+            progress.in_batches.store(true, Relaxed);
             match self.two_beside().await? {
                 // By whom the slot is moved, so that nobody moves it who has not the lock.
                 Ok((reading, moving)) => match self.lock(&moving.peer.client).await? {
@@ -77,10 +86,10 @@ impl Opening<'_> {
                 },
                 Err(refused) => config.catch_up.refused(&refused.to_string()),
             }
-            in_batches.store(false, Relaxed);
+            progress.in_batches.store(false, Relaxed);
         }
         let catch_up = if is_for_batches { config.catch_up.clone() } else { CatchUp::default() };
-        self.stream(client, catch_up).await
+        self.stream(client, catch_up, progress).await
     }
 
     /// The server process that was this walpost's last.
@@ -113,11 +122,21 @@ impl Opening<'_> {
         alone.and(ended)
     }
 
-    async fn stream(mut self, client: Connection, catch_up: CatchUp) -> Result<Live, SourceError> {
+    async fn stream(
+        mut self,
+        mut client: Connection,
+        catch_up: CatchUp,
+        progress: &Progress,
+    ) -> Result<Live, SourceError> {
         let (config, beside) = (self.config, Arc::clone(&self.control.client));
         let host = self.control.endpoint.host.to_string();
         let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
         let locked = if config.temporary_slot { None } else { Some(self.lock(&beside).await?) };
+        if config.temporary_slot {
+            progress.creates_slot.store(true, Relaxed);
+            create_temporary_slot(&config.slot, &mut client).await.map_err(failed)?;
+            progress.creates_slot.store(false, Relaxed);
+        }
         let client =
             start_replication(config, client, &self.facts, self.outset).await.map_err(failed)?;
         let now = Facts::read(&beside, &config.slot).await?;

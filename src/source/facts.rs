@@ -81,23 +81,29 @@ const FACTS: &str = "
                     WHERE a.pid = s.active_pid AND a.application_name = $2),
            coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false)
              OR coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false),
-           (SELECT pg_catalog.min(l.pid) FROM pg_catalog.pg_locks l
-              JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-             -- Anybody may take such a lock: only a walpost of the same role counts.
-             WHERE a.application_name = $2 AND a.usename = current_user
-               AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-               AND l.classid::pg_catalog.int8 = $3::pg_catalog.int4::pg_catalog.int8
-               AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($1)::pg_catalog.int8 & 4294967295
-               AND l.database = (SELECT oid FROM pg_catalog.pg_database
-                                  WHERE datname = pg_catalog.current_database()))
+           -- Anybody may take such a lock, or such a name: only a walpost of the same role counts.
+           (SELECT pg_catalog.min(a.pid) FROM pg_catalog.pg_stat_activity a
+             WHERE a.usename = current_user AND a.datname = pg_catalog.current_database()
+               AND (a.application_name = pg_catalog.concat($4, pg_catalog.hashtext($1))
+                    OR a.application_name = $2 AND EXISTS (
+                       SELECT FROM pg_catalog.pg_locks l
+                        WHERE l.pid = a.pid AND l.database = a.datid
+                          AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+                          AND l.classid::pg_catalog.int8 = $3::pg_catalog.int4::pg_catalog.int8
+                          AND l.objid::pg_catalog.int8 =
+                              pg_catalog.hashtext($1)::pg_catalog.int8 & 4294967295)))
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
 
 impl Facts {
     /// Reads them over an ordinary connection.
     pub async fn read(client: &Client, slot: &str) -> Result<Self, SourceError> {
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-            [(&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT), (&halted::CLASS, Type::INT4)];
+        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&slot, Type::TEXT),
+            (&APPLICATION_NAME, Type::TEXT),
+            (&halted::CLASS, Type::INT4),
+            (&halted::NAME, Type::TEXT),
+        ];
         let row = client
             .query_typed_one(FACTS, &parameters)
             .await

@@ -9,14 +9,18 @@
 //! before it looks until the next look of its has been made, and who halts waits until all
 //! sessions are gone that had that lock when it began to say so: each of these instances has looked
 //! since, or has gone.
+//!
+//! Every role that may connect can hold either lock so that nobody else gets it. An instance that
+//! does not get the first one says by its session's name that it halts, which no other role can
+//! keep it from. While somebody has the other one, who looks cannot be seen and is not waited for.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use postgres_protocol::escape::escape_literal;
 use tokio::time::{Instant, sleep};
-use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
 
 use super::config::APPLICATION_NAME;
 use super::connect::SqlClient;
@@ -24,6 +28,10 @@ use super::error::SourceError;
 
 /// The first half of the lock's key: `walh`. The second is of the slot's name.
 pub(super) const CLASS: i32 = 0x7761_6c68;
+
+/// What the session's name begins with that cannot have the lock; the hash of the slot's name
+/// follows.
+pub(super) const NAME: &str = "walpost halted ";
 
 /// The same of the lock of who looks: `walw`.
 const LOOKS: i32 = 0x7761_6c77;
@@ -37,6 +45,21 @@ const INTERVAL: Duration = Duration::from_millis(250);
 
 /// Several may halt at once.
 const ANNOUNCE: &str = "SELECT pg_catalog.pg_try_advisory_lock_shared($1, pg_catalog.hashtext($2))";
+
+const ANNOUNCE_BY_NAME: &str = "
+    SELECT pg_catalog.set_config('application_name'::pg_catalog.text,
+                                 pg_catalog.concat($1, pg_catalog.hashtext($2)), false)";
+
+/// Who keeps others from a lock; of a prepared transaction there is no process.
+const HOLDER: &str = "
+    SELECT l.pid, a.usename::pg_catalog.text
+      FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+     WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.objsubid = 2
+       AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
+       AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295
+       AND l.database = (SELECT oid FROM pg_catalog.pg_database
+                          WHERE datname = pg_catalog.current_database())
+     ORDER BY l.granted DESC, l.pid LIMIT 1";
 
 const LOOKS_NO_MORE: &str =
     "SELECT pg_catalog.pg_advisory_unlock_shared($1, pg_catalog.hashtext($2))";
@@ -96,10 +119,15 @@ pub(super) async fn announce(client: &Client, slot: &str) {
 
 /// Holds the lock as long as `client`'s session lasts; completes once all who wait have seen it.
 async fn hold(client: &Client, slot: &str) -> Result<(), SourceError> {
-    const WHAT: &str = "announcing that this instance halts";
-    let announced = [(&CLASS as &(dyn ToSql + Sync), Type::INT4), (&slot, Type::TEXT)];
-    let announced = client.query_typed_one(ANNOUNCE, &announced).await;
-    announced.map_err(|error| SourceError::query(WHAT, &error))?;
+    let failed = |error| SourceError::query("announcing that this instance halts", &error);
+    let key = [(&CLASS as &(dyn ToSql + Sync), Type::INT4), (&slot, Type::TEXT)];
+    let locked = client.query_typed_one(ANNOUNCE, &key).await;
+    // The server may have no room for another lock either.
+    if !locked.and_then(|row| row.try_get(0)).unwrap_or(false) {
+        let name = [(&NAME as &(dyn ToSql + Sync), Type::TEXT), (&slot, Type::TEXT)];
+        client.query_typed_one(ANNOUNCE_BY_NAME, &name).await.map_err(failed)?;
+        warn(slot, client.query_typed_opt(HOLDER, &key).await.map_err(failed)?.as_ref());
+    }
     let since = Instant::now();
     let mut unaware = looking(client, slot).await?;
     while since.elapsed() < ANNOUNCED_FOR
@@ -110,6 +138,26 @@ async fn hold(client: &Client, slot: &str) -> Result<(), SourceError> {
         unaware.retain(|pid| looking.contains(pid));
     }
     Ok(())
+}
+
+fn warn(slot: &str, holder: Option<&Row>) {
+    let pid: Option<i32> = holder.and_then(|row| row.try_get(0).ok());
+    let role: Option<String> = holder.and_then(|row| row.try_get(1).ok());
+    let remedy = match pid {
+        Some(pid) => format!(
+            "end that session: SELECT pg_catalog.pg_terminate_backend({pid}); and let only trusted \
+             roles connect to this database"
+        ),
+        None => "see pg_prepared_xacts and max_locks_per_transaction".to_owned(),
+    };
+    tracing::warn!(
+        slot,
+        pid,
+        role,
+        remedy,
+        "another session holds the advisory lock by which this instance announces that it halts: \
+         announcing it by the session's application_name"
+    );
 }
 
 /// The server processes of the sessions that look.

@@ -5,14 +5,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
 use super::backlog::Backlog;
 use super::base::Base;
-use super::begin::{Opening, seen};
+use super::begin::{Opening, Progress, seen};
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connect::{self, Control};
 use super::error::SourceError;
@@ -104,20 +104,28 @@ impl Live {
             Err(SourceError::Lost(format!("{host}: no answer within {:?}", began.elapsed())))
         })?;
         let within = conninfo.connect_timeout + opening_limit(began.elapsed());
-        let in_batches = AtomicBool::new(false);
-        let opened = Box::pin(Self::open_beside(control, conninfo, config, resume, &in_batches));
-        if config.temporary_slot {
-            // A new slot waits for the end of every transaction that is open now.
-            return opened.await;
-        }
-        timeout(within, opened).await.unwrap_or_else(|_| {
-            let reason = format!("{host}: the session was not ready within {within:.1?}");
-            if in_batches.load(Relaxed) {
-                // A stream needs fewer answers.
-                config.catch_up.refused(&reason);
+        let beside = Arc::clone(&control.client);
+        let progress = Progress::default();
+        let mut opened = Box::pin(Self::open_beside(control, conninfo, config, resume, &progress));
+        loop {
+            if let Ok(opened) = timeout(within, &mut opened).await {
+                return opened;
             }
-            Err(SourceError::Lost(reason))
-        })
+            if !progress.creates_slot.load(Relaxed) {
+                break;
+            }
+            // The server says nothing on that session until the slot is there.
+            let alive = timeout(conninfo.connect_timeout, beside.simple_query("")).await;
+            if !matches!(alive, Ok(Ok(_))) {
+                break;
+            }
+        }
+        let reason = format!("{host}: the session was not ready within {within:.1?}");
+        if progress.in_batches.load(Relaxed) {
+            // A stream needs fewer answers.
+            config.catch_up.refused(&reason);
+        }
+        Err(SourceError::Lost(reason))
     }
 
     async fn open_beside(
@@ -125,7 +133,7 @@ impl Live {
         conninfo: &ConnInfo,
         config: &SourceConfig,
         resume: &Resume,
-        in_batches: &AtomicBool,
+        progress: &Progress,
     ) -> Result<Self, SourceError> {
         // All three are asked for at once.
         let (instance, facts, holder) = tokio::join!(
@@ -190,7 +198,7 @@ impl Live {
             check,
         };
         let beside = Arc::clone(&opening.control.client);
-        let opened = opening.begin(client, settled, in_batches).await?;
+        let opened = opening.begin(client, settled, progress).await?;
         unlimited(&beside).await?;
         Ok(opened)
     }

@@ -14,6 +14,7 @@ use super::facts::Facts;
 use super::halted;
 use super::history::ReceivedTransactions;
 use super::instance::{self, Instance};
+use super::limit::with_patience;
 use super::mark::PublicationFingerprint;
 use super::refusal::ConnectError;
 use super::turns::StartPosition;
@@ -314,16 +315,28 @@ pub(crate) async fn identify_server(
     }
 }
 
+/// Creates a slot that lasts as long as the session; takes as long as the transactions that are open.
+pub(super) async fn create_temporary_slot(
+    slot: &str,
+    client: &mut Connection,
+) -> Result<(), WireError> {
+    let say = || {
+        tracing::info!(
+            slot,
+            "the temporary slot waits for the end of all transactions that were open when it was asked \
+             for (pg_stat_activity.xact_start)"
+        );
+    };
+    with_patience(say, client.create_temporary_slot(slot)).await
+}
+
 /// Starts replication on a session that has been looked at.
 pub(super) async fn start_replication(
     config: &SourceConfig,
-    mut client: Connection,
+    client: Connection,
     facts: &Facts,
     outset: StartPosition,
 ) -> Result<Replication, WireError> {
-    if config.temporary_slot {
-        client.create_temporary_slot(&config.slot).await?;
-    }
     let wal_sender_timeout = wal_sender_timeout(facts);
     let settings = StreamSettings {
         slot: config.slot.clone(),

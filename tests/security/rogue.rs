@@ -366,6 +366,76 @@ async fn a_connection_on_which_nothing_comes_is_closed_with_its_attempt() {
     eventually(Duration::from_secs(5), "the first connection is closed", left).await;
 }
 
+/// Each command that asks PostgreSQL for something, on a server that is silent from that connection
+/// on, and what it says of it.
+const COMMANDS: [(&str, &[&str], usize, &str); 5] = [
+    ("check", &[], 0, "no answer within 2"),
+    ("init", &["--apply"], 0, "no answer within 2"),
+    ("tail", &["--from-slot"], 0, "no answer within 2"),
+    ("tail", &[], 0, "no answer within 2"),
+    ("tail", &[], 1, "was not ready within 32"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_command_ends_on_a_server_that_says_nothing() {
+    let mut scene = Scene::new().await;
+    let mut started = Vec::new();
+    for (name, arguments, after, told) in COMMANDS {
+        let flooding = Flooding::start(scene.postgres.port(), after, Flood::Silence).await;
+        scene.source = flooding.source();
+        let walpost = scene.command(name).args(arguments).start();
+        started.push((walpost, flooding, told));
+    }
+    for (walpost, flooding, told) in started {
+        ends_with(&walpost, &format!("127.0.0.1:{}", flooding.port), told).await;
+    }
+}
+
+/// It ends with an error of that host.
+async fn ends_with(walpost: &Walpost, host: &str, told: &str) {
+    let status = walpost.wait(SOON * 2).await;
+    let said = [walpost.stdout(), walpost.stderr()].concat();
+    let status = status.unwrap_or_else(|| panic!("{told}: it goes on; it said {said:?}"));
+    assert_eq!(status.code(), Some(1), "{told}: {said:?}");
+    let is_it = |line: &&String| line.contains(host) && line.contains(told);
+    assert_eq!(said.iter().filter(is_it).count(), 1, "{host}, {told}: {said:?}");
+}
+
+/// The server has answered, and then waits for somebody else, who holds a lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_command_ends_on_a_server_that_answers_no_more() {
+    let mut scene = Scene::new().await;
+    let holder = scene.postgres.client().await;
+    let lock = "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE";
+    holder.batch_execute(lock).await.expect("a superuser may");
+    scene.source += "?connect_timeout=2";
+    let started = COMMANDS[..3]
+        .iter()
+        .map(|(name, arguments, ..)| scene.command(name).args(arguments.iter().copied()).start());
+    let host = format!(":{}", scene.postgres.port());
+    for walpost in started.collect::<Vec<_>>() {
+        ends_with(&walpost, &host, "no answer within 32").await;
+    }
+}
+
+/// Who waits for a transaction that is open says so, and waits on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_waits_for_open_transactions_is_waited_for() {
+    let scene = Scene::new().await;
+    let holder = scene.postgres.client().await;
+    let begun = "BEGIN; SELECT pg_catalog.pg_current_xact_id()";
+    holder.batch_execute(begun).await.expect("it begins");
+    let init = scene.command("init").args(["--apply", "--slot", "another"]).start();
+    let tail = scene.command("tail").start();
+    for walpost in [&init, &tail] {
+        walpost.await_line("waits for the end of", SOON).await;
+    }
+    holder.batch_execute("COMMIT").await.expect("it ends");
+    tail.await_line("showing what is committed", SOON).await;
+    let status = init.wait(SOON).await.expect("it ends");
+    assert!(status.success(), "{:?}", init.stderr());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_server_says_stays_one_short_line_in_the_log_and_on_the_pages() {
     let mut scene = Scene::new().await;

@@ -1,12 +1,12 @@
 //! What `walpost check` looks at on PostgreSQL's side, in the order in which one thing
 //! allows the next. It asks the catalogs and uses nothing.
 
-use super::findings::Findings;
+use super::findings::{Finding, Findings};
 use super::{columns, connection, publication, server, slot};
 use crate::cli::service::Service;
 use crate::config::Config;
 use crate::conninfo::ConnInfo;
-use crate::source::{APPLICATION_NAME, Control, Facts, SourceConfig};
+use crate::source::{APPLICATION_NAME, Control, Facts, Limit, Silent, SourceConfig};
 
 /// Looks at all of it, as far as one thing allows the next.
 pub(super) async fn check(config: &Config, source: &SourceConfig, findings: &mut Findings) {
@@ -14,20 +14,35 @@ pub(super) async fn check(config: &Config, source: &SourceConfig, findings: &mut
     let Some(conninfo) = findings.answer(("connection", "connection_string"), conninfo) else {
         return;
     };
-    if let Some(control) = connection::control(&conninfo, findings).await {
-        beside(&control, &conninfo, config, source, findings).await;
+    let Some(control) = connection::control(&conninfo, findings).await else {
+        return;
+    };
+    let mut limit = Limit::new(&conninfo, &control);
+    let looked = match limit.first(Service::of(&control.client)).await {
+        Ok(service) => {
+            let service = service.unwrap_or(Service::Own);
+            limit.on(beside(&control, &conninfo, service, config, source, findings)).await
+        }
+        Err(silent) => Err(silent),
+    };
+    if let Err(silent) = looked {
+        findings.add(
+            Finding::error(("server", "server_silent"), silent.what())
+                .why("what comes after it could not be looked at")
+                .advice(Silent::ADVICE),
+        );
     }
 }
 
 async fn beside(
     control: &Control,
     conninfo: &ConnInfo,
+    service: Service,
     config: &Config,
     source: &SourceConfig,
     findings: &mut Findings,
 ) {
     let client = &control.client;
-    let service = Service::of(client).await.unwrap_or(Service::Own);
     if !connection::replication(conninfo, control, service, findings).await {
         return;
     }

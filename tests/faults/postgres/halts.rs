@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
+use tokio_postgres::{NoTls, connect};
 use walpost_bed::oracle::judge;
 use walpost_bed::scene::{SOON, Scene, ended, insert, proxied};
 use walpost_bed::{Kafka, Major, Postgres, Proxy, Walpost, eventually};
@@ -30,6 +31,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(39, "two_signals_hide_no_changed_publication", signalled_in_a_session),
         Case::new(40, "a_change_found_by_the_last_look_stops_the_standby_too", found_at_the_end),
         Case::new(38, "a_stop_while_the_copy_is_published_is_announced", stopped_in_the_copy),
+        Case::new(38, "a_strangers_lock_hides_no_halt_from_a_standby", announced_despite_a_lock),
         Case::new(38, "a_stop_before_a_moved_slot_is_seen_is_no_clean_stop", stopped_unseen),
         Case::new(36, "a_backlog_is_published_to_its_end_once_kafka_is_back", dropped_and_away),
         Case::new(36, "what_is_in_flight_is_published_once_kafka_is_back", in_flight),
@@ -145,6 +147,30 @@ async fn stopped_in_the_copy(account: Account) {
     let text = account.ends(&second, 3).await;
     assert!(text.contains("has halted, and a person has to decide"), "{text}");
     published_so_far(&account, &scene).await;
+}
+
+/// Anybody who may connect may hold the lock by which an instance says that it halts.
+async fn announced_despite_a_lock(account: Account) {
+    let scene = Scene::new().await;
+    scene.postgres.execute("CREATE ROLE stranger LOGIN").await;
+    let url = scene.postgres.url_for("stranger");
+    let (stranger, connection) = connect(&url, NoTls).await.expect("it may connect");
+    tokio::spawn(connection);
+    let lock = "SELECT pg_advisory_lock(2002873448, hashtext('walpost'))";
+    stranger.batch_execute(lock).await.expect("PUBLIC may");
+    scene.postgres.execute(&many_transactions(600)).await;
+    let first = slow_in_batches(&scene);
+    first.await_line("reading the backlog in batches", SOON).await;
+    let second = slow_in_batches(&scene);
+    second.await_line("is in use by", SOON).await;
+    scene.postgres.execute(&at_rest(ADVANCE)).await;
+    let texts = (account.ends(&first, 3).await, account.ends(&second, 3).await);
+    assert!(texts.0.contains("by somebody else"), "{texts:?}");
+    assert!(texts.1.contains("has halted, and a person has to decide"), "{texts:?}");
+    let warning = first.await_line("holds the advisory lock", SOON).await;
+    assert!(warning.contains("pg_terminate_backend("), "{warning}");
+    account.exact(&scene.judge().await);
+    drop(stranger);
 }
 
 /// Nothing out of order among what was published before it was stopped.
