@@ -25,6 +25,7 @@ use tokio_postgres::{Client, Row};
 use super::config::APPLICATION_NAME;
 use super::connect::SqlClient;
 use super::error::SourceError;
+use super::lock::{key, share};
 
 /// The first half of the lock's key: `walh`. The second is of the slot's name.
 pub(super) const CLASS: i32 = 0x7761_6c68;
@@ -42,9 +43,6 @@ const ANNOUNCED_FOR_AT_MOST: Duration = Duration::from_secs(60);
 
 /// How often is seen who has looked.
 const INTERVAL: Duration = Duration::from_millis(250);
-
-/// Several may halt at once.
-const ANNOUNCE: &str = "SELECT pg_catalog.pg_try_advisory_lock_shared($1, pg_catalog.hashtext($2))";
 
 const ANNOUNCE_BY_NAME: &str = "
     SELECT pg_catalog.set_config('application_name'::pg_catalog.text,
@@ -104,8 +102,7 @@ pub(super) fn looks(slot: &str) -> String {
 
 /// It looks no more: it works.
 pub(super) async fn looks_no_more(client: &Client, slot: &str) -> Result<(), SourceError> {
-    let key = [(&LOOKS as &(dyn ToSql + Sync), Type::INT4), (&slot, Type::TEXT)];
-    let ended = client.query_typed_one(LOOKS_NO_MORE, &key).await;
+    let ended = client.query_typed_one(LOOKS_NO_MORE, &key(&LOOKS, &slot)).await;
     ended.map(drop).map_err(|error| SourceError::query("beginning to work", &error))
 }
 
@@ -120,13 +117,14 @@ pub(super) async fn announce(client: &Client, slot: &str) {
 /// Holds the lock as long as `client`'s session lasts; completes once all who wait have seen it.
 async fn hold(client: &Client, slot: &str) -> Result<(), SourceError> {
     let failed = |error| SourceError::query("announcing that this instance halts", &error);
-    let key = [(&CLASS as &(dyn ToSql + Sync), Type::INT4), (&slot, Type::TEXT)];
-    let locked = client.query_typed_one(ANNOUNCE, &key).await;
-    // The server may have no room for another lock either.
-    if !locked.and_then(|row| row.try_get(0)).unwrap_or(false) {
+    // Several may halt at once. The server may have no room for another lock either.
+    if !share(client, CLASS, slot).await.unwrap_or(false) {
         let name = [(&NAME as &(dyn ToSql + Sync), Type::TEXT), (&slot, Type::TEXT)];
         client.query_typed_one(ANNOUNCE_BY_NAME, &name).await.map_err(failed)?;
-        warn(slot, client.query_typed_opt(HOLDER, &key).await.map_err(failed)?.as_ref());
+        warn(
+            slot,
+            client.query_typed_opt(HOLDER, &key(&CLASS, &slot)).await.map_err(failed)?.as_ref(),
+        );
     }
     let since = Instant::now();
     let mut unaware = looking(client, slot).await?;

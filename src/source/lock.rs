@@ -58,6 +58,26 @@ const HOLDERS: &str = "
                           WHERE datname = pg_catalog.current_database())
      ORDER BY 4 DESC, l.pid LIMIT 1";
 
+const SHARE: &str = "SELECT pg_catalog.pg_try_advisory_lock_shared($1, pg_catalog.hashtext($2))";
+
+/// The parameters of a statement on the lock of that class and the slot's name.
+pub(super) fn key<'a>(
+    class: &'a i32,
+    slot: &'a (dyn ToSql + Sync),
+) -> [(&'a (dyn ToSql + Sync), Type); 2] {
+    [(class, Type::INT4), (slot, Type::TEXT)]
+}
+
+/// Takes the lock of that class and the slot's name beside others that have it, for the session of
+/// `client`; false where somebody has it alone.
+pub(super) async fn share(
+    client: &Client,
+    class: i32,
+    slot: &str,
+) -> Result<bool, tokio_postgres::Error> {
+    client.query_typed_one(SHARE, &key(&class, &slot)).await?.try_get(0)
+}
+
 fn failed(error: &tokio_postgres::Error) -> SourceError {
     SourceError::query("locking the slot's name", error)
 }
@@ -116,7 +136,7 @@ pub(super) async fn lock(
     seen: Holder,
 ) -> Result<Lock, SourceError> {
     let slot = config.slot.as_str();
-    let key: [(&(dyn ToSql + Sync), Type); 2] = [(&CLASS, Type::INT4), (&slot, Type::TEXT)];
+    let key = key(&CLASS, &slot);
     let (noticed, row) = tokio::join!(
         biased;
         client.batch_execute(NOTICED_SOON),
@@ -201,6 +221,9 @@ pub(super) async fn keep(client: Arc<SqlClient>) -> Result<JoinHandle<()>, Sourc
 
 /// Lets go of it: the server itself keeps others from the slot now.
 pub(super) async fn unlock(client: &Client, slot: &str) -> Result<(), SourceError> {
-    let key: [(&(dyn ToSql + Sync), Type); 2] = [(&CLASS, Type::INT4), (&slot, Type::TEXT)];
-    client.query_typed_one(UNLOCK, &key).await.map(drop).map_err(|error| failed(&error))
+    client
+        .query_typed_one(UNLOCK, &key(&CLASS, &slot))
+        .await
+        .map(drop)
+        .map_err(|error| failed(&error))
 }

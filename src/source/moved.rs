@@ -17,7 +17,7 @@ use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connect::SqlClient;
 use super::error::{Holder, SourceError};
 use super::facts::Facts;
-use super::lock::{Lock, LockHolder, in_use, lock};
+use super::lock::{Lock, LockHolder, in_use, lock, share};
 use super::opening::{Resume, is_moved_unseen};
 use crate::lsn::Lsn;
 
@@ -30,8 +30,6 @@ const LONGEST_GAP: Duration = Duration::from_secs(12);
 
 /// How often is looked whether somebody vouches.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-
-const VOUCH: &str = "SELECT pg_catalog.pg_try_advisory_lock_shared($1, pg_catalog.hashtext($2))";
 
 /// Anybody may take such a lock: only a walpost of the same role counts.
 const VOUCHER: &str = "
@@ -86,8 +84,7 @@ async fn vouch(
         Resume::At { confirmed: ours, .. } if confirmed <= *ours => {}
         Resume::At { .. } | Resume::AtSlot { .. } => return Ok(()),
     }
-    let key: [(&(dyn ToSql + Sync), Type); 2] = [(&CLASS, Type::INT4), (&slot, Type::TEXT)];
-    let said = client.query_typed_one(VOUCH, &key).await;
+    let said = share(client, CLASS, slot).await;
     said.map(drop).map_err(|error| SourceError::query("vouching for the slot's position", &error))
 }
 
