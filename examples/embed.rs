@@ -43,7 +43,7 @@ async fn main() -> anyhow::Result<()> {
 /// Relays until `leave` completes, then delivers and confirms what is in flight.
 ///
 /// An error that comes earlier is one on which a person must act: a lost
-/// connection on either side is mended by the relay itself.
+/// connection on either side is fixed by the relay itself.
 pub(crate) async fn relay_until(
     leave: impl Future<Output = ()>,
     file: Option<PathBuf>,

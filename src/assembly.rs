@@ -11,8 +11,10 @@ use std::sync::Arc;
 
 use secrecy::ExposeSecret;
 
+use crate::admin::Status;
 use crate::config::{CatchUpMode, Config, ConfigError, Environment, Origin, Setting, nearest};
 use crate::conninfo::ConnInfo;
+use crate::dead_letter_replay::{Replay, ReplayError, ReplaySettings};
 use crate::metrics::Metrics;
 use crate::outbox::{ColumnNames, Outbox, OutboxConfig};
 use crate::record::debezium::{self, Debezium};
@@ -22,7 +24,6 @@ use crate::record::{
 };
 use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
-use crate::replay::{Replay, ReplayError, ReplaySettings};
 use crate::sink::{KafkaConfig, KafkaSink, KafkaSource, WaitsFor};
 use crate::source::{self, CatchUp, ConnInfoSource, LastLook, SourceConfig};
 
@@ -292,6 +293,20 @@ fn trust(properties: &mut BTreeMap<String, String>, system: Option<PathBuf>) {
             properties.entry(place.to_owned()).or_insert_with(|| system.clone());
         }
     }
+}
+
+/// Whether a running walpost that answers with `status` has this configuration's slot on this
+/// configuration's server: slot names are unique per server only.
+pub(crate) fn is_status_of(status: &Status, config: &Config) -> bool {
+    let conninfo = conninfo(config, &Environment::of_process());
+    let has_host = |host: &str| {
+        host.is_empty()
+            || conninfo
+                .is_ok_and(|conninfo| conninfo.hosts().iter().any(|one| one.to_string() == host))
+    };
+    status.slot == config.source.slot
+        && status.publication == config.source.publication
+        && has_host(&status.host)
 }
 
 #[cfg(test)]

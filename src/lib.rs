@@ -49,7 +49,7 @@
 //! What was never handed out has no acknowledgement to wait for. PostgreSQL
 //! passes over rows that are committed while their table is not in the
 //! publication, so A is confirmed only after a look at the catalogs has shown the
-//! publication to be the same all along (`source/watch.rs`).
+//! publication to be the same all along (`source/publication_guard.rs`).
 //!
 //! A failed delivery counts for nothing: the producer is thrown away with all
 //! that it holds and everything from A on is read and produced again, so that
@@ -102,7 +102,7 @@
 //! # }
 //! ```
 //!
-//! `examples/embed.rs` is this as a whole program. A [`relay::Relay`] mends lost
+//! `examples/embed.rs` is this as a whole program. A [`relay::Relay`] fixes lost
 //! connections by itself; what [`relay::Relay::run`] returns as an error is for
 //! a person to act on.
 
@@ -111,20 +111,23 @@ pub mod assembly;
 pub mod cli;
 pub mod config;
 pub mod conninfo;
-mod crash;
+mod crash_points;
+pub mod dead_letter_replay;
+pub mod debezium_import;
 mod excerpt;
-pub mod import;
 pub mod ledger;
 pub mod lsn;
 pub mod metrics;
 pub mod outbox;
+pub mod outlet;
 pub mod pgoutput;
 pub mod position;
+mod preflight;
 #[cfg(test)]
 mod property;
 pub mod record;
 pub mod relay;
-pub mod replay;
+pub mod setup;
 pub mod sink;
 pub mod source;
 #[cfg(feature = "traces")]

@@ -9,18 +9,60 @@ use std::path::{Path, PathBuf};
 
 const LINES_MAX: usize = 600;
 
-/// What a part of the crate may import of ours; its own modules are free.
-const IMPORTS: [(&str, &[&str]); 7] = [
-    ("src/pgoutput/", &["lsn", "pgoutput"]),
+/// The modules of the crate from the bottom up, as `src/lib.rs` lists them: a module imports only
+/// modules that stand before it.
+const ORDER: [&str; 25] = [
+    "lsn",
+    "excerpt",
+    "property",
+    "crash_points",
+    "position",
+    "pgoutput",
+    "outbox",
+    "record",
+    "ledger",
+    "outlet",
+    "conninfo",
+    "source",
+    "metrics",
+    "traces",
+    "sink",
+    "relay",
+    "dead_letter_replay",
+    "config",
+    "admin",
+    "assembly",
+    "debezium_import",
+    "setup",
+    "preflight",
+    "cli",
+    "main",
+];
+
+/// Parts that may import less than what stands before them.
+const IMPORTS: [(&str, &[&str]); 6] = [
     ("src/outbox/", &["lsn", "position", "pgoutput", "outbox"]),
     ("src/record/", &["excerpt", "lsn", "position", "pgoutput", "outbox", "record", "property"]),
     ("src/ledger", &["lsn", "position", "ledger", "property"]),
     (
         "src/relay/core",
-        &["lsn", "position", "pgoutput", "outbox", "record", "ledger", "relay", "property"],
+        &[
+            "excerpt", "lsn", "position", "pgoutput", "outbox", "outlet", "record", "ledger",
+            "relay", "property",
+        ],
     ),
-    ("src/import/", &["outbox", "config", "excerpt", "import", "property"]),
-    ("src/relay/halt", &["excerpt", "lsn", "position", "outbox", "record"]),
+    ("src/config/", &["conninfo", "lsn", "outbox", "record", "config", "property"]),
+    ("src/debezium_import/", &["outbox", "config", "excerpt", "debezium_import", "property"]),
+];
+
+/// The parts that decide and do no I/O.
+const PURE: [&str; 6] = [
+    "src/pgoutput/",
+    "src/outbox/",
+    "src/record/",
+    "src/ledger",
+    "src/relay/core",
+    "src/debezium_import/",
 ];
 
 /// What the pure parts do not even mention.
@@ -43,6 +85,9 @@ const TIMELESS: [&str; 4] = ["src/pgoutput/", "src/outbox/", "src/record/", "src
 /// What no file has.
 const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 
+/// What a merge leaves in a text that nobody has looked at, at the beginning of a line.
+const CONFLICTS: [&str; 2] = ["<<<<<<< ", ">>>>>>> "];
+
 #[test]
 fn every_file_keeps_the_rules_of_the_house() {
     let files = rust_files();
@@ -55,6 +100,29 @@ fn every_file_keeps_the_rules_of_the_house() {
         })
         .collect();
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn no_page_has_a_conflict_of_a_merge() {
+    let mut folders: Vec<PathBuf> = ["docs", "packaging", "docker", "sql", ".github"]
+        .map(|folder| root().join(folder))
+        .into_iter()
+        .filter(|folder| folder.is_dir())
+        .collect();
+    let mut pages = vec![root().join("README.md"), root().join("CHANGELOG.md")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder can be read") {
+            let path = entry.expect("a folder's entry can be read").path();
+            if path.is_dir() { &mut folders } else { &mut pages }.push(path);
+        }
+    }
+    assert!(pages.len() > 20, "too few files were found: {pages:?}");
+    for page in pages {
+        // What is not UTF-8 is a picture.
+        let text = fs::read_to_string(&page).unwrap_or_default();
+        let conflict = text.lines().find(|line| CONFLICTS.iter().any(|it| line.starts_with(it)));
+        assert_eq!(conflict, None, "{}", page.display());
+    }
 }
 
 #[test]
@@ -78,6 +146,7 @@ fn each_broken_rule_is_found() {
         ("src/outbox/x.rs", "//! X.\n    tracing::info!(\"x\");", "tracing"),
         ("src/sink/x.rs", "// X.\nfn f() {}", "does not begin with a `//!`"),
         ("src/sink/x.rs", "//! X.\nfn f() { todo!() }", "todo!"),
+        ("src/sink/x.rs", "//! X.\nuse crate::relay::Relay;", "crate::relay, which stands above"),
         ("tests/x.rs", "fn f() { dbg!(1); }", "dbg!"),
         ("tests/x.rs", &"\n".repeat(601), "601 lines"),
     ] {
@@ -118,13 +187,23 @@ fn judge(path: &str, text: &str) -> Vec<String> {
         faults.push(format!("{path}: does not begin with a `//!` that says what it is for"));
     }
     let imports = IMPORTS.iter().find(|(part, _)| path.starts_with(part));
+    if imports.is_none()
+        && let Some(own) = place_of(path)
+    {
+        let above = ours(text).into_iter().filter(|(_, module)| {
+            ORDER.iter().position(|one| one == module).is_some_and(|place| place > own)
+        });
+        faults.extend(above.map(|(line, module)| {
+            format!("{path}:{line}: imports crate::{module}, which stands above it")
+        }));
+    }
     let is_timeless = TIMELESS.iter().any(|part| path.starts_with(part));
     for (line, code) in code_lines(text) {
         let mut mention = |word: &str| faults.push(format!("{path}:{line}: mentions {word}"));
         if path != "tests/tidy.rs" {
             UNFINISHED.into_iter().filter(|word| code.contains(word)).for_each(&mut mention);
         }
-        if imports.is_some() {
+        if PURE.iter().any(|part| path.starts_with(part)) {
             IMPURE.into_iter().filter(|word| code.contains(word)).for_each(&mut mention);
         }
         if is_timeless && code.contains("Instant") && !code.contains("Instant::now") {
@@ -143,6 +222,17 @@ fn judge(path: &str, text: &str) -> Vec<String> {
         );
     }
     faults
+}
+
+/// Where a file's top module stands in [`ORDER`]; every module has a place there.
+fn place_of(path: &str) -> Option<usize> {
+    let top = path.strip_prefix("src/")?.split(['/', '.']).next()?;
+    let top = top.strip_suffix("_tests").unwrap_or(top);
+    if top == "lib" {
+        return None;
+    }
+    let place = ORDER.iter().position(|module| *module == top);
+    Some(place.unwrap_or_else(|| panic!("{path}: add the module to ORDER")))
 }
 
 /// The lines that are not comments, counted from 1.

@@ -16,11 +16,11 @@ use gungraun::{library_benchmark, library_benchmark_group, main};
 use walpost::Lsn;
 use walpost::ledger::{Ledger, Seq};
 use walpost::outbox::{Event, Outbox};
+use walpost::outlet::{Outlet, ProduceError};
 use walpost::pgoutput::{self, Begin, Commit, Insert, Message};
 use walpost::record::debezium::Converters;
 use walpost::record::{Profile, Record, Router};
 use walpost::relay::core::{Core, Taken};
-use walpost::relay::outlet::{Outlet, ProduceError};
 
 #[path = "../inputs/mod.rs"]
 mod inputs;

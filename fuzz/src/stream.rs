@@ -8,10 +8,10 @@ use bytes::Bytes;
 use walpost::Lsn;
 use walpost::ledger::Seq;
 use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
+use walpost::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use walpost::pgoutput::{Message, decode};
 use walpost::record::{Record, RecordConfig, Router, check_topic};
 use walpost::relay::core::{Core, Taken};
-use walpost::relay::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 
 use super::input::{Dice, parts};
 

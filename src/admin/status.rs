@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::{About, health};
-use crate::metrics::{Metrics, SlotFigures, unix_seconds};
+use crate::metrics::{Metrics, unix_seconds};
+use crate::source::SlotFigures;
 
 /// What a walpost says of itself. Times are seconds since 1970; sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

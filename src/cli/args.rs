@@ -130,7 +130,7 @@ pub enum Command {
     ReplayDeadLetters(ReplayArguments),
     /// Print the SQL that the outbox needs, or run it
     Init(InitArguments),
-    /// Check both ends before `run`: one line a finding, with the mend
+    /// Check both ends before `run`: one line a finding, with the fix
     Check(CheckArguments),
     /// Show on one screen whether a running walpost delivers, how late, and what PostgreSQL keeps
     Status(StatusArguments),

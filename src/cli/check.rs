@@ -1,28 +1,16 @@
-//! `walpost check`: whether `run` would find what it needs, on both ends.
-//!
-//! One line a finding, each with what to do about it. It changes nothing: the
-//! slot is looked at, not used.
+//! `walpost check`: prints the findings of the preflight checks, as lines or as JSON.
 
-mod brokers;
-mod columns;
-mod connection;
-mod endpoints;
-mod findings;
-mod postgres;
-mod publication;
-mod server;
-mod slot;
-mod topics;
+use std::fmt::Write as _;
 
-use tokio_postgres::Client;
-
-use self::findings::{Finding, Findings, Level};
-use super::stdout::print;
-use super::{Exit, block_on, complain};
+use super::stdout::{complain, print};
+use super::{Exit, block_on};
 use crate::assembly;
-use crate::config::{Config, Environment, Flags, Origin, Setting};
-use crate::conninfo::ConnInfo;
-use crate::source;
+use crate::config::{Config, Environment, Flags};
+use crate::excerpt::at_most;
+use crate::preflight::{self, Finding, Findings, Fix, Level};
+
+/// Characters of a text that are shown: it may contain what a server said.
+const MOST: usize = 4000;
 
 pub(super) fn command(flags: &Flags, offline: bool, json: bool) -> Exit {
     let environment = Environment::of_process();
@@ -39,65 +27,128 @@ pub(super) fn command(flags: &Flags, offline: bool, json: bool) -> Exit {
             return Exit::Config;
         }
     };
-    let mut findings = Findings::default();
-    check_configuration(&config, &conninfo, &mut findings);
-    endpoints::check_traces(&mut findings);
-    if offline {
-        let text = "whether the address is free was not looked at";
-        findings.add(Finding::skipped(("admin.listen", "admin_listen"), text));
-        let text = "connection, server, role, publication, slot and columns were not looked at";
-        findings.add(Finding::skipped(("PostgreSQL", "postgresql"), text));
+    let findings = if offline {
+        preflight::check_offline(&config, &conninfo)
     } else {
-        block_on(async {
-            endpoints::check(&config, &mut findings).await;
-            postgres::check(&config, &source, &mut findings).await;
-        });
-    }
-    brokers::check(&config, offline, &mut findings);
-    let printed = print(&if json { findings.as_json() } else { findings.as_text() });
+        let mut findings = block_on(preflight::check(&config, &conninfo, &source));
+        preflight::check_brokers(&config, &mut findings);
+        findings
+    };
+    let printed = print(&if json { as_json(&findings) } else { as_text(&findings) });
     if findings.count(Level::Error) > 0 { Exit::Failure } else { printed }
 }
 
-fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Findings) {
-    const SUBJECT: &str = "configuration";
-    findings.add(Finding::ok((SUBJECT, "configuration"), "valid"));
-    if conninfo.password_in_text() && matches!(config.origin(Setting::SourceUrl), Origin::Flag(_)) {
-        findings.add(
-            Finding::warning((SUBJECT, "password_on_command_line"), "--source has a password")
-                .why("it shows in the process list")
-                .advice(
-                    "give it in WALPOST_SOURCE_URL, WALPOST_SOURCE_URL_FILE, PGPASSWORD or a \
-                     password file (~/.pgpass)",
-                ),
-        );
+/// One line per finding in columns, with its reason and its fix below, then the totals. Control
+/// characters that come from a server or in a name are escaped.
+fn as_text(findings: &Findings) -> String {
+    let width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for Finding { level, code, subject, what, why, fix } in findings.iter() {
+        let (level, code) = match level {
+            Level::Ok => ("ok", String::new()),
+            Level::Skipped => ("skipped", String::new()),
+            Level::Warning => ("warning", format!("  [{code}]")),
+            Level::Error => ("error", format!("  [{code}]")),
+        };
+        let what = at_most(MOST, what);
+        let _ = writeln!(text, "{level:<7}  {subject:<width$}  {what}{code}");
+        let why = why.as_ref().map(|why| at_most(MOST, why));
+        for (label, said) in [("why", why), ("fix", fix.as_ref().map(fix_text))] {
+            if let Some(said) = said {
+                let _ = writeln!(text, "{:9}{label:<3}  {said}", "");
+            }
+        }
     }
-    let topic_of_all = assembly::profile(config).map(|profile| profile.topic_of_all());
-    if config.record.topics_allowed.is_empty() && matches!(topic_of_all, Ok(None)) {
-        let text = "rows choose their topics, and record.topics_allowed does not limit which";
-        findings.add(
-            Finding::warning((SUBJECT, "topics_not_limited"), text)
-                .why("whoever may write a row may write to each topic that walpost may write to")
-                .advice(
-                    "list the topics in record.topics_allowed, such as [\"outbox.event.*\"]; [\"*\"] \
-                     says that all are meant",
-                ),
-        );
-    }
-    for warning in conninfo.warnings() {
-        findings.add(Finding::warning((SUBJECT, "connection_string"), warning));
+    text + &verdict(findings) + "\n"
+}
+
+/// One object: `ok`, the totals, and the findings.
+fn as_json(findings: &Findings) -> String {
+    let report = serde_json::json!({
+        "ok": findings.count(Level::Error) == 0,
+        "errors": findings.count(Level::Error),
+        "warnings": findings.count(Level::Warning),
+        "findings": findings,
+    });
+    format!("{report:#}\n")
+}
+
+fn verdict(findings: &Findings) -> String {
+    let counted = |level, name: &str| match findings.count(level) {
+        1 => format!("1 {name}"),
+        count => format!("{count} {name}s"),
+    };
+    format!("{}, {}", counted(Level::Error, "error"), counted(Level::Warning, "warning"))
+}
+
+/// A fix on one line. What is to be executed is never truncated.
+fn fix_text(fix: &Fix) -> String {
+    match fix {
+        Fix::Sql(text) | Fix::Command(text) => at_most(usize::MAX, text),
+        Fix::Advice(text) => at_most(MOST, text),
     }
 }
 
-/// Whether the outbox tables, as the publication sends them, have the columns that
-/// an event needs; else what is the matter.
-pub(super) async fn columns(config: &Config, client: &Client) -> Result<(), String> {
-    let profile = assembly::profile(config).map_err(|error| error.to_string())?;
-    let mut outbox = assembly::outbox(config, &profile);
-    let (publication, tables) = (&config.source.publication, &config.outbox.tables);
-    let typed = assembly::is_typed(&profile);
-    let found = source::published_tables(client, publication, tables, typed).await;
-    for table in found.map_err(|error| error.to_string())? {
-        outbox.expect(&table).map_err(|error| error.to_string())?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings() -> Findings {
+        let mut findings = Findings::default();
+        findings.add(Finding::ok(("slot", "slot"), "stands"));
+        findings.add(Finding::warning(("publication", "publication_old"), "is old").why("it rots"));
+        findings.add(Finding::skipped(("Kafka", "brokers"), "left out"));
+        let wrong = Finding::error(("role", "role_replication"), "is wrong");
+        findings.add(wrong.why("none can").sql("ALTER ROLE a REPLICATION;"));
+        findings
     }
-    Ok(())
+
+    #[test]
+    fn the_lines_are_aligned_and_end_in_a_verdict() {
+        let expected = "ok       slot         stands\n\
+                        warning  publication  is old  [publication_old]\n         \
+                        why  it rots\n\
+                        skipped  Kafka        left out\n\
+                        error    role         is wrong  [role_replication]\n         \
+                        why  none can\n         \
+                        fix  ALTER ROLE a REPLICATION;\n\
+                        1 error, 1 warning\n";
+        assert_eq!(as_text(&findings()), expected);
+        assert_eq!(as_text(&Findings::default()), "0 errors, 0 warnings\n");
+    }
+
+    #[test]
+    fn a_servers_words_forge_no_line() {
+        let mut findings = Findings::default();
+        let said = format!("no\nok       slot  stands\u{1b}[2K{}", "x".repeat(100_000));
+        let wrong = Finding::error(("slot", "slot"), said).why("a\rb").sql("DROP TABLE \"a\nb\";");
+        findings.add(wrong);
+        findings.add(Finding::warning(("slot", "slot"), "is old").advice("a\nb"));
+        let text = as_text(&findings);
+        assert!(!text.replace('\n', "").contains(char::is_control), "{text}");
+        assert!(text.contains(r"no\nok       slot  stands\u{1b}[2Kxxx"), "{text}");
+        assert!(text.contains(r#"DROP TABLE "a\nb";"#), "{text}");
+        assert_eq!(text.lines().count(), 6, "{text}");
+        assert!(text.len() < 5000, "{text}");
+        let long = "x".repeat(10_000);
+        let mut findings = Findings::default();
+        findings.add(Finding::error(("slot", "slot"), "a").sql(long.clone()));
+        assert!(as_text(&findings).contains(&long));
+    }
+
+    #[test]
+    fn the_json_says_whether_run_can_start() {
+        let report: serde_json::Value = serde_json::from_str(&as_json(&findings())).unwrap();
+        assert_eq!(report["ok"], false);
+        assert_eq!((&report["errors"], &report["warnings"]), (&1.into(), &1.into()));
+        let expected = serde_json::json!({
+            "level": "error", "code": "role_replication", "subject": "role", "what": "is wrong",
+            "why": "none can", "fix_kind": "sql", "fix": "ALTER ROLE a REPLICATION;",
+        });
+        assert_eq!(report["findings"][3], expected);
+        let expected = serde_json::json!({
+            "level": "skipped", "code": "brokers", "subject": "Kafka", "what": "left out",
+        });
+        assert_eq!(report["findings"][2], expected);
+    }
 }

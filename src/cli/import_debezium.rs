@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use super::{Exit, complain, print};
-use crate::import;
+use crate::debezium_import;
 
 pub(super) fn command(file: &Path) -> Exit {
     let text = match read(file) {
@@ -15,7 +15,7 @@ pub(super) fn command(file: &Path) -> Exit {
             return Exit::Failure;
         }
     };
-    let import = match import::import(&text) {
+    let import = match debezium_import::import(&text) {
         Ok(import) => import,
         Err(error) => {
             complain(&format!("{} is no connector's configuration: {error}", file.display()));
@@ -26,7 +26,7 @@ pub(super) fn command(file: &Path) -> Exit {
     // The whole report stands in what was printed; this must not get lost where that
     // goes to a file.
     for finding in import.refused() {
-        complain(&format!("cannot be honoured: {}", import::line(finding)));
+        complain(&format!("cannot be honoured: {}", debezium_import::line(finding)));
     }
     match import.refused().next() {
         Some(_) => Exit::Failure,

@@ -7,13 +7,11 @@ mod config;
 mod exit;
 mod health;
 mod import_debezium;
-pub mod init;
-pub mod init_sql;
+mod init;
 mod logging;
 mod man;
 mod replay;
 mod run;
-mod service;
 mod status;
 mod stdout;
 mod tail;
@@ -24,13 +22,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use self::args::{Arguments, Command, InitArguments};
+use self::args::{Arguments, Command};
 pub use self::exit::Exit;
 use self::logging::LogLevel;
 use self::stdout::{complain, print};
-use crate::assembly;
 use crate::config::{Config, Environment, Flags};
-use crate::source::{self, Limit, SourceError};
 
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
@@ -48,7 +44,7 @@ pub fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Exit {
     match command {
-        Command::Init(arguments) => init(arguments),
+        Command::Init(arguments) => init::command(arguments),
         Command::Config(arguments) => match configuration(&arguments.options.into()) {
             Ok(config) if arguments.json => print(&config::json(&config)),
             Ok(config) => print(&config::table(&config)),
@@ -97,69 +93,4 @@ fn logged(flags: &Flags) -> Result<(Config, LogLevel), Exit> {
         Exit::Config
     })?;
     Ok((config, level))
-}
-
-fn init(arguments: InitArguments) -> Exit {
-    let InitArguments { apply, role, no_role, failover, options } = arguments;
-    let config = match configuration(&options.into()) {
-        Ok(config) => config,
-        Err(exit) => return exit,
-    };
-    let columns = match assembly::profile(&config) {
-        Ok(profile) => assembly::columns(&config, &profile),
-        Err(error) => {
-            complain(&error.to_string());
-            return Exit::Config;
-        }
-    };
-    let role = (!no_role).then_some(role.as_str());
-    let plan = match init_sql::InitPlan::new(&config, columns, role) {
-        Ok(plan) => plan.with_failover(failover),
-        Err(error) => {
-            complain(&error.to_string());
-            return Exit::Config;
-        }
-    };
-    if !apply {
-        return print(&plan.sql());
-    }
-    block_on(apply_plan(&config, &plan))
-}
-
-async fn apply_plan(config: &Config, plan: &init_sql::InitPlan) -> Exit {
-    let conninfo = match assembly::conninfo(config, &Environment::of_process()) {
-        Ok(conninfo) => conninfo,
-        Err(error) => {
-            complain(&error.to_string());
-            return Exit::Config;
-        }
-    };
-    let control = match source::control(&conninfo, "walpost init").await {
-        Ok(control) => control,
-        Err(error) => {
-            complain(&SourceError::from(error).to_string());
-            return Exit::Failure;
-        }
-    };
-    let mut limit = Limit::new(&conninfo, &control);
-    let report = |step| {
-        print(&format!("{step}\n"));
-    };
-    let applied = init::apply(&control.client, &mut limit, plan, report, complain);
-    if let Err(error) = applied.await {
-        complain(&error.to_string());
-        return error.exit();
-    }
-    // A table that was there may lack what an event needs.
-    match limit.on(check::columns(config, &control.client)).await {
-        Ok(Ok(())) => Exit::Ok,
-        Err(silent) => {
-            complain(&silent.to_string());
-            Exit::Failure
-        }
-        Ok(Err(error)) => {
-            complain(&format!("all is there, but `walpost run` would not start: {error}"));
-            Exit::Failure
-        }
-    }
 }

@@ -7,7 +7,7 @@ use super::stdout::print;
 use super::{Exit, block_on, complain, logged, run};
 use crate::assembly::{self, ReplayAssemblyError};
 use crate::config::Config;
-use crate::replay::{ReplayError, ReplaySettings, Replayed};
+use crate::dead_letter_replay::{ReplayError, ReplaySettings, Replayed};
 
 pub(super) fn command(arguments: ReplayArguments) -> Exit {
     let ReplayArguments { dry_run, cause, limit, from, group, options } = arguments;

@@ -112,7 +112,7 @@ async fn ask_daemon(address: &str, config: &Config) -> Result<Status, String> {
         admin::StatusError::Ask(error) => format!("no walpost answers: {error}"),
         foreign @ admin::StatusError::Foreign { .. } => foreign.to_string(),
     })?;
-    if is_of(&answer, config) {
+    if assembly::is_status_of(&answer, config) {
         return Ok(answer);
     }
     let (slot, publication) = (&config.source.slot, &config.source.publication);
@@ -122,20 +122,6 @@ async fn ask_daemon(address: &str, config: &Config) -> Result<Status, String> {
          \"{slot}\" and \"{publication}\" of this configuration: see admin.listen of both",
         answer.slot, answer.publication
     ))
-}
-
-/// Whether a walpost that says this of itself has this configuration's slot: a slot's name is
-/// one server's.
-pub(super) fn is_of(status: &Status, config: &Config) -> bool {
-    let conninfo = assembly::conninfo(config, &Environment::of_process());
-    let has_host = |host: &str| {
-        host.is_empty()
-            || conninfo
-                .is_ok_and(|conninfo| conninfo.hosts().iter().any(|one| one.to_string() == host))
-    };
-    status.slot == config.source.slot
-        && status.publication == config.source.publication
-        && has_host(&status.host)
 }
 
 async fn ask_postgres(config: &Config) -> Result<Slot, String> {

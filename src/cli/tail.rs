@@ -21,13 +21,13 @@ use crate::assembly;
 use crate::config::{Config, ConfigError, Environment};
 use crate::excerpt::excerpt;
 use crate::ledger::Seq;
+use crate::outlet::{Outlet, ProduceError};
 use crate::pgoutput;
 use crate::record::Record;
+use crate::relay::core::Diverted;
 use crate::relay::core::{Core, Taken};
-use crate::relay::outlet::{Outlet, ProduceError};
-use crate::relay::poison::Diverted;
 use crate::source::{
-    self, Facts, Feed, Limit, Live, Received, Resume, Silent, SourceConfig, SourceError,
+    self, Facts, Feed, Limit, Received, Resume, Silent, Source, SourceConfig, SourceError,
     with_patience,
 };
 
@@ -101,9 +101,8 @@ async fn follow(
     let nanos = now.map_or(0, |since| since.subsec_nanos());
     source.slot = format!("walpost_tail_{}_{nanos}", std::process::id());
     source.temporary_slot = true;
-    let mut session = Live::open(&source, &Resume::AtSlot { waited: None })
-        .await
-        .map_err(|opened| opened.error)?;
+    let mut session =
+        source.open(&Resume::AtSlot { waited: None }).await.map_err(|opened| opened.error)?;
     core.connected(session.start(), session.tables());
     tracing::info!(from = %session.flushed(), "showing what is committed from here on");
     loop {

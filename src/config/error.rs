@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, said so that it can be mended.
+//! What can be wrong with a configuration, said so that it can be fixed.
 //!
 //! No message repeats a value that may be a secret.
 

@@ -16,7 +16,7 @@ use super::{
 use crate::outbox::{ColumnNames, TableName};
 use crate::record::debezium::Converters;
 use crate::record::{KeyTemplate, RecordConfig, TimestampSource};
-use crate::relay::poison::{Policies, Policy};
+use crate::record::{Policies, Policy};
 
 const DEFAULT_FILE: &str = "walpost.toml";
 const DEFAULT_NAME: &str = "walpost";

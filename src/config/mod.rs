@@ -27,9 +27,9 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use crate::outbox::{ColumnNames, TableName};
+use crate::record::Policies;
 use crate::record::debezium::Converters;
 use crate::record::{TimestampSource, ValueFormat};
-use crate::relay::poison::Policies;
 
 pub use environment::Environment;
 pub use error::ConfigError;

@@ -8,8 +8,8 @@ use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
 use super::*;
+use crate::record::Policy;
 use crate::record::debezium::Converters;
-use crate::relay::poison::Policy;
 
 fn directory(toml: &str) -> TempDir {
     let directory = TempDir::new().unwrap();

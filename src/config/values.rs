@@ -5,9 +5,9 @@ use super::{CatchUpMode, CoreDumps};
 use std::fmt;
 use std::net::SocketAddr;
 
+use crate::record::Policy;
 use crate::record::debezium::Converters;
 use crate::record::{TimestampSource, ValueFormat, check_topic};
-use crate::relay::poison::Policy;
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

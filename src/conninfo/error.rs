@@ -32,7 +32,7 @@ impl fmt::Display for Origin {
 }
 
 /// Why a connection string cannot be used. All of these are for the operator
-/// to mend; none goes away by trying again.
+/// to fix; none goes away by trying again.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnInfoError {
     /// The text is neither a URL nor `key=value` pairs.

@@ -12,19 +12,19 @@
 //! protects the connection, but that walpost cannot honour, is refused.
 
 mod auth;
+mod env;
 mod error;
 mod info;
 mod parameters;
 mod passfile;
 mod resolve;
 mod service;
-mod surroundings;
 mod text;
 
 pub use auth::{AuthMethod, ChannelBinding, RequireAuth};
+pub use env::Surroundings;
 pub use error::{ConnInfoError, Origin};
 pub use info::{
     ClientCertificate, ConnInfo, Host, HostAddress, Keepalive, Roots, SslMode, TargetSession,
 };
 pub(crate) use parameters::is_known as is_known_parameter;
-pub use surroundings::Surroundings;

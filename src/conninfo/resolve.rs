@@ -10,12 +10,12 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::auth::{ChannelBinding, RequireAuth};
+use super::env::Surroundings;
 use super::error::{ConnInfoError, Origin};
 use super::info::{
     ClientCertificate, ConnInfo, Host, HostAddress, Keepalive, Roots, SslMode, TargetSession,
 };
 use super::parameters::PARAMETERS;
-use super::surroundings::Surroundings;
 use super::{passfile, service, text};
 
 const DEFAULT_PORT: u16 = 5432;

@@ -5,9 +5,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::env::Surroundings;
 use super::error::ConnInfoError;
 use super::parameters::{known, unknown};
-use super::surroundings::Surroundings;
 use super::text::Pairs;
 
 /// Where Debian's libpq looks when `PGSYSCONFDIR` does not say otherwise.

@@ -18,6 +18,7 @@ pub(crate) use self::encode::Page;
 use self::histogram::Histogram;
 pub use self::state::{Phase, Told};
 use crate::lsn::Lsn;
+use crate::source::SlotFigures;
 
 /// Topics that are counted by themselves.
 const TOPICS: usize = 1000;
@@ -122,27 +123,6 @@ pub struct Published {
     pub events: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
-}
-
-/// What PostgreSQL says of the slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotFigures {
-    /// When it said so.
-    pub observed: SystemTime,
-    /// Current WAL position.
-    pub wal_end: Lsn,
-    /// Current WAL position minus `confirmed_flush_lsn`, in bytes.
-    pub lag_bytes: u64,
-    /// Current WAL position minus `restart_lsn`, in bytes.
-    pub retained_bytes: u64,
-    /// `safe_wal_size`, in bytes; below 0 where the limit is passed.
-    pub safe_bytes: Option<i64>,
-    /// `max_slot_wal_keep_size`, in bytes; `None` where there is no limit.
-    pub limit_bytes: Option<u64>,
-    /// `wal_status`.
-    pub wal_status: Option<String>,
-    /// `spill_bytes` of `pg_stat_replication_slots`.
-    pub spilled_bytes: u64,
 }
 
 impl Default for Metrics {

@@ -193,6 +193,16 @@ impl ColumnNames {
     }
 }
 
+/// Where a column's value goes in an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FieldTarget {
+    Role(Role),
+    /// Index in `Event::placed`.
+    Placed(usize),
+    /// A trace as others write it: read once all columns are (`Event::trace_by`).
+    Trace,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::pgoutput::PgTimestamp;
 
+use super::columns::FieldTarget;
 use super::columns::Role;
 use super::trace;
 use super::types::FieldTypes;
@@ -50,16 +51,6 @@ pub struct Event<'a> {
     pub placed: Vec<Field<'a>>,
     /// The fields' data types; `None`: all are texts.
     pub types: Option<Arc<FieldTypes>>,
-}
-
-/// Where a column's value goes in an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FieldTarget {
-    Role(Role),
-    /// Index in [`Event::placed`].
-    Placed(usize),
-    /// A trace as others write it: read once all columns are ([`Event::trace_by`]).
-    Trace,
 }
 
 impl<'a> Event<'a> {

@@ -8,8 +8,9 @@ use serde_json::value::RawValue;
 
 use crate::pgoutput::PgTimestamp;
 
+use super::columns::FieldTarget;
 use super::columns::{ColumnNames, Role};
-use super::event::{Event, FieldTarget};
+use super::event::Event;
 use super::json::{self, JsonFault};
 use super::trace;
 

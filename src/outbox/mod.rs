@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::pgoutput::{Insert, LogicalMessage, Oid, PgTimestamp, Relation};
 
+pub(crate) use columns::FieldTarget;
 pub use columns::{ColumnNames, Needs, Role, Roles};
-pub(crate) use event::FieldTarget;
 pub use event::{Event, Field};
 pub use json::JsonFault;
 pub use message::MessageFault;

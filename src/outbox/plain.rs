@@ -9,8 +9,9 @@ use std::borrow::Cow;
 
 use crate::pgoutput::PgTimestamp;
 
+use super::columns::FieldTarget;
 use super::columns::Role;
-use super::event::{Event, Field, FieldTarget};
+use super::event::{Event, Field};
 
 /// What stands behind the configured prefix and a colon; `None`: the prefix is another. A
 /// prefix that ends before the colon names nothing, and is ours all the same.

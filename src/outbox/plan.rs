@@ -11,8 +11,9 @@ use std::sync::Arc;
 use crate::pgoutput::{Column, Oid, PgTimestamp, Relation, Tuple, Value};
 
 use super::OutboxConfig;
+use super::columns::FieldTarget;
 use super::columns::{Role, Roles};
-use super::event::{Event, Field, FieldTarget};
+use super::event::{Event, Field};
 use super::table::TableName;
 use super::trace;
 use super::types::{DataType, FieldTypes};

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::pgoutput::{Oid, Relation};
 
+use super::columns::FieldTarget;
 use super::columns::Role;
-use super::event::FieldTarget;
 
 /// The first `pg_type.oid` that is not PostgreSQL's own (`FirstNormalObjectId`).
 const OWN_OIDS_END: Oid = 16_384;

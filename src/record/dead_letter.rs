@@ -2,7 +2,7 @@
 //!
 //! Key and value are the event's own, byte for byte. Its other fields stand as one
 //! JSON object in a header, so that it can be put back through the normal path once
-//! the cause is mended: [`Letter`] makes the event of it again. What a letter holds
+//! the cause is fixed: [`Letter`] makes the event of it again. What a letter holds
 //! is written and read here and nowhere else.
 
 use std::borrow::Cow;

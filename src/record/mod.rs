@@ -3,32 +3,34 @@
 //! What a record looks like is decided here; how it is sent, and what becomes
 //! of an event that cannot be one, is decided elsewhere.
 
-mod allowed;
 pub mod dead_letter;
 pub mod debezium;
-mod expression;
 mod headers;
+mod java_regex;
 mod key;
-mod place;
+mod placement;
 mod poison;
-mod rewrite;
+mod policy;
+mod regex_router;
 mod route;
 mod router;
 mod template;
 mod timestamp;
 mod topic;
+mod topics_allowed;
 mod types;
 mod value;
 
-pub use allowed::TopicsAllowed;
 pub use headers::{Dropped, HeaderSet, HeaderSetError};
 pub use key::KeyTemplate;
-pub use place::{Placement, PlacementError, Target};
+pub use placement::{Placement, PlacementError, Target};
 pub use poison::{Cause, Poison};
-pub use rewrite::{Rewrite, RewriteError};
+pub use policy::{Policies, Policy};
+pub use regex_router::{Rewrite, RewriteError};
 pub use route::{RecordConfig, TimestampSource};
 pub use router::{Profile, Router};
 pub use template::TemplateError;
 pub use topic::{TopicFault, TopicTemplate, check_topic};
+pub use topics_allowed::TopicsAllowed;
 pub use types::{Header, Headers, Record};
 pub use value::ValueFormat;

@@ -11,7 +11,7 @@ use crate::position::EventPosition;
 #[error(
     "event {position}{}: {cause}{}",
     id.as_ref().map(|id| format!(" (id {})", excerpt(id))).unwrap_or_default(),
-    cause.mend().map(|mend| format!("; {mend}")).unwrap_or_default()
+    cause.fix().map(|fix| format!("; {fix}")).unwrap_or_default()
 )]
 pub struct Poison {
     /// What is the matter.
@@ -106,16 +106,16 @@ impl Cause {
     }
 
     /// What to do about it, where the refusal's own words do not say that already.
-    const fn mend(&self) -> Option<&'static str> {
+    const fn fix(&self) -> Option<&'static str> {
         Some(match self {
             Self::MissingField { .. } => {
-                "mend what writes it; another column may serve (outbox.columns, record.topic)"
+                "fix what writes it; another column may serve (outbox.columns, record.topic)"
             }
             Self::InvalidTopic { .. } => {
-                "mend what writes it, or change record.topic (perhaps with a modifier such as \
+                "fix what writes it, or change record.topic (perhaps with a modifier such as \
                  {aggregate_type|kebab}) or record.topics_allowed"
             }
-            Self::Undecodable { .. } => "mend what writes it, or the setting that it names",
+            Self::Undecodable { .. } => "fix what writes it, or the setting that it names",
             Self::MissingTopic { .. } | Self::TooLarge { .. } | Self::Refused { .. } => {
                 return None;
             }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(
             poison.to_string(),
             "event 0000000000000007/00000001 (id 42): `aggregate_id` is NULL or empty, and the \
-             record needs it; mend what writes it; another column may serve (outbox.columns, \
+             record needs it; fix what writes it; another column may serve (outbox.columns, \
              record.topic)"
         );
     }

@@ -11,7 +11,8 @@ use crate::outbox::{Event, Needs, Role};
 
 use super::headers::{Dropped, HeaderSet};
 use super::key::KeyTemplate;
-use super::place::{self, Placement, Target};
+use super::placement;
+use super::placement::{Placement, Target};
 use super::poison::{Cause, Poison};
 use super::timestamp;
 use super::topic::TopicTemplate;
@@ -158,7 +159,7 @@ impl OwnRouter {
         }
         let key = self.config.key.of(event, &mut self.key)?;
         let partition = self.partition.as_ref().map(|(index, placement)| {
-            place::partition(event.placed.get(*index).unwrap_or(&None), &placement.column)
+            placement::partition(event.placed.get(*index).unwrap_or(&None), &placement.column)
         });
         let partition = partition.transpose().map_err(|cause| Poison::new(cause, event))?;
         let timestamp_ms = match self.config.timestamp {

@@ -2,11 +2,11 @@
 
 use crate::outbox::{Event, Needs};
 
-use super::allowed::TopicsAllowed;
 use super::debezium::{Debezium, DebeziumRouter};
 use super::headers::Dropped;
 use super::poison::{Cause, Poison};
 use super::route::{OwnRouter, RecordConfig, TimestampSource};
+use super::topics_allowed::TopicsAllowed;
 use super::types::Record;
 
 /// What records look like.

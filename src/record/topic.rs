@@ -11,7 +11,7 @@ use crate::excerpt::beginning;
 use crate::outbox::{Event, Role};
 
 use super::poison::{Cause, Poison};
-use super::rewrite::Rewrite;
+use super::regex_router::Rewrite;
 use super::template::{Part, Template, TemplateError};
 
 /// What the names of Kafka's internal topics begin with.

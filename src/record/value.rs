@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 
 use crate::outbox::{Event, Field, Needs, Role, json};
 
-use super::place::Placement;
+use super::placement::Placement;
 use super::poison::Cause;
 use super::timestamp;
 use super::types::{Header, Headers};

@@ -47,13 +47,18 @@ use crate::pgoutput::{Begin, Insert, Message, PgTimestamp};
 use crate::position::EventPosition;
 use crate::record::Router;
 
-use super::outlet::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
-use super::poison::{Diverted, Policies, Policy, Quarantine};
-use super::suspect::Isolation;
+use self::isolation::Isolation;
+pub use self::quarantine::Diverted;
+use self::quarantine::Quarantine;
+use crate::outlet::{Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
+use crate::record::{Policies, Policy};
 
-pub use super::halt::{EventOrigin, Halt};
+pub use halt::{EventOrigin, Halt};
 
+mod halt;
+mod isolation;
 mod publish;
+mod quarantine;
 
 /// What the ledger may hold by itself where the budget is smaller: a record that
 /// is long in coming holds back the account of all that follows it. In bytes.
@@ -579,9 +584,7 @@ fn origin(outbox: &Outbox, message: &Message) -> EventOrigin {
 }
 
 #[cfg(test)]
-#[path = "core_tests.rs"]
 mod tests;
 
 #[cfg(test)]
-#[path = "core_properties.rs"]
 mod properties;

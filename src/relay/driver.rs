@@ -13,15 +13,15 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep};
 
+use super::backoff::{Backoff, backoff, wait_until};
 use super::core::{Core, Counters};
-use super::ends::{RelayError, RelaySettings, Summary, Until};
-use super::meter::{HEARTBEAT, Meter};
-use super::news::{EventLog, SinkState};
-use super::stall::Stall;
+use super::event_log::{EventLog, SinkState};
+use super::run_result::{RelayError, RelaySettings, Summary, Until};
+use super::stalled_producer::Stall;
 use super::standby::Standby;
+use super::stats::{HEARTBEAT, Meter};
 use super::stop::{Order, StopReceiver};
-use super::stuck::Stuck;
-use super::waits::{Backoff, backoff, wait_until};
+use super::stuck_stream::Stuck;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::sink::{Condition, Outcome, Report, Sink};
@@ -203,7 +203,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     }
                 }
                 Ended::Over => {
-                    crate::crash::point!("over");
+                    crate::crash_points::point!("over");
                     self.core.session_lost();
                 }
                 Ended::Replay => {
@@ -357,7 +357,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                         self.meter.acknowledged(committed, wall, ago);
                     }
                     self.core.delivered(report.seq);
-                    crate::crash::point!("acknowledged");
+                    crate::crash_points::point!("acknowledged");
                 }
                 Outcome::Lost(reason) => {
                     self.replay_cause = "lost";

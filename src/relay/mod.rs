@@ -1,21 +1,17 @@
 //! The relay: the pure state machine, and the loop that performs what it decides.
 
+mod backoff;
+mod batching_pause;
 pub mod core;
 mod driver;
-mod ends;
-mod halt;
-mod meter;
-mod news;
-pub mod outlet;
-mod pace;
-pub mod poison;
-mod stall;
+mod event_log;
+mod run_result;
+mod stalled_producer;
 mod standby;
+mod stats;
 mod stop;
-mod stuck;
-mod suspect;
-mod waits;
+mod stuck_stream;
 
 pub use driver::Relay;
-pub use ends::{RelayError, RelaySettings, Summary, Until};
+pub use run_result::{RelayError, RelaySettings, Summary, Until};
 pub use stop::{StopHandle, stop_channel};

@@ -6,43 +6,25 @@
 //! good). A record that was not done with when its producer was replaced is never
 //! reported on.
 
-mod ages;
-mod batches;
-mod config;
-mod features;
-mod inquiry;
 mod kafka;
-mod leads;
-mod partitions;
-mod refusal;
-mod renewal;
-#[cfg(feature = "traces")]
-mod spans;
-#[cfg(not(feature = "traces"))]
-#[path = "no_spans.rs"]
-mod spans;
-mod stall;
-mod statistics;
-mod survey;
-mod token;
 
 use std::future::Future;
 use std::time::Instant;
 
 use crate::ledger::Seq;
-use crate::relay::outlet::{Outlet, Refusal};
+use crate::outlet::{Outlet, Refusal};
 
-pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
-pub use kafka::{KafkaSink, ReachError, RenewHandle, reach};
-pub use leads::partition_of;
-pub use renewal::KafkaSource;
-pub use survey::{BrokerTls, Brokers, NoTopic, Silence, Survey, Topic, is_in_reach};
-pub(crate) use token::token as oauth_token;
+pub(crate) use kafka::oauth_token;
+pub use kafka::{
+    BrokerTls, Brokers, KafkaConfig, KafkaSink, KafkaSource, NoTopic, ReachError, RenewHandle,
+    Silence, Survey, Topic, WaitsFor, accepts, asks_for_topics, is_in_reach, message_max_bytes,
+    partition_of, reach,
+};
 
 /// What the Kafka client library of this build can do: librdkafka's `builtin.features`.
 pub fn features() -> String {
     let native = rdkafka::ClientConfig::new().create_native_config();
-    native.map(|native| features::built_in(&native)).unwrap_or_default()
+    native.map(|native| kafka::built_in(&native)).unwrap_or_default()
 }
 
 /// What became of one production.
@@ -180,7 +162,7 @@ pub enum SinkError {
 
 impl From<rdkafka::error::KafkaError> for SinkError {
     fn from(error: rdkafka::error::KafkaError) -> Self {
-        features::refusal(error)
+        kafka::refusal(error)
     }
 }
 

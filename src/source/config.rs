@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::SourceError;
-use super::halted::LastLook;
+use super::last_look::LastLook;
 use crate::conninfo::ConnInfo;
 use crate::outbox::TableName;
 

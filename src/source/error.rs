@@ -2,9 +2,9 @@
 
 use std::error::Error as StdError;
 
-use super::mark::PublicationFingerprint;
-use super::opening::ServerIdentity;
-use super::refusal::ConnectError;
+use super::connection::error::ConnectError;
+use super::publication_fingerprint::PublicationFingerprint;
+use super::resume::ServerIdentity;
 use super::wire::WireError;
 use crate::excerpt::{at_most, line};
 use crate::lsn::Lsn;
@@ -33,7 +33,7 @@ pub enum SourceError {
     #[error("{}", line(.0))]
     Access(String),
 
-    /// Something on the server is not as `run` needs it; names the mend.
+    /// Something on the server is not as `run` needs it; names the fix.
     #[error("{}", line(.0))]
     Setup(String),
 
@@ -58,7 +58,7 @@ pub enum SourceError {
     /// The server cannot send a row or a logical message, and nothing from its transaction on.
     #[error(
         "{}: the text of a row or of a logical message has no form in UTF-8, and PostgreSQL hands \
-         out nothing from its transaction on. Mend what writes it",
+         out nothing from its transaction on. Fix what writes it",
         line(.0)
     )]
     Encoding(String),
@@ -106,7 +106,7 @@ impl SourceError {
         let error = ConnectError::of_wire(host, error);
         let code = error.sqlstate();
         let text = with_causes(&error);
-        match code.as_ref().map(super::refusal::SqlState::as_str) {
+        match code.as_ref().map(super::wire::SqlState::as_str) {
             Some("55006") => Self::InUse { slot: slot.to_owned(), pid: None, holder: None },
             // The slot went between two looks, or what it needs of the log is gone.
             Some("42704") if text.contains("replication slot") => Self::Slot(text),

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::{PublicationFingerprint, Resume, Security, ServerIdentity, SourceError};
 use crate::lsn::Lsn;
-use crate::metrics::SlotFigures;
 use crate::outbox::FoundTable;
 use crate::pgoutput::Message;
+use crate::source::SlotFigures;
 
 /// Where feeds come from.
 pub trait Source: Clone {
@@ -60,7 +60,7 @@ pub enum SwitchFeed {
     Drained,
 }
 
-/// The log from the slot: [`super::Live`], or what stands for it.
+/// The log from the slot: [`super::PostgresFeed`], or what stands for it.
 pub trait Feed {
     /// Which server this is.
     fn identity(&self) -> &ServerIdentity;

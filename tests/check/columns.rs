@@ -6,10 +6,10 @@ use crate::stage::Stage;
 async fn one_is_missing() {
     let mut stage = Stage::new().await;
     stage.execute("ALTER TABLE outbox DROP COLUMN aggregate_id").await;
-    stage.mended("error", "column_missing").await;
+    stage.fixed("error", "column_missing").await;
     stage.check().await.is_clean();
     stage.option("--topic", "{tenant}.events");
-    stage.mended("error", "column_missing").await;
+    stage.fixed("error", "column_missing").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -18,7 +18,7 @@ async fn one_is_generated() {
     let change = "ALTER TABLE outbox DROP COLUMN aggregate_id, \
                   ADD COLUMN aggregate_id text GENERATED ALWAYS AS (upper(event_type)) STORED NOT NULL";
     stage.execute(change).await;
-    stage.mended("error", "column_generated").await;
+    stage.fixed("error", "column_generated").await;
     stage.check().await.is_clean();
 }
 
@@ -28,16 +28,16 @@ async fn one_has_a_type_that_cannot_be_read() {
     let change = "CREATE DOMAIN blob AS bytea; \
                   ALTER TABLE outbox DROP COLUMN payload, ADD COLUMN payload blob";
     stage.execute(change).await;
-    stage.mended("error", "column_domain_bytea").await;
+    stage.fixed("error", "column_domain_bytea").await;
     stage.execute("ALTER TABLE outbox DROP COLUMN headers, ADD COLUMN headers text[]").await;
-    stage.mended("error", "column_type").await;
+    stage.fixed("error", "column_type").await;
     stage.check().await.is_clean();
     let directory = tempfile::TempDir::new().expect("a directory");
     let file = directory.path().join("walpost.toml");
     std::fs::write(&file, "outbox.columns.timestamp = 'at'\n").expect("written");
     stage.option("--config", file.to_str().expect("UTF-8"));
     stage.execute("ALTER TABLE outbox ADD COLUMN at text NOT NULL DEFAULT '2026-01-01'").await;
-    stage.mended("error", "column_type").await;
+    stage.fixed("error", "column_type").await;
     stage.check().await.is_clean();
 }
 
@@ -46,7 +46,7 @@ async fn one_may_be_null() {
     let stage = Stage::new().await;
     for column in ["aggregate_id", "aggregate_type"] {
         stage.execute(&format!("ALTER TABLE outbox ALTER {column} DROP NOT NULL")).await;
-        stage.mended("warning", "column_nullable").await;
+        stage.fixed("warning", "column_nullable").await;
     }
     stage.check().await.is_clean();
 }
@@ -78,6 +78,6 @@ async fn debezium_would_write_a_default() {
     stage.init().await;
     stage.check().await.is_clean();
     stage.option("--profile", "debezium");
-    stage.mended("warning", "column_default").await;
+    stage.fixed("warning", "column_default").await;
     stage.check().await.is_clean();
 }

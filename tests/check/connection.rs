@@ -72,15 +72,15 @@ async fn the_role_is_missing_or_lacks_a_right() {
     let mut stage = Stage::new().await;
     let database = stage.database.clone();
     stage.log_in_as("relay");
-    stage.mended("error", "role_missing").await;
+    stage.fixed("error", "role_missing").await;
     stage.execute("ALTER ROLE relay NOREPLICATION").await;
-    stage.mended("error", "role_replication").await;
+    stage.fixed("error", "role_replication").await;
     stage.execute("ALTER ROLE relay NOLOGIN").await;
-    stage.mended("error", "role_login").await;
+    stage.fixed("error", "role_login").await;
     stage.execute(&format!("REVOKE CONNECT ON DATABASE {database} FROM public")).await;
-    stage.mended("error", "database_connect").await;
+    stage.fixed("error", "database_connect").await;
     stage.execute("ALTER ROLE relay CONNECTION LIMIT 0").await;
-    stage.mended("error", "connection_limit").await;
+    stage.fixed("error", "connection_limit").await;
     stage.check().await.is_clean();
 }
 
@@ -92,7 +92,7 @@ async fn a_managed_service_gives_the_right_by_another_statement() {
     stage.log_in_as("plain");
     let report = stage.check().await;
     let finding = report.finding("error", "role_replication");
-    assert_eq!(finding["mend"], "GRANT rds_replication TO \"plain\";");
+    assert_eq!(finding["fix"], "GRANT rds_replication TO \"plain\";");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,15 +15,15 @@ async fn the_slot_would_not_be_on_the_standby() {
     let position =
         "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'walpost'";
     let before = stage.postgres.query_text(position).await;
-    stage.mended("warning", "slot_failover").await;
+    stage.fixed("warning", "slot_failover").await;
     assert_eq!(stage.postgres.query_text(position).await, before);
     // And events are not to be ahead of the standby.
-    let report = stage.mended("warning", "synchronized_standby_slots").await;
+    let report = stage.fixed("warning", "synchronized_standby_slots").await;
     report.finding("ok", "slot_failover");
     // Nobody uses that standby's slot: everything would wait for it.
-    stage.mended("warning", "synchronized_standby_slots_inactive").await;
+    stage.fixed("warning", "synchronized_standby_slots_inactive").await;
     stage.psql("ALTER SYSTEM SET synchronized_standby_slots = 'gone'; SELECT pg_reload_conf();");
-    stage.mended("error", "synchronized_standby_slots_missing").await;
+    stage.fixed("error", "synchronized_standby_slots_missing").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -35,9 +35,9 @@ async fn a_standby_without_a_slot_is_not_shown_to_the_role() {
     let report = stage.check().await;
     let finding = report.finding("skipped", "slot_failover");
     assert!(finding["what"].as_str().is_some_and(|it| it.contains("role walpost")), "{finding}");
-    stage.psql(finding["mend"].as_str().expect("SQL"));
+    stage.psql(finding["fix"].as_str().expect("SQL"));
     // What it may see now is that there is one.
-    stage.mended("warning", "slot_failover").await;
+    stage.fixed("warning", "slot_failover").await;
 }
 
 /// A session that takes the log as a standby without a slot does.

@@ -37,7 +37,7 @@ async fn a_slot_that_standbys_do_not_keep_is_left_to_a_person() {
     let (code, said) = init_as(&stage, "postgres", &["--failover"]).await;
     assert_eq!(code, Some(1), "{said}");
     let command = said.lines().find_map(|line| line.find("psql ").map(|at| &line[at..]));
-    stage.shell(command.expect("the mend")).await;
+    stage.shell(command.expect("the fix")).await;
     assert_eq!(stage.postgres.query_text(SLOT).await.as_deref(), Some("t"));
     assert_eq!(init_as(&stage, "postgres", &["--failover"]).await.0, Some(0));
 }

@@ -123,24 +123,24 @@ async fn the_user_may_not_write() {
     // Where rows name the topic, there is none to ask for.
     stage.option("--topic", "shop.{aggregate_type}");
     let report = stage.check().await;
-    let mend = report.finding("error", "kafka_write")["mend"].to_string();
-    assert!(mend.contains("--topic shop. --resource-pattern-type prefixed"), "{mend}");
+    let fix = report.finding("error", "kafka_write")["fix"].to_string();
+    assert!(fix.contains("--topic shop. --resource-pattern-type prefixed"), "{fix}");
     // One that walpost's user may not even see.
     guarded.kafka.create_topic("shop.order", 1).await;
     stage.option("--topic", "shop.order");
-    let report = stage.mended("error", "topic_unauthorized").await;
+    let report = stage.fixed("error", "topic_unauthorized").await;
     report.finding("error", "kafka_write");
     // That gave it the right to write, too, and so an id for its producer.
     let report = stage.check().await;
     report.finding("ok", "kafka_write");
     report.finding("ok", "topic");
     guarded.kafka.disallow("relay", &["Write"], "shop.order").await;
-    stage.mended("error", "kafka_write").await;
+    stage.fixed("error", "kafka_write").await;
     // Where brokers make no topics by themselves, a missing one stops delivery.
     guarded.kafka.allow("relay", &["Describe"], "shop.gone").await;
     stage.option("--topic", "shop.gone");
     stage.property("allow.auto.create.topics", "true");
     stage.check().await.finding("warning", "topic_missing");
     guarded.kafka.allow_on_cluster("relay", &["DescribeConfigs"]).await;
-    stage.mended("error", "topic_missing").await;
+    stage.fixed("error", "topic_missing").await;
 }

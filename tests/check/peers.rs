@@ -45,7 +45,7 @@ async fn listen(peer: Peer) -> u16 {
     port
 }
 
-/// The finding on such a peer; the right address is the mend.
+/// The finding on such a peer; the right address is the fix.
 async fn found(peer: Peer, code: &str, words: &[&str]) {
     let mut stage = Stage::new().await;
     let port = listen(peer).await;

@@ -8,7 +8,7 @@ use crate::stage::{Stage, sound};
 async fn it_is_missing_beside_a_slot() {
     let stage = Stage::new().await;
     stage.execute("DROP PUBLICATION walpost").await;
-    stage.mended("error", "publication_missing").await;
+    stage.fixed("error", "publication_missing").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,9 +38,9 @@ async fn it_is_younger_than_what_the_slot_has_still_to_read() {
 async fn it_lacks_the_table_or_inserts() {
     let stage = Stage::new().await;
     stage.execute("ALTER PUBLICATION walpost DROP TABLE outbox").await;
-    stage.mended("error", "publication_table").await;
+    stage.fixed("error", "publication_table").await;
     stage.execute("ALTER PUBLICATION walpost SET (publish = 'update, delete')").await;
-    stage.mended("error", "publication_inserts").await;
+    stage.fixed("error", "publication_inserts").await;
     let published = "SELECT pubupdate AND pubdelete FROM pg_publication";
     let client = stage.postgres.client_of(&stage.database).await;
     let row = client.query_one(published, &[]).await.expect("a row");
@@ -60,7 +60,7 @@ async fn it_has_the_partitions_in_place_of_the_table() {
              ALTER PUBLICATION walpost ADD TABLE outbox",
         )
         .await;
-    stage.mended("error", "publication_partition_root").await;
+    stage.fixed("error", "publication_partition_root").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,9 +73,9 @@ async fn it_filters_rows_or_columns() {
         )
     };
     stage.execute(&relist("WHERE (event_type <> 'noise')")).await;
-    stage.mended("warning", "publication_row_filter").await;
+    stage.fixed("warning", "publication_row_filter").await;
     stage.execute(&relist("(id, aggregate_type, aggregate_id)")).await;
-    let report = stage.mended("error", "column_left_out").await;
+    let report = stage.fixed("error", "column_left_out").await;
     // The first that is not in the list.
     let what = report.finding("error", "column_left_out")["what"].to_string();
     assert!(what.contains("event_type"), "{what}");
@@ -86,9 +86,9 @@ async fn it_has_the_table_by_its_schema_or_with_all_others() {
     let stage = Stage::new().await;
     stage.execute("DROP PUBLICATION walpost").await;
     stage.execute("CREATE PUBLICATION walpost FOR TABLES IN SCHEMA public").await;
-    stage.mended("warning", "publication_schema").await;
+    stage.fixed("warning", "publication_schema").await;
     stage.execute("DROP PUBLICATION walpost; CREATE PUBLICATION walpost FOR ALL TABLES").await;
-    stage.mended("warning", "publication_all_tables").await;
+    stage.fixed("warning", "publication_all_tables").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -96,7 +96,7 @@ async fn a_server_of_14_has_neither_filters_nor_schemas() {
     let stage = Stage::on(sound(Major::V14)).await;
     stage.check().await.is_clean();
     stage.execute("ALTER PUBLICATION walpost DROP TABLE outbox").await;
-    stage.mended("error", "publication_table").await;
+    stage.fixed("error", "publication_table").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,7 +104,7 @@ async fn the_table_is_missing_or_is_none() {
     let mut stage = Stage::new().await;
     stage.option("--table", "public.events");
     let report = stage.check().await;
-    assert_eq!(report.finding("error", "table_missing")["mend"], "walpost init --apply");
+    assert_eq!(report.finding("error", "table_missing")["fix"], "walpost init --apply");
     stage.execute("CREATE VIEW events AS SELECT * FROM outbox").await;
     let follow = async |stage: &mut Stage, _: &str| stage.option("--table", "public.outbox");
     stage.advised("error", "table_kind", &["--table"], follow).await;
@@ -116,8 +116,8 @@ async fn the_rows_are_in_no_log() {
     stage
         .execute("BEGIN; ALTER PUBLICATION walpost DROP TABLE outbox; ALTER TABLE outbox SET UNLOGGED; COMMIT")
         .await;
-    stage.mended("error", "table_unlogged").await;
-    stage.mended("error", "publication_table").await;
+    stage.fixed("error", "table_unlogged").await;
+    stage.fixed("error", "publication_table").await;
     stage.check().await.has_no("table_unlogged");
 }
 
@@ -130,8 +130,8 @@ async fn the_server_is_a_standby() {
     stage.postgres.start_again().await;
     let report = stage.check().await;
     report.finding("warning", "slot_not_synced");
-    stage.mended("warning", "sync_replication_slots").await;
-    stage.mended("warning", "hot_standby_feedback").await;
+    stage.fixed("warning", "sync_replication_slots").await;
+    stage.fixed("warning", "hot_standby_feedback").await;
     let follow = async |stage: &mut Stage, _: &str| {
         stage.source.push_str("?target_session_attrs=primary");
         stage.check().await.finding("error", "target_session_attrs");

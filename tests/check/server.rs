@@ -11,7 +11,7 @@ async fn wal_level_is_not_logical() {
     let finding = report.finding("error", "wal_level");
     assert!(finding["what"].as_str().expect("text").contains("replica"), "{finding}");
     // The file that ALTER SYSTEM writes wins over postgresql.conf.
-    stage.psql(finding["mend"].as_str().expect("SQL"));
+    stage.psql(finding["fix"].as_str().expect("SQL"));
     stage.postgres.restart(Stop::Fast).await;
     stage.check().await.has_no("wal_level");
 }
@@ -24,13 +24,13 @@ async fn no_slot_and_no_sender_is_free() {
     let report = stage.check().await;
     report.finding("warning", "max_replication_slots");
     let finding = report.finding("error", "max_wal_senders");
-    stage.psql(finding["mend"].as_str().expect("SQL"));
+    stage.psql(finding["fix"].as_str().expect("SQL"));
     stage.postgres.restart(Stop::Fast).await;
     stage.check().await.has_no("max_wal_senders");
     stage.option("--slot", "another");
     let report = stage.check().await;
     let finding = report.finding("error", "max_replication_slots");
-    stage.psql(finding["mend"].as_str().expect("SQL"));
+    stage.psql(finding["fix"].as_str().expect("SQL"));
     stage.postgres.restart(Stop::Fast).await;
     stage.check().await.has_no("max_replication_slots");
 }
@@ -38,9 +38,9 @@ async fn no_slot_and_no_sender_is_free() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_limit_of_a_slots_log_is_missing_or_too_small() {
     let stage = Stage::on(Postgres::builder(Major::V15)).await;
-    stage.mended("warning", "max_slot_wal_keep_size").await;
+    stage.fixed("warning", "max_slot_wal_keep_size").await;
     stage.psql("ALTER SYSTEM SET max_slot_wal_keep_size = '64MB'; SELECT pg_reload_conf();");
-    stage.mended("warning", "max_slot_wal_keep_size_small").await;
+    stage.fixed("warning", "max_slot_wal_keep_size_small").await;
     stage.check().await.is_clean();
 }
 
@@ -48,7 +48,7 @@ async fn the_limit_of_a_slots_log_is_missing_or_too_small() {
 async fn a_slot_that_is_not_used_is_lost_by_time() {
     let builder = sound(Major::V18).setting("idle_replication_slot_timeout", "1h");
     let stage = Stage::on(builder).await;
-    stage.mended("warning", "idle_replication_slot_timeout").await;
+    stage.fixed("warning", "idle_replication_slot_timeout").await;
     stage.check().await.is_clean();
 }
 
@@ -56,7 +56,7 @@ async fn a_slot_that_is_not_used_is_lost_by_time() {
 async fn commits_would_wait_for_walpost() {
     let builder = sound(Major::V15).setting("synchronous_standby_names", "FIRST 1 (a, walpost)");
     let mut stage = Stage::bare(builder.setting("synchronous_commit", "local")).await;
-    stage.mended("warning", "synchronous_standby_names").await;
+    stage.fixed("warning", "synchronous_standby_names").await;
     let now = stage.postgres.query_text("SHOW synchronous_standby_names").await;
     assert_eq!(now.as_deref(), Some("FIRST 1 (a)"));
     stage.psql("ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf();");

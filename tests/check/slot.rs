@@ -9,7 +9,7 @@ use crate::stage::{Stage, sound};
 async fn it_is_missing() {
     let stage = Stage::new().await;
     stage.execute(&format!("SELECT pg_drop_replication_slot('{}')", stage.slot())).await;
-    stage.mended("error", "slot_missing").await;
+    stage.fixed("error", "slot_missing").await;
     stage.check().await.is_clean();
 }
 
@@ -18,9 +18,9 @@ async fn all_is_missing_and_init_makes_it() {
     let stage = Stage::empty().await;
     let report = stage.check().await;
     for code in ["publication_missing", "table_missing", "slot_missing"] {
-        assert_eq!(report.finding("error", code)["mend"], "walpost init --apply");
+        assert_eq!(report.finding("error", code)["fix"], "walpost init --apply");
     }
-    stage.mended("error", "slot_missing").await;
+    stage.fixed("error", "slot_missing").await;
     stage.check().await.is_clean();
 }
 
@@ -59,8 +59,8 @@ async fn the_name_is_anothers_and_as_long_as_can_be() {
 async fn another_name(stage: &mut Stage, code: &str) {
     let report = stage.check().await;
     let finding = report.finding("error", code);
-    let mend = finding["mend"].as_str().expect("a command").to_owned();
-    let (command, rest) = mend.split_once('#').expect("what is to be set stands behind it");
+    let fix = finding["fix"].as_str().expect("a command").to_owned();
+    let (command, rest) = fix.split_once('#').expect("what is to be set stands behind it");
     let words: Vec<&str> = command.split_whitespace().skip(1).collect();
     stage.walpost(&words).await;
     let (_, setting) = rest.split_once("source.slot = ").expect("a setting");
@@ -137,7 +137,7 @@ async fn it_is_about_to_be_lost_and_then_lost() {
         status.as_deref() == Some("unreserved")
     })
     .await;
-    stage.mended("warning", "slot_unreserved").await;
+    stage.fixed("warning", "slot_unreserved").await;
     stage.psql("ALTER SYSTEM SET max_slot_wal_keep_size = '32MB'; SELECT pg_reload_conf();");
     write_log(&stage, 3).await;
     stage.psql("CHECKPOINT;");
@@ -145,5 +145,5 @@ async fn it_is_about_to_be_lost_and_then_lost() {
         stage.postgres.query_text(status).await.as_deref() == Some("lost")
     })
     .await;
-    stage.mended("error", "slot_lost").await;
+    stage.fixed("error", "slot_lost").await;
 }

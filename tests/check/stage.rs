@@ -195,14 +195,14 @@ impl Stage {
 
     /// A finding of this level comes, what it tells to do is done as it is printed, and it
     /// is gone; the report of before.
-    pub async fn mended(&self, level: &str, code: &str) -> Report {
+    pub async fn fixed(&self, level: &str, code: &str) -> Report {
         let report = self.check().await;
         let finding = report.finding(level, code);
-        let mend = finding["mend"].as_str().expect("a mend").to_owned();
-        match finding["mend_kind"].as_str() {
-            Some("sql") => self.psql(&mend),
-            Some("command") => self.shell(&mend).await,
-            other => panic!("{code}: not to be done by itself: {other:?}: {mend}"),
+        let fix = finding["fix"].as_str().expect("a fix").to_owned();
+        match finding["fix_kind"].as_str() {
+            Some("sql") => self.psql(&fix),
+            Some("command") => self.shell(&fix).await,
+            other => panic!("{code}: not to be done by itself: {other:?}: {fix}"),
         }
         self.check().await.has_no(code);
         report
@@ -219,8 +219,8 @@ impl Stage {
     ) -> Report {
         let report = self.check().await;
         let finding = report.finding(level, code);
-        assert_eq!(finding["mend_kind"], "advice", "{finding:#}");
-        let advice = finding["mend"].as_str().expect("a mend").to_owned();
+        assert_eq!(finding["fix_kind"], "advice", "{finding:#}");
+        let advice = finding["fix"].as_str().expect("a fix").to_owned();
         for word in words {
             assert!(advice.contains(word), "{word:?} in {finding:#}");
         }
@@ -309,7 +309,7 @@ impl Report {
             found.unwrap_or_else(|| panic!("no {code} in {:#}", Value::from(self.0.clone())));
         assert_eq!(found["level"], level, "{found:#}");
         if level != "ok" {
-            for part in ["what", "why", "mend"] {
+            for part in ["what", "why", "fix"] {
                 let said = found[part].as_str().is_some_and(|text| text.len() > 3);
                 assert!(said, "{part} in {found:#}");
             }

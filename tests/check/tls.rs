@@ -72,5 +72,5 @@ async fn the_servers_certificate_is_for_others_or_too_old() {
 
 /// The certificate of an authority that signs nothing here.
 pub fn other_authority() -> String {
-    concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/testdata/other-ca.pem").to_owned()
+    concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/connection/testdata/other-ca.pem").to_owned()
 }

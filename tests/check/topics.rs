@@ -17,16 +17,16 @@ async fn the_topic_of_all_events_is_missing_or_too_small() {
     stage.check().await.finding("warning", "topic_missing");
     // To look for it is not to make it, although the brokers would.
     assert_eq!(administration.partitions(&topic).await, Ok(Vec::new()));
-    stage.mended("warning", "topic_missing").await;
+    stage.fixed("warning", "topic_missing").await;
     assert_eq!(administration.partitions(&topic).await.map(|all| all.len()), Ok(6));
 
     administration.set(&topic, "max.message.bytes", "5000").await;
-    stage.mended("warning", "topic_max_message_bytes").await;
+    stage.fixed("warning", "topic_max_message_bytes").await;
     // An outage over a weekend is longer.
     administration.set(&topic, "retention.ms", "172800000").await;
-    stage.mended("warning", "topic_retention_short").await;
+    stage.fixed("warning", "topic_retention_short").await;
     administration.set(&topic, "min.insync.replicas", "2").await;
-    stage.mended("error", "topic_min_insync_above_replicas").await;
+    stage.fixed("error", "topic_min_insync_above_replicas").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,14 +42,14 @@ async fn the_topic_of_dead_letters_is_missing_or_forgets_them() {
     };
     stage.option("--config", file.to_str().expect("UTF-8"));
     write("missing_field");
-    stage.mended("error", "topic_missing").await;
+    stage.fixed("error", "topic_missing").await;
     administration.set(&topic, "cleanup.policy", "compact").await;
-    stage.mended("warning", "topic_compacted").await;
+    stage.fixed("warning", "topic_compacted").await;
     // Its limit matters where letters of what is too large go there.
     administration.set(&topic, "max.message.bytes", "5000").await;
     stage.check().await.has_no("topic_max_message_bytes");
     write("too_large");
-    stage.mended("warning", "topic_max_message_bytes").await;
+    stage.fixed("warning", "topic_max_message_bytes").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,7 +93,7 @@ async fn a_cluster_has_too_few_replicas_of_a_topic() {
     let follow = async |stage: &mut Stage, _: &str| stage.option("--topic", topic);
     let words = ["kafka-reassign-partitions.sh", "--replication-factor 3"];
     stage.advised("warning", "topic_replication_factor", &words, follow).await;
-    stage.mended("warning", "topic_min_insync_replicas").await;
+    stage.fixed("warning", "topic_min_insync_replicas").await;
     stage.check().await.is_clean();
 
     // The broker that has the one replica goes.
@@ -123,5 +123,5 @@ async fn a_cluster_has_too_few_replicas_of_a_topic() {
     // What topics of no setting of their own take.
     stage.option("--topic", "check.{aggregate_type}");
     stage.property("message.max.bytes", "5000000");
-    stage.mended("warning", "broker_message_max_bytes").await;
+    stage.fixed("warning", "broker_message_max_bytes").await;
 }

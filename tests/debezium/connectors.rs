@@ -12,7 +12,8 @@ use secrecy::ExposeSecret as _;
 use walpost::assembly;
 use walpost::config::{Config, Environment, Flags};
 use walpost::conninfo::{ConnInfo, ConnInfoError};
-use walpost::import::{self, Verdict};
+use walpost::debezium_import;
+use walpost::debezium_import::Verdict;
 
 /// What stands for a secret in the files.
 const SECRETS: [&str; 9] = [
@@ -34,7 +35,7 @@ const COMPLETE: [&str; 4] = ["binary.json", "expanded.json", "predicate.json", "
 fn what_is_printed_is_what_was_recorded() {
     for file in files() {
         let text = read(&file);
-        let printed = import::import(&text)
+        let printed = debezium_import::import(&text)
             .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
             .toml;
         let golden = file.with_extension("toml");
@@ -49,7 +50,7 @@ fn what_is_printed_is_what_was_recorded() {
 fn every_option_of_each_file_is_named_exactly_once() {
     for file in files() {
         let text = read(&file);
-        let import = import::import(&text).unwrap();
+        let import = debezium_import::import(&text).unwrap();
         let mut named: Vec<String> = import
             .toml
             .lines()
@@ -81,7 +82,7 @@ fn every_option_of_each_file_is_named_exactly_once() {
 #[test]
 fn no_secret_is_printed() {
     for file in files() {
-        let import = import::import(&read(&file)).unwrap();
+        let import = debezium_import::import(&read(&file)).unwrap();
         for secret in SECRETS {
             assert!(!import.toml.contains(secret), "{}: {secret}", file.display());
         }
@@ -92,7 +93,7 @@ fn no_secret_is_printed() {
 fn what_is_printed_is_a_configuration_that_can_be_run() {
     let folder = tempfile::tempdir().unwrap();
     for file in files() {
-        let import = import::import(&read(&file)).unwrap();
+        let import = debezium_import::import(&read(&file)).unwrap();
         let path = folder.path().join("walpost.toml");
         fs::write(&path, &import.toml).unwrap();
         let config = Config::load(&Flags::new(Some(path)), &Environment::default());
@@ -129,7 +130,7 @@ fn the_program_ends_with_1_where_something_cannot_be_honoured_and_says_what() {
         let output = program(&[file.to_str().unwrap()], "");
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(String::from_utf8(output.stdout).unwrap(), read(&file.with_extension("toml")));
-        let refused = import::import(&read(&file)).unwrap().refused().count();
+        let refused = debezium_import::import(&read(&file)).unwrap().refused().count();
         assert_eq!(stderr.lines().count(), refused, "{name}: {stderr}");
         assert!(
             stderr.lines().all(|line| line.starts_with("walpost: cannot be honoured: ")),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use walpost::import;
+use walpost::debezium_import;
 use walpost_bed::debezium::Connector;
 use walpost_bed::{Consumed, Debezium, Follower, Kafka, Major, Postgres, Walpost, eventually};
 
@@ -60,7 +60,7 @@ async fn a_slot_goes_from_debezium_to_walpost_and_back_in_the_midst_of_a_stream(
         postgres.port(),
         kafka.bootstrap()
     );
-    let import = import::import(&text).unwrap();
+    let import = debezium_import::import(&text).unwrap();
     assert_eq!(import.refused().count(), 0, "{}", import.toml);
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("walpost.toml");

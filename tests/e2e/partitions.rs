@@ -51,10 +51,10 @@ async fn a_partition_that_the_topic_lacks_halts_the_run_until_it_is_added() {
     scene.postgres.execute(&events).await;
     let (code, text) = ended(&walpost).await;
     assert_eq!(code, Some(4), "{text}");
-    let mend = format!(
+    let fix = format!(
         "the topic has 3, 0 to 2; add partitions (kafka-topics.sh --alter --topic {topic} --partitions 4)"
     );
-    assert!(text.contains("it names partition 3") && text.contains(&mend), "{text}");
+    assert!(text.contains("it names partition 3") && text.contains(&fix), "{text}");
     assert_eq!(scene.records().await.len(), 1, "what stands before it");
     kafka.administration().grow(&topic, 4).await;
     let file = directory.path().join("walpost.toml");

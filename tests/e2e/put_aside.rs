@@ -193,11 +193,11 @@ async fn a_row_of_20_mb_halts_the_run_until_topic_and_producer_take_it() {
     let raised = ["-X", "message.max.bytes=41943040"];
     let of_the_producer = "raise its limit (-X message.max.bytes=";
     let of_the_topic = "raise max.message.bytes of the topic";
-    for (arguments, mend) in [(&[][..], of_the_producer), (&raised, of_the_topic)] {
+    for (arguments, fix) in [(&[][..], of_the_producer), (&raised, of_the_topic)] {
         let (code, text) = scene.run_to_its_end(arguments).await;
         assert_eq!(code, Some(4), "{text}");
         let error = text.lines().last().expect("it says why");
-        assert!(error.contains("/00000001 ") && error.contains(mend), "{error}");
+        assert!(error.contains("/00000001 ") && error.contains(fix), "{error}");
         assert_eq!(goods(&scene.records().await), 2, "what stands before it");
     }
     kafka.administration().set(&topic, "max.message.bytes", "41943040").await;

@@ -1,4 +1,4 @@
-//! Dead letters that are put back, once their causes are mended.
+//! Dead letters that are put back, once their causes are fixed.
 
 use tempfile::TempDir;
 use walpost_bed::scene::{LATER, SOON, Scene, ended, stop};
@@ -120,7 +120,7 @@ async fn each_letter_is_put_back_once_when_its_cause_is_mended() {
     stage.put_aside(BY_COLUMN, &BAD.map(|(_, row)| row)).await;
     let (published, letters) = stage.records().await;
     assert_eq!((published.len(), letters.len()), (0, 5));
-    // Nothing is mended yet; what would be tried is said, and nothing done.
+    // Nothing is fixed yet; what would be tried is said, and nothing done.
     let (code, lines) = stage.replay(BY_COLUMN, &["--dry-run"]).await;
     assert_eq!(
         lines.last(),
@@ -131,19 +131,19 @@ async fn each_letter_is_put_back_once_when_its_cause_is_mended() {
     assert!(lines.iter().any(|line| line.contains("(too_large, event ") && line.contains(&order)));
     let unmended = stage.replay(BY_COLUMN, &[]).await;
     assert_eq!(unmended, (Some(4), vec![summary(0, 5, 0, 0)]));
-    // The topic is mended first, then the rest.
+    // The topic is fixed first, then the rest.
     let administration = Kafka::shared().await.administration();
     administration.set(&order, "max.message.bytes", "1000000").await;
     let some = stage.replay(BY_COLUMN, &["--cause", "too_large"]).await;
     assert_eq!(some, (Some(0), vec![summary(1, 0, 0, 4)]));
     assert_eq!(stage.published().await, [4]);
-    let mended = format!("{BY_COLUMN}{MENDED}");
-    let two = stage.replay(&mended, &["--limit", "2"]).await;
+    let fixed = format!("{BY_COLUMN}{MENDED}");
+    let two = stage.replay(&fixed, &["--limit", "2"]).await;
     assert_eq!(two, (Some(0), vec![summary(2, 0, 0, 0)]));
-    let rest = stage.replay(&mended, &[]).await;
+    let rest = stage.replay(&fixed, &[]).await;
     assert_eq!(rest, (Some(0), vec![summary(2, 0, 0, 0)]));
     for _ in 0..2 {
-        assert_eq!(stage.replay(&mended, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
+        assert_eq!(stage.replay(&fixed, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
     }
     let mut numbers = stage.published().await;
     numbers.sort_unstable();
@@ -161,13 +161,13 @@ async fn a_letter_that_stands_there_twice_is_put_back_once() {
     let order = stage.scene.topic("order");
     let administration = Kafka::shared().await.administration();
     administration.set(&order, "message.timestamp.before.max.ms", "864000000").await;
-    let mended = format!("{BY_COLUMN}{MENDED}");
+    let fixed = format!("{BY_COLUMN}{MENDED}");
     let again = u64::try_from(letters.len()).expect("few") - 2;
-    assert_eq!(stage.replay(&mended, &[]).await, (Some(0), vec![summary(2, 0, 0, again)]));
+    assert_eq!(stage.replay(&fixed, &[]).await, (Some(0), vec![summary(2, 0, 0, again)]));
     let mut numbers = stage.published().await;
     numbers.sort_unstable();
     assert_eq!(numbers, [3, 5]);
-    assert_eq!(stage.replay(&mended, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
+    assert_eq!(stage.replay(&fixed, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
 }
 
 /// Each record is its letter's event: position, id, key and value; and the timestamp is

@@ -16,7 +16,7 @@ const RELOAD: &str = "SELECT pg_reload_conf()";
 const CREATE: &str = "CREATE PUBLICATION walpost FOR TABLE public.outbox WITH (publish = 'insert')";
 
 pub fn cases() -> Vec<Case> {
-    let mend = "ALTER PUBLICATION walpost ADD TABLE public.outbox";
+    let fix = "ALTER PUBLICATION walpost ADD TABLE public.outbox";
     vec![
         case(39, "a_dropped_publication_covers_no_loss", "DROP PUBLICATION walpost", "", CREATE),
         case(
@@ -38,13 +38,13 @@ pub fn cases() -> Vec<Case> {
             "a_table_that_is_taken_out_covers_no_loss",
             "ALTER PUBLICATION walpost DROP TABLE public.outbox",
             "",
-            mend,
+            fix,
         ),
         case(
             40,
             "a_table_that_was_taken_out_and_put_back_covers_no_loss",
             "ALTER PUBLICATION walpost DROP TABLE public.outbox",
-            mend,
+            fix,
             "",
         ),
         case(
@@ -53,7 +53,7 @@ pub fn cases() -> Vec<Case> {
             "ALTER TABLE public.outbox RENAME TO outbox_old;
              CREATE TABLE public.outbox (LIKE public.outbox_old INCLUDING ALL)",
             "",
-            mend,
+            fix,
         ),
         Case::new(40, "a_table_that_is_taken_out_while_walpost_is_cut_off", cut_off),
         Case::new(40, "a_removal_that_stopped_the_other_stops_the_standby_too", standing_by),
@@ -69,18 +69,18 @@ fn case(
     name: &'static str,
     change: &'static str,
     back: &'static str,
-    mend: &'static str,
+    fix: &'static str,
 ) -> Case {
     Case::new(number, name, move |account| async move {
         for major in MAJORS {
-            changed(&account, major, change, back, mend).await;
+            changed(&account, major, change, back, fix).await;
         }
     })
 }
 
 /// The publication changes in a way that hides rows, and perhaps back again at
-/// once; a person mends it, and walpost goes on.
-async fn changed(account: &Account, major: Major, change: &str, back: &str, mend: &str) {
+/// once; a person fixes it, and walpost goes on.
+async fn changed(account: &Account, major: Major, change: &str, back: &str, fix: &str) {
     let scene = Scene::on(major).await;
     let walpost = scene.run().await;
     scene.postgres.execute(&insert(10, 3)).await;
@@ -90,7 +90,7 @@ async fn changed(account: &Account, major: Major, change: &str, back: &str, mend
     let text = account.ends(&walpost, 3).await;
     assert!(text.contains("publication"), "{text}");
     assert_covered_less(&scene, &before).await;
-    scene.postgres.execute(mend).await;
+    scene.postgres.execute(fix).await;
     if let Some((_, advance)) = text.split_once("SELECT pg_catalog.pg_replication_slot_advance(") {
         let (arguments, _) = advance.split_once("())").expect("its end");
         let advance = format!("SELECT pg_catalog.pg_replication_slot_advance({arguments}())");

@@ -227,8 +227,8 @@ impl Trap {
         run.terminate();
         assert!(run.wait(SOON).await.is_some_and(|status| status.success()), "{:?}", run.stderr());
         self.untouched("run").await;
-        let mended = format!("{policy}[record]\nnull_keys = 'allow'\n");
-        std::fs::write(&file, mended).expect("written");
+        let fixed = format!("{policy}[record]\nnull_keys = 'allow'\n");
+        std::fs::write(&file, fixed).expect("written");
         let replay = self.command("replay-dead-letters").arg("--config").arg(&file);
         self.output(replay, "replay-dead-letters").await;
     }
@@ -250,9 +250,9 @@ impl Trap {
             self.untouched("check").await;
             let report: Value = serde_json::from_str(&check.stdout().join("\n")).expect("JSON");
             let findings = report["findings"].as_array().expect("findings");
-            let fixes = findings.iter().filter(|one| one["mend_kind"] == "sql");
+            let fixes = findings.iter().filter(|one| one["fix_kind"] == "sql");
             let fixes: Vec<_> =
-                fixes.map(|one| (one["code"].to_string(), one["mend"].clone())).collect();
+                fixes.map(|one| (one["code"].to_string(), one["fix"].clone())).collect();
             if fixes.is_empty() {
                 break;
             }

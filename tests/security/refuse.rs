@@ -1,5 +1,5 @@
 //! Whom walpost does not trust, and who does not let it in: said so that somebody can
-//! mend it.
+//! fix it.
 
 use walpost_bed::Authority;
 use walpost_bed::scene::{SOON, ended};

@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use walpost::ledger::Seq;
+use walpost::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use walpost::record::{Record, dead_letter};
-use walpost::relay::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
 
 use crate::log::{Guilt, PARTITIONS};

@@ -6,8 +6,8 @@ mod feeds;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use walpost::Lsn;
+use walpost::record::Policy;
 use walpost::relay::Summary;
-use walpost::relay::poison::Policy;
 use walpost::sink::Outcome;
 use walpost::source::SourceError;
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use walpost::Lsn;
-use walpost::metrics::SlotFigures;
 use walpost::outbox::FoundTable;
 use walpost::pgoutput::Message;
+use walpost::source::SlotFigures;
 use walpost::source::{
     CatchUp, CatchupProgress, Feed, LagDetector, Method, OpenError, PublicationFingerprint,
     Received, Resume, Security, ServerIdentity, SlotAdvanceSchedule, Source, SourceError,

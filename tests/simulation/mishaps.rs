@@ -29,7 +29,7 @@ pub(crate) async fn write(world: Shared) {
     }
 }
 
-/// Lets things go wrong for as long as the schedule says, then mends them all.
+/// Lets things go wrong for as long as the schedule says, then fixes them all.
 pub(crate) async fn befall(world: Shared) {
     let (until, apart) = {
         let world = world.lock();
@@ -46,7 +46,7 @@ pub(crate) async fn befall(world: Shared) {
             world.befall(mishap);
         }
     }
-    world.lock().mend();
+    world.lock().fix();
 }
 
 impl World {
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    fn mend(&mut self) {
+    fn fix(&mut self) {
         self.server.away_until = 0;
         self.server.closed_until = 0;
         self.server.held_until = 0;

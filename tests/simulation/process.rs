@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use walpost::Lsn;
 use walpost::outbox::{ColumnNames, Outbox, OutboxConfig, TableName};
+use walpost::record::{Policies, Policy};
 use walpost::record::{RecordConfig, Router};
 use walpost::relay::core::{Core, Halt};
-use walpost::relay::poison::{Policies, Policy};
 use walpost::relay::{Relay, RelayError, RelaySettings, StopHandle, Summary, Until, stop_channel};
 use walpost::source::{CatchUp, SourceError};
 

@@ -3,7 +3,7 @@
 //! that what one hides another shows.
 
 use fastrand::Rng;
-use walpost::relay::poison::Policy;
+use walpost::record::Policy;
 
 use crate::log::Guilt;
 use crate::trace::Mishap;

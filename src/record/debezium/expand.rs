@@ -10,7 +10,7 @@ use indexmap::IndexMap;
 use indexmap::map::Entry;
 use serde_json::value::RawValue;
 
-use super::datum::ConnectValue;
+use super::connect_value::ConnectValue;
 use super::number;
 
 mod node;
@@ -217,8 +217,8 @@ fn merge(members: &mut Members, more: Members) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spell::{Spelling, spell};
     use super::*;
+    use crate::record::debezium::convert::{Spelling, spell};
     use proptest::prelude::*;
 
     fn expanded(text: &str) -> String {

@@ -5,7 +5,8 @@
 //! Where its task dies of a row, the row is poison here. Pure.
 
 mod array;
-mod datum;
+mod connect_value;
+mod convert;
 mod expand;
 mod json;
 mod kind;
@@ -13,12 +14,11 @@ mod modes;
 mod number;
 mod options;
 mod route;
-mod spell;
 mod time;
 mod topics;
 
+use super::regex_router::{Rewrite, RewriteError};
 use crate::outbox::{ColumnNames, Needs, Role};
-use crate::record::rewrite::{Rewrite, RewriteError};
 
 use options::Options;
 

@@ -2,7 +2,7 @@
 //!
 //! <https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html>
 
-use crate::record::place::{Placement, Target};
+use crate::record::placement::{Placement, Target};
 
 use super::modes::{Binary, Decimals, Intervals, Modes, Times};
 

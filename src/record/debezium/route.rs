@@ -3,15 +3,16 @@
 use std::borrow::Cow;
 
 use crate::outbox::{DataType, Event, Field, Role};
-use crate::record::place::{self, Placement, Target};
+use crate::record::placement;
+use crate::record::placement::{Placement, Target};
 use crate::record::poison::{Cause, Poison};
 use crate::record::topic::check_topic;
 use crate::record::types::{Header, Headers, Record};
 
-use super::datum::{ConnectValue, datum};
+use super::connect_value::{ConnectValue, datum};
+use super::convert::{Spelling, spell};
 use super::expand::{Expanded, expand};
 use super::kind::{Kind, Shape, shape};
-use super::spell::{Spelling, spell};
 use super::time::Moment;
 use super::topics::Topics;
 use super::{Converters, Debezium};
@@ -218,7 +219,7 @@ impl Builder {
             return Err(placed.undecodable("is no int4, as a partition's number must be"));
         }
         // NULL leaves it to the key.
-        placed.field.as_ref().map(|_| place::partition(placed.field, placed.name)).transpose()
+        placed.field.as_ref().map(|_| placement::partition(placed.field, placed.name)).transpose()
     }
 
     fn timestamp_ms(&self, event: &Event<'_>) -> Result<Option<i64>, Cause> {
@@ -271,7 +272,10 @@ impl Builder {
     fn datum<'a>(&self, typed: &Typed<'a, '_>) -> Result<ConnectValue<'a>, Cause> {
         let Some(text) = typed.field.as_deref() else { return Ok(ConnectValue::Null) };
         if typed.is_decoded {
-            return Ok(super::datum::bytea(Cow::Borrowed(text), self.config.options.modes.binary));
+            return Ok(super::connect_value::bytea(
+                Cow::Borrowed(text),
+                self.config.options.modes.binary,
+            ));
         }
         datum(typed.shape, text, self.config.options.modes).map_err(|why| typed.undecodable(why))
     }

@@ -1,16 +1,17 @@
 //! From message to production: the event's record, or what its cause's policy
 //! makes of one that is poison.
 
+use super::halt::Halt;
+use super::isolation::{IsolatedRecord, Isolation};
 use super::{Core, DroppedHeaders, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Taken};
 use crate::ledger::{Seq, StreamError};
 use crate::outbox::{Event, Outbox};
 use crate::pgoutput::Message;
 use crate::position::EventPosition;
+use crate::record::Policy;
 use crate::record::dead_letter::DeadLetter;
 use crate::record::{Poison, Record};
-use crate::relay::halt::Halt;
-use crate::relay::poison::{Diverted, Policy};
-use crate::relay::suspect::{IsolatedRecord, Isolation};
+use crate::relay::core::Diverted;
 
 impl Core {
     /// A row or a logical message: becomes a record if it is an outbox event.

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use super::{Relay, UNDELIVERED};
 use crate::metrics::Phase;
-use crate::relay::ends::{RelayError, Summary};
+use crate::relay::run_result::{RelayError, Summary};
 use crate::sink::Sink;
 use crate::source::{Source, SourceError};
 

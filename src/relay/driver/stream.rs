@@ -9,11 +9,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::{Ended, Relay, failed_or_lost};
 use crate::ledger::StreamError;
 use crate::pgoutput::Message;
+use crate::relay::backoff::wait_until;
+use crate::relay::batching_pause::Pace;
 use crate::relay::core::Taken;
-use crate::relay::ends::RelayError;
-use crate::relay::meter::HEARTBEAT;
-use crate::relay::pace::Pace;
-use crate::relay::waits::wait_until;
+use crate::relay::run_result::RelayError;
+use crate::relay::stats::HEARTBEAT;
 use crate::sink::Sink;
 use crate::source::{Feed, Received, Source, SourceError, SwitchFeed};
 
@@ -187,7 +187,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         match received {
             Received::Keepalive(wal_end) => self.core.keepalive(wal_end),
             Received::Message(message) => {
-                crate::crash::point!("received");
+                crate::crash_points::point!("received");
                 let broken = |error: StreamError| {
                     SourceError::Lost(format!("PostgreSQL's stream broke its rules: {error}"))
                 };

@@ -21,7 +21,7 @@ use super::startup::{self, Ready};
 use super::stream::{Batch, Event, Pump, Shared, Timing};
 use crate::conninfo::Keepalive;
 use crate::lsn::Lsn;
-use crate::source::connect::Endpoint;
+use crate::source::connection::connect::Endpoint;
 
 /// A session that does not stream yet. Dropping it closes the connection.
 pub(crate) struct Connection {

@@ -7,7 +7,37 @@ use std::time::Duration;
 
 use super::framing::{Frame, FrameError};
 use super::policy::Refused;
-use crate::source::refusal::SqlState;
+
+/// Five characters that say what a server's error is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SqlState([u8; 5]);
+
+impl SqlState {
+    /// The code, where the text is one.
+    pub(crate) fn new(text: &str) -> Option<Self> {
+        let code: [u8; 5] = text.as_bytes().try_into().ok()?;
+        let sound = code.iter().all(|c| c.is_ascii_digit() || c.is_ascii_uppercase());
+        sound.then_some(Self(code))
+    }
+
+    /// The code as text.
+    pub(crate) fn as_str(&self) -> &str {
+        // All five are ASCII.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for SqlState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for SqlState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 /// An error or a notice of the server
 /// (<https://www.postgresql.org/docs/current/protocol-error-fields.html>).

@@ -18,9 +18,7 @@ use tokio_postgres::tls::{self, TlsConnect};
 
 use super::framing::{HEADER, length};
 use super::line::Line;
-use super::policy::{
-    Binding, Checker, MESSAGE, MESSAGE_COST, Method, Policy, Refused, STARTUP_MESSAGE,
-};
+use super::policy::{Checker, MESSAGE, MESSAGE_COST, Method, Policy, Refused, STARTUP_MESSAGE};
 
 /// Least room for a read before the session is ready, in bytes.
 const LEAST: usize = 1024;
@@ -64,7 +62,7 @@ pub(crate) struct Guard<S> {
 
 impl<S> Guard<S> {
     pub(crate) fn new(line: Line<S>, policy: Policy, limits: Limits) -> Self {
-        let checker = Checker::new(policy, Binding::of(&line));
+        let checker = Checker::new(policy, line.binding());
         Self {
             line,
             checker,

@@ -22,6 +22,7 @@ use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::der::oid::db::rfc5912;
 
 use super::error::WireError;
+use super::policy::Binding;
 use crate::conninfo::{Host, HostAddress, Keepalive};
 
 /// A connected socket.
@@ -115,6 +116,15 @@ where
 }
 
 impl<S> Line<S> {
+    /// What a SCRAM exchange can be bound to.
+    pub(super) fn binding(&self) -> Binding {
+        match (self.is_encrypted(), self.end_point()) {
+            (false, _) => Binding::Unencrypted,
+            (true, None) => Binding::Unknown,
+            (true, Some(_)) => Binding::EndPoint,
+        }
+    }
+
     /// Whether it is by TLS.
     pub(crate) fn is_encrypted(&self) -> bool {
         matches!(self, Self::Tls { .. })

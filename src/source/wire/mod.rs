@@ -31,6 +31,7 @@ mod startup;
 mod stream;
 
 pub(super) use client::{Connection, Replication, StreamSettings, connect};
+pub(crate) use error::SqlState;
 pub(super) use error::{ServerError, WireError};
 pub use framing::{Frame, FrameError, Frames};
 pub(super) use guard::{Guard, Handshaken, Limits};

@@ -11,7 +11,6 @@ use postgres_protocol::authentication::sasl::{SCRAM_SHA_256, SCRAM_SHA_256_PLUS}
 use secrecy::SecretString;
 
 use super::framing::FrameError;
-use super::line::Line;
 use crate::conninfo::{AuthMethod, ChannelBinding, RequireAuth};
 
 /// Longest message before the session is ready, in bytes; PostgreSQL's own limit for what it
@@ -30,6 +29,9 @@ pub(super) const MESSAGE: u32 = 1 << 30;
 /// Most SCRAM iterations: 26 ms where the processor knows SHA-256, and some tenths of a second where
 /// it does not. This is `postgres-protocol`'s own limit, judged here for the sake of the message.
 pub(super) const SCRAM_ITERATIONS: u32 = 100_000;
+
+/// Most that answers a command, in bytes: it is a row or none.
+pub(super) const ANSWER: u32 = 1 << 20;
 
 /// What walpost authenticated by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,16 +197,6 @@ pub(super) enum Binding {
     Unknown,
     /// To the server's certificate.
     EndPoint,
-}
-
-impl Binding {
-    pub(super) fn of<S>(line: &Line<S>) -> Self {
-        match (line.is_encrypted(), line.end_point()) {
-            (false, _) => Self::Unencrypted,
-            (true, None) => Self::Unknown,
-            (true, Some(_)) => Self::EndPoint,
-        }
-    }
 }
 
 /// Sees the messages of a session that begins, one after the other.

@@ -8,12 +8,9 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
 use super::error::{ServerError, WireError};
 use super::framing::Frame;
-use super::policy::MESSAGE_COST;
+use super::policy::{ANSWER, MESSAGE_COST};
 use super::startup::Ready;
 use crate::lsn::Lsn;
-
-/// Most that answers a command, in bytes: it is a row or none.
-pub(super) const ANSWER: u32 = 1 << 20;
 
 /// What has come of an answer.
 #[derive(Debug, Default)]

@@ -15,8 +15,7 @@ use tokio::task::spawn_blocking;
 use super::error::WireError;
 use super::framing::{Frame, Frames};
 use super::line::Line;
-use super::policy::{Binding, Checker, Login, Method, Refused, STARTUP_MESSAGE};
-use super::query::ANSWER;
+use super::policy::{ANSWER, Checker, Login, Method, Refused, STARTUP_MESSAGE};
 use crate::conninfo::ChannelBinding;
 
 /// A session that is ready for a query.
@@ -31,7 +30,7 @@ pub(super) async fn start<S>(line: Line<S>, login: &Login<'_>) -> Result<Ready<S
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let checker = Checker::new(login.policy, Binding::of(&line));
+    let checker = Checker::new(login.policy, line.binding());
     let mut startup = Startup { line, frames: Frames::new(STARTUP_MESSAGE), checker };
     let parameters = [
         ("user", login.user),

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use walpost::Lsn;
-use walpost::relay::poison::Policy;
+use walpost::record::Policy;
 
 use super::{Checker, Process, Verdict};
 use crate::log::{Guilt, Item};

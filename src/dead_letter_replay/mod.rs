@@ -1,0 +1,512 @@
+//! Dead letters put back: each becomes the event that it was, goes through the router
+//! and the producer of today's configuration, and is marked as done once the broker
+//! has its record.
+//!
+//! One letter at a time, in their order within a partition of the dead-letter topic. One
+//! that still is poison is left, and those behind it with the same key with it, so that the
+//! letters of a key keep their order; the others go on. What is marked is never put back
+//! again, nor is one that the topic has twice put back twice in a run;
+//! between the acknowledgement and the commit of the mark an end of the process
+//! makes a duplicate, never a loss.
+
+mod consumer;
+mod progress;
+
+use crate::position::EventPosition;
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use self::consumer::Letters;
+use crate::crash_points;
+use crate::excerpt::excerpt;
+use crate::ledger::Seq;
+use crate::lsn::Lsn;
+use crate::outbox::{ColumnNames, Event, Outbox};
+use crate::outlet::{Outlet as _, ProduceError, Refusal};
+use crate::pgoutput::LogicalMessage;
+use crate::record::dead_letter::{FIELDS, Letter};
+use crate::record::{Cause, Dropped, Poison, Record, Router};
+use crate::sink::{
+    self, Condition, KafkaConfig, KafkaSink, Outcome, ReachError, Report, Sink as _, SinkError,
+};
+
+/// How long a record may stay without an acknowledgement.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long the brokers may take to answer at the start.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long to wait before a record is offered again.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How often what is done is committed.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is to be put back.
+#[derive(Debug, Clone)]
+pub struct ReplaySettings {
+    /// The dead-letter topic.
+    pub topic: String,
+    /// The consumer group that the marks are committed for.
+    pub group: String,
+    /// Only letters of this cause, by its key.
+    pub cause: Option<String>,
+    /// That many letters at most.
+    pub limit: u64,
+    /// Publish and commit nothing.
+    pub dry_run: bool,
+}
+
+/// What became of the letters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Published, and done with.
+    pub replayed: u64,
+    /// Still poison, and left.
+    pub poison: u64,
+    /// Left behind one with the same key that is still poison.
+    pub held_back: u64,
+    /// Of another cause, no dead letters, or there twice.
+    pub passed_over: u64,
+}
+
+/// Why a replay ended early. What was done before is committed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The producer cannot be made.
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+    /// The broker refuses who walpost says it is.
+    #[error("the credentials are refused: {0}")]
+    Unauthenticated(String),
+    /// No broker answers.
+    #[error("Kafka cannot be reached: {0}")]
+    Unreachable(String),
+    /// There is no dead-letter topic.
+    #[error(
+        "there is no topic {topic}: nothing was put aside yet, or it is another (--from, \
+         poison.dead_letter_topic)"
+    )]
+    NoTopic {
+        /// Its name.
+        topic: String,
+    },
+    /// The dead-letter topic cannot be read, or what is done not be committed.
+    #[error("{0}")]
+    Reading(String),
+    /// A record was not acknowledged.
+    #[error("the letter at {place} could not be delivered for now, and is left: {reason}")]
+    Undelivered {
+        /// Partition and offset of the letter.
+        place: String,
+        /// Why.
+        reason: String,
+    },
+    /// Letters that are left and letters that are done alternate too often.
+    #[error(
+        "the letter at {place} is left: no more of its partition can be marked as done, since too many \
+         before it are left; put those back first, without --cause"
+    )]
+    Scattered {
+        /// Partition and offset of the letter.
+        place: String,
+    },
+    /// Somebody else commits for the group.
+    #[error(
+        "another replay is at work for the group {group}, and goes on alone; letters of the last seconds \
+         may have been put back by both"
+    )]
+    Another {
+        /// The group.
+        group: String,
+    },
+    /// It was told to stop.
+    #[error("told to stop")]
+    Stopped,
+}
+
+impl From<ReachError> for ReplayError {
+    fn from(error: ReachError) -> Self {
+        match error {
+            ReachError::Sink(error) => Self::Sink(error),
+            ReachError::Unauthenticated(reason) => Self::Unauthenticated(reason),
+            ReachError::Unreachable(reason) => Self::Unreachable(reason),
+        }
+    }
+}
+
+/// Puts dead letters back.
+pub struct Replay {
+    router: Router,
+    outbox: Outbox,
+    columns: ColumnNames,
+    producer: Producer,
+    letters: Letters,
+    settings: ReplaySettings,
+    replayed: Replayed,
+    held_back: HashSet<(i32, Vec<u8>)>,
+    /// The letters that were put back.
+    put_back: HashSet<Identity>,
+}
+
+/// What tells letters apart: the position, and a hash of the rest, since another cluster's log may
+/// have the same.
+type Identity = (EventPosition, u64);
+
+/// What is to be said of a record of the dead-letter topic.
+enum Fate {
+    /// It was published, or would be.
+    Replayed(String),
+    Poison(Poison),
+    Unreadable(String),
+    HeldBack,
+    OtherCause,
+    NoLetter,
+    /// It was put back already: the topic has it twice.
+    Again,
+}
+
+impl Replay {
+    /// Opens both ends. Events are made of letters with `columns` as the roles' names, and as
+    /// `outbox` reads messages.
+    pub fn open(
+        router: Router,
+        outbox: Outbox,
+        columns: ColumnNames,
+        mut kafka: KafkaConfig,
+        settings: ReplaySettings,
+    ) -> Result<Self, ReplayError> {
+        sink::reach(&kafka, ANSWER)?;
+        let letters = Letters::open(&kafka, &settings.topic, &settings.group)?;
+        // Each record goes alone.
+        kafka.properties.insert("linger.ms".to_owned(), "0".to_owned());
+        kafka.properties.insert("batch.size".to_owned(), "1".to_owned());
+        let producer = Producer { sink: KafkaSink::new(&kafka, Arc::default())?, last: 0 };
+        Ok(Self {
+            router,
+            outbox,
+            columns,
+            producer,
+            letters,
+            settings,
+            replayed: Replayed::default(),
+            held_back: HashSet::new(),
+            put_back: HashSet::new(),
+        })
+    }
+
+    /// Puts back what there is, until the end or until `stop` completes; `show` is given a
+    /// line of each letter that a dry run would publish.
+    pub async fn run(
+        mut self,
+        stop: impl Future<Output = ()>,
+        show: impl FnMut(&str),
+    ) -> (Replayed, Result<(), ReplayError>) {
+        let worked = tokio::select! {
+            biased;
+            () = stop => Err(ReplayError::Stopped),
+            worked = self.work(show) => worked,
+        };
+        let committed = if self.settings.dry_run { Ok(()) } else { self.letters.commit() };
+        (self.replayed, worked.and(committed))
+    }
+
+    async fn work(&mut self, mut show: impl FnMut(&str)) -> Result<(), ReplayError> {
+        let mut committed = Instant::now();
+        let dry_run = self.settings.dry_run;
+        while self.replayed.replayed < self.settings.limit {
+            let Some(message) = self.letters.next().await? else { break };
+            let place = format!("{}/{}", message.partition(), message.offset());
+            match self.put_back(&message, &place).await? {
+                Fate::Replayed(record) => {
+                    self.replayed.replayed += 1;
+                    self.letters.done(message.partition(), message.offset());
+                    if dry_run {
+                        show(&format!("{place} {record}"));
+                    } else {
+                        tracing::info!(letter = place, "put back: {record}");
+                    }
+                }
+                Fate::Poison(poison) => {
+                    tracing::warn!(
+                        letter = place,
+                        cause = poison.cause.key(),
+                        "still poison: {poison}"
+                    );
+                    self.leave(&message);
+                }
+                Fate::Unreadable(why) => {
+                    tracing::warn!(letter = place, "this dead letter cannot be read: {why}");
+                    self.leave(&message);
+                }
+                Fate::HeldBack => self.replayed.held_back += 1,
+                Fate::OtherCause => self.replayed.passed_over += 1,
+                Fate::Again => {
+                    self.replayed.passed_over += 1;
+                    self.letters.done(message.partition(), message.offset());
+                }
+                Fate::NoLetter => {
+                    tracing::warn!(letter = place, "this record is no dead letter of walpost's");
+                    self.replayed.passed_over += 1;
+                    self.letters.done(message.partition(), message.offset());
+                }
+            }
+            if !dry_run && committed.elapsed() >= COMMIT_INTERVAL {
+                self.letters.commit()?;
+                committed = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    /// It stays, and what stands behind it with its key.
+    fn leave(&mut self, message: &OwnedMessage) {
+        self.replayed.poison += 1;
+        if let Some(key) = message.key() {
+            self.held_back.insert((message.partition(), key.to_vec()));
+        }
+    }
+
+    async fn put_back(&mut self, message: &OwnedMessage, place: &str) -> Result<Fate, ReplayError> {
+        let header = |name: &str| {
+            let mut headers = message.headers()?.iter();
+            headers.find(|header| header.key == name)?.value
+        };
+        let letter = match Letter::read(message.key(), message.payload(), header) {
+            Ok(Some(letter)) => letter,
+            Ok(None) => return Ok(Fate::NoLetter),
+            Err(fault) => return Ok(Fate::Unreadable(fault.to_string())),
+        };
+        let identity = identity(&letter, message, header(FIELDS));
+        if self.put_back.contains(&identity) {
+            return Ok(Fate::Again);
+        }
+        if self.settings.cause.as_deref().is_some_and(|cause| cause != letter.cause) {
+            return Ok(Fate::OtherCause);
+        }
+        let key = message.key().map(|key| (message.partition(), key.to_vec()));
+        if key.is_some_and(|key| self.held_back.contains(&key)) {
+            return Ok(Fate::HeldBack);
+        }
+        let unread = unread(&letter);
+        let event = match &unread {
+            None => letter.event(self.router.placed(), &self.columns),
+            Some(logical) => read_again(&self.outbox, logical, &letter),
+        };
+        let event = match event {
+            Ok(event) => event,
+            Err(poison) => return Ok(Fate::Poison(poison)),
+        };
+        let record = match self.router.route(&event) {
+            Ok(record) => record,
+            Err(poison) => return Ok(Fate::Poison(poison)),
+        };
+        let line = described(&record, &letter);
+        if self.settings.dry_run {
+            drop(record);
+            self.put_back.insert(identity);
+            return Ok(Fate::Replayed(line + &dropped(&self.router)));
+        }
+        if !self.letters.has_room(message.partition()) {
+            return Err(ReplayError::Scattered { place: place.to_owned() });
+        }
+        let refused = self.producer.deliver(&record, place).await?;
+        let topic = record.topic.to_owned();
+        drop(record);
+        crash_points::point!("replayed");
+        Ok(match refused {
+            None => {
+                self.put_back.insert(identity);
+                Fate::Replayed(line + &dropped(&self.router))
+            }
+            Some(refusal) => Fate::Poison(Poison::new(refusal.cause(&topic), &event)),
+        })
+    }
+}
+
+/// What is to be said of headers of the last event's row that were dropped.
+fn dropped(router: &Router) -> String {
+    router.dropped_headers().map_or_else(String::new, named)
+}
+
+fn named(dropped: &Dropped) -> String {
+    let Dropped { count, name } = dropped;
+    format!(", {count} header(s) dropped whose names are walpost's: {}, …", excerpt(name))
+}
+
+fn identity(letter: &Letter<'_>, message: &OwnedMessage, fields: Option<&[u8]>) -> Identity {
+    let mut hasher = DefaultHasher::new();
+    (letter.origin, message.key(), message.payload(), fields).hash(&mut hasher);
+    (letter.position, hasher.finish())
+}
+
+/// The logical message of a letter that holds one which could not be read.
+fn unread(letter: &Letter<'_>) -> Option<LogicalMessage> {
+    letter.is_unread.then(|| LogicalMessage {
+        transactional: true,
+        lsn: Lsn::ZERO,
+        prefix: letter.origin.to_owned(),
+        content: Bytes::copy_from_slice(letter.value.unwrap_or_default()),
+    })
+}
+
+/// The event of such a message, as it is read today.
+fn read_again<'a>(
+    outbox: &Outbox,
+    logical: &'a LogicalMessage,
+    letter: &Letter<'_>,
+) -> Result<Event<'a>, Poison> {
+    if let Some(event) = outbox.message_event(logical, letter.position, letter.commit_time) {
+        return event.map_err(Poison::from);
+    }
+    let why = "cannot be read: its prefix is not the configured one".to_owned();
+    let cause = Cause::Undecodable { field: "the logical message".to_owned(), why };
+    let event = Outbox::unread(logical, letter.position, letter.commit_time);
+    Err(Poison::new(cause, &event))
+}
+
+/// What is published where, for people.
+fn described(record: &Record<'_>, letter: &Letter<'_>) -> String {
+    let key = record.key.map_or_else(|| "no key".into(), String::from_utf8_lossy);
+    let (cause, topic, key) = (excerpt(letter.cause), excerpt(record.topic), excerpt(&key));
+    let bytes = record.value.map_or(0, <[u8]>::len);
+    format!("({cause}, event {}) -> topic {topic}, key {key}, {bytes} bytes", letter.position)
+}
+
+/// The relay's producer, a record at a time.
+struct Producer {
+    sink: KafkaSink,
+    last: Seq,
+}
+
+impl Producer {
+    /// Publishes a record and awaits the acknowledgement; a refusal is for good.
+    async fn deliver(
+        &mut self,
+        record: &Record<'_>,
+        place: &str,
+    ) -> Result<Option<Refusal>, ReplayError> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut reason = format!("no acknowledgement came within {PATIENCE:?}");
+        loop {
+            let outcome = self.attempt(record, deadline, &mut reason).await?;
+            if outcome == Some(Outcome::Delivered) {
+                return Ok(None);
+            }
+            self.sink.replace_producer().await?;
+            // What was refused may be said behind the failure that it caused.
+            let mut last = Vec::new();
+            self.sink.take_reports(&mut last);
+            let last = last.into_iter().filter(|report| report.seq == self.last);
+            for outcome in outcome.into_iter().chain(last.map(|report| report.outcome)) {
+                match outcome {
+                    Outcome::Delivered => return Ok(None),
+                    Outcome::Refused(refusal) => return Ok(Some(refusal)),
+                    Outcome::Lost(why) => reason = why,
+                    Outcome::Purged => {}
+                }
+            }
+            if Instant::now() >= deadline {
+                return Err(ReplayError::Undelivered { place: place.to_owned(), reason });
+            }
+            sleep(PAUSE * 10).await;
+        }
+    }
+
+    /// One production; `None`: it did not end in time.
+    async fn attempt(
+        &mut self,
+        record: &Record<'_>,
+        deadline: Instant,
+        reason: &mut String,
+    ) -> Result<Option<Outcome>, ReplayError> {
+        self.last += 1;
+        let mut reports: Vec<Report> = Vec::new();
+        loop {
+            self.sink.take_reports(&mut reports);
+            match self.sink.produce(self.last, record) {
+                Ok(()) => break,
+                Err(ProduceError::Full) if Instant::now() < deadline => sleep(PAUSE).await,
+                Err(ProduceError::Full) => return Ok(None),
+                Err(ProduceError::Refused(refusal)) => return Ok(Some(Outcome::Refused(refusal))),
+                Err(ProduceError::Broken(why)) => return Ok(Some(Outcome::Lost(why))),
+            }
+        }
+        loop {
+            let stirred = timeout_at(deadline, self.sink.stirred(true)).await;
+            self.sink.take_reports(&mut reports);
+            if let Some(report) = reports.drain(..).find(|report| report.seq == self.last) {
+                return Ok(Some(report.outcome));
+            }
+            for condition in self.sink.take_conditions() {
+                match condition {
+                    Condition::Unauthenticated(why) => {
+                        return Err(ReplayError::Unauthenticated(why));
+                    }
+                    Condition::Broken(why) => return Ok(Some(Outcome::Lost(why))),
+                    Condition::Unreachable(why) | Condition::Stalled { reason: why, .. } => {
+                        *reason = why;
+                    }
+                    Condition::Flowing | Condition::Repartitioned { .. } => {}
+                }
+            }
+            if stirred.is_err() {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Headers;
+    use crate::record::dead_letter::{CAUSE, COMMIT_TIME, ORIGIN, POSITION};
+
+    #[test]
+    fn a_letter_forges_no_line() {
+        let header = |name: &str| {
+            let value: &[u8] = match name {
+                CAUSE => b"refused\n7/7 all is well",
+                POSITION => b"0000000000000001/00000000",
+                ORIGIN => b"public.outbox",
+                COMMIT_TIME => b"0",
+                FIELDS => b"{}",
+                _ => return None,
+            };
+            Some(value)
+        };
+        let letter = Letter::read(None, None, header).expect("it can be read").expect("it is one");
+        let record = Record {
+            topic: "a\rb",
+            partition: None,
+            key: Some(b"k\n\x1b[2K\xff"),
+            value: Some(b"abc"),
+            timestamp_ms: None,
+            headers: Headers::new(),
+        };
+        assert_eq!(
+            described(&record, &letter),
+            concat!(
+                r"(refused\n7/7 all is well, event 0000000000000001/00000000) -> ",
+                r"topic a\rb, key k\n\u{1b}[2K\u{fffd}, 3 bytes"
+            )
+            .replace(r"\u{fffd}", "\u{fffd}")
+        );
+    }
+
+    #[test]
+    fn a_dropped_header_forges_no_line() {
+        let dropped = Dropped { count: 2, name: "walpost.a\nb".to_owned() };
+        assert_eq!(
+            named(&dropped),
+            r", 2 header(s) dropped whose names are walpost's: walpost.a\nb, …"
+        );
+    }
+}

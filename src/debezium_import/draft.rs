@@ -1,0 +1,151 @@
+//! The configuration that is being made, and its text.
+//!
+//! Only what differs from Debezium's defaults is printed, except slot, publication
+//! and table, which nobody should have to guess.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::options::Given;
+use super::reference::Reference;
+use super::report;
+use super::report::{Finding, Report};
+
+/// What is known of the configuration so far.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    pub(crate) report: Report,
+    /// The connector's name.
+    pub(crate) name: Option<String>,
+    pub(crate) url: Option<String>,
+    /// How the password comes to walpost.
+    pub(crate) password: Option<String>,
+    pub(crate) slot: Option<String>,
+    pub(crate) publication: Option<String>,
+    /// As SQL writes them.
+    pub(crate) tables: Vec<String>,
+    /// Tables that are captured, but not taken for an outbox.
+    pub(crate) passed_over: Vec<String>,
+    pub(crate) profile: Option<&'static str>,
+    /// The table `[debezium]`: an option's name and its value as TOML.
+    pub(crate) debezium: Vec<(&'static str, toml::Value)>,
+    pub(crate) bootstrap_servers: Option<String>,
+    pub(crate) properties: BTreeMap<String, String>,
+    /// Properties whose values are secret, so not printed.
+    pub(crate) secret_properties: Vec<&'static str>,
+}
+
+impl Draft {
+    /// The option's value, unless it stands for one that is kept elsewhere: then
+    /// that is said, and `None` is given.
+    pub(crate) fn literal(&mut self, given: &Given, setting: &str) -> Option<String> {
+        let Some(reference) = Reference::find(&given.value) else {
+            return Some(given.value.clone());
+        };
+        let text =
+            format!("stands for {reference}, which walpost does not read: give it as {setting}");
+        self.report.refused(given, text);
+        None
+    }
+
+    /// The configuration's text, with what is to be said as comments before it.
+    pub(crate) fn toml(&self, findings: &[Finding]) -> String {
+        let mut text = String::new();
+        self.head(&mut text, findings);
+        text.push_str(&report::comments(findings));
+        self.source(&mut text);
+        self.outbox(&mut text);
+        self.record(&mut text);
+        self.kafka(&mut text);
+        if !self.debezium.is_empty() {
+            text.push_str("\n[debezium]\n");
+            for (name, value) in &self.debezium {
+                put(&mut text, name, value);
+            }
+        }
+        text
+    }
+
+    fn head(&self, text: &mut String, findings: &[Finding]) {
+        let of = self.name.as_deref().map(|name| format!(" from {}", report::printable(name)));
+        let refused = findings.iter().filter(|it| it.verdict == report::Verdict::Refused).count();
+        let sum = match refused {
+            0 => "All of it is carried over, or not needed".to_owned(),
+            1 => "One thing cannot be honoured: see below".to_owned(),
+            many => format!("{many} things cannot be honoured: see below"),
+        };
+        let of = of.unwrap_or_default();
+        let _ = writeln!(text, "# Made by `walpost import-debezium`{of}.\n# {sum}.");
+        text.push_str("# How to move, step by step: docs/from-debezium.md\n");
+    }
+
+    fn source(&self, text: &mut String) {
+        text.push_str("\n[source]\n");
+        if let Some(how) = &self.password {
+            let _ = writeln!(text, "# {}", report::printable(how));
+        }
+        for (key, value) in
+            [("url", &self.url), ("slot", &self.slot), ("publication", &self.publication)]
+        {
+            put_or_leave(text, key, value.as_deref());
+        }
+    }
+
+    fn outbox(&self, text: &mut String) {
+        text.push_str("\n[outbox]\n");
+        match self.tables.as_slice() {
+            [] => put_or_leave(text, "table", None),
+            [table] => put_or_leave(text, "table", Some(table)),
+            tables => put(text, "table", &tables.to_vec().into()),
+        }
+    }
+
+    fn record(&self, text: &mut String) {
+        text.push_str("\n[record]\n");
+        if self.profile.is_none() {
+            // Left out it would be walpost's own, and other records.
+            text.push_str("# None of walpost's profiles writes as the converters do: see above.\n");
+        }
+        put(text, "profile", &self.profile.unwrap_or("…").into());
+    }
+
+    fn kafka(&self, text: &mut String) {
+        text.push_str("\n[kafka]\n");
+        if self.bootstrap_servers.is_none() {
+            text.push_str(
+                "# Those of the Kafka Connect worker: `bootstrap.servers` in its own configuration.\n",
+            );
+        }
+        put_or_leave(text, "bootstrap_servers", self.bootstrap_servers.as_deref());
+        if self.properties.is_empty() && self.secret_properties.is_empty() {
+            return;
+        }
+        text.push_str("\n[kafka.properties]\n");
+        for (name, value) in &self.properties {
+            let name = toml::Value::from(name.as_str()).to_string();
+            put(text, &name, &value.as_str().into());
+        }
+        if !self.secret_properties.is_empty() {
+            let names = self.secret_properties.join(", ");
+            let _ = writeln!(
+                text,
+                "# Secret, so to be given by WALPOST_KAFKA_PROPERTIES_FILE, a file with a line \
+                 NAME=VALUE for each: {names}"
+            );
+        }
+    }
+}
+
+fn put(text: &mut String, key: &str, value: &toml::Value) {
+    let _ = writeln!(text, "{key} = {value}");
+}
+
+/// The value, or a comment that leaves it to the reader.
+fn put_or_leave(text: &mut String, key: &str, value: Option<&str>) {
+    match value {
+        Some(value) => put(text, key, &value.into()),
+        None => {
+            let _ = writeln!(text, "# {key} = \"…\"");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! From the configuration of Debezium's PostgreSQL connector, with its outbox event
+//! router, to walpost's: with a report that names every option once.
+//!
+//! Pure: text in, text out. What the options mean is
+//! [Debezium's](https://debezium.io/documentation/reference/stable/connectors/postgresql.html);
+//! facts on its records stand in `tests/corpus/debezium/README.md`. No server is asked,
+//! so nothing is said of slot, tables and topics as they are: `walpost check` does.
+
+mod connection;
+mod converters;
+mod draft;
+mod options;
+mod producer;
+mod properties;
+mod reference;
+mod report;
+mod router;
+mod rules;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub use properties::PropertiesError;
+pub use report::{Finding, Verdict, line};
+
+use self::draft::Draft;
+use self::options::{Host, Options};
+
+/// Why a text is no connector's configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// It begins like JSON.
+    #[error("it is not the JSON that Kafka Connect takes: {0}")]
+    Json(#[from] serde_json::Error),
+    /// It is none, so it should be properties.
+    #[error("it is not a properties file as Java reads it: {0}")]
+    Properties(#[from] PropertiesError),
+    /// A Kubernetes resource.
+    #[error(
+        "it is YAML; for Strimzi's KafkaConnector give what this prints: kubectl get kafkaconnector NAME \
+         -o json | jq '.spec.config + {{\"connector.class\": .spec.class}}'"
+    )]
+    Yaml,
+    /// An option with a value that Kafka Connect would not take either.
+    #[error("the value of `{name}` is no text, number or boolean")]
+    NoText {
+        /// The option.
+        name: String,
+    },
+    /// Nothing in it.
+    #[error("there is no option in it")]
+    Empty,
+}
+
+/// What was made of a connector's configuration.
+#[derive(Debug)]
+pub struct Import {
+    /// The configuration as TOML, with the report as comments.
+    pub toml: String,
+    /// One for each option, in the order of the file, and some for what it lacks.
+    pub findings: Vec<Finding>,
+}
+
+impl Import {
+    /// What cannot be honoured.
+    pub fn refused(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.verdict == Verdict::Refused)
+    }
+}
+
+/// What walpost makes of a connector's configuration: JSON as Kafka Connect's REST
+/// interface takes it, or properties, also those of Debezium Server.
+pub fn import(text: &str) -> Result<Import, ImportError> {
+    let mut options = Options::read(text)?;
+    let mut draft = Draft::default();
+    connection::take_class(&mut options, &mut draft);
+    connection::take(&mut options, &mut draft);
+    connection::take_tables(&mut options, &mut draft);
+    converters::take(&mut options, &mut draft);
+    router::take(&mut options, &mut draft);
+    producer::take(&mut options, &mut draft);
+    rest(&mut options, &mut draft);
+    let findings = std::mem::take(&mut draft.report).into_findings();
+    Ok(Import { toml: draft.toml(&findings), findings })
+}
+
+/// What needs no more than a rule, and what nobody knows.
+fn rest(options: &mut Options, draft: &mut Draft) {
+    const EXTENDED: &str = "extended.headers.enabled";
+    if options.value(EXTENDED).is_none() {
+        draft.report.absent(
+            EXTENDED,
+            Verdict::NotNeeded,
+            "Debezium 3.6 then sends four headers __debezium.context.*, which walpost does not",
+        );
+    }
+    let host = options.host;
+    let mut custom = Vec::new();
+    for list in ["converters", "post.processors"] {
+        custom.extend(options::items(options.value(list).unwrap_or_default()).map(str::to_owned));
+    }
+    for (name, given) in options.take_rest() {
+        let part = custom.iter().find(|part| {
+            name.strip_prefix(part.as_str()).is_some_and(|rest| rest.starts_with('.'))
+        });
+        let is_other_sink = host == Host::Server && name.starts_with("sink.");
+        match (rules::find(rules::OPTIONS, &name), part) {
+            (_, Some(part)) => draft
+                .report
+                .refused(&given, format!("part of `{part}`, which walpost does not have")),
+            (Some(rule), None) => rules::apply(rule, draft, &given),
+            (None, None) if is_other_sink => {
+                draft.report.refused(&given, "walpost has Kafka alone as a sink");
+            }
+            (None, None) => {
+                draft.report.refused(&given, "unknown to walpost: nothing is done with it");
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The options of a connector's file, whichever of the forms it has.
+//!
+//! Each option is taken once, by whoever knows it; what is left at the end
+//! nobody knows. Names are those of Kafka Connect: Debezium Server's are
+//! brought to them, and kept beside them for the report.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+use super::{ImportError, properties};
+
+/// An option as the file gives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// Which one in the file, from 0.
+    pub(crate) place: usize,
+    /// Its name as the file has it.
+    pub(crate) name: String,
+    /// Without blanks around it.
+    pub(crate) value: String,
+}
+
+/// Who reads the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Host {
+    Connect,
+    /// Debezium Server, with a sink of its own.
+    Server,
+}
+
+/// The options that nobody has taken yet.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) host: Host,
+    /// With their names in Kafka Connect, in the order of the file.
+    left: Vec<(String, Given)>,
+}
+
+impl Options {
+    /// Those of a file with that content.
+    pub(crate) fn read(text: &str) -> Result<Self, ImportError> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let pairs = if text.trim_start().starts_with('{') {
+            json(serde_json::from_str(text)?)?
+        } else if is_yaml(text) {
+            return Err(ImportError::Yaml);
+        } else {
+            properties::parse(text)?
+        };
+        if pairs.is_empty() {
+            return Err(ImportError::Empty);
+        }
+        let is_server = pairs.iter().any(|(name, _)| name.starts_with("debezium."));
+        let host = if is_server { Host::Server } else { Host::Connect };
+        let mut left: Vec<(String, Given)> = Vec::new();
+        for (place, (name, value)) in pairs.into_iter().enumerate() {
+            // The last one of a name wins, as in Java.
+            left.retain(|(_, given)| given.name != name);
+            let (bare, value) = match host {
+                Host::Connect => (name.clone(), value.trim().to_owned()),
+                Host::Server => (server_name(&name), unescape(value.trim())),
+            };
+            left.push((bare, Given { place, name, value }));
+        }
+        Ok(Self { host, left })
+    }
+
+    /// The value of an option that nobody has taken yet.
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
+        self.left.iter().find(|(bare, _)| bare == name).map(|(_, given)| given.value.as_str())
+    }
+
+    /// Takes an option out.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Given> {
+        let index = self.left.iter().position(|(bare, _)| bare == name)?;
+        Some(self.left.remove(index).1)
+    }
+
+    /// Takes out all whose names begin so, with what follows in their names.
+    pub(crate) fn take_below(&mut self, prefix: &str) -> Vec<(String, Given)> {
+        self.take_all(|name| name.strip_prefix(prefix).map(str::to_owned))
+    }
+
+    /// Takes out all that are left, with their names in Kafka Connect.
+    pub(crate) fn take_rest(&mut self) -> Vec<(String, Given)> {
+        std::mem::take(&mut self.left)
+    }
+
+    fn take_all(&mut self, named: impl Fn(&str) -> Option<String>) -> Vec<(String, Given)> {
+        let (mut taken, mut kept) = (Vec::new(), Vec::new());
+        for (bare, given) in self.take_rest() {
+            match named(&bare) {
+                Some(name) => taken.push((name, given)),
+                None => kept.push((bare, given)),
+            }
+        }
+        self.left = kept;
+        taken
+    }
+}
+
+/// A list's items, without blanks, none empty.
+pub(crate) fn items(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// The bare map, or the one of Kafka Connect's REST interface with a map `config`.
+fn json(document: Map<String, Value>) -> Result<Vec<(String, String)>, ImportError> {
+    let mut pairs = Vec::new();
+    let mut config = None;
+    for (name, value) in document {
+        match (name.as_str(), value) {
+            ("config", Value::Object(inner)) => config = Some(inner),
+            // What the REST interface tells of a connector is no option.
+            ("tasks", Value::Array(_)) => {}
+            (_, value) => pairs.push((name.clone(), scalar(&name, value)?)),
+        }
+    }
+    // A connector's type, as the REST interface tells it.
+    if config.is_some() {
+        pairs.retain(|(name, _)| name != "type");
+    }
+    for (name, value) in config.into_iter().flatten() {
+        let value = scalar(&name, value)?;
+        pairs.push((name, value));
+    }
+    Ok(pairs)
+}
+
+fn scalar(name: &str, value: Value) -> Result<String, ImportError> {
+    match value {
+        Value::String(text) => Ok(text),
+        Value::Number(number) => Ok(number.to_string()),
+        Value::Bool(flag) => Ok(flag.to_string()),
+        Value::Null => Ok(String::new()),
+        Value::Array(_) | Value::Object(_) => Err(ImportError::NoText { name: name.to_owned() }),
+    }
+}
+
+/// Whether the text looks like a Kubernetes resource.
+fn is_yaml(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with("apiVersion:"))
+}
+
+/// The name in Kafka Connect of an option of Debezium Server
+/// (<https://debezium.io/documentation/reference/stable/operations/debezium-server.html>).
+fn server_name(name: &str) -> String {
+    let Some(bare) = name.strip_prefix("debezium.") else { return name.to_owned() };
+    for (prefix, stands_for) in [
+        ("source.", ""),
+        ("format.key.", "key.converter."),
+        ("format.value.", "value.converter."),
+        ("format.header.", "header.converter."),
+        ("sink.kafka.producer.", "producer.override."),
+    ] {
+        if let Some(rest) = bare.strip_prefix(prefix) {
+            return format!("{stands_for}{rest}");
+        }
+    }
+    match bare {
+        "format.key" | "format.value" | "format.header" => {
+            format!("{}.converter", &bare["format.".len()..])
+        }
+        other => other.to_owned(),
+    }
+}
+
+/// Debezium Server expands `${NAME}` itself, so that a `$` which is meant is
+/// written twice, or behind a backslash. What it expands is put as Kafka Connect
+/// would have it; `${routedByValue}` can only have been meant.
+fn unescape(value: &str) -> String {
+    let mut plain = String::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((before, after)) = rest.split_once("${") {
+        let escaped = before.strip_suffix(['$', '\\']);
+        plain.push_str(escaped.unwrap_or(before));
+        plain.push_str("${");
+        if escaped.is_none() && !after.starts_with("routedByValue}") {
+            let name = after.split([':', '}']).next().unwrap_or_default();
+            let _ = write!(plain, "env:{name}}}");
+            rest = after.split_once('}').map_or("", |(_, tail)| tail);
+        } else {
+            rest = after;
+        }
+    }
+    plain + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(options: &Options) -> Vec<(&str, &str)> {
+        options.left.iter().map(|(bare, given)| (bare.as_str(), given.value.as_str())).collect()
+    }
+
+    #[test]
+    fn json_is_read_bare_and_as_the_rest_interface_takes_and_gives_it() {
+        let given = [("name", "n"), ("tasks.max", "1"), ("b", "true"), ("c", "")];
+        for text in [
+            r#"{"name": "n", "tasks.max": 1, "b": true, "c": null}"#,
+            r#"{"name": "n", "config": {"tasks.max": "1", "b": " true ", "c": ""}}"#,
+            r#"{"name": "m", "config": {"name": "n", "tasks.max": "1", "b": "true", "c": ""},
+                "tasks": [{"connector": "n", "task": 0}], "type": "source"}"#,
+        ] {
+            let options = Options::read(text).unwrap();
+            let mut names = names(&options);
+            names.sort_by_key(|pair| given.iter().position(|one| one == pair));
+            assert_eq!(names, given, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_configuration_is_refused_with_the_reason() {
+        for (text, reason) in [
+            ("", "no option"),
+            ("# nothing\n", "no option"),
+            ("{}", "no option"),
+            ("{\"a\": ", "JSON"),
+            ("{\"a\": {\"b\": \"c\"}}", "`a`"),
+            ("{\"config\": [1]}", "`config`"),
+            ("a=\\u1", "line 1"),
+            ("apiVersion: kafka.strimzi.io/v1\nkind: KafkaConnector\n", "YAML"),
+        ] {
+            let error = Options::read(text).expect_err(text).to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_names_of_debezium_server_are_brought_to_those_of_kafka_connect() {
+        let text = "debezium.source.slot.name=s\n\
+                    debezium.transforms=outbox\n\
+                    debezium.transforms.outbox.type=T\n\
+                    debezium.format.key=json\n\
+                    debezium.format.key.schemas.enable=false\n\
+                    debezium.sink.type=kafka\n\
+                    debezium.sink.kafka.producer.linger.ms=5\n\
+                    debezium.source.a=$${b} ${routedByValue} ${HOST:db}:1 \\\\${c}\n\
+                    quarkus.log.level=INFO";
+        let options = Options::read(text).unwrap();
+        let expected = [
+            ("slot.name", "s"),
+            ("transforms", "outbox"),
+            ("transforms.outbox.type", "T"),
+            ("key.converter", "json"),
+            ("key.converter.schemas.enable", "false"),
+            ("sink.type", "kafka"),
+            ("producer.override.linger.ms", "5"),
+            ("a", "${b} ${routedByValue} ${env:HOST}:1 ${c}"),
+            ("quarkus.log.level", "INFO"),
+        ];
+        assert_eq!(names(&options), expected);
+        assert_eq!(options.host, Host::Server);
+    }
+
+    #[test]
+    fn an_option_is_taken_once_and_the_last_of_a_name_wins() {
+        let mut options = Options::read("a.b=1\na.c=2\nd=3\na.b=4").unwrap();
+        assert_eq!(options.take("d").unwrap().value, "3");
+        assert_eq!(options.take("d"), None);
+        let below: Vec<_> =
+            options.take_below("a.").into_iter().map(|it| (it.0, it.1.value)).collect();
+        assert_eq!(below, [("c".to_owned(), "2".to_owned()), ("b".to_owned(), "4".to_owned())]);
+        assert!(options.take_rest().is_empty());
+    }
+}

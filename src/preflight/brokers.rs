@@ -1,0 +1,257 @@
+//! What `walpost check` looks at on Kafka's side. It asks, and publishes nothing.
+
+use std::time::Duration;
+
+use super::findings::{Finding, Findings};
+use super::topics;
+use crate::assembly;
+use crate::config::Config;
+use crate::sink::{
+    self, BrokerTls, Brokers, KafkaConfig, Silence, SinkError, Survey, asks_for_topics,
+    message_max_bytes,
+};
+
+/// How long a broker may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+const SUBJECT: &str = "Kafka";
+
+/// What is left of a request beside the record: its own fields, the topic's name, the batch.
+const REQUEST_OVERHEAD: u64 = 64 << 10;
+
+/// What comes of addresses where nobody is, and what ends it.
+const ADVERTISED: (&str, &str) = (
+    "records go to the brokers by the addresses that they advertise, and nobody takes a \
+     connection there",
+    "correct advertised.listeners of the brokers for the listener that --bootstrap-servers names, \
+     or name the listener that is meant for this network",
+);
+
+/// Looks at the client library's configuration, and online at brokers and topics.
+pub(crate) fn check(config: &Config, offline: bool, findings: &mut Findings) {
+    let kafka = assembly::kafka(config);
+    if let Err(error) = sink::accepts(&kafka) {
+        return findings.add(client_refusal(&error));
+    }
+    if offline {
+        let text = "brokers, credentials and topics were not looked at";
+        return findings.add(Finding::skipped((SUBJECT, "kafka"), text));
+    }
+    match Survey::open(&kafka) {
+        Ok(survey) => ask(config, &kafka, &survey, findings),
+        Err(error) => findings.add(client_refusal(&error)),
+    }
+}
+
+fn ask(config: &Config, kafka: &KafkaConfig, survey: &Survey, findings: &mut Findings) {
+    let servers = &kafka.bootstrap_servers;
+    let brokers = match survey.brokers(TIMEOUT) {
+        Ok(brokers) => brokers,
+        Err(silence) => return findings.add(silent(&silence, servers)),
+    };
+    let text = format!("{servers} answers for {} broker(s)", brokers.ids.len());
+    findings.add(Finding::ok((SUBJECT, "brokers"), text));
+    let away: Vec<&str> = brokers.addresses.iter().map(String::as_str).collect();
+    let away: Vec<&str> = away.into_iter().filter(|one| !sink::is_in_reach(one)).collect();
+    if !away.is_empty() {
+        let text = format!("{servers} answers, and its brokers advertise {}", away.join(", "));
+        return findings.add(
+            Finding::error((SUBJECT, "kafka_advertised_address"), text)
+                .why(ADVERTISED.0)
+                .advice(ADVERTISED.1),
+        );
+    }
+    match survey.producer_id() {
+        Some(Ok(())) => {
+            findings.add(Finding::ok((SUBJECT, "kafka_write"), "a producer gets its id"));
+        }
+        Some(Err(reason)) => findings.add(no_producer(&reason, config, kafka)),
+        None => {
+            let text = "the brokers have not said whether a producer gets its id";
+            findings.add(Finding::skipped((SUBJECT, "kafka_write"), text));
+        }
+    }
+    let makes_topics = check_settings(config, kafka, survey, &brokers, findings);
+    let makes_topics = if asks_for_topics(kafka) { makes_topics } else { Some(false) };
+    topics::check(config, kafka, survey, &brokers, makes_topics, findings);
+}
+
+/// Sizes that the brokers set for all; whether topics are made when they are first named,
+/// where the brokers tell.
+fn check_settings(
+    config: &Config,
+    kafka: &KafkaConfig,
+    survey: &Survey,
+    brokers: &Brokers,
+    findings: &mut Findings,
+) -> Option<bool> {
+    let settings: Vec<_> =
+        brokers.ids.iter().filter_map(|id| survey.broker_settings(*id)).collect();
+    if settings.is_empty() {
+        let text =
+            "walpost's user may not see the brokers' settings (DESCRIBE_CONFIGS on the cluster)";
+        findings.add(Finding::skipped((SUBJECT, "broker_settings"), text));
+        return None;
+    }
+    let least =
+        |name: &str| settings.iter().filter_map(|one| one.get(name)?.parse::<u64>().ok()).min();
+    let most = message_max_bytes(kafka);
+    if let Some(limit) = least("socket.request.max.bytes")
+        && most.saturating_add(REQUEST_OVERHEAD) > limit
+    {
+        findings.add(request_too_large(most, limit));
+    }
+    let profile = assembly::profile(config);
+    let by_rows = profile.is_ok_and(|profile| profile.topic_of_all().is_none());
+    if let Some(limit) = least("message.max.bytes").filter(|limit| by_rows && *limit < most) {
+        findings.add(record_too_large(most, limit, &kafka.bootstrap_servers));
+    }
+    settings.first()?.get("auto.create.topics.enable").map(|value| value == "true")
+}
+
+/// A request that the broker does not read to its end.
+fn request_too_large(most: u64, limit: u64) -> Finding {
+    let text = format!(
+        "the brokers take requests of {limit} bytes (socket.request.max.bytes), and \
+         message.max.bytes is {most}"
+    );
+    Finding::error((SUBJECT, "socket_request_max_bytes"), text)
+        .why(
+            "a record in between is answered by a closed connection, and sent again for ever: \
+             delivery stands still, and nothing names the cause",
+        )
+        .advice(format!(
+            "set message.max.bytes in [kafka.properties] to {} or less",
+            limit.saturating_sub(REQUEST_OVERHEAD)
+        ))
+}
+
+/// A record that topics without a setting of their own refuse.
+fn record_too_large(most: u64, limit: u64, servers: &str) -> Finding {
+    let text = format!(
+        "topics without a setting of their own take {limit} bytes a record (message.max.bytes of \
+         the brokers), and the producer's message.max.bytes is {most}"
+    );
+    Finding::warning((SUBJECT, "broker_message_max_bytes"), text)
+        .why("a record in between is refused, and is poison")
+        .command(format!(
+            "kafka-configs.sh --bootstrap-server {servers} --alter --entity-type brokers \
+             --entity-default --add-config message.max.bytes={most}"
+        ))
+}
+
+/// The client library does not take the configuration.
+fn client_refusal(error: &SinkError) -> Finding {
+    let code = match error {
+        SinkError::Mechanism { .. } => "sasl_mechanism",
+        SinkError::Property { .. } => "kafka_property",
+        SinkError::Token { .. } => "sasl_token",
+        SinkError::Client(_) => "kafka_client",
+    };
+    let finding =
+        Finding::error(("Kafka client", code), error.to_string()).why("`run` would not start");
+    match error {
+        SinkError::Mechanism { .. } => finding.advice(
+            "set sasl.mechanisms to one that this build has (PLAIN, SCRAM-SHA-256, \
+             SCRAM-SHA-512), and let the brokers offer it",
+        ),
+        _ => finding.advice("correct it in [kafka.properties] or -X"),
+    }
+}
+
+fn silent(silence: &Silence, servers: &str) -> Finding {
+    let (code, text, reason) = match silence {
+        Silence::Credentials(reason) => {
+            ("kafka_credentials", "refuses walpost's credentials", reason)
+        }
+        Silence::Mechanism(reason) => {
+            ("kafka_mechanism", "does not offer the SASL mechanism", reason)
+        }
+        Silence::Protocol(reason) => ("kafka_security_protocol", "speaks another protocol", reason),
+        Silence::Tls(fault, reason) => {
+            let (code, text) = match fault {
+                BrokerTls::Certificate => {
+                    ("kafka_certificate", "shows a certificate that cannot be trusted")
+                }
+                BrokerTls::Other => ("kafka_tls", "and walpost do not agree on TLS"),
+            };
+            (code, text, reason)
+        }
+        Silence::Advertised(reason) => (
+            "kafka_advertised_address",
+            "answers, and nobody at the addresses that it advertises",
+            reason,
+        ),
+        Silence::Unreachable(reason) => ("kafka_unreachable", "cannot be reached", reason),
+    };
+    let (why, advice) = what_to_do(silence);
+    Finding::error((SUBJECT, code), format!("{servers} {text}: {reason}")).why(why).advice(advice)
+}
+
+/// What comes of the brokers' silence, and what ends it.
+fn what_to_do(silence: &Silence) -> (&'static str, &'static str) {
+    match silence {
+        Silence::Credentials(_) => (
+            "without them the brokers take no record",
+            "correct sasl.username, sasl.password and sasl.mechanisms",
+        ),
+        Silence::Mechanism(_) => (
+            "walpost and brokers have no way to log in in common",
+            "set sasl.mechanisms to one that the brokers offer, or add it to \
+             sasl.enabled.mechanisms of their listener",
+        ),
+        Silence::Protocol(_) => (
+            "the listener has TLS and walpost speaks without, or the other way about, or one of them \
+             wants a password",
+            "set security.protocol as the listener has it (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL), \
+             or name another port in --bootstrap-servers",
+        ),
+        Silence::Tls(BrokerTls::Certificate, _) => (
+            "it is too old, for other names than the broker advertises, or signed by nobody whom \
+             walpost trusts: librdkafka does not tell these apart",
+            "name the file of the authority that signed the brokers' certificates by \
+             ssl.ca.location; else renew the broker's certificate, with its names in \
+             subjectAltName (openssl s_client -connect HOST:PORT shows it)",
+        ),
+        Silence::Advertised(_) => ADVERTISED,
+        Silence::Tls(BrokerTls::Other, _) => (
+            "without TLS there is no session",
+            "see ssl.ca.location, ssl.certificate.location and ssl.key.location, and the broker's \
+             log: it may ask for a client's certificate",
+        ),
+        Silence::Unreachable(_) => (
+            "nothing can be delivered, and PostgreSQL keeps the log meanwhile",
+            "correct --bootstrap-servers, and see that the addresses which the brokers advertise can \
+             be reached from here",
+        ),
+    }
+}
+
+/// No right to write to any topic at all.
+fn no_producer(reason: &str, config: &Config, kafka: &KafkaConfig) -> Finding {
+    let text = format!("the brokers refuse a producer its id: {reason}");
+    Finding::error((SUBJECT, "kafka_write"), text)
+        .why(
+            "walpost's user may write to no topic (before Kafka 2.8: lacks IDEMPOTENT_WRITE on \
+              the cluster); whether it may write to each of its topics they tell only when it does",
+        )
+        .command(topics::grant(&topic_pattern(config), kafka))
+}
+
+/// Walpost's topics, as `kafka-acls.sh` names them.
+fn topic_pattern(config: &Config) -> String {
+    let given = config.debezium.get("route.topic.replacement").map(|(value, _)| value.as_str());
+    let template = match config.record.profile {
+        None => config.record.topic.as_str(),
+        Some(_) => given.unwrap_or("outbox.event."),
+    };
+    let is_own = config.record.topic_rewrite.is_none();
+    let fixed = template.split(['{', '$']).next().filter(|fixed| is_own && !fixed.is_empty());
+    match fixed {
+        Some(topic) if topic.len() == template.len() && config.record.profile.is_none() => {
+            format!("--topic {topic}")
+        }
+        Some(prefix) => format!("--topic {prefix} --resource-pattern-type prefixed"),
+        None => "--topic '*'".to_owned(),
+    }
+}

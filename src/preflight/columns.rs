@@ -1,0 +1,356 @@
+//! The outbox's columns: those that an event needs, their types, and whether they may be NULL.
+
+use postgres_protocol::escape::escape_identifier;
+use tokio_postgres::{Client, Row};
+
+use super::findings::{Finding, Findings, Level};
+use super::publication::relist;
+use crate::assembly;
+use crate::config::Config;
+use crate::outbox::{Role, TableName};
+use crate::record::Profile;
+use crate::source::{self, SourceConfig};
+
+const SUBJECT: &str = "columns";
+
+/// A table's columns, with the type that a domain is over.
+const COLUMNS: &str = "
+    SELECT a.attname::pg_catalog.text, NOT a.attnotnull AND NOT t.typnotnull, a.atthasdef,
+           coalesce(b.typname, t.typname)::pg_catalog.text, coalesce(b.typcategory, t.typcategory)::pg_catalog.text,
+           t.typtype = 'd',
+           EXISTS (SELECT FROM pg_catalog.pg_publication_tables p
+                    WHERE p.pubname::pg_catalog.text = $3 AND p.schemaname::pg_catalog.text = $1
+                      AND p.tablename::pg_catalog.text = $2
+                      AND a.attgenerated = '' AND pg_catalog.to_jsonb(p) ? 'attnames'::pg_catalog.text
+                      AND NOT pg_catalog.to_jsonb(p) -> 'attnames'::pg_catalog.text ? a.attname::pg_catalog.text),
+           a.attgenerated <> ''
+      FROM pg_catalog.pg_class c
+      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+      JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+      LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd'
+     WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
+     ORDER BY a.attnum";
+
+/// A column of the table.
+struct Column {
+    name: String,
+    nullable: bool,
+    has_default: bool,
+    kind: Kind,
+    unsent: Option<Unsent>,
+}
+
+/// A column's type; what a domain is over.
+struct Kind {
+    name: String,
+    /// `pg_type.typcategory`.
+    category: String,
+    is_domain: bool,
+}
+
+/// Why a column may not come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unsent {
+    /// The publication's column list leaves it out.
+    LeftOut,
+    Generated,
+}
+
+impl Column {
+    fn of(row: &Row) -> Self {
+        Self {
+            name: row.get(0),
+            nullable: row.get(1),
+            has_default: row.get(2),
+            kind: Kind { name: row.get(3), category: row.get(4), is_domain: row.get(5) },
+            unsent: match (row.get(6), row.get(7)) {
+                (true, _) => Some(Unsent::LeftOut),
+                (false, true) => Some(Unsent::Generated),
+                (false, false) => None,
+            },
+        }
+    }
+}
+
+/// A table under the eyes of the configuration.
+struct Looked<'a> {
+    config: &'a Config,
+    source: &'a SourceConfig,
+    profile: &'a Profile,
+    version: i32,
+    table: &'a TableName,
+    columns: Vec<Column>,
+}
+
+/// Looks at each table that is there.
+pub(crate) async fn check(
+    client: &Client,
+    config: &Config,
+    source: &SourceConfig,
+    version: i32,
+    tables: &[TableName],
+    findings: &mut Findings,
+) {
+    let Ok(profile) = assembly::profile(config) else {
+        return;
+    };
+    for table in tables {
+        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+            [&table.schema, &table.name, &source.publication];
+        let rows = client.query(COLUMNS, &parameters).await;
+        let Some(rows) = findings.answer((SUBJECT, "columns"), rows) else {
+            return;
+        };
+        let columns = rows.iter().map(Column::of).collect();
+        let looked = Looked { config, source, profile: &profile, version, table, columns };
+        let before = findings.count(Level::Error);
+        looked.check(findings);
+        let one = SourceConfig { tables: vec![table.clone()], ..source.clone() };
+        let sound = findings.count(Level::Error) == before;
+        if let Some(finding) = remainder(client, config, &profile, &one).await {
+            // What has no finding of its own is told as `run` would tell it.
+            if sound && !findings.has_error_of("publication") && !findings.has_error_of("table") {
+                findings.add(finding);
+            }
+        } else if sound {
+            let text = format!("{table} has what an event needs");
+            findings.add(Finding::ok((SUBJECT, "columns"), text));
+        }
+    }
+}
+
+/// What `run` itself would say of the table.
+async fn remainder(
+    client: &Client,
+    config: &Config,
+    profile: &Profile,
+    source: &SourceConfig,
+) -> Option<Finding> {
+    let error = |text: String| {
+        Finding::error((SUBJECT, "columns"), text).why("`run` ends with these words")
+    };
+    let SourceConfig { publication, tables, typed, .. } = source;
+    let found = match source::published_tables(client, publication, tables, *typed).await {
+        Ok(found) => found,
+        Err(refused) => return Some(error(refused.to_string())),
+    };
+    let mut outbox = assembly::outbox(config, profile);
+    let refused = found.iter().find_map(|table| outbox.expect(table).err());
+    refused.map(|refused| error(refused.to_string()))
+}
+
+impl Looked<'_> {
+    fn check(&self, findings: &mut Findings) {
+        let names = assembly::columns(self.config, self.profile);
+        let needs = self.profile.needs();
+        let mut used: Vec<&Column> = Vec::new();
+        for role in Role::ALL {
+            if !needs.used.contains(role) && !names.is_required(role, needs) {
+                continue;
+            }
+            let looked_for: Vec<&str> = names.looked_for(role).collect();
+            match looked_for.iter().find_map(|name| self.column(name)) {
+                Some(column) => {
+                    findings.extend(self.unsent(column));
+                    findings.extend(self.of_type(column, role));
+                    findings.extend(self.nullable(column, role));
+                    used.push(column);
+                }
+                None if names.is_required(role, needs) => {
+                    findings.add(self.missing(role.name(), looked_for.first().copied(), role));
+                }
+                None => {}
+            }
+        }
+        let outbox_may_lack =
+            matches!(self.profile, Profile::Debezium(debezium) if debezium.placed_optional());
+        for name in self.profile.placed() {
+            match self.column(&name) {
+                Some(column) => {
+                    findings.extend(self.unsent(column));
+                    used.push(column);
+                }
+                None if outbox_may_lack => {}
+                None => findings.add(self.missing_placed(&name)),
+            }
+        }
+        if matches!(self.profile, Profile::Debezium(_)) {
+            self.defaults(&used, findings);
+        }
+    }
+
+    fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name == name)
+    }
+
+    fn missing(&self, part: &str, name: Option<&str>, role: Role) -> Finding {
+        let kind = match role {
+            Role::Id => "pg_catalog.uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid()",
+            Role::Payload | Role::Headers => "pg_catalog.jsonb",
+            Role::Timestamp => "pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()",
+            _ => "pg_catalog.text NOT NULL",
+        };
+        let Self { table, .. } = self;
+        let column = escape_identifier(name.unwrap_or(part));
+        let text = format!("{table} has no column for `{part}`: {column} is missing");
+        Finding::error((SUBJECT, "column_missing"), text)
+            .why(format!(
+                "its record needs it; where the table has it under another name, give that in \
+                 outbox.columns.{part}"
+            ))
+            .sql(format!("ALTER TABLE {table} ADD COLUMN {column} {kind};"))
+    }
+
+    fn missing_placed(&self, name: &str) -> Finding {
+        let Self { table, .. } = self;
+        let column = escape_identifier(name);
+        Finding::error((SUBJECT, "column_missing"), format!("{table} has no column {column}"))
+            .why(
+                "the configuration of the record names it, in record.topic, record.key or \
+                 record.place",
+            )
+            .sql(format!("ALTER TABLE {table} ADD COLUMN {column} pg_catalog.text;"))
+    }
+
+    /// A column that is there and does not come.
+    fn unsent(&self, column: &Column) -> Option<Finding> {
+        let Self { table, .. } = self;
+        let name = escape_identifier(&column.name);
+        if column.unsent == Some(Unsent::LeftOut) {
+            let quoted = escape_identifier(&self.source.publication);
+            let text = format!("the column list of {quoted} leaves out {name} of {table}");
+            let finding = Finding::error((SUBJECT, "column_left_out"), text)
+                .why("PostgreSQL would not hand it out, and an event needs it");
+            return Some(finding.sql(relist(&quoted, table)));
+        }
+        if column.unsent == Some(Unsent::Generated) && self.version < 180_000 {
+            let text = format!("{name} of {table} is a generated column");
+            let finding = Finding::error((SUBJECT, "column_generated"), text)
+                .why("before PostgreSQL 18 logical replication leaves generated columns out");
+            return Some(
+                finding.sql(format!("ALTER TABLE {table} ALTER COLUMN {name} DROP EXPRESSION;")),
+            );
+        }
+        None
+    }
+
+    fn of_type(&self, column: &Column, role: Role) -> Option<Finding> {
+        let Self { table, .. } = self;
+        let name = escape_identifier(&column.name);
+        let finding = |code, text| Finding::error((SUBJECT, code), text);
+        if column.kind.is_domain && column.kind.name == "bytea" {
+            let text = format!("column {name} of {table} is of a domain over bytea");
+            let finding = finding("column_domain_bytea", text).why(
+                "the stream names the domain only: its bytes would pass for the text of their hex \
+                 form",
+            );
+            return Some(
+                finding
+                    .sql(format!("ALTER TABLE {table} ALTER COLUMN {name} TYPE pg_catalog.bytea;")),
+            );
+        }
+        if let Profile::Debezium(debezium) = self.profile {
+            let is_refused = role == Role::Payload && debezium.takes_bytes_only();
+            return (is_refused && column.kind.name != "bytea").then(|| {
+                let text = format!("column {name} of {table} is of type {}", column.kind.name);
+                finding("column_type", text)
+                    .why(
+                        "under debezium-binary a payload that is no bytea is poison: every event \
+                         would be",
+                    )
+                    .advice(
+                        "set record.profile to debezium-binary-json, if Debezium's converter had a \
+                         JsonConverter as its delegate, or to debezium or debezium-json",
+                    )
+            });
+        }
+        let (wanted, cast) = match role {
+            Role::Headers if !is_json(column) => ("jsonb", format!("pg_catalog.to_jsonb({name})")),
+            Role::Timestamp
+                if !matches!(column.kind.name.as_str(), "timestamptz" | "timestamp" | "date") =>
+            {
+                ("timestamptz", format!("{name}::pg_catalog.text::pg_catalog.timestamptz"))
+            }
+            _ => return None,
+        };
+        let text = format!(
+            "column {name} of {table} is of type {}, and plays the part `{}`",
+            column.kind.name,
+            role.name()
+        );
+        let finding = finding("column_type", text)
+            .why(format!("it must be {wanted}: every event would be poison"));
+        let drop = if column.has_default {
+            format!("ALTER COLUMN {name} DROP DEFAULT, ")
+        } else {
+            String::new()
+        };
+        Some(finding.sql(format!(
+            "ALTER TABLE {table} {drop}ALTER COLUMN {name} TYPE pg_catalog.{wanted} USING {cast};"
+        )))
+    }
+
+    /// What topic, key or `id` are made of should never be NULL.
+    fn nullable(&self, column: &Column, role: Role) -> Option<Finding> {
+        let (in_topic, in_key) = match self.profile {
+            Profile::Walpost(record) => {
+                (record.topic.roles().any(|it| it == role), record.key.roles().any(|it| it == role))
+            }
+            Profile::Debezium(_) => (role == Role::AggregateType, false),
+        };
+        let why = match role {
+            _ if in_topic => {
+                "a row with NULL there has no topic, and is poison: it halts `run`, or is put aside"
+            }
+            _ if in_key && !self.config.record.null_keys => {
+                "a row with NULL there has no key, and is poison: it halts `run`, or is put aside \
+                 (record.null_keys = \"allow\" lets it pass)"
+            }
+            Role::Id => "an event without an id cannot be told from another that comes again",
+            Role::AggregateId if matches!(self.profile, Profile::Debezium(_)) => {
+                "a row with NULL there has no key, and so no place in any order"
+            }
+            _ => return None,
+        };
+        let Self { table, .. } = self;
+        let name = escape_identifier(&column.name);
+        column.nullable.then(|| {
+            Finding::warning(
+                (SUBJECT, "column_nullable"),
+                format!("column {name} of {table} may be NULL"),
+            )
+            .why(why)
+            .sql(format!("ALTER TABLE {table} ALTER COLUMN {name} SET NOT NULL;"))
+        })
+    }
+
+    /// Debezium writes a column's DEFAULT where NULL was committed.
+    fn defaults(&self, used: &[&Column], findings: &mut Findings) {
+        let Self { table, .. } = self;
+        let mut told: Vec<&str> = Vec::new();
+        for column in used
+            .iter()
+            .filter(|column| column.nullable && column.has_default && column.unsent.is_none())
+        {
+            if told.contains(&column.name.as_str()) {
+                continue;
+            }
+            told.push(&column.name);
+            let name = escape_identifier(&column.name);
+            let text = format!("column {name} of {table} may be NULL and has a DEFAULT");
+            findings.add(
+                Finding::warning((SUBJECT, "column_default"), text)
+                    .why(
+                        "where NULL is committed Debezium writes the default, and walpost the NULL",
+                    )
+                    .sql(format!("ALTER TABLE {table} ALTER COLUMN {name} SET NOT NULL;")),
+            );
+        }
+    }
+}
+
+/// Whether a column can hold the text of a JSON object.
+fn is_json(column: &Column) -> bool {
+    matches!(column.kind.name.as_str(), "json" | "jsonb") || column.kind.category == "S"
+}

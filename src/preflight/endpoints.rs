@@ -1,0 +1,73 @@
+//! What `run` has beside both ends: the address on which its endpoints listen, and the way of
+//! its traces.
+
+use std::io;
+
+use super::findings::{Finding, Findings};
+use crate::admin;
+use crate::assembly::is_status_of;
+use crate::config::Config;
+
+const SUBJECT: &str = "admin.listen";
+
+/// What stops `run` before it begins.
+const WHY: &str = "`run` would not start";
+
+/// Whether the endpoints could listen: the address is taken for a moment, where nobody has it.
+pub(crate) async fn check(config: &Config, findings: &mut Findings) {
+    let Some(address) = &config.admin.listen else {
+        return findings.add(Finding::ok((SUBJECT, "admin_listen"), "off"));
+    };
+    findings.add(match admin::could_listen(address).await {
+        Ok(()) => Finding::ok((SUBJECT, "admin_listen"), format!("{address} is free")),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => in_use(address, config).await,
+        Err(error) => {
+            let text = format!("cannot listen on {address}: {error}");
+            Finding::error((SUBJECT, "admin_listen"), text).why(WHY).advice(
+                "give admin.listen an address of this machine and a port that walpost's user may \
+                 take, or `off`",
+            )
+        }
+    });
+}
+
+/// Somebody listens there already.
+async fn in_use(address: &str, config: &Config) -> Finding {
+    let holder = match admin::status(address).await {
+        Ok(status) if is_status_of(&status, config) => {
+            let from = match status.host.as_str() {
+                "" => String::new(),
+                host => format!(", which streams from {host}"),
+            };
+            let text = format!("the walpost of this slot listens on {address}{from}");
+            return Finding::ok((SUBJECT, "admin_listen"), text);
+        }
+        Ok(status) if status.host.is_empty() => {
+            format!("by the walpost of slot \"{}\"", status.slot)
+        }
+        Ok(status) => format!("by the walpost of slot \"{}\" at {}", status.slot, status.host),
+        Err(error) => format!("by another program ({error})"),
+    };
+    Finding::error((SUBJECT, "admin_listen_in_use"), format!("{address} is in use {holder}"))
+        .why(WHY)
+        .advice("give this walpost another admin.listen, or `off`")
+}
+
+/// Whether spans could be sent, where they are to be: nothing is sent.
+#[cfg(feature = "traces")]
+pub(crate) fn check_traces(findings: &mut Findings) {
+    const NAME: (&str, &str) = ("traces", "traces");
+    match crate::traces::exporter() {
+        Ok(Some(_)) => findings.add(Finding::ok(NAME, "spans are sent to a collector")),
+        Ok(None) => {}
+        Err(reason) => findings.add(
+            Finding::error(NAME, reason)
+                .why(WHY)
+                .advice("correct or unset the OTEL_* variable, or set OTEL_SDK_DISABLED=true"),
+        ),
+    }
+}
+
+/// A build without traces says so when it runs.
+#[cfg(not(feature = "traces"))]
+pub(crate) fn check_traces(_: &mut Findings) {}

@@ -1,0 +1,95 @@
+//! The preflight checks: what `run` needs at both ends, each finding with its fix.
+//!
+//! They change nothing: the slot is examined, not used.
+
+mod brokers;
+mod columns;
+mod connection;
+mod endpoints;
+mod findings;
+mod postgres;
+mod publication;
+mod server;
+mod slot;
+mod topics;
+
+use tokio_postgres::Client;
+
+pub(crate) use findings::{Finding, Findings, Fix, Level};
+
+use crate::assembly;
+use crate::config::{Config, Origin, Setting};
+use crate::conninfo::ConnInfo;
+use crate::source::{self, SourceConfig};
+
+/// Checks the configuration alone; for `check --offline`.
+pub(crate) fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findings {
+    let mut findings = Findings::default();
+    check_configuration(config, conninfo, &mut findings);
+    endpoints::check_traces(&mut findings);
+    let text = "whether the address is free was not looked at";
+    findings.add(Finding::skipped(("admin.listen", "admin_listen"), text));
+    let text = "connection, server, role, publication, slot and columns were not looked at";
+    findings.add(Finding::skipped(("PostgreSQL", "postgresql"), text));
+    brokers::check(config, true, &mut findings);
+    findings
+}
+
+/// Checks the configuration, the server, and the brokers.
+pub(crate) async fn check(config: &Config, conninfo: &ConnInfo, source: &SourceConfig) -> Findings {
+    let mut findings = Findings::default();
+    check_configuration(config, conninfo, &mut findings);
+    endpoints::check_traces(&mut findings);
+    endpoints::check(config, &mut findings).await;
+    postgres::check(config, source, &mut findings).await;
+    findings
+}
+
+/// Checks the brokers; blocks the calling thread.
+pub(crate) fn check_brokers(config: &Config, findings: &mut Findings) {
+    brokers::check(config, false, findings);
+}
+
+fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Findings) {
+    const SUBJECT: &str = "configuration";
+    findings.add(Finding::ok((SUBJECT, "configuration"), "valid"));
+    if conninfo.password_in_text() && matches!(config.origin(Setting::SourceUrl), Origin::Flag(_)) {
+        findings.add(
+            Finding::warning((SUBJECT, "password_on_command_line"), "--source has a password")
+                .why("it shows in the process list")
+                .advice(
+                    "give it in WALPOST_SOURCE_URL, WALPOST_SOURCE_URL_FILE, PGPASSWORD or a \
+                     password file (~/.pgpass)",
+                ),
+        );
+    }
+    let topic_of_all = assembly::profile(config).map(|profile| profile.topic_of_all());
+    if config.record.topics_allowed.is_empty() && matches!(topic_of_all, Ok(None)) {
+        let text = "rows choose their topics, and record.topics_allowed does not limit which";
+        findings.add(
+            Finding::warning((SUBJECT, "topics_not_limited"), text)
+                .why("whoever may write a row may write to each topic that walpost may write to")
+                .advice(
+                    "list the topics in record.topics_allowed, such as [\"outbox.event.*\"]; [\"*\"] \
+                     says that all are meant",
+                ),
+        );
+    }
+    for warning in conninfo.warnings() {
+        findings.add(Finding::warning((SUBJECT, "connection_string"), warning));
+    }
+}
+
+/// Whether the outbox tables, as the publication sends them, have the columns that
+/// an event needs; else what is the matter.
+pub(crate) async fn columns(config: &Config, client: &Client) -> Result<(), String> {
+    let profile = assembly::profile(config).map_err(|error| error.to_string())?;
+    let mut outbox = assembly::outbox(config, &profile);
+    let (publication, tables) = (&config.source.publication, &config.outbox.tables);
+    let typed = assembly::is_typed(&profile);
+    let found = source::published_tables(client, publication, tables, typed).await;
+    for table in found.map_err(|error| error.to_string())? {
+        outbox.expect(&table).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}

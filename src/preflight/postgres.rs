@@ -1,0 +1,64 @@
+//! What `walpost check` looks at on PostgreSQL's side, in the order in which one thing
+//! allows the next. It asks the catalogs and uses nothing.
+
+use super::findings::{Finding, Findings};
+use super::{columns, connection, publication, server, slot};
+use crate::config::Config;
+use crate::conninfo::ConnInfo;
+use crate::setup::Service;
+use crate::source::{APPLICATION_NAME, Control, Facts, Limit, Silent, SourceConfig};
+
+/// Looks at all of it, as far as one thing allows the next.
+pub(crate) async fn check(config: &Config, source: &SourceConfig, findings: &mut Findings) {
+    let conninfo = source.conninfo.resolve();
+    let Some(conninfo) = findings.answer(("connection", "connection_string"), conninfo) else {
+        return;
+    };
+    let Some(control) = connection::control(&conninfo, findings).await else {
+        return;
+    };
+    let mut limit = Limit::new(&conninfo, &control);
+    let looked = match limit.first(Service::of(&control.client)).await {
+        Ok(service) => {
+            let service = service.unwrap_or(Service::Own);
+            limit.on(beside(&control, &conninfo, service, config, source, findings)).await
+        }
+        Err(silent) => Err(silent),
+    };
+    if let Err(silent) = looked {
+        findings.add(
+            Finding::error(("server", "server_silent"), silent.what())
+                .why("what comes after it could not be looked at")
+                .advice(Silent::ADVICE),
+        );
+    }
+}
+
+async fn beside(
+    control: &Control,
+    conninfo: &ConnInfo,
+    service: Service,
+    config: &Config,
+    source: &SourceConfig,
+    findings: &mut Findings,
+) {
+    let client = &control.client;
+    if !connection::replication(conninfo, control, service, findings).await {
+        return;
+    }
+    let facts = Facts::read(client, &source.slot).await;
+    let Some(facts) = findings.answer(("server", "server"), facts) else {
+        return;
+    };
+    let name = conninfo.application_name.as_deref().unwrap_or(APPLICATION_NAME);
+    server::check(client, &facts, service, name, findings).await;
+    let published = publication::check(client, source, &facts, findings).await;
+    let Some((has_publication, tables)) = published else {
+        return;
+    };
+    slot::check(client, &source.slot, &facts, has_publication, service, findings).await;
+    if has_publication && facts.slot.is_some() && !facts.in_recovery {
+        publication::check_age(client, source, &facts, findings).await;
+    }
+    columns::check(client, config, source, facts.version, &tables, findings).await;
+}

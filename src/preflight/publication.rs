@@ -1,0 +1,303 @@
+//! The publication, and how it has each outbox table.
+
+use std::sync::Arc;
+
+use postgres_protocol::escape::{escape_identifier, escape_literal};
+use tokio_postgres::{Client, Row};
+
+use super::findings::{Finding, Findings};
+use crate::outbox::TableName;
+use crate::source::{self, Facts, SourceConfig, SqlClient};
+
+const SUBJECT: &str = "publication";
+
+/// Whether it publishes inserts, all tables, and by the root; and what else it publishes.
+const PUBLICATION: &str = "
+    SELECT pubinsert, puballtables, pubviaroot,
+           pg_catalog.concat_ws(', ', CASE WHEN pubupdate THEN 'update' END,
+                                CASE WHEN pubdelete THEN 'delete' END,
+                                CASE WHEN pubtruncate THEN 'truncate' END)
+      FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1";
+
+/// What the table is, and how the publication comes to have it. `{schemas}` stands for
+/// whether its schema is published as a whole, since 15.
+const TABLE: &str = "
+    WITH RECURSIVE this AS (
+        SELECT c.oid, c.relkind::pg_catalog.text AS kind, c.relnamespace
+          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+         WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
+    ), below AS (
+        SELECT oid FROM this
+         UNION
+        SELECT i.inhrelid FROM below
+          JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
+          JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition)
+    SELECT this.kind,
+           EXISTS (SELECT FROM pg_catalog.pg_publication_rel r
+                     JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
+                    WHERE p.pubname::pg_catalog.text = $3 AND r.prrelid = this.oid),
+           {schemas},
+           EXISTS (SELECT FROM pg_catalog.pg_publication_tables t
+                    WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname::pg_catalog.text = $1
+                      AND t.tablename::pg_catalog.text = $2),
+           (SELECT pg_catalog.to_jsonb(t) ->> 'rowfilter'::pg_catalog.text FROM pg_catalog.pg_publication_tables t
+             WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname::pg_catalog.text = $1
+                      AND t.tablename::pg_catalog.text = $2),
+           (SELECT c.oid::pg_catalog.regclass::pg_catalog.text FROM below JOIN pg_catalog.pg_class c USING (oid)
+             WHERE c.relpersistence <> 'p' LIMIT 1)
+      FROM this";
+
+const SCHEMAS: &str = "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s
+              JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid
+             WHERE p.pubname::pg_catalog.text = $3 AND s.pnnspid = this.relnamespace)";
+
+/// The publication as SQL names it, and what it does.
+struct Publication {
+    quoted: String,
+    all_tables: bool,
+    via_root: bool,
+}
+
+/// Looks at it; whether there is one, and the tables whose columns are worth a look.
+pub(crate) async fn check(
+    client: &Client,
+    source: &SourceConfig,
+    facts: &Facts,
+    findings: &mut Findings,
+) -> Option<(bool, Vec<TableName>)> {
+    let name = &source.publication;
+    let row = client.query_opt(PUBLICATION, &[name]).await;
+    let row = findings.answer((SUBJECT, "publication"), row)?;
+    let quoted = escape_identifier(name);
+    let found = row.as_ref().map(|row| Publication {
+        quoted: quoted.clone(),
+        all_tables: row.get(1),
+        via_root: row.get(2),
+    });
+    match &row {
+        None => findings.add(missing(source, facts)),
+        Some(row) => operations(row, &quoted, source, findings),
+    }
+    let mut tables = Vec::new();
+    for table in &source.tables {
+        let query =
+            TABLE.replace("{schemas}", if facts.version >= 150_000 { SCHEMAS } else { "false" });
+        let row = client.query_opt(&query, &[&table.schema, &table.name, name]).await;
+        match findings.answer(("table", "table"), row)? {
+            None => findings.add(
+                Finding::error(
+                    ("table", "table_missing"),
+                    format!("there is no table {table} in database \"{}\"", facts.database),
+                )
+                .why(
+                    "it is what the application writes its events to; or it has another name, for \
+                     --table",
+                )
+                .command("walpost init --apply"),
+            ),
+            Some(row) => {
+                check_table(&row, table, found.as_ref(), findings);
+                tables.push(table.clone());
+            }
+        }
+    }
+    Some((found.is_some(), tables))
+}
+
+fn missing(source: &SourceConfig, facts: &Facts) -> Finding {
+    let quoted = escape_identifier(&source.publication);
+    let text = format!("there is no publication {quoted} in database \"{}\"", facts.database);
+    let finding = Finding::error((SUBJECT, "publication_missing"), text);
+    if facts.slot.is_none() {
+        return finding
+            .why("it says which rows PostgreSQL hands out")
+            .command("walpost init --apply");
+    }
+    finding
+        .why(
+            "it says which rows PostgreSQL hands out; the slot is older, and what was committed \
+             before the publication stays out of its reach",
+        )
+        .sql(create(&quoted, &source.tables))
+}
+
+fn create(quoted: &str, tables: &[TableName]) -> String {
+    let names: Vec<_> = tables.iter().map(ToString::to_string).collect();
+    let tables =
+        if names.is_empty() { String::new() } else { format!(" FOR TABLE {}", names.join(", ")) };
+    format!(
+        "CREATE PUBLICATION {quoted}{tables} WITH (publish = 'insert', publish_via_partition_root \
+         = true);"
+    )
+}
+
+fn operations(row: &Row, quoted: &str, source: &SourceConfig, findings: &mut Findings) {
+    let (inserts, others): (bool, String) = (row.get(0), row.get(3));
+    if source.tables.is_empty() {
+        let text = format!("{quoted} is there; messages need no table in it");
+        return findings.add(Finding::ok((SUBJECT, "publication"), text));
+    }
+    if !inserts {
+        let all = if others.is_empty() { "insert".to_owned() } else { format!("insert, {others}") };
+        return findings.add(
+            Finding::error(
+                (SUBJECT, "publication_inserts"),
+                format!("{quoted} does not publish inserts"),
+            )
+            .why("an event is an insert: nothing would be handed out")
+            .sql(format!("ALTER PUBLICATION {quoted} SET (publish = '{all}');")),
+        );
+    }
+    if row.get(1) {
+        findings.add(
+            Finding::warning(
+                (SUBJECT, "publication_all_tables"),
+                format!("{quoted} is FOR ALL TABLES"),
+            )
+            .why(
+                "PostgreSQL decodes the changes of every table for walpost, which cannot tell \
+                 whether the outbox was away from it for a while; change it with walpost stopped \
+                 and nothing left to deliver (run --until current)",
+            )
+            .sql(format!(
+                "BEGIN; DROP PUBLICATION {quoted}; {} COMMIT;",
+                create(quoted, &source.tables)
+            )),
+        );
+    } else {
+        let also = if others.is_empty() {
+            String::new()
+        } else {
+            format!(" (and {others}, which walpost passes over)")
+        };
+        findings.add(Finding::ok(
+            (SUBJECT, "publication"),
+            format!("{quoted} publishes inserts{also}"),
+        ));
+    }
+}
+
+fn check_table(
+    row: &Row,
+    table: &TableName,
+    publication: Option<&Publication>,
+    findings: &mut Findings,
+) {
+    let kind: String = row.get(0);
+    if !matches!(kind.as_str(), "r" | "p") {
+        let text = format!("{table} is no ordinary or partitioned table");
+        return findings.add(
+            Finding::error(("table", "table_kind"), text)
+                .why("only tables write to the log what can be handed out")
+                .advice("name the table that the rows are stored in by --table"),
+        );
+    }
+    if let Some(part) = row.get::<_, Option<String>>(5) {
+        let text = format!("{part}, where rows of {table} are stored, is unlogged");
+        findings.add(
+            Finding::error(("table", "table_unlogged"), text)
+                .why("its rows are in no log, and are never handed out")
+                .sql(format!("ALTER TABLE {part} SET LOGGED;")),
+        );
+    }
+    let Some(Publication { quoted, all_tables, via_root }) = publication else {
+        return;
+    };
+    let [listed, by_schema, published]: [bool; 3] = [1, 2, 3].map(|column| row.get(column));
+    if kind == "p" && !via_root && (listed || by_schema || *all_tables) {
+        let text =
+            format!("{quoted} publishes the partitions of {table} in place of {table} itself");
+        return findings.add(
+            Finding::error((SUBJECT, "publication_partition_root"), text)
+                .why("rows would come under the partitions' names, which walpost does not know")
+                .sql(format!(
+                    "ALTER PUBLICATION {quoted} SET (publish_via_partition_root = true);"
+                )),
+        );
+    }
+    if !published {
+        return findings.add(
+            Finding::error(
+                (SUBJECT, "publication_table"),
+                format!("{quoted} does not have the table {table}"),
+            )
+            .why(
+                "none of its rows would be handed out; what was committed before it is added \
+                 never is",
+            )
+            .sql(format!("ALTER PUBLICATION {quoted} ADD TABLE {table};")),
+        );
+    }
+    if by_schema && !listed {
+        let text = format!("{quoted} has {table} by its schema");
+        findings.add(
+            Finding::warning((SUBJECT, "publication_schema"), text)
+                .why(
+                    "walpost cannot tell whether the table was away from it for a while; list it \
+                     (with walpost stopped: a change of the publication ends it)",
+                )
+                .sql(format!("ALTER PUBLICATION {quoted} ADD TABLE {table};")),
+        );
+    }
+    if let Some(filter) = row.get::<_, Option<String>>(4) {
+        let text = format!("{quoted} has a row filter on {table}: WHERE {filter}");
+        findings.add(
+            Finding::warning((SUBJECT, "publication_row_filter"), text)
+                .why("rows that do not pass it are no events, and nobody tells")
+                .sql(relist(quoted, table)),
+        );
+    }
+}
+
+/// Takes the table out and puts it back whole, in one transaction: nothing is missed.
+pub(crate) fn relist(quoted: &str, table: &TableName) -> String {
+    format!(
+        "BEGIN; ALTER PUBLICATION {quoted} DROP TABLE {table}; ALTER PUBLICATION {quoted} ADD \
+         TABLE {table}; COMMIT;"
+    )
+}
+
+/// Whether another slot holds the catalogs' horizon back as far: then the slot's own
+/// says nothing of what it has still to read.
+const HELD_BACK: &str = "
+    SELECT FROM pg_catalog.pg_replication_slots s, pg_catalog.pg_replication_slots o
+     WHERE s.slot_name = $1 AND o.slot_name <> $1
+       AND pg_catalog.age(o.catalog_xmin) >= pg_catalog.age(s.catalog_xmin) LIMIT 1";
+
+/// Looks whether the slot has still to hand out changes from before the publication.
+pub(crate) async fn check_age(
+    client: &Arc<SqlClient>,
+    source: &SourceConfig,
+    facts: &Facts,
+    findings: &mut Findings,
+) {
+    let held_back = client.query_opt(HELD_BACK, &[&source.slot]).await;
+    if !matches!(findings.answer((SUBJECT, "publication"), held_back), Some(None)) {
+        return;
+    }
+    let young = source::is_young(client, facts.version, source).await;
+    if findings.answer((SUBJECT, "publication"), young) == Some(true) {
+        findings.add(young_publication(source));
+    }
+}
+
+fn young_publication(source: &SourceConfig) -> Finding {
+    let slot = escape_literal(&source.slot);
+    let text = format!(
+        "{} may be younger than what slot \"{}\" has still to read",
+        escape_identifier(&source.publication),
+        source.slot
+    );
+    Finding::warning((SUBJECT, "publication_young"), text)
+        .why(
+            "rows that were committed without it are not handed out, and until PostgreSQL 17 the \
+             stream fails where the publication was not there yet; a transaction that was open \
+             for long looks the same",
+        )
+        .advice(format!(
+            "let `run` go through it; where it fails, publish by hand what was committed before, \
+             then SELECT pg_catalog.pg_replication_slot_advance({}, \
+             pg_catalog.pg_current_wal_lsn());",
+            slot.trim_start()
+        ))
+}

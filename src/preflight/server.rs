@@ -1,0 +1,257 @@
+//! The server's version and settings, as far as the stream or the slot depend on them.
+
+use tokio_postgres::Client;
+
+use super::connection::APPLICATION_NAME;
+use super::findings::{Finding, Findings};
+use crate::setup::Service;
+use crate::source::Facts;
+
+/// Rows, settings in their own units.
+const SETTINGS: &str = "
+    SELECT pg_catalog.current_setting('max_replication_slots')::pg_catalog.int8,
+           (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots),
+           pg_catalog.current_setting('max_wal_senders')::pg_catalog.int8,
+           (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication WHERE application_name <> $1),
+           (SELECT setting::pg_catalog.int8 FROM pg_catalog.pg_settings
+             WHERE name = 'max_slot_wal_keep_size'),
+           (SELECT setting::pg_catalog.int8 FROM pg_catalog.pg_settings WHERE name = 'max_wal_size'),
+           pg_catalog.current_setting('synchronous_standby_names'),
+           pg_catalog.current_setting('idle_replication_slot_timeout', true)";
+
+/// The settings that matter.
+struct Settings {
+    slots: Room,
+    senders: Room,
+    /// Mebibytes; negative: no limit.
+    slot_keep: i64,
+    /// Mebibytes.
+    wal_size: i64,
+    synchronous: String,
+    idle_timeout: Option<String>,
+}
+
+/// Places of one kind.
+struct Room {
+    most: i64,
+    used: i64,
+}
+
+impl Settings {
+    async fn read(client: &Client) -> Result<Self, tokio_postgres::Error> {
+        let row = client.query_one(SETTINGS, &[&APPLICATION_NAME]).await?;
+        let room = |at| {
+            Ok::<_, tokio_postgres::Error>(Room {
+                most: row.try_get(at)?,
+                used: row.try_get(at + 1)?,
+            })
+        };
+        Ok(Self {
+            slots: room(0)?,
+            senders: room(2)?,
+            slot_keep: row.try_get(4)?,
+            wal_size: row.try_get(5)?,
+            synchronous: row.try_get(6)?,
+            idle_timeout: row.try_get(7)?,
+        })
+    }
+}
+
+/// Looks at all of it; `application_name` is the one of `run`.
+pub(crate) async fn check(
+    client: &Client,
+    facts: &Facts,
+    service: Service,
+    application_name: &str,
+    findings: &mut Findings,
+) {
+    check_version(facts, findings);
+    check_wal_level(facts, service, findings);
+    let settings = Settings::read(client).await;
+    let Some(settings) = findings.answer(("server", "settings"), settings) else {
+        return;
+    };
+    check_room(&settings, facts, service, findings);
+    check_limit(&settings, service, findings);
+    if let Some(limit) = settings.idle_timeout.as_deref().filter(|limit| *limit != "0") {
+        let name = ("idle_replication_slot_timeout", "idle_replication_slot_timeout");
+        findings.add(
+            Finding::warning(name, format!("it is {limit}"))
+                .why(
+                    "a slot that nobody uses for that long is lost, and with it what was not \
+                     delivered: a long stop of walpost is enough",
+                )
+                .sql_or_advice(service.set("idle_replication_slot_timeout", "0")),
+        );
+    }
+    if is_synchronous(&settings.synchronous, application_name) {
+        findings.add(synchronous(&settings.synchronous, application_name, service));
+    }
+}
+
+fn check_version(facts: &Facts, findings: &mut Findings) {
+    let text = format!("PostgreSQL {}, WAL flushed to {}", facts.version / 10_000, facts.flushed);
+    findings.add(match facts.require_version() {
+        Ok(()) => Finding::ok(("server", "server_version"), text),
+        Err(error) => Finding::error(("server", "server_version"), error.to_string())
+            .why("the stream that walpost asks for begins with 14")
+            .advice("upgrade PostgreSQL"),
+    });
+    if facts.in_recovery {
+        findings.add(
+            Finding::warning(("server", "standby"), "it is a standby")
+                .why("the slot is on the primary: `run` waits until this server is promoted")
+                .advice("name all hosts in --source and set target_session_attrs=primary"),
+        );
+    }
+}
+
+fn check_wal_level(facts: &Facts, service: Service, findings: &mut Findings) {
+    let name = ("wal_level", "wal_level");
+    if facts.require_wal_level().is_ok() {
+        return findings.add(Finding::ok(name, "logical"));
+    }
+    let finding = Finding::error(name, format!("it is {}", facts.wal_level))
+        .why("with less than logical the log does not have what logical decoding reads");
+    findings.add(match service.logical_decoding() {
+        Some(advice) => finding.advice(advice),
+        None => finding.sql_or_advice(service.set_and_restart("wal_level", "logical")),
+    });
+}
+
+fn check_room(settings: &Settings, facts: &Facts, service: Service, findings: &mut Findings) {
+    let streams = facts.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some());
+    for (name, room, needs_one) in [
+        ("max_replication_slots", &settings.slots, facts.slot.is_none()),
+        ("max_wal_senders", &settings.senders, !streams),
+    ] {
+        let text = format!("{} of {} used", room.used, room.most);
+        let full = |finding: Finding| {
+            let more = (room.most + 10).to_string();
+            finding.sql_or_advice(service.set_and_restart(name, &more))
+        };
+        findings.add(match (room.used < room.most, needs_one) {
+            (true, _) => Finding::ok((name, name), text),
+            (false, true) => full(Finding::error((name, name), text).why("`run` needs one")),
+            (false, false) => full(
+                Finding::warning((name, name), text)
+                    .why("`walpost tail` needs one more, and so does a second slot for a move"),
+            ),
+        });
+    }
+}
+
+/// `max_slot_wal_keep_size`: none is a risk to the server, too little one to the slot.
+fn check_limit(settings: &Settings, service: Service, findings: &mut Findings) {
+    let subject = "max_slot_wal_keep_size";
+    let (keep, size) = (settings.slot_keep, settings.wal_size);
+    // In whole GiB, and with room for more than what is kept in any case.
+    let proposed = format!("{}GB", (size * 4 / 1024).max(10));
+    let fix = service
+        .set(subject, &proposed)
+        .map(|sql| format!("{sql} -- less than what is free on disk, more than an outage writes"));
+    findings.add(if keep < 0 {
+        Finding::warning((subject, "max_slot_wal_keep_size"), "there is no limit")
+            .why(
+                "while walpost or Kafka is away PostgreSQL keeps the log until its disk is full, \
+                 and then stops; a limit saves the server, at the price of the slot",
+            )
+            .sql_or_advice(fix)
+    } else if keep < size {
+        let text = format!("{keep} MB, less than max_wal_size ({size} MB)");
+        Finding::warning((subject, "max_slot_wal_keep_size_small"), text)
+            .why(
+                "that much log is on disk between two checkpoints anyway: it spares nothing and \
+                 soon loses the slot",
+            )
+            .sql_or_advice(fix)
+    } else {
+        Finding::ok(
+            (subject, "max_slot_wal_keep_size"),
+            format!("{keep} MB: a slot that falls further behind is lost"),
+        )
+    });
+}
+
+/// Whether `synchronous_standby_names` has that name, or `*`
+/// (<https://www.postgresql.org/docs/current/runtime-config-replication.html#GUC-SYNCHRONOUS-STANDBY-NAMES>).
+fn is_synchronous(names: &str, application_name: &str) -> bool {
+    listed(names).1.iter().any(|name| matches(name, application_name))
+}
+
+/// What stands before the list and behind it, and the list.
+fn listed(names: &str) -> ((&str, &str), Vec<&str>) {
+    // A bare list is one of names, one of which may have a bracket in its quotes.
+    let is_counted = names.trim_start().starts_with(|c: char| c.is_ascii_alphanumeric());
+    let split =
+        names.split_once('(').filter(|(method, _)| is_counted && !method.contains(['"', ',']));
+    let (before, list, after) = match split {
+        Some((method, rest)) => (method, rest.trim_end().trim_end_matches(')'), ")"),
+        None => ("", names, ""),
+    };
+    ((before, after), list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect())
+}
+
+fn matches(name: &str, application_name: &str) -> bool {
+    let plain = name.trim_matches('"').replace("\"\"", "\"");
+    plain == "*" || plain.eq_ignore_ascii_case(application_name)
+}
+
+fn synchronous(names: &str, application_name: &str, service: Service) -> Finding {
+    let setting = "synchronous_standby_names";
+    let finding = Finding::warning(
+        (setting, setting),
+        format!("`{names}` takes walpost (application_name {application_name}) for a standby"),
+    )
+    .why(
+        "while walpost streams, commits wait until Kafka has their events, and one that changes \
+         the outbox table waits for ever",
+    );
+    let ((before, after), list) = listed(names);
+    let left: Vec<_> =
+        list.iter().filter(|name| !matches(name, application_name)).copied().collect();
+    if list.iter().any(|name| name.trim_matches('"') == "*") {
+        return finding.advice(format!(
+            "name the real standbys in it, for instance ALTER SYSTEM SET {setting} = 'FIRST 1 \
+             (standby1)'; SELECT pg_catalog.pg_reload_conf();"
+        ));
+    }
+    let value = match (left.is_empty(), after.is_empty()) {
+        (true, _) => String::new(),
+        (false, true) => left.join(", "),
+        (false, false) => format!("{before}({}{after}", left.join(", ")),
+    };
+    finding.sql_or_advice(service.set(setting, &value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walpost_among_the_synchronous_standbys_is_found_in_every_spelling() {
+        for names in
+            ["walpost", "*", "a, WalPost", "FIRST 1 (a, walpost)", "ANY 2 (\"walpost\",b)", "2 (*)"]
+        {
+            assert!(is_synchronous(names, "walpost"), "{names}");
+        }
+        for names in ["", "a", "walpost2", "FIRST 1 (a, b)", "\"first (walpost)\""] {
+            assert!(!is_synchronous(names, "walpost"), "{names}");
+        }
+    }
+
+    #[test]
+    fn the_mend_leaves_the_other_standbys_as_they_are() {
+        for (names, value) in [
+            ("walpost", "''"),
+            ("a, walpost", "'a'"),
+            ("FIRST 1 (a, walpost)", "'FIRST 1 (a)'"),
+            ("ANY 2 (\"walpost\",b, \"C\")", "'ANY 2 (b, \"C\")'"),
+        ] {
+            let finding = serde_json::to_value(synchronous(names, "walpost", Service::Own));
+            let finding = finding.expect("JSON");
+            let fix = finding["fix"].as_str().expect("SQL");
+            assert!(fix.contains(&format!("= {value};")), "{names}: {fix}");
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! The slot: whether it is one that `run` can use, and whether it would outlive a failover.
+
+use postgres_protocol::escape::{escape_identifier, escape_literal};
+use tokio_postgres::Client;
+
+use super::connection::APPLICATION_NAME;
+use super::findings::{Finding, Findings};
+use crate::setup::Service;
+use crate::source::{Facts, Slot};
+
+const SUBJECT: &str = "slot";
+
+/// The longest name that a slot has, in bytes: `NAMEDATALEN` less one.
+const NAME_MAX: usize = 63;
+
+/// What the catalogs say of the slot beyond what `run` asks.
+const MORE: &str = "
+    SELECT (SELECT a.application_name FROM pg_catalog.pg_stat_activity a WHERE a.pid = s.active_pid),
+           (pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), s.restart_lsn) / 1048576::pg_catalog.numeric)::pg_catalog.int8,
+           coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false)
+      FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1";
+
+/// Standbys, by their slots or their sessions. What a session does is shown only to a role of
+/// its own or with `pg_read_all_stats`
+/// (<https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-STATS-VIEWS>).
+const STANDBYS: &str = "
+    SELECT slot_name::pg_catalog.text, active, coalesce(wal_status, '') = 'lost', false
+      FROM pg_catalog.pg_replication_slots WHERE slot_type = 'physical' AND NOT temporary
+     UNION ALL
+    SELECT NULL, true, false, r.state IS NULL FROM pg_catalog.pg_stat_replication r
+     WHERE r.application_name <> $1 AND coalesce(r.state IN ('streaming', 'catchup'), true)
+       AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.active_pid = r.pid)";
+
+/// Looks at the slot; `publication`: whether there is one that it could see.
+pub(crate) async fn check(
+    client: &Client,
+    name: &str,
+    facts: &Facts,
+    publication: bool,
+    service: Service,
+    findings: &mut Findings,
+) {
+    if facts.in_recovery {
+        return on_standby(client, name, facts, service, findings).await;
+    }
+    let Some(slot) = &facts.slot else {
+        return findings.add(missing(name, publication));
+    };
+    if let Some(finding) = foreign(name, slot, facts).or_else(|| lost(name, slot)) {
+        return findings.add(finding);
+    }
+    let confirmed = match facts.require_slot(name) {
+        Ok(confirmed) => confirmed,
+        Err(error) => {
+            let finding = Finding::error((SUBJECT, "slot_unfinished"), error.to_string())
+                .why("it waits for the end of every transaction that was open when it was made")
+                .advice(
+                    "end the oldest transactions: SELECT pid, xact_start FROM pg_catalog.pg_stat_activity \
+                     ORDER BY xact_start;",
+                );
+            return findings.add(finding);
+        }
+    };
+    findings.add(Finding::ok((SUBJECT, "slot"), format!("\"{name}\" stands at {confirmed}")));
+    let more = client.query_one(MORE, &[&name]).await;
+    let Some(row) = findings.answer((SUBJECT, "slot"), more) else {
+        return;
+    };
+    let (holder, retained): (Option<String>, Option<i64>) = (row.get(0), row.get(1));
+    if let Some(pid) = slot.active_pid {
+        findings.add(active(name, pid, slot.is_walposts, holder.as_deref()));
+    }
+    if slot.wal_status.as_deref() == Some("unreserved") {
+        findings.add(unreserved(name, retained.unwrap_or_default(), service));
+    }
+    if facts.version >= 170_000 {
+        failover(client, name, row.get(2), service, findings).await;
+    }
+}
+
+fn missing(name: &str, publication: bool) -> Finding {
+    let text = format!("there is no replication slot \"{name}\"");
+    let finding = Finding::error((SUBJECT, "slot_missing"), text).why(
+        "a slot is what PostgreSQL keeps the log for; if this one did exist, what was committed \
+         since it went is in none",
+    );
+    if publication {
+        finding.sql(format!(
+            "SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput');",
+            escape_literal(name).trim_start()
+        ))
+    } else {
+        finding.command("walpost init --apply")
+    }
+}
+
+/// A slot of that name that is somebody else's.
+fn foreign(name: &str, slot: &Slot, facts: &Facts) -> Option<Finding> {
+    let plugin = slot.plugin.as_deref().unwrap_or("none");
+    let database = slot.database.as_deref().unwrap_or("none");
+    let (code, text) = if slot.slot_type != "logical" {
+        ("slot_physical", format!("\"{name}\" is a physical slot, of a standby or a backup"))
+    } else if plugin != "pgoutput" {
+        (
+            "slot_plugin",
+            format!("\"{name}\" uses the output plugin {plugin}, walpost reads pgoutput"),
+        )
+    } else if database != facts.database {
+        let text = format!(
+            "\"{name}\" belongs to database \"{database}\", and this is \"{}\"",
+            facts.database
+        );
+        ("slot_database", text)
+    } else {
+        return None;
+    };
+    let finding = Finding::error((SUBJECT, code), text)
+        .why("a slot's name is one for the whole server, and what it is for never changes");
+    let ours = name_of_ours(name, &facts.database);
+    Some(finding.command(format!(
+        "walpost init --apply --slot {ours}  # and from then on source.slot = \"{ours}\""
+    )))
+}
+
+/// Another slot's name than this one, for that database.
+fn name_of_ours(name: &str, database: &str) -> String {
+    let sign = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
+    let database: String = database.chars().take(20).map(sign).collect();
+    let with = |end: String| {
+        let begin: String = name.chars().take(NAME_MAX - end.len()).collect();
+        begin + &end
+    };
+    let ours = with(format!("_{database}"));
+    if ours == name { with(format!("_{database}_2")) } else { ours }
+}
+
+fn lost(name: &str, slot: &Slot) -> Option<Finding> {
+    if slot.wal_status.as_deref() != Some("lost") && slot.invalidation_reason.is_none() {
+        return None;
+    }
+    let reason = slot.invalidation_reason.as_deref().unwrap_or("wal_status is lost");
+    let quoted = escape_literal(name);
+    let quoted = quoted.trim_start();
+    let text = format!("\"{name}\" was invalidated ({reason}) and never comes back");
+    let finding = Finding::error((SUBJECT, "slot_lost"), text)
+        .why(
+            "what it had not delivered is in no slot any more: publish that from the outbox table \
+             by hand before a new slot hides it",
+        )
+        .sql(format!(
+            "SELECT pg_catalog.pg_drop_replication_slot({quoted}); SELECT \
+             pg_catalog.pg_create_logical_replication_slot({quoted}, 'pgoutput');"
+        ));
+    Some(finding)
+}
+
+fn active(name: &str, pid: i32, is_walposts: bool, holder: Option<&str>) -> Finding {
+    if is_walposts {
+        let text = format!(
+            "\"{name}\" is in use by a walpost (server process {pid}); another waits until it is \
+             free"
+        );
+        return Finding::ok((SUBJECT, "slot_active"), text);
+    }
+    let holder = holder.filter(|name| !name.is_empty()).unwrap_or("no name");
+    let text =
+        format!("\"{name}\" is in use by server process {pid}, whose client calls itself {holder}");
+    Finding::warning((SUBJECT, "slot_active"), text)
+        .why("`run` waits until it is free; what that client confirms, walpost never sees")
+        .advice(
+            "stop that client (a connector that is being replaced, or a pg_recvlogical), or give \
+             walpost a slot of its own",
+        )
+}
+
+fn unreserved(name: &str, retained: i64, service: Service) -> Finding {
+    let text = format!(
+        "\"{name}\" is about to be lost: {retained} MB of log wait for it, more than \
+         max_slot_wal_keep_size"
+    );
+    let proposed = format!("{}GB", (retained * 3 / 1024).max(10));
+    Finding::warning((SUBJECT, "slot_unreserved"), text)
+        .why(
+            "the next checkpoint may remove the log, and the slot with it: start `run` at once, \
+             or give it more room",
+        )
+        .sql_or_advice(service.set("max_slot_wal_keep_size", &proposed))
+}
+
+/// Whether the slot goes on after a failover, and whether it holds the stream up for a standby
+/// (<https://www.postgresql.org/docs/current/logicaldecoding-explanation.html#LOGICALDECODING-REPLICATION-SLOTS-SYNCHRONIZATION>).
+async fn failover(
+    client: &Client,
+    name: &str,
+    is_on: bool,
+    service: Service,
+    findings: &mut Findings,
+) {
+    let asked = async {
+        let rows = client.query(STANDBYS, &[&APPLICATION_NAME]).await?;
+        let query = "SELECT pg_catalog.current_setting('synchronized_standby_slots'), \
+                     current_user::pg_catalog.text";
+        let row = client.query_one(query, &[]).await?;
+        Ok::<_, tokio_postgres::Error>((rows, row.get::<_, String>(0), row.get::<_, String>(1)))
+    };
+    let Some((rows, awaited, role)) = findings.answer(("failover", "slot_failover"), asked.await)
+    else {
+        return;
+    };
+    let slots: Vec<(String, bool, bool)> = rows
+        .iter()
+        .filter_map(|row| Some((row.get::<_, Option<String>>(0)?, row.get(1), row.get(2))))
+        .collect();
+    if !is_on {
+        let hidden = rows.iter().filter(|row| row.get(3)).count();
+        findings.add(if hidden > 0 && hidden == rows.len() {
+            unseen_standbys(hidden, &role)
+        } else {
+            without_failover(name, !rows.is_empty())
+        });
+        return;
+    }
+    findings.add(Finding::ok(
+        ("failover", "slot_failover"),
+        "the slot is kept on standbys that synchronise slots",
+    ));
+    let names: Vec<&str> =
+        awaited.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let subject = "synchronized_standby_slots";
+    if names.is_empty() && !slots.is_empty() {
+        let all: Vec<&str> = slots.iter().map(|(name, ..)| name.as_str()).collect();
+        findings.add(
+            Finding::warning((subject, "synchronized_standby_slots"), "it names no standby")
+                .why(
+                    "events may be in Kafka whose transactions no standby has yet: a failover \
+                     would take these back, and consumers keep the events",
+                )
+                .sql_or_advice(service.set(subject, &all.join(","))),
+        );
+    }
+    for awaited in &names {
+        let plain = awaited.trim_matches('"');
+        let left: Vec<&str> = names.iter().filter(|name| *name != awaited).copied().collect();
+        let fix = service.set(subject, &left.join(","));
+        match slots.iter().find(|(name, ..)| name == plain) {
+            Some((_, true, false)) => {}
+            Some((_, false, false)) => findings.add(
+                Finding::warning(
+                    (subject, "synchronized_standby_slots_inactive"),
+                    format!("no standby uses slot {plain}"),
+                )
+                .why(
+                    "nothing is handed out that this standby does not have: delivery stands still \
+                     until it is back",
+                )
+                .sql_or_advice(fix),
+            ),
+            _ => findings.add(
+                Finding::error(
+                    (subject, "synchronized_standby_slots_missing"),
+                    format!("{plain} is no usable physical slot"),
+                )
+                .why("PostgreSQL waits for it, and hands out nothing from a slot with failover on")
+                .sql_or_advice(fix),
+            ),
+        }
+    }
+}
+
+fn without_failover(name: &str, has_standbys: bool) -> Finding {
+    let name_of = ("failover", "slot_failover");
+    if !has_standbys {
+        return Finding::ok(name_of, "off, and the server has no standby");
+    }
+    Finding::warning(name_of, "off, and the server has a standby")
+        .why("after a failover the slot is gone, and with it what was not delivered")
+        // Only the replication protocol has it; it keeps the slot's position.
+        .command(format!(
+            "psql \"$SOURCE_URL replication=database\" -c 'ALTER_REPLICATION_SLOT {name} \
+             (FAILOVER true)'"
+        ))
+}
+
+/// Sessions that may be standbys, for all that walpost's role is shown.
+fn unseen_standbys(sessions: usize, role: &str) -> Finding {
+    let text = format!(
+        "off, and role {role} is not shown whether {sessions} replication session(s) without a \
+         slot are standbys"
+    );
+    Finding::skipped(("failover", "slot_failover"), text)
+        .why("where one is, the slot is gone after a failover, and with it what was not delivered")
+        .sql(format!("GRANT pg_read_all_stats TO {};", escape_identifier(role)))
+}
+
+/// What a standby needs in order to take over.
+async fn on_standby(
+    client: &Client,
+    name: &str,
+    facts: &Facts,
+    service: Service,
+    findings: &mut Findings,
+) {
+    match &facts.slot {
+        Some(slot) if slot.synced => {
+            findings.add(Finding::ok(
+                (SUBJECT, "slot"),
+                format!("\"{name}\" is synchronised from the primary"),
+            ));
+        }
+        _ => findings.add(
+            Finding::warning(
+                (SUBJECT, "slot_not_synced"),
+                format!("\"{name}\" is not on this standby"),
+            )
+            .why("where this server is promoted, what was not delivered is in no slot")
+            .advice(
+                "on PostgreSQL 17 and later make the slot with failover on, and set \
+                 sync_replication_slots = on here; before that the slot has to be made again \
+                 after a promotion",
+            ),
+        ),
+    }
+    if facts.version < 170_000 {
+        return;
+    }
+    let query = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN \
+                 ('sync_replication_slots', 'hot_standby_feedback') AND setting <> 'on' ORDER BY \
+                 name";
+    let rows = client.query(query, &[]).await;
+    for row in findings.answer(("failover", "settings"), rows).unwrap_or_default() {
+        let (setting, code): (String, _) = match row.get::<_, String>(0).as_str() {
+            "hot_standby_feedback" => ("hot_standby_feedback".into(), "hot_standby_feedback"),
+            other => (other.to_owned(), "sync_replication_slots"),
+        };
+        findings.add(
+            Finding::warning(("failover", code), format!("{setting} is off on this standby"))
+                .why(
+                    "without it the primary's slots are not kept here (it takes primary_slot_name \
+                     and a dbname in primary_conninfo too)",
+                )
+                .sql_or_advice(service.set(&setting, "on")),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_proposed_name_is_another_and_not_too_long() {
+        for (name, database, ours) in [
+            ("walpost", "shop", "walpost_shop".to_owned()),
+            ("walpost", "Große Läden", "walpost_gro_e_l_den".to_owned()),
+            (&"a".repeat(63), "shop", "a".repeat(58) + "_shop"),
+            (&("a".repeat(58) + "_shop"), "shop", "a".repeat(56) + "_shop_2"),
+        ] {
+            assert_eq!(name_of_ours(name, database), ours);
+            assert!(ours.len() <= NAME_MAX && ours != name);
+        }
+    }
+}

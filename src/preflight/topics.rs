@@ -1,0 +1,270 @@
+//! The topics that are known before an event comes: the one of a template without a field,
+//! and that of the dead letters.
+
+use std::collections::BTreeMap;
+
+use super::findings::{Finding, Findings};
+use crate::assembly;
+use crate::config::Config;
+use crate::record::Policy;
+use crate::record::Profile;
+use crate::sink::{Brokers, KafkaConfig, NoTopic, Survey, Topic, message_max_bytes};
+
+const SUBJECT: &str = "topic";
+
+/// Below this an outage over a weekend is longer than what a topic keeps. The brokers' own default
+/// is a week.
+const RETENTION_SHORT_MS: i64 = 3 * 24 * 3_600_000;
+
+/// Looks for them; `makes_topics`: whether the brokers make a topic that is named first.
+pub(crate) fn check(
+    config: &Config,
+    kafka: &KafkaConfig,
+    survey: &Survey,
+    brokers: &Brokers,
+    makes_topics: Option<bool>,
+    findings: &mut Findings,
+) {
+    let profile = assembly::profile(config).ok();
+    let is_untimed = profile.as_ref().is_some_and(Profile::is_untimed);
+    let mut look = Look { kafka, survey, brokers, makes_topics, is_untimed, findings };
+    if let Some(topic) = profile.and_then(|profile| profile.topic_of_all()) {
+        look.at(&topic, Use::Events);
+    }
+    if config.poison.write_letters() {
+        let takes_large = config.poison.too_large == Policy::DeadLetter;
+        look.at(&config.poison.dead_letter_topic, Use::Letters { takes_large });
+    }
+}
+
+/// What a topic is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Events,
+    Letters {
+        /// Letters of what the events' topics do not take.
+        takes_large: bool,
+    },
+}
+
+struct Look<'a> {
+    kafka: &'a KafkaConfig,
+    survey: &'a Survey,
+    brokers: &'a Brokers,
+    makes_topics: Option<bool>,
+    /// Whether records have the time at which they are produced.
+    is_untimed: bool,
+    findings: &'a mut Findings,
+}
+
+impl Look<'_> {
+    fn at(&mut self, name: &str, purpose: Use) {
+        match self.survey.topic(name) {
+            Ok(topic) => {
+                self.findings.add(Finding::ok((SUBJECT, "topic"), format!("{name} is there")));
+                self.partitions(name, &topic);
+                if let Some(settings) = self.survey.topic_settings(name) {
+                    self.settings(name, &topic, purpose, &settings);
+                } else {
+                    let text = format!(
+                        "walpost's user may not see the settings of {name} (DESCRIBE_CONFIGS)"
+                    );
+                    self.findings.add(Finding::skipped((SUBJECT, "topic_settings"), text));
+                }
+            }
+            Err(NoTopic::Missing) => self.missing(name),
+            Err(NoTopic::Forbidden) => self.findings.add(
+                Finding::error(
+                    (SUBJECT, "topic_unauthorized"),
+                    format!("walpost's user may not see topic {name}, if there is one"),
+                )
+                .why("`run` waits until it may write to it")
+                .command(grant(&format!("--topic {name}"), self.kafka)),
+            ),
+            Err(NoTopic::Unknown(reason)) => self.findings.add(
+                Finding::error(
+                    (SUBJECT, "topic_unknown"),
+                    format!("the brokers say of topic {name}: {reason}"),
+                )
+                .why("`run` would wait for it")
+                .advice("see the brokers' logs"),
+            ),
+        }
+    }
+
+    fn missing(&mut self, name: &str) {
+        let text = format!("there is no topic {name}");
+        let servers = &self.kafka.bootstrap_servers;
+        let replicas = self.brokers.ids.len().min(3);
+        let command = format!(
+            "kafka-topics.sh --bootstrap-server {servers} --create --topic {name} --partitions 6 \
+             --replication-factor {replicas}"
+        );
+        let finding = match self.makes_topics {
+            Some(false) => Finding::error((SUBJECT, "topic_missing"), text).why(
+                "nobody makes it by itself (that takes auto.create.topics.enable of the brokers \
+                 and allow.auto.create.topics of walpost's producer): `run` waits until it is \
+                 there",
+            ),
+            Some(true) => Finding::warning((SUBJECT, "topic_missing"), text).why(
+                "the brokers make it when it is first named, with as many partitions and \
+                      replicas as they please",
+            ),
+            None => Finding::warning((SUBJECT, "topic_missing"), text).why(
+                "where the brokers do not make topics by themselves, `run` waits until it is \
+                      there",
+            ),
+        };
+        self.findings.add(finding.command(command));
+    }
+
+    fn partitions(&mut self, name: &str, topic: &Topic) {
+        if !topic.leaderless.is_empty() {
+            let text = format!("no broker leads {} partition(s) of {name}", topic.leaderless.len());
+            self.findings.add(
+                Finding::error((SUBJECT, "topic_leaderless"), text)
+                    .why("what goes there is not acknowledged, and all behind it waits")
+                    .advice("bring back the brokers that have them"),
+            );
+        }
+        if topic.replicas < 3 {
+            let text = format!("{name} has a replication factor of {}", topic.replicas);
+            self.findings.add(
+                Finding::warning((SUBJECT, "topic_replication_factor"), text)
+                    .why(
+                        "with fewer than three a broker that is lost or repaired takes delivery \
+                          or records with it",
+                    )
+                    .advice(
+                        "give it three replicas by kafka-reassign-partitions.sh, or make it \
+                             anew with --replication-factor 3 while it is empty",
+                    ),
+            );
+        }
+    }
+
+    fn settings(
+        &mut self,
+        name: &str,
+        topic: &Topic,
+        purpose: Use,
+        settings: &BTreeMap<String, String>,
+    ) {
+        let number =
+            |setting: &str| settings.get(setting).and_then(|value| value.parse::<u64>().ok());
+        let replicas = topic.replicas as u64;
+        match number("min.insync.replicas") {
+            Some(least) if least > replicas => {
+                let text = format!(
+                    "{name} has {replicas} replica(s), and min.insync.replicas asks for {least}"
+                );
+                self.findings.add(
+                    Finding::error((SUBJECT, "topic_min_insync_above_replicas"), text)
+                        .why("no record is ever acknowledged")
+                        .command(self.set(
+                            name,
+                            "min.insync.replicas",
+                            &replicas.min(2).to_string(),
+                        )),
+                );
+            }
+            Some(least) if least > topic.in_sync as u64 => {
+                let text = format!(
+                    "{name} has {} replica(s) in sync, and min.insync.replicas asks for {least}",
+                    topic.in_sync
+                );
+                self.findings.add(
+                    Finding::error((SUBJECT, "topic_not_in_sync"), text)
+                        .why("no record is acknowledged until there are more")
+                        .advice("bring back the brokers that have the other replicas"),
+                );
+            }
+            Some(least) if least < 2 && replicas > 1 => {
+                let text = format!("min.insync.replicas of {name} is {least}");
+                self.findings.add(
+                    Finding::warning((SUBJECT, "topic_min_insync_replicas"), text)
+                        .why(
+                            "a record that one broker alone has counts as delivered, and is lost \
+                              with it",
+                        )
+                        .command(self.set(name, "min.insync.replicas", "2")),
+                );
+            }
+            _ => {}
+        }
+        let most = message_max_bytes(self.kafka);
+        let limit = number("max.message.bytes").filter(|limit| *limit < most);
+        if let Some(limit) = limit.filter(|_| purpose != Use::Letters { takes_large: false }) {
+            let why = match purpose {
+                Use::Events => "a record in between is refused, and is poison",
+                Use::Letters { .. } => "a dead letter in between is refused, and halts `run`",
+            };
+            let text = format!(
+                "{name} takes {limit} bytes a record (max.message.bytes), and the producer's \
+                 message.max.bytes is {most}"
+            );
+            self.findings.add(
+                Finding::warning((SUBJECT, "topic_max_message_bytes"), text)
+                    .why(why)
+                    .command(self.set(name, "max.message.bytes", &most.to_string())),
+            );
+        }
+        self.retention(name, settings);
+        let is_compacted =
+            settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
+        if is_compacted && purpose != Use::Events {
+            self.findings.add(
+                Finding::warning((SUBJECT, "topic_compacted"), format!("{name} is compacted"))
+                    .why("it keeps the last dead letter of a key alone, and the others are lost")
+                    .command(self.set(name, "cleanup.policy", "delete")),
+            );
+        }
+    }
+
+    /// Records with the time of their commit are as old to the topic as the commit is.
+    fn retention(&mut self, name: &str, settings: &BTreeMap<String, String>) {
+        let is = |setting: &str, part: &str| {
+            settings.get(setting).is_some_and(|value| value.contains(part))
+        };
+        let retention_ms = settings.get("retention.ms").and_then(|value| value.parse().ok());
+        let Some(retention_ms @ 0..RETENTION_SHORT_MS) = retention_ms else { return };
+        if self.is_untimed
+            || !is("message.timestamp.type", "CreateTime")
+            || !is("cleanup.policy", "delete")
+        {
+            return;
+        }
+        let hours = retention_ms / 3_600_000;
+        let text = format!(
+            "{name} keeps records for {hours} hours (retention.ms {retention_ms}), by their \
+             timestamps, which are those of the events"
+        );
+        self.findings.add(
+            Finding::warning((SUBJECT, "topic_retention_short"), text)
+                .why(
+                    "an event that is older when it is delivered, after an outage or as a dead letter \
+                     that is put back, is deleted before anybody reads it",
+                )
+                .command(self.set(name, "message.timestamp.type", "LogAppendTime")),
+        );
+    }
+
+    /// The command that gives a topic's setting a value.
+    fn set(&self, topic: &str, setting: &str, value: &str) -> String {
+        format!(
+            "kafka-configs.sh --bootstrap-server {} --alter --topic {topic} --add-config \
+             {setting}={value}",
+            self.kafka.bootstrap_servers
+        )
+    }
+}
+
+/// The command that lets walpost's user write there.
+pub(crate) fn grant(pattern: &str, kafka: &KafkaConfig) -> String {
+    let user = kafka.properties.get("sasl.username").map_or("walpost", String::as_str);
+    format!(
+        "kafka-acls.sh --bootstrap-server {} --add --force --allow-principal User:{user} \
+         --operation Write --operation Describe {pattern}",
+        kafka.bootstrap_servers
+    )
+}

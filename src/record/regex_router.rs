@@ -1,0 +1,296 @@
+//! A topic rewritten by a regular expression, as Kafka's `RegexRouter` does it.
+//!
+//! Where the expression matches the whole text, its first match in it is replaced;
+//! where it does not, the text stays
+//! (`org.apache.kafka.connect.transforms.RegexRouter`). The replacement is written
+//! as Java's `Matcher.appendReplacement` takes it: `$1`, `${name}`, and `\` before
+//! a sign that stands for itself.
+
+use std::fmt::Write as _;
+
+use regex::{Captures, Regex};
+
+use super::java_regex::Expression;
+
+/// An expression and what stands in place of its match.
+#[derive(Debug, Clone)]
+pub struct Rewrite {
+    expression: Expression,
+    whole: Regex,
+    first: Regex,
+    replacement: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Group(usize),
+}
+
+/// An expression or a replacement that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RewriteError {
+    /// The expression.
+    #[error("`{regex}` is no regular expression that walpost takes: {why}")]
+    Regex {
+        /// The expression.
+        regex: String,
+        /// What is the matter with it.
+        why: String,
+    },
+    /// The replacement.
+    #[error("the replacement `{replacement}` {why}")]
+    Replacement {
+        /// The replacement.
+        replacement: String,
+        /// What is the matter with it.
+        why: String,
+    },
+}
+
+impl Rewrite {
+    /// Reads both. Of what Java knows look-around, back-references and some more is refused.
+    pub fn new(regex: &str, replacement: &str) -> Result<Self, RewriteError> {
+        let refused = |why: &str| {
+            let why = why.trim_start_matches("error: ").to_owned();
+            RewriteError::Regex { regex: regex.to_owned(), why }
+        };
+        let compiled = |text: &str| {
+            // The last line says what it is, those before point at it.
+            Regex::new(text)
+                .map_err(|error| refused(error.to_string().lines().last().unwrap_or_default()))
+        };
+        let expression = Expression::read(regex).map_err(|why| refused(&why))?;
+        let first = compiled(&expression.rust)?;
+        let whole = compiled(&format!(r"\A(?:{})\z", expression.rust))?;
+        let replacement = pieces(replacement, &first).map_err(|why| RewriteError::Replacement {
+            replacement: replacement.to_owned(),
+            why,
+        })?;
+        Ok(Self { expression, whole, first, replacement })
+    }
+
+    /// Rewrites `topic` in its place.
+    pub(super) fn apply(&self, topic: &mut String) {
+        if self.expression.is_unsure_of(topic) || !self.whole.is_match(topic) {
+            return;
+        }
+        let Some(found) = self.first.captures(topic) else { return };
+        let mut rewritten = String::with_capacity(topic.len() + 16);
+        let range = found.get(0).map_or(0..0, |found| found.range());
+        rewritten.push_str(&topic[..range.start]);
+        self.replacement.iter().for_each(|piece| piece.write(&found, &mut rewritten));
+        rewritten.push_str(&topic[range.end..]);
+        *topic = rewritten;
+    }
+}
+
+impl Piece {
+    fn write(&self, found: &Captures<'_>, out: &mut String) {
+        match self {
+            Self::Text(text) => out.push_str(text),
+            // A group that had no part in the match is empty.
+            Self::Group(group) => out.push_str(found.get(*group).map_or("", |it| it.as_str())),
+        }
+    }
+}
+
+/// Reads a replacement as Java does.
+fn pieces(text: &str, regex: &Regex) -> Result<Vec<Piece>, String> {
+    let mut pieces = vec![];
+    let mut literal = String::new();
+    let mut rest = text.chars();
+    while let Some(sign) = rest.next() {
+        match sign {
+            '\\' => literal.push(rest.next().ok_or("ends in a lone backslash")?),
+            '$' => {
+                let group = group(&mut rest, regex)?;
+                if !literal.is_empty() {
+                    pieces.push(Piece::Text(std::mem::take(&mut literal)));
+                }
+                pieces.push(Piece::Group(group));
+            }
+            _ => literal.push(sign),
+        }
+    }
+    if !literal.is_empty() {
+        pieces.push(Piece::Text(literal));
+    }
+    Ok(pieces)
+}
+
+/// The group that is named behind a `$`.
+fn group(rest: &mut std::str::Chars<'_>, regex: &Regex) -> Result<usize, String> {
+    if let Some(after) = rest.as_str().strip_prefix('{') {
+        let (name, after) = after.split_once('}').ok_or("has a brace that is not closed")?;
+        *rest = after.chars();
+        let mut names = regex.capture_names();
+        return names.position(|known| known == Some(name)).ok_or_else(|| {
+            let mut why = format!("names a group `{name}` that the expression does not have");
+            let known: Vec<_> = regex.capture_names().flatten().collect();
+            if !known.is_empty() {
+                let _ = write!(why, ": it has {}", known.join(", "));
+            }
+            why
+        });
+    }
+    let groups = regex.captures_len();
+    let mut group: Option<usize> = None;
+    // Java takes as many digits as still name a group.
+    while let Some(digit) = rest.as_str().chars().next().and_then(|sign| sign.to_digit(10)) {
+        let next = group.unwrap_or(0) * 10 + digit as usize;
+        if group.is_some() && next >= groups {
+            break;
+        }
+        group = Some(next);
+        rest.next();
+    }
+    match group {
+        Some(group) if group < groups => Ok(group),
+        Some(group) => {
+            Err(format!("asks for group {group}, and the expression has {}", groups - 1))
+        }
+        None => Err("has a `$` that names no group: write it as `\\$`".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rewritten(regex: &str, replacement: &str, topic: &str) -> String {
+        let mut topic = topic.to_owned();
+        Rewrite::new(regex, replacement).expect("a rewrite").apply(&mut topic);
+        topic
+    }
+
+    #[test]
+    fn the_whole_has_to_match_and_groups_are_put_in() {
+        for (regex, replacement, from, to) in [
+            (
+                "(?<routedByValue>.*)",
+                "outbox.event.${routedByValue}",
+                "Order",
+                "outbox.event.Order",
+            ),
+            ("(.*)-(.*)", "$2.$1", "a-b", "b.a"),
+            ("(.*)-(.*)", "$2.$1", "ab", "ab"),
+            ("a", "x", "aa", "aa"),
+            ("(a)|(b)", "[$1][$2]", "b", "[][b]"),
+            ("(.*)", r"\$1\\$1", "a", r"$1\a"),
+            ("(a)(.*)", "$12", "ab", "a2"),
+            ("(.*)", "", "a", ""),
+            // Java looks for the first match once it knows that the whole is one.
+            ("a.*?", "x", "abc", "xbc"),
+        ] {
+            assert_eq!(rewritten(regex, replacement, from), to, "{regex} {replacement} {from}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_with_the_reason() {
+        for (regex, replacement, why) in [
+            ("(", "", "unclosed group"),
+            ("(?=a)", "", "look-around"),
+            (r"(a)\1", "", "backreferences"),
+            ("(.*)", "$2", "asks for group 2, and the expression has 1"),
+            ("(?<a>.*)", "${b}", "names a group `b` that the expression does not have: it has a"),
+            ("(.*)", "$", r"write it as `\$`"),
+            ("(.*)", "$x", r"write it as `\$`"),
+            ("(.*)", "${a", "not closed"),
+            ("(.*)", "a\\", "lone backslash"),
+        ] {
+            let error = Rewrite::new(regex, replacement).expect_err(regex).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    /// What Java 25 makes of these.
+    #[test]
+    fn what_java_reads_otherwise_means_what_it_means_there() {
+        for (regex, from, to) in [
+            (r"(\w+)", "größe", "größe"),
+            (r"(\w+)", "o_9", "t"),
+            (r"o[\W]r", "oßr", "t"),
+            (r"order\d", "order٣", "order٣"),
+            (r"order\D", "order٣", "t"),
+            (r"a\sb", "a\u{a0}b", "a\u{a0}b"),
+            (r"a\Sb", "a\u{a0}b", "t"),
+            (r"gr\b.*", "gr-x", "t"),
+            (r"\p{Alpha}+", "größe", "größe"),
+            (r"\p{L}+", "größe", "t"),
+            (r"[\p{Lu}\p{Punct}]+", "A^~", "t"),
+            (r"\P{L}+", "12", "t"),
+            ("a.b", "a\u{2028}b", "a\u{2028}b"),
+            ("a.b", "a\rb", "a\rb"),
+            ("(?s)a.b", "a\nb", "t"),
+            ("(?is)A.b", "a\nB", "t"),
+            (r"\<ab", "ab", "ab"),
+            (r"\<ab", "<ab", "t"),
+            ("[a~~b]+", "a~b", "t"),
+            ("[]a]", "]", "t"),
+            (r"a\-b", "a-b", "t"),
+            ("(?i)(K)", "k", "t"),
+        ] {
+            assert_eq!(rewritten(regex, "t", from), to, "{regex} {from:?}");
+        }
+        // Left alone, and so no topic that Kafka takes.
+        for (regex, text) in
+            [("(?i)k(.*)", "\u{212a}x"), (r"(order)$|order\s", "order\n"), (r".\b.*", "e\u{301}")]
+        {
+            assert_eq!(rewritten(regex, "t", text), text, "{regex} {text:?}");
+        }
+    }
+
+    #[test]
+    fn what_java_reads_otherwise_and_cannot_be_said_in_rust_is_refused() {
+        for (regex, why) in [
+            ("a*+b", "possessive"),
+            ("a{1,2}+", "possessive"),
+            ("a**", "follows a quantifier"),
+            ("a{,2}", "begins no count"),
+            ("a{2", "not closed"),
+            ("(?>a)", "atomic"),
+            ("(?m)a", "flags other than"),
+            ("a(?i)b", "flags other than"),
+            ("(?i:a)", "flags other than"),
+            ("(?P<a>b)", "flags other than"),
+            ("(?<a_b>c)", "letters and digits"),
+            ("[a-z&&[^b]]", "`&&` in a class"),
+            ("[a[b]]", "a class in a class"),
+            ("[a--b]", "`--` in a class"),
+            ("[a", "not closed"),
+            (r"a\Z", r"`\Z` is not supported"),
+            (r"a\h", r"`\h` is not supported"),
+            (r"a\B", r"`\B` is not supported"),
+            (r"\b{start}a", r"`\b` is not supported"),
+            (r"\Qa\E", r"`\Q` is not supported"),
+            (r"\0141", "octal"),
+            (r"\p{IsLatin}", "`\\p{IsLatin}` is not supported"),
+            (r"(?i)\p{Lu}", "with (?i)"),
+            (r"(?i)\u00e4", "with (?i)"),
+            ("(?i)ä", "beyond ASCII"),
+            ("a\\", "lone backslash"),
+        ] {
+            let error = Rewrite::new(regex, "").expect_err(regex).to_string();
+            assert!(error.contains(why), "{regex}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_expression_is_read_or_refused(text in "[\\[\\](){}a-c*+?^$|.\\\\<>&iswp:-]{0,12}", topic in "[a-c]{0,6}") {
+            if let Ok(rewrite) = Rewrite::new(&text, "t") {
+                rewrite.apply(&mut topic.clone());
+            }
+        }
+
+        #[test]
+        fn any_replacement_is_read_or_refused(text in "[$\\\\{}a0-9]{0,12}", topic in "[a-c]{0,6}") {
+            if let Ok(rewrite) = Rewrite::new("(?<a>a)?(b)?(.*)", &text) {
+                rewrite.apply(&mut topic.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,540 @@
+//! The core against a simulated server and broker.
+//!
+//! The server follows PostgreSQL's rule: a transaction is sent again exactly
+//! when its commit LSN is at or after the start. It hands out by a stream or in batches, which
+//! take turns at any time at which the driver lets them. The broker appends a
+//! partition's records in the order in which they were produced, reports when
+//! it likes, or never, fails some, and refuses what it is told to refuse. What it
+//! appended is then judged.
+
+mod feeds;
+mod outside;
+
+use std::collections::{HashMap, VecDeque};
+
+use proptest::prelude::*;
+
+use self::feeds::Input;
+use self::outside::{Broker, DEAD, Guilt, OTHER_TABLE, Past, history, logical, relations, sizes};
+use super::tests::{TABLE, insert_into, new_core, relation_of, too_large};
+use super::*;
+use crate::pgoutput::encode::texts;
+use crate::property;
+
+/// Cases of each property where no other number is asked for.
+const CASES: u32 = 3000;
+
+/// Weight of one record, or of a dead letter: what the budget may be exceeded by.
+const ROW_BYTES: u64 = RECORD_OVERHEAD_BYTES + 1000;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Receive(u8),
+    Work(u8),
+    Report(u8),
+    /// Many reports at once, from the newest on.
+    ReportMany(u8),
+    /// The broker has it and says that it failed.
+    LoseReport,
+    /// The broker does not have it, and says so.
+    LoseRecord(u8),
+    /// A report that never comes.
+    NeverReport,
+    /// A report that came before, or of a producer that is gone.
+    LateReport(u16),
+    /// The producer goes down: all that it had, appended or not, is purged.
+    GoDown,
+    /// The producer is found to be of no use.
+    Break,
+    /// A new producer, where one is asked for: until then anything may happen.
+    Replace,
+    SessionLost,
+    Connect,
+    /// Another feed takes the place of this one: batches of so many messages, or a stream.
+    GoOver(Option<usize>),
+    Confirm,
+    /// The server restarts and has forgotten its last positions.
+    Regress(u8),
+    /// Another relay goes on from the slot and delivers so many transactions.
+    TakeOver(u8),
+    Crash,
+    Drain,
+    Full(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        14 => any::<u8>().prop_map(Step::Receive),
+        12 => any::<u8>().prop_map(Step::Work),
+        10 => any::<u8>().prop_map(Step::Report),
+        2 => any::<u8>().prop_map(Step::ReportMany),
+        1 => Just(Step::LoseReport),
+        1 => any::<u8>().prop_map(Step::LoseRecord),
+        1 => Just(Step::NeverReport),
+        2 => any::<u16>().prop_map(Step::LateReport),
+        1 => Just(Step::GoDown),
+        1 => Just(Step::Break),
+        6 => Just(Step::Replace),
+        1 => Just(Step::SessionLost),
+        6 => Just(Step::Connect),
+        3 => prop::option::of(1_usize..60).prop_map(Step::GoOver),
+        4 => Just(Step::Confirm),
+        1 => any::<u8>().prop_map(Step::Regress),
+        1 => any::<u8>().prop_map(Step::TakeOver),
+        1 => Just(Step::Crash),
+        1 => Just(Step::Drain),
+        1 => any::<bool>().prop_map(Step::Full),
+    ]
+}
+
+struct World {
+    history: Vec<Past>,
+    budget_bytes: u64,
+    policy: Policy,
+    core: Core,
+    broker: Broker,
+    /// What the session will send; `None` without one.
+    coming: Option<VecDeque<Input>>,
+    /// How many messages a batch has, where there are any.
+    batches: Option<usize>,
+    /// The slot's `confirmed_flush_lsn`, and what it was before.
+    slot: Lsn,
+    slots: Vec<Lsn>,
+    /// A, as it was last seen, and what bounds it.
+    confirmable: Lsn,
+    known: Lsn,
+    draining: bool,
+    /// Something was lost since the core began.
+    troubled: bool,
+}
+
+impl World {
+    fn new(sizes: &[u16], budget_rows: u64, guilty: Option<(usize, Guilt)>) -> Self {
+        Self::with_policy(Policy::Halt, sizes, budget_rows, guilty)
+    }
+
+    fn with_policy(
+        policy: Policy,
+        sizes: &[u16],
+        budget_rows: u64,
+        guilty: Option<(usize, Guilt)>,
+    ) -> Self {
+        let budget_bytes = budget_rows * (RECORD_OVERHEAD_BYTES + 60);
+        let mut world = Self {
+            history: history(sizes),
+            budget_bytes,
+            policy,
+            core: new_core(budget_bytes).with_policies(policies(policy)),
+            broker: Broker { guilty, ..Broker::default() },
+            coming: None,
+            batches: None,
+            slot: Lsn::new(100),
+            slots: vec![Lsn::new(100)],
+            confirmable: Lsn::ZERO,
+            known: Lsn::ZERO,
+            draining: false,
+            troubled: false,
+        };
+        world.connect();
+        world
+    }
+
+    fn connect(&mut self) {
+        if self.coming.is_some() {
+            return;
+        }
+        if self.confirmable > Lsn::ZERO && self.slot > self.core.confirmable() {
+            // As the driver gives way to another relay.
+            self.broker.new_producer();
+            self.core.producer_replaced();
+        }
+        let start = self.slot.max(self.core.confirmable());
+        self.core.connected(start, &relations().map(FoundTable::from));
+        self.known = self.known.max(start);
+        self.coming = Some(self.feed());
+    }
+
+    fn end(&self) -> Lsn {
+        Lsn::new(self.history.last().map_or(100, |past| past.end + 3))
+    }
+
+    fn events(&self) -> usize {
+        self.history.last().map_or(0, |past| past.events.end)
+    }
+
+    fn message(&self, event: usize) -> Message {
+        let keyless = self.broker.guilty == Some((event, Guilt::Keyless));
+        if event % 6 == 5 {
+            let key = if keyless { String::new() } else { (event % 5).to_string() };
+            let content =
+                format!(r#"{{"id": {event}, "aggregate_type": "a", "aggregate_id": "{key}"}}"#);
+            return logical(true, "outbox", content);
+        }
+        let table = if event.is_multiple_of(2) { TABLE } else { OTHER_TABLE };
+        let Message::Insert(mut insert) = insert_into(table, event) else { unreachable!() };
+        if keyless {
+            let id = event.to_string();
+            insert.tuple = texts(&[Some(&id), Some("a"), None, Some("e"), Some("{}")]);
+        }
+        Message::Insert(insert)
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Receive(count) => (0..=count % 8).for_each(|_| self.receive()),
+            Step::Work(pick) => self.work(usize::from(*pick)),
+            Step::Report(pick) => self.report(usize::from(*pick)),
+            Step::ReportMany(count) => (0..*count).rev().for_each(|_| self.report(usize::MAX)),
+            Step::LoseReport => {
+                if let Some(seq) = self.broker.unreported.pop() {
+                    self.fail(seq, |core| core.lost(seq, "the connection broke"));
+                }
+            }
+            Step::LoseRecord(pick) => {
+                if let Some((seq, event)) = self.broker.next(usize::from(*pick)) {
+                    self.broker.stopped.insert(event % 5);
+                    self.fail(seq, |core| core.lost(seq, "the connection broke"));
+                }
+            }
+            Step::NeverReport => drop(self.broker.unreported.pop()),
+            Step::LateReport(pick) => self.report_late(usize::from(*pick)),
+            Step::GoDown => {
+                self.broker.queued.clear();
+                self.broker.letters.clear();
+                self.broker.unreported.clear();
+                let purged: Vec<Seq> = self.broker.in_flight.keys().copied().collect();
+                for seq in purged {
+                    self.fail(seq, |core| core.purged(seq));
+                }
+            }
+            Step::Break => {
+                self.troubled = true;
+                self.core.producer_broken("fatal");
+            }
+            Step::Replace => self.replace(),
+            Step::SessionLost => self.lose_session(),
+            Step::Connect => self.connect(),
+            Step::GoOver(batches) => self.go_over(*batches),
+            Step::Confirm => self.confirm(),
+            Step::Regress(pick) => {
+                self.lose_session();
+                self.slot = self.slots[usize::from(*pick) % self.slots.len()];
+            }
+            Step::TakeOver(count) => self.take_over(usize::from(*count % 8)),
+            Step::Crash => self.start_anew(),
+            Step::Drain => {
+                self.core.drain();
+                self.draining = true;
+            }
+            Step::Full(full) => self.broker.full = *full,
+        }
+        if self.draining && self.core.halted().is_none() && self.core.is_drained() {
+            self.leave();
+        }
+        self.check();
+    }
+
+    /// What holds at every moment.
+    fn check(&mut self) {
+        let (records, bytes) = self.core.in_flight();
+        let naive = (self.broker.in_flight.len(), self.broker.in_flight.values().sum::<u64>());
+        assert_eq!((records, bytes), naive, "I8: what is in flight");
+        assert!(bytes <= self.budget_bytes + ROW_BYTES, "I13: {bytes} bytes in flight");
+        let confirmable = self.core.confirmable();
+        assert!(confirmable >= self.confirmable, "I2: A fell from {}", self.confirmable);
+        assert!(confirmable <= self.known, "I2: A is {confirmable}, known is {}", self.known);
+        self.confirmable = confirmable;
+        // I1: nothing before A is missing.
+        let before = |past: &&Past| Lsn::new(past.commit) < confirmable;
+        for past in self.history.iter().rev().filter(before).take(3) {
+            for event in past.events.clone() {
+                let is_there = self.broker.appended.contains(&event) || self.is_skipped(event);
+                assert!(is_there, "I1: event {event} is before A ({confirmable}) and nowhere");
+            }
+        }
+    }
+
+    fn start_anew(&mut self) {
+        self.core = new_core(self.budget_bytes).with_policies(policies(self.policy));
+        self.broker.new_producer();
+        self.broker.old.clear();
+        self.broker.furthest = None;
+        (self.confirmable, self.known) = (Lsn::ZERO, Lsn::ZERO);
+        (self.draining, self.troubled) = (false, false);
+        self.coming = None;
+        self.connect();
+    }
+
+    /// The process ends by itself, with its last confirmation.
+    fn leave(&mut self) {
+        self.confirm();
+        if !self.troubled
+            && let Some(event) = self.broker.furthest
+        {
+            let past = self.history.iter().find(|past| past.events.contains(&event));
+            let commit = past.map_or(0, |past| past.commit);
+            assert!(Lsn::new(commit) < self.slot, "I5: a clean restart repeats event {event}");
+        }
+        self.start_anew();
+    }
+
+    fn lose_session(&mut self) {
+        self.troubled = true;
+        self.coming = None;
+        self.core.session_lost();
+    }
+
+    fn replace(&mut self) {
+        if self.core.wants_replay().is_some() {
+            self.broker.new_producer();
+            self.core.producer_replaced();
+            self.coming = None;
+            self.connect();
+        }
+    }
+
+    /// Another relay begins at the slot, ends well, and leaves the slot to this one.
+    fn take_over(&mut self, transactions: usize) {
+        self.lose_session();
+        let guilty = self.broker.guilty.map_or(usize::MAX, |(event, _)| event);
+        let slot = self.slot;
+        let coming = self.history.iter().filter(|past| Lsn::new(past.commit) >= slot);
+        let harmless = coming.take_while(|past| !past.events.contains(&guilty));
+        let own = std::mem::replace(&mut self.broker.producers, 1_000_000 + self.slots.len());
+        for past in harmless.take(transactions) {
+            past.events.clone().for_each(|event| self.broker.append(event));
+            self.slot = Lsn::new(past.end);
+        }
+        self.broker.producers = own;
+        self.slots.push(self.slot);
+    }
+
+    fn receive(&mut self) {
+        let Some(coming) = &mut self.coming else { return };
+        if !self.core.wants_input() {
+            return;
+        }
+        match coming.front() {
+            None => {}
+            Some(Input::Keepalive(wal_end)) => {
+                if !self.core.ledger.is_open() {
+                    self.known = self.known.max(*wal_end);
+                }
+                self.core.keepalive(*wal_end);
+                coming.pop_front();
+            }
+            Some(Input::Message(message)) => {
+                let taken = self.core.receive(message, &mut self.broker).expect("a lawful stream");
+                if let Message::Commit(commit) = message {
+                    self.known = self.known.max(commit.end_lsn);
+                }
+                if taken == Taken::Yes {
+                    coming.pop_front();
+                }
+            }
+        }
+    }
+
+    /// The guilty event, where it is passed over.
+    fn is_skipped(&self, event: usize) -> bool {
+        let guilty = self.broker.guilty.map(|(guilty, _)| guilty);
+        self.policy == Policy::Skip && guilty == Some(event)
+    }
+
+    fn work(&mut self, pick: usize) {
+        if pick.is_multiple_of(2)
+            && let Some((seq, event)) = self.broker.letters.pop_front()
+        {
+            self.broker.appended.insert(event);
+            return self.broker.unreported.push(seq);
+        }
+        let Some((seq, event)) = self.broker.next(pick) else { return };
+        if self.broker.guilty == Some((event, Guilt::Refused)) {
+            self.broker.stopped.insert(event % 5);
+            return self.fail(seq, |core| core.refused(seq, &too_large()));
+        }
+        self.broker.append(event);
+        self.broker.unreported.push(seq);
+    }
+
+    fn report(&mut self, pick: usize) {
+        let waiting = self.broker.unreported.len();
+        if waiting > 0 {
+            let seq = self.broker.unreported.swap_remove(pick % waiting);
+            self.broker.in_flight.remove(&seq);
+            self.core.delivered(seq);
+        }
+    }
+
+    fn fail(&mut self, seq: Seq, tell: impl FnOnce(&mut Core)) {
+        self.troubled = true;
+        self.broker.in_flight.remove(&seq);
+        tell(&mut self.core);
+    }
+
+    /// I3, I8: a report of a producer that is gone, or a second one, counts for nothing.
+    fn report_late(&mut self, pick: usize) {
+        let old = self.broker.old.len();
+        if old == 0 {
+            return;
+        }
+        let seq = self.broker.old[pick / 4 % old];
+        let state = |core: &Core| {
+            (core.confirmable(), core.in_flight(), core.undelivered(), core.replay.clone())
+        };
+        let before = state(&self.core);
+        match pick % 4 {
+            0 => self.core.delivered(seq),
+            1 => self.core.lost(seq, "late"),
+            2 => self.core.refused(seq, &too_large()),
+            _ => self.core.purged(seq),
+        }
+        assert_eq!(state(&self.core), before, "I3: a report of before was credited");
+    }
+
+    fn confirm(&mut self) {
+        self.slot = self.slot.max(self.core.confirmable());
+        self.slots.push(self.slot);
+        for past in self.history.iter().filter(|past| Lsn::new(past.commit) < self.slot) {
+            let is_there =
+                |event: &usize| self.broker.appended.contains(event) || self.is_skipped(*event);
+            let missing = past.events.clone().find(|event| !is_there(event));
+            assert_eq!(missing, None, "I1: an event was confirmed and is nowhere");
+        }
+    }
+
+    /// Everything that is left to do, without further mishaps.
+    fn finish(&mut self) {
+        self.broker.full = false;
+        let mut idle = 0;
+        for _ in 0..200_000 {
+            if self.core.halted().is_some() && self.core.is_drained() {
+                return;
+            }
+            let before = (self.broker.appended.len(), self.core.next_seq(), self.confirmable);
+            for step in [Step::Connect, Step::Receive(7), Step::Work(0), Step::Report(0)] {
+                self.step(&step);
+            }
+            self.step(&Step::Replace);
+            let after = (self.broker.appended.len(), self.core.next_seq(), self.confirmable);
+            idle = if before == after { idle + 1 } else { 0 };
+            let (records, _) = self.core.in_flight();
+            let all = self.coming.as_ref().is_some_and(VecDeque::is_empty);
+            if all && records == 0 && self.core.halted().is_none() {
+                return;
+            }
+            // A report that never comes: the producer is thrown away at last.
+            if idle > 1000 {
+                idle = 0;
+                // Or its drain timeout ends the process.
+                let stops = self.draining || self.core.halted().is_some();
+                self.step(if stops { &Step::Crash } else { &Step::Break });
+            }
+        }
+        panic!("I4: the relay does not come to an end: {:?}", self.core);
+    }
+
+    /// I6: first occurrences stand in commit order, and a producer skips nothing.
+    fn judge_order(&self) {
+        // One that is put aside leaves no gap.
+        let aside = self.broker.guilty.map(|(event, _)| event);
+        let aside = aside.filter(|_| self.policy != Policy::Halt);
+        let here = |event: usize| if aside == Some(event) { event + 5 } else { event };
+        for (key, log) in &self.broker.log {
+            let (mut front, mut last) = (None, HashMap::new());
+            for (producer, event) in log {
+                let next = here(front.map_or(*key, |front: usize| front + 5));
+                assert!(*event <= next, "I6: partition {key} skips {next}: {log:?}");
+                front = front.max(Some(*event));
+                let before = last.insert(*producer, *event);
+                let next = before.map_or(next, |before: usize| here(before + 5));
+                assert!(*event <= next, "I6: {producer} skips in partition {key}: {log:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_happens_every_event_arrives_in_order() {
+    let cases = (sizes(), 1_u64..40, prop::collection::vec(step(), 0..200));
+    let name = "whatever_happens_every_event_arrives_in_order";
+    property::holds(name, CASES, &cases, |(sizes, budget_rows, steps)| {
+        let mut world = World::new(&sizes, budget_rows, None);
+        for step in &steps {
+            world.step(step);
+        }
+        world.finish();
+        world.confirm();
+        world.judge_order();
+        assert_eq!(world.broker.appended.len(), world.events(), "I5: something is missing");
+        assert_eq!(world.core.confirmable(), world.end(), "I4: A stays behind");
+    });
+}
+
+#[test]
+fn a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confirmed() {
+    let reasons = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
+    let whose = (any::<prop::sample::Index>(), reasons);
+    let cases = (sizes(), 1_u64..40, whose, prop::collection::vec(step(), 0..100));
+    let name = "a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confirmed";
+    property::holds(name, CASES, &cases, |(sizes, budget_rows, (at, reason), steps)| {
+        let all: usize = sizes.iter().map(|size| usize::from(*size)).sum();
+        if all == 0 {
+            return;
+        }
+        let guilty = at.index(all);
+        let mut world = World::new(&sizes, budget_rows, Some((guilty, reason)));
+        for step in &steps {
+            world.step(step);
+        }
+        world.finish();
+        world.confirm();
+        world.judge_order();
+        let id = match world.core.halted() {
+            Some(Halt::Poison { poison, .. }) => poison.id.clone().unwrap_or_default(),
+            other => panic!("not halted: {other:?}"),
+        };
+        assert_eq!(id, guilty.to_string());
+        let is_there = |event: usize| world.broker.appended.contains(&event);
+        assert!((0..guilty).all(is_there), "something before it is not delivered");
+        assert!(!is_there(guilty), "it was not delivered");
+    });
+}
+
+#[test]
+fn an_event_that_is_put_aside_keeps_no_other_from_arriving() {
+    let reasons = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
+    let policies = prop_oneof![Just(Policy::DeadLetter), Just(Policy::Skip)];
+    let whose = (any::<prop::sample::Index>(), reasons, policies);
+    let cases = (sizes(), 1_u64..40, whose, prop::collection::vec(step(), 0..100));
+    let name = "an_event_that_is_put_aside_keeps_no_other_from_arriving";
+    property::holds(name, CASES, &cases, |(sizes, budget_rows, (at, reason, policy), steps)| {
+        let all: usize = sizes.iter().map(|size| usize::from(*size)).sum();
+        if all == 0 {
+            return;
+        }
+        let guilty = at.index(all);
+        let mut world = World::with_policy(policy, &sizes, budget_rows, Some((guilty, reason)));
+        for step in &steps {
+            world.step(step);
+        }
+        world.finish();
+        world.confirm();
+        world.judge_order();
+        let missing = (0..all).filter(|event| !world.broker.appended.contains(event));
+        let expected = if policy == Policy::Skip { vec![guilty] } else { vec![] };
+        assert_eq!(missing.collect::<Vec<_>>(), expected, "I5: something is missing");
+        assert_eq!(world.core.confirmable(), world.end(), "I4: A stays behind");
+        let in_its_topic = world.broker.log.values().flatten().any(|(_, event)| *event == guilty);
+        assert!(!in_its_topic, "it was delivered");
+    });
+}
+
+fn policies(policy: Policy) -> Policies {
+    Policies {
+        too_large: policy,
+        missing_field: policy,
+        dead_letter_topic: DEAD.to_owned(),
+        ..Policies::default()
+    }
+}

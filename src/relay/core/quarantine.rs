@@ -1,0 +1,43 @@
+//! Events that are diverted instead of published, and the rejected records that a replay diverts
+//! again.
+
+use std::collections::BTreeMap;
+
+use super::EventOrigin;
+use crate::lsn::Lsn;
+use crate::position::EventPosition;
+use crate::record::{Cause, Poison};
+
+/// An event that was dead-lettered or skipped, for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diverted {
+    /// Where it was written.
+    pub origin: EventOrigin,
+    /// Which event, and why.
+    pub poison: Poison,
+    /// The dead-letter topic; `None`: it was skipped.
+    pub topic: Option<String>,
+}
+
+/// The positions of records that the broker rejected for good, until the flush LSN has passed
+/// them: a replay reads them again, and diverts them at once.
+#[derive(Debug, Default)]
+pub(super) struct Quarantine(BTreeMap<EventPosition, Cause>);
+
+impl Quarantine {
+    pub(super) fn add(&mut self, place: EventPosition, cause: Cause) {
+        self.0.insert(place, cause);
+    }
+
+    pub(super) fn of(&self, place: EventPosition) -> Option<&Cause> {
+        // Almost always there are none.
+        if self.0.is_empty() { None } else { self.0.get(&place) }
+    }
+
+    /// Everything that committed before `confirmable` is done with.
+    pub(super) fn forget_before(&mut self, confirmable: Lsn) {
+        if !self.0.is_empty() {
+            self.0 = self.0.split_off(&EventPosition { commit_lsn: confirmable, ordinal: 0 });
+        }
+    }
+}

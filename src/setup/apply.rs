@@ -1,0 +1,452 @@
+//! Creates what is missing on the server, and reports each step.
+//!
+//! Nothing that exists is altered or dropped. The connection is given; it should
+//! be one of the database's owner, or of a superuser.
+
+use std::time::Duration;
+
+use postgres_protocol::escape::escape_identifier;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Row};
+
+use super::managed_service::Service;
+use super::sql::{InitPlan, Object, Part};
+use crate::excerpt::excerpt;
+use crate::outbox::TableName;
+use crate::source::{Limit, Silent, with_patience};
+
+/// How long a statement may wait for others' locks.
+const LOCKED_AT_MOST: Duration = Duration::from_secs(300);
+
+/// What became of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The object.
+    pub object: Object,
+    /// Whether it was created; else it was there.
+    pub created: bool,
+    /// What is still to be done about it.
+    pub note: Option<String>,
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.object, if self.created { "created" } else { "already there" })?;
+        match &self.note {
+            Some(note) => write!(f, " ({note})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Display for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Table(name) => write!(f, "table {name}"),
+            Self::Role(name) => write!(f, "role {name}"),
+            Self::Publication(name) => write!(f, "publication {name}"),
+            Self::Slot(name) => write!(f, "slot {name}"),
+        }
+    }
+}
+
+/// Why init cannot go on. What was created before stays; init can be run again.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// The server does not write what logical replication reads.
+    #[error("wal_level is `{level}`, and logical replication needs `logical`: {fix}")]
+    WalLevel {
+        /// What it is.
+        level: String,
+        /// What to do, in the server's or its service's way.
+        fix: String,
+    },
+    /// The server knows no slots that standbys keep.
+    #[error(
+        "--failover needs PostgreSQL 17 or later, and this is {0}: leave it out; after a failover \
+         the slot has to be made again"
+    )]
+    NoFailover(i32),
+    /// The slot is there without what was asked for.
+    #[error(
+        "slot {0} exists, and standbys do not keep it (failover is off). It is left as it is; \
+         while nobody uses it this fixes it, and keeps its position: psql \"$SOURCE_URL \
+         replication=database\" -c 'ALTER_REPLICATION_SLOT {0} (FAILOVER true)'"
+    )]
+    SlotWithoutFailover(String),
+    /// The server is a standby.
+    #[error("this server is a standby, where nothing can be created: connect to the primary")]
+    Standby,
+    /// The user may not create it.
+    #[error(
+        "{user} may not create {object}: {message}. Connect as a role that may, or give the \
+         output of `walpost init` to somebody who may{instead}"
+    )]
+    Denied {
+        /// What was to be created.
+        object: Box<Object>,
+        /// As whom.
+        user: String,
+        /// What PostgreSQL said.
+        message: String,
+        /// What else would do.
+        instead: String,
+    },
+    /// No slot is free.
+    #[error(
+        "no replication slot is free for {0}: drop one that is no longer wanted, or raise \
+         max_replication_slots and restart PostgreSQL"
+    )]
+    NoFreeSlot(Box<Object>),
+    /// The publication leaves something out.
+    #[error(
+        "publication {name} exists, and {problem}. It is left as it is; this would fix it: {fix}"
+    )]
+    Publication {
+        /// Its name.
+        name: String,
+        /// What it does not do.
+        problem: String,
+        /// The statement.
+        fix: String,
+    },
+    /// The slot of that name is another's.
+    #[error("slot {name} exists, and {problem}: choose another name with --slot")]
+    ForeignSlot {
+        /// Its name.
+        name: String,
+        /// In what it differs.
+        problem: String,
+    },
+    /// The slot was invalidated.
+    #[error(
+        "slot {0} is lost: PostgreSQL has removed log that it still needed, and it never comes \
+         back. What was committed since has to be sent in another way; then run SELECT \
+         pg_catalog.pg_drop_replication_slot('{0}'); and init again"
+    )]
+    LostSlot(String),
+    /// The slot is older than its publication would be.
+    #[error(
+        "slot {slot} exists, and publication {publication} does not: a slot cannot see a \
+         publication that is younger than itself. If nothing that waits in the slot is wanted, \
+         run SELECT pg_catalog.pg_drop_replication_slot('{slot}'); and init again"
+    )]
+    SlotBeforePublication {
+        /// The slot.
+        slot: String,
+        /// The publication.
+        publication: String,
+    },
+    /// The slot is being made.
+    #[error(
+        "slot {0} is still being created by another session, which waits for the end of all \
+         transactions that were open when it began (pg_stat_activity.xact_start): run init again \
+         after that"
+    )]
+    UnfinishedSlot(String),
+    /// The server says nothing.
+    #[error(transparent)]
+    Silent(#[from] Silent),
+    /// Anything else that PostgreSQL says.
+    #[error("{doing}: {}", said(source))]
+    Database {
+        /// What was being done.
+        doing: String,
+        /// The error.
+        source: tokio_postgres::Error,
+    },
+}
+
+/// What would do where the user may not create it: on a managed service a role gets its
+/// right in the service's way.
+fn instead(object: &Object, user: &str, service: Service) -> String {
+    let on = service.name().map_or_else(String::new, |name| format!(" on {name}"));
+    match object {
+        Object::Role(role) => format!(
+            "; --no-role leaves the role out. What it needs{on}: CREATE ROLE {} LOGIN; {}",
+            escape_identifier(role),
+            service.grant_replication(role)
+        ),
+        Object::Slot(_) => {
+            format!("; what {user} lacks{on}: {}", service.grant_replication(user))
+        }
+        _ => String::new(),
+    }
+}
+
+/// What PostgreSQL said, in its words; the driver's own where it did not come to that.
+fn said(error: &tokio_postgres::Error) -> String {
+    error.as_db_error().map_or_else(|| error.to_string(), |error| excerpt(error.message()))
+}
+
+fn database(doing: &str) -> impl FnOnce(tokio_postgres::Error) -> InitError {
+    let doing = doing.to_owned();
+    |source| InitError::Database { doing, source }
+}
+
+/// Creates what is missing, each object in a transaction of its own, and hands every
+/// step to `report` as soon as it is done. What takes long because it waits for others is told to
+/// `waits`.
+///
+/// Running it again changes nothing. Dropping the future leaves what was created.
+pub(crate) async fn apply(
+    client: &Client,
+    limit: &mut Limit,
+    plan: &InitPlan,
+    mut report: impl FnMut(Step),
+    waits: impl Fn(&str),
+) -> Result<(), InitError> {
+    let service = limit.first(Service::of(client)).await?;
+    let service = service.map_err(database("asking who runs the server"))?;
+    let user = limit.on(server_is_ready(client, plan, service)).await??;
+    limit.on(slot_is_ours_or_free(client, plan)).await??;
+    for Part { object, sql } in plan.parts() {
+        let created = if limit.on(exists(client, &object)).await?? {
+            false
+        } else {
+            let done = with_patience(|| waits(&awaited(&object)), client.batch_execute(&sql));
+            let done = match &object {
+                Object::Slot(_) => done.await,
+                _ => limit.at_most(LOCKED_AT_MOST, done).await?,
+            };
+            limit.on(created(client, &object, done, &user, service)).await??
+        };
+        match &object {
+            Object::Publication(name) if !created => {
+                limit.on(publication_serves(client, name, plan.tables())).await??;
+            }
+            Object::Slot(_) if !created => limit.on(slot_is_ours_or_free(client, plan)).await??,
+            _ => {}
+        }
+        let note = match &object {
+            Object::Role(_) if created => Some("it has no password yet".to_owned()),
+            Object::Role(role) => limit.on(lacks(client, role, service)).await??,
+            _ => None,
+        };
+        report(Step { object, created, note });
+    }
+    Ok(())
+}
+
+/// For what the creation of an object waits where it takes long.
+fn awaited(object: &Object) -> String {
+    match object {
+        Object::Slot(_) => format!(
+            "{object} waits for the end of all transactions that were open when it was asked for \
+             (pg_stat_activity.xact_start)"
+        ),
+        _ => format!(
+            "{object} is not created yet: as a rule it waits for a lock \
+             (pg_stat_activity.wait_event, pg_blocking_pids)"
+        ),
+    }
+}
+
+/// Whether `done` created the object; false where it is there because somebody else was quicker:
+/// roles and slots are the server's, and each of its databases may be set up at the same time.
+async fn created(
+    client: &Client,
+    object: &Object,
+    done: Result<(), tokio_postgres::Error>,
+    user: &str,
+    service: Service,
+) -> Result<bool, InitError> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(error) if is_there_now(&error) && exists(client, object).await? => Ok(false),
+        Err(error) => Err(failed(error, object, user, service)),
+    }
+}
+
+/// A unique violation comes from the catalog's own index, where both had looked before.
+fn is_there_now(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| {
+        [SqlState::DUPLICATE_OBJECT, SqlState::DUPLICATE_TABLE, SqlState::UNIQUE_VIOLATION]
+            .contains(code)
+    })
+}
+
+/// What a role that was there needs in order to replicate.
+async fn lacks(client: &Client, role: &str, service: Service) -> Result<Option<String>, InitError> {
+    // A managed service lets the members of a role of its own replicate.
+    let query = "SELECT r.rolcanlogin, r.rolreplication OR r.rolsuper OR EXISTS (
+                     SELECT FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles g ON g.oid = m.roleid
+                      WHERE m.member = r.oid AND g.rolname = 'rds_replication')
+                 FROM pg_catalog.pg_roles r WHERE r.rolname = $1";
+    let row = client.query_one(query, &[&role]).await.map_err(database("looking at the role"))?;
+    Ok(match (row.get(0), row.get(1)) {
+        (true, true) => None,
+        (false, _) => {
+            Some(format!("it may not log in: ALTER ROLE {} LOGIN;", escape_identifier(role)))
+        }
+        (true, false) => Some(format!("it may not replicate: {}", service.grant_replication(role))),
+    })
+}
+
+/// The connected user, where slots such as asked for can be created.
+async fn server_is_ready(
+    client: &Client,
+    plan: &InitPlan,
+    service: Service,
+) -> Result<String, InitError> {
+    let row = client
+        .query_one(
+            "SELECT pg_catalog.current_setting('wal_level'), pg_catalog.pg_is_in_recovery(), \
+             current_user::pg_catalog.text, \
+             pg_catalog.current_setting('server_version_num')::pg_catalog.int4",
+            &[],
+        )
+        .await
+        .map_err(database("asking for the server's settings"))?;
+    let (level, version): (String, i32) = (row.get(0), row.get(3));
+    if row.get(1) {
+        return Err(InitError::Standby);
+    }
+    if level != "logical" {
+        let fix = service.logical_decoding().map_or_else(
+            || "run ALTER SYSTEM SET wal_level = 'logical'; and restart PostgreSQL".to_owned(),
+            str::to_owned,
+        );
+        return Err(InitError::WalLevel { level, fix });
+    }
+    if plan.failover() && version < 170_000 {
+        return Err(InitError::NoFailover(version / 10_000));
+    }
+    Ok(row.get(2))
+}
+
+/// Looked at before anything is created, since it is what a person must decide about.
+async fn slot_is_ours_or_free(client: &Client, plan: &InitPlan) -> Result<(), InitError> {
+    let query = "SELECT coalesce(plugin::pg_catalog.text, ''), \
+                 coalesce(database::pg_catalog.text, ''), coalesce(wal_status, ''), \
+                 pg_catalog.current_database()::pg_catalog.text, \
+                 EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = $2), \
+                 coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, \
+                 false), confirmed_flush_lsn IS NULL \
+                 FROM pg_catalog.pg_replication_slots s WHERE slot_name = $1";
+    let row = client
+        .query_opt(query, &[&plan.slot(), &plan.publication()])
+        .await
+        .map_err(database("looking for the slot"))?;
+    let Some(row) = row else { return Ok(()) };
+    let text = |column: usize| row.get::<_, String>(column);
+    let name = plan.slot().to_owned();
+    if text(0) != "pgoutput" {
+        let problem = match text(0) {
+            none if none.is_empty() => "is for physical replication".to_owned(),
+            plugin => format!("its plugin is {plugin}, not pgoutput"),
+        };
+        return Err(InitError::ForeignSlot { name, problem });
+    }
+    if text(1) != text(3) {
+        let problem = format!("belongs to database {}, not {}", text(1), text(3));
+        return Err(InitError::ForeignSlot { name, problem });
+    }
+    if text(2) == "lost" {
+        return Err(InitError::LostSlot(name));
+    }
+    if row.get(6) {
+        return Err(InitError::UnfinishedSlot(name));
+    }
+    match (row.get(4), row.get::<_, bool>(5) || !plan.failover()) {
+        (true, true) => Ok(()),
+        (true, false) => Err(InitError::SlotWithoutFailover(name)),
+        (false, _) => {
+            let publication = plan.publication().to_owned();
+            Err(InitError::SlotBeforePublication { slot: name, publication })
+        }
+    }
+}
+
+async fn exists(client: &Client, object: &Object) -> Result<bool, InitError> {
+    let (query, name) = match object {
+        Object::Table(table) => {
+            ("SELECT pg_catalog.to_regclass($1) IS NOT NULL", table.to_string())
+        }
+        Object::Role(name) => {
+            ("SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)", name.clone())
+        }
+        Object::Publication(name) => (
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = $1)",
+            name.clone(),
+        ),
+        Object::Slot(name) => {
+            let query =
+                "SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = $1)";
+            (query, name.clone())
+        }
+    };
+    let row = client.query_one(query, &[&name]).await;
+    row.map(|row| row.get(0)).map_err(database(&format!("looking for {object}")))
+}
+
+fn failed(
+    error: tokio_postgres::Error,
+    object: &Object,
+    user: &str,
+    service: Service,
+) -> InitError {
+    match error.code() {
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => InitError::Denied {
+            object: Box::new(object.clone()),
+            user: user.to_owned(),
+            message: said(&error),
+            instead: instead(object, user, service),
+        },
+        Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED) => {
+            InitError::NoFreeSlot(Box::new(object.clone()))
+        }
+        _ => database(&format!("creating {object}"))(error),
+    }
+}
+
+/// Whether a publication that is there publishes inserts into every table, under the
+/// table's own name where it has partitions.
+async fn publication_serves(
+    client: &Client,
+    name: &str,
+    tables: &[TableName],
+) -> Result<(), InitError> {
+    let quoted = postgres_protocol::escape::escape_identifier(name);
+    let problem = |problem: String, fix: String| InitError::Publication {
+        name: name.to_owned(),
+        problem,
+        fix,
+    };
+    for table in tables {
+        let row = publication_row(client, name, table).await?;
+        let [inserts, listed, partitioned, via_root]: [bool; 4] =
+            [0, 1, 2, 3].map(|column| row.get(column));
+        if !inserts {
+            let fix = format!("ALTER PUBLICATION {quoted} SET (publish = 'insert');");
+            return Err(problem("does not publish inserts".to_owned(), fix));
+        }
+        if partitioned && !via_root {
+            let fix =
+                format!("ALTER PUBLICATION {quoted} SET (publish_via_partition_root = true);");
+            let what = format!("publishes the partitions of {table} instead of {table} itself");
+            return Err(problem(what, fix));
+        }
+        if !listed {
+            let fix = format!("ALTER PUBLICATION {quoted} ADD TABLE {table};");
+            return Err(problem(format!("does not have the table {table}"), fix));
+        }
+    }
+    Ok(())
+}
+
+async fn publication_row(client: &Client, name: &str, table: &TableName) -> Result<Row, InitError> {
+    let query = "WITH this AS (SELECT oid, relname, relnamespace, relkind = 'p' \
+                 AS partitioned FROM pg_catalog.pg_class \
+                 WHERE oid = pg_catalog.to_regclass($2)::pg_catalog.oid) \
+                 SELECT p.pubinsert, EXISTS (SELECT FROM this c \
+                 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+                 JOIN pg_catalog.pg_publication_tables t \
+                 ON t.schemaname = n.nspname AND t.tablename = c.relname \
+                 WHERE t.pubname = p.pubname), EXISTS (SELECT FROM this WHERE partitioned), \
+                 p.pubviaroot FROM pg_catalog.pg_publication p WHERE p.pubname = $1";
+    client
+        .query_one(query, &[&name, &table.to_string()])
+        .await
+        .map_err(database("looking at the publication"))
+}

@@ -1,0 +1,121 @@
+//! Where the server is not one's own: what managed services put in the place of
+//! REPLICATION and of ALTER SYSTEM.
+//!
+//! A service is known by a role of its own. What each asks for is in
+//! docs/managed-services.md, with where it is documented.
+
+use postgres_protocol::escape::{escape_identifier, escape_literal};
+use tokio_postgres::Client;
+
+/// Who runs the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Somebody with a superuser and the server's files.
+    Own,
+    /// Amazon RDS or Aurora.
+    Rds,
+    /// Google Cloud SQL.
+    CloudSql,
+    /// Azure Database for PostgreSQL.
+    Azure,
+    /// Neon.
+    Neon,
+    /// Supabase.
+    Supabase,
+}
+
+const ROLES: [(&str, Service); 5] = [
+    ("rds_superuser", Service::Rds),
+    ("cloudsqlsuperuser", Service::CloudSql),
+    ("azure_pg_admin", Service::Azure),
+    ("neon_superuser", Service::Neon),
+    ("supabase_admin", Service::Supabase),
+];
+
+impl Service {
+    /// Looks for the service's own role.
+    pub(crate) async fn of(client: &Client) -> Result<Self, tokio_postgres::Error> {
+        let names = ROLES.map(|(name, _)| name);
+        let query = "SELECT rolname::pg_catalog.text FROM pg_catalog.pg_roles \
+                     WHERE rolname::pg_catalog.text = ANY ($1)";
+        let row = client.query_opt(&format!("{query} LIMIT 1"), &[&&names[..]]).await?;
+        let found = row.map(|row| row.get::<_, String>(0));
+        let service = ROLES.iter().find(|(name, _)| found.as_deref() == Some(name));
+        Ok(service.map_or(Self::Own, |(_, service)| *service))
+    }
+
+    /// The service's name; `None` where it is none.
+    pub(crate) fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Own => None,
+            Self::Rds => Some("Amazon RDS"),
+            Self::CloudSql => Some("Google Cloud SQL"),
+            Self::Azure => Some("Azure Database for PostgreSQL"),
+            Self::Neon => Some("Neon"),
+            Self::Supabase => Some("Supabase"),
+        }
+    }
+
+    /// The statement that lets a role replicate.
+    pub(crate) fn grant_replication(self, role: &str) -> String {
+        let role = escape_identifier(role);
+        match self {
+            Self::Rds => format!("GRANT rds_replication TO {role};"),
+            _ => format!("ALTER ROLE {role} REPLICATION;"),
+        }
+    }
+
+    /// What turns logical decoding on, where that is not `ALTER SYSTEM`.
+    pub(crate) fn logical_decoding(self) -> Option<&'static str> {
+        match self {
+            Self::Own => None,
+            Self::Rds => Some(
+                "set rds.logical_replication = 1 in the instance's parameter group (Aurora: in \
+                 the cluster's), then reboot it",
+            ),
+            Self::CloudSql => Some(
+                "set the flag cloudsql.logical_decoding = on, which restarts the instance: gcloud \
+                 sql instances patch INSTANCE --database-flags=cloudsql.logical_decoding=on (and \
+                 every other flag that it has)",
+            ),
+            Self::Azure => Some(
+                "set the server parameter wal_level = logical, then restart the server: az \
+                 postgres flexible-server parameter set --name wal_level --value logical",
+            ),
+            Self::Neon => Some(
+                "turn on logical replication in the project's settings; it restarts all its \
+                 computes, and cannot be turned off",
+            ),
+            Self::Supabase => {
+                Some("wal_level is logical there as a rule: ask Supabase what has changed it")
+            }
+        }
+    }
+
+    /// Statements that give a setting a value, in force by a reload; or in words how
+    /// the service does it.
+    pub(crate) fn set(self, setting: &str, value: &str) -> Result<String, String> {
+        match self.name() {
+            None => Ok(format!(
+                "ALTER SYSTEM SET {setting} = {}; SELECT pg_catalog.pg_reload_conf();",
+                escape_literal(value).trim_start()
+            )),
+            Some(service) => {
+                Err(format!("set {setting} = {value} among the parameters of {service}"))
+            }
+        }
+    }
+
+    /// The same of a setting that takes a restart.
+    pub(crate) fn set_and_restart(self, setting: &str, value: &str) -> Result<String, String> {
+        match self.name() {
+            None => Ok(format!(
+                "ALTER SYSTEM SET {setting} = {}; -- then restart PostgreSQL",
+                escape_literal(value).trim_start()
+            )),
+            Some(service) => Err(format!(
+                "set {setting} = {value} among the parameters of {service}, and restart the server"
+            )),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The setup on the server: the SQL of table, role, publication and slot, and its application.
+
+mod apply;
+mod managed_service;
+mod sql;
+
+pub(crate) use apply::apply;
+pub use apply::{InitError, Step};
+pub(crate) use managed_service::Service;
+pub use sql::{InitPlan, UnwritableName};

@@ -1,0 +1,130 @@
+//! Since when records in flight wait, to the millisecond, for next to nothing:
+//! they are counted by the millisecond in which they were produced.
+//!
+//! Pure: the time is an argument.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::ledger::Seq;
+
+/// What is counted together.
+const STEP: Duration = Duration::from_millis(1);
+
+/// Counts that are kept at most. Where as many are not done with, what follows is counted
+/// together, as if it were produced when the last of it was.
+const SPANS: usize = 4096;
+
+/// One producer's records in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Ages(VecDeque<Span>);
+
+#[derive(Debug)]
+struct Span {
+    first: Seq,
+    begun: Instant,
+    waiting: u64,
+}
+
+impl Ages {
+    /// Production `seq` is under way; numbers rise.
+    pub(crate) fn produced(&mut self, seq: Seq, now: Instant) {
+        if self.0.len() == SPANS {
+            self.0.retain(|span| span.waiting > 0);
+        }
+        let full = self.0.len() == SPANS;
+        match self.0.back_mut() {
+            Some(last) if full || now.saturating_duration_since(last.begun) < STEP => {
+                last.waiting += 1;
+                if full {
+                    last.begun = now;
+                }
+            }
+            _ => self.0.push_back(Span { first: seq, begun: now, waiting: 1 }),
+        }
+    }
+
+    /// Production `seq` is done with, however it ended: when it was produced, where that
+    /// is known.
+    pub(crate) fn reported(&mut self, seq: Seq) -> Option<Instant> {
+        // Most reports are of the oldest.
+        let is_first = self.0.get(1).is_none_or(|second| seq < second.first);
+        let behind = if is_first { 1 } else { self.0.partition_point(|span| span.first <= seq) };
+        let span = self.0.get_mut(behind.checked_sub(1)?)?;
+        let begun = (span.first <= seq && span.waiting > 0).then_some(span.begun);
+        span.waiting = span.waiting.saturating_sub(u64::from(begun.is_some()));
+        while self.0.front().is_some_and(|span| span.waiting == 0) {
+            self.0.pop_front();
+        }
+        begun
+    }
+
+    /// Nothing is in flight any more.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Since when the oldest record in flight waits, if one does.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.0.front().map(|span| span.begun)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_age_of_a_record_and_the_oldest_are_found_whatever_the_order_of_reports() {
+        let begun = Instant::now();
+        let at = |tenths: u64| begun + Duration::from_millis(tenths * 100);
+        let mut ages = Ages::default();
+        assert_eq!(ages.oldest(), None);
+        (0..50).for_each(|seq| ages.produced(seq, at(seq)));
+        (10..50).rev().for_each(|seq| assert_eq!(ages.reported(seq), Some(at(seq))));
+        assert_eq!(ages.oldest(), Some(at(0)));
+        (1..10).for_each(|seq| assert_eq!(ages.reported(seq), Some(at(seq))));
+        assert_eq!(ages.oldest(), Some(at(0)));
+        ages.produced(50, at(50));
+        ages.reported(0);
+        assert_eq!(ages.oldest(), Some(at(50)));
+        ages.reported(50);
+        assert_eq!(ages.oldest(), None);
+    }
+
+    #[test]
+    fn a_long_wait_costs_no_memory_and_what_follows_it_is_young() {
+        let begun = Instant::now();
+        let mut ages = Ages::default();
+        let many = 3 * SPANS as u64;
+        (0..many).for_each(|seq| ages.produced(seq, begun + Duration::from_secs(seq)));
+        assert_eq!(ages.0.len(), SPANS);
+        assert_eq!(ages.oldest(), Some(begun));
+        (0..many - 1).for_each(|seq| assert!(ages.reported(seq).is_some()));
+        assert_eq!(ages.oldest(), Some(begun + Duration::from_secs(many - 1)));
+    }
+
+    #[test]
+    fn one_that_waits_for_long_does_not_blur_the_ages_of_others() {
+        let begun = Instant::now();
+        let at = |seq| begun + Duration::from_secs(seq);
+        let mut ages = Ages::default();
+        ages.produced(0, begun);
+        for seq in 1..3 * SPANS as u64 {
+            ages.produced(seq, at(seq));
+            assert_eq!(ages.reported(seq), Some(at(seq)));
+        }
+        assert_eq!(ages.oldest(), Some(begun));
+    }
+
+    #[test]
+    fn a_late_report_of_an_earlier_producer_counts_for_nothing() {
+        let mut ages = Ages::default();
+        let begun = Instant::now();
+        ages.produced(7, begun);
+        ages.clear();
+        ages.produced(8, begun + STEP);
+        assert_eq!(ages.reported(7), None);
+        assert_eq!(ages.oldest(), Some(begun + STEP));
+    }
+}

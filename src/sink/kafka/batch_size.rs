@@ -1,0 +1,144 @@
+//! How long the producer's batches may be: as configured, and shorter for a while after a broker
+//! has refused one.
+//!
+//! A broker refuses a whole batch for one record. Shorter batches find that record sooner, and
+//! cost a request a record in the end: so they are for as long as they are of use. Where batches of
+//! the configured length are refused again soon after (they are longer than what a topic takes),
+//! the next try comes later each time.
+
+use std::time::{Duration, Instant};
+
+/// By how much a refusal makes batches smaller: few steps from the default to
+/// single records, and the first of them fits most topics with a limit of their own.
+const SHRINKS_BY: u32 = 16;
+
+/// How long after the last refusal batches are as configured again: longer than the longest pause
+/// between two replays.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+
+/// By how much that gets longer where it was of no use, and how long it gets.
+const WAIT_GROWS_BY: u32 = 6;
+const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// The length of batches, in bytes.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    configured: u32,
+    bytes: u32,
+    wait: Duration,
+    /// When they may be as configured again.
+    restore_at: Option<Instant>,
+    restored_at: Option<Instant>,
+}
+
+impl Batches {
+    pub(crate) fn new(configured: u32) -> Self {
+        Self {
+            configured,
+            bytes: configured,
+            wait: FIRST_WAIT,
+            restore_at: None,
+            restored_at: None,
+        }
+    }
+
+    /// How long batches may be where they are configured so.
+    pub(crate) fn at_most(&self, configured: u32) -> u32 {
+        if self.are_smaller() { self.bytes.min(configured) } else { configured }
+    }
+
+    pub(crate) fn configured(&self) -> u32 {
+        self.configured
+    }
+
+    /// Whether that is because of a refusal.
+    pub(crate) fn are_smaller(&self) -> bool {
+        self.restore_at.is_some()
+    }
+
+    /// A batch was refused: how long they may be from now on, if that is another length.
+    pub(crate) fn refused(&mut self, now: Instant) -> Option<u32> {
+        if !self.are_smaller() {
+            let was_of_use =
+                |then: Instant| now.saturating_duration_since(then) >= self.wait * WAIT_GROWS_BY;
+            self.wait = match self.restored_at {
+                Some(then) if !was_of_use(then) => (self.wait * WAIT_GROWS_BY).min(WAIT_MAX),
+                _ => FIRST_WAIT,
+            };
+        }
+        self.restore_at = Some(now + self.wait);
+        let smaller = (self.bytes / SHRINKS_BY).max(1);
+        (std::mem::replace(&mut self.bytes, smaller) != smaller).then_some(smaller)
+    }
+
+    /// Whether it is time to make them as configured again.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.restore_at.is_some_and(|at| now >= at)
+    }
+
+    /// They could not be made so now.
+    pub(crate) fn postpone(&mut self, now: Instant) {
+        self.restore_at = self.restore_at.map(|_| now + self.wait);
+    }
+
+    /// They are as configured again.
+    pub(crate) fn restored(&mut self, now: Instant) {
+        (self.bytes, self.restore_at, self.restored_at) = (self.configured, None, Some(now));
+    }
+
+    /// They are configured otherwise from now on.
+    pub(crate) fn configure(&mut self, configured: u32) {
+        self.bytes = self.at_most(configured);
+        self.configured = configured;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_shrink_to_single_records_and_are_restored_after_a_while() {
+        let (mut batches, began) = (Batches::new(1_000_000), Instant::now());
+        let lengths: Vec<_> = std::iter::from_fn(|| batches.refused(began)).collect();
+        assert_eq!(lengths, [62_500, 3_906, 244, 15, 1]);
+        let later = began + FIRST_WAIT / 2;
+        assert_eq!(batches.refused(later), None);
+        assert!(!batches.is_due(began + FIRST_WAIT), "a refusal since");
+        assert!(batches.is_due(later + FIRST_WAIT));
+        batches.restored(later + FIRST_WAIT);
+        assert!(!batches.are_smaller() && batches.at_most(1_000_000) == 1_000_000);
+        assert!(!batches.is_due(later + WAIT_MAX));
+    }
+
+    #[test]
+    fn what_is_refused_again_soon_is_restored_later_each_time_and_at_last_seldom() {
+        let (mut batches, mut now) = (Batches::new(1_000), Instant::now());
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            batches.refused(now);
+            let wait = batches.wait;
+            waits.push(wait.as_secs());
+            now += wait;
+            assert!(batches.is_due(now));
+            batches.restored(now);
+        }
+        assert_eq!(waits, [10, 60, 360, 2160, 12960, 77760, 86400, 86400]);
+        // What comes long after has another cause.
+        now += WAIT_MAX * WAIT_GROWS_BY;
+        batches.refused(now);
+        assert_eq!(batches.wait, FIRST_WAIT);
+    }
+
+    #[test]
+    fn another_configuration_counts_once_batches_are_restored() {
+        let (mut batches, now) = (Batches::new(1_000), Instant::now());
+        batches.configure(2_000);
+        assert_eq!(batches.at_most(2_000), 2_000);
+        batches.refused(now);
+        batches.configure(4_000);
+        assert_eq!((batches.at_most(4_000), batches.configured()), (125, 4_000));
+        batches.restored(now);
+        assert_eq!(batches.refused(now), Some(250));
+    }
+}

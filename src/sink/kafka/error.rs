@@ -1,0 +1,250 @@
+//! Which of librdkafka's errors speak against the record itself, and what a
+//! person can do about each. Decides by the error code alone.
+//!
+//! Codes: <https://kafka.apache.org/protocol#protocol_error_codes> and
+//! librdkafka's `rd_kafka_resp_err_t`.
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+
+use crate::outlet::{Ground, Refusal};
+use crate::sink::Outcome;
+
+/// What a failed delivery to `topic` means. A record that goes down with its
+/// producer (purged, or behind a fatal error) is no suspect: the one that took
+/// the producer down has an error of its own.
+pub(crate) fn outcome(error: &KafkaError, topic: &str) -> Outcome {
+    match error.rdkafka_error_code() {
+        None => Outcome::Lost(error.to_string()),
+        Some(code) if is_refusal(code) => Outcome::Refused(refusal(code)),
+        Some(Code::PurgeQueue | Code::PurgeInflight | Code::Fatal | Code::GaplessGuarantee) => {
+            Outcome::Purged
+        }
+        Some(code) => Outcome::Lost(reason(code, topic)),
+    }
+}
+
+/// The error's code, as librdkafka's binding spells it.
+pub(crate) fn code_of(error: &KafkaError) -> String {
+    error.rdkafka_error_code().map_or_else(|| "Unknown".to_owned(), |code| format!("{code:?}"))
+}
+
+/// Whether the error speaks against the record itself.
+pub(crate) fn is_refusal(code: Code) -> bool {
+    verdict(code) != Verdict::Passes
+}
+
+/// What a failed production means for its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// Not the record's fault, or one that time or a person may end without touching it: it is
+    /// waited for, however long.
+    Passes,
+    /// The record's fault, and perhaps not for good: it is tried some times more.
+    MayPass,
+    /// The record's fault, and for good unless somebody changes a setting: the same bytes meet
+    /// the same answer, and to ask again only holds up all that follows.
+    Never,
+}
+
+/// Every code that a production can fail with, and what it rests on. All others belong to
+/// requests that a producer does not make (groups, transactions, administration), and pass: of
+/// what is not known to be the record's fault walpost gives up nothing.
+///
+/// - The size (`MessageSizeTooLarge`, `InvalidMessageSize`, `MessageBatchTooLarge`): the bytes
+///   and the topic's limit. Neither changes with time. Never.
+/// - `InvalidTimestamp`: the record's timestamp, the topic's `message.timestamp.*.max.ms` and the
+///   broker's clock. What is too old gets older. What is too far ahead (an hour by default) comes
+///   into range in time, but not within the minute for which records are tried. Never.
+/// - `InvalidRecord`: the broker's validation of the record: no key in a compacted topic, offsets
+///   or a format that do not fit. It looks at the bytes and the topic's settings alone. Never.
+/// - `InvalidTopic`: the name, or that it is one of Kafka's internal topics. Never.
+/// - `InvalidArgument`: librdkafka's own look at the arguments. Never.
+/// - `PolicyViolation`: Kafka's brokers answer a production with it in no case, others that speak
+///   its protocol do, by quotas too, which pass. May pass.
+/// - `InvalidMessage` (a checksum that does not fit): bytes that were damaged on their way or in
+///   memory. The next attempt sends them anew. Passes.
+/// - `UnknownTopicOrPartition`, `UnknownTopic`, `UnknownPartition`, `UnknownTopicId`: topics are
+///   made, and partitions added. Passes.
+/// - `TopicAuthorizationFailed`, `ClusterAuthorizationFailed`, `Authentication`,
+///   `SaslAuthenticationFailed`, `SecurityDisabled`: rights and passwords are given back. Passes.
+/// - `NotEnoughReplicas`, `NotEnoughReplicasAfterAppend`, `LeaderNotAvailable`,
+///   `NotLeaderForPartition`, `ReplicaNotAvailable`, `BrokerNotAvailable`, `KafkaStorageError`,
+///   `LogDirNotFound`, `FencedLeaderEpoch`, `UnknownLeaderEpoch`, `ThrottlingQuotaExceeded`,
+///   `RequestTimedOut`, `NetworkException`, `BrokerTransportFailure`, `MessageTimedOut`,
+///   `OperationTimedOut`, `TimedOutQueue`, `Resolve`, `SSL`: the cluster or the way to it. Passes.
+/// - `OutOfOrderSequenceNumber`, `DuplicateSequenceNumber`, `UnknownProducerId`,
+///   `InvalidProducerEpoch`, `InvalidProducerIdMapping`, `ProducerFenced`: the producer's state; a
+///   new producer has another. Passes.
+/// - `UnsupportedForMessageFormat`, `UnsupportedCompressionType`, `UnsupportedVersion`,
+///   `InvalidRequiredAcks`, `InvalidRequest`, `Unknown`: brokers or settings, for all records
+///   alike. To put records aside for it would put all of them aside. Passes.
+fn verdict(code: Code) -> Verdict {
+    match code {
+        _ if is_of_size(code) => Verdict::Never,
+        Code::InvalidTimestamp
+        | Code::InvalidRecord
+        | Code::InvalidTopic
+        | Code::InvalidArgument => Verdict::Never,
+        Code::PolicyViolation => Verdict::MayPass,
+        _ => Verdict::Passes,
+    }
+}
+
+/// Whether it may be for one record of several in a batch; a topic is the same for all of them.
+pub(crate) fn is_of_a_record(code: Code) -> bool {
+    is_of_size(code) || matches!(code, Code::InvalidTimestamp | Code::InvalidRecord)
+}
+
+/// Whether a connection to a broker broke or could not be made.
+pub(crate) fn is_of_a_connection(code: Code) -> bool {
+    matches!(
+        code,
+        Code::BrokerTransportFailure | Code::Resolve | Code::SSL | Code::OperationTimedOut
+    )
+}
+
+fn is_of_size(code: Code) -> bool {
+    matches!(
+        code,
+        Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::MessageBatchTooLarge
+    )
+}
+
+/// The broker's refusal, with the way out.
+fn refusal(code: Code) -> Refusal {
+    let ground = if is_of_size(code) { Ground::Size } else { Ground::Other };
+    let fix = match code {
+        _ if ground == Ground::Size => {
+            "raise max.message.bytes of the topic (and message.max.bytes of the brokers, where it \
+             is what limits the topic)"
+        }
+        Code::InvalidTimestamp => {
+            "the topic takes what is at most message.timestamp.before.max.ms before and \
+             message.timestamp.after.max.ms after the broker's clock: change these settings of the \
+             topic, or record.timestamp here"
+        }
+        Code::InvalidRecord => {
+            "a compacted topic takes no record without a key: see the broker's log"
+        }
+        Code::PolicyViolation => "change the policy of the brokers that forbids it",
+        Code::InvalidTopic => "it is one of Kafka's own topics, or has no name that Kafka takes",
+        _ => "remove its cause",
+    };
+    let may_pass = verdict(code) == Verdict::MayPass;
+    Refusal { ground, may_pass, reason: format!("{code}; {fix}") }
+}
+
+/// The same of the client library, which takes nothing beyond its own limit.
+pub(crate) fn by_the_client(code: Code) -> Refusal {
+    match code {
+        // Its own word for it is the broker's.
+        Code::MessageSizeTooLarge => {
+            let reason = "it is too large for walpost's producer; raise its limit (-X \
+                message.max.bytes=…), and max.message.bytes of the topic where that is lower";
+            Refusal { ground: Ground::Size, may_pass: false, reason: reason.to_owned() }
+        }
+        _ => refusal(code),
+    }
+}
+
+/// That the topic is missing, where that is not waited for.
+pub(crate) fn missing_topic(topic: &str) -> Refusal {
+    Refusal { ground: Ground::MissingTopic, may_pass: false, reason: create(topic) }
+}
+
+fn create(topic: &str) -> String {
+    format!("create the topic: kafka-topics.sh --create --topic {topic}")
+}
+
+/// The error in words, with what to do where that is known.
+pub(crate) fn reason(code: Code, topic: &str) -> String {
+    let advice = match code {
+        // A producer's first question is for a number of its own: since Kafka 2.8 a
+        // right to write answers it, so that both come of the same lack.
+        Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {
+            return format!(
+                "walpost's user may not write to topic {topic}; give it the ACL operations WRITE and \
+                 DESCRIBE on topic {topic} (and where the brokers are older than 2.8 \
+                 IDEMPOTENT_WRITE on the cluster)"
+            );
+        }
+        Code::Authentication => {
+            "; give walpost's user its password back, or put the new one where walpost has it from"
+                .into()
+        }
+        Code::UnknownPartition => {
+            "; the record names its partition: looking again how many there are".into()
+        }
+        Code::UnknownTopic | Code::UnknownTopicOrPartition => {
+            format!("; {}", create(topic))
+        }
+        Code::NotEnoughReplicas | Code::NotEnoughReplicasAfterAppend => {
+            "; fewer replicas are in sync than min.insync.replicas asks for".into()
+        }
+        _ => String::new(),
+    };
+    format!("{code} (topic {topic}){advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome_of(code: Code) -> Outcome {
+        outcome(&KafkaError::MessageProduction(code), "orders")
+    }
+
+    #[test]
+    fn a_record_that_goes_down_with_its_producer_is_no_suspect() {
+        for code in [Code::PurgeQueue, Code::PurgeInflight, Code::Fatal] {
+            assert_eq!(outcome_of(code), Outcome::Purged, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_setting_that_lets_the_record_pass() {
+        for (code, setting) in [
+            (Code::MessageSizeTooLarge, "max.message.bytes of the topic"),
+            (Code::InvalidTimestamp, "message.timestamp.before.max.ms"),
+        ] {
+            let Outcome::Refused(refusal) = outcome_of(code) else { panic!("{code} is a refusal") };
+            assert!(refusal.reason.contains(setting), "{refusal:?}");
+            assert_eq!(refusal.ground == Ground::Size, code == Code::MessageSizeTooLarge);
+        }
+        let refusal = by_the_client(Code::MessageSizeTooLarge);
+        assert!(refusal.ground == Ground::Size && refusal.reason.contains("-X message.max.bytes"));
+    }
+
+    #[test]
+    fn what_time_cannot_change_is_refused_for_good() {
+        for (code, may_pass) in [
+            (Code::MessageSizeTooLarge, false),
+            (Code::InvalidTimestamp, false),
+            (Code::InvalidRecord, false),
+            (Code::InvalidTopic, false),
+            (Code::PolicyViolation, true),
+        ] {
+            let Outcome::Refused(refusal) = outcome_of(code) else { panic!("{code} is a refusal") };
+            assert_eq!(refusal.may_pass, may_pass, "{code}");
+        }
+        for code in [
+            Code::InvalidMessage,
+            Code::TopicAuthorizationFailed,
+            Code::NotEnoughReplicas,
+            Code::OutOfOrderSequenceNumber,
+            Code::UnsupportedForMessageFormat,
+            Code::Unknown,
+        ] {
+            assert!(matches!(outcome_of(code), Outcome::Lost(_)), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_too_large_is_refused_and_a_missing_topic_is_waited_for() {
+        assert!(matches!(outcome_of(Code::MessageSizeTooLarge), Outcome::Refused(_)));
+        let Outcome::Lost(reason) = outcome_of(Code::UnknownTopicOrPartition) else {
+            panic!("a missing topic may come to be");
+        };
+        assert!(reason.contains("kafka-topics.sh --create --topic orders"), "{reason}");
+    }
+}

@@ -1,0 +1,430 @@
+//! Keeps back what follows a producer's first record in a partition until that
+//! record is acknowledged.
+//!
+//! A broker checks a producer's sequence numbers against the last batch that it
+//! took from this producer. Where it has taken none in a partition it takes any
+//! number: a first batch that is refused is then overtaken by those in flight
+//! behind it, whatever the producer promises of gaps (measured on Kafka 4.1).
+//! So the first record of a new producer in a partition goes alone; once it is
+//! acknowledged the broker keeps the order by itself. It costs each partition
+//! one round trip in the life of a producer.
+//!
+//! Here is also the choice of the partition, since who keeps records of one
+//! partition back has to know it: by the hash of the key, as Java's default
+//! partitioner chooses, unless the record names it. Records without either have no order
+//! to keep.
+//!
+//! Pure, but for the lock on the counts of partitions.
+
+use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdkafka::producer::{PARTITION_UA, Partitioner};
+
+use crate::ledger::Seq;
+use crate::record::Record;
+
+/// How many partitions each topic has, as the client last saw it. Outlives
+/// producers.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    known: Mutex<Known>,
+    /// Counts the changes.
+    changes: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    counts: HashMap<String, u32>,
+    /// What changed and was not told yet.
+    untold: Vec<Change>,
+}
+
+/// A topic that has another number of partitions than it had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) topic: String,
+    pub(crate) before: u32,
+    pub(crate) now: u32,
+}
+
+/// Chooses partitions, and notes how many there are to choose from.
+#[derive(Debug)]
+pub(crate) struct KeyPartitioner {
+    counts: Arc<Counts>,
+    keyless: AtomicU32,
+}
+
+/// What may be done with a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Queue it.
+    Free,
+    /// Queue it, and say so by [`FirstBatchGate::queued`]: it is the first of its partition.
+    Lead,
+    /// Offer it again after an acknowledgement.
+    Wait,
+}
+
+/// One producer's first records.
+#[derive(Debug)]
+pub(crate) struct FirstBatchGate {
+    counts: Arc<Counts>,
+    /// The changes of counts that are heeded.
+    changes: u64,
+    topics: HashMap<String, Topic>,
+    /// Topic and way of the first records in flight.
+    in_flight: HashMap<Seq, (String, PartitionKey)>,
+}
+
+/// What decides to which partition of its topic a record goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PartitionKey {
+    /// The hash of its key.
+    Hash(u32),
+    /// The record itself.
+    Partition(u32),
+}
+
+impl PartitionKey {
+    /// The way of this record; `None`: it goes anywhere, and has no order to keep.
+    pub(crate) fn of(record: &Record<'_>) -> Option<Self> {
+        match record.partition.map(u32::try_from) {
+            Some(Ok(partition)) => Some(Self::Partition(partition)),
+            _ => record.key.map(|key| Self::Hash(hash(key))),
+        }
+    }
+
+    /// The partition, as far as that is known.
+    fn partition(self, count: Option<u32>) -> Option<u32> {
+        match (self, count) {
+            (Self::Partition(partition), _) => Some(partition),
+            (Self::Hash(hash), Some(count)) => Some(hash % count),
+            (Self::Hash(_), None) => None,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Topic {
+    /// How many partitions there are, once a record was put into one.
+    count: Option<u32>,
+    /// Partitions in which a record was acknowledged.
+    proven: HashSet<u32>,
+    /// Ways of the first records in flight.
+    leading: Vec<PartitionKey>,
+}
+
+impl FirstBatchGate {
+    /// Those of a producer whose partitioner writes `counts`.
+    pub(crate) fn new(counts: Arc<Counts>) -> Self {
+        let changes = counts.changes();
+        Self { counts, changes, topics: HashMap::new(), in_flight: HashMap::new() }
+    }
+
+    /// Whether partitions were added or taken away since the last call: then each
+    /// partition has to be begun anew, and the record that was put into one just
+    /// now is the first of its own.
+    pub(crate) fn begin_anew(&mut self) -> bool {
+        let changes = self.counts.changes();
+        if changes == self.changes {
+            return false;
+        }
+        self.changes = changes;
+        self.in_flight.clear();
+        for (name, topic) in &mut self.topics {
+            *topic = Topic { count: self.counts.of(name), ..Topic::default() };
+        }
+        true
+    }
+
+    /// What may be done with a record that goes this way.
+    pub(crate) fn turn(&self, topic: &str, way: Option<PartitionKey>) -> Admission {
+        let Some(way) = way else {
+            return Admission::Free;
+        };
+        let Some(topic) = self.topics.get(topic) else {
+            return Admission::Lead;
+        };
+        if topic.count.is_some_and(|count| topic.proven.len() >= index(count)) {
+            return Admission::Free;
+        }
+        let partition = way.partition(topic.count);
+        if partition.is_some_and(|partition| topic.proven.contains(&partition)) {
+            return Admission::Free;
+        }
+        // Where either may be any, they may be the same.
+        let is_mine = |leading: &PartitionKey| match (leading.partition(topic.count), partition) {
+            (Some(leading), Some(partition)) => leading == partition,
+            _ => true,
+        };
+        if topic.leading.iter().any(is_mine) { Admission::Wait } else { Admission::Lead }
+    }
+
+    /// The record whose turn was [`Admission::Lead`] is queued as production `seq`.
+    pub(crate) fn queued(&mut self, seq: Seq, topic: &str, way: PartitionKey) {
+        self.topics.entry(topic.to_owned()).or_default().leading.push(way);
+        self.in_flight.insert(seq, (topic.to_owned(), way));
+    }
+
+    /// Begins anew in every partition. A broker forgets a producer that was idle
+    /// in a partition for long (`producer.id.expiration.ms`, a day by default).
+    pub(crate) fn forget(&mut self) {
+        for topic in self.topics.values_mut() {
+            topic.proven.clear();
+        }
+    }
+
+    /// Production `seq` is acknowledged.
+    pub(crate) fn delivered(&mut self, seq: Seq) {
+        let Some((name, way)) = self.in_flight.remove(&seq) else {
+            return;
+        };
+        let Some(topic) = self.topics.get_mut(&name) else {
+            return;
+        };
+        topic.leading.retain(|leading| *leading != way);
+        if topic.count.is_none() {
+            topic.count = self.counts.of(&name);
+        }
+        topic.proven.extend(way.partition(topic.count));
+    }
+}
+
+impl Counts {
+    /// The topics in which a record was put into a partition.
+    pub(crate) fn topics(&self) -> Vec<String> {
+        self.lock().counts.keys().cloned().collect()
+    }
+
+    /// What changed since the last call.
+    pub(crate) fn take_changes(&self) -> Vec<Change> {
+        std::mem::take(&mut self.lock().untold)
+    }
+
+    fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, topic: &str) -> Option<u32> {
+        self.lock().counts.get(topic).copied()
+    }
+
+    fn note(&self, topic: &str, now: u32) {
+        let mut known = self.lock();
+        let Some(count) = known.counts.get_mut(topic) else {
+            known.counts.insert(topic.to_owned(), now);
+            return;
+        };
+        if *count != now {
+            let before = std::mem::replace(count, now);
+            known.untold.push(Change { topic: topic.to_owned(), before, now });
+            self.changes.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+impl KeyPartitioner {
+    /// One that writes what it sees into `counts`.
+    pub(crate) fn new(counts: Arc<Counts>) -> Self {
+        Self { counts, keyless: AtomicU32::new(0) }
+    }
+}
+
+impl Partitioner for KeyPartitioner {
+    fn partition(
+        &self,
+        topic: &str,
+        key: Option<&[u8]>,
+        count: i32,
+        _is_available: impl Fn(i32) -> bool,
+    ) -> i32 {
+        let Some(count) = u32::try_from(count).ok().and_then(NonZeroU32::new) else {
+            return PARTITION_UA;
+        };
+        self.counts.note(topic, count.get());
+        let partition = match key {
+            Some(key) => partition_of(key, count),
+            None => self.keyless.fetch_add(1, Ordering::Relaxed) % count,
+        };
+        i32::try_from(partition).unwrap_or(PARTITION_UA)
+    }
+}
+
+/// A number of partitions as a length.
+fn index(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// The partition of a record with this key, in a topic of so many: the one that
+/// Java's default partitioner chooses.
+pub fn partition_of(key: &[u8], partitions: NonZeroU32) -> u32 {
+    hash(key) % partitions
+}
+
+/// Murmur2 with Kafka's seed and without its sign, as in
+/// [`BuiltInPartitioner`](https://kafka.apache.org/documentation/#producerconfigs_partitioner.class).
+fn hash(key: &[u8]) -> u32 {
+    const M: u32 = 0x5bd1_e995;
+    // Modulo 2^32, as in Java, for a key of any length.
+    #[allow(clippy::cast_possible_truncation, reason = "the hash is defined so")]
+    let mut hash = 0x9747_b28c ^ (key.len() as u32);
+    let (words, rest) = key.as_chunks::<4>();
+    for word in words {
+        let mut word = u32::from_le_bytes(*word).wrapping_mul(M);
+        word ^= word >> 24;
+        hash = hash.wrapping_mul(M) ^ word.wrapping_mul(M);
+    }
+    if !rest.is_empty() {
+        for (at, byte) in rest.iter().enumerate() {
+            hash ^= u32::from(*byte) << (8 * at);
+        }
+        hash = hash.wrapping_mul(M);
+    }
+    hash ^= hash >> 13;
+    hash = hash.wrapping_mul(M);
+    (hash ^ (hash >> 15)) & 0x7fff_ffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_hashed_as_kafkas_own_clients_do() {
+        // From the tests of Kafka's clients.
+        for (key, expected) in [
+            ("kafka", 0xd067_cf64_u32),
+            ("giberish123456789", 0x8f55_2b0c),
+            ("1234", 0x9fc9_7b14),
+            ("234", 0xe7c0_09ca),
+            ("34", 0x8739_30da),
+            ("4", 0x5a4b_5ca1),
+        ] {
+            assert_eq!(hash(key.as_bytes()), expected & 0x7fff_ffff, "{key}");
+        }
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "as a record has it")]
+    fn keyed(key: &[u8]) -> Option<PartitionKey> {
+        Some(PartitionKey::Hash(hash(key)))
+    }
+
+    /// Of ten keys, in a topic of that many partitions.
+    fn leads(partitions: i32) -> (FirstBatchGate, KeyPartitioner) {
+        let counts = Arc::new(Counts::default());
+        let partitioner = KeyPartitioner::new(Arc::clone(&counts));
+        assert!(partitioner.partition("t", Some(b"0"), partitions, |_| true) < partitions);
+        (FirstBatchGate::new(counts), partitioner)
+    }
+
+    #[test]
+    fn the_first_record_of_a_partition_goes_alone_until_it_is_acknowledged() {
+        let (mut leads, _) = leads(1);
+        assert_eq!(leads.turn("t", keyed(b"a")), Admission::Lead);
+        leads.queued(7, "t", PartitionKey::Hash(hash(b"a")));
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Wait);
+        assert_eq!(leads.turn("t", None), Admission::Free);
+        assert_eq!(leads.turn("another", keyed(b"b")), Admission::Lead);
+        leads.delivered(6);
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Wait);
+        leads.delivered(7);
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Free);
+    }
+
+    #[test]
+    fn after_a_long_time_the_first_record_goes_alone_again() {
+        let (mut leads, _) = leads(1);
+        leads.queued(7, "t", PartitionKey::Hash(hash(b"a")));
+        leads.delivered(7);
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Free);
+        leads.forget();
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Lead);
+    }
+
+    #[test]
+    fn a_topic_that_grows_is_told_once_and_begun_anew_in_each_partition() {
+        let (mut leads, partitioner) = leads(1);
+        leads.queued(7, "t", PartitionKey::Hash(hash(b"a")));
+        leads.delivered(7);
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Free);
+        assert!(!leads.begin_anew());
+        for _ in 0..2 {
+            partitioner.partition("t", Some(b"0"), 4, |_| true);
+        }
+        assert!(leads.begin_anew() && !leads.begin_anew());
+        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Lead);
+        let change = Change { topic: "t".to_owned(), before: 1, now: 4 };
+        assert_eq!(leads.counts.take_changes(), [change]);
+        assert_eq!(leads.counts.take_changes(), []);
+    }
+
+    #[test]
+    fn each_partition_has_a_first_record_of_its_own() {
+        let (mut leads, partitioner) = leads(3);
+        leads.queued(0, "t", PartitionKey::Hash(hash(b"0")));
+        leads.delivered(0);
+        let partition = |key: &str| partitioner.partition("t", Some(key.as_bytes()), 3, |_| true);
+        let mut begun = HashSet::from([partition("0")]);
+        for number in 1..50_u64 {
+            let key = number.to_string();
+            let expected = match partition(&key) {
+                proven if proven == partition("0") => Admission::Free,
+                other if begun.insert(other) => Admission::Lead,
+                _ => Admission::Wait,
+            };
+            assert_eq!(leads.turn("t", keyed(key.as_bytes())), expected, "{key}");
+            if expected == Admission::Lead {
+                leads.queued(number, "t", PartitionKey::Hash(hash(key.as_bytes())));
+            }
+        }
+        assert_eq!(begun.len(), 3);
+        (0..50).for_each(|seq| leads.delivered(seq));
+        assert!((0..50_u8).all(|key| leads.turn("t", keyed(&[key])) == Admission::Free));
+    }
+
+    #[test]
+    fn a_record_that_names_its_partition_is_one_of_that_partition() {
+        let (mut leads, partitioner) = leads(3);
+        let of_key = partitioner.partition("t", Some(b"0"), 3, |_| true);
+        let of_key = u32::try_from(of_key).expect("a partition");
+        let [mine, other] =
+            [of_key, (of_key + 1) % 3].map(|number| Some(PartitionKey::Partition(number)));
+        // A topic's number of partitions is not known before a key was put into one.
+        assert_eq!(leads.turn("t", mine), Admission::Lead);
+        leads.queued(1, "t", PartitionKey::Partition(of_key));
+        assert_eq!(leads.turn("t", mine), Admission::Wait);
+        assert_eq!(leads.turn("t", other), Admission::Lead);
+        assert_eq!(leads.turn("t", keyed(b"0")), Admission::Wait);
+        leads.delivered(1);
+        assert_eq!(leads.turn("t", mine), Admission::Free);
+        assert_eq!(leads.turn("t", keyed(b"0")), Admission::Free);
+        leads.queued(2, "t", PartitionKey::Partition((of_key + 1) % 3));
+        assert_eq!(
+            (leads.turn("t", other), leads.turn("t", mine)),
+            (Admission::Wait, Admission::Free)
+        );
+    }
+
+    #[test]
+    fn a_named_partition_is_led_in_a_topic_of_which_nothing_is_known() {
+        let mut leads = FirstBatchGate::new(Arc::new(Counts::default()));
+        leads.queued(1, "t", PartitionKey::Partition(1));
+        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(1))), Admission::Wait);
+        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(0))), Admission::Lead);
+        assert_eq!(leads.turn("t", keyed(b"a")), Admission::Wait, "it may be the same");
+        leads.delivered(1);
+        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(1))), Admission::Free);
+        assert_eq!(leads.turn("t", keyed(b"a")), Admission::Lead, "it may be another");
+        leads.queued(2, "t", PartitionKey::Hash(7));
+        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(0))), Admission::Wait);
+        leads.delivered(2);
+        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(0))), Admission::Lead);
+    }
+}

@@ -1,0 +1,35 @@
+//! The Kafka sink: an idempotent producer of librdkafka, and what walpost knows of the brokers.
+//!
+//! [`producer`] takes records and replaces itself; the other files decide what it does with what
+//! comes back (pure), or ask the brokers.
+
+mod ack_age;
+mod ack_monitor;
+mod batch_size;
+mod config;
+mod delivery_reports;
+mod diagnostics;
+mod error;
+mod features;
+mod first_batch_gate;
+mod metadata;
+mod oauth_token;
+mod partitioner;
+mod poll_interval;
+mod producer;
+mod reload;
+#[cfg(feature = "traces")]
+mod spans;
+#[cfg(not(feature = "traces"))]
+#[path = "no_spans.rs"]
+mod spans;
+mod statistics;
+
+pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
+pub(super) use features::{built_in, refusal};
+pub use first_batch_gate::partition_of;
+pub use metadata::{BrokerTls, Brokers, NoTopic, Silence, Survey, Topic, is_in_reach};
+pub(crate) use oauth_token::token as oauth_token;
+pub use producer::{KafkaSink, ReachError, RenewHandle, reach};
+
+pub use reload::KafkaSource;

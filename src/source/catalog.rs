@@ -1,0 +1,341 @@
+//! What the catalogs say of the slot, the publication and the outbox tables,
+//! and whether that is what a relay needs. A few small queries at each connect.
+
+use postgres_protocol::escape::escape_identifier;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
+
+use super::SourceError;
+use super::config::APPLICATION_NAME;
+use super::halt_notice;
+use super::types;
+use crate::lsn::Lsn;
+use crate::outbox::{FoundTable, TableName};
+use crate::pgoutput::{Column, Relation};
+
+/// The server and the slot, as the catalogs show them.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// `server_version_num`, for instance 150018.
+    pub version: i32,
+    /// The database of this connection.
+    pub database: String,
+    /// `wal_level`.
+    pub wal_level: String,
+    /// `wal_sender_timeout` in milliseconds; 0 is none.
+    pub wal_sender_timeout_ms: i64,
+    /// Whether the server is a standby.
+    pub in_recovery: bool,
+    /// WAL flushed so far (replayed, on a standby).
+    pub flushed: Lsn,
+    /// The slot; `None` where there is none of that name.
+    pub slot: Option<Slot>,
+    /// The server process of a walpost that worked with the slot and halts for a person to
+    /// decide.
+    pub halted_by: Option<i32>,
+}
+
+/// A row of `pg_replication_slots`.
+#[derive(Debug, Clone)]
+pub struct Slot {
+    /// `physical` or `logical`.
+    pub slot_type: String,
+    /// The output plugin of a logical slot.
+    pub plugin: Option<String>,
+    /// The database of a logical slot.
+    pub database: Option<String>,
+    /// The server process that uses the slot.
+    pub active_pid: Option<i32>,
+    /// Whether that process serves a walpost, by the name that its client gave itself.
+    pub is_walposts: bool,
+    /// Up to where its consumer has confirmed.
+    pub confirmed_flush: Option<Lsn>,
+    /// `reserved`, `extended`, `unreserved` or `lost`.
+    pub wal_status: Option<String>,
+    /// Why the slot was invalidated (PostgreSQL 17 and later).
+    pub invalidation_reason: Option<String>,
+    /// Whether it is a standby's copy of a slot on the primary (PostgreSQL 17
+    /// and later).
+    pub synced: bool,
+    /// Whether standbys keep it (PostgreSQL 17 and later), or it decodes prepared
+    /// transactions: a copy of it is another in that.
+    pub is_special: bool,
+}
+
+/// `messages` is an option of pgoutput since 14.
+const LEAST_VERSION: i32 = 140_000;
+
+const FACTS: &str = "
+    SELECT pg_catalog.current_setting('server_version_num')::pg_catalog.int4,
+           pg_catalog.current_database()::pg_catalog.text,
+           pg_catalog.current_setting('wal_level'),
+           (SELECT setting::pg_catalog.int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
+           (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+                 ELSE pg_catalog.pg_current_wal_flush_lsn() END)::pg_catalog.text,
+           s.slot_type, s.plugin::pg_catalog.text, s.database::pg_catalog.text, s.active_pid,
+           s.confirmed_flush_lsn::pg_catalog.text, s.wal_status,
+           pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::pg_catalog.text,
+           coalesce((pg_catalog.to_jsonb(s) ->> 'synced'::pg_catalog.text)::pg_catalog.bool, false),
+           pg_catalog.pg_is_in_recovery(),
+           EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
+                    WHERE a.pid = s.active_pid AND a.application_name = $2),
+           coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false)
+             OR coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false),
+           -- Anybody may take such a lock, or such a name: only a walpost of the same role counts.
+           (SELECT pg_catalog.min(a.pid) FROM pg_catalog.pg_stat_activity a
+             WHERE a.usename = current_user AND a.datname = pg_catalog.current_database()
+               AND (a.application_name = pg_catalog.concat($4, pg_catalog.hashtext($1))
+                    OR a.application_name = $2 AND EXISTS (
+                       SELECT FROM pg_catalog.pg_locks l
+                        WHERE l.pid = a.pid AND l.database = a.datid
+                          AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+                          AND l.classid::pg_catalog.int8 = $3::pg_catalog.int4::pg_catalog.int8
+                          AND l.objid::pg_catalog.int8 =
+                              pg_catalog.hashtext($1)::pg_catalog.int8 & 4294967295)))
+      FROM (SELECT) AS one
+      LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
+
+impl Facts {
+    /// Reads them over an ordinary connection.
+    pub async fn read(client: &Client, slot: &str) -> Result<Self, SourceError> {
+        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&slot, Type::TEXT),
+            (&APPLICATION_NAME, Type::TEXT),
+            (&halt_notice::CLASS, Type::INT4),
+            (&halt_notice::NAME, Type::TEXT),
+        ];
+        let row = client
+            .query_typed_one(FACTS, &parameters)
+            .await
+            .map_err(|error| SourceError::query("reading the server's settings", &error))?;
+        Self::from_row(&row).map_err(|error| SourceError::query("the server's settings", &error))
+    }
+
+    fn from_row(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        let lsn = |text: Option<String>| text.and_then(|text| text.parse().ok());
+        let slot_type: Option<String> = row.try_get(5)?;
+        let slot = match slot_type {
+            None => None,
+            Some(slot_type) => Some(Slot {
+                slot_type,
+                plugin: row.try_get(6)?,
+                database: row.try_get(7)?,
+                active_pid: row.try_get(8)?,
+                is_walposts: row.try_get(14)?,
+                confirmed_flush: lsn(row.try_get(9)?),
+                wal_status: row.try_get(10)?,
+                invalidation_reason: row.try_get(11)?,
+                synced: row.try_get(12)?,
+                is_special: row.try_get(15)?,
+            }),
+        };
+        Ok(Self {
+            version: row.try_get(0)?,
+            database: row.try_get(1)?,
+            wal_level: row.try_get(2)?,
+            wal_sender_timeout_ms: row.try_get::<_, Option<i64>>(3)?.unwrap_or(60_000),
+            in_recovery: row.try_get(13)?,
+            flushed: lsn(row.try_get(4)?).unwrap_or_default(),
+            slot,
+            halted_by: row.try_get(16)?,
+        })
+    }
+
+    /// Whether the server is of a version whose stream walpost can ask for.
+    pub fn require_version(&self) -> Result<(), SourceError> {
+        if self.version >= LEAST_VERSION {
+            return Ok(());
+        }
+        Err(SourceError::Setup(format!(
+            "the server is PostgreSQL {}, walpost needs 14 or later",
+            self.version / 10_000
+        )))
+    }
+
+    /// Whether the server can decode logically at all.
+    pub fn require_wal_level(&self) -> Result<(), SourceError> {
+        if self.wal_level == "logical" {
+            return Ok(());
+        }
+        Err(SourceError::Setup(format!(
+            "wal_level is {}, logical decoding needs logical: ALTER SYSTEM SET wal_level = logical, \
+             then restart the server",
+            self.wal_level
+        )))
+    }
+
+    /// The slot's `confirmed_flush_lsn`, where the slot is one that walpost can
+    /// use on this database.
+    pub fn require_slot(&self, name: &str) -> Result<Lsn, SourceError> {
+        let Some(slot) = self.slot.as_ref().filter(|slot| !(self.in_recovery && slot.synced))
+        else {
+            if self.in_recovery {
+                return Err(SourceError::standby(name));
+            }
+            return Err(SourceError::slot_missing(name, &self.database));
+        };
+        let unusable =
+            |why: String| Err(SourceError::Slot(format!("replication slot \"{name}\" {why}")));
+        if slot.slot_type != "logical" {
+            return unusable("is a physical one; choose another name with --slot".into());
+        }
+        if slot.plugin.as_deref() != Some("pgoutput") {
+            let plugin = slot.plugin.as_deref().unwrap_or("none");
+            return unusable(format!(
+                "uses the output plugin {plugin}, walpost reads pgoutput; choose another name with --slot"
+            ));
+        }
+        if slot.database.as_deref() != Some(&self.database) {
+            let theirs = slot.database.as_deref().unwrap_or("none");
+            return unusable(format!(
+                "belongs to database \"{theirs}\", this connection is to \"{}\"",
+                self.database
+            ));
+        }
+        if slot.wal_status.as_deref() == Some("lost") || slot.invalidation_reason.is_some() {
+            let reason = slot.invalidation_reason.as_deref().unwrap_or("wal_status is lost");
+            return unusable(format!(
+                "was invalidated by the server ({reason}) and never comes back: what it had not \
+                 delivered has to be published from the outbox table by hand, then drop it and run \
+                 `walpost init --apply` for a new one"
+            ));
+        }
+        slot.confirmed_flush.ok_or_else(|| {
+            SourceError::Lost(format!("replication slot \"{name}\" is still being created"))
+        })
+    }
+}
+
+const PUBLICATION: &str =
+    "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1";
+
+/// The publication's view of a table's columns: all of them, or its column list.
+const TABLE: &str = "
+    SELECT c.oid, c.relkind::pg_catalog.text, a.attname::pg_catalog.text, a.atttypid,
+           EXISTS (SELECT FROM pg_catalog.pg_publication_tables t
+                    WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname = n.nspname AND t.tablename = c.relname),
+           coalesce((SELECT pg_catalog.to_jsonb(t) -> 'attnames'::pg_catalog.text ? a.attname::pg_catalog.text
+                       FROM pg_catalog.pg_publication_tables t
+                      WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname = n.nspname AND t.tablename = c.relname
+                        AND pg_catalog.to_jsonb(t) ? 'attnames'::pg_catalog.text), true)
+             AND (a.attgenerated = '' OR pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 180000),
+           EXISTS (SELECT FROM pg_catalog.pg_type d
+                    WHERE d.oid = a.atttypid AND d.typtype = 'd'
+                      AND d.typbasetype = 'pg_catalog.bytea'::pg_catalog.regtype::pg_catalog.oid),
+           a.atttypmod
+      FROM pg_catalog.pg_class c
+      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+      JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+     WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
+     ORDER BY a.attnum";
+
+/// A part of a table whose rows are in no log.
+const UNLOGGED: &str = "
+    WITH RECURSIVE below AS (
+        SELECT $1::pg_catalog.oid AS oid
+         UNION
+        SELECT i.inhrelid FROM below
+          JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
+          JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition)
+    SELECT c.oid::pg_catalog.regclass::pg_catalog.text FROM below JOIN pg_catalog.pg_class c USING (oid)
+     WHERE c.relpersistence <> 'p' LIMIT 1";
+
+/// The outbox tables with the columns that the publication sends of them, once
+/// the publication is seen to publish the inserts of all of them. Without a
+/// table it only has to exist. `typed`: records depend on the columns' data types.
+pub async fn published_tables(
+    client: &Client,
+    publication: &str,
+    tables: &[TableName],
+    typed: bool,
+) -> Result<Vec<FoundTable>, SourceError> {
+    let row = client
+        .query_opt(PUBLICATION, &[&publication])
+        .await
+        .map_err(|error| SourceError::query("reading the publication", &error))?;
+    let quoted = escape_identifier(publication);
+    let Some(row) = row else {
+        return Err(SourceError::Setup(format!(
+            "publication {quoted} does not exist in this database; for a new outbox run `walpost init \
+             --apply`, which makes it before the slot; where the slot is there already, run the SQL that \
+             `walpost init` prints for it (what was committed before stays out of the slot's reach)"
+        )));
+    };
+    if !tables.is_empty() && !row.get::<_, bool>(0) {
+        return Err(SourceError::Setup(format!(
+            "publication {quoted} does not publish inserts: ALTER PUBLICATION {quoted} SET (publish = 'insert')"
+        )));
+    }
+    let mut found = Vec::with_capacity(tables.len());
+    if tables.is_empty() {
+        return Ok(found);
+    }
+    let known = types::of(client, tables, typed).await?;
+    for table in tables {
+        let relation = published_table(client, publication, table).await?;
+        found.push(FoundTable { relation, types: known.clone() });
+    }
+    Ok(found)
+}
+
+async fn published_table(
+    client: &Client,
+    publication: &str,
+    table: &TableName,
+) -> Result<Relation, SourceError> {
+    let rows = client
+        .query(TABLE, &[&table.schema, &table.name, &publication])
+        .await
+        .map_err(|error| SourceError::query("reading the outbox table's columns", &error))?;
+    let Some(first) = rows.first() else {
+        return Err(SourceError::Setup(format!(
+            "there is no table {table} in this database; run `walpost init --apply` or name yours with --table"
+        )));
+    };
+    let quoted = escape_identifier(publication);
+    if !first.get::<_, bool>(4) {
+        let partitioned = first.get::<_, String>(1) == "p";
+        let fix = if partitioned {
+            format!(
+                "ALTER PUBLICATION {quoted} ADD TABLE {table} where it is missing, and ALTER PUBLICATION \
+                 {quoted} SET (publish_via_partition_root = true), so that rows come under the table's own name"
+            )
+        } else {
+            format!("ALTER PUBLICATION {quoted} ADD TABLE {table}")
+        };
+        return Err(SourceError::Setup(format!(
+            "publication {quoted} does not publish table {table}: {fix}"
+        )));
+    }
+    let oid: u32 = first.get(0);
+    let unlogged = client
+        .query_opt(UNLOGGED, &[&oid])
+        .await
+        .map_err(|error| SourceError::query("reading the outbox table's partitions", &error))?;
+    if let Some(row) = unlogged {
+        let part: String = row.get(0);
+        return Err(SourceError::Setup(format!(
+            "{part}, where rows of table {table} are stored, is unlogged, and its rows are never \
+             handed out: ALTER TABLE {part} SET LOGGED"
+        )));
+    }
+    if let Some(row) = rows.iter().find(|row| row.get(6)) {
+        // The stream names the domain only: its bytes would pass for their hex text.
+        let column = escape_identifier(row.get(2));
+        return Err(SourceError::Setup(format!(
+            "column {column} of table {table} is of a domain over bytea, which walpost cannot tell \
+             from text: ALTER TABLE {table} ALTER {column} TYPE bytea"
+        )));
+    }
+    let columns = rows.iter().filter(|row| row.get::<_, bool>(5)).map(|row| Column {
+        name: row.get(2),
+        type_oid: row.get(3),
+        type_modifier: row.get(7),
+    });
+    Ok(Relation {
+        oid,
+        schema: table.schema.clone(),
+        name: table.name.clone(),
+        columns: columns.collect(),
+    })
+}

@@ -1,0 +1,243 @@
+//! Rows of one column out of the binary form of COPY.
+//!
+//! Format: PostgreSQL's manual, COPY, "Binary Format".
+
+use bytes::{Buf as _, Bytes, BytesMut};
+
+/// How the first bytes read.
+const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0";
+
+/// In place of the number of fields: no row follows.
+const TRAILER: i16 = -1;
+
+/// How large the memory is that rows are put into.
+const BLOCK: usize = 64 << 10;
+
+/// Rows that come, put closely together: each by itself would keep the memory that it was
+/// received in, and a handle of its own besides.
+#[derive(Debug, Default)]
+pub(crate) struct Packing {
+    bytes: Vec<u8>,
+    rows: u64,
+}
+
+impl Packing {
+    /// Appends a row, as COPY writes one: its length in four bytes, and itself.
+    fn push(&mut self, row: &[u8]) {
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve_exact(BLOCK.max(row.len()));
+        }
+        self.bytes.extend_from_slice(row);
+        self.rows += 1;
+    }
+
+    /// How many rows there are.
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// How many bytes they take.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// What there is, to be handed on, in memory that is hardly larger.
+    pub(crate) fn take(&mut self) -> Rows {
+        self.rows = 0;
+        let is_full = self.bytes.len() >= self.bytes.capacity() / 4 * 3;
+        if is_full {
+            return Rows(std::mem::take(&mut self.bytes).into());
+        }
+        let rows = Rows(Bytes::copy_from_slice(&self.bytes));
+        self.bytes.clear();
+        rows
+    }
+}
+
+/// Rows in their order.
+#[derive(Debug, Default)]
+pub(crate) struct Rows(Bytes);
+
+impl Rows {
+    /// How many bytes they take.
+    pub(crate) fn size(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Iterator for Rows {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let length = usize::try_from(self.0.try_get_u32().ok()?).ok()?;
+        Some(self.0.split_to(length))
+    }
+}
+
+/// The bytes are none of COPY's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the rows are not in the binary form of COPY")]
+pub(crate) struct CopyError;
+
+/// Takes what comes in pieces of any size. The server sends a row a piece, but nothing says
+/// that it must.
+#[derive(Debug, Default)]
+pub(crate) struct CopyRows {
+    /// The beginning of what is not whole.
+    rest: BytesMut,
+    is_begun: bool,
+    is_ended: bool,
+}
+
+impl CopyRows {
+    /// Appends the rows that are whole with `piece` to `rows`.
+    pub(crate) fn take(&mut self, piece: Bytes, rows: &mut Packing) -> Result<(), CopyError> {
+        let mut bytes = if self.rest.is_empty() {
+            piece
+        } else {
+            self.rest.extend_from_slice(&piece);
+            std::mem::take(&mut self.rest).freeze()
+        };
+        if !self.is_begun {
+            let Some(header) = header(&bytes)? else {
+                self.rest.extend_from_slice(&bytes);
+                return Ok(());
+            };
+            bytes.advance(header);
+            self.is_begun = true;
+        }
+        while !self.is_ended {
+            match row(&bytes)? {
+                Next::Row(to) => {
+                    rows.push(&bytes[2..to]);
+                    bytes.advance(to);
+                }
+                Next::More => break,
+                Next::End => {
+                    bytes.advance(2);
+                    self.is_ended = true;
+                }
+            }
+        }
+        if self.is_ended && !bytes.is_empty() {
+            return Err(CopyError);
+        }
+        self.rest.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// Whether all has come.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+}
+
+/// What stands next.
+enum Next {
+    /// A row up to here: the number of its fields, the length of the only one, and the field.
+    Row(usize),
+    /// What is not whole.
+    More,
+    End,
+}
+
+/// How long the header is, once it is whole.
+fn header(bytes: &[u8]) -> Result<Option<usize>, CopyError> {
+    let known = bytes.len().min(SIGNATURE.len());
+    if bytes[..known] != SIGNATURE[..known] {
+        return Err(CopyError);
+    }
+    // The signature, flags, and an extension after its length.
+    let at = SIGNATURE.len() + 4;
+    let Some(length) = bytes.get(at..at + 4) else { return Ok(None) };
+    let length = usize::try_from(int(length)).map_err(|_| CopyError)?;
+    let whole = at + 4 + length;
+    Ok((bytes.len() >= whole).then_some(whole))
+}
+
+fn row(bytes: &[u8]) -> Result<Next, CopyError> {
+    let Some(fields) = bytes.first_chunk::<2>() else { return Ok(Next::More) };
+    match i16::from_be_bytes(*fields) {
+        TRAILER => return Ok(Next::End),
+        1 => {}
+        _ => return Err(CopyError),
+    }
+    let Some(length) = bytes.get(2..6) else { return Ok(Next::More) };
+    // A NULL has the length -1: no message is one.
+    let to = 6 + usize::try_from(int(length)).map_err(|_| CopyError)?;
+    Ok(if bytes.len() < to { Next::More } else { Next::Row(to) })
+}
+
+fn int(four: &[u8]) -> i32 {
+    four.first_chunk().map_or(-1, |four| i32::from_be_bytes(*four))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::property;
+
+    fn written(rows: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = SIGNATURE.to_vec();
+        bytes.extend([0; 4]);
+        bytes.extend(3_i32.to_be_bytes());
+        bytes.extend(b"ext");
+        for row in rows {
+            bytes.extend(1_i16.to_be_bytes());
+            bytes.extend(i32::try_from(row.len()).expect("small").to_be_bytes());
+            bytes.extend(row);
+        }
+        bytes.extend(TRAILER.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn rows_come_out_as_they_were_written_in_whatever_pieces_they_come() {
+        let rows = prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..9);
+        let cases = (rows, prop::collection::vec(1..20_usize, 1..9));
+        let name = "rows_come_out_as_they_were_written_in_whatever_pieces_they_come";
+        property::holds(name, 1000, &cases, |(rows, pieces)| {
+            let bytes = written(&rows);
+            let (mut copy, mut packing) = (CopyRows::default(), Packing::default());
+            let mut found = Vec::new();
+            let (mut rest, mut lengths) = (&bytes[..], pieces.iter().cycle());
+            while !rest.is_empty() {
+                assert!(!copy.is_ended(), "before the end");
+                let (piece, after) = rest.split_at(rest.len().min(*lengths.next().expect("one")));
+                copy.take(Bytes::copy_from_slice(piece), &mut packing).expect("sound");
+                if after.len() % 2 == 0 {
+                    let (expected, rows) = (packing.rows(), packing.take());
+                    let before = found.len();
+                    found.extend(rows);
+                    assert_eq!((found.len() - before) as u64, expected);
+                }
+                rest = after;
+            }
+            assert!(copy.is_ended());
+            found.extend(packing.take());
+            assert_eq!(found, rows);
+        });
+    }
+
+    #[test]
+    fn any_bytes_are_rows_or_an_error() {
+        let cases = (prop::collection::vec(any::<u8>(), 0..40), any::<bool>());
+        property::holds("any_bytes_are_rows_or_an_error", 2000, &cases, |(bytes, header)| {
+            let mut all = if header { written(&[])[..22].to_vec() } else { Vec::new() };
+            all.extend(bytes);
+            let _ = CopyRows::default().take(Bytes::from(all), &mut Packing::default());
+        });
+        for wrong in [&[0, 2][..], &[0, 1, 255, 255, 255, 255], &[255, 255, 0]] {
+            let bytes = [&written(&[])[..22], wrong].concat();
+            let taken = CopyRows::default().take(Bytes::from(bytes), &mut Packing::default());
+            assert_eq!(taken, Err(CopyError), "{wrong:?}");
+        }
+    }
+}

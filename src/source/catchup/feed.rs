@@ -1,0 +1,465 @@
+//! The feed of a backlog: batches that are read ahead, and the slot moved on behind the
+//! acknowledgements.
+//!
+//! Nobody streams from the slot meanwhile, so its name is locked, and it stands still
+//! but for what is confirmed here: that it was moved by somebody else is seen
+//! by comparing before it is moved on. What was read comes from a copy and is handed out in
+//! any case.
+//!
+//! The feed is over once little is left of the backlog, where the server will not hand it out
+//! so, and where nothing is taken for a while: then the slot is to be held by a stream, since
+//! the server may give up one that nobody uses, and people are alarmed by it.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_postgres::Client;
+
+use super::backend_liveness::{AuxConnection, Backend};
+use super::copy::Rows;
+use super::policy::{CatchupProgress, Move, SlotAdvanceSchedule};
+use super::reader::{Batches, Part, Stopped};
+use crate::lsn::Lsn;
+use crate::source::SlotFigures;
+use crate::source::SourceError;
+use crate::source::catalog::Facts;
+use crate::source::connection::connect::Control;
+use crate::source::feed::{Received, SwitchFeed};
+use crate::source::feed_base::{Connection, FeedBase, connection_ended, message};
+
+/// How often is told how it goes.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Messages from which on a transaction is told of that is not handed out to its end.
+const LARGE: u64 = 1000;
+
+/// Moves the slot, if it is not beyond `$3`.
+const ADVANCE: &str = "
+    SELECT (pg_catalog.pg_replication_slot_advance(
+               slot_name, $2::pg_catalog.text::pg_catalog.pg_lsn)).end_lsn::pg_catalog.text
+      FROM pg_catalog.pg_replication_slots
+     WHERE slot_name::pg_catalog.text = $1
+       AND confirmed_flush_lsn <= $3::pg_catalog.text::pg_catalog.pg_lsn";
+
+/// A backlog that is read in batches.
+pub struct Backlog {
+    base: FeedBase,
+    /// The connection that the batches are read on.
+    reading: Control,
+    /// The connection that the slot is moved on.
+    moving: Control,
+    /// Keeps the lock.
+    kept: JoinHandle<()>,
+    batches: Batches,
+    rows: Rows,
+    handed: CatchupProgress,
+    mover: Mover,
+    progress: Progress,
+    /// Why the slot is of no use any more: its copy is read to its end, and then the feed ends so.
+    abandoned: Option<SourceError>,
+}
+
+/// Moves the slot, on a connection of its own: the server may take its time.
+struct Mover {
+    peer: Backend,
+    slot: String,
+    moves: SlotAdvanceSchedule,
+    moving: Option<Moving>,
+}
+
+/// A move that is under way.
+struct Moving(JoinHandle<Result<Lsn, SourceError>>);
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Moves the slot; gives where it stands then.
+pub(in crate::source) async fn advance(
+    client: &Client,
+    slot: &str,
+    one: Move,
+) -> Result<Lsn, SourceError> {
+    let Move { at, to } = one;
+    let moved = client.query_opt(ADVANCE, &[&slot, &to.to_string(), &at.to_string()]).await;
+    let row =
+        moved.map_err(|error| match error.code().map(tokio_postgres::error::SqlState::code) {
+            Some("55006") => SourceError::InUse { slot: slot.to_owned(), pid: None, holder: None },
+            _ => SourceError::query("moving the slot", &error),
+        })?;
+    let Some(row) = row else {
+        let found = Facts::read(client, slot).await?.require_slot(slot)?;
+        return Err(SourceError::slot_moved(slot, at, found));
+    };
+    let text: String =
+        row.try_get(0).map_err(|error| SourceError::query("moving the slot", &error))?;
+    match text.parse() {
+        Ok(stands) if stands >= to => Ok(stands),
+        _ => Err(SourceError::Lost(format!("the slot was to move to {to}, and stands at {text}"))),
+    }
+}
+
+impl Mover {
+    /// Completes when the slot was moved, or should have been. Cancel-safe.
+    async fn moved(&mut self) -> Result<(), SourceError> {
+        loop {
+            if let Some(moving) = &mut self.moving {
+                let stands = (&mut moving.0).await.unwrap_or_else(|_| {
+                    Err(SourceError::Lost("moving the slot was given up".to_owned()))
+                });
+                self.moving = None;
+                self.moves.ended(stands.as_ref().ok().copied(), Instant::now());
+                stands?;
+                crate::crash_points::point!("moved");
+                return Ok(());
+            }
+            let Some(due) = self.moves.due() else {
+                return std::future::pending().await;
+            };
+            sleep_until(due).await;
+            let peer = self.peer.clone();
+            let (slot, one) = (self.slot.clone(), self.moves.begin(Instant::now()));
+            let task = tokio::spawn(async move {
+                crate::crash_points::point!("moving");
+                peer.awaited(advance(&peer.client, &slot, one)).await?
+            });
+            self.moving = Some(Moving(task));
+        }
+    }
+
+    /// Moves the slot to `to` in any case, and sees that it stands there.
+    async fn finish(&mut self, to: Lsn) -> Result<(), SourceError> {
+        self.moves.want(to);
+        while !self.moves.has_reached(to) {
+            self.moves.hurry(Instant::now());
+            self.moved().await?;
+        }
+        self.look().await
+    }
+
+    /// Sees that the slot stands where it was moved to last.
+    async fn look(&self) -> Result<(), SourceError> {
+        let found = Facts::read(&self.peer.client, &self.slot).await?.require_slot(&self.slot)?;
+        if found > self.moves.stands() {
+            return Err(SourceError::slot_moved(&self.slot, self.moves.stands(), found));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Backlog {
+    fn drop(&mut self) {
+        // A batch that is under way is not waited for.
+        self.kept.abort();
+        self.reading.ended.abort();
+        self.moving.ended.abort();
+    }
+}
+
+/// How the backlog becomes less.
+struct Progress {
+    told: Instant,
+    at: Lsn,
+    /// Where the log ended when the server was last asked.
+    flushed: Lsn,
+}
+
+/// What is told of it.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    behind_bytes: u64,
+    bytes_a_second: u64,
+    /// Nobody knows where nothing was committed meanwhile.
+    seconds_to_go: Option<u64>,
+}
+
+impl Progress {
+    fn due(&self) -> Instant {
+        self.told + PROGRESS_INTERVAL
+    }
+
+    /// Where all was handed out that committed before `reached`; nothing before it is due.
+    fn at(&mut self, reached: Lsn, now: Instant) -> Option<Told> {
+        if now < self.due() {
+            return None;
+        }
+        let less = reached.as_u64().saturating_sub(self.at.as_u64());
+        let behind_bytes = self.flushed.as_u64().saturating_sub(reached.as_u64());
+        let bytes_a_second = less / now.saturating_duration_since(self.told).as_secs().max(1);
+        (self.told, self.at) = (now, reached);
+        let seconds_to_go = behind_bytes.checked_div(bytes_a_second);
+        Some(Told { behind_bytes, bytes_a_second, seconds_to_go })
+    }
+}
+
+impl Backlog {
+    /// Over `base`, whose slot stands at its start and whose name is locked; `reading` and
+    /// `moving` are connections beside it, `kept` keeps the lock. A server that does not keep
+    /// idle slots is shown that this one is in use.
+    pub(in crate::source) fn start(
+        base: FeedBase,
+        config: &crate::source::SourceConfig,
+        reading: AuxConnection,
+        moving: AuxConnection,
+        kept: JoinHandle<()>,
+        keeps_idle_slots: bool,
+    ) -> Self {
+        let little = config.catch_up.little();
+        let batches = Batches::start(reading.peer.clone(), config, base.start, little);
+        let (now, at, flushed) = (Instant::now(), base.start, base.flushed);
+        let mover = Mover {
+            peer: moving.peer,
+            slot: config.slot.clone(),
+            moves: SlotAdvanceSchedule::new(at, keeps_idle_slots, now),
+            moving: None,
+        };
+        Self {
+            base,
+            reading: reading.control,
+            moving: moving.control,
+            kept,
+            batches,
+            rows: Rows::default(),
+            handed: CatchupProgress::new(config.catch_up.clone(), at),
+            mover,
+            progress: Progress { told: now, at, flushed },
+            abandoned: None,
+        }
+    }
+
+    /// The slot was dropped, or somebody moved it: the copy of it that batches are read from is
+    /// the last that has what is not delivered, and goes with its session. So it is read to where
+    /// the WAL ends now.
+    async fn abandon(&mut self, error: SourceError) -> Result<(), SourceError> {
+        let flushed = Facts::read(&self.base.control.client, &self.base.slot).await?.flushed;
+        tracing::error!(
+            %error,
+            up_to = %flushed,
+            "the slot cannot be used any more; publishing what its temporary copy has, then halting"
+        );
+        self.batches.read_to(flushed);
+        self.abandoned = Some(error);
+        Ok(())
+    }
+
+    /// The end of an abandoned feed; `because` the copy could not be read to its end.
+    fn abandoned(&mut self, because: Option<&SourceError>) -> Option<SourceError> {
+        let error = self.abandoned.take()?;
+        let (read, _) = self.handed.reached();
+        let copy =
+            format!("{error}. What committed before {read} was read from a copy of the slot");
+        Some(SourceError::Slot(match because {
+            None => copy,
+            Some(because) => {
+                format!(
+                    "{copy}, which was lost before its end ({because}): what follows is in no slot"
+                )
+            }
+        }))
+    }
+
+    /// Tells how far it is, where that is due: in the midst of a batch too, which may be one large
+    /// transaction.
+    fn tell(&mut self) {
+        let (reached, messages) = self.handed.reached();
+        if let Some(told) = self.progress.at(reached, Instant::now()) {
+            tracing::info!(
+                behind_bytes = told.behind_bytes,
+                bytes_a_second = told.bytes_a_second,
+                seconds_to_go = told.seconds_to_go,
+                within_transaction = (messages > LARGE).then_some(messages),
+                "catching up"
+            );
+        }
+    }
+
+    fn row(&mut self) -> Option<Result<Received, SourceError>> {
+        let row = self.rows.next()?;
+        self.base.received_bytes += row.len() as u64;
+        let message = message(&row);
+        if let Ok(message) = &message {
+            self.handed.message(message);
+        }
+        Some(message.map(Received::Message))
+    }
+
+    /// What a part brings; nothing where it only has rows.
+    fn part(
+        &mut self,
+        part: Option<Result<Part, Stopped>>,
+    ) -> Result<Option<Received>, SourceError> {
+        Ok(match part {
+            None => match self.abandoned(None) {
+                Some(error) => return Err(error),
+                None => Some(self.handed.ended()),
+            },
+            Some(Ok(Part::NearEnd)) => Some(self.handed.ended()),
+            Some(Ok(Part::Rows(rows))) => {
+                self.rows = rows;
+                self.tell();
+                None
+            }
+            Some(Ok(Part::ReadUpTo(stand))) => {
+                crate::crash_points::point!("batch");
+                self.progress.flushed = stand.flushed;
+                Some(self.handed.read_up_to(stand.read))
+            }
+            Some(Err(Stopped::Failed(error))) => {
+                if let Some(abandoned) = self.abandoned(Some(&error)) {
+                    return Err(abandoned);
+                }
+                if matches!(error, SourceError::Lost(_)) {
+                    self.handed.lost();
+                }
+                return Err(error);
+            }
+            Some(Err(Stopped::Refused(reason))) => {
+                if let Some(abandoned) = self.abandoned(Some(&SourceError::Lost(reason.clone()))) {
+                    return Err(abandoned);
+                }
+                Some(self.handed.refused(&reason))
+            }
+        })
+    }
+
+    pub(in crate::source) fn base(&self) -> &FeedBase {
+        &self.base
+    }
+
+    pub(in crate::source) async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
+        self.handed.asked(reading, Instant::now());
+        loop {
+            if reading && let Some(received) = self.row() {
+                return received;
+            }
+            // An abandoned one is read to its end.
+            let is_read = self.handed.is_over() && self.abandoned.is_none();
+            let part = tokio::select! {
+                biased;
+                verified = self.base.watch.verified() => {
+                    self.mover.moves.want(verified?);
+                    continue;
+                }
+                moved = self.mover.moved(), if self.abandoned.is_none() => {
+                    match moved {
+                        Err(error @ SourceError::Slot(_)) => self.abandon(error).await?,
+                        moved => moved?,
+                    }
+                    if self.abandoned.is_some() {
+                        continue;
+                    }
+                    if self.handed.is_over() {
+                        return Ok(self.handed.stands());
+                    }
+                    continue;
+                }
+                ended = &mut self.base.control.ended => {
+                    return Err(self.lost(Connection::Control, ended));
+                }
+                // The server decodes, and sends nothing before all of a batch is.
+                () = sleep_until(self.progress.due()), if reading && !is_read => {
+                    self.tell();
+                    continue;
+                }
+                part = self.batches.next(), if reading && !is_read => part,
+                ended = &mut self.moving.ended => return Err(self.lost(Connection::Moving, ended)),
+                ended = &mut self.reading.ended, if !is_read => {
+                    let error = self.lost(Connection::Reading, ended);
+                    self.handed.lost();
+                    return Err(error);
+                }
+            };
+            if let Some(received) = self.part(part)? {
+                return Ok(received);
+            }
+        }
+    }
+
+    /// A connection has ended, and the feed with it.
+    fn lost(
+        &mut self,
+        connection: Connection,
+        ended: Result<Result<(), tokio_postgres::Error>, tokio::task::JoinError>,
+    ) -> SourceError {
+        let error = connection_ended(connection, ended);
+        self.abandoned(Some(&error)).unwrap_or(error)
+    }
+
+    pub(in crate::source) fn try_next(&mut self) -> Option<Result<Received, SourceError>> {
+        loop {
+            if let Some(received) = self.row() {
+                return Some(received);
+            }
+            let part = self.batches.try_next()?;
+            if let Some(received) = self.part(Some(part)).transpose() {
+                return Some(received);
+            }
+        }
+    }
+
+    pub(in crate::source) fn slot_figures(&mut self) -> Option<SlotFigures> {
+        self.base.observer.news()
+    }
+
+    pub(in crate::source) fn bytes(&self) -> u64 {
+        self.base.flushed.as_u64().saturating_sub(self.base.start.as_u64())
+    }
+
+    pub(in crate::source) fn turn(&mut self) -> Option<SwitchFeed> {
+        if self.abandoned.is_some() {
+            return None;
+        }
+        let is_moving = self.mover.moves.is_under_way();
+        self.handed.turn(!self.rows.is_empty(), is_moving, Instant::now())
+    }
+
+    /// Whether a stream may take its place: not where the slot is gone or was moved, since the copy
+    /// that the batches are read from is the last that has what is not delivered.
+    pub(in crate::source) async fn may_switch(&mut self) -> Result<bool, SourceError> {
+        match self.mover.look().await {
+            Ok(()) => Ok(true),
+            Err(error @ SourceError::Slot(_)) => self.abandon(error).await.map(|()| false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(in crate::source) async fn finish(
+        &mut self,
+        lsn: Lsn,
+        within: Duration,
+    ) -> Result<(), SourceError> {
+        let stopped = SourceError::Lost("walpost was told to stop".to_owned());
+        if let Some(error) = self.abandoned(Some(&stopped)) {
+            return Err(error);
+        }
+        let noted = timeout(within, async {
+            self.base.watch.verify().await?;
+            self.mover.finish(lsn).await
+        });
+        noted.await.unwrap_or_else(|_| {
+            let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
+            Err(SourceError::Lost(unseen))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_it_is_is_told_each_ten_seconds_and_no_time_to_go_where_nothing_moved() {
+        let begun = Instant::now();
+        let mut progress = Progress { told: begun, at: Lsn::new(1000), flushed: Lsn::new(9000) };
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        assert_eq!(progress.at(Lsn::new(2000), after(9)), None);
+        let told = Told { behind_bytes: 6000, bytes_a_second: 200, seconds_to_go: Some(30) };
+        assert_eq!(progress.at(Lsn::new(3000), after(10)), Some(told));
+        assert_eq!(progress.at(Lsn::new(3000), after(19)), None);
+        let told = Told { behind_bytes: 6000, bytes_a_second: 0, seconds_to_go: None };
+        assert_eq!(progress.at(Lsn::new(3000), after(20)), Some(told));
+    }
+}

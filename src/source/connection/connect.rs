@@ -1,0 +1,375 @@
+//! The way to a server: opens the control connection, and says how the
+//! replication session is to be opened to the same server in the same way.
+//! Runs no statement of its own but the one that `target_session_attrs` needs.
+//!
+//! `prefer` falls back to a plain connection, as in libpq, where the server
+//! has no TLS, the handshake fails, or `pg_hba.conf` has no line for TLS; `allow`
+//! is the other way about. The replication session does not choose again: it
+//! is opened with or without TLS as the control connection was.
+//!
+//! Who reads from the server judges it by the same policy on either: see [`wire`].
+
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::ExposeSecret;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::lookup_host;
+use tokio::runtime::Handle;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::{sleep, timeout};
+use tokio_postgres::config::{ChannelBinding as Binding, SslMode as Negotiated, SslNegotiation};
+use tokio_postgres::{Client, Config, Connection, SimpleQueryMessage};
+
+use super::error::ConnectError;
+use super::tls::Tls;
+use crate::conninfo::{ChannelBinding, ConnInfo, Host, HostAddress, SslMode, TargetSession};
+use crate::source::wire;
+use crate::source::wire::{Guard, Handshaken, Limits, Login, Method, Policy, Security, Socket};
+
+/// The server that was reached, and how.
+#[derive(Clone)]
+pub(crate) struct Endpoint {
+    /// The host as the connection string names it.
+    pub(crate) host: Host,
+    /// The address that its name had; none for a Unix socket.
+    pub(crate) address: Option<IpAddr>,
+    /// TLS, where the connection is by TLS.
+    pub(crate) tls: Option<Tls>,
+}
+
+impl Endpoint {
+    /// Whether the server is on this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        self.address.is_none_or(|address| address.to_canonical().is_loopback())
+    }
+
+    /// TLS as it is negotiated, and the name to ask for and, if any is checked, to check.
+    pub(crate) fn tls(&self) -> Option<(Arc<rustls::ClientConfig>, &str)> {
+        match (&self.tls, &self.host.address) {
+            (Some(tls), HostAddress::Tcp { name, .. }) => Some((tls.config(), name.as_str())),
+            _ => None,
+        }
+    }
+}
+
+/// To run statements with. Dropping it ends the connection, whatever the server does.
+#[derive(Debug)]
+pub(crate) struct SqlClient {
+    client: Client,
+    connection: AbortHandle,
+}
+
+/// How long a connection whose client is gone may take to say goodbye. One that waits for an answer
+/// waits for ever, and one that is flooded reads on.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+impl Deref for SqlClient {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Drop for SqlClient {
+    fn drop(&mut self) {
+        let connection = self.connection.clone();
+        let Ok(runtime) = Handle::try_current() else { return connection.abort() };
+        runtime.spawn(async move {
+            sleep(GOODBYE).await;
+            connection.abort();
+        });
+    }
+}
+
+/// The control connection.
+pub(crate) struct Control {
+    /// To run statements with.
+    pub(crate) client: Arc<SqlClient>,
+    /// Done when the connection has ended; the error has the server's SQLSTATE
+    /// where it gave one, such as 57P01 when it shuts down.
+    pub(crate) ended: JoinHandle<Result<(), tokio_postgres::Error>>,
+    /// Where the replication session is to go.
+    pub(crate) endpoint: Endpoint,
+    /// How it is protected.
+    pub(crate) security: Security,
+}
+
+/// Opens the control connection to the first host that gives a session, each
+/// address in `connect_timeout`.
+///
+/// A host that refuses for a reason which only a change ends is the last one
+/// tried. `application_name` is the session's name where the connection string
+/// has none. Dropping the future gives up; nothing stays behind.
+pub(crate) async fn control(
+    conninfo: &ConnInfo,
+    application_name: &str,
+) -> Result<Control, ConnectError> {
+    control_within(Limits::QUERIES, conninfo, application_name).await
+}
+
+/// The same for rows of any size, which are taken one by one.
+pub(crate) async fn control_for_rows(
+    conninfo: &ConnInfo,
+    application_name: &str,
+) -> Result<Control, ConnectError> {
+    control_within(Limits::ROWS, conninfo, application_name).await
+}
+
+async fn control_within(
+    limits: Limits,
+    conninfo: &ConnInfo,
+    application_name: &str,
+) -> Result<Control, ConnectError> {
+    let tls = match conninfo.sslmode {
+        SslMode::Disable => None,
+        _ => Some(Tls::new(conninfo)?),
+    };
+    let attempt = Attempt { conninfo, application_name, tls: tls.as_ref(), limits };
+    let passes: &[TargetSession] = match &conninfo.target_session {
+        TargetSession::PreferStandby => &[TargetSession::Standby, TargetSession::Any],
+        one => &[*one],
+    };
+    let mut failures = Vec::new();
+    for wanted in passes {
+        for host in conninfo.hosts() {
+            match attempt.host(host, *wanted).await {
+                Err(error) if error.is_worth_another_try() => failures.push(error),
+                done => return done,
+            }
+        }
+    }
+    Err(match failures.pop() {
+        Some(only) if failures.is_empty() => only,
+        last => ConnectError::NoHost(failures.into_iter().chain(last).collect()),
+    })
+}
+
+/// Opens another ordinary connection to the server that `control` reached, in the same way, for rows
+/// of any size.
+pub(crate) async fn beside(
+    conninfo: &ConnInfo,
+    endpoint: &Endpoint,
+    application_name: &str,
+) -> Result<Control, ConnectError> {
+    let (tls, limits) = (endpoint.tls.as_ref(), Limits::ROWS);
+    let attempt = Attempt { conninfo, application_name, tls, limits };
+    let after = conninfo.connect_timeout;
+    let opened = attempt.open(&endpoint.host, endpoint.address, attempt.tls);
+    timeout(after, opened)
+        .await
+        .unwrap_or_else(|_| Err(ConnectError::TimedOut { host: endpoint.host.to_string(), after }))
+}
+
+/// What all attempts have in common.
+struct Attempt<'a> {
+    conninfo: &'a ConnInfo,
+    application_name: &'a str,
+    tls: Option<&'a Tls>,
+    limits: Limits,
+}
+
+impl Attempt<'_> {
+    async fn host(&self, host: &Host, wanted: TargetSession) -> Result<Control, ConnectError> {
+        let mut failure = None;
+        for address in self.addresses(host).await? {
+            let after = self.conninfo.connect_timeout;
+            let attempt = timeout(after, self.address(host, address, wanted)).await;
+            let timed_out = || Err(ConnectError::TimedOut { host: host.to_string(), after });
+            match attempt.unwrap_or_else(|_| timed_out()) {
+                Err(error) if error.is_worth_another_try() => failure = Some(error),
+                done => return done,
+            }
+        }
+        Err(failure.unwrap_or_else(|| ConnectError::Unreachable {
+            host: host.to_string(),
+            source: "its name has no address".into(),
+        }))
+    }
+
+    /// The addresses to try; `None` stands for a Unix socket.
+    async fn addresses(&self, host: &Host) -> Result<Vec<Option<IpAddr>>, ConnectError> {
+        let name = match &host.address {
+            HostAddress::Unix(_) => return Ok(vec![None]),
+            HostAddress::Tcp { hostaddr: Some(address), .. } => return Ok(vec![Some(*address)]),
+            HostAddress::Tcp { name, hostaddr: None } => name.as_str(),
+        };
+        let after = self.conninfo.connect_timeout;
+        match timeout(after, lookup_host((name, host.port))).await {
+            Ok(Ok(found)) => Ok(found.map(|address| Some(address.ip())).collect()),
+            Ok(Err(source)) => {
+                Err(ConnectError::Unreachable { host: host.to_string(), source: Box::new(source) })
+            }
+            Err(_) => Err(ConnectError::TimedOut { host: host.to_string(), after }),
+        }
+    }
+
+    async fn address(
+        &self,
+        host: &Host,
+        address: Option<IpAddr>,
+        wanted: TargetSession,
+    ) -> Result<Control, ConnectError> {
+        let plain = self.open(host, address, None);
+        let control = match (self.tls.filter(|_| address.is_some()), self.conninfo.sslmode) {
+            (None, _) => plain.await,
+            (Some(tls), SslMode::Allow) => match plain.await {
+                Err(error) if is_for_the_other_way(&error) => {
+                    self.open(host, address, Some(tls)).await.map_err(|_| error)
+                }
+                done => done,
+            },
+            (Some(tls), SslMode::Prefer) => match self.open(host, address, Some(tls)).await {
+                Err(ConnectError::Tls { .. }) => plain.await,
+                Err(error) if is_for_the_other_way(&error) => plain.await.map_err(|_| error),
+                done => done,
+            },
+            (Some(tls), _) => self.open(host, address, Some(tls)).await,
+        }?;
+        let host = host.to_string();
+        if is_such_a_session(&control.client, wanted, &host).await? {
+            Ok(control)
+        } else {
+            Err(ConnectError::WrongSession { host, wanted })
+        }
+    }
+
+    async fn open(
+        &self,
+        host: &Host,
+        address: Option<IpAddr>,
+        tls: Option<&Tls>,
+    ) -> Result<Control, ConnectError> {
+        let Self { conninfo, application_name, .. } = *self;
+        let endpoint = Endpoint { host: host.clone(), address, tls: tls.cloned() };
+        let name = host.to_string();
+        let failed = |error| ConnectError::of_wire(&name, &error);
+        let keepalive = &conninfo.keepalive;
+        let socket = Socket::connect(host, address, keepalive, true)
+            .await
+            .map_err(|error| failed(error.into()))?;
+        let line = wire::secure(socket, endpoint.tls()).await.map_err(failed)?;
+        let version = line.tls_version();
+        let guard = Guard::new(line, policy(conninfo), self.limits);
+        let method = guard.method();
+        let config = control_config(conninfo, host, application_name);
+        let (client, connection) =
+            begin(&config, guard).await.map_err(|error| ConnectError::of_control(&name, error))?;
+        let method = method.get().copied().unwrap_or(Method::None);
+        let security = Security { tls: version, method, is_local: endpoint.is_local() };
+        let ended = tokio::spawn(connection);
+        let client = Arc::new(SqlClient { client, connection: ended.abort_handle() });
+        Ok(Control { client, ended, endpoint, security })
+    }
+}
+
+/// Whether `pg_hba.conf` may have a line for the other way, with or without TLS.
+/// A wrong password is no such reason: it must not be sent in the open then.
+fn is_for_the_other_way(error: &ConnectError) -> bool {
+    error.sqlstate().is_some_and(|code| code.as_str() == "28000")
+}
+
+/// Begins a session over a connection whose protection is settled.
+async fn begin<S>(
+    config: &Config,
+    guard: Guard<S>,
+) -> Result<(Client, Connection<Guard<S>, Guard<S>>), tokio_postgres::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    config.connect_raw(guard, Handshaken).await
+}
+
+async fn is_such_a_session(
+    client: &Client,
+    wanted: TargetSession,
+    host: &str,
+) -> Result<bool, ConnectError> {
+    if wanted == TargetSession::Any {
+        return Ok(true);
+    }
+    let sql = "SELECT pg_catalog.pg_is_in_recovery(), \
+               pg_catalog.current_setting('transaction_read_only')";
+    let answer =
+        client.simple_query(sql).await.map_err(|error| ConnectError::of_control(host, error))?;
+    let row = answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some((row.get(0) == Some("t"), row.get(1) == Some("on"))),
+        _ => None,
+    });
+    let (in_recovery, read_only) = row.ok_or_else(|| ConnectError::Protocol {
+        host: host.to_owned(),
+        message: "a query has no row".to_owned(),
+    })?;
+    Ok(match wanted {
+        TargetSession::Any | TargetSession::PreferStandby => true,
+        TargetSession::ReadWrite => !in_recovery && !read_only,
+        TargetSession::ReadOnly => in_recovery || read_only,
+        TargetSession::Primary => !in_recovery,
+        TargetSession::Standby => in_recovery,
+    })
+}
+
+fn control_config(conninfo: &ConnInfo, host: &Host, application_name: &str) -> Config {
+    let mut config = Config::new();
+    config
+        .user(&conninfo.user)
+        .dbname(&conninfo.dbname)
+        .application_name(conninfo.application_name.as_deref().unwrap_or(application_name))
+        // To the library the stream that it is given is one by TLS.
+        .ssl_mode(Negotiated::Require)
+        .ssl_negotiation(SslNegotiation::Direct)
+        .channel_binding(match conninfo.channel_binding {
+            ChannelBinding::Disable => Binding::Disable,
+            ChannelBinding::Prefer => Binding::Prefer,
+            ChannelBinding::Require => Binding::Require,
+        });
+    config.options(session_options(conninfo, ""));
+    if let Some(password) = conninfo.password_for(host) {
+        config.password(password.expose_secret());
+    }
+    config
+}
+
+/// How the replication session logs in.
+///
+/// `extra_options` are command-line options such as `-c datestyle=ISO`.
+pub(crate) fn replication_login<'a>(
+    conninfo: &'a ConnInfo,
+    endpoint: &Endpoint,
+    application_name: &'a str,
+    extra_options: &str,
+) -> Login<'a> {
+    Login {
+        user: &conninfo.user,
+        dbname: &conninfo.dbname,
+        password: conninfo.password_for(&endpoint.host),
+        application_name: conninfo.application_name.as_deref().unwrap_or(application_name),
+        options: session_options(conninfo, extra_options),
+        policy: policy(conninfo),
+    }
+}
+
+/// Names in a statement mean PostgreSQL's own objects, whatever a role that may create others has
+/// put into a schema, and whatever `search_path` role and database have. Where a function or an
+/// operator is looked up, the temporary schema is never searched
+/// (<https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-SEARCH-PATH>).
+const SEARCH_PATH: &str = "-c search_path=pg_catalog,pg_temp";
+
+/// The command-line options of every session: those of the connection string, then `extra`, then
+/// [`SEARCH_PATH`], since the last one of a name wins.
+fn session_options(conninfo: &ConnInfo, extra: &str) -> String {
+    let given = conninfo.options.as_deref().unwrap_or_default();
+    let all = [given, extra, SEARCH_PATH].into_iter().filter(|options| !options.is_empty());
+    all.collect::<Vec<_>>().join(" ")
+}
+
+fn policy(conninfo: &ConnInfo) -> Policy {
+    Policy { require_auth: conninfo.require_auth, channel_binding: conninfo.channel_binding }
+}
+
+#[cfg(test)]
+#[path = "connect_tests.rs"]
+mod tests;

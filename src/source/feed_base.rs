@@ -1,0 +1,66 @@
+//! What a stream and the batches of a backlog have in common.
+
+use bytes::Bytes;
+
+use super::connection::connect::Control;
+use super::error::SourceError;
+use super::publication_guard::PublicationGuard;
+use super::resume::ServerIdentity;
+use super::slot_metrics::Observer;
+use super::wire::Security;
+use crate::lsn::Lsn;
+use crate::outbox::FoundTable;
+use crate::pgoutput::{self, Message};
+
+/// What every feed has: the connection beside it, and what was found over it.
+pub(super) struct FeedBase {
+    pub(super) control: Control,
+    pub(super) watch: PublicationGuard,
+    pub(super) observer: Observer,
+    pub(super) received_bytes: u64,
+    pub(super) host: String,
+    pub(super) security: Security,
+    pub(super) slot: String,
+    /// The server process by which the slot is had.
+    pub(super) backend: Option<i32>,
+    pub(super) identity: ServerIdentity,
+    pub(super) start: Lsn,
+    pub(super) flushed: Lsn,
+    pub(super) tables: Vec<FoundTable>,
+}
+
+/// A message of the plugin.
+pub(super) fn message(bytes: &Bytes) -> Result<Message, SourceError> {
+    pgoutput::decode(bytes).map_err(|error| {
+        SourceError::Undecodable(format!(
+            "PostgreSQL sent a message that walpost cannot read: {error}"
+        ))
+    })
+}
+
+/// An ordinary connection of a feed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Connection {
+    /// The one that every feed has.
+    Control,
+    /// On which a backlog is read.
+    Reading,
+    /// On which the slot is moved.
+    Moving,
+}
+
+/// What the end of an ordinary connection means.
+pub(super) fn connection_ended(
+    connection: Connection,
+    ended: Result<Result<(), tokio_postgres::Error>, tokio::task::JoinError>,
+) -> SourceError {
+    let what = match connection {
+        Connection::Control => "the control connection ended",
+        Connection::Reading => "the connection that the backlog is read on ended",
+        Connection::Moving => "the connection that the slot is moved on ended",
+    };
+    match ended {
+        Ok(Err(error)) => SourceError::query(what, &error),
+        Ok(Ok(())) | Err(_) => SourceError::Lost(what.into()),
+    }
+}

@@ -1,0 +1,282 @@
+//! The feed's beginning, once the server, the slot and the publication are known to be what they
+//! have to be: in batches where there is a backlog, or by a stream.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use tokio_postgres::Client;
+
+use super::catalog::Facts;
+use super::catchup::backend_liveness::{AuxConnection, Backend};
+use super::catchup::feed as catchup_feed;
+use super::catchup::feed::Backlog;
+use super::catchup::policy::StartPosition;
+use super::config::{APPLICATION_NAME, CatchUp, SourceConfig};
+use super::connection::connect;
+use super::connection::connect::Control;
+use super::connection::error::ConnectError;
+use super::connection::instance::Instance;
+use super::error::{Holder, SourceError};
+use super::feed_base::FeedBase;
+use super::halt_notice;
+use super::history::HistoryCheck;
+use super::postgres_feed::{ActiveFeed, PostgresFeed};
+use super::publication_fingerprint::PublicationFingerprint;
+use super::publication_guard::{Catalogs, PublicationGuard};
+use super::resume::{Resume, ServerIdentity};
+use super::session_setup::{
+    Found, create_temporary_slot, own_process, session_settings, silence_limit, start_replication,
+    wal_sender_timeout,
+};
+use super::slot_lock::{Lock, NOTICED_SOON, keep, lock, require_no_other, unlock};
+use super::slot_metrics::Observer;
+use super::stream::Session;
+use super::wire::{Connection, Security, WireError};
+use crate::conninfo::ConnInfo;
+use crate::lsn::Lsn;
+
+/// How far the opening of a feed is.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// It is to read a backlog in batches.
+    pub(super) in_batches: AtomicBool,
+    /// A new slot waits for the end of every transaction that was open when it was asked for.
+    pub(super) creates_slot: AtomicBool,
+}
+
+/// A feed that is being opened.
+pub(super) struct Opening<'a> {
+    pub(super) config: &'a SourceConfig,
+    pub(super) conninfo: &'a ConnInfo,
+    pub(super) resume: &'a Resume,
+    pub(super) control: Control,
+    pub(super) security: Security,
+    pub(super) facts: Facts,
+    pub(super) catalogs: Catalogs,
+    pub(super) found: Found,
+    pub(super) identity: ServerIdentity,
+    pub(super) instance: Instance,
+    pub(super) outset: StartPosition,
+    pub(super) check: Option<HistoryCheck>,
+}
+
+impl Opening<'_> {
+    /// By batches or by a stream.
+    pub(super) async fn begin(
+        self,
+        client: Connection,
+        settled: bool,
+        progress: &Progress,
+    ) -> Result<PostgresFeed, SourceError> {
+        let Self { config, facts, outset, .. } = &self;
+        let is_for_batches = !config.temporary_slot
+            && !facts.in_recovery
+            && facts.slot.as_ref().is_some_and(|slot| !slot.is_special);
+        if is_for_batches && !settled && config.catch_up.is_for(outset.behind(facts.flushed)) {
+            // A stream that falls behind must not give way to another stream.
+            config.catch_up.put_off();
+        }
+        let begins_with_batches = is_for_batches
+            && self.check.is_none()
+            && outset.is_for_batches(facts.flushed, &config.catch_up);
+        if begins_with_batches {
+            progress.in_batches.store(true, Relaxed);
+            match self.two_beside().await? {
+                // By whom the slot is moved, so that nobody moves it who has not the lock.
+                Ok((reading, moving)) => match self.lock(&moving.peer.client).await? {
+                    Lock::Held => return self.backlog(reading, moving).await,
+                    Lock::Blocked => config.catch_up.bar(),
+                },
+                Err(refused) => config.catch_up.refused(&refused.to_string()),
+            }
+            progress.in_batches.store(false, Relaxed);
+        }
+        let catch_up = if is_for_batches { config.catch_up.clone() } else { CatchUp::default() };
+        self.stream(client, catch_up, progress).await
+    }
+
+    /// The server process that was this walpost's last.
+    fn own(&self) -> Option<i32> {
+        own_process(self.resume, &self.identity)
+    }
+
+    fn seen(&self) -> Holder {
+        let (found, flushed) = (&self.found, self.facts.flushed);
+        seen(&found.mark, &self.identity, found.confirmed, flushed)
+    }
+
+    /// Locks the slot's name for the session of `client`.
+    async fn lock(&self, client: &Client) -> Result<Lock, SourceError> {
+        lock(client, self.config, self.own(), self.seen()).await
+    }
+
+    /// The slot is this session's now: its name need not be locked any more.
+    async fn unlock(&self, client: &Client, locked: Lock) -> Result<(), SourceError> {
+        let slot = &self.config.slot;
+        let alone = async {
+            match locked {
+                Lock::Held => unlock(client, slot).await,
+                // Who came to have it before the stream began does not know of the stream.
+                Lock::Blocked => require_no_other(client, slot, self.own(), self.seen()).await,
+            }
+        };
+        let looks_no_more = halt_notice::looks_no_more(client, slot);
+        let (alone, ended) = tokio::join!(biased; alone, looks_no_more);
+        alone.and(ended)
+    }
+
+    async fn stream(
+        mut self,
+        mut client: Connection,
+        catch_up: CatchUp,
+        progress: &Progress,
+    ) -> Result<PostgresFeed, SourceError> {
+        let (config, beside) = (self.config, Arc::clone(&self.control.client));
+        let host = self.control.endpoint.host.to_string();
+        let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
+        let locked = if config.temporary_slot { None } else { Some(self.lock(&beside).await?) };
+        if config.temporary_slot {
+            progress.creates_slot.store(true, Relaxed);
+            create_temporary_slot(&config.slot, &mut client).await.map_err(failed)?;
+            progress.creates_slot.store(false, Relaxed);
+        }
+        let client =
+            start_replication(config, client, &self.facts, self.outset).await.map_err(failed)?;
+        let now = Facts::read(&beside, &config.slot).await?;
+        self.check_started(&now)?;
+        if let Some(locked) = locked {
+            self.unlock(&beside, locked).await?;
+        }
+        let walsender = now.slot.and_then(|slot| slot.active_pid);
+        let check = self.check.take();
+        let before = match self.resume {
+            Resume::At { identity, .. } => Some(identity.clone()),
+            Resume::AtSlot { .. } => None,
+        };
+        let base = self.base(walsender, walsender);
+        let feed = ActiveFeed::Stream(Session::start(base, config, client, catch_up));
+        Ok(PostgresFeed::comparing(feed, check, before))
+    }
+
+    async fn backlog(
+        self,
+        reading: AuxConnection,
+        moving: AuxConnection,
+    ) -> Result<PostgresFeed, SourceError> {
+        let (config, client) = (self.config, Arc::clone(&moving.peer.client));
+        let now = Facts::read(&client, &config.slot).await?;
+        self.check_started(&now)?;
+        if let Some(pid) = now.slot.as_ref().and_then(|slot| slot.active_pid) {
+            let (slot, pid) = (config.slot.clone(), Some(pid));
+            return Err(SourceError::InUse { slot, pid, holder: None });
+        }
+        let stands = now.require_slot(&config.slot)?;
+        if let Some(one) = self.outset.first_move(stands) {
+            catchup_feed::advance(&client, &config.slot, one).await?;
+        }
+        halt_notice::looks_no_more(&self.control.client, &config.slot).await?;
+        let keeps_idle_slots = self.facts.version < 180_000;
+        let base = self.base(None, Some(moving.peer.pid));
+        let kept = keep(client).await?;
+        let feed = Backlog::start(base, config, reading, moving, kept, keeps_idle_slots);
+        Ok(PostgresFeed::over(ActiveFeed::Backlog(feed)))
+    }
+
+    /// The two connections that batches take; or why the server gives none, where it is there.
+    async fn two_beside(
+        &self,
+    ) -> Result<Result<(AuxConnection, AuxConnection), ConnectError>, SourceError> {
+        // The server may give up a client that does not read where the connection only moves the
+        // slot; the other one waits for room here, and Kafka, for as long as it takes.
+        let given = match tokio::try_join!(self.beside(""), self.beside(NOTICED_SOON)) {
+            // One that gets no answer is no reason to try nothing else: the first two got theirs.
+            Err(error @ ConnectError::TimedOut { .. }) => Err(error),
+            Err(error) if error.is_outage() => return Err(error.into()),
+            given => given,
+        };
+        if let Ok((reading, moving)) = &given {
+            let (one, other) = (&reading.peer.client, &moving.peer.client);
+            let (one, other) = tokio::try_join!(Instance::of(one), Instance::of(other))?;
+            self.instance.require_same(&one)?;
+            self.instance.require_same(&other)?;
+        }
+        Ok(given)
+    }
+
+    /// Another connection to the same address, with further settings.
+    async fn beside(&self, further: &str) -> Result<AuxConnection, ConnectError> {
+        let Self { conninfo, control, facts, .. } = self;
+        let endpoint = &control.endpoint;
+        let failed = |error| ConnectError::of_control(&endpoint.host.to_string(), error);
+        let other = connect::beside(conninfo, endpoint, APPLICATION_NAME).await?;
+        let settings = session_settings(conninfo, facts.version);
+        let limit = silence_limit(wal_sender_timeout(facts));
+        let (client, asked) = (Arc::clone(&other.client), Arc::clone(&control.client));
+        let settings = format!("{settings}; {further}");
+        let (set, peer) = tokio::join!(
+            biased;
+            other.client.batch_execute(&settings),
+            Backend::new(client, asked, limit)
+        );
+        set.map_err(failed)?;
+        let peer = peer.map_err(failed)?;
+        Ok(AuxConnection { control: other, peer })
+    }
+
+    fn base(self, walsender: Option<i32>, backend: Option<i32>) -> FeedBase {
+        let Self { config, control, security, facts, catalogs, found, identity, outset, .. } = self;
+        FeedBase {
+            observer: Observer::start(Arc::clone(&control.client), config.slot.clone()),
+            received_bytes: 0,
+            host: control.endpoint.host.to_string(),
+            security,
+            control,
+            watch: PublicationGuard::start(catalogs, found.mark, walsender, outset.ack),
+            slot: config.slot.clone(),
+            backend,
+            identity,
+            start: outset.ack,
+            flushed: facts.flushed,
+            tables: found.tables,
+        }
+    }
+
+    /// The slot is held now: it must stand where it stood when it was looked at.
+    fn check_started(&self, facts: &Facts) -> Result<(), SourceError> {
+        let (config, confirmed) = (self.config, self.found.confirmed.max(self.outset.ack));
+        if config.temporary_slot {
+            return Ok(());
+        }
+        // The one before may have begun to halt while this one connected.
+        if let Some(pid) = facts.halted_by {
+            return Err(halt_notice::found(&config.slot, pid));
+        }
+        let now = facts.require_slot(&config.slot)?;
+        if now <= confirmed {
+            return Ok(());
+        }
+        Err(match self.resume {
+            // Whoever had it before went in between: nothing of ours is amiss.
+            Resume::AtSlot { .. } | Resume::At { after_another: true, .. } => {
+                SourceError::Lost(format!(
+                    "replication slot \"{}\" moved from {confirmed} to {now} while walpost connected",
+                    config.slot
+                ))
+            }
+            Resume::At { after_another: false, .. } => {
+                SourceError::slot_moved(&config.slot, confirmed, now)
+            }
+        })
+    }
+}
+
+/// What was seen, of a holder who is not known yet.
+pub(super) fn seen(
+    mark: &PublicationFingerprint,
+    identity: &ServerIdentity,
+    confirmed: Lsn,
+    flushed: Lsn,
+) -> Holder {
+    let (mark, identity) = (mark.clone(), identity.clone());
+    Holder { is_walpost: false, mark, identity, confirmed, flushed }
+}

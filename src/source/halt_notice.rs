@@ -1,0 +1,162 @@
+//! How an instance that halts for a person to decide keeps a standby instance from continuing.
+//!
+//! Exit code 3 means that the slot, the publication or the server is not what it was. An instance
+//! that waits for the slot cannot see all that the active one saw: that somebody moved the slot, for
+//! example. So the active one holds an advisory lock before it lets go of the slot. A standby
+//! instance looks again and again, finds that lock, and ends with code 3 too.
+//!
+//! How long a look takes depends on the way to the server. So each instance holds another lock from
+//! before it looks until the next look of its has been made, and who halts waits until all
+//! sessions are gone that had that lock when it began to say so: each of these instances has looked
+//! since, or has gone.
+//!
+//! Every role that may connect can hold either lock so that nobody else gets it. An instance that
+//! does not get the first one says by its session's name that it halts, which no other role can
+//! keep it from. While somebody has the other one, who looks cannot be seen and is not waited for.
+
+use std::time::Duration;
+
+use postgres_protocol::escape::escape_literal;
+use tokio::time::{Instant, sleep};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
+
+use super::config::APPLICATION_NAME;
+use super::error::SourceError;
+use super::slot_lock::{key, share};
+
+/// The first half of the lock's key: `walh`. The second is of the slot's name.
+pub(super) const CLASS: i32 = 0x7761_6c68;
+
+/// What the session's name begins with that cannot have the lock; the hash of the slot's name
+/// follows.
+pub(super) const NAME: &str = "walpost halted ";
+
+/// The same of the lock of who looks: `walw`.
+const LOOKS: i32 = 0x7761_6c77;
+
+/// For how long it is held at least, and at most: an instance that is frozen is not waited for.
+const ANNOUNCED_FOR: Duration = Duration::from_secs(4);
+const ANNOUNCED_FOR_AT_MOST: Duration = Duration::from_secs(60);
+
+/// How often is seen who has looked.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+const ANNOUNCE_BY_NAME: &str = "
+    SELECT pg_catalog.set_config('application_name'::pg_catalog.text,
+                                 pg_catalog.concat($1, pg_catalog.hashtext($2)), false)";
+
+/// Who keeps others from a lock; of a prepared transaction there is no process.
+const HOLDER: &str = "
+    SELECT l.pid, a.usename::pg_catalog.text
+      FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+     WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.objsubid = 2
+       AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
+       AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295
+       AND l.database = (SELECT oid FROM pg_catalog.pg_database
+                          WHERE datname = pg_catalog.current_database())
+     ORDER BY l.granted DESC, l.pid LIMIT 1";
+
+const LOOKS_NO_MORE: &str =
+    "SELECT pg_catalog.pg_advisory_unlock_shared($1, pg_catalog.hashtext($2))";
+
+/// The sessions that look, but for this one and for those that halt as well. Anybody may take such a
+/// lock: only a walpost of the same role counts.
+const LOOKING: &str = "
+    WITH held AS (
+        SELECT l.pid, l.classid::pg_catalog.int8 AS class
+          FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+         WHERE a.application_name = $4 AND a.usename = current_user
+           AND l.pid <> pg_catalog.pg_backend_pid()
+           AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+           AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($3)::pg_catalog.int8 & 4294967295
+           AND l.database = (SELECT oid FROM pg_catalog.pg_database
+                              WHERE datname = pg_catalog.current_database()))
+    SELECT pid FROM held WHERE class = $1::pg_catalog.int4::pg_catalog.int8
+    EXCEPT
+    SELECT pid FROM held WHERE class = $2::pg_catalog.int4::pg_catalog.int8";
+
+/// The statement by which a session says that it looks whether another one halts.
+pub(super) fn looks(slot: &str) -> String {
+    let slot = escape_literal(slot);
+    format!("SELECT pg_catalog.pg_try_advisory_lock_shared({LOOKS}, pg_catalog.hashtext({slot}))")
+}
+
+/// It looks no more: it works.
+pub(super) async fn looks_no_more(client: &Client, slot: &str) -> Result<(), SourceError> {
+    let ended = client.query_typed_one(LOOKS_NO_MORE, &key(&LOOKS, &slot)).await;
+    ended.map(drop).map_err(|error| SourceError::query("beginning to work", &error))
+}
+
+/// Lets the instances that wait for the slot see that this one halts, for as long as they need to
+/// see it.
+pub(super) async fn announce(client: &Client, slot: &str) {
+    if let Err(error) = hold(client, slot).await {
+        tracing::debug!(%error, "waiting instances do not see that this one halts");
+    }
+}
+
+/// Holds the lock as long as `client`'s session lasts; completes once all who wait have seen it.
+async fn hold(client: &Client, slot: &str) -> Result<(), SourceError> {
+    let failed = |error| SourceError::query("announcing that this instance halts", &error);
+    // Several may halt at once. The server may have no room for another lock either.
+    if !share(client, CLASS, slot).await.unwrap_or(false) {
+        let name = [(&NAME as &(dyn ToSql + Sync), Type::TEXT), (&slot, Type::TEXT)];
+        client.query_typed_one(ANNOUNCE_BY_NAME, &name).await.map_err(failed)?;
+        warn(
+            slot,
+            client.query_typed_opt(HOLDER, &key(&CLASS, &slot)).await.map_err(failed)?.as_ref(),
+        );
+    }
+    let since = Instant::now();
+    let mut unaware = looking(client, slot).await?;
+    while since.elapsed() < ANNOUNCED_FOR
+        || !unaware.is_empty() && since.elapsed() < ANNOUNCED_FOR_AT_MOST
+    {
+        sleep(INTERVAL).await;
+        let looking = looking(client, slot).await?;
+        unaware.retain(|pid| looking.contains(pid));
+    }
+    Ok(())
+}
+
+fn warn(slot: &str, holder: Option<&Row>) {
+    let pid: Option<i32> = holder.and_then(|row| row.try_get(0).ok());
+    let role: Option<String> = holder.and_then(|row| row.try_get(1).ok());
+    let remedy = match pid {
+        Some(pid) => format!(
+            "end that session: SELECT pg_catalog.pg_terminate_backend({pid}); and let only trusted \
+             roles connect to this database"
+        ),
+        None => "see pg_prepared_xacts and max_locks_per_transaction".to_owned(),
+    };
+    tracing::warn!(
+        slot,
+        pid,
+        role,
+        remedy,
+        "another session holds the advisory lock by which this instance announces that it halts: \
+         announcing it by the session's application_name"
+    );
+}
+
+/// The server processes of the sessions that look.
+async fn looking(client: &Client, slot: &str) -> Result<Vec<i32>, SourceError> {
+    let failed = |error| SourceError::query("asking who waits for the slot", &error);
+    let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+        (&LOOKS, Type::INT4),
+        (&CLASS, Type::INT4),
+        (&slot, Type::TEXT),
+        (&APPLICATION_NAME, Type::TEXT),
+    ];
+    let rows = client.query_typed(LOOKING, &parameters).await.map_err(failed)?;
+    rows.iter().map(|row| row.try_get(0).map_err(failed)).collect()
+}
+
+/// What an instance ends with that found the lock, held by server process `pid`.
+pub(super) fn found(slot: &str, pid: i32) -> SourceError {
+    SourceError::Slot(format!(
+        "another walpost that worked with replication slot \"{slot}\" (server process {pid}) has \
+         halted, and a person has to decide: see its log, then start walpost again"
+    ))
+}

@@ -1,0 +1,191 @@
+//! Opens a feed: connects, checks the server, the slot and the publication, and selects how to read.
+//!
+//! Opening checks whatever a stream and a catch-up read would pass over silently: that this is
+//! still the same server and slot, and that the publication has the tables.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tokio::time::{Instant, timeout};
+
+use super::advanced_slot;
+use super::catalog::Facts;
+use super::catchup::policy::StartPosition;
+use super::config::{APPLICATION_NAME, SourceConfig};
+use super::connection::connect;
+use super::connection::connect::Control;
+use super::connection::deadline::opening_limit;
+use super::connection::instance::Instance;
+use super::error::SourceError;
+use super::feed::{Announcement, OpenError, Source};
+use super::feed_select::{Opening, Progress, seen};
+use super::halt_notice;
+use super::history::HistoryCheck;
+use super::postgres_feed::PostgresFeed;
+use super::publication_guard::Catalogs;
+use super::resume::Resume;
+use super::session_setup::{
+    check_catalogs, connect_replication, identify, own_process, prepare, unlimited,
+};
+use super::slot_lock::holder;
+use super::wire::WireError;
+use crate::conninfo::ConnInfo;
+use crate::lsn::Lsn;
+
+impl Source for SourceConfig {
+    type Feed = PostgresFeed;
+
+    fn slot(&self) -> &str {
+        &self.slot
+    }
+
+    async fn open(&self, resume: &Resume) -> Result<PostgresFeed, OpenError> {
+        open(self, resume).await
+    }
+}
+
+/// Connects, checks, and begins. Dropping the future gives up, and nothing stays behind.
+async fn open(config: &SourceConfig, resume: &Resume) -> Result<PostgresFeed, OpenError> {
+    let conninfo = config.conninfo.resolve()?;
+    let control = connect::control(&conninfo, APPLICATION_NAME).await?;
+    let beside = Arc::clone(&control.client);
+    let opened = open_in_time(control, &conninfo, config, resume).await;
+    opened.map_err(|error| {
+        // One that has never streamed knows of no change that the others do not see.
+        let knows = matches!(resume, Resume::At { .. }) && error.is_for_a_person();
+        let announcement = knows.then(|| -> Announcement {
+            let slot = config.slot.clone();
+            // The session, and with it the lock on the slot's name, lasts as long.
+            Box::pin(async move { halt_notice::announce(&beside, &slot).await })
+        });
+        OpenError { error, announcement }
+    })
+}
+
+async fn open_in_time(
+    control: Control,
+    conninfo: &ConnInfo,
+    config: &SourceConfig,
+    resume: &Resume,
+) -> Result<PostgresFeed, SourceError> {
+    let host = control.endpoint.host.to_string();
+    let began = Instant::now();
+    let prepared = timeout(conninfo.connect_timeout, prepare(&control.client, config)).await;
+    prepared.unwrap_or_else(|_| {
+        Err(SourceError::Lost(format!("{host}: no answer within {:?}", began.elapsed())))
+    })?;
+    let within = conninfo.connect_timeout + opening_limit(began.elapsed());
+    let beside = Arc::clone(&control.client);
+    let progress = Progress::default();
+    let mut opened = Box::pin(open_beside(control, conninfo, config, resume, &progress));
+    loop {
+        if let Ok(opened) = timeout(within, &mut opened).await {
+            return opened;
+        }
+        if !progress.creates_slot.load(Relaxed) {
+            break;
+        }
+        // The server says nothing on that session until the slot is there.
+        let alive = timeout(conninfo.connect_timeout, beside.simple_query("")).await;
+        if !matches!(alive, Ok(Ok(_))) {
+            break;
+        }
+    }
+    let reason = format!("{host}: the session was not ready within {within:.1?}");
+    if progress.in_batches.load(Relaxed) {
+        // A stream needs fewer answers.
+        config.catch_up.refused(&reason);
+    }
+    Err(SourceError::Lost(reason))
+}
+
+async fn open_beside(
+    control: Control,
+    conninfo: &ConnInfo,
+    config: &SourceConfig,
+    resume: &Resume,
+    progress: &Progress,
+) -> Result<PostgresFeed, SourceError> {
+    // All three are asked for at once.
+    let (instance, facts, holder) = tokio::join!(
+        biased;
+        Instance::of(&control.client),
+        Facts::read(&control.client, &config.slot),
+        holder(&control.client, &config.slot)
+    );
+    let (instance, facts) = (instance?, facts?);
+    let holder = holder?.filter(|_| !config.temporary_slot);
+    config.last_look.end();
+    let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush).unwrap_or_default();
+    let mut outset = StartPosition::of(resume, at_slot);
+    facts.require_version()?;
+    let (looked, client) = tokio::join!(
+        biased;
+        // Before anything is confirmed; it is judged once the server is known.
+        Catalogs::looked_at(Arc::clone(&control.client), facts.version, config),
+        connect_replication(conninfo, &control, &facts)
+    );
+    let (catalogs, look) = looked?;
+    let settled = look.settled;
+    if !settled {
+        outset.ack = at_slot.min(outset.ack);
+    }
+    let check = history_check(resume, instance.postmaster_start, at_slot, outset);
+    if check.is_some() {
+        outset = StartPosition { ack: at_slot.min(outset.ack), start: at_slot.min(outset.start) };
+    }
+    let host = control.endpoint.host.to_string();
+    let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
+    let mut client = client.map_err(failed)?;
+    // Both connections are of one kind; the one whose password can be read counts.
+    let security =
+        if control.security.shows_password() { control.security } else { client.security() };
+    // Before the catalogs: another server's slot and tables say nothing of ours.
+    let identity = identify(config, &mut client, &control, &facts, resume, &instance).await?;
+    let seen = seen(&look.mark, &identity, at_slot, facts.flushed);
+    let own = own_process(resume, &identity);
+    let client_beside = &control.client;
+    let (facts, is_locked) =
+        advanced_slot::beside_others(client_beside, config, resume, (facts, holder), own, seen)
+            .await?;
+    let found = check_catalogs(config, &facts, resume, &catalogs, look, &identity).await;
+    if let Err(SourceError::InUse { .. }) = &found
+        && !is_locked
+    {
+        config.last_look.keep(&control.client);
+    }
+    let opening = Opening {
+        config,
+        conninfo,
+        resume,
+        control,
+        security,
+        facts,
+        catalogs,
+        found: found?,
+        identity,
+        instance,
+        outset,
+        check,
+    };
+    let beside = Arc::clone(&opening.control.client);
+    let opened = opening.begin(client, settled, progress).await?;
+    unlimited(&beside).await?;
+    Ok(opened)
+}
+
+/// The comparison that a session on a server needs whose postmaster was started at another time
+/// than that of the last session.
+fn history_check(
+    resume: &Resume,
+    postmaster_start: i64,
+    at_slot: Lsn,
+    outset: StartPosition,
+) -> Option<HistoryCheck> {
+    match resume {
+        Resume::At { identity, received, .. } if identity.postmaster_start != postmaster_start => {
+            HistoryCheck::new(at_slot.min(outset.start), outset.start, received)
+        }
+        Resume::At { .. } | Resume::AtSlot { .. } => None,
+    }
+}

@@ -1,0 +1,398 @@
+//! Sees that what is confirmed was handed out: nothing is confirmed unless the
+//! publication was looked at afterwards and was still the one of the beginning.
+//!
+//! A table that is taken out of the publication, or on PostgreSQL 18 a
+//! publication that is dropped, is silent in the stream: what is committed
+//! without it is passed over, and the next commit or keepalive would cover the
+//! loss. The catalogs tell. Each change of a publication, or of a table's
+//! membership in one, makes a new row version, so equal marks ([`PublicationFingerprint`]) at two
+//! looks mean that nothing was changed in between, not even back and forth.
+//! What was received before a look was committed before it, so it was decoded
+//! under the publication of the mark. Of a table that is published by its schema,
+//! or with all others, only its present state tells, and so it does of which table
+//! has the outbox's name and of which partition is unlogged: one that leaves and
+//! comes back between two looks is not noticed.
+//!
+//! A change may be in the log, and decoded, before a look can see it: between
+//! the flush of its commit and the end of its transaction, where it waits for
+//! synchronous standbys. A row version that such a transaction replaces has its
+//! `xmax` already, and a look that finds one concludes nothing, unless that
+//! transaction was rolled back.
+//!
+//! The looks also tell whether the server still has the session that walpost
+//! believes to have, which nothing else does while nobody reads it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_postgres::Statement;
+
+use super::SourceError;
+use super::catalog::published_tables;
+use super::config::SourceConfig;
+use super::connection::connect::SqlClient;
+use super::publication_fingerprint::PublicationFingerprint;
+use crate::lsn::Lsn;
+use crate::outbox::FoundTable;
+
+/// Least time between two looks, and how many times as long as the last one took, which with
+/// thousands of partitions is long. A confirmation is later by half of it in the mean, so that a
+/// killed walpost repeats that much more; of a plain table a look costs the server a tenth of a
+/// millisecond, a thousandth of a core where it is never idle.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const LOOK_SHARE: u32 = 10;
+
+/// Most time between two looks: a change is noticed this soon even where
+/// nothing is to be confirmed.
+const IDLE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How long a look may take before the connection counts as dead.
+const LOOK_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long looks may conclude nothing before a person is told.
+const UNSETTLED_LIMIT: Duration = Duration::from_secs(60);
+
+/// One look at the catalogs.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub(super) mark: PublicationFingerprint,
+    /// No transaction that is not over has changed any of it.
+    pub(super) settled: bool,
+    /// Any of it was changed by a transaction that the slot has still to decode.
+    pub(super) recent: bool,
+    /// The server process that streams from the slot.
+    walsender: Option<i32>,
+}
+
+/// Where a table's schema is published as a whole; since PostgreSQL 15.
+const SCHEMAS: &str = "
+        UNION ALL
+        SELECT 'schema ' || e.oid::pg_catalog.text || ' ' || e.xmin::pg_catalog.text, e.xmin, e.xmax
+          FROM publication p
+          JOIN pg_catalog.pg_publication_namespace e ON e.pnpubid = p.oid
+         WHERE e.pnnspid IN (SELECT relnamespace FROM relation)";
+
+/// The mark; whether a transaction that is not over replaces a part of it; whether
+/// one replaced a part that the slot has still to read; the slot's user. Of
+/// transaction ids a row version has the lower 32 bits, which are compared modulo 2^32.
+const LOOK: &str = "
+    WITH RECURSIVE publication AS (
+        SELECT oid, xmin, xmax FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1
+    ), relation AS (
+        SELECT c.oid, c.xmax, c.relnamespace, c.relpersistence
+          FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),
+                          pg_catalog.unnest($3::pg_catalog.text[]))
+               AS named (nspname, relname)
+          JOIN pg_catalog.pg_namespace n ON n.nspname = named.nspname::pg_catalog.name
+          JOIN pg_catalog.pg_class c
+            ON c.relnamespace = n.oid AND c.relname = named.relname::pg_catalog.name
+    ), above AS (
+        SELECT oid FROM relation
+         UNION
+        SELECT a.relid FROM relation, pg_catalog.pg_partition_ancestors(oid) a (relid)
+    ), below AS (
+        SELECT oid FROM relation
+         UNION
+        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
+    ), part (mark, xmin, xmax) AS (
+        SELECT 'publication ' || oid::pg_catalog.text || ' ' || xmin::pg_catalog.text, xmin, xmax
+          FROM publication
+        UNION ALL
+        SELECT 'table ' || oid::pg_catalog.text || ' ' || relpersistence::pg_catalog.text, NULL, xmax
+          FROM relation
+        UNION ALL
+        SELECT 'entry ' || e.oid::pg_catalog.text || ' ' || e.xmin::pg_catalog.text, e.xmin, e.xmax
+          FROM publication p
+          JOIN pg_catalog.pg_publication_rel e ON e.prpubid = p.oid
+         WHERE e.prrelid IN (SELECT oid FROM above)
+        UNION ALL
+        SELECT 'parent ' || inhparent::pg_catalog.text || ' ' || xmin::pg_catalog.text, NULL, xmax
+          FROM pg_catalog.pg_inherits WHERE inhrelid IN (SELECT oid FROM above)
+        UNION ALL
+        SELECT 'unlogged ' || c.oid::pg_catalog.text, NULL, NULL
+          FROM below JOIN pg_catalog.pg_class c USING (oid)
+         WHERE c.relispartition AND c.relpersistence <> 'p'
+        {schemas}
+    ), slot AS (
+        SELECT active_pid, catalog_xmin::pg_catalog.text::pg_catalog.int8 AS horizon
+          FROM pg_catalog.pg_replication_slots WHERE slot_name::pg_catalog.text = $4
+    ), snapshot AS (
+        SELECT xmax AS next, (xmax % modulus)::pg_catalog.int8 AS low_next,
+               (xmin % modulus)::pg_catalog.int8 AS horizon
+          FROM (SELECT pg_catalog.pg_snapshot_xmin(s)::pg_catalog.text::pg_catalog.numeric AS xmin,
+                       pg_catalog.pg_snapshot_xmax(s)::pg_catalog.text::pg_catalog.numeric AS xmax,
+                       4294967296::pg_catalog.numeric AS modulus
+                  FROM pg_catalog.pg_current_snapshot() s) AS current
+    ), age AS (
+        SELECT part.*, part.xmin::pg_catalog.text::pg_catalog.int8 AS low_xmin,
+               part.xmax::pg_catalog.text::pg_catalog.int8 AS low_xmax
+          FROM part
+    )
+    SELECT coalesce(pg_catalog.string_agg(mark, ', ' ORDER BY mark), ''),
+           coalesce(pg_catalog.bool_or(CASE
+               WHEN low_xmax IS NULL OR low_xmax = 0 THEN false
+               WHEN (low_xmax - snapshot.horizon + 4294967296) % 4294967296 >= 2147483648
+               THEN false
+               ELSE pg_catalog.pg_xact_status((snapshot.next
+                      + ((low_xmax - snapshot.low_next + 6442450944) % 4294967296
+                         - 2147483648)::pg_catalog.numeric)::pg_catalog.text::pg_catalog.xid8)
+                    IS DISTINCT FROM 'aborted' END), false),
+           coalesce(pg_catalog.bool_or(
+               (low_xmin - slot.horizon + 4294967296) % 4294967296 < 2147483648), false),
+           pg_catalog.min(slot.active_pid)
+      FROM snapshot LEFT JOIN slot ON true LEFT JOIN age ON true";
+
+/// Where to look, with a prepared statement.
+#[derive(Clone)]
+pub(super) struct Catalogs {
+    client: Arc<SqlClient>,
+    statement: Statement,
+    version: i32,
+    config: SourceConfig,
+}
+
+impl Catalogs {
+    pub(super) async fn prepare(
+        client: Arc<SqlClient>,
+        version: i32,
+        config: &SourceConfig,
+    ) -> Result<Self, SourceError> {
+        let schemas = if version >= 150_000 { SCHEMAS } else { "" };
+        let statement = client
+            .prepare(&LOOK.replace("{schemas}", schemas))
+            .await
+            .map_err(|error| SourceError::query("preparing to watch the publication", &error))?;
+        Ok(Self { client, statement, version, config: config.clone() })
+    }
+
+    /// Prepares, and looks.
+    pub(super) async fn looked_at(
+        client: Arc<SqlClient>,
+        version: i32,
+        config: &SourceConfig,
+    ) -> Result<(Self, Look), SourceError> {
+        let catalogs = Self::prepare(client, version, config).await?;
+        let look = catalogs.look().await?;
+        Ok((catalogs, look))
+    }
+
+    pub(super) async fn look(&self) -> Result<Look, SourceError> {
+        let SourceConfig { publication, slot, tables, .. } = &self.config;
+        let schemas: Vec<&str> = tables.iter().map(|table| table.schema.as_str()).collect();
+        let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
+        let failed = |error| SourceError::query("looking at the publication", &error);
+        let row = self
+            .client
+            .query_one(&self.statement, &[publication, &schemas, &names, slot])
+            .await
+            .map_err(failed)?;
+        Ok(Look {
+            mark: PublicationFingerprint::new(row.try_get(0).map_err(failed)?),
+            settled: !row.try_get::<_, bool>(1).map_err(failed)?,
+            recent: row.try_get(2).map_err(failed)?,
+            walsender: row.try_get(3).map_err(failed)?,
+        })
+    }
+
+    /// The outbox tables as the publication sends them.
+    pub(super) async fn published_tables(&self) -> Result<Vec<FoundTable>, SourceError> {
+        let SourceConfig { publication, tables, typed, .. } = &self.config;
+        published_tables(&self.client, publication, tables, *typed).await
+    }
+
+    /// Whether a look at a later connect finds what it was with `mark`; the slot
+    /// stands at `confirmed`.
+    pub(super) async fn compare(
+        &self,
+        look: &Look,
+        mark: &PublicationFingerprint,
+        confirmed: Lsn,
+    ) -> Result<(), SourceError> {
+        if look.mark == *mark { Ok(()) } else { Err(self.changed(mark, look, confirmed).await) }
+    }
+
+    /// What is wrong where the mark is another than before: nothing beyond
+    /// `verified` may be confirmed any more.
+    async fn changed(
+        &self,
+        before: &PublicationFingerprint,
+        look: &Look,
+        verified: Lsn,
+    ) -> SourceError {
+        let SourceConfig { publication, slot, .. } = &self.config;
+        let found = match self.published_tables().await {
+            Err(SourceError::Setup(found)) => found,
+            Err(lost) => return lost,
+            Ok(_) => format!("publication \"{publication}\" publishes the outbox again"),
+        };
+        // Until 17 the log in between cannot be decoded at all.
+        let advance = if self.version < 180_000 && before.publication() != look.mark.publication() {
+            format!(
+                "SELECT pg_catalog.pg_replication_slot_advance('{slot}', \
+                 pg_catalog.pg_current_wal_lsn()), then "
+            )
+        } else {
+            String::new()
+        };
+        SourceError::Changed(format!(
+            "the publication was changed while walpost worked with it, and PostgreSQL never hands out \
+             what was committed without it: {found}. What was handed out is published, and nothing \
+             after {verified} is confirmed. Once that is fixed {advance}publish by hand the rows that \
+             were committed after {verified} and are not in Kafka, and start walpost again"
+        ))
+    }
+}
+
+/// Whether the publication, or a table's place in it, came after a change that the slot
+/// has still to hand out.
+pub(crate) async fn is_young(
+    client: &Arc<SqlClient>,
+    version: i32,
+    config: &SourceConfig,
+) -> Result<bool, SourceError> {
+    let (_, look) = Catalogs::looked_at(Arc::clone(client), version, config).await?;
+    Ok(look.recent)
+}
+
+/// How far what is durable was seen to be wholly handed out, or why no more is.
+type Seen = Result<Lsn, SourceError>;
+
+/// The looks of one session, on a task of their own, ended when it is dropped.
+pub(super) struct PublicationGuard {
+    wanted: watch::Sender<Lsn>,
+    seen: watch::Receiver<Seen>,
+    looker: Looker,
+    task: JoinHandle<()>,
+}
+
+impl Drop for PublicationGuard {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl PublicationGuard {
+    /// Watches over what was found at the beginning of a session that starts at
+    /// `start`, which a look has covered.
+    pub(super) fn start(
+        catalogs: Catalogs,
+        mark: PublicationFingerprint,
+        walsender: Option<i32>,
+        start: Lsn,
+    ) -> Self {
+        let (wanted, mut wants) = watch::channel(start);
+        let (tell, seen) = watch::channel(Ok(start));
+        let looker = Looker { catalogs, mark, walsender };
+        let mine = looker.clone();
+        let task = tokio::spawn(async move {
+            let mut verified = start;
+            let mut unsettled = Unsettled::default();
+            loop {
+                let rising = wants.wait_for(|wanted| *wanted > verified);
+                let _ = timeout(IDLE_INTERVAL, rising).await;
+                let wanted = *wants.borrow_and_update();
+                let began = Instant::now();
+                let answer = mine.look(verified).await;
+                let rest = began + LOOK_INTERVAL.max(began.elapsed() * LOOK_SHARE);
+                match answer {
+                    Ok(true) => {
+                        verified = wanted;
+                        unsettled = Unsettled::default();
+                    }
+                    Ok(false) => unsettled.tell(Instant::now()),
+                    Err(error) => {
+                        let _ = tell.send(Err(error));
+                        return;
+                    }
+                }
+                tell.send_if_modified(|seen| {
+                    let risen = *seen != Ok(verified);
+                    *seen = Ok(verified);
+                    risen
+                });
+                sleep_until(rest).await;
+            }
+        });
+        Self { wanted, seen, looker, task }
+    }
+
+    /// What was found at the beginning.
+    pub(super) fn mark(&self) -> &PublicationFingerprint {
+        &self.looker.mark
+    }
+
+    /// Everything before `lsn` is durable.
+    pub(super) fn want(&self, lsn: Lsn) {
+        self.wanted.send_if_modified(|wanted| {
+            let risen = lsn > *wanted;
+            *wanted = lsn.max(*wanted);
+            risen
+        });
+    }
+
+    /// The next LSN that may be confirmed. Cancel-safe.
+    pub(super) async fn verified(&mut self) -> Seen {
+        if self.seen.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        self.seen.borrow_and_update().clone()
+    }
+
+    /// Looks now, and until a look concludes something.
+    pub(super) async fn verify(&self) -> Result<(), SourceError> {
+        let verified = self.seen.borrow().clone()?;
+        while !self.looker.look(verified).await? {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+}
+
+/// Since when no look could conclude anything, and whether that was told.
+#[derive(Default)]
+struct Unsettled {
+    since: Option<Instant>,
+    told: bool,
+}
+
+impl Unsettled {
+    fn tell(&mut self, now: Instant) {
+        let since = *self.since.get_or_insert(now);
+        if !self.told && now.saturating_duration_since(since) >= UNSETTLED_LIMIT {
+            self.told = true;
+            tracing::warn!(
+                "a transaction that has changed the publication or an outbox table is not over, and \
+                 nothing is confirmed before it is, so that the slot keeps the log: see the oldest \
+                 xact_start in pg_stat_activity, and pg_prepared_xacts"
+            );
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Looker {
+    catalogs: Catalogs,
+    mark: PublicationFingerprint,
+    walsender: Option<i32>,
+}
+
+impl Looker {
+    /// Whether all is as it was, where that can be told; an error where it is not.
+    async fn look(&self, verified: Lsn) -> Result<bool, SourceError> {
+        let looked = timeout(LOOK_LIMIT, self.catalogs.look()).await;
+        let look = looked.unwrap_or_else(|_| {
+            let silent = format!("the control connection did not answer for {LOOK_LIMIT:?}");
+            Err(SourceError::Lost(silent))
+        })?;
+        if look.mark != self.mark {
+            return Err(self.catalogs.changed(&self.mark, &look, verified).await);
+        }
+        if self.walsender.is_some() && look.walsender != self.walsender {
+            return Err(SourceError::Lost("the server has given this session up".to_owned()));
+        }
+        Ok(look.settled)
+    }
+}

@@ -1,0 +1,66 @@
+//! From where a session resumes, and the server that its positions belong to.
+
+use super::history::ReceivedTransactions;
+use super::publication_fingerprint::PublicationFingerprint;
+use crate::lsn::Lsn;
+
+/// Which server a position belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerIdentity {
+    /// `IDENTIFY_SYSTEM`'s system identifier.
+    pub system_identifier: String,
+    /// The timeline of its WAL.
+    pub timeline: u32,
+    /// When its postmaster was started, in microseconds since 1970.
+    pub postmaster_start: i64,
+}
+
+impl ServerIdentity {
+    /// Whether positions of the one mean something to the other. A restart changes nothing in
+    /// that.
+    pub fn has_history_of(&self, other: &Self) -> bool {
+        (&self.system_identifier, self.timeline) == (&other.system_identifier, other.timeline)
+    }
+}
+
+/// What an instance saw while another client held the slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waited {
+    /// What the catalogs held of the publication.
+    pub mark: PublicationFingerprint,
+    /// The server.
+    pub identity: ServerIdentity,
+    /// The furthest that the slot was confirmed.
+    pub confirmed: Lsn,
+}
+
+/// Where a session starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resume {
+    /// Where the slot stands.
+    AtSlot {
+        /// What was seen while another client held the slot, where this process has waited
+        /// for it.
+        waited: Option<Waited>,
+    },
+    /// Where this process left off, on this server only.
+    At {
+        /// The server that the positions belong to.
+        identity: ServerIdentity,
+        /// What its catalogs held of the publication, and have to hold.
+        mark: PublicationFingerprint,
+        /// The server process that streamed last.
+        walsender: Option<i32>,
+        /// A: what was confirmed to it.
+        confirmed: Lsn,
+        /// Where to read from: at or after A.
+        start: Lsn,
+        /// Another walpost was seen to hold the slot since: that it has moved it on
+        /// is no surprise.
+        after_another: bool,
+        /// The furthest that the slot was seen to be confirmed meanwhile.
+        seen: Lsn,
+        /// The transactions that were received whole.
+        received: ReceivedTransactions,
+    },
+}

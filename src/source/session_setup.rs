@@ -1,0 +1,482 @@
+//! How a session is opened: on what, from where, with which settings, and what
+//! is checked before the first message comes.
+
+use std::time::Duration;
+
+use postgres_protocol::escape::escape_literal;
+use tokio::time::timeout;
+use tokio_postgres::Client;
+
+use super::catalog::Facts;
+use super::catchup::policy::StartPosition;
+use super::config::{APPLICATION_NAME, SourceConfig};
+use super::connection::connect;
+use super::connection::connect::Control;
+use super::connection::deadline::{OPENING_LIMIT, with_patience};
+use super::connection::error::ConnectError;
+use super::connection::instance;
+use super::connection::instance::Instance;
+use super::error::{Holder, SourceError};
+use super::halt_notice;
+use super::publication_fingerprint::PublicationFingerprint;
+use super::publication_guard::{Catalogs, Look};
+use super::resume::{Resume, ServerIdentity, Waited};
+use super::wire::{self, Connection, Replication, StreamSettings, WireError};
+use crate::conninfo::ConnInfo;
+use crate::lsn::Lsn;
+use crate::outbox::FoundTable;
+
+/// Session settings: the text forms of values do not depend on the server's
+/// configuration, no timeout meant for clients ends the stream, and a large
+/// transaction is decoded in memory before the server puts it aside.
+const SESSION_OPTIONS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC \
+     -c bytea_output=hex -c extra_float_digits=1 -c statement_timeout=0 -c lock_timeout=0 \
+     -c idle_session_timeout=0";
+
+/// How much of a transaction the server decodes in memory before it puts it
+/// aside on disk; walpost raises it unless the connection's own `options` set it.
+const WORK_MEM: &str = "logical_decoding_work_mem";
+
+/// The control connection may be idle for days and must stay.
+const CONTROL_SETTINGS: &str = "SET lock_timeout = 0; SET idle_session_timeout = 0";
+
+/// What a session is given up for must not go on in the server.
+fn limit_statements() -> String {
+    format!("SET statement_timeout = {}", OPENING_LIMIT.as_millis())
+}
+
+/// Once a session is open, whoever asks has a limit of its own.
+pub(super) async fn unlimited(client: &Client) -> Result<(), SourceError> {
+    set(client, "SET statement_timeout = 0").await
+}
+
+/// Settings of the control connection.
+async fn set(client: &Client, settings: &str) -> Result<(), SourceError> {
+    let set = client.batch_execute(settings).await;
+    set.map_err(|error| SourceError::query("preparing the control connection", &error))
+}
+
+/// What the catalogs say at the beginning of a session.
+pub(super) struct Found {
+    /// The slot's `confirmed_flush_lsn`.
+    pub(super) confirmed: Lsn,
+    /// The tables' columns.
+    pub(super) tables: Vec<FoundTable>,
+    /// The publication as it was before the tables were looked at.
+    pub(super) mark: PublicationFingerprint,
+}
+
+/// Prepares the control connection.
+pub(super) async fn prepare(client: &Client, config: &SourceConfig) -> Result<(), SourceError> {
+    let looks = halt_notice::looks(&config.slot);
+    let looks = if config.temporary_slot { "" } else { &looks };
+    set(client, &format!("{CONTROL_SETTINGS}; {}; {looks}", limit_statements())).await
+}
+
+/// Sees that all in the catalogs is what a session needs, and what it was.
+pub(super) async fn check_catalogs(
+    config: &SourceConfig,
+    facts: &Facts,
+    resume: &Resume,
+    catalogs: &Catalogs,
+    look: Look,
+    identity: &ServerIdentity,
+) -> Result<Found, SourceError> {
+    facts.require_wal_level()?;
+    let before = match resume {
+        Resume::At { mark, .. } | Resume::AtSlot { waited: Some(Waited { mark, .. }) } => {
+            Some(mark)
+        }
+        Resume::AtSlot { waited: None } => None,
+    };
+    // Whoever holds the slot: what is found here may be what the one that halted has left.
+    if let Some(pid) = facts.halted_by {
+        if let Some(before) = before {
+            let confirmed = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush);
+            catalogs.compare(&look, before, confirmed.unwrap_or_default()).await?;
+        }
+        return Err(halt_notice::found(&config.slot, pid));
+    }
+    let confirmed = if config.temporary_slot {
+        facts.flushed
+    } else {
+        check_slot(config, facts, resume, &look.mark, identity)?
+    };
+    match before {
+        Some(before) => catalogs.compare(&look, before, confirmed).await?,
+        None if look.recent => tracing::warn!(
+            publication = %config.publication,
+            "the publication may be younger than what the slot has still to read (or another slot of \
+             this server is far behind): rows that were committed without it are not handed out"
+        ),
+        None => {}
+    }
+    let tables = catalogs.published_tables().await?;
+    Ok(Found { confirmed, tables, mark: look.mark })
+}
+
+/// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those
+/// that this process has been working with.
+fn check_slot(
+    config: &SourceConfig,
+    facts: &Facts,
+    resume: &Resume,
+    mark: &PublicationFingerprint,
+    identity: &ServerIdentity,
+) -> Result<Lsn, SourceError> {
+    let confirmed = facts.require_slot(&config.slot)?;
+    // First, since whoever holds it may move it.
+    if let Some(slot) = facts.slot.as_ref().filter(|slot| slot.active_pid.is_some()) {
+        // This process's own last session may take a while to end.
+        let is_own = slot.active_pid == own_process(resume, identity);
+        let is_walpost = slot.is_walposts && !is_own;
+        let (mark, identity, flushed) = (mark.clone(), identity.clone(), facts.flushed);
+        let holder = Holder { is_walpost, mark, identity, confirmed, flushed };
+        let (pid, holder) = (slot.active_pid, Some(Box::new(holder)));
+        return Err(SourceError::InUse { slot: config.slot.clone(), pid, holder });
+    }
+    if let Resume::At { confirmed: ours, .. } = resume
+        && is_moved_unseen(facts, resume)
+    {
+        return Err(SourceError::slot_moved(&config.slot, *ours, confirmed));
+    }
+    Ok(confirmed)
+}
+
+/// Whether the slot is ahead of what this process had confirmed, and no other walpost was seen to
+/// hold it.
+pub(super) fn is_moved_unseen(facts: &Facts, resume: &Resume) -> bool {
+    let slot = facts.slot.as_ref().filter(|slot| slot.active_pid.is_none());
+    let confirmed = slot.and_then(|slot| slot.confirmed_flush);
+    match resume {
+        Resume::At { confirmed: ours, after_another: false, .. } => confirmed > Some(*ours),
+        Resume::At { .. } | Resume::AtSlot { .. } => false,
+    }
+}
+
+/// The server process of this process's last session, on the server that it was one of: after a
+/// restart its number may be another's.
+pub(super) fn own_process(resume: &Resume, found: &ServerIdentity) -> Option<i32> {
+    match resume {
+        Resume::At { walsender, identity, .. }
+            if identity.postmaster_start == found.postmaster_start =>
+        {
+            *walsender
+        }
+        Resume::At { .. } | Resume::AtSlot { .. } => None,
+    }
+}
+
+/// The same for an ordinary connection, by SQL.
+pub(super) fn session_settings(conninfo: &ConnInfo, version: i32) -> String {
+    let settings = options(conninfo, version);
+    let settings = settings.split("-c ").filter_map(|setting| setting.trim().split_once('='));
+    let statement = |(name, value)| format!("SET {name} = {}", escape_literal(value));
+    settings.map(statement).collect::<Vec<_>>().join("; ")
+}
+
+/// What a session that decodes is to be set to.
+fn options(conninfo: &ConnInfo, version: i32) -> String {
+    let own_options = conninfo.options.as_deref().unwrap_or_default();
+    let memory =
+        if own_options.contains(WORK_MEM) { "" } else { " -c logical_decoding_work_mem=256MB" };
+    let timeout = if version < 170_000 { "" } else { " -c transaction_timeout=0" };
+    format!("{SESSION_OPTIONS}{memory}{timeout}")
+}
+
+/// Opens the replication session beside `control`. It does not stream yet.
+pub(super) async fn connect_replication(
+    conninfo: &ConnInfo,
+    control: &Control,
+    facts: &Facts,
+) -> Result<Connection, WireError> {
+    let mut options = options(conninfo, facts.version);
+    if facts.wal_sender_timeout_ms == 0 {
+        // Without it the server sends no keepalive by which to notice a dead link.
+        options.push_str(" -c wal_sender_timeout=60s");
+    }
+    let endpoint = &control.endpoint;
+    let login = connect::replication_login(conninfo, endpoint, APPLICATION_NAME, &options);
+    wire::connect(endpoint, &conninfo.keepalive, &login).await
+}
+
+/// Identifies the server; an error where it is not the one of before.
+pub(super) async fn identify(
+    config: &SourceConfig,
+    client: &mut Connection,
+    control: &Control,
+    facts: &Facts,
+    resume: &Resume,
+    reached: &Instance,
+) -> Result<ServerIdentity, SourceError> {
+    let host = control.endpoint.host.to_string();
+    let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
+    let system = client.identify().await.map_err(failed)?;
+    let started = client.query_text(instance::STARTED).await.map_err(failed)?;
+    let identity = ServerIdentity {
+        system_identifier: system.identifier,
+        timeline: system.timeline,
+        postmaster_start: instance::postmaster_start(&started)?,
+    };
+    reached.require_identity(&identity)?;
+    check_identity(&identity, system.flushed, facts, resume)?;
+    Ok(identity)
+}
+
+/// Opens a replication session beside `control`, asks the server who it is, and leaves.
+/// It is as far as `run` goes before it uses its slot.
+pub(crate) async fn identify_server(
+    conninfo: &ConnInfo,
+    control: &Control,
+    application_name: &str,
+) -> Result<(String, u32), ConnectError> {
+    let endpoint = &control.endpoint;
+    let host = endpoint.host.to_string();
+    let login = connect::replication_login(conninfo, endpoint, application_name, SESSION_OPTIONS);
+    let asked =
+        async { wire::connect(endpoint, &conninfo.keepalive, &login).await?.identify().await };
+    let after = conninfo.connect_timeout;
+    match timeout(after, asked).await {
+        Err(_) => Err(ConnectError::TimedOut { host, after }),
+        Ok(Err(error)) => Err(ConnectError::of_wire(&host, &error)),
+        Ok(Ok(system)) => Ok((system.identifier, system.timeline)),
+    }
+}
+
+/// Creates a slot that lasts as long as the session; takes as long as the transactions that are open.
+pub(super) async fn create_temporary_slot(
+    slot: &str,
+    client: &mut Connection,
+) -> Result<(), WireError> {
+    let say = || {
+        tracing::info!(
+            slot,
+            "the temporary slot waits for the end of all transactions that were open when it was asked \
+             for (pg_stat_activity.xact_start)"
+        );
+    };
+    with_patience(say, client.create_temporary_slot(slot)).await
+}
+
+/// Starts replication on a session that has been looked at.
+pub(super) async fn start_replication(
+    config: &SourceConfig,
+    client: Connection,
+    facts: &Facts,
+    outset: StartPosition,
+) -> Result<Replication, WireError> {
+    let wal_sender_timeout = wal_sender_timeout(facts);
+    let settings = StreamSettings {
+        slot: config.slot.clone(),
+        publication: config.publication.clone(),
+        start: outset.start,
+        messages: config.messages,
+        ack: outset.ack,
+        wal_sender_timeout,
+        silence_limit: silence_limit(wal_sender_timeout),
+    };
+    client.start(&settings).await
+}
+
+/// Refuses another server at the same address.
+fn check_identity(
+    found: &ServerIdentity,
+    flushed: Lsn,
+    facts: &Facts,
+    resume: &Resume,
+) -> Result<(), SourceError> {
+    let (identity, confirmed, start) = match resume {
+        Resume::At { identity, confirmed, start, seen, .. } => {
+            (identity, (*confirmed).max(*seen), (*start).max(*seen))
+        }
+        Resume::AtSlot { waited: Some(waited) } => {
+            (&waited.identity, waited.confirmed, waited.confirmed)
+        }
+        Resume::AtSlot { waited: None } => return Ok(()),
+    };
+    if !identity.has_history_of(found) {
+        return Err(SourceError::Slot(format!(
+            "another server answers at this address: system identifier {}, timeline {}, where walpost \
+             has worked with {}, timeline {}; nothing was published from it. If a failover was meant, \
+             see that its slot is not behind {confirmed}, then start walpost again",
+            found.system_identifier, found.timeline, identity.system_identifier, identity.timeline,
+        )));
+    }
+    if start > flushed && facts.in_recovery {
+        return Err(SourceError::Lost(format!(
+            "this standby has replayed up to {flushed}, and walpost has published up to {start}"
+        )));
+    }
+    if start > flushed {
+        return Err(SourceError::Slot(format!(
+            "this server's WAL ends at {flushed} (database \"{}\"), walpost has already published up \
+             to {start}: the server lost WAL or was restored; nothing was published from it",
+            facts.database,
+        )));
+    }
+    Ok(())
+}
+
+/// `wal_sender_timeout` as it holds for the session.
+pub(super) fn wal_sender_timeout(facts: &Facts) -> Duration {
+    match u64::try_from(facts.wal_sender_timeout_ms) {
+        Ok(0) | Err(_) => Duration::from_secs(60),
+        Ok(millis) => Duration::from_millis(millis),
+    }
+}
+
+/// How long not a byte may come. A server that says nothing is asked for an answer after a third
+/// of `wal_sender_timeout`; six times that leaves a merely busy server alone.
+pub(super) fn silence_limit(wal_sender_timeout: Duration) -> Duration {
+    wal_sender_timeout.saturating_mul(2).max(Duration::from_secs(10))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::config::{CatchUp, ConnInfoSource};
+    use super::*;
+    use crate::property;
+    use crate::source::LastLook;
+    use crate::source::catalog::Slot;
+
+    fn facts(confirmed: Lsn, active_pid: Option<i32>) -> Facts {
+        let slot = Slot {
+            slot_type: "logical".into(),
+            plugin: Some("pgoutput".into()),
+            database: Some("shop".into()),
+            active_pid,
+            is_walposts: true,
+            confirmed_flush: Some(confirmed),
+            wal_status: Some("reserved".into()),
+            invalidation_reason: None,
+            synced: false,
+            is_special: false,
+        };
+        Facts {
+            version: 150_000,
+            database: "shop".into(),
+            wal_level: "logical".into(),
+            wal_sender_timeout_ms: 60_000,
+            in_recovery: false,
+            flushed: Lsn::new(1 << 40),
+            slot: Some(slot),
+            halted_by: None,
+        }
+    }
+
+    fn identity() -> impl Strategy<Value = ServerIdentity> {
+        (0..3_u8, 1..3_u32, 0..2_i64).prop_map(|(system, timeline, postmaster_start)| {
+            ServerIdentity { system_identifier: system.to_string(), timeline, postmaster_start }
+        })
+    }
+
+    /// At times a position to resume from, or what was seen while waiting, in a WAL of few positions.
+    fn resume() -> impl Strategy<Value = Resume> {
+        let at = (identity(), 0..20_u64, 0..20_u64, any::<bool>(), any::<bool>());
+        let waited = (identity(), 0..40_u64).prop_map(|(identity, confirmed)| Waited {
+            mark: PublicationFingerprint::default(),
+            identity,
+            confirmed: Lsn::new(confirmed),
+        });
+        prop_oneof![
+            1 => Just(Resume::AtSlot { waited: None }),
+            2 => waited.prop_map(|waited| Resume::AtSlot { waited: Some(waited) }),
+            2 => at.prop_map(|(identity, confirmed, ahead, after_another, own)| Resume::At {
+                identity,
+                mark: PublicationFingerprint::default(),
+                walsender: own.then_some(7),
+                confirmed: Lsn::new(confirmed),
+                start: Lsn::new(confirmed + ahead),
+                after_another,
+                seen: if after_another { Lsn::new(confirmed + ahead / 2) } else { Lsn::ZERO },
+                received: crate::source::ReceivedTransactions::default(),
+            })
+        ]
+    }
+
+    /// I12: no session is opened on another server, nor beyond the end of its log.
+    #[test]
+    fn only_the_server_of_before_with_all_of_its_log_is_gone_on_with() {
+        let cases = (resume(), identity(), (0..40_u64).prop_map(Lsn::new));
+        let name = "only_the_server_of_before_with_all_of_its_log_is_gone_on_with";
+        property::holds(name, 2000, &cases, |(resume, found, flushed)| {
+            let same = match &resume {
+                Resume::AtSlot { waited: None } => true,
+                Resume::AtSlot { waited: Some(Waited { identity, confirmed, .. }) } => {
+                    identity.has_history_of(&found) && *confirmed <= flushed
+                }
+                Resume::At { identity, start, seen, .. } => {
+                    identity.has_history_of(&found) && (*start).max(*seen) <= flushed
+                }
+            };
+            let facts = facts(Lsn::new(1), None);
+            match check_identity(&found, flushed, &facts, &resume) {
+                Ok(()) => assert!(same, "I12: {resume:?} on {found:?}, flushed to {flushed}"),
+                Err(error) => {
+                    assert!(!same, "I12: refused: {error}");
+                    assert!(matches!(error, SourceError::Slot(_)), "for a person: {error:?}");
+                }
+            }
+        });
+    }
+
+    /// I12: nor on a slot that somebody holds, or has moved on unseen.
+    #[test]
+    fn only_a_slot_that_is_free_and_not_ahead_unseen_is_gone_on_with() {
+        let cases = (resume(), (0..40_u64).prop_map(Lsn::new), any::<bool>());
+        let name = "only_a_slot_that_is_free_and_not_ahead_unseen_is_gone_on_with";
+        let config = SourceConfig {
+            conninfo: ConnInfoSource::new(|| Err("none".to_owned())),
+            slot: "walpost".into(),
+            publication: "walpost".into(),
+            tables: Vec::new(),
+            typed: false,
+            temporary_slot: false,
+            catch_up: CatchUp::default(),
+            last_look: LastLook::default(),
+            messages: false,
+        };
+        property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
+            let facts = facts(confirmed, held.then_some(7));
+            let ahead_unseen = match &resume {
+                Resume::AtSlot { .. } | Resume::At { after_another: true, .. } => false,
+                Resume::At { confirmed: ours, .. } => confirmed > *ours,
+            };
+            let identity =
+                ServerIdentity { system_identifier: "1".into(), timeline: 1, postmaster_start: 1 };
+            match check_slot(
+                &config,
+                &facts,
+                &resume,
+                &PublicationFingerprint::default(),
+                &identity,
+            ) {
+                Ok(at) => {
+                    assert!(!held && !ahead_unseen, "I12: {resume:?} on a slot at {confirmed}");
+                    assert_eq!(at, confirmed);
+                }
+                Err(SourceError::InUse { pid, holder, .. }) => {
+                    assert!(held && pid == Some(7));
+                    let is_own = own_process(&resume, &identity) == Some(7);
+                    let is_another = holder.is_some_and(|holder| holder.is_walpost);
+                    assert_eq!(is_another, !is_own, "I12: its own end passes for another");
+                }
+                Err(SourceError::Slot(text)) => {
+                    assert!(ahead_unseen && !held, "I12: refused: {text}");
+                    assert!(text.contains(&confirmed.to_string()), "names its position: {text}");
+                }
+                Err(other) => panic!("I12: {other:?}"),
+            }
+        });
+    }
+
+    #[test]
+    fn a_server_is_not_taken_for_a_silent_one_before_it_gives_up_itself() {
+        for seconds in [1, 3, 10, 60, 300, 3600, 86_400] {
+            let timeout = Duration::from_secs(seconds);
+            assert!(silence_limit(timeout) > timeout, "too soon: {seconds} s");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Reads what the slot costs the server, every few seconds, on the session's own control
+//! connection: one small query on views in memory.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
+
+use super::SourceError;
+use super::connection::connect::SqlClient;
+use crate::excerpt::excerpt;
+use crate::lsn::Lsn;
+
+/// The replication slot, as PostgreSQL reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotFigures {
+    /// When it said so.
+    pub observed: SystemTime,
+    /// Current WAL position.
+    pub wal_end: Lsn,
+    /// Current WAL position minus `confirmed_flush_lsn`, in bytes.
+    pub lag_bytes: u64,
+    /// Current WAL position minus `restart_lsn`, in bytes.
+    pub retained_bytes: u64,
+    /// `safe_wal_size`, in bytes; below 0 where the limit is passed.
+    pub safe_bytes: Option<i64>,
+    /// `max_slot_wal_keep_size`, in bytes; `None` where there is no limit.
+    pub limit_bytes: Option<u64>,
+    /// `wal_status`.
+    pub wal_status: Option<String>,
+    /// `spill_bytes` of `pg_stat_replication_slots`.
+    pub spilled_bytes: u64,
+}
+
+/// How often the figures are read.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long the server may take for them.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// On a standby the log's end is what was replayed: what is behind it cannot be decoded yet.
+const FIGURES: &str = "
+    SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+                 ELSE pg_catalog.pg_current_wal_lsn() END)::pg_catalog.text,
+           s.confirmed_flush_lsn::pg_catalog.text, s.restart_lsn::pg_catalog.text, s.safe_wal_size, s.wal_status,
+           (SELECT CASE WHEN setting::pg_catalog.int8 < 0 THEN NULL
+                        ELSE setting::pg_catalog.int8 * 1048576 END
+              FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'),
+           coalesce(t.spill_bytes, 0), s.active
+      FROM pg_catalog.pg_replication_slots s
+      LEFT JOIN pg_catalog.pg_stat_replication_slots t USING (slot_name)
+     WHERE s.slot_name::pg_catalog.text = $1";
+
+/// Reads as long as it is, and as the connection is.
+pub(super) struct Observer {
+    latest: watch::Receiver<Option<SlotFigures>>,
+    task: JoinHandle<()>,
+}
+
+impl Observer {
+    pub(super) fn start(client: Arc<SqlClient>, slot: String) -> Self {
+        let (tell, latest) = watch::channel(None);
+        let task = tokio::spawn(async move {
+            let mut turns = interval(INTERVAL);
+            turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut is_failing = false;
+            loop {
+                turns.tick().await;
+                let read = slot_figures(&client, &slot).await;
+                // The session sees by itself that its connection has ended.
+                if read.is_err() && client.is_closed() {
+                    return;
+                }
+                match (std::mem::replace(&mut is_failing, read.is_err()), &read) {
+                    (false, Err(error)) => tracing::warn!(
+                        %error,
+                        "the slot's figures cannot be read, and stay what they were until they can"
+                    ),
+                    (true, Ok(_)) => tracing::info!("the slot's figures are read again"),
+                    _ => {}
+                }
+                if let Ok(figures) = read
+                    && tell.send(figures.map(|(figures, _)| figures)).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        Self { latest, task }
+    }
+
+    /// What was read since the last call.
+    pub(super) fn news(&mut self) -> Option<SlotFigures> {
+        if !self.latest.has_changed().unwrap_or(false) {
+            return None;
+        }
+        self.latest.borrow_and_update().clone()
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What the server says of the slot now, and whether anybody uses it; `None` where there is
+/// no such slot.
+pub(crate) async fn slot_figures(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<(SlotFigures, bool)>, SourceError> {
+    const WHAT: &str = "reading the slot's figures";
+    let failed = |error| SourceError::query(WHAT, &error);
+    let parameters: [&(dyn ToSql + Sync); 1] = [&slot];
+    let answer = timeout(ANSWER_LIMIT, client.query_opt(FIGURES, &parameters)).await;
+    let answer = answer.map_err(|_| {
+        SourceError::Lost(format!("{WHAT}: PostgreSQL did not answer within {ANSWER_LIMIT:?}"))
+    })?;
+    let Some(row) = answer.map_err(failed)? else {
+        return Ok(None);
+    };
+    let lsn = |column: usize| -> Result<Option<Lsn>, SourceError> {
+        let text: Option<String> = row.try_get(column).map_err(failed)?;
+        Ok(text.and_then(|text| text.parse().ok()))
+    };
+    let end = lsn(0)?.unwrap_or_default();
+    let behind = |lsn: Option<Lsn>| lsn.map_or(0, |lsn| end.as_u64().saturating_sub(lsn.as_u64()));
+    let limit: Option<i64> = row.try_get(5).map_err(failed)?;
+    let spilled: i64 = row.try_get(6).map_err(failed)?;
+    let wal_status: Option<String> = row.try_get(4).map_err(failed)?;
+    let figures = SlotFigures {
+        observed: SystemTime::now(),
+        wal_end: end,
+        lag_bytes: behind(lsn(1)?),
+        retained_bytes: behind(lsn(2)?),
+        safe_bytes: row.try_get(3).map_err(failed)?,
+        limit_bytes: limit.and_then(|limit| u64::try_from(limit).ok()),
+        wal_status: wal_status.as_deref().map(excerpt),
+        spilled_bytes: u64::try_from(spilled).unwrap_or_default(),
+    };
+    Ok(Some((figures, row.try_get(7).map_err(failed)?)))
+}
