@@ -82,9 +82,9 @@ impl Exporter for Telling {
         let failing = result.is_err();
         match (self.failing.swap(failing, Relaxed), &result) {
             (false, Err(error)) => {
-                tracing::warn!(%error, "spans cannot be sent, and are thrown away until they can");
+                tracing::warn!(%error, "cannot export spans; dropping them until the collector accepts them");
             }
-            (true, Ok(())) => tracing::info!("spans are sent again"),
+            (true, Ok(())) => tracing::info!("exporting spans again"),
             _ => {}
         }
         result

@@ -95,6 +95,6 @@ mod tests {
         metrics.enter(Phase::StandingBy);
         let reasons =
             ready(&metrics, SystemTime::now() + Duration::from_secs(7)).reasons().join("\n");
-        assert_eq!(reasons, "not streaming from the slot: standing by for 7 s", "an old error");
+        assert_eq!(reasons, "not streaming from the slot: standby for 7 s", "an old error");
     }
 }

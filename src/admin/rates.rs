@@ -21,7 +21,7 @@ impl Rates {
 
     /// So much more each second, since the look of ten seconds ago or the first.
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
-    pub(super) fn a_second(&self) -> f64 {
+    pub(super) fn per_second(&self) -> f64 {
         let (Some((first, before)), Some((last, now))) = (self.0.front(), self.0.back()) else {
             return 0.0;
         };
@@ -38,11 +38,11 @@ mod tests {
     fn the_rate_is_that_of_the_last_ten_seconds() {
         let begun = Instant::now();
         let mut rates = Rates::default();
-        assert!(rates.a_second().abs() < f64::EPSILON);
+        assert!(rates.per_second().abs() < f64::EPSILON);
         for second in 0..=100_u64 {
             rates.look(begun + Duration::from_secs(second), second.min(95) * 20);
         }
-        assert!((rates.a_second() - 10.0).abs() < 1e-9, "{}", rates.a_second());
+        assert!((rates.per_second() - 10.0).abs() < 1e-9, "{}", rates.per_second());
         assert_eq!(rates.0.len(), 11);
     }
 }

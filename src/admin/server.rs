@@ -153,7 +153,7 @@ impl Pages {
     }
 
     fn status_page(&self) -> Response<Full<Bytes>> {
-        let rate = self.rates().a_second();
+        let rate = self.rates().per_second();
         let status = Status::of(&self.metrics, &self.about, rate, SystemTime::now());
         match serde_json::to_string_pretty(&status) {
             Ok(text) => page(StatusCode::OK, "application/json", text + "\n"),

@@ -21,12 +21,12 @@ pub struct Status {
     pub ready: bool,
     /// What keeps it from delivering.
     pub reasons: Vec<String>,
-    /// What it does: connecting, standing by, streaming, beginning again, stopping.
+    /// What it does: connecting, standby, streaming, catching up, replaying, stopping.
     pub phase: String,
     /// Since when it does that.
-    pub since: f64,
+    pub phase_since: f64,
     /// Since when the process runs.
-    pub started: f64,
+    pub started_at: f64,
     /// The server that it streams from, or did last; empty before.
     pub host: String,
     /// The version of TLS of that connection; none without TLS, or before.
@@ -43,11 +43,11 @@ pub struct Status {
     /// When the oldest unconfirmed transaction was committed; none where nothing is late.
     pub oldest_unconfirmed_commit: Option<f64>,
     /// How late that is, in seconds.
-    pub late_seconds: f64,
+    pub delivery_lag_seconds: f64,
     /// Records that were acknowledged.
     pub published: u64,
     /// The same for each second of the last ten.
-    pub published_a_second: f64,
+    pub published_per_second: f64,
     /// Records in flight.
     pub in_flight_events: u64,
     /// Bytes in flight.
@@ -73,7 +73,7 @@ pub struct Position {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SlotStatus {
     /// When it said so.
-    pub observed: f64,
+    pub observed_at: f64,
     /// Log that is not confirmed.
     pub lag_bytes: u64,
     /// Log that is kept on disk.
@@ -98,7 +98,7 @@ pub struct LastError {
 impl From<&SlotFigures> for SlotStatus {
     fn from(figures: &SlotFigures) -> Self {
         Self {
-            observed: unix_seconds(figures.observed),
+            observed_at: unix_seconds(figures.observed),
             lag_bytes: figures.lag_bytes,
             retained_bytes: figures.retained_bytes,
             safe_bytes: figures.safe_bytes,
@@ -123,8 +123,8 @@ impl Status {
             ready: health.is_good(),
             reasons: health.reasons().to_vec(),
             phase: phase.name().to_owned(),
-            since: unix_seconds(since),
-            started: unix_seconds(metrics.started_at()),
+            phase_since: unix_seconds(since),
+            started_at: unix_seconds(metrics.started_at()),
             host: metrics.host(),
             tls: security.and_then(|security| security.tls).map(str::to_owned),
             authentication: security.map(|security| security.method.to_string()),
@@ -134,9 +134,10 @@ impl Status {
                 confirmed: metrics.confirmed().to_string(),
             },
             oldest_unconfirmed_commit: oldest,
-            late_seconds: oldest.map_or(0.0, |oldest| (unix_seconds(now) - oldest).max(0.0)),
+            delivery_lag_seconds: oldest
+                .map_or(0.0, |oldest| (unix_seconds(now) - oldest).max(0.0)),
             published: metrics.delivered.get(),
-            published_a_second: (rate * 10.0).round() / 10.0,
+            published_per_second: (rate * 10.0).round() / 10.0,
             in_flight_events: metrics.in_flight_events.get(),
             in_flight_bytes: metrics.in_flight_bytes.get(),
             in_flight_limit_bytes: metrics.in_flight_limit_bytes.get(),

@@ -53,7 +53,7 @@ const STATUS_EXAMPLES: &str = "\
 Examples:
   walpost status
   walpost status --watch
-  walpost status --json | jq .daemon.late_seconds";
+  walpost status --json | jq .daemon.delivery_lag_seconds";
 
 const STATUS_ENDS: &str = "\
 Asks the running walpost at the address of admin.listen; where none of this slot and
@@ -122,7 +122,7 @@ pub struct Arguments {
 #[derive(Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "one value exists, once")]
 pub enum Command {
-    /// Tail the outbox into Kafka until told to stop
+    /// Stream the outbox to Kafka until stopped
     Run(RunArguments),
     /// Print, as JSON lines, the records that `run` would publish; moves nothing, needs no Kafka
     Tail(TailArguments),

@@ -59,7 +59,7 @@ fn warn_of_open_secrets(environment: &Environment) {
         tracing::warn!(
             variable = name,
             file = %path.display(),
-            "everybody can read a file with a secret: make its mode 0600, or 0640 with walpost's group"
+            "a file with a secret is world-readable: make its mode 0600, or 0640 with walpost's group"
         );
     }
 }
@@ -160,7 +160,7 @@ fn obey_signals(stop: StopHandle) -> std::io::Result<()> {
     tokio::spawn(async move {
         loop {
             let name = one_of(&mut terminate, &mut interrupt).await;
-            tracing::info!(signal = name, "told to stop");
+            tracing::info!(signal = name, "received a stop signal");
             admin::stopping();
             stop.stop();
         }
@@ -182,7 +182,7 @@ fn heed_hangups(mut hangup: Signal, config: Config, level: LogLevel, kafka: Rene
                     tracing::info!(
                         signal = "SIGHUP",
                         level,
-                        "read the log level, secrets and certificates again; anything else takes a \
+                        "reloaded log level, secrets and certificates; anything else takes a \
                          restart"
                     );
                     kafka.renew();
@@ -190,7 +190,7 @@ fn heed_hangups(mut hangup: Signal, config: Config, level: LogLevel, kafka: Rene
                 Err(error) => tracing::error!(
                     signal = "SIGHUP",
                     error,
-                    "the configuration cannot be read, and all stays as it is"
+                    "cannot reload the configuration; keeping the current one"
                 ),
             }
             admin::reloaded();

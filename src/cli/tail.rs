@@ -104,7 +104,7 @@ async fn follow(
     let mut session =
         source.open(&Resume::AtSlot { waited: None }).await.map_err(|opened| opened.error)?;
     core.connected(session.start(), session.tables());
-    tracing::info!(from = %session.flushed(), "showing what is committed from here on");
+    tracing::info!(from = %session.flushed(), "showing events committed from now on");
     loop {
         match session.next(true).await? {
             Received::Keepalive(wal_end) => core.keepalive(wal_end),
@@ -159,7 +159,7 @@ async fn peek(
     let say = || {
         tracing::info!(
             slot = source.slot,
-            "PostgreSQL reads what waits in the slot and hands out nothing before its end: the more \
+            "PostgreSQL decodes all pending changes before it returns any: the more \
              waits, the longer that takes"
         );
     };
@@ -188,7 +188,7 @@ fn take(
     for Diverted { origin, poison, topic } in core.take_put_aside() {
         let cause = poison.cause.key();
         if let Some(topic) = topic {
-            tracing::warn!(cause, topic, "{origin}, {poison}: a dead letter instead");
+            tracing::warn!(cause, topic, "{origin}, {poison}: would be dead-lettered");
         } else {
             tracing::warn!(cause, "{origin}, {poison}: skipped");
         }

@@ -230,19 +230,19 @@ impl Replay {
                     if dry_run {
                         show(&format!("{place} {record}"));
                     } else {
-                        tracing::info!(letter = place, "put back: {record}");
+                        tracing::info!(letter = place, "replayed: {record}");
                     }
                 }
                 Fate::Poison(poison) => {
                     tracing::warn!(
                         letter = place,
                         cause = poison.cause.key(),
-                        "still poison: {poison}"
+                        "still undeliverable: {poison}"
                     );
                     self.leave(&message);
                 }
                 Fate::Unreadable(why) => {
-                    tracing::warn!(letter = place, "this dead letter cannot be read: {why}");
+                    tracing::warn!(letter = place, "cannot read the dead letter: {why}");
                     self.leave(&message);
                 }
                 Fate::HeldBack => self.replayed.held_back += 1,
@@ -252,7 +252,7 @@ impl Replay {
                     self.letters.done(message.partition(), message.offset());
                 }
                 Fate::NoLetter => {
-                    tracing::warn!(letter = place, "this record is no dead letter of walpost's");
+                    tracing::warn!(letter = place, "not a dead letter of walpost");
                     self.replayed.passed_over += 1;
                     self.letters.done(message.partition(), message.offset());
                 }

@@ -1,5 +1,4 @@
-//! The list of metrics: each one's name, kind, labels and what it tells. The one
-//! place where these names stand; the reference page is made from it.
+//! The metrics: name, type, labels and help of each. The reference page is generated from here.
 //!
 //! Names follow Prometheus's practice (prometheus.io/docs/practices/naming): base
 //! units, `_total` for what only rises, `_timestamp_seconds` for times.
@@ -35,7 +34,7 @@ pub struct Metric {
     pub kind: Kind,
     /// Its labels beside `slot`.
     pub labels: &'static [&'static str],
-    /// What it tells.
+    /// Its help text.
     pub help: &'static str,
 }
 
@@ -54,65 +53,65 @@ macro_rules! metrics {
 
 metrics! {
     BUILD_INFO = Gauge "walpost_build_info" ["version", "librdkafka"]
-        "Always 1: which walpost this is, and which librdkafka is in it.";
+        "Always 1. The labels give the versions of walpost and of its librdkafka.";
     SOURCE_CONNECTED = Gauge "walpost_source_connected" []
-        "Whether walpost has the slot, by a stream or for a backlog in batches: 1, else 0. A warm standby that waits for the slot has 0.";
+        "1 if walpost holds the slot (streaming or catching up), else 0. A standby instance has 0.";
     SINK_CONNECTED = Gauge "walpost_sink_connected" []
-        "Whether a Kafka broker is connected: 1, else 0. 0 also where that is not known yet. Looked at each 5 s, and at each failure and delivery.";
+        "1 if a Kafka broker is connected, else 0 (also if not known yet). Updated every 5 s, and at each failure and delivery.";
     SLOT_LAG_BYTES = Gauge "walpost_slot_lag_bytes" []
-        "Log that is not confirmed: current WAL position minus confirmed_flush_lsn, as read from PostgreSQL each 5 s. It counts the log of other tables too, so on a busy server it is seldom 0.";
+        "Unconfirmed WAL: current WAL position minus confirmed_flush_lsn, read from PostgreSQL every 5 s. It includes WAL of other tables, so on a busy server it is seldom 0.";
     SLOT_RETAINED_WAL_BYTES = Gauge "walpost_slot_retained_wal_bytes" []
-        "Log that PostgreSQL keeps on disk for the slot: current WAL position minus restart_lsn.";
+        "WAL that PostgreSQL retains on disk for the slot: current WAL position minus restart_lsn.";
     SLOT_SAFE_WAL_BYTES = Gauge "walpost_slot_safe_wal_bytes" []
-        "Log that can be written until the slot may be lost (safe_wal_size). Absent where max_slot_wal_keep_size sets no limit.";
+        "WAL that can be written before the slot is in danger of being lost (safe_wal_size). Absent if max_slot_wal_keep_size sets no limit.";
     SLOT_WAL_LIMIT_BYTES = Gauge "walpost_slot_wal_limit_bytes" []
-        "max_slot_wal_keep_size. Absent where it sets no limit.";
+        "max_slot_wal_keep_size. Absent if it sets no limit.";
     SLOT_WAL_STATUS = Gauge "walpost_slot_wal_status" ["status"]
         "1 for the slot's wal_status (reserved, extended, unreserved, lost), 0 for the others.";
     SLOT_SPILLED_BYTES = Counter "walpost_slot_spilled_bytes_total" []
-        "Bytes of large transactions that PostgreSQL wrote to disk while it decoded them for the slot, by pg_stat_replication_slots: counted by the server, and not from walpost's start.";
+        "Bytes of large transactions that PostgreSQL spilled to disk while it decoded them for the slot (pg_stat_replication_slots). Counted by the server, not from walpost's start.";
     SLOT_OBSERVED_TIMESTAMP = Gauge "walpost_slot_observed_timestamp_seconds" []
-        "When the figures of the slot were read last; 0 before the first time. While PostgreSQL is away they stay what they were.";
+        "When the slot metrics were last read; 0 before the first read. They keep their last values while PostgreSQL is unreachable.";
     RECEIVED_LSN = Gauge "walpost_received_lsn" []
-        "Up to where the log was received, as a number of bytes.";
+        "Position up to which WAL was received, as a number of bytes.";
     CONFIRMED_LSN = Gauge "walpost_confirmed_lsn" []
-        "Up to where everything is delivered and may be confirmed, as a number of bytes.";
+        "Position up to which everything is delivered and may be confirmed (flush LSN), as a number of bytes.";
     TRANSACTIONS = Counter "walpost_transactions_total" []
-        "Transactions received whole, those without an event too.";
+        "Transactions received completely, including those without an event.";
     EVENTS_RECEIVED = Counter "walpost_events_received_total" []
-        "Outbox events received; those that come again after a lost producer count again.";
+        "Outbox events received. Events that are replayed count again.";
     RECEIVED_BYTES = Counter "walpost_received_bytes_total" []
-        "Bytes of pgoutput's messages received.";
+        "Bytes of pgoutput messages received.";
     EVENTS_PUBLISHED = Counter "walpost_events_published_total" ["topic"]
-        "Records that the brokers acknowledged. Topics beyond the first 1000 count as (others).";
+        "Records that the brokers acknowledged. Topics beyond the first 1000 are counted as (others).";
     PUBLISHED_BYTES = Counter "walpost_published_bytes_total" ["topic"]
-        "Bytes of their keys and values.";
+        "Bytes of the keys and values of those records.";
     PUBLISH_ERRORS = Counter "walpost_publish_errors_total" ["topic", "code"]
-        "Records that were not delivered, by librdkafka's error code. Each is tried again, or is poison; what librdkafka tries again by itself is not counted.";
+        "Failed deliveries, by librdkafka's error code. Each is retried or handled as undeliverable. Retries inside librdkafka are not counted.";
     POISON_EVENTS = Counter "walpost_poison_events_total" ["cause", "action"]
-        "Events that cannot be delivered, by cause (as in the poison settings) and what was done: dead_letter, skip, halt.";
+        "Undeliverable events, by cause (as in the poison settings) and by action: dead_letter, skip, halt.";
     DROPPED_HEADERS = Counter "walpost_dropped_headers_total" []
-        "Members of rows' headers that were not sent because their names are reserved for walpost; those of events that come again count again.";
+        "Headers of rows that were dropped because their names are reserved for walpost. Replayed events count again.";
     COMMIT_TO_ACK = Histogram "walpost_commit_to_ack_seconds" []
-        "From an event's commit in PostgreSQL to the brokers' acknowledgement. By two machines' clocks.";
+        "Time from an event's commit in PostgreSQL to the brokers' acknowledgement. Compares the clocks of two machines.";
     BROKER_ACK = Histogram "walpost_broker_ack_seconds" []
-        "From handing a record to the Kafka client to the brokers' acknowledgement.";
+        "Time from handing a record to the Kafka client to the brokers' acknowledgement.";
     OLDEST_UNCONFIRMED = Gauge "walpost_oldest_unconfirmed_commit_timestamp_seconds" []
-        "When the oldest transaction that was received and is not wholly delivered was committed; 0 where there is none, so that an idle walpost is never late. What has not been received yet is not known here: the slot's lag tells of it.";
+        "Commit time of the oldest transaction that was received and is not fully delivered; 0 if there is none. Transactions that were not received yet are not included: see walpost_slot_lag_bytes.";
     LAST_RECEIVED_TIMESTAMP = Gauge "walpost_last_received_timestamp_seconds" []
-        "When anything last came from PostgreSQL, a keepalive too; 0 before the first time.";
+        "When the last message (or keepalive) came from PostgreSQL; 0 before the first.";
     LAST_CONFIRMED_TIMESTAMP = Gauge "walpost_last_confirmed_timestamp_seconds" []
-        "When walpost_confirmed_lsn last rose; 0 before the first time.";
+        "When walpost_confirmed_lsn last advanced; 0 before the first time.";
     IN_FLIGHT_EVENTS = Gauge "walpost_in_flight_events" []
-        "Records handed to the Kafka client and not acknowledged.";
+        "Records handed to the Kafka client and not yet acknowledged.";
     IN_FLIGHT_BYTES = Gauge "walpost_in_flight_bytes" []
-        "Bytes of them, as counted against the budget.";
+        "Bytes of those records, as counted against the in-flight limit.";
     IN_FLIGHT_LIMIT_BYTES = Gauge "walpost_in_flight_limit_bytes" []
-        "The budget: delivery.in_flight_bytes.";
+        "The in-flight limit: delivery.in_flight_bytes.";
     BACKPRESSURE_SECONDS = Counter "walpost_backpressure_seconds_total" []
-        "For how long reading from PostgreSQL was held back, since the budget was spent or Kafka took nothing.";
+        "Time during which reading from PostgreSQL was paused because the in-flight limit was reached or Kafka accepted no records.";
     RECONNECTS = Counter "walpost_reconnects_total" ["peer", "reason"]
-        "Sessions with PostgreSQL that were lost, and Kafka producers that were replaced, by what for.";
+        "Lost PostgreSQL sessions and replaced Kafka producers, by reason.";
 }
 
 /// What the metrics of the process are called, as every Prometheus client calls them.
@@ -121,19 +120,19 @@ pub mod process {
 
     metrics! {
         CPU_SECONDS = Counter "process_cpu_seconds_total" []
-            "Processor time used, in user and system mode.";
+            "CPU time used, user and system.";
         RESIDENT_MEMORY = Gauge "process_resident_memory_bytes" []
-            "Resident memory.";
+            "Resident memory size.";
         VIRTUAL_MEMORY = Gauge "process_virtual_memory_bytes" []
-            "Virtual memory.";
+            "Virtual memory size.";
         OPEN_FDS = Gauge "process_open_fds" []
             "Open file descriptors.";
         MAX_FDS = Gauge "process_max_fds" []
-            "Most file descriptors that may be open.";
+            "Limit of open file descriptors.";
         THREADS = Gauge "process_threads" []
-            "Threads.";
+            "Number of threads.";
         START_TIME = Gauge "process_start_time_seconds" []
-            "When the process began, since 1970.";
+            "Start time of the process since the Unix epoch.";
     }
 }
 
@@ -141,9 +140,9 @@ pub mod process {
 pub fn reference() -> String {
     use std::fmt::Write as _;
     let mut page = "# Metrics\n\n\
-        What `/metrics` gives, on the address of `admin.listen`. Each has the label `slot`, the slot's name, \
-        but for those of the process. This page is made from the program.\n\n\
-        | metric | kind | labels | what it tells |\n|---|---|---|---|\n"
+        The metrics that `/metrics` returns on the address of `admin.listen`. All of them have the label \
+        `slot` (the slot's name), except those of the process. This page is generated from the program.\n\n\
+        | metric | type | labels | meaning |\n|---|---|---|---|\n"
         .to_owned();
     for metric in ALL.iter().chain(process::ALL) {
         let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();

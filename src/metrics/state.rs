@@ -34,10 +34,10 @@ impl Phase {
     pub fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
-            Self::StandingBy => "standing by",
+            Self::StandingBy => "standby",
             Self::Streaming => "streaming",
             Self::CatchingUp => "catching up",
-            Self::Replaying => "beginning again",
+            Self::Replaying => "replaying",
             Self::Stopping => "stopping",
         }
     }

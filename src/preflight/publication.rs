@@ -288,7 +288,7 @@ fn young_publication(source: &SourceConfig) -> Finding {
         escape_identifier(&source.publication),
         source.slot
     );
-    Finding::warning((SUBJECT, "publication_young"), text)
+    Finding::warning((SUBJECT, "publication_newer_than_slot"), text)
         .why(
             "rows that were committed without it are not handed out, and until PostgreSQL 17 the \
              stream fails where the publication was not there yet; a transaction that was open \

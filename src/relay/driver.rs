@@ -195,7 +195,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Ended::Failed(error) => return self.leave(error, std::future::ready(())).await,
                 Ended::Lost(error) => {
                     self.meter.lost(&error);
-                    tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost PostgreSQL, connecting again");
+                    tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost the connection to PostgreSQL; reconnecting");
                     self.see_whether_stuck(&error);
                     self.core.session_lost();
                     if !self.pause_after(began).await? {
@@ -272,7 +272,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             } else if matches!(error, SourceError::InUse { .. }) {
                 tracing::info!("{error}");
             } else {
-                tracing::warn!(%error, "PostgreSQL cannot be used, trying again until it can");
+                tracing::warn!(%error, "cannot connect to PostgreSQL; retrying");
             }
             told = Some(error);
             if self.meanwhile(sleep(delay)).await?.is_none() {
@@ -328,7 +328,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 slot = self.source.slot(),
                 confirmed = %self.core.confirmable(),
                 bytes,
-                "reading the backlog in batches"
+                "starting a catch-up read"
             );
             return;
         }
@@ -404,7 +404,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             self.deadline = Some(Instant::now() + self.settings.drain_timeout.saturating_sub(kept));
             let (records, bytes) = self.core.in_flight();
             self.meter.metrics.enter(Phase::Stopping);
-            tracing::info!(records, bytes, "stopping: delivering what is in flight");
+            tracing::info!(records, bytes, "stopping: draining in-flight records");
         }
         Ok(())
     }
@@ -467,7 +467,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         if counters.refused_messages > self.warned.refused_messages {
             tracing::warn!(
                 count = counters.refused_messages,
-                "refused logical messages that were emitted outside a transaction: they have no \
+                "rejected non-transactional logical messages: they have no \
                  position that survives a replay; emit them with pg_catalog.pg_logical_emit_message(true, …)"
             );
             self.warned = counters;

@@ -108,7 +108,7 @@ impl EventLog {
                 topic,
                 before,
                 now,
-                "the topic has another number of partitions: keys map to other partitions from here \
+                "the number of partitions of the topic changed: keys map to other partitions from here \
                  on, and the order of a key across this moment is not kept; where that matters, let \
                  consumers come to the end of the older records first"
             ),
@@ -141,7 +141,7 @@ impl EventLog {
                 down.told = true;
                 tracing::warn!(
                     reason = %down.reason,
-                    "Kafka cannot be used, trying again until it can; PostgreSQL keeps what is not delivered"
+                    "cannot deliver to Kafka; retrying while PostgreSQL retains the WAL"
                 );
             }
             _ => {}
@@ -151,7 +151,7 @@ impl EventLog {
             self.repeated = false;
         }
         if told && !self.is_trouble_told() {
-            tracing::info!("Kafka takes records again");
+            tracing::info!("delivering to Kafka again");
         }
     }
 
@@ -171,7 +171,7 @@ impl EventLog {
                 tracing::warn!(
                     cause,
                     topic,
-                    "{origin}, {poison}: written to the dead-letter topic instead"
+                    "{origin}, {poison}: written to the dead-letter topic"
                 );
             } else {
                 tracing::warn!(cause, "{origin}, {poison}: skipped");
@@ -193,7 +193,7 @@ impl EventLog {
             %position,
             header = name,
             count,
-            "dropped headers of a row whose names are walpost's own: rename these members of the \
+            "dropped row headers with reserved names: rename these members of the \
              row's headers"
         );
     }
@@ -232,8 +232,7 @@ impl EventLog {
         tracing::warn!(
             reason,
             %from,
-            "a record was not delivered: beginning again after the last confirmed one, with a new \
-             producer, until it is"
+            "delivery failed; replaying from the last confirmed position with a new producer"
         );
         self.reasons.truncate(REASONS - 1);
         self.reasons.push(reason);

@@ -85,10 +85,7 @@ impl CatchUp {
 
     /// The server will not do it, for that reason.
     pub(super) fn refused(&self, reason: &str) {
-        tracing::warn!(
-            reason,
-            "PostgreSQL does not hand out the backlog in batches: streaming it instead"
-        );
+        tracing::warn!(reason, "cannot read the backlog in SQL batches; streaming it instead");
         self.bar();
     }
 

@@ -364,7 +364,7 @@ impl Unsettled {
         if !self.told && now.saturating_duration_since(since) >= UNSETTLED_LIMIT {
             self.told = true;
             tracing::warn!(
-                "a transaction that has changed the publication or an outbox table is not over, and \
+                "a transaction that changed the publication or an outbox table is still open, and \
                  nothing is confirmed before it is, so that the slot keeps the log: see the oldest \
                  xact_start in pg_stat_activity, and pg_prepared_xacts"
             );

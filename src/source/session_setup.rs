@@ -106,7 +106,7 @@ pub(super) async fn check_catalogs(
         Some(before) => catalogs.compare(&look, before, confirmed).await?,
         None if look.recent => tracing::warn!(
             publication = %config.publication,
-            "the publication may be younger than what the slot has still to read (or another slot of \
+            "the publication may be newer than the slot's position (or another slot of \
              this server is far behind): rows that were committed without it are not handed out"
         ),
         None => {}
@@ -251,8 +251,7 @@ pub(super) async fn create_temporary_slot(
     let say = || {
         tracing::info!(
             slot,
-            "the temporary slot waits for the end of all transactions that were open when it was asked \
-             for (pg_stat_activity.xact_start)"
+            "waiting for all transactions that were open when the temporary slot was requested (pg_stat_activity.xact_start)"
         );
     };
     with_patience(say, client.create_temporary_slot(slot)).await

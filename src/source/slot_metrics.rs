@@ -78,9 +78,9 @@ impl Observer {
                 match (std::mem::replace(&mut is_failing, read.is_err()), &read) {
                     (false, Err(error)) => tracing::warn!(
                         %error,
-                        "the slot's figures cannot be read, and stay what they were until they can"
+                        "cannot read the slot's metrics; keeping the last values"
                     ),
-                    (true, Ok(_)) => tracing::info!("the slot's figures are read again"),
+                    (true, Ok(_)) => tracing::info!("reading the slot's metrics again"),
                     _ => {}
                 }
                 if let Ok(figures) = read

@@ -31,7 +31,7 @@ async fn it_is_younger_than_what_the_slot_has_still_to_read() {
         .await;
     };
     let words = ["pg_replication_slot_advance"];
-    stage.advised("warning", "publication_young", &words, follow).await;
+    stage.advised("warning", "publication_newer_than_slot", &words, follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

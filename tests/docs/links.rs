@@ -24,7 +24,13 @@ fn every_link_of_a_page_leads_to_a_file_and_a_heading_that_are_there() {
 #[test]
 fn a_link_to_nowhere_is_found() {
     let page = Path::new("docs/guarantee.md");
-    for wrong in ["none.md", "records.md#none", "#none", "../sql/none.sql", "runbooks/late.md#x"] {
+    for wrong in [
+        "none.md",
+        "records.md#none",
+        "#none",
+        "../sql/none.sql",
+        "runbooks/delivery-lag-high.md#x",
+    ] {
         assert!(fault(page, wrong).is_some(), "{wrong}");
     }
     for right in

@@ -47,7 +47,7 @@ async fn tail_shows_the_records_that_run_publishes_and_moves_nothing() {
     scene.postgres.execute(&insert(3, 1)).await;
     let before = slots(&scene).await;
     let tail = scene.command("tail").start();
-    tail.await_line("showing what is committed", SOON).await;
+    tail.await_line("showing events committed", SOON).await;
     scene.postgres.execute(&insert(40, 3)).await;
     scene.postgres.execute(&full_row()).await;
     eventually(SOON, "41 lines", async || tail.stdout().len() == 41).await;

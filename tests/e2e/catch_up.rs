@@ -5,7 +5,7 @@ use walpost_bed::{Kafka, Major, Postgres, Stop, WalpostBuilder, eventually};
 use walpost_bed::scene::{LATER, SOON, Scene, assert_in_log_order, insert, stop};
 
 /// What is said of batches.
-pub(crate) const IN_BATCHES: &str = "reading the backlog in batches";
+pub(crate) const IN_BATCHES: &str = "starting a catch-up read";
 pub(crate) const STREAMING: &str = "streaming from PostgreSQL";
 
 /// A run to which the least that waits is a backlog.
@@ -108,7 +108,7 @@ async fn without_a_free_slot_for_the_copy_it_is_streamed() {
     let scene = Scene::with(postgres).await;
     one_by_one(&scene, 1000).await;
     let walpost = catching_up(&scene).start();
-    walpost.await_line("does not hand out the backlog in batches", SOON).await;
+    walpost.await_line("cannot read the backlog in SQL batches", SOON).await;
     walpost.await_line(STREAMING, SOON).await;
     scene.assert_exact(SOON).await;
     stop(walpost).await;

@@ -232,7 +232,7 @@ async fn it_is_ready_once_kafka_is_there_though_nothing_is_written() {
     assert!(text.contains("Kafka does not take records"), "{text}");
     kafka.start_again().await;
     answering.await_ready(200).await;
-    answering.walpost.await_line("Kafka takes records again", SOON).await;
+    answering.walpost.await_line("delivering to Kafka again", SOON).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -275,7 +275,7 @@ async fn a_lost_postgresql_is_told_and_walpost_lives_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn figures_of_the_slot_that_cannot_be_read_are_told_once_and_read_again_when_they_can() {
     const CANNOT: &str = "the slot's figures cannot be read";
-    const AGAIN: &str = "the slot's figures are read again";
+    const AGAIN: &str = "reading the slot's metrics again";
     let mut scene = Scene::new().await;
     // A role that may not do whatever it wants.
     scene.source = scene.postgres.url_for("walpost");
@@ -314,7 +314,7 @@ async fn figures_of_the_slot_that_cannot_be_read_are_told_once_and_read_again_wh
     let lines = answering.walpost.stderr();
     let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
     assert_eq!([count(CANNOT), count(AGAIN)], [3, 3], "once each time");
-    assert_eq!(count("lost PostgreSQL"), 0);
+    assert_eq!(count("lost the connection to PostgreSQL"), 0);
     stop(answering.walpost).await;
 }
 
@@ -367,7 +367,7 @@ async fn a_standby_lives_and_is_not_ready_until_it_takes_over() {
     let second = Answering::run(&scene, &[]).await;
     second.walpost.await_line("in use", SOON).await;
     let text = second.await_ready(503).await;
-    assert!(text.contains("standing by"), "{text}");
+    assert!(text.contains("standby"), "{text}");
     assert_eq!(second.page("/livez").await.0, 200);
     stop(first.walpost).await;
     second.await_ready(200).await;

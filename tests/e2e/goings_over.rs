@@ -99,9 +99,9 @@ async fn where_somebody_ends_each_batch_it_is_streamed() {
     });
     let walpost = catching_up(&scene).args(["--in-flight-bytes", "64KiB"]).start();
     walpost.await_line(IN_BATCHES, SOON).await;
-    let said = walpost.await_line("does not hand out the backlog in batches", SOON).await;
+    let said = walpost.await_line("cannot read the backlog in SQL batches", SOON).await;
     assert!(said.contains("lost before the first batch had come whole"), "{said}");
-    walpost.await_line("lost PostgreSQL", SOON).await;
+    walpost.await_line("lost the connection to PostgreSQL", SOON).await;
     scene.confirmed(LATER).await;
     ends.abort();
     scene.judge().await.assert_ok();
@@ -119,7 +119,7 @@ async fn what_is_too_large_for_the_servers_temporary_files_is_streamed() {
     }
     let walpost = catching_up(&scene).start();
     walpost.await_line(IN_BATCHES, SOON).await;
-    let said = walpost.await_line("does not hand out the backlog in batches", LATER).await;
+    let said = walpost.await_line("cannot read the backlog in SQL batches", LATER).await;
     assert!(said.contains("temp_file_limit"), "{said}");
     walpost.await_line(STREAMING, SOON).await;
     scene.confirmed(LATER).await;
@@ -157,7 +157,7 @@ async fn a_read_that_breaks_within_a_transaction_repeats_no_record() {
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                     WHERE state = 'active' AND (query LIKE 'COPY %' OR query LIKE 'START_REPL%')";
         scene.postgres.execute(end).await;
-        walpost.await_line("lost PostgreSQL, connecting again", SOON).await;
+        walpost.await_line("lost the connection to PostgreSQL; reconnecting", SOON).await;
         assert!(scene.records().await.len() < 30_000, "in the midst");
         scene.assert_exact(LATER).await;
         stop(walpost).await;
@@ -182,7 +182,7 @@ async fn a_connection_beside_on_which_nothing_comes_is_given_up() {
         walpost.await_line(IN_BATCHES, SOON).await;
         eventually(SOON, "some come", async || scene.records().await.len() > 100).await;
         proxy.swallow(connection, way);
-        let said = walpost.await_line("lost PostgreSQL", SOON * 2).await;
+        let said = walpost.await_line("lost the connection to PostgreSQL", SOON * 2).await;
         assert!(said.contains("it is not at work"), "{connection} {way:?}: {said}");
         // The server sees late that the session which had the lock has no client.
         scene.confirmed(LATER).await;
@@ -233,7 +233,8 @@ async fn no_limit_of_the_role_ends_what_is_read_for_long() {
         let options = ["--in-flight-bytes", "128KiB", "--catch-up", catch_up];
         let walpost = catching_up(&scene).args(options).start();
         scene.assert_exact(LATER).await;
-        for wrong in ["lost PostgreSQL", "does not hand out the backlog in batches"] {
+        for wrong in ["lost the connection to PostgreSQL", "cannot read the backlog in SQL batches"]
+        {
             assert!(!walpost.said(wrong), "{catch_up}: {:?}", walpost.stderr());
         }
         stop(walpost).await;
@@ -286,10 +287,10 @@ async fn where_each_batch_takes_long_it_is_streamed() {
         }
     });
     let walpost = catching_up(&scene).start();
-    let said = walpost.await_line("does not hand out the backlog in batches", LATER).await;
+    let said = walpost.await_line("cannot read the backlog in SQL batches", LATER).await;
     assert!(said.contains("each batch takes long"), "{said}");
     // Held for three times eight seconds, of which each ten are told of.
-    assert!(times(&walpost, "catching up") > 1, "told while the server decodes, too");
+    assert!(times(&walpost, "catch-up progress") > 1, "told while the server decodes, too");
     walpost.await_line(STREAMING, SOON).await;
     holds.abort();
     scene.assert_exact(LATER).await;

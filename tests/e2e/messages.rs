@@ -105,7 +105,7 @@ async fn a_message_outside_a_transaction_is_refused_and_warned_of() {
         .await;
     let id = scene.postgres.query_text("SELECT md5('b')::uuid").await.expect("an id");
     scene.assert_published(&[Row::new(id, "k")], SOON).await;
-    walpost.await_line("refused logical messages", SOON).await;
+    walpost.await_line("rejected non-transactional logical messages", SOON).await;
     let last = stop(walpost).await;
     assert_eq!(last["refused_messages"], 2, "{last}");
 }
@@ -147,7 +147,7 @@ async fn a_plain_message_carries_type_and_key_in_its_prefix_and_the_value_as_it_
     let other =
         records.iter().find(|one| one.key_text() == Some("a:b")).expect("a key with a colon");
     assert_eq!(other.value.as_deref(), Some(b"".as_slice()), "no tombstone");
-    walpost.await_line("refused logical messages", SOON).await;
+    walpost.await_line("rejected non-transactional logical messages", SOON).await;
     let last = stop(walpost).await;
     assert_eq!(last["refused_messages"], 1, "{last}");
 }

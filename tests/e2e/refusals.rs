@@ -108,7 +108,7 @@ async fn a_broker_that_cannot_be_reached_is_waited_for_and_reported_by_check() {
     let mut scene = Scene::new().await;
     let shared = std::mem::replace(&mut scene.bootstrap, "127.0.0.1:1".to_owned());
     let walpost = scene.command("run").start();
-    walpost.await_line("Kafka cannot be used, trying again until it can", SOON).await;
+    walpost.await_line("cannot deliver to Kafka; retrying", SOON).await;
     let check = scene.command("check").start();
     let (code, _) = ended(&check).await;
     assert_eq!(code, Some(1));

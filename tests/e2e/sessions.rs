@@ -29,7 +29,7 @@ async fn an_idle_server_is_not_taken_for_a_silent_one() {
     let first = scene.postgres.query_text(pid).await;
     // Silence is noticed after ten seconds at the least.
     eventually(SOON, "the idle time has passed", async || since.elapsed().as_secs() > 11).await;
-    assert!(!walpost.said("lost PostgreSQL"), "{:?}", walpost.stderr());
+    assert!(!walpost.said("lost the connection to PostgreSQL"), "{:?}", walpost.stderr());
     assert_eq!(scene.postgres.query_text(pid).await, first);
 }
 

@@ -191,7 +191,7 @@ async fn an_error_that_comes_each_time_at_one_position_makes_it_unready() {
                SELECT 'order', 'k', 'e', '{}', mood FROM public.moods",
         )
         .await;
-    walpost.await_line("at the same position each time", SOON).await;
+    walpost.await_line("repeatedly ends the stream at the same position", SOON).await;
     let (status, body) = ready().await;
     assert_eq!(status, 503);
     assert!(body.contains("times in a row") && body.contains("22P03"), "{body}");

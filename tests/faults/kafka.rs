@@ -13,8 +13,8 @@ use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
 
 use crate::case::Case;
 
-const AWAY: &str = "Kafka cannot be used, trying again until it can";
-const BACK: &str = "Kafka takes records again";
+const AWAY: &str = "cannot deliver to Kafka; retrying";
+const BACK: &str = "delivering to Kafka again";
 
 pub fn cases() -> Vec<Case> {
     let parts = [

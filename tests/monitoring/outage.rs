@@ -50,7 +50,7 @@ async fn while_kafka_is_away_the_lag_rises_and_alerts_fire_and_both_are_gone_aga
     let bytes = prometheus.value("walpost_slot_lag_bytes").await.expect("the slot's lag is known");
     at(&format!("lag is {needed} s and {bytes} bytes; Kafka is started"));
     told.sort();
-    assert_eq!(told, ["WalpostLate", "WalpostStalled"]);
+    assert_eq!(told, ["WalpostDeliveryLagHigh", "WalpostStalled"]);
     assert_eq!(prometheus.value("walpost_sink_connected").await, Some(0.0));
     assert_eq!(prometheus.value("walpost_source_connected").await, Some(1.0));
     assert!(bytes > 0.0, "the log of the outage is not delivered");

@@ -40,7 +40,7 @@ async fn every_query_of_the_dashboard_and_of_the_pages_has_an_answer() {
     let large =
         insert(1, 1).replace("'order'", "'small'").replace("'i', i", "'i', repeat('x', 5000)");
     scene.postgres.execute(&large).await;
-    walpost.await_line("dead-letter topic instead", SOON).await;
+    walpost.await_line("dead-letter topic", SOON).await;
     let mark = walpost.mark();
     scene.postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication").await;
     walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;

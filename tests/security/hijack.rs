@@ -198,7 +198,7 @@ impl Trap {
         std::fs::write(&file, &policy).expect("written");
         let run = self.command("run").args(["--admin-listen", "127.0.0.1:0"]);
         let run = run.arg("--config").arg(&file).start();
-        run.await_line("reading the backlog in batches", SOON).await;
+        run.await_line("starting a catch-up read", SOON).await;
         let line = run.await_line("walpost starts", SOON).await;
         let line: Value = serde_json::from_str(&line).expect("a JSON line");
         let address = line["endpoints"].as_str().expect("an address").to_owned();
@@ -220,7 +220,7 @@ impl Trap {
         self.output(self.command("status").args(["--admin-listen", &address]), "status").await;
         self.output(self.command("check"), "check, as walpost").await;
         let tail = self.command("tail").args(["--limit", "1"]).start();
-        tail.await_line("showing what is committed", SOON).await;
+        tail.await_line("showing events committed", SOON).await;
         self.insert(1).await;
         assert_eq!(ended(&tail).await.0, Some(0));
         self.untouched("tail").await;

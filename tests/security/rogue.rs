@@ -431,7 +431,7 @@ async fn a_slot_that_waits_for_open_transactions_is_waited_for() {
         walpost.await_line("waits for the end of", SOON).await;
     }
     holder.batch_execute("COMMIT").await.expect("it ends");
-    tail.await_line("showing what is committed", SOON).await;
+    tail.await_line("showing events committed", SOON).await;
     let status = init.wait(SOON).await.expect("it ends");
     assert!(status.success(), "{:?}", init.stderr());
 }

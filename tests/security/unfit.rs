@@ -143,7 +143,7 @@ async fn a_user_that_may_not_write_does_not_take_over() {
 async fn a_producer_that_may_not_write_is_not_ready_though_nothing_is_to_be_written() {
     let place = guarded().await;
     let (walpost, address) = as_user(&place, "may-not", "two").await;
-    walpost.await_line("a record was not delivered", SOON).await;
+    walpost.await_line("delivery failed; replaying", SOON).await;
     eventually(SOON, "/readyz says why", async || {
         let (status, body) = admin::ask(&address, "/readyz").await.expect("it answers");
         let body = String::from_utf8_lossy(&body).into_owned();

@@ -92,7 +92,7 @@ async fn a_statement_of_an_abandoned_attempt_ends() {
     let lock = "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE";
     holder.batch_execute(lock).await.expect("a superuser may");
     let walpost = scene.command("run").args(["--catch-up", "stream"]).start();
-    walpost.await_line("PostgreSQL cannot be used", SOON * 2).await;
+    walpost.await_line("cannot connect to PostgreSQL", SOON * 2).await;
     let left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'walpost' \
                 AND state = 'active' AND query_start < now() - interval '32 s'";
     eventually(Duration::from_secs(10), "no statement is left", async || {

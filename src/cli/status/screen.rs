@@ -54,7 +54,7 @@ impl Screen {
             status.version, status.slot, status.publication
         );
         self.spans(&[(Style::new().bold(), &title)]);
-        let since = duration(now - status.since);
+        let since = duration(now - status.phase_since);
         let doing = match status.host.as_str() {
             "" => format!("{} for {since}", status.phase),
             host => format!("{} from {host} for {since}", status.phase),
@@ -67,8 +67,8 @@ impl Screen {
         let kafka = if status.kafka_connected { plain("connected") } else { red("not connected") };
         self.line("Kafka", &[kafka]);
         self.late(status);
-        let (published, rate) = (count(status.published), status.published_a_second);
-        let uptime = duration(now - status.started);
+        let (published, rate) = (count(status.published), status.published_per_second);
+        let uptime = duration(now - status.started_at);
         let published = format!("{published} records in {uptime}, {rate:.1} a second now");
         self.line("published", &[plain(&published)]);
         let (used, limit) = (bytes(status.in_flight_bytes), bytes(status.in_flight_limit_bytes));
@@ -87,10 +87,10 @@ impl Screen {
     }
 
     fn late(&mut self, status: &Status) {
-        let by = duration(status.late_seconds);
+        let by = duration(status.delivery_lag_seconds);
         let late = match status.oldest_unconfirmed_commit {
             None => green("nothing is"),
-            Some(_) if status.late_seconds < LATE => plain(&by),
+            Some(_) if status.delivery_lag_seconds < LATE => plain(&by),
             Some(_) => red(&by),
         };
         self.line("late", &[late]);

@@ -13,7 +13,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     pub(super) fn tell_of_the_end(&self, error: &SourceError) {
         let (records, _) = self.core.in_flight();
         if records > 0 || error.is_for_a_person() {
-            tracing::error!(%error, in_flight = records, "PostgreSQL cannot be used any more");
+            tracing::error!(%error, in_flight = records, "cannot continue; draining in-flight records");
         }
     }
 

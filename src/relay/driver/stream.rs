@@ -138,7 +138,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let Some(times) = self.stuck.failed(at) else { return };
         tracing::error!(
             %error, times, received = %at, transaction = self.core.open_transaction().map(tracing::field::display),
-            "PostgreSQL ends the stream at the same position each time: nothing behind it is delivered"
+            "PostgreSQL repeatedly ends the stream at the same position; later changes are not delivered"
         );
         self.meter.metrics.source_trouble(Some(format!(
             "PostgreSQL ended the stream behind {at} {times} times in a row: {error}"

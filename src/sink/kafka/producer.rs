@@ -180,7 +180,7 @@ impl KafkaSink {
         self.config.set("batch.size", smaller.to_string());
         tracing::warn!(
             batch_size = smaller,
-            "the broker refused a batch of records: making smaller ones for a while, to find the \
+            "the broker rejected a batch of records: making smaller ones for a while, to find the \
              one that it refuses; where only batches are too large for a topic, set -X batch.size \
              below its max.message.bytes"
         );

@@ -140,7 +140,7 @@ impl Renewal {
         let mark = mark(&config, &self.hashes);
         if self.trying == Some(mark) {
             if asked {
-                tracing::info!("the Kafka properties that were read again are being tried");
+                tracing::info!("still trying the reloaded Kafka properties");
             }
             return Found::Nothing;
         }
@@ -153,7 +153,7 @@ impl Renewal {
         }
         self.trying = None;
         if asked {
-            tracing::info!("the Kafka properties and the files that they name are as before");
+            tracing::info!("reloaded the Kafka properties and their files: unchanged");
         }
         Found::InForce
     }
@@ -193,7 +193,7 @@ impl Renewal {
         if self.refused.replace(mark) != Some(mark) {
             tracing::error!(
                 reason,
-                "the Kafka properties that were read again cannot be used: going on with those \
+                "cannot use the reloaded Kafka properties: going on with those \
                  from before"
             );
         }

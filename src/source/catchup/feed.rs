@@ -170,10 +170,10 @@ struct Progress {
 /// What is told of it.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
-    behind_bytes: u64,
-    bytes_a_second: u64,
+    lag_bytes: u64,
+    bytes_per_second: u64,
     /// Nobody knows where nothing was committed meanwhile.
-    seconds_to_go: Option<u64>,
+    eta_seconds: Option<u64>,
 }
 
 impl Progress {
@@ -187,11 +187,11 @@ impl Progress {
             return None;
         }
         let less = reached.as_u64().saturating_sub(self.at.as_u64());
-        let behind_bytes = self.flushed.as_u64().saturating_sub(reached.as_u64());
-        let bytes_a_second = less / now.saturating_duration_since(self.told).as_secs().max(1);
+        let lag_bytes = self.flushed.as_u64().saturating_sub(reached.as_u64());
+        let bytes_per_second = less / now.saturating_duration_since(self.told).as_secs().max(1);
         (self.told, self.at) = (now, reached);
-        let seconds_to_go = behind_bytes.checked_div(bytes_a_second);
-        Some(Told { behind_bytes, bytes_a_second, seconds_to_go })
+        let eta_seconds = lag_bytes.checked_div(bytes_per_second);
+        Some(Told { lag_bytes, bytes_per_second, eta_seconds })
     }
 }
 
@@ -238,7 +238,7 @@ impl Backlog {
         tracing::error!(
             %error,
             up_to = %flushed,
-            "the slot cannot be used any more; publishing what its temporary copy has, then halting"
+            "the slot is no longer usable; publishing the rest of its temporary copy, then halting"
         );
         self.batches.read_to(flushed);
         self.abandoned = Some(error);
@@ -267,11 +267,11 @@ impl Backlog {
         let (reached, messages) = self.handed.reached();
         if let Some(told) = self.progress.at(reached, Instant::now()) {
             tracing::info!(
-                behind_bytes = told.behind_bytes,
-                bytes_a_second = told.bytes_a_second,
-                seconds_to_go = told.seconds_to_go,
+                lag_bytes = told.lag_bytes,
+                bytes_per_second = told.bytes_per_second,
+                eta_seconds = told.eta_seconds,
                 within_transaction = (messages > LARGE).then_some(messages),
-                "catching up"
+                "catch-up progress"
             );
         }
     }
@@ -456,10 +456,10 @@ mod tests {
         let mut progress = Progress { told: begun, at: Lsn::new(1000), flushed: Lsn::new(9000) };
         let after = |seconds| begun + Duration::from_secs(seconds);
         assert_eq!(progress.at(Lsn::new(2000), after(9)), None);
-        let told = Told { behind_bytes: 6000, bytes_a_second: 200, seconds_to_go: Some(30) };
+        let told = Told { lag_bytes: 6000, bytes_per_second: 200, eta_seconds: Some(30) };
         assert_eq!(progress.at(Lsn::new(3000), after(10)), Some(told));
         assert_eq!(progress.at(Lsn::new(3000), after(19)), None);
-        let told = Told { behind_bytes: 6000, bytes_a_second: 0, seconds_to_go: None };
+        let told = Told { lag_bytes: 6000, bytes_per_second: 0, eta_seconds: None };
         assert_eq!(progress.at(Lsn::new(3000), after(20)), Some(told));
     }
 }

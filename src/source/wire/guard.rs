@@ -178,7 +178,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guard<S> {
                 ready_or_pending!(Pin::new(&mut this.line).poll_read(context, buffer))?;
                 this.lengths.follow(&buffer.filled()[before..]).map_err(|error| {
                     // Whoever waits for an answer learns only that the connection is closed.
-                    tracing::warn!(%error, "closing a connection to PostgreSQL: it sends too much");
+                    tracing::warn!(%error, "closing a connection to PostgreSQL: its response is too large");
                     refused(error)
                 })?;
                 return Poll::Ready(Ok(()));

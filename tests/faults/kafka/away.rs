@@ -47,11 +47,11 @@ async fn within_a_backlog(account: Account) {
     scene.postgres.execute(&rows).await;
     let run = scene.command("run").args(["--in-flight-bytes", "256KiB"]);
     let walpost = run.env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start();
-    walpost.await_line("reading the backlog in batches", SOON).await;
+    walpost.await_line("starting a catch-up read", SOON).await;
     eventually(SOON, "some come", async || scene.records().await.len() > 2000).await;
     kafka.pause();
     let lost = within(Duration::from_secs(70), async || {
-        if walpost.said("lost PostgreSQL") { Ok(()) } else { Err(()) }
+        if walpost.said("lost the connection to PostgreSQL") { Ok(()) } else { Err(()) }
     });
     assert!(lost.await.is_err(), "the read was given up: {:?}", walpost.stderr());
     kafka.resume();

@@ -22,13 +22,13 @@ async fn missing(account: Account) {
     let walpost = scene.run_with(&["--log-level", "info,walpost=debug"]).await;
     let writer = Writer::start(&scene.postgres, 50);
     let topic = scene.topic("order");
-    let line = walpost.await_line("a record was not delivered", SOON).await;
+    let line = walpost.await_line("delivery failed; replaying", SOON).await;
     assert!(line.contains(&format!("kafka-topics.sh --create --topic {topic}")), "{line}");
     confirms_nothing(&scene, &writer).await;
     // It tries again and again, and has said so already.
     let tried = async || times(&walpost, "a record still is not delivered") >= 2;
     eventually(SOON, "further attempts", tried).await;
-    assert_eq!(times(&walpost, "a record was not delivered"), 1, "{:?}", walpost.stderr());
+    assert_eq!(times(&walpost, "delivery failed; replaying"), 1, "{:?}", walpost.stderr());
     kafka.create_topic(&topic, 3).await;
     account.ok(&scene.judge_after(writer).await);
     walpost.await_line(BACK, SOON).await;

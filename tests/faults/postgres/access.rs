@@ -74,7 +74,7 @@ async fn refused_until_renewed(
     authority: &Authority,
 ) {
     scene.postgres.query_text(NEW_SESSION).await;
-    let refused = "PostgreSQL cannot be used, trying again until it can";
+    let refused = "cannot connect to PostgreSQL; retrying";
     let line = walpost.await_line_after(mark, refused, SOON).await;
     assert!(line.contains("renew the server's certificate"), "{line}");
     account.did("named the certificate");

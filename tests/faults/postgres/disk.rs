@@ -36,9 +36,7 @@ async fn full(account: Account) {
     assert!(scene.postgres.stopped(SOON).await, "it runs:\n{}", scene.postgres.log_tail(5));
     let log = scene.postgres.log_tail(40);
     assert!(log.contains("PANIC") && log.contains("No space left on device"), "{log}");
-    walpost
-        .await_line_after(mark, "PostgreSQL cannot be used, trying again until it can", SOON)
-        .await;
+    walpost.await_line_after(mark, "cannot connect to PostgreSQL; retrying", SOON).await;
     // Without room it does not start either.
     assert!(scene.postgres.try_start_again().await.is_err());
     account.goes_on(&walpost);

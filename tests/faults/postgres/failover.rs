@@ -196,7 +196,7 @@ async fn cut_short(account: Account) {
     walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication";
     behind.scene.postgres.execute(end).await;
-    walpost.await_line_after(mark, "lost PostgreSQL, connecting again", SOON).await;
+    walpost.await_line_after(mark, "lost the connection to PostgreSQL; reconnecting", SOON).await;
     refused(&account, &walpost, "is not the one that walpost has published from").await;
     assert_eq!(behind.scene.confirmed_flush().await, before, "nothing is confirmed to it");
     behind.judged(&account, &rows).await;
@@ -231,7 +231,7 @@ async fn replayed(account: Account) {
     behind.start().await;
     scene.postgres.execute(&insert(1, 3).replace("'order'", "'absent'")).await;
     scene.postgres.execute(&insert(10, 3)).await;
-    walpost.await_line("beginning again", LATER).await;
+    walpost.await_line("replaying", LATER).await;
     eventually(SOON, "what follows is published", async || scene.records().await.len() >= 20).await;
     let mut rows = scene.committed().await;
     behind.stop().await;

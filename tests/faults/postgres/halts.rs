@@ -134,12 +134,12 @@ async fn stopped_in_the_copy(account: Account) {
     let scene = Scene::new().await;
     scene.postgres.execute(&many_transactions(600)).await;
     let first = slow_in_batches(&scene);
-    first.await_line("reading the backlog in batches", SOON).await;
+    first.await_line("starting a catch-up read", SOON).await;
     let second = slow_in_batches(&scene);
     second.await_line("is in use by", SOON).await;
     eventually(SOON, "some come", async || scene.records().await.len() > 500).await;
     scene.postgres.execute(&at_rest(ADVANCE)).await;
-    first.await_line("publishing what its temporary copy has", SOON).await;
+    first.await_line("publishing the rest of its temporary copy", SOON).await;
     first.terminate();
     let text = account.ends(&first, 3).await;
     assert!(text.contains("by somebody else"), "{text}");
@@ -160,7 +160,7 @@ async fn announced_despite_a_lock(account: Account) {
     stranger.batch_execute(lock).await.expect("PUBLIC may");
     scene.postgres.execute(&many_transactions(600)).await;
     let first = slow_in_batches(&scene);
-    first.await_line("reading the backlog in batches", SOON).await;
+    first.await_line("starting a catch-up read", SOON).await;
     let second = slow_in_batches(&scene);
     second.await_line("is in use by", SOON).await;
     scene.postgres.execute(&at_rest(ADVANCE)).await;
@@ -203,7 +203,7 @@ async fn dropped_and_away(account: Account) {
     freeze(&kafka, &scene).await;
     scene.postgres.execute(&at_rest(DROP)).await;
     // Longer than a feed of which nothing is taken holds the slot by itself.
-    walpost.await_line("publishing what its temporary copy has", SOON).await;
+    walpost.await_line("publishing the rest of its temporary copy", SOON).await;
     kafka.resume();
     let text = account.ends(&walpost, 3).await;
     assert!(text.contains("was read from a copy of the slot"), "{text}");
@@ -226,7 +226,7 @@ async fn dropped_in_flight() -> (Kafka, Scene, Walpost) {
     let end = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots";
     scene.postgres.execute(end).await;
     scene.postgres.execute(&at_rest(DROP)).await;
-    walpost.await_line("PostgreSQL cannot be used any more", SOON).await;
+    walpost.await_line("cannot continue; draining in-flight records", SOON).await;
     (kafka, scene, walpost)
 }
 

@@ -75,7 +75,7 @@ async fn under_load(account: Account, death: Death) {
 
 /// It says that the session is gone, and that there is one again.
 async fn comes_back(walpost: &Walpost, mark: (usize, usize)) {
-    walpost.await_line_after(mark, "lost PostgreSQL, connecting again", SOON).await;
+    walpost.await_line_after(mark, "lost the connection to PostgreSQL; reconnecting", SOON).await;
     walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
 }
 
@@ -112,7 +112,7 @@ async fn not_there_yet(account: Account) {
     let scene = Scene::new().await;
     assert!(scene.postgres.stop(Stop::Fast, PROMPT).await);
     let walpost = scene.command("run").start();
-    walpost.await_line("PostgreSQL cannot be used, trying again until it can", SOON).await;
+    walpost.await_line("cannot connect to PostgreSQL; retrying", SOON).await;
     scene.postgres.start_again().await;
     walpost.await_line("streaming from PostgreSQL", SOON).await;
     scene.postgres.execute(&insert(10, 3)).await;

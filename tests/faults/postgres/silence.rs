@@ -82,7 +82,7 @@ async fn blackhole(account: Account) {
     proxy.blackhole();
     eventually(SOON, "the server gives the session up", async || scene.walsender().await.is_none())
         .await;
-    walpost.await_line_after(mark, "lost PostgreSQL, connecting again", SOON).await;
+    walpost.await_line_after(mark, "lost the connection to PostgreSQL; reconnecting", SOON).await;
     scene.postgres.execute(&insert(10, 3)).await;
     proxy.restore();
     scene.confirmed(SOON).await;
@@ -95,7 +95,7 @@ fn notice(way: Way) -> &'static str {
     match way {
         Way::ToClient => "nothing came from PostgreSQL for 10s, not even a keepalive",
         // The server has given up by then, and its end passes.
-        Way::ToServer => "lost PostgreSQL, connecting again",
+        Way::ToServer => "lost the connection to PostgreSQL; reconnecting",
     }
 }
 
@@ -131,7 +131,7 @@ async fn control(account: Account, way: Way) {
     let mark = walpost.mark();
     proxy.swallow(CONTROL, way);
     let since = Instant::now();
-    walpost.await_line_after(mark, "lost PostgreSQL, connecting again", LATER).await;
+    walpost.await_line_after(mark, "lost the connection to PostgreSQL; reconnecting", LATER).await;
     account.did(format!("noticed after {} s", since.elapsed().as_secs()));
     walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
     scene.postgres.execute(&insert(10, 3)).await;
@@ -281,7 +281,7 @@ async fn distant_backlog(account: Account) {
     let proxy = behind_a_proxy(&mut scene).await;
     proxy.slow(Duration::from_millis(600), None);
     let walpost = in_batches(&scene);
-    walpost.await_line("reading the backlog in batches", SOON * 2).await;
+    walpost.await_line("starting a catch-up read", SOON * 2).await;
     scene.confirmed(LATER).await;
     account.exact(&scene.judge().await);
     account.goes_on(&walpost);

@@ -81,7 +81,7 @@ async fn dropped_under_way(account: Account) {
     scene.postgres.execute(end_and_drop).await;
     scene.postgres.execute(&insert(10, 3)).await;
     let text = account.ends(&walpost, 3).await;
-    assert!(text.contains("lost PostgreSQL, connecting again"), "{text}");
+    assert!(text.contains("lost the connection to PostgreSQL; reconnecting"), "{text}");
     assert!(text.contains("find out who dropped it"), "{text}");
     assert_eq!(scene.confirmed_flush().await, None);
     judged(&account, &scene, &rows).await;
@@ -262,7 +262,7 @@ async fn moved_beside_a_distant_one(account: Account) {
     let mut scene = Scene::new().await;
     scene.postgres.execute(&many_transactions(1500)).await;
     let first = slow_in_batches(&scene);
-    first.await_line("reading the backlog in batches", SOON).await;
+    first.await_line("starting a catch-up read", SOON).await;
     let proxy = Proxy::to(scene.postgres.port()).await;
     proxy.slow(Duration::from_millis(500), None);
     scene.source = proxied(&proxy);

@@ -9,7 +9,7 @@ use walpost_bed::{Kafka, Major, Postgres, Proxy, eventually};
 use crate::case::{Account, Case};
 
 const WAITS: &str = "is in use by server process";
-const IN_BATCHES: &str = "reading the backlog in batches";
+const IN_BATCHES: &str = "starting a catch-up read";
 const WORKS: &str = "streaming from PostgreSQL";
 const GAVE_WAY: &str = "another walpost has gone on in between";
 
@@ -46,10 +46,10 @@ async fn frozen(account: Account) {
     scene.confirmed(SOON).await;
     let mark = first.mark();
     first.resume();
-    first.await_line_after(mark, "lost PostgreSQL, connecting again", SOON).await;
+    first.await_line_after(mark, "lost the connection to PostgreSQL; reconnecting", SOON).await;
     first.await_line_after(mark, WAITS, SOON).await;
     writer.commits(50).await;
-    assert!(!second.said("lost PostgreSQL"), "{:?}", second.stderr());
+    assert!(!second.said("lost the connection to PostgreSQL"), "{:?}", second.stderr());
     let mark = first.mark();
     second.terminate();
     account.ends(&second, 0).await;
@@ -114,7 +114,7 @@ async fn between_replays(account: Account) {
     scene.postgres.execute(&insert(10, 3)).await;
     scene.confirmed(SOON).await;
     scene.postgres.execute(&insert(10, 3).replace("'order'", "'absent'")).await;
-    second.await_line("beginning again", SOON * 2).await;
+    second.await_line("replaying", SOON * 2).await;
     // By then it waits for seconds each time.
     let mut free = 0;
     eventually(SOON * 2, "the slot is free for long", async || {
@@ -126,7 +126,7 @@ async fn between_replays(account: Account) {
     eventually(SOON, "the slot is free", async || scene.walsender().await.is_none()).await;
     let mark = first.mark();
     first.resume();
-    first.await_line_after(mark, "lost PostgreSQL, connecting again", SOON).await;
+    first.await_line_after(mark, "lost the connection to PostgreSQL; reconnecting", SOON).await;
     first.await_line_after(mark, WAITS, SOON).await;
     kafka.create_topic(&scene.topic("absent"), 3).await;
     scene.confirmed(SOON * 2).await;

@@ -64,7 +64,7 @@ async fn large(account: Account) {
         })
         .await;
         walpost.terminate();
-        let stopping = walpost.await_line("stopping: delivering what is in flight", SOON).await;
+        let stopping = walpost.await_line("stopping: draining in-flight records", SOON).await;
         assert!(!stopping.contains(r#""records":0,"#), "it came outside: {stopping}");
         proxy.restore();
         account.ends(&walpost, 0).await;
@@ -107,7 +107,7 @@ async fn second(account: Account) {
     scene.postgres.execute(&insert(100, 3)).await;
     await_walsender_sent_all(&scene).await;
     walpost.terminate();
-    walpost.await_line("stopping: delivering what is in flight", SOON).await;
+    walpost.await_line("stopping: draining in-flight records", SOON).await;
     assert_eq!(walpost.wait(Duration::from_secs(1)).await, None, "it does not wait for Kafka");
     let told = Instant::now();
     walpost.terminate();

@@ -120,7 +120,7 @@ impl KafkaSink {
             let restores = successor.restores;
             self.put_in_place(successor, now);
             if !restores {
-                tracing::info!("the Kafka properties that were read again are in force");
+                tracing::info!("the reloaded Kafka properties are in effect");
             }
         }
         let Some(successor) = self.successor.as_mut().filter(|successor| successor.answered) else {
@@ -250,9 +250,7 @@ impl KafkaSink {
             Ok(successor) => {
                 self.renewal.tries(&fresh);
                 drop(end(self.successor.replace(successor).map(|older| older.producer)));
-                tracing::info!(
-                    "read the Kafka properties and the files that they name again: they were changed"
-                );
+                tracing::info!("reloaded the Kafka properties and their files: changed");
             }
             Err(error) => self.renewal.cannot_take(&fresh, &error.to_string()),
         }
@@ -308,7 +306,7 @@ impl KafkaSink {
         self.batches.restored(now);
         tracing::info!(
             batch_size = self.batches.configured(),
-            "batches of records are as long as configured again"
+            "restored the configured batch size"
         );
     }
 
