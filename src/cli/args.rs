@@ -3,11 +3,12 @@
 
 #![allow(clippy::doc_markdown, reason = "help is printed as it stands, without backticks")]
 
+use std::iter;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, ColorChoice, Parser, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, Args, ColorChoice, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::config::{Flags, Setting};
@@ -335,97 +336,69 @@ impl FromStr for Until {
     }
 }
 
-/// What can be configured by flags. No `Debug`: it may hold secrets.
-#[derive(Args, Default)]
-#[command(next_help_heading = "Configuration")]
-pub struct Options {
-    /// Configuration file [env: WALPOST_CONFIG] [default: ./walpost.toml where it exists]
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// PostgreSQL, as URL or key=value; a password here shows in the process list
-    /// [env: WALPOST_SOURCE_URL, DATABASE_URL, PG*]
-    #[arg(long, value_name = "URL")]
-    pub source: Option<String>,
-    /// Replication slot [env: WALPOST_SOURCE_SLOT] [default: walpost]
-    #[arg(long, value_name = "NAME")]
-    pub slot: Option<String>,
-    /// Publication [env: WALPOST_SOURCE_PUBLICATION] [default: walpost]
-    #[arg(long, value_name = "NAME")]
-    pub publication: Option<String>,
-    /// How a backlog is read: auto, in batches by SQL where it is large; stream, never so
-    /// [env: WALPOST_SOURCE_CATCH_UP] [default: auto]
-    #[arg(long, value_name = "MODE")]
-    pub catch_up: Option<String>,
-    /// Outbox table, with SQL's quotes where needed; may be repeated
-    /// [env: WALPOST_OUTBOX_TABLE, parted by commas; empty with a message prefix: none]
-    /// [default: public.outbox]
-    #[arg(long = "table", value_name = "NAME")]
-    pub tables: Vec<String>,
-    /// Prefix of the logical messages that are events too
-    /// [env: WALPOST_OUTBOX_MESSAGE_PREFIX] [default: none are]
-    #[arg(long, value_name = "PREFIX")]
-    pub message_prefix: Option<String>,
-    /// Whose records: walpost's own, or those of debezium, debezium-json, debezium-binary,
-    /// debezium-binary-json [env: WALPOST_RECORD_PROFILE] [default: walpost]
-    #[arg(long, value_name = "NAME")]
-    pub profile: Option<String>,
-    /// What prefixes of logical messages begin with that carry type and key themselves, as
-    /// in PREFIX:order:A-7, and the value as content
-    /// [env: WALPOST_OUTBOX_PLAIN_MESSAGE_PREFIX] [default: none do]
-    #[arg(long, value_name = "PREFIX")]
-    pub plain_message_prefix: Option<String>,
-    /// Topic, a template over the row's columns
-    /// [env: WALPOST_RECORD_TOPIC] [default: outbox.event.{aggregate_type}]
-    #[arg(long, value_name = "TEMPLATE")]
-    pub topic: Option<String>,
-    /// Kafka brokers, host:port, parted by commas
-    /// [env: WALPOST_KAFKA_BOOTSTRAP_SERVERS, KAFKA_BOOTSTRAP_SERVERS] [default: localhost:9092]
-    #[arg(long, value_name = "LIST")]
-    pub bootstrap_servers: Option<String>,
-    /// A librdkafka property; may be repeated. One that would break the promise is refused
-    /// [env: WALPOST_KAFKA_PROPERTIES, one a line]
-    #[arg(short = 'X', value_name = "KEY=VALUE")]
-    pub properties: Vec<String>,
-    /// Budget of bytes in flight; takes KiB, MiB, GiB
-    /// [env: WALPOST_DELIVERY_IN_FLIGHT_BYTES] [default: 32MiB]
-    #[arg(long, value_name = "SIZE")]
-    pub in_flight_bytes: Option<String>,
-    /// How long a stop waits for what is in flight; takes ms, s, min
-    /// [env: WALPOST_DELIVERY_DRAIN_TIMEOUT] [default: 20s]
-    #[arg(long, value_name = "DURATION")]
-    pub drain_timeout: Option<String>,
-    /// Address and port of the endpoints /livez, /readyz, /metrics, /status; `off`: none
-    /// [env: WALPOST_ADMIN_LISTEN] [default: 127.0.0.1:9641]
-    #[arg(long, value_name = "ADDR")]
-    pub admin_listen: Option<String>,
-    /// error, warn, info, debug, trace, off, or a filter such as info,walpost=debug
-    /// [env: WALPOST_LOG_LEVEL, RUST_LOG] [default: info]
-    #[arg(long, value_name = "LEVEL")]
-    pub log_level: Option<String>,
-    /// text or json [env: WALPOST_LOG_FORMAT] [default: text on a terminal, else json]
-    #[arg(long, value_name = "FORMAT")]
-    pub log_format: Option<String>,
+/// What can be configured by flags, made from the table of settings. No `Debug`: it may hold
+/// secrets.
+pub struct Options(Flags);
+
+const CONFIG: &str = "config";
+
+impl Args for Options {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let file = Arg::new(CONFIG)
+            .long(CONFIG)
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help(
+                "Configuration file\n\
+                 [env: WALPOST_CONFIG] [default: ./walpost.toml if it exists]",
+            );
+        let arguments = iter::once(file).chain(Setting::ALL.into_iter().filter_map(argument));
+        command.args(arguments.map(|argument| argument.help_heading("Configuration")))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Options {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let of_setting = |flags: Flags, setting: Setting| {
+            let values = matches.get_many::<String>(setting.key()).into_iter().flatten();
+            flags.with(setting, values.cloned())
+        };
+        let flags = Flags::new(matches.get_one(CONFIG).cloned());
+        let settings = Setting::ALL.into_iter().filter(|setting| setting.flag().is_some());
+        Ok(Self(settings.fold(flags, of_setting)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// The argument for a setting that has a flag.
+fn argument(setting: Setting) -> Option<Arg> {
+    let flag = setting.flag()?;
+    let argument = Arg::new(setting.key()).value_name(setting.value_name()?);
+    let argument = match flag.strip_prefix("--") {
+        Some(long) => argument.long(long),
+        None => argument.short(flag.chars().nth(1)?),
+    };
+    let action = if setting.is_repeatable() { ArgAction::Append } else { ArgAction::Set };
+    let variables: Vec<_> = [setting.variable(), setting.ambient()].into_iter().flatten().collect();
+    let help = setting.help().trim_end_matches('.').replace('`', "");
+    let variables = variables.join(", ");
+    let default = setting.default().filter(|default| !default.is_empty());
+    let default = default.map_or_else(String::new, |default| format!(" [default: {default}]"));
+    let help = format!("{help}\n[env: {variables}]{default}");
+    Some(argument.action(action).help(help))
 }
 
 impl From<Options> for Flags {
     fn from(options: Options) -> Self {
-        Self::new(options.config)
-            .with(Setting::SourceUrl, options.source)
-            .with(Setting::SourceSlot, options.slot)
-            .with(Setting::SourcePublication, options.publication)
-            .with(Setting::SourceCatchUp, options.catch_up)
-            .with(Setting::OutboxTable, options.tables)
-            .with(Setting::OutboxMessagePrefix, options.message_prefix)
-            .with(Setting::RecordProfile, options.profile)
-            .with(Setting::OutboxPlainMessagePrefix, options.plain_message_prefix)
-            .with(Setting::RecordTopic, options.topic)
-            .with(Setting::KafkaBootstrapServers, options.bootstrap_servers)
-            .with(Setting::KafkaProperties, options.properties)
-            .with(Setting::DeliveryInFlightBytes, options.in_flight_bytes)
-            .with(Setting::DeliveryDrainTimeout, options.drain_timeout)
-            .with(Setting::AdminListen, options.admin_listen)
-            .with(Setting::LogLevel, options.log_level)
-            .with(Setting::LogFormat, options.log_format)
+        options.0
     }
 }
 

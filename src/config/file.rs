@@ -9,9 +9,9 @@ use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
 use super::error::ConfigError;
-use super::given::{Given, Layer, Raw};
+use super::layer::{Given, Layer, Raw};
 use super::origin::Origin;
-use super::setting::{Setting, Shape, nearest};
+use super::setting::{Kind, Setting, nearest};
 
 /// What the file at `path` gives, whose content is `text`.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Layer, ConfigError> {
@@ -75,15 +75,19 @@ impl Reader<'_> {
         value: &Spanned<DeValue<'_>>,
     ) -> Result<Raw, ConfigError> {
         let wrong = |expected| wrong_type(origin.clone(), setting.key(), expected, value);
-        match (setting.shape(), value.get_ref()) {
-            (Shape::Text | Shape::Size, DeValue::String(text)) => Ok(Raw::Text(text.to_string())),
-            (Shape::Text, _) => Err(wrong("a string")),
-            (Shape::Size, DeValue::Integer(number)) => {
+        match (setting.kind(), value.get_ref()) {
+            (
+                Kind::Text | Kind::Conninfo | Kind::Duration | Kind::Number | Kind::Bytes,
+                DeValue::String(text),
+            ) => Ok(Raw::Text(text.to_string())),
+            (Kind::Text | Kind::Conninfo | Kind::Duration, _) => Err(wrong("a string")),
+            (Kind::Number | Kind::Bytes, DeValue::Integer(number)) => {
                 integer(number).map(Raw::Text).ok_or_else(|| wrong("a smaller integer"))
             }
-            (Shape::Size, _) => Err(wrong("an integer, or a string with a unit")),
-            (Shape::Tables, DeValue::String(name)) => Ok(Raw::List(vec![name.to_string()])),
-            (Shape::Tables | Shape::List, DeValue::Array(items)) => {
+            (Kind::Number, _) => Err(wrong("an integer")),
+            (Kind::Bytes, _) => Err(wrong("an integer, or a string with a unit")),
+            (Kind::Tables, DeValue::String(name)) => Ok(Raw::List(vec![name.to_string()])),
+            (Kind::Tables | Kind::List, DeValue::Array(items)) => {
                 let texts = items.iter().map(|item| {
                     let place = self.at(item.span().start);
                     let text = item.get_ref().as_str().map(str::to_owned);
@@ -91,14 +95,14 @@ impl Reader<'_> {
                 });
                 texts.collect::<Result<_, _>>().map(Raw::List)
             }
-            (Shape::Tables, _) => Err(wrong("a string or an array of strings")),
-            (Shape::List, _) => Err(wrong("an array of strings")),
-            (Shape::Properties, DeValue::Table(table)) => {
+            (Kind::Tables, _) => Err(wrong("a string or an array of strings")),
+            (Kind::List, _) => Err(wrong("an array of strings")),
+            (Kind::Properties, DeValue::Table(table)) => {
                 let mut found = Vec::new();
                 self.properties(setting, "", table, &mut found)?;
                 Ok(Raw::Properties(found))
             }
-            (Shape::Properties, _) => Err(wrong("a table")),
+            (Kind::Properties, _) => Err(wrong("a table")),
         }
     }
 

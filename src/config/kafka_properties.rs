@@ -81,6 +81,11 @@ pub fn refusal(name: &str, value: &str) -> Option<&'static str> {
     (!allowed).then_some(reason)
 }
 
+/// The name that is used here.
+pub(super) fn canonical(name: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name)
+}
+
 /// Properties that break nothing, by name. Secrets do not show in `Debug`.
 #[derive(Clone, Default)]
 pub struct KafkaProperties(BTreeMap<String, SecretString>);
@@ -102,8 +107,7 @@ impl KafkaProperties {
             return Err(reason);
         }
         // By one name, so that of two values the later counts.
-        let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name);
-        self.0.insert(name.to_owned(), value.into());
+        self.0.insert(canonical(name).to_owned(), value.into());
         Ok(())
     }
 }

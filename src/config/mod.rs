@@ -1,21 +1,21 @@
 //! Configuration: flags, environment and file become values that are valid by
-//! construction, each with where it was given.
+//! construction, each with its origin.
 //!
-//! Precedence: flag, `WALPOST_*` variable, file, what lies around
-//! (`DATABASE_URL`, `KAFKA_BOOTSTRAP_SERVERS`, `RUST_LOG`), default. An empty
-//! value is a value. Reads its own file and those that `_FILE` variables name;
-//! talks to nobody.
+//! A key is declared in one row of the table in `setting.rs`. Precedence: flag, `WALPOST_*`
+//! variable, file, standard variable (`DATABASE_URL`, `KAFKA_BOOTSTRAP_SERVERS`, `RUST_LOG`),
+//! default. An empty value is a value. Reads the configuration file and the files that `_FILE`
+//! variables name; opens no connection.
 
+mod display;
 mod environment;
 mod error;
 mod file;
-mod given;
 mod kafka_properties;
+mod layer;
 mod load;
 mod origin;
 mod redact;
 mod setting;
-mod shown;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -31,14 +31,14 @@ use crate::record::debezium::Converters;
 use crate::record::{TimestampSource, ValueFormat};
 use crate::relay::poison::Policies;
 
+pub use display::{DisplayValue, Displayed};
 pub use environment::Environment;
 pub use error::ConfigError;
-pub use given::Flags;
 pub use kafka_properties::{KafkaProperties, refusal};
+pub use layer::Flags;
 pub use origin::Origin;
-pub use setting::Setting;
 pub(crate) use setting::nearest;
-pub use shown::{Shown, ShownValue};
+pub use setting::{Setting, TABLES};
 pub use values::LogFormat;
 
 /// Everything that can be set. Its `Debug` shows no secret.
@@ -64,8 +64,7 @@ pub struct Config {
     pub log: Log,
     /// The process itself.
     pub process: Process,
-    origins: BTreeMap<Setting, Origin>,
-    property_origins: BTreeMap<String, Origin>,
+    displayed: Vec<Displayed>,
     flags: Flags,
 }
 
@@ -96,11 +95,6 @@ pub enum CatchUpMode {
 impl CatchUpMode {
     /// The modes by their names.
     pub(crate) const NAMES: [(&str, Self); 2] = [("auto", Self::Auto), ("stream", Self::Stream)];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Self::NAMES[self as usize].0
-    }
 }
 
 /// What an event is.
@@ -205,9 +199,15 @@ pub struct Log {
 }
 
 impl Config {
+    /// Every effective value without secrets, in the order of [`Setting::ALL`].
+    pub fn display(&self) -> &[Displayed] {
+        &self.displayed
+    }
+
     /// Where a setting was given.
     pub fn origin(&self, setting: Setting) -> &Origin {
-        self.origins.get(&setting).unwrap_or(&Origin::Default)
+        let row = self.displayed.iter().find(|row| row.key == setting.key());
+        row.map_or(&Origin::Default, |row| &row.origin)
     }
 
     /// Everything as it is now: the file and those that `_FILE` variables name are read

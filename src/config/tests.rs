@@ -54,6 +54,17 @@ fn nothing_given_means_the_documented_defaults() {
     assert_eq!(config.delivery.in_flight_bytes, 32 << 20);
     assert_eq!(config.delivery.drain_timeout, Duration::from_secs(20));
     assert_eq!((config.log.level.as_str(), config.log.format), ("info", None));
+    assert_eq!(config.poison, Policies::default());
+}
+
+#[test]
+fn every_setting_becomes_a_value() {
+    for setting in Setting::ALL {
+        let name = format!("Setting::{setting:?}");
+        let is_name = |rest: &str| !rest.starts_with(char::is_alphanumeric);
+        let is_read = include_str!("load.rs").split(&name).skip(1).any(is_name);
+        assert!(is_read, "{name} is in the table, but load.rs does not read it");
+    }
 }
 
 #[test]
@@ -346,8 +357,8 @@ fn everything_that_the_file_takes_arrives() {
     assert_eq!(config.log.format, Some(LogFormat::Json));
     assert_eq!(config.process.core_dumps, CoreDumps::Allow);
     let unset: Vec<_> =
-        config.shown().into_iter().filter(|row| *row.origin == Origin::Default).collect();
-    assert_eq!(unset, []);
+        config.display().iter().filter(|row| row.origin == Origin::Default).collect();
+    assert_eq!(unset, [] as [&Displayed; 0]);
 }
 
 #[test]
@@ -359,9 +370,9 @@ fn the_event_routers_options_keep_their_names_and_places() {
     let options: Vec<_> =
         config.debezium.iter().map(|(name, it)| (name.as_str(), &*it.0)).collect();
     assert_eq!(options, [("route.by.field", "kind"), ("table.expand.json.payload", "true")]);
-    let shown = config.shown();
-    let shown = shown.iter().find(|row| row.key == "debezium.\"route.by.field\"").unwrap();
-    assert!(shown.origin.to_string().ends_with("walpost.toml:4"), "{}", shown.origin);
+    let displayed = config.display();
+    let displayed = displayed.iter().find(|row| row.key == "debezium.\"route.by.field\"").unwrap();
+    assert!(displayed.origin.to_string().ends_with("walpost.toml:4"), "{}", displayed.origin);
 }
 
 #[test]
@@ -374,8 +385,8 @@ fn properties_of_all_places_come_together_and_the_highest_wins() {
         config.kafka.properties.iter().collect::<Vec<_>>(),
         [("client.id", "file"), ("client.rack", "r=1"), ("linger.ms", "3")]
     );
-    let shown = config.shown();
-    let linger = shown.iter().find(|row| row.key.contains("linger")).unwrap();
+    let displayed = config.display();
+    let linger = displayed.iter().find(|row| row.key.contains("linger")).unwrap();
     assert_eq!(linger.origin.to_string(), "-X");
     assert!(load(&property_flag("linger.ms"), &[], directory.path()).is_err());
 }
@@ -399,12 +410,12 @@ fn tables_in_a_variable_are_parted_by_commas() {
 }
 
 #[test]
-fn no_secret_shows_in_debug_or_in_what_is_shown() {
+fn no_secret_shows_in_debug_or_in_what_is_displayed() {
     let config = of_toml(
         "source.url = 'postgres://u:s3cret@h/db'\n[kafka.properties]\nsasl.password = 's3cret'\n",
     )
     .unwrap();
-    for text in [format!("{config:?}"), format!("{:?}", config.shown())] {
+    for text in [format!("{config:?}"), format!("{:?}", config.display())] {
         assert!(!text.contains("s3cret"), "{text}");
     }
 }

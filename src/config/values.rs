@@ -2,7 +2,6 @@
 //! giving the reason where it cannot be.
 
 use super::{CatchUpMode, CoreDumps};
-use std::fmt;
 use std::net::SocketAddr;
 
 use crate::record::debezium::Converters;
@@ -16,15 +15,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
-}
-
-impl fmt::Display for LogFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        })
-    }
 }
 
 pub(super) fn timestamp(text: &str) -> Result<TimestampSource, String> {
