@@ -1,7 +1,7 @@
-//! The environment as a value: the process's own, or one made up by a test.
+//! The environment as a value: that of the process, or one that a test makes up.
 //!
 //! Reads `WALPOST_*` variables and the files that their `_FILE` forms name, and
-//! refuses the ones that nothing is called.
+//! rejects unknown ones.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

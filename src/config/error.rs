@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, said so that it can be mended.
+//! Configuration errors, each with its origin and what to change.
 //!
 //! No message repeats a value that may be a secret.
 
@@ -82,7 +82,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// A Kafka property that would break what walpost promises.
-    #[error("{origin}: the Kafka property `{}` cannot be set so: {reason}", logins(name))]
+    #[error("{origin}: the Kafka property `{}` cannot have this value: {reason}", logins(name))]
     RefusedProperty {
         /// Where it was given.
         origin: Origin,

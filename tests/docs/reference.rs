@@ -93,9 +93,10 @@ const BREAKING: [(&str, &str); 15] = [
 ];
 
 fn refused() -> String {
-    let mut text = "\nThese are refused, or take only the values that do no harm:\n\n\
+    let mut text =
+        "\nwalpost rejects these, or accepts only the values that keep its guarantee:\n\n\
                     | property | why |\n|---|---|\n"
-        .to_owned();
+            .to_owned();
     for (name, value) in BREAKING {
         let why = refusal(name, value).unwrap_or_else(|| panic!("{name} is not refused"));
         writeln!(text, "| `{name}` | {why} |").unwrap();
