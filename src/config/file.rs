@@ -1,7 +1,6 @@
 //! The configuration file: TOML to [`Layer`], each value with its line.
 //!
-//! Unknown keys and wrong types are refused here; whether a value makes sense is
-//! not asked.
+//! Unknown keys and wrong types are errors here; values are checked later.
 
 use std::path::Path;
 
@@ -13,7 +12,7 @@ use super::layer::{Given, Layer, Raw};
 use super::origin::Origin;
 use super::setting::{Kind, Setting, nearest};
 
-/// What the file at `path` gives, whose content is `text`.
+/// What the file at `path` gives, with `text` as its content.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Layer, ConfigError> {
     let reader = Reader { path, text };
     let document = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
@@ -33,7 +32,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn at(&self, byte: usize) -> Origin {
         let before = self.text.as_bytes().get(..byte).unwrap_or_default();
-        // Comparing each byte is fast enough for a file that people write.
+        // Comparing each byte is fast enough for a configuration file.
         #[allow(clippy::naive_bytecount)]
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         Origin::File { path: self.path.to_owned(), line }
@@ -45,7 +44,7 @@ impl Reader<'_> {
         table: &DeTable<'_>,
         layer: &mut Layer,
     ) -> Result<(), ConfigError> {
-        // In the order of the file, so that the first thing wrong is named.
+        // In the order of the file, so that the first fault is reported.
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(name, _)| name.span().start);
         for (name, value) in entries {
@@ -140,7 +139,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether settings stand below this key.
+/// Whether there are settings below this key.
 fn is_table(key: &str) -> bool {
     Setting::ALL
         .into_iter()

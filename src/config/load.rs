@@ -1,4 +1,4 @@
-//! Reads every layer, lets the highest one win, and checks what it says.
+//! Reads every layer, takes each setting from the highest one that gives it, and checks it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,11 +20,11 @@ use crate::relay::poison::Policies;
 
 const DEFAULT_FILE: &str = "walpost.toml";
 
-/// Less would hold hardly a row; more would be no limit.
+/// A smaller size is less than a row; a larger one is no limit.
 const SIZES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 40;
 
 impl Config {
-    /// Reads and checks everything. The first thing wrong is the error.
+    /// Reads and checks everything. The first fault is the error.
     pub fn load(flags: &Flags, environment: &Environment) -> Result<Self, ConfigError> {
         let given = Values(merge([
             flags.layer()?,
@@ -85,7 +85,7 @@ fn of_file(flags: &Flags, environment: &Environment) -> Result<Layer, ConfigErro
             Ok(Layer::new())
         }
         Err(source) => {
-            let named_by = named_by.unwrap_or("its usual place").to_owned();
+            let named_by = named_by.unwrap_or("default").to_owned();
             Err(ConfigError::Unreadable { path: Path::new(&path).to_owned(), named_by, source })
         }
     }
@@ -121,7 +121,7 @@ impl Values {
     }
 
     fn invalid(&self, setting: Setting, reason: impl AsRef<str>) -> ConfigError {
-        // A value that cannot be understood may have a login in it.
+        // An invalid value may contain a login.
         let reason = super::without_logins(reason.as_ref());
         let origin = self.origin(setting).clone();
         ConfigError::Invalid { origin, key: setting.key().to_owned(), reason }
@@ -167,13 +167,13 @@ impl Values {
         })
     }
 
-    /// Messages alone can make an outbox; without a prefix for them it needs a table.
+    /// An outbox without a prefix for logical messages needs a table.
     fn tables(&self, has_messages: bool) -> Result<Vec<TableName>, ConfigError> {
         let setting = Setting::OutboxTable;
         let names = self.list(setting).unwrap_or_default();
         if names.is_empty() && !has_messages {
             let reason = "name at least one table, or set `outbox.message_prefix` or \
-                          `outbox.plain_message_prefix` for an outbox of logical messages alone";
+                          `outbox.plain_message_prefix` for an outbox of logical messages only";
             return Err(self.invalid(setting, reason));
         }
         let mut tables: Vec<TableName> = Vec::new();
@@ -182,7 +182,7 @@ impl Values {
                 self.invalid(setting, error.to_string())
             })?;
             if tables.contains(&table) {
-                return Err(self.invalid(setting, format!("`{table}` is named twice")));
+                return Err(self.invalid(setting, format!("`{table}` is listed twice")));
             }
             tables.push(table);
         }
@@ -205,12 +205,12 @@ impl Values {
 
     fn record(&self, columns: &ColumnNames) -> Result<Record, ConfigError> {
         let topic = self.parsed(Setting::RecordTopic, |text| match text {
-            "" => Err("a topic has a name".to_owned()),
+            "" => Err("the topic is empty".to_owned()),
             topic => Ok(topic.to_owned()),
         })?;
         let timestamp = self.parsed(Setting::RecordTimestamp, values::timestamp)?;
         if timestamp == TimestampSource::Column && columns.timestamp.is_none() {
-            let reason = "`column` needs to know which: set `outbox.columns.timestamp`";
+            let reason = "`column` requires a column: set `outbox.columns.timestamp`";
             return Err(self.invalid(Setting::RecordTimestamp, reason));
         }
         Ok(Record {
@@ -229,7 +229,7 @@ impl Values {
         })
     }
 
-    /// With one of Debezium's profiles nothing else says what a record looks like.
+    /// A Debezium profile alone determines the record: walpost's own settings have no effect.
     fn profile(&self, timestamp: TimestampSource) -> Result<Option<Converters>, ConfigError> {
         let profile = self.parsed(Setting::RecordProfile, values::profile)?;
         if profile.is_none() {
@@ -247,7 +247,7 @@ impl Values {
         let is_given = |setting: &Setting| *self.origin(*setting) != Origin::Default;
         match Setting::ALL.into_iter().filter(is_own).find(is_given) {
             Some(setting) => {
-                let reason = "does nothing with a Debezium profile: use the event router's options, \
+                let reason = "has no effect with a Debezium profile: set the event router's options, \
                               in [debezium]";
                 Err(self.invalid(setting, reason))
             }
@@ -255,14 +255,14 @@ impl Values {
         }
     }
 
-    /// The event router's options; whether they can be honoured is asked later.
+    /// The event router's options. Whether they can be honoured is checked later.
     fn debezium(
         &self,
         profile: Option<Converters>,
     ) -> Result<BTreeMap<String, (String, Origin)>, ConfigError> {
         let given = self.0.contains_key(&Setting::Debezium);
         if given && profile.is_none() {
-            let reason = "does nothing with walpost's own profile: set record.profile to debezium, \
+            let reason = "has no effect with the profile `walpost`: set record.profile to debezium, \
                           debezium-json, debezium-binary or debezium-binary-json";
             return Err(self.invalid(Setting::Debezium, reason));
         }
@@ -284,10 +284,10 @@ impl Values {
         })
     }
 
-    /// One of the two alone does nothing.
+    /// One of the two alone has no effect.
     fn topic_rewrite(&self) -> Result<Option<(String, String)>, ConfigError> {
         let (regex, replacement) = (Setting::RecordTopicRegex, Setting::RecordTopicReplacement);
-        let lacks = |other: Setting| format!("it needs `{}` beside it", other.key());
+        let lacks = |other: Setting| format!("set `{}` too", other.key());
         match (self.text(regex), self.text(replacement)) {
             (Some(regex), Some(replacement)) => {
                 Ok(Some((regex.to_owned(), replacement.to_owned())))
@@ -298,7 +298,7 @@ impl Values {
         }
     }
 
-    /// One that a higher layer would override is refused all the same.
+    /// Rejects a property even if a higher layer overrides it.
     fn kafka_properties(&self) -> Result<KafkaProperties, ConfigError> {
         let mut properties = KafkaProperties::default();
         for (name, value, origin) in self.properties(Setting::KafkaProperties) {

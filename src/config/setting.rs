@@ -285,7 +285,7 @@ impl Setting {
     }
 }
 
-/// The name among `known` that somebody who wrote `wrong` most likely meant.
+/// The name among `known` that is most similar to `wrong`.
 ///
 /// The last part of a dotted name counts as the name itself, so that `slot`
 /// finds `source.slot`.
@@ -302,7 +302,7 @@ pub(crate) fn nearest<'a>(
         .map(|name| {
             let whole = strsim::damerau_levenshtein(wrong, name);
             let part = strsim::damerau_levenshtein(&wrong_last, &last(name));
-            // Where both are as near, the one in the same table is meant.
+            // If two are equally similar, the one in the same table wins.
             (whole.min(part), whole, name)
         })
         .min()
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_pen_finds_the_name_that_was_meant() {
+    fn a_misspelt_name_finds_the_nearest_known_one() {
         let keys = Setting::ALL.into_iter().map(Setting::key);
         assert_eq!(nearest("source.slto", keys.clone()), Some("source.slot"));
         assert_eq!(nearest("slot", keys.clone()), Some("source.slot"));

@@ -53,7 +53,7 @@ fn configuration() -> String {
         let is_in = |it: &Setting| it.key().split('.').next() == Some(table);
         for setting in Setting::ALL.into_iter().filter(is_in) {
             let about = [setting.help(), setting.details()].join(" ");
-            writeln!(page, "\n### `{}`\n\n{}", setting.key(), about.trim_end()).unwrap();
+            writeln!(page, "\n### `{}`\n\n{}", setting.key(), filled(&about)).unwrap();
             let flag = setting.flag().zip(setting.value_name());
             let given_by = [
                 flag.map(|(flag, value)| format!("`{flag} {value}`")),
@@ -71,6 +71,22 @@ fn configuration() -> String {
         }
     }
     page
+}
+
+/// In lines of at most 100 columns.
+fn filled(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= 100 => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
 }
 
 /// Properties of librdkafka on which the guarantee rests, with values that break it.
