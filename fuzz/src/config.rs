@@ -13,7 +13,7 @@ pub fn config(input: &[u8]) {
     let environment = Environment::new([], directory.path());
     match Config::load(&Flags::default(), &environment) {
         Ok(config) => {
-            for shown in config.shown() {
+            for shown in config.display() {
                 assert!(!shown.key.is_empty() && !shown.origin.to_string().is_empty());
             }
             let errors = [

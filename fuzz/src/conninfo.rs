@@ -43,7 +43,7 @@ fn resolve(text: &str, secret: bool, files: &Files) {
     let flags = Flags::default().with(Setting::SourceUrl, [text.to_owned()]);
     let environment = Environment::new([], Path::new("/nonexistent"));
     let config = Config::load(&flags, &environment).expect("any text may be a connection string");
-    config.shown().iter().for_each(|shown| hides(&format!("{:?}", shown.value)));
+    config.display().iter().for_each(|shown| hides(&format!("{:?}", shown.value)));
     hides(&format!("{config:?}"));
 
     let variable = |name: &str| files.variable(name);

@@ -1,13 +1,14 @@
-//! The command line: commands, options and their help. Values are checked where
-//! the configuration is, so that a flag, a variable and the file say the same.
+//! The command line: commands, options and their help. The configuration checks the values, so
+//! that flags, variables and the file accept the same.
 
 #![allow(clippy::doc_markdown, reason = "help is printed as it stands, without backticks")]
 
+use std::iter;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, ColorChoice, Parser, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, Args, ColorChoice, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::config::{Flags, Setting};
@@ -16,18 +17,19 @@ use crate::record::Cause;
 
 const EXIT_CODES: &str = "\
 Exit codes:
-   0  all is well
-   1  something failed at run time, or `check` found what stops `run`
-   2  the command line makes no sense
-   3  the slot, the publication or the server is not what it was: a person must decide
-   4  halted on an event that cannot be delivered, or dead letters are left
+   0  success
+   1  runtime failure, or `check` found something that stops `run`
+   2  usage error
+   3  the slot, the publication or the server has changed: a person must decide
+   4  halted on an undeliverable event, or dead letters are left
   78  the configuration cannot be used";
 
 const CONFIGURATION: &str = "\
-Configuration: a flag wins over a WALPOST_* variable, that over the file, that over
-what lies around (DATABASE_URL, libpq's PG*, KAFKA_BOOTSTRAP_SERVERS, RUST_LOG), that
-over the default. Each WALPOST_* variable may end in _FILE to name a file that holds
-the value. `walpost config` shows every value and where it was given.";
+Configuration: a flag takes precedence over a WALPOST_* variable, the variable over the
+file, the file over standard variables (DATABASE_URL, libpq's PG*,
+KAFKA_BOOTSTRAP_SERVERS, RUST_LOG), and these over the default. If _FILE is appended to
+the name of a WALPOST_* variable, the variable names a file that contains the value.
+`walpost config` shows every value and where it was given.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,13 +38,14 @@ Examples:
   walpost run --source postgres://walpost@localhost/shop --bootstrap-servers localhost:9092";
 
 const SIGNALS: &str = "\
-Signals: SIGTERM and SIGINT deliver and confirm what is in flight, then leave; a second
-one leaves at once. SIGHUP reads log level, secrets and certificates again.";
+Signals: on SIGTERM or SIGINT, walpost delivers and confirms in-flight records, then
+exits. On a second signal it exits at once. SIGHUP reloads log level, secrets and
+certificates.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
   walpost run --source postgres://walpost@db/shop --bootstrap-servers kafka:9092
-  walpost run --until current    # deliver what is there, then leave";
+  walpost run --until current    # deliver the backlog, then exit";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
@@ -56,19 +59,20 @@ Examples:
   walpost status --json | jq .daemon.delivery_lag_seconds";
 
 const STATUS_ENDS: &str = "\
-Asks the running walpost at the address of admin.listen; where none of this slot and
-publication answers, PostgreSQL, which does not know whether what it hands out is delivered.
-Exit code 0 where walpost says that it delivers, 1 where it does not, or that is not known.";
+Asks the running walpost at the address in admin.listen. If none with this slot and
+publication answers, asks PostgreSQL, which does not know whether the events that it sends
+are delivered.
+Exit code 0 if walpost reports that it delivers, 1 if it does not or if that is unknown.";
 
 const TAIL_EXAMPLES: &str = "\
 Examples:
-  walpost tail                         # what happens from now on
+  walpost tail                         # events from now on
   walpost tail --from-slot --limit 10  # what `run` would publish next";
 
 const TAIL_LINE: &str = "\
 Each line is a JSON object: {\"topic\": text, \"key\": text, \"value\": text or null,
 \"timestamp\": milliseconds since 1970, \"headers\": {name: text or null, …}}.
-Bytes that are no text show as {\"hex\": \"…\"}.";
+Bytes that are not text are printed as {\"hex\": \"…\"}.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
@@ -76,26 +80,27 @@ Examples:
   walpost import-debezium application.properties
   curl http://connect:8083/connectors/NAME | walpost import-debezium -
 
-The report stands in the comments of what is printed; what cannot be honoured is said on
-standard error too. How to move, step by step: docs/from-debezium.md";
+The report is in the comments of the output. Options that cannot be honoured are also
+reported on standard error. For the migration, step by step, see docs/from-debezium.md";
 
 const IMPORT_EXIT_CODES: &str = "\
 Exit codes:
-   0  every option is carried over, or not needed
+   0  every option is converted, or not needed
    1  an option cannot be honoured, or the file cannot be read
-   2  the command line makes no sense";
+   2  usage error";
+
 const REPLAY_EXAMPLES: &str = "\
 Examples:
   walpost replay-dead-letters --dry-run
   walpost replay-dead-letters --cause too_large --limit 10";
 
 const REPLAY_ENDS: &str = "\
-Each letter is marked as done in the consumer group once the brokers have its record, and
-is not put back again. One that is still poison is named and left, with those behind it
-that have the same key. Ends where the topic ended at the start, with a line on standard
-output, and exit code 4 where a letter is still poison.";
+Marks a letter as done in the consumer group once the brokers acknowledge its record, and
+does not publish it again. A letter that is still undeliverable is reported and kept, with
+the later letters of the same key. Stops where the topic ended at startup, and prints a
+summary line. Exit code 4 if a letter is still undeliverable.";
 
-/// Tails a transactional outbox out of PostgreSQL's logical replication into Kafka.
+/// Streams a transactional outbox from PostgreSQL's WAL to Kafka.
 #[derive(Parser)]
 #[command(
     name = "walpost",
@@ -110,10 +115,10 @@ pub struct Arguments {
     /// Print the version
     #[arg(short = 'V', long)]
     pub version: bool,
-    /// With --version: what this build is made of, and what its Kafka client can do
+    /// With --version: print the build's components and the features of its Kafka client
     #[arg(long, requires = "version")]
     pub verbose: bool,
-    /// What to do; none with `--version` alone.
+    /// The command; none with `--version` alone.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
@@ -124,24 +129,24 @@ pub struct Arguments {
 pub enum Command {
     /// Stream the outbox to Kafka until stopped
     Run(RunArguments),
-    /// Print, as JSON lines, the records that `run` would publish; moves nothing, needs no Kafka
+    /// Print the records that `run` would publish, as JSON lines; needs no Kafka and changes nothing
     Tail(TailArguments),
-    /// Put dead letters back: publish them by the configuration of today
+    /// Publish dead letters again, with the current configuration
     ReplayDeadLetters(ReplayArguments),
-    /// Print the SQL that the outbox needs, or run it
+    /// Print the SQL that creates table, role, publication and slot, or run it
     Init(InitArguments),
-    /// Check both ends before `run`: one line a finding, with the fix
+    /// Check PostgreSQL and Kafka before `run`; prints one finding per line, with the fix
     Check(CheckArguments),
-    /// Show on one screen whether a running walpost delivers, how late, and what PostgreSQL keeps
+    /// Show whether a running walpost delivers, its delivery lag and the retained WAL
     Status(StatusArguments),
-    /// Ask a running walpost whether it lives, for a container's health check
+    /// Check the liveness of a running walpost, for container health checks
     Health(HealthArguments),
-    /// Show every effective value with where it was given, secrets hidden
+    /// Show every effective value and where it was given, without secrets
     Config(ConfigArguments),
-    /// Print the configuration for a Debezium connector's, with a report on each of its options
+    /// Convert a Debezium connector's configuration, with a report on each option
     #[command(after_help = IMPORT_EXAMPLES, after_long_help = format!("{IMPORT_EXAMPLES}\n\n{IMPORT_EXIT_CODES}"))]
     ImportDebezium {
-        /// Kafka Connect's JSON, or properties, also Debezium Server's; `-` is standard input
+        /// Kafka Connect JSON or properties, or Debezium Server properties; `-` reads standard input
         file: PathBuf,
     },
     /// Print the completion script for a shell
@@ -150,12 +155,12 @@ pub enum Command {
         /// The shell
         shell: Shell,
     },
-    /// Print the manual page, or write one a command into a directory
+    /// Print the manual page, or write one page per command to a directory
     #[command(
         after_help = "Examples:\n  walpost man | man -l -\n  walpost man /usr/local/share/man/man1"
     )]
     Man {
-        /// Where to write walpost.1, walpost-run.1 and the others
+        /// Directory for walpost.1, walpost-run.1 and the others
         directory: Option<PathBuf>,
     },
 }
@@ -167,8 +172,8 @@ pub enum Command {
     after_long_help = format!("{RUN_EXAMPLES}\n\n{SIGNALS}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
 pub struct RunArguments {
-    /// Leave once this position is confirmed: the end of the log as the run begins, or an
-    /// LSN such as 16/B374D848
+    /// Exit once this position is confirmed: the end of WAL at startup, or an LSN such as
+    /// 16/B374D848
     #[arg(long, value_name = "current|LSN")]
     pub until: Option<Until>,
     /// Options of the configuration.
@@ -183,10 +188,10 @@ pub struct RunArguments {
     after_long_help = format!("{TAIL_EXAMPLES}\n\n{TAIL_LINE}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
 pub struct TailArguments {
-    /// Peek at what waits in the slot that `run` uses, without consuming it
+    /// Peek at the events that wait in the slot of `run`, without consuming them
     #[arg(long)]
     pub from_slot: bool,
-    /// Leave after that many records
+    /// Exit after this many records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
     /// Options of the configuration.
@@ -202,19 +207,19 @@ pub struct TailArguments {
         format!("{REPLAY_ENDS}\n\n{REPLAY_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
 pub struct ReplayArguments {
-    /// Say what would be published where; publish and mark nothing
+    /// Print what would be published, and where; publish and mark nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Only letters of this cause; the others stay
+    /// Publish only letters with this cause; keep the others
     #[arg(long, value_name = "CAUSE", value_parser = PossibleValuesParser::new(Cause::KEYS))]
     pub cause: Option<String>,
-    /// Leave after that many letters were put back
+    /// Exit after this many published letters
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// Topic of the dead letters [default: poison.dead_letter_topic]
+    /// Dead-letter topic [default: the value of poison.dead_letter_topic]
     #[arg(long, value_name = "TOPIC")]
     pub from: Option<String>,
-    /// Consumer group that says which letters are done
+    /// Consumer group that records which letters are done
     #[arg(long, value_name = "NAME", default_value = "walpost-replay-dead-letters")]
     pub group: String,
     /// Options of the configuration.
@@ -230,16 +235,16 @@ pub struct ReplayArguments {
     walpost init --no-role --table billing.outbox --slot billing --publication billing\n  \
     walpost init --apply --failover --source postgres://postgres@db/shop")]
 pub struct InitArguments {
-    /// Run the SQL instead of printing it; what is there already stays as it is
+    /// Run the SQL instead of printing it; leaves existing objects unchanged
     #[arg(long)]
     pub apply: bool,
-    /// The role to create for walpost, with REPLICATION and no other right
+    /// Role to create for walpost, with REPLICATION and no other right
     #[arg(long, value_name = "NAME", default_value = "walpost")]
     pub role: String,
-    /// Create no role: walpost connects as one that exists
+    /// Create no role: walpost connects as an existing one
     #[arg(long, conflicts_with = "role")]
     pub no_role: bool,
-    /// Create the slot so that standbys keep it (PostgreSQL 17 and later)
+    /// Create a failover slot, which standbys synchronize (PostgreSQL 17 and later)
     #[arg(long)]
     pub failover: bool,
     /// Options of the configuration.
@@ -254,10 +259,10 @@ pub struct InitArguments {
     after_long_help = format!("{CHECK_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
 pub struct CheckArguments {
-    /// Read the configuration only, and connect to nothing
+    /// Check the configuration only, without connecting
     #[arg(long)]
     pub offline: bool,
-    /// One JSON object instead of lines for people
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
     /// Options of the configuration.
@@ -272,14 +277,14 @@ pub struct CheckArguments {
     after_long_help = format!("{STATUS_ENDS}\n\n{STATUS_EXAMPLES}\n\n{CONFIGURATION}"),
 )]
 pub struct StatusArguments {
-    /// Show it again and again until Ctrl-C, so many seconds apart
+    /// Refresh until Ctrl-C, every SECONDS seconds (2 if no number is given)
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
           value_parser = clap::value_parser!(u16).range(1..))]
     pub watch: Option<u16>,
-    /// One JSON object, on a line of its own
+    /// Print one JSON object, on one line
     #[arg(long)]
     pub json: bool,
-    /// Colours: on a terminal, unless NO_COLOR is set; or always, or never
+    /// When to use colours; `auto`: on a terminal, unless NO_COLOR is set
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub color: ColorChoice,
     /// Options of the configuration.
@@ -290,10 +295,10 @@ pub struct StatusArguments {
 /// `walpost health`
 #[derive(Args)]
 #[command(after_help = "Examples:\n  walpost health\n  walpost health --ready\n\n\
-    Asks the address of admin.listen. Exit code 0 where all is well, 1 with the reasons where \
-    not.")]
+    Asks the running walpost at the address in admin.listen. Exit code 0 if it is healthy, \
+    otherwise 1, with the reasons.")]
 pub struct HealthArguments {
-    /// Whether it delivers, and not only whether it lives
+    /// Check whether it delivers, not only whether it is alive
     #[arg(long)]
     pub ready: bool,
     /// Options of the configuration.
@@ -307,7 +312,7 @@ pub struct HealthArguments {
     after_help = "Examples:\n  walpost config\n  walpost config --json | jq '.\"source.slot\"'"
 )]
 pub struct ConfigArguments {
-    /// One JSON object: key, then value and origin
+    /// Print one JSON object: for each key its value and origin
     #[arg(long)]
     pub json: bool,
     /// Options of the configuration.
@@ -318,7 +323,7 @@ pub struct ConfigArguments {
 /// Where `run --until` ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// The end of the log as the run begins.
+    /// The end of WAL at startup.
     Current,
     /// That position.
     Lsn(Lsn),
@@ -335,97 +340,69 @@ impl FromStr for Until {
     }
 }
 
-/// What can be configured by flags. No `Debug`: it may hold secrets.
-#[derive(Args, Default)]
-#[command(next_help_heading = "Configuration")]
-pub struct Options {
-    /// Configuration file [env: WALPOST_CONFIG] [default: ./walpost.toml where it exists]
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// PostgreSQL, as URL or key=value; a password here shows in the process list
-    /// [env: WALPOST_SOURCE_URL, DATABASE_URL, PG*]
-    #[arg(long, value_name = "URL")]
-    pub source: Option<String>,
-    /// Replication slot [env: WALPOST_SOURCE_SLOT] [default: walpost]
-    #[arg(long, value_name = "NAME")]
-    pub slot: Option<String>,
-    /// Publication [env: WALPOST_SOURCE_PUBLICATION] [default: walpost]
-    #[arg(long, value_name = "NAME")]
-    pub publication: Option<String>,
-    /// How a backlog is read: auto, in batches by SQL where it is large; stream, never so
-    /// [env: WALPOST_SOURCE_CATCH_UP] [default: auto]
-    #[arg(long, value_name = "MODE")]
-    pub catch_up: Option<String>,
-    /// Outbox table, with SQL's quotes where needed; may be repeated
-    /// [env: WALPOST_OUTBOX_TABLE, parted by commas; empty with a message prefix: none]
-    /// [default: public.outbox]
-    #[arg(long = "table", value_name = "NAME")]
-    pub tables: Vec<String>,
-    /// Prefix of the logical messages that are events too
-    /// [env: WALPOST_OUTBOX_MESSAGE_PREFIX] [default: none are]
-    #[arg(long, value_name = "PREFIX")]
-    pub message_prefix: Option<String>,
-    /// Whose records: walpost's own, or those of debezium, debezium-json, debezium-binary,
-    /// debezium-binary-json [env: WALPOST_RECORD_PROFILE] [default: walpost]
-    #[arg(long, value_name = "NAME")]
-    pub profile: Option<String>,
-    /// What prefixes of logical messages begin with that carry type and key themselves, as
-    /// in PREFIX:order:A-7, and the value as content
-    /// [env: WALPOST_OUTBOX_PLAIN_MESSAGE_PREFIX] [default: none do]
-    #[arg(long, value_name = "PREFIX")]
-    pub plain_message_prefix: Option<String>,
-    /// Topic, a template over the row's columns
-    /// [env: WALPOST_RECORD_TOPIC] [default: outbox.event.{aggregate_type}]
-    #[arg(long, value_name = "TEMPLATE")]
-    pub topic: Option<String>,
-    /// Kafka brokers, host:port, parted by commas
-    /// [env: WALPOST_KAFKA_BOOTSTRAP_SERVERS, KAFKA_BOOTSTRAP_SERVERS] [default: localhost:9092]
-    #[arg(long, value_name = "LIST")]
-    pub bootstrap_servers: Option<String>,
-    /// A librdkafka property; may be repeated. One that would break the promise is refused
-    /// [env: WALPOST_KAFKA_PROPERTIES, one a line]
-    #[arg(short = 'X', value_name = "KEY=VALUE")]
-    pub properties: Vec<String>,
-    /// Budget of bytes in flight; takes KiB, MiB, GiB
-    /// [env: WALPOST_DELIVERY_IN_FLIGHT_BYTES] [default: 32MiB]
-    #[arg(long, value_name = "SIZE")]
-    pub in_flight_bytes: Option<String>,
-    /// How long a stop waits for what is in flight; takes ms, s, min
-    /// [env: WALPOST_DELIVERY_DRAIN_TIMEOUT] [default: 20s]
-    #[arg(long, value_name = "DURATION")]
-    pub drain_timeout: Option<String>,
-    /// Address and port of the endpoints /livez, /readyz, /metrics, /status; `off`: none
-    /// [env: WALPOST_ADMIN_LISTEN] [default: 127.0.0.1:9641]
-    #[arg(long, value_name = "ADDR")]
-    pub admin_listen: Option<String>,
-    /// error, warn, info, debug, trace, off, or a filter such as info,walpost=debug
-    /// [env: WALPOST_LOG_LEVEL, RUST_LOG] [default: info]
-    #[arg(long, value_name = "LEVEL")]
-    pub log_level: Option<String>,
-    /// text or json [env: WALPOST_LOG_FORMAT] [default: text on a terminal, else json]
-    #[arg(long, value_name = "FORMAT")]
-    pub log_format: Option<String>,
+/// What can be configured by flags, made from the table of settings. No `Debug`: it may hold
+/// secrets.
+pub struct Options(Flags);
+
+const CONFIG: &str = "config";
+
+impl Args for Options {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let file = Arg::new(CONFIG)
+            .long(CONFIG)
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help(
+                "Configuration file\n\
+                 [env: WALPOST_CONFIG] [default: ./walpost.toml if it exists]",
+            );
+        let arguments = iter::once(file).chain(Setting::ALL.into_iter().filter_map(argument));
+        command.args(arguments.map(|argument| argument.help_heading("Configuration")))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Options {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let of_setting = |flags: Flags, setting: Setting| {
+            let values = matches.get_many::<String>(setting.key()).into_iter().flatten();
+            flags.with(setting, values.cloned())
+        };
+        let flags = Flags::new(matches.get_one(CONFIG).cloned());
+        let settings = Setting::ALL.into_iter().filter(|setting| setting.flag().is_some());
+        Ok(Self(settings.fold(flags, of_setting)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// The argument for a setting that has a flag.
+fn argument(setting: Setting) -> Option<Arg> {
+    let flag = setting.flag()?;
+    let argument = Arg::new(setting.key()).value_name(setting.value_name()?);
+    let argument = match flag.strip_prefix("--") {
+        Some(long) => argument.long(long),
+        None => argument.short(flag.chars().nth(1)?),
+    };
+    let action = if setting.is_repeatable() { ArgAction::Append } else { ArgAction::Set };
+    let variables: Vec<_> = [setting.variable(), setting.ambient()].into_iter().flatten().collect();
+    let help = setting.help().trim_end_matches('.').replace('`', "");
+    let variables = variables.join(", ");
+    let default = setting.default().filter(|default| !default.is_empty());
+    let default = default.map_or_else(String::new, |default| format!(" [default: {default}]"));
+    let help = format!("{help}\n[env: {variables}]{default}");
+    Some(argument.action(action).help(help))
 }
 
 impl From<Options> for Flags {
     fn from(options: Options) -> Self {
-        Self::new(options.config)
-            .with(Setting::SourceUrl, options.source)
-            .with(Setting::SourceSlot, options.slot)
-            .with(Setting::SourcePublication, options.publication)
-            .with(Setting::SourceCatchUp, options.catch_up)
-            .with(Setting::OutboxTable, options.tables)
-            .with(Setting::OutboxMessagePrefix, options.message_prefix)
-            .with(Setting::RecordProfile, options.profile)
-            .with(Setting::OutboxPlainMessagePrefix, options.plain_message_prefix)
-            .with(Setting::RecordTopic, options.topic)
-            .with(Setting::KafkaBootstrapServers, options.bootstrap_servers)
-            .with(Setting::KafkaProperties, options.properties)
-            .with(Setting::DeliveryInFlightBytes, options.in_flight_bytes)
-            .with(Setting::DeliveryDrainTimeout, options.drain_timeout)
-            .with(Setting::AdminListen, options.admin_listen)
-            .with(Setting::LogLevel, options.log_level)
-            .with(Setting::LogFormat, options.log_format)
+        options.0
     }
 }
 

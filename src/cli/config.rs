@@ -4,21 +4,21 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use crate::config::{Config, ShownValue};
+use crate::config::{Config, DisplayValue};
 use crate::excerpt::is_harmless;
 
 /// The values in columns, for people.
 pub(super) fn table(config: &Config) -> String {
     let rows: Vec<_> = config
-        .shown()
-        .into_iter()
+        .display()
+        .iter()
         .map(|row| {
-            let value = match row.value {
+            let value = match &row.value {
                 None => "-".to_owned(),
-                Some(ShownValue::Text(text)) => one_line(text),
-                Some(ShownValue::List(items)) => one_line(items.join(", ")),
+                Some(DisplayValue::Text(text)) => one_line(text.clone()),
+                Some(DisplayValue::List(items)) => one_line(items.join(", ")),
             };
-            [row.key, value, row.origin.to_string()]
+            [row.key.clone(), value, row.origin.to_string()]
         })
         .collect();
     let width =
@@ -38,13 +38,13 @@ fn one_line(text: String) -> String {
 
 /// The values as one JSON object: key → value and origin.
 pub(super) fn json(config: &Config) -> String {
-    let rows = config.shown().into_iter().map(|row| {
-        let value = match row.value {
+    let rows = config.display().iter().map(|row| {
+        let value = match &row.value {
             None => Value::Null,
-            Some(ShownValue::Text(text)) => text.into(),
-            Some(ShownValue::List(items)) => items.into(),
+            Some(DisplayValue::Text(text)) => text.as_str().into(),
+            Some(DisplayValue::List(items)) => items.as_slice().into(),
         };
-        (row.key, json!({ "value": value, "origin": row.origin.to_string() }))
+        (row.key.clone(), json!({ "value": value, "origin": row.origin.to_string() }))
     });
     format!("{:#}\n", Value::Object(rows.collect::<Map<_, _>>()))
 }
@@ -105,6 +105,7 @@ mod tests {
         }
         let json: Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["source.slot"], json!({ "value": "s", "origin": "WALPOST_SOURCE_SLOT" }));
+        assert_eq!(json["source.url"]["value"], "postgres://[hidden]@h/db");
         assert_eq!(json["outbox.table"]["value"], json!(["public.outbox"]));
         assert_eq!(json["outbox.columns.id"]["value"], Value::Null);
         assert_eq!(json["outbox.message_prefix"]["value"], "");

@@ -1,7 +1,7 @@
-//! The environment as a value: the process's own, or one made up by a test.
+//! The environment as a value: that of the process, or one that a test makes up.
 //!
 //! Reads `WALPOST_*` variables and the files that their `_FILE` forms name, and
-//! refuses the ones that nothing is called.
+//! rejects unknown ones.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,9 +9,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
-use super::given::{Given, Layer, Raw, split_outside_quotes};
+use super::layer::{Given, Layer};
 use super::origin::Origin;
-use super::setting::{Setting, Shape, nearest};
+use super::setting::{Setting, nearest};
 
 /// The variable that names the configuration file.
 pub(crate) const CONFIG_VARIABLE: &str = "WALPOST_CONFIG";
@@ -75,7 +75,7 @@ impl Environment {
                 continue;
             };
             if let Some((text, origin)) = self.text_or_file(name)? {
-                layer.insert(setting, given(setting, text, origin)?);
+                layer.insert(setting, Given::of_text(setting, &text, origin)?);
             }
         }
         Ok(layer)
@@ -89,7 +89,8 @@ impl Environment {
                 continue;
             };
             if let Some(text) = self.text(name)? {
-                layer.insert(setting, given(setting, text, Origin::Variable(name.to_owned()))?);
+                let origin = Origin::Variable(name.to_owned());
+                layer.insert(setting, Given::of_text(setting, &text, origin)?);
             }
         }
         Ok(layer)
@@ -97,8 +98,8 @@ impl Environment {
 
     /// The variables that name a file with a secret which everybody may read, and the file.
     pub(crate) fn open_secrets(&self) -> Vec<(String, PathBuf)> {
-        let secrets = [Setting::SourceUrl, Setting::KafkaProperties];
-        let files = secrets.into_iter().filter_map(Setting::variable).filter_map(|name| {
+        let secrets = Setting::ALL.into_iter().filter(|setting| setting.is_secret());
+        let files = secrets.filter_map(Setting::variable).filter_map(|name| {
             let name = format!("{name}{FILE_SUFFIX}");
             let path = self.path(Path::new(self.variables.get(&name)?));
             Some((name, path))
@@ -169,40 +170,6 @@ fn is_service_link(name: &str) -> bool {
 /// Whether everybody may read it.
 fn is_open(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0)
-}
-
-fn given(setting: Setting, text: String, origin: Origin) -> Result<Given, ConfigError> {
-    let raw = match setting.shape() {
-        Shape::Text | Shape::Size => Raw::Text(text),
-        // An empty list is a value too: an outbox without a table.
-        Shape::Tables if text.trim().is_empty() => Raw::List(Vec::new()),
-        Shape::Tables | Shape::List => Raw::List(split_outside_quotes(&text)),
-        Shape::Properties => {
-            let lines = text.lines().map(str::trim);
-            let pairs = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-            Raw::Properties(
-                pairs.map(|pair| property(pair, origin.clone())).collect::<Result<_, _>>()?,
-            )
-        }
-    };
-    Ok(Given { raw, origin })
-}
-
-/// `name=value`, blanks around both left out.
-pub(crate) fn property(
-    pair: &str,
-    origin: Origin,
-) -> Result<(String, String, Origin), ConfigError> {
-    match pair.split_once('=') {
-        Some((name, value)) if !name.trim().is_empty() => {
-            Ok((name.trim().to_owned(), value.trim().to_owned(), origin))
-        }
-        _ => Err(ConfigError::Invalid {
-            origin,
-            key: Setting::KafkaProperties.key().to_owned(),
-            reason: "write a property as name=value".to_owned(),
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, said so that it can be fixed.
+//! Configuration errors, each with its origin and what to change.
 //!
 //! No message repeats a value that may be a secret.
 
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use super::origin::Origin;
 use super::redact::logins;
 
-/// The configuration cannot be used. Ends with exit code 78.
+/// The configuration cannot be used: exit code 78.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The configuration file, or one that a `_FILE` variable names, cannot be read.
@@ -16,9 +16,9 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The flag or variable that names it, or where it is looked for.
+        /// The flag or variable that names it, or `default`.
         named_by: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The configuration file is not TOML.
@@ -26,25 +26,25 @@ pub enum ConfigError {
     Syntax {
         /// File and line.
         origin: Origin,
-        /// What the parser said.
+        /// The error of the parser.
         message: String,
     },
-    /// A key that nothing is called.
+    /// An unknown key.
     #[error("{origin}: unknown key `{}`{}", logins(key), meant(nearest.as_ref()))]
     UnknownKey {
         /// File and line.
         origin: Origin,
         /// The key, dotted.
         key: String,
-        /// A known key that is almost the same.
+        /// The most similar known key.
         nearest: Option<String>,
     },
-    /// A `WALPOST_*` variable that nothing is called.
+    /// An unknown `WALPOST_*` variable.
     #[error("unknown environment variable {name}{}", meant(nearest.as_ref()))]
     UnknownVariable {
         /// The variable.
         name: String,
-        /// A known one that is almost the same.
+        /// The most similar known variable.
         nearest: Option<String>,
     },
     /// A variable and its `_FILE` are both given.
@@ -60,35 +60,35 @@ pub enum ConfigError {
         name: String,
     },
     /// A value of the wrong type in the file.
-    #[error("{origin}: `{}` takes {expected}, not {found}", logins(key))]
+    #[error("{origin}: `{}` must be {expected}, not {found}", logins(key))]
     WrongType {
         /// File and line.
         origin: Origin,
         /// The key, dotted.
         key: String,
-        /// What it takes.
+        /// The expected type.
         expected: &'static str,
-        /// What was found.
+        /// The actual type.
         found: &'static str,
     },
-    /// A value that cannot be.
+    /// An invalid value.
     #[error("{origin}: `{key}`: {reason}")]
     Invalid {
         /// Where it was given.
         origin: Origin,
         /// The key, dotted.
         key: String,
-        /// Why not.
+        /// Why it is invalid.
         reason: String,
     },
-    /// A Kafka property that would break what walpost promises.
-    #[error("{origin}: the Kafka property `{}` cannot be set so: {reason}", logins(name))]
+    /// A Kafka property that would break walpost's guarantee.
+    #[error("{origin}: the Kafka property `{}` cannot have this value: {reason}", logins(name))]
     RefusedProperty {
         /// Where it was given.
         origin: Origin,
         /// The property.
         name: String,
-        /// What it would break, and what to do.
+        /// What it would break, and what to do instead.
         reason: String,
     },
 }

@@ -1,7 +1,6 @@
 //! The configuration file: TOML to [`Layer`], each value with its line.
 //!
-//! Unknown keys and wrong types are refused here; whether a value makes sense is
-//! not asked.
+//! Unknown keys and wrong types are errors here; values are checked later.
 
 use std::path::Path;
 
@@ -9,11 +8,11 @@ use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
 use super::error::ConfigError;
-use super::given::{Given, Layer, Raw};
+use super::layer::{Given, Layer, Raw};
 use super::origin::Origin;
-use super::setting::{Setting, Shape, nearest};
+use super::setting::{Kind, Setting, nearest};
 
-/// What the file at `path` gives, whose content is `text`.
+/// What the file at `path` gives, with `text` as its content.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Layer, ConfigError> {
     let reader = Reader { path, text };
     let document = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
@@ -33,7 +32,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn at(&self, byte: usize) -> Origin {
         let before = self.text.as_bytes().get(..byte).unwrap_or_default();
-        // Comparing each byte is fast enough for a file that people write.
+        // Comparing each byte is fast enough for a configuration file.
         #[allow(clippy::naive_bytecount)]
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         Origin::File { path: self.path.to_owned(), line }
@@ -45,7 +44,7 @@ impl Reader<'_> {
         table: &DeTable<'_>,
         layer: &mut Layer,
     ) -> Result<(), ConfigError> {
-        // In the order of the file, so that the first thing wrong is named.
+        // In the order of the file, so that the first fault is reported.
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(name, _)| name.span().start);
         for (name, value) in entries {
@@ -75,15 +74,19 @@ impl Reader<'_> {
         value: &Spanned<DeValue<'_>>,
     ) -> Result<Raw, ConfigError> {
         let wrong = |expected| wrong_type(origin.clone(), setting.key(), expected, value);
-        match (setting.shape(), value.get_ref()) {
-            (Shape::Text | Shape::Size, DeValue::String(text)) => Ok(Raw::Text(text.to_string())),
-            (Shape::Text, _) => Err(wrong("a string")),
-            (Shape::Size, DeValue::Integer(number)) => {
+        match (setting.kind(), value.get_ref()) {
+            (
+                Kind::Text | Kind::Conninfo | Kind::Duration | Kind::Number | Kind::Bytes,
+                DeValue::String(text),
+            ) => Ok(Raw::Text(text.to_string())),
+            (Kind::Text | Kind::Conninfo | Kind::Duration, _) => Err(wrong("a string")),
+            (Kind::Number | Kind::Bytes, DeValue::Integer(number)) => {
                 integer(number).map(Raw::Text).ok_or_else(|| wrong("a smaller integer"))
             }
-            (Shape::Size, _) => Err(wrong("an integer, or a string with a unit")),
-            (Shape::Tables, DeValue::String(name)) => Ok(Raw::List(vec![name.to_string()])),
-            (Shape::Tables | Shape::List, DeValue::Array(items)) => {
+            (Kind::Number, _) => Err(wrong("an integer")),
+            (Kind::Bytes, _) => Err(wrong("an integer, or a string with a unit")),
+            (Kind::Tables, DeValue::String(name)) => Ok(Raw::List(vec![name.to_string()])),
+            (Kind::Tables | Kind::List, DeValue::Array(items)) => {
                 let texts = items.iter().map(|item| {
                     let place = self.at(item.span().start);
                     let text = item.get_ref().as_str().map(str::to_owned);
@@ -91,14 +94,14 @@ impl Reader<'_> {
                 });
                 texts.collect::<Result<_, _>>().map(Raw::List)
             }
-            (Shape::Tables, _) => Err(wrong("a string or an array of strings")),
-            (Shape::List, _) => Err(wrong("an array of strings")),
-            (Shape::Properties, DeValue::Table(table)) => {
+            (Kind::Tables, _) => Err(wrong("a string or an array of strings")),
+            (Kind::List, _) => Err(wrong("an array of strings")),
+            (Kind::Properties, DeValue::Table(table)) => {
                 let mut found = Vec::new();
                 self.properties(setting, "", table, &mut found)?;
                 Ok(Raw::Properties(found))
             }
-            (Shape::Properties, _) => Err(wrong("a table")),
+            (Kind::Properties, _) => Err(wrong("a table")),
         }
     }
 
@@ -136,7 +139,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether settings stand below this key.
+/// Whether there are settings below this key.
 fn is_table(key: &str) -> bool {
     Setting::ALL
         .into_iter()

@@ -1,9 +1,8 @@
-//! Which librdkafka properties a person may set, and which ones would break
-//! what walpost promises.
+//! Which librdkafka properties can be set, and which ones would break walpost's guarantee.
 //!
 //! Names and values are librdkafka's
 //! (<https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md>).
-//! Whether a name exists at all is left to librdkafka: this only refuses.
+//! Whether a name exists at all is left to librdkafka: this only rejects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,32 +12,30 @@ use secrecy::{ExposeSecret, SecretString};
 use super::redact;
 
 const ACKS: &str = "a record counts as delivered only when all in-sync replicas have it: \
-     leave it out, walpost sets `all`";
-const IDEMPOTENCE: &str = "without idempotence a retry can overtake or repeat a record: \
-     leave it out, walpost sets `true`";
-const IN_FLIGHT: &str = "order survives a retry only with 1 to 5 requests in flight";
-const TIMEOUT: &str = "a record that times out while the brokers are away would be a gap: \
-     leave it out, walpost sets 0, no limit";
+     omit it, walpost sets `all`";
+const IDEMPOTENCE: &str = "without idempotence a retry can reorder or duplicate records: \
+     omit it, walpost sets `true`";
+const IN_FLIGHT: &str = "retries preserve the order only with 1 to 5 requests in flight";
+const TIMEOUT: &str = "a record that times out during an outage of the brokers would be lost: \
+     omit it, walpost sets 0, no limit";
 const RETRIES: &str =
-    "a record that is given up would be a gap: leave it out, retries have no limit";
-const PARTITIONER: &str = "keys must land in the partitions where Java clients put them: \
-     leave it out, walpost sets `murmur2_random` (`murmur2` is allowed too)";
+    "a record that is given up would be lost: omit it, walpost retries without limit";
+const PARTITIONER: &str = "keys must map to the same partitions as with Java clients: \
+     omit it, walpost sets `murmur2_random` (`murmur2` is allowed too)";
 const BUDGET: &str =
     "the queue follows the in-flight budget: set `delivery.in_flight_bytes` instead";
-const TRANSACTIONS: &str =
-    "this version of walpost produces without Kafka transactions: leave it out";
-const GAPLESS: &str =
-    "walpost itself holds back what follows a record that was refused: leave it out";
-const REPORTS: &str = "walpost confirms a position only when the delivery of its records is reported: \
-     leave it out";
+const TRANSACTIONS: &str = "this version of walpost produces without Kafka transactions: omit it";
+const GAPLESS: &str = "walpost itself blocks the records behind a rejected one: omit it";
+const REPORTS: &str =
+    "walpost confirms a position only when the delivery of its records is reported: omit it";
 const STATISTICS: &str =
-    "walpost knows by them, each 5 s, whether a broker is connected: leave it out";
+    "walpost uses the statistics, every 5 s, to see whether a broker is connected: omit it";
 const SERVERS: &str = "set `kafka.bootstrap_servers` instead";
-const QUEUEING: &str = "records would be sent out of order: leave it out";
+const QUEUEING: &str = "records would be sent out of order: omit it";
 const MOCK: &str = "records would go to brokers that exist in memory only";
-const UNSIGNED: &str = "a token that nobody signed proves nothing, and would not be renewed: \
-     let sasl.oauthbearer.config name a file=PATH that holds one";
-const CODE: &str = "its value is code, which a configuration cannot give";
+const UNSIGNED: &str = "an unsigned token proves nothing, and would not be renewed: \
+     set sasl.oauthbearer.config to file=PATH, where PATH contains a signed token";
+const CODE: &str = "its value is code, which a configuration cannot contain";
 
 /// Other names that librdkafka has for properties, and the ones that are used here.
 const ALIASES: [(&str, &str); 4] = [
@@ -81,6 +78,11 @@ pub fn refusal(name: &str, value: &str) -> Option<&'static str> {
     (!allowed).then_some(reason)
 }
 
+/// The name that is used here.
+pub(super) fn canonical(name: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name)
+}
+
 /// Properties that break nothing, by name. Secrets do not show in `Debug`.
 #[derive(Clone, Default)]
 pub struct KafkaProperties(BTreeMap<String, SecretString>);
@@ -102,8 +104,7 @@ impl KafkaProperties {
             return Err(reason);
         }
         // By one name, so that of two values the later counts.
-        let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name);
-        self.0.insert(name.to_owned(), value.into());
+        self.0.insert(canonical(name).to_owned(), value.into());
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Reads every layer, lets the highest one win, and checks what it says.
+//! Reads every layer, takes each setting from the highest one that gives it, and checks it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,104 +6,59 @@ use std::path::{Path, PathBuf};
 
 use secrecy::SecretString;
 
-use super::environment::{CONFIG_VARIABLE, property};
-use super::given::{Given, Layer, Raw};
-use super::setting::Shape;
+use super::display::display;
+use super::environment::CONFIG_VARIABLE;
+use super::layer::{Given, Layer, Raw, defaults, merge};
 use super::{
     Admin, Config, ConfigError, Delivery, Environment, Flags, Kafka, KafkaProperties, Log, Origin,
     Outbox, Process, Record, Setting, Source, file, units, values,
 };
 use crate::outbox::{ColumnNames, TableName};
+use crate::record::Policies;
+use crate::record::TimestampSource;
 use crate::record::debezium::Converters;
-use crate::record::{KeyTemplate, RecordConfig, TimestampSource};
-use crate::record::{Policies, Policy};
 
 const DEFAULT_FILE: &str = "walpost.toml";
-const DEFAULT_NAME: &str = "walpost";
-const DEFAULT_TABLE: &str = "public.outbox";
-const DEFAULT_TOPIC: &str = "outbox.event.{aggregate_type}";
-const DEFAULT_SERVERS: &str = "localhost:9092";
-const DEFAULT_IN_FLIGHT: &str = "32MiB";
-const DEFAULT_THRESHOLD: &str = "64MiB";
-const DEFAULT_DRAIN_TIMEOUT: &str = "20s";
-const DEFAULT_LEVEL: &str = "info";
 
-/// Less would hold hardly a row; more would be no limit.
+/// A smaller size is less than a row; a larger one is no limit.
 const SIZES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 40;
 
 impl Config {
-    /// Reads and checks everything. The first thing wrong is the error.
+    /// Reads and checks everything. The first fault is the error.
     pub fn load(flags: &Flags, environment: &Environment) -> Result<Self, ConfigError> {
-        let layers = [
-            of_flags(flags)?,
+        let given = Values(merge([
+            flags.layer()?,
             environment.own()?,
             of_file(flags, environment)?,
             environment.ambient()?,
-        ];
-        let mut picked = Picked { layers, origins: BTreeMap::new() };
-        let (properties, property_origins) = picked.properties()?;
-        let source = Source {
-            url: picked.text(Setting::SourceUrl).map(SecretString::from),
-            slot: picked.checked(Setting::SourceSlot, DEFAULT_NAME, values::slot)?,
-            publication: picked.checked(
-                Setting::SourcePublication,
-                DEFAULT_NAME,
-                values::identifier,
-            )?,
-            catch_up: picked.checked(Setting::SourceCatchUp, "auto", values::catch_up)?,
-            catch_up_threshold: picked.checked(
-                Setting::SourceCatchUpThreshold,
-                DEFAULT_THRESHOLD,
-                size,
-            )?,
-        };
-        let message_prefix = picked.text(Setting::OutboxMessagePrefix);
-        let plain_message_prefix = picked.text(Setting::OutboxPlainMessagePrefix);
-        let outbox = Outbox {
-            tables: picked.tables(message_prefix.is_some() || plain_message_prefix.is_some())?,
-            columns: picked.columns()?,
-            message_prefix,
-            plain_message_prefix,
-        };
-        let record = picked.record(&outbox.columns)?;
-        let debezium = picked.debezium(record.profile)?;
-        let servers = Setting::KafkaBootstrapServers;
-        let kafka = Kafka {
-            bootstrap_servers: picked.checked(servers, DEFAULT_SERVERS, values::servers)?,
-            properties,
-        };
-        let delivery = Delivery {
-            in_flight_bytes: picked.checked(
-                Setting::DeliveryInFlightBytes,
-                DEFAULT_IN_FLIGHT,
-                size,
-            )?,
-            drain_timeout: picked.checked(
-                Setting::DeliveryDrainTimeout,
-                DEFAULT_DRAIN_TIMEOUT,
-                |text| units::parse_duration(text).map_err(|error| error.to_string()),
-            )?,
-        };
-        let listen = Setting::AdminListen;
-        let admin =
-            Admin { listen: picked.checked(listen, values::ADMIN_LISTEN, values::admin_listen)? };
-        let poison = picked.poison()?;
-        let log = picked.log()?;
-        let core_dumps = picked.checked(Setting::ProcessCoreDumps, "refuse", values::core_dumps)?;
-        let origins = picked.origins;
+            defaults()?,
+        ]));
+        let properties = given.kafka_properties()?;
+        let source = given.source()?;
+        let outbox = given.outbox()?;
+        let record = given.record(&outbox.columns)?;
         Ok(Self {
             source,
+            debezium: given.debezium(record.profile)?,
             outbox,
             record,
-            debezium,
-            kafka,
-            delivery,
-            poison,
-            admin,
-            log,
-            process: Process { core_dumps },
-            origins,
-            property_origins,
+            kafka: Kafka {
+                bootstrap_servers: given.parsed(Setting::KafkaBootstrapServers, values::servers)?,
+                properties,
+            },
+            delivery: Delivery {
+                in_flight_bytes: given.parsed(Setting::DeliveryInFlightBytes, size)?,
+                drain_timeout: given.parsed(Setting::DeliveryDrainTimeout, |text| {
+                    units::parse_duration(text).map_err(|error| error.to_string())
+                })?,
+            },
+            admin: Admin { listen: given.parsed(Setting::AdminListen, values::admin_listen)? },
+            poison: given.poison()?,
+            log: given.log()?,
+            process: Process {
+                core_dumps: given.parsed(Setting::ProcessCoreDumps, values::core_dumps)?,
+            },
+            displayed: display(&given.0),
             flags: flags.clone(),
         })
     }
@@ -118,26 +73,6 @@ fn size(text: &str) -> Result<u64, String> {
     Err(format!("`{text}` is not between {least} and {most}"))
 }
 
-fn of_flags(flags: &Flags) -> Result<Layer, ConfigError> {
-    let mut layer = Layer::new();
-    for (setting, flag, texts) in flags.values() {
-        let origin = Origin::Flag(flag);
-        let raw = match setting.shape() {
-            Shape::Tables | Shape::List => Raw::List(texts.to_vec()),
-            Shape::Properties => {
-                let pairs = texts.iter().map(|text| property(text, origin.clone()));
-                Raw::Properties(pairs.collect::<Result<_, _>>()?)
-            }
-            Shape::Text | Shape::Size => match texts.last() {
-                Some(text) => Raw::Text(text.clone()),
-                None => continue,
-            },
-        };
-        layer.insert(setting, Given { raw, origin });
-    }
-    Ok(layer)
-}
-
 fn of_file(flags: &Flags, environment: &Environment) -> Result<Layer, ConfigError> {
     let (path, named_by) = match (&flags.config, environment.text(CONFIG_VARIABLE)?) {
         (Some(path), _) => (path.clone(), Some("--config")),
@@ -150,63 +85,95 @@ fn of_file(flags: &Flags, environment: &Environment) -> Result<Layer, ConfigErro
             Ok(Layer::new())
         }
         Err(source) => {
-            let named_by = named_by.unwrap_or("its usual place").to_owned();
+            let named_by = named_by.unwrap_or("default").to_owned();
             Err(ConfigError::Unreadable { path: Path::new(&path).to_owned(), named_by, source })
         }
     }
 }
 
-/// The layers, highest first, and the origins of what was taken from them.
-struct Picked {
-    layers: [Layer; 4],
-    origins: BTreeMap<Setting, Origin>,
-}
+/// What was given or is the default, for each setting.
+struct Values(Layer);
 
-impl Picked {
-    fn take(&mut self, setting: Setting) -> Option<Given> {
-        let given = self.layers.iter_mut().find_map(|layer| layer.remove(&setting))?;
-        self.origins.insert(setting, given.origin.clone());
-        Some(given)
-    }
-
-    fn text(&mut self, setting: Setting) -> Option<String> {
-        match self.take(setting)?.raw {
+impl Values {
+    fn text(&self, setting: Setting) -> Option<&str> {
+        match &self.0.get(&setting)?.raw {
             Raw::Text(text) => Some(text),
             Raw::List(_) | Raw::Properties(_) => None,
         }
     }
 
-    fn list(&mut self, setting: Setting) -> Option<Vec<String>> {
-        match self.take(setting)?.raw {
-            Raw::List(list) => Some(list),
+    fn list(&self, setting: Setting) -> Option<Vec<String>> {
+        match &self.0.get(&setting)?.raw {
+            Raw::List(list) => Some(list.clone()),
             Raw::Text(_) | Raw::Properties(_) => None,
         }
     }
 
+    fn properties(&self, setting: Setting) -> &[(String, String, Origin)] {
+        match self.0.get(&setting) {
+            Some(Given { raw: Raw::Properties(pairs), .. }) => pairs,
+            _ => &[],
+        }
+    }
+
+    fn origin(&self, setting: Setting) -> &Origin {
+        self.0.get(&setting).map_or(&Origin::Default, |given| &given.origin)
+    }
+
     fn invalid(&self, setting: Setting, reason: impl AsRef<str>) -> ConfigError {
-        let origin = self.origins.get(&setting).unwrap_or(&Origin::Default).clone();
-        // A value that cannot be understood may have a login in it.
+        // An invalid value may contain a login.
         let reason = super::without_logins(reason.as_ref());
+        let origin = self.origin(setting).clone();
         ConfigError::Invalid { origin, key: setting.key().to_owned(), reason }
     }
 
-    fn checked<T>(
-        &mut self,
+    /// A setting that has a default.
+    fn parsed<T>(
+        &self,
         setting: Setting,
-        default: &str,
-        check: impl FnOnce(&str) -> Result<T, String>,
+        parse: impl FnOnce(&str) -> Result<T, String>,
     ) -> Result<T, ConfigError> {
-        let text = self.text(setting);
-        check(text.as_deref().unwrap_or(default)).map_err(|reason| self.invalid(setting, reason))
+        let text = self.text(setting).unwrap_or_default();
+        parse(text).map_err(|reason| self.invalid(setting, reason))
     }
 
-    /// Messages alone can make an outbox; without a prefix for them it needs a table.
-    fn tables(&mut self, has_messages: bool) -> Result<Vec<TableName>, ConfigError> {
+    /// A setting that has none.
+    fn optional<T>(
+        &self,
+        setting: Setting,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, ConfigError> {
+        self.text(setting).map(|_| self.parsed(setting, parse)).transpose()
+    }
+
+    fn source(&self) -> Result<Source, ConfigError> {
+        Ok(Source {
+            url: self.text(Setting::SourceUrl).map(SecretString::from),
+            slot: self.parsed(Setting::SourceSlot, values::slot)?,
+            publication: self.parsed(Setting::SourcePublication, values::identifier)?,
+            catch_up: self.parsed(Setting::SourceCatchUp, values::catch_up)?,
+            catch_up_threshold: self.parsed(Setting::SourceCatchUpThreshold, size)?,
+        })
+    }
+
+    fn outbox(&self) -> Result<Outbox, ConfigError> {
+        let message_prefix = self.text(Setting::OutboxMessagePrefix).map(str::to_owned);
+        let plain_message_prefix = self.text(Setting::OutboxPlainMessagePrefix).map(str::to_owned);
+        Ok(Outbox {
+            tables: self.tables(message_prefix.is_some() || plain_message_prefix.is_some())?,
+            columns: self.columns()?,
+            message_prefix,
+            plain_message_prefix,
+        })
+    }
+
+    /// An outbox without a prefix for logical messages needs a table.
+    fn tables(&self, has_messages: bool) -> Result<Vec<TableName>, ConfigError> {
         let setting = Setting::OutboxTable;
-        let names = self.list(setting).unwrap_or_else(|| vec![DEFAULT_TABLE.to_owned()]);
+        let names = self.list(setting).unwrap_or_default();
         if names.is_empty() && !has_messages {
             let reason = "name at least one table, or set `outbox.message_prefix` or \
-                          `outbox.plain_message_prefix` for an outbox of logical messages alone";
+                          `outbox.plain_message_prefix` for an outbox of logical messages only";
             return Err(self.invalid(setting, reason));
         }
         let mut tables: Vec<TableName> = Vec::new();
@@ -215,21 +182,15 @@ impl Picked {
                 self.invalid(setting, error.to_string())
             })?;
             if tables.contains(&table) {
-                return Err(self.invalid(setting, format!("`{table}` is named twice")));
+                return Err(self.invalid(setting, format!("`{table}` is listed twice")));
             }
             tables.push(table);
         }
         Ok(tables)
     }
 
-    fn columns(&mut self) -> Result<ColumnNames, ConfigError> {
-        let mut column = |setting| {
-            let name = self.text(setting);
-            name.map(|name| {
-                values::identifier(&name).map_err(|reason| self.invalid(setting, reason))
-            })
-            .transpose()
-        };
+    fn columns(&self) -> Result<ColumnNames, ConfigError> {
+        let column = |setting| self.optional(setting, values::identifier);
         Ok(ColumnNames {
             id: column(Setting::ColumnId)?,
             aggregate_type: column(Setting::ColumnAggregateType)?,
@@ -242,40 +203,35 @@ impl Picked {
         })
     }
 
-    fn record(&mut self, columns: &ColumnNames) -> Result<Record, ConfigError> {
-        let topic = self.checked(Setting::RecordTopic, DEFAULT_TOPIC, |text| match text {
-            "" => Err("a topic has a name".to_owned()),
+    fn record(&self, columns: &ColumnNames) -> Result<Record, ConfigError> {
+        let topic = self.parsed(Setting::RecordTopic, |text| match text {
+            "" => Err("the topic is empty".to_owned()),
             topic => Ok(topic.to_owned()),
         })?;
-        let headers = self.list(Setting::RecordHeaders);
-        let timestamp = self.checked(Setting::RecordTimestamp, "commit", values::timestamp)?;
+        let timestamp = self.parsed(Setting::RecordTimestamp, values::timestamp)?;
         if timestamp == TimestampSource::Column && columns.timestamp.is_none() {
-            let reason = "`column` needs to know which: set `outbox.columns.timestamp`";
+            let reason = "`column` requires a column: set `outbox.columns.timestamp`";
             return Err(self.invalid(Setting::RecordTimestamp, reason));
         }
-        let profile = self.profile(timestamp)?;
         Ok(Record {
-            profile,
+            profile: self.profile(timestamp)?,
             topic,
             topic_rewrite: self.topic_rewrite()?,
             topics_allowed: self.list(Setting::RecordTopicsAllowed).unwrap_or_default(),
-            key: self.text(Setting::RecordKey).unwrap_or_else(|| KeyTemplate::DEFAULT.to_owned()),
-            null_keys: self.checked(Setting::RecordNullKeys, "refuse", values::null_keys)?,
-            value: self.checked(Setting::RecordValue, "payload", values::value_format)?,
-            headers,
+            key: self.parsed(Setting::RecordKey, |text| Ok(text.to_owned()))?,
+            null_keys: self.parsed(Setting::RecordNullKeys, values::null_keys)?,
+            value: self.parsed(Setting::RecordValue, values::value_format)?,
+            headers: self.list(Setting::RecordHeaders),
             place: self.list(Setting::RecordPlace).unwrap_or_default(),
             timestamp,
-            cloudevents_source: self.checked(
-                Setting::RecordCloudeventsSource,
-                RecordConfig::CLOUDEVENTS_SOURCE,
-                values::cloudevents_source,
-            )?,
+            cloudevents_source: self
+                .parsed(Setting::RecordCloudeventsSource, values::cloudevents_source)?,
         })
     }
 
-    /// With one of Debezium's profiles nothing else says what a record looks like.
-    fn profile(&mut self, timestamp: TimestampSource) -> Result<Option<Converters>, ConfigError> {
-        let profile = self.checked(Setting::RecordProfile, values::OWN_PROFILE, values::profile)?;
+    /// A Debezium profile alone determines the record: walpost's own settings have no effect.
+    fn profile(&self, timestamp: TimestampSource) -> Result<Option<Converters>, ConfigError> {
+        let profile = self.parsed(Setting::RecordProfile, values::profile)?;
         if profile.is_none() {
             return Ok(None);
         }
@@ -288,14 +244,10 @@ impl Picked {
             };
             key.starts_with("outbox.columns.") || (key.starts_with("record.") && !is_for_all)
         };
-        let given = |setting: &Setting| {
-            self.origins.contains_key(setting)
-                || self.layers.iter().any(|layer| layer.contains_key(setting))
-        };
-        match Setting::ALL.into_iter().filter(is_own).find(given) {
+        let is_given = |setting: &Setting| *self.origin(*setting) != Origin::Default;
+        match Setting::ALL.into_iter().filter(is_own).find(is_given) {
             Some(setting) => {
-                self.take(setting);
-                let reason = "does nothing with a Debezium profile: use the event router's options, \
+                let reason = "has no effect with a Debezium profile: set the event router's options, \
                               in [debezium]";
                 Err(self.invalid(setting, reason))
             }
@@ -303,100 +255,72 @@ impl Picked {
         }
     }
 
-    /// The event router's options; whether they can be honoured is asked later.
+    /// The event router's options. Whether they can be honoured is checked later.
     fn debezium(
-        &mut self,
+        &self,
         profile: Option<Converters>,
     ) -> Result<BTreeMap<String, (String, Origin)>, ConfigError> {
-        let Some(Given { raw: Raw::Properties(given), .. }) = self.take(Setting::Debezium) else {
-            return Ok(BTreeMap::new());
-        };
-        if profile.is_none() {
-            let reason = "does nothing with walpost's own profile: set record.profile to debezium, \
+        let given = self.0.contains_key(&Setting::Debezium);
+        if given && profile.is_none() {
+            let reason = "has no effect with the profile `walpost`: set record.profile to debezium, \
                           debezium-json, debezium-binary or debezium-binary-json";
             return Err(self.invalid(Setting::Debezium, reason));
         }
-        Ok(given.into_iter().map(|(name, value, origin)| (name, (value, origin))).collect())
+        let options = self.properties(Setting::Debezium).iter().cloned();
+        Ok(options.map(|(name, value, origin)| (name, (value, origin))).collect())
     }
 
-    fn poison(&mut self) -> Result<Policies, ConfigError> {
-        let mut policy = |setting| self.checked(setting, Policy::Halt.name(), values::policy);
+    fn poison(&self) -> Result<Policies, ConfigError> {
+        let policy = |setting| self.parsed(setting, values::policy);
         Ok(Policies {
             too_large: policy(Setting::PoisonTooLarge)?,
             missing_field: policy(Setting::PoisonMissingField)?,
             invalid_topic: policy(Setting::PoisonInvalidTopic)?,
             refused: policy(Setting::PoisonRefused)?,
             undecodable: policy(Setting::PoisonUndecodable)?,
-            missing_topic: self.checked(
-                Setting::PoisonMissingTopic,
-                values::WAIT,
-                values::policy_or_wait,
-            )?,
-            dead_letter_topic: self.checked(
-                Setting::PoisonDeadLetterTopic,
-                Policies::DEAD_LETTER_TOPIC,
-                values::topic,
-            )?,
-            retries: self.checked(
-                Setting::PoisonRetries,
-                &Policies::RETRIES.to_string(),
-                values::retries,
-            )?,
+            missing_topic: self.parsed(Setting::PoisonMissingTopic, values::policy_or_wait)?,
+            dead_letter_topic: self.parsed(Setting::PoisonDeadLetterTopic, values::topic)?,
+            retries: self.parsed(Setting::PoisonRetries, values::retries)?,
         })
     }
 
-    /// One of the two alone does nothing.
-    fn topic_rewrite(&mut self) -> Result<Option<(String, String)>, ConfigError> {
+    /// One of the two alone has no effect.
+    fn topic_rewrite(&self) -> Result<Option<(String, String)>, ConfigError> {
         let (regex, replacement) = (Setting::RecordTopicRegex, Setting::RecordTopicReplacement);
-        let lacks = |other: Setting| format!("it needs `{}` beside it", other.key());
+        let lacks = |other: Setting| format!("set `{}` too", other.key());
         match (self.text(regex), self.text(replacement)) {
-            (Some(regex), Some(replacement)) => Ok(Some((regex, replacement))),
+            (Some(regex), Some(replacement)) => {
+                Ok(Some((regex.to_owned(), replacement.to_owned())))
+            }
             (None, None) => Ok(None),
             (Some(_), None) => Err(self.invalid(regex, lacks(replacement))),
             (None, Some(_)) => Err(self.invalid(replacement, lacks(regex))),
         }
     }
 
-    /// Properties of all layers together, each name from the highest one.
-    fn properties(&mut self) -> Result<(KafkaProperties, BTreeMap<String, Origin>), ConfigError> {
+    /// Rejects a property even if a higher layer overrides it.
+    fn kafka_properties(&self) -> Result<KafkaProperties, ConfigError> {
         let mut properties = KafkaProperties::default();
-        let mut origins = BTreeMap::new();
-        for layer in self.layers.iter_mut().rev() {
-            let Some(Given { raw: Raw::Properties(given), .. }) =
-                layer.remove(&Setting::KafkaProperties)
-            else {
-                continue;
-            };
-            for (name, value, origin) in given {
-                properties.set(&name, &value).map_err(|reason| ConfigError::RefusedProperty {
-                    origin: origin.clone(),
-                    name: name.clone(),
-                    reason: reason.to_owned(),
-                })?;
-                origins.insert(name, origin);
-            }
+        for (name, value, origin) in self.properties(Setting::KafkaProperties) {
+            properties.set(name, value).map_err(|reason| ConfigError::RefusedProperty {
+                origin: origin.clone(),
+                name: name.clone(),
+                reason: reason.to_owned(),
+            })?;
         }
-        Ok((properties, origins))
+        Ok(properties)
     }
 
-    fn log(&mut self) -> Result<Log, ConfigError> {
-        let level = self.text(Setting::LogLevel);
-        let origin = self.origins.get(&Setting::LogLevel);
-        let check = match origin {
-            Some(Origin::Variable(name)) if Some(name.as_str()) == Setting::LogLevel.ambient() => {
+    fn log(&self) -> Result<Log, ConfigError> {
+        let check = match self.origin(Setting::LogLevel) {
+            Origin::Variable(name) if Some(name.as_str()) == Setting::LogLevel.ambient() => {
                 values::log_filter
             }
             _ => values::log_level,
         };
-        let level = check(level.as_deref().unwrap_or(DEFAULT_LEVEL))
-            .map_err(|reason| self.invalid(Setting::LogLevel, reason))?;
-        let format = match self.text(Setting::LogFormat) {
-            Some(text) => Some(
-                values::log_format(&text)
-                    .map_err(|reason| self.invalid(Setting::LogFormat, reason))?,
-            ),
-            None => None,
-        };
-        Ok(Log { level, format })
+        Ok(Log {
+            level: self.parsed(Setting::LogLevel, check)?,
+            format: self.optional(Setting::LogFormat, values::log_format)?,
+        })
     }
 }

@@ -1,21 +1,21 @@
 //! Configuration: flags, environment and file become values that are valid by
-//! construction, each with where it was given.
+//! construction, each with its origin.
 //!
-//! Precedence: flag, `WALPOST_*` variable, file, what lies around
-//! (`DATABASE_URL`, `KAFKA_BOOTSTRAP_SERVERS`, `RUST_LOG`), default. An empty
-//! value is a value. Reads its own file and those that `_FILE` variables name;
-//! talks to nobody.
+//! A key is declared in one row of the table in `setting.rs`. Precedence: flag, `WALPOST_*`
+//! variable, file, standard variable (`DATABASE_URL`, `KAFKA_BOOTSTRAP_SERVERS`, `RUST_LOG`),
+//! default. An empty value is a value. Reads the configuration file and the files that `_FILE`
+//! variables name; opens no connection.
 
+mod display;
 mod environment;
 mod error;
 mod file;
-mod given;
 mod kafka_properties;
+mod layer;
 mod load;
 mod origin;
 mod redact;
 mod setting;
-mod shown;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -31,17 +31,17 @@ use crate::record::Policies;
 use crate::record::debezium::Converters;
 use crate::record::{TimestampSource, ValueFormat};
 
+pub use display::{DisplayValue, Displayed};
 pub use environment::Environment;
 pub use error::ConfigError;
-pub use given::Flags;
 pub use kafka_properties::{KafkaProperties, refusal};
+pub use layer::Flags;
 pub use origin::Origin;
-pub use setting::Setting;
 pub(crate) use setting::nearest;
-pub use shown::{Shown, ShownValue};
+pub use setting::{Setting, TABLES};
 pub use values::LogFormat;
 
-/// Everything that can be set. Its `Debug` shows no secret.
+/// The whole configuration. Its `Debug` contains no secret.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// `[source]`
@@ -62,14 +62,13 @@ pub struct Config {
     pub admin: Admin,
     /// `[log]`
     pub log: Log,
-    /// The process itself.
+    /// `[process]`
     pub process: Process,
-    origins: BTreeMap<Setting, Origin>,
-    property_origins: BTreeMap<String, Origin>,
+    displayed: Vec<Displayed>,
     flags: Flags,
 }
 
-/// Where events come from.
+/// The source database.
 #[derive(Debug, Clone)]
 pub struct Source {
     /// Connection string, URL or `key=value`; `None`: libpq's own variables.
@@ -80,63 +79,58 @@ pub struct Source {
     pub publication: String,
     /// How a backlog is read.
     pub catch_up: CatchUpMode,
-    /// Above how many bytes of log a backlog is one.
+    /// Bytes of WAL above which a backlog is read in SQL batches.
     pub catch_up_threshold: u64,
 }
 
 /// How a backlog is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CatchUpMode {
-    /// In batches by SQL, where it is above the threshold.
+    /// In SQL batches if it exceeds the threshold.
     Auto,
-    /// By the stream in any case.
+    /// Always by streaming.
     Stream,
 }
 
 impl CatchUpMode {
     /// The modes by their names.
     pub(crate) const NAMES: [(&str, Self); 2] = [("auto", Self::Auto), ("stream", Self::Stream)];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Self::NAMES[self as usize].0
-    }
 }
 
-/// What an event is.
+/// Where events are stored.
 #[derive(Debug, Clone)]
 pub struct Outbox {
-    /// Tables, none twice; empty only where there is a message prefix.
+    /// Tables, without duplicates; empty only if there is a message prefix.
     pub tables: Vec<TableName>,
-    /// Columns that are not found by their usual names.
+    /// Columns that are not detected by their names.
     pub columns: ColumnNames,
-    /// Prefix of the logical messages that are events; `None`: none are.
+    /// Prefix of the logical messages that are events; `None`: there are none.
     pub message_prefix: Option<String>,
-    /// What the prefixes of messages begin with that are events by their prefix alone;
-    /// `None`: none are.
+    /// Start of the prefixes of logical messages that carry type and key in the prefix;
+    /// `None`: there are none.
     pub plain_message_prefix: Option<String>,
 }
 
-/// What a record looks like.
+/// How a record is built.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Whose records they are; `None`: walpost's own, as all that follows says.
+    /// A Debezium profile; `None`: walpost's own format, which the other fields describe.
     pub profile: Option<Converters>,
     /// Topic template, not yet parsed.
     pub topic: String,
     /// Regular expression and replacement that rewrite the topic, not yet parsed.
     pub topic_rewrite: Option<(String, String)>,
-    /// Patterns of the topics that events may go to, not yet parsed; none: all.
+    /// Patterns of the allowed topics, not yet parsed; empty: all.
     pub topics_allowed: Vec<String>,
     /// Key template, not yet parsed.
     pub key: String,
     /// Whether a key that is NULL is sent as a null key.
     pub null_keys: bool,
-    /// What its value looks like.
+    /// Format of the value.
     pub value: ValueFormat,
-    /// Headers to send, not yet parsed; `None`: the usual ones.
+    /// Headers to send, not yet parsed; `None`: all.
     pub headers: Option<Vec<String>>,
-    /// Columns that are sent beside the usual ones, not yet parsed.
+    /// Further columns to send, not yet parsed.
     pub place: Vec<String>,
     /// A `CloudEvent`'s `source`.
     pub cloudevents_source: String,
@@ -144,35 +138,35 @@ pub struct Record {
     pub timestamp: TimestampSource,
 }
 
-/// Where records go.
+/// The Kafka cluster.
 #[derive(Debug, Clone)]
 pub struct Kafka {
-    /// `host:port`, parted by commas.
+    /// `host:port`, separated by commas.
     pub bootstrap_servers: String,
-    /// Further librdkafka properties, none that would break the promise.
+    /// librdkafka properties, none of which breaks the guarantee.
     pub properties: KafkaProperties,
 }
 
 /// How records are delivered.
 #[derive(Debug, Clone)]
 pub struct Delivery {
-    /// Budget of bytes in flight.
+    /// Maximum number of bytes in flight.
     pub in_flight_bytes: u64,
-    /// How long a stop waits for what is in flight.
+    /// How long a shutdown waits for in-flight records.
     pub drain_timeout: Duration,
 }
 
-/// The endpoints.
+/// The HTTP endpoints.
 #[derive(Debug, Clone)]
 pub struct Admin {
-    /// Address and port that they listen on; `None`: there are none.
+    /// Listen address; `None`: off.
     pub listen: Option<String>,
 }
 
 /// The process itself.
 #[derive(Debug, Clone)]
 pub struct Process {
-    /// Whether the kernel may write its memory down.
+    /// Whether the kernel may write a core dump.
     pub core_dumps: CoreDumps,
 }
 
@@ -190,34 +184,39 @@ pub(crate) fn without_logins(text: &str) -> String {
     redact::logins(text)
 }
 
-/// A text that may be PostgreSQL's address, with its secrets hidden.
+/// A text that may be a PostgreSQL connection string, without its secrets.
 pub(crate) fn conninfo(text: &str) -> String {
     redact::conninfo(text)
 }
 
-/// What is logged.
+/// Logging.
 #[derive(Debug, Clone)]
 pub struct Log {
-    /// A level or a filter, as `tracing_subscriber::EnvFilter` takes it.
+    /// A level or a filter, as in `tracing_subscriber::EnvFilter`.
     pub level: String,
-    /// `None`: text on a terminal, JSON elsewhere.
+    /// `None`: text on a terminal, otherwise JSON.
     pub format: Option<LogFormat>,
 }
 
 impl Config {
-    /// Where a setting was given.
-    pub fn origin(&self, setting: Setting) -> &Origin {
-        self.origins.get(&setting).unwrap_or(&Origin::Default)
+    /// Every effective value without secrets, in the order of [`Setting::ALL`].
+    pub fn display(&self) -> &[Displayed] {
+        &self.displayed
     }
 
-    /// Everything as it is now: the file and those that `_FILE` variables name are read
-    /// again.
+    /// Where a setting was given.
+    pub fn origin(&self, setting: Setting) -> &Origin {
+        let row = self.displayed.iter().find(|row| row.key == setting.key());
+        row.map_or(&Origin::Default, |row| &row.origin)
+    }
+
+    /// The current configuration: reads the file, and those that `_FILE` variables name, again.
     pub fn reload(&self, environment: &Environment) -> Result<Self, ConfigError> {
         Self::load(&self.flags, environment)
     }
 
-    /// The connection string as it is now: where a `_FILE` variable names its
-    /// file, that file is read again.
+    /// The current connection string: if a `_FILE` variable names its file, reads that file
+    /// again.
     pub fn source_url(
         &self,
         environment: &Environment,
@@ -230,8 +229,8 @@ impl Config {
         }
     }
 
-    /// The error for a value that turns out not to be usable further on (a topic
-    /// template, a connection string), with the place where it was given.
+    /// The error for a value that a later check rejects (a topic template, a connection string),
+    /// with its origin.
     pub fn invalid(&self, setting: Setting, reason: &impl ToString) -> ConfigError {
         ConfigError::Invalid {
             origin: self.origin(setting).clone(),

@@ -1,4 +1,4 @@
-//! Where a value was given: shown by `walpost config` and by every error.
+//! Where a value was given: part of `walpost config` and of every error.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub enum Origin {
         /// Line, from 1.
         line: usize,
     },
-    /// Nobody said anything.
+    /// No layer gives it: the default, or nothing.
     Default,
 }
 

@@ -1,5 +1,4 @@
-//! Takes secrets out of what is shown. Where a text cannot be understood, more
-//! is hidden than need be.
+//! Removes secrets from what is displayed. If a text is ambiguous, more is hidden than necessary.
 
 use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
@@ -7,12 +6,11 @@ use rdkafka::types::RDKafkaConfRes;
 
 use crate::conninfo::is_known_parameter;
 
-/// What stands in a secret's place.
+/// The replacement for a secret.
 pub(crate) const HIDDEN: &str = "[hidden]";
 
-/// A Kafka property's value, or [`HIDDEN`] where its name says that it is secret, or librdkafka
-/// does not know it: it may be a slip of the pen for one that does. Of a URL the login and the query
-/// are hidden.
+/// A Kafka property's value, or [`HIDDEN`] if its name indicates a secret, or is unknown to
+/// librdkafka: it may be a misspelt name of a secret. Of a URL, the login and the query are hidden.
 pub(crate) fn property(name: &str, value: &str) -> String {
     const SECRET: [&str; 15] = [
         "pas",
@@ -31,7 +29,7 @@ pub(crate) fn property(name: &str, value: &str) -> String {
         "bearer",
         "signature",
     ];
-    // Of those of security, the ones that tell no secret.
+    // Security properties that are not secret.
     const PLAIN: [&str; 15] = [
         "sasl.mechanism",
         "sasl.mechanisms",
@@ -50,7 +48,7 @@ pub(crate) fn property(name: &str, value: &str) -> String {
         "ssl.providers",
     ];
     let name = name.to_ascii_lowercase();
-    // Where a secret lies is none.
+    // The path of a secret is not secret.
     let is_place = [".file", ".location"].iter().any(|end| name.ends_with(end))
         || (name == "sasl.oauthbearer.config" && value.starts_with("file="));
     let is_of_security = name.starts_with("sasl.") || name.starts_with("ssl.");
@@ -62,14 +60,14 @@ pub(crate) fn property(name: &str, value: &str) -> String {
     if is_hidden { HIDDEN.to_owned() } else { without_query(logins(value)) }
 }
 
-/// A value without what stands behind a URL's `?` or `#`, where secrets are given too.
+/// A value without what follows a URL's `?` or `#`, which may contain secrets.
 fn without_query(value: String) -> String {
     let Some(url) = value.find("://") else { return value };
     let query = value[url..].find(['?', '#']).map(|at| url + at + 1);
     query.map_or_else(|| value.clone(), |query| format!("{}{HIDDEN}", &value[..query]))
 }
 
-/// Whether librdkafka has a property of that name.
+/// Whether librdkafka has a property with this name.
 fn is_librdkafkas(name: &str) -> bool {
     let result = ClientConfig::new().set(name, "").create_native_config();
     let unknown = RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN;
@@ -226,7 +224,7 @@ fn ports(rest: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What libpq does not know may be a slip of the pen.
+/// A name that libpq does not know may be a misspelt one of a secret.
 fn is_secret(name: &str) -> bool {
     ["password", "secret", "_key"].iter().any(|part| name.contains(part))
         || !is_known_parameter(name)

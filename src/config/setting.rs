@@ -1,16 +1,26 @@
-//! The list of what can be set: for each setting its key in the file, its
-//! flag, its environment variables, and the shape of its value.
-//!
-//! The one place where these names stand. It reads nothing and knows no values.
+//! The table of settings: one row for each configuration key. Flag, variable, key in the file,
+//! default, `walpost config`, `--help` and the reference page come from it.
+
+use std::sync::LazyLock;
+
+use super::values::ADMIN_LISTEN;
+use crate::record::Policies;
+use crate::record::{KeyTemplate, RecordConfig};
 
 /// How a setting's value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum Kind {
     /// A string.
     Text,
-    /// A number: an integer, or a string, with a unit perhaps.
-    Size,
-    /// One table name, or several.
+    /// A PostgreSQL connection string.
+    Conninfo,
+    /// An integer, or a string that holds one.
+    Number,
+    /// A number of bytes: an integer, or a string with a unit.
+    Bytes,
+    /// A string with a unit of time.
+    Duration,
+    /// One table name or several.
     Tables,
     /// An array of strings.
     List,
@@ -18,232 +28,255 @@ pub(crate) enum Shape {
     Properties,
 }
 
-/// One thing that can be set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "each is named after its key in the file: see `Setting::key`")]
-pub enum Setting {
-    SourceUrl,
-    SourceSlot,
-    SourcePublication,
-    SourceCatchUp,
-    SourceCatchUpThreshold,
-    OutboxTable,
-    ColumnId,
-    ColumnAggregateType,
-    ColumnAggregateId,
-    ColumnEventType,
-    ColumnPayload,
-    ColumnHeaders,
-    ColumnTimestamp,
-    OutboxMessagePrefix,
-    OutboxPlainMessagePrefix,
-    RecordProfile,
-    RecordTopic,
-    RecordTopicRegex,
-    RecordTopicReplacement,
-    RecordTopicsAllowed,
-    RecordKey,
-    RecordNullKeys,
-    RecordValue,
-    RecordHeaders,
-    RecordPlace,
-    RecordCloudeventsSource,
-    RecordTimestamp,
-    Debezium,
-    KafkaBootstrapServers,
-    KafkaProperties,
-    DeliveryInFlightBytes,
-    DeliveryDrainTimeout,
-    PoisonTooLarge,
-    PoisonMissingField,
-    PoisonInvalidTopic,
-    PoisonMissingTopic,
-    PoisonRefused,
-    PoisonUndecodable,
-    PoisonDeadLetterTopic,
-    PoisonRetries,
-    AdminListen,
-    ProcessCoreDumps,
-    LogLevel,
-    LogFormat,
+/// A row of the table.
+struct Row {
+    key: &'static str,
+    kind: Kind,
+    help: &'static str,
+    details: &'static str,
+    flag: Option<(&'static str, &'static str)>,
+    has_variable: bool,
+    ambient: Option<&'static str>,
+    default: Option<&'static str>,
+    is_secret: bool,
 }
 
-/// A row of the list: key, flag, variable, ambient variable, shape.
-type Row = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'static str>, Shape);
+/// A setting that can be given in the file only and has no default. `help` stands in `--help` and
+/// starts the entry on the reference page.
+const fn row(key: &'static str, kind: Kind, help: &'static str) -> Row {
+    Row {
+        key,
+        kind,
+        help,
+        details: "",
+        flag: None,
+        has_variable: false,
+        ambient: None,
+        default: None,
+        is_secret: false,
+    }
+}
+
+impl Row {
+    /// Text that follows `help` on the reference page.
+    const fn details(self, details: &'static str) -> Self {
+        Self { details, ..self }
+    }
+
+    /// A flag, with the name of its value in `--help`, and a variable named after the key.
+    const fn flag(self, flag: &'static str, value: &'static str) -> Self {
+        Self { flag: Some((flag, value)), has_variable: true, ..self }
+    }
+
+    /// A variable named after the key.
+    const fn variable(self) -> Self {
+        Self { has_variable: true, ..self }
+    }
+
+    /// A standard variable, which counts if nothing else gives a value.
+    const fn ambient(self, variable: &'static str) -> Self {
+        Self { ambient: Some(variable), ..self }
+    }
+
+    /// The default, written as in a variable. An empty one is an empty list.
+    const fn default(self, default: &'static str) -> Self {
+        Self { default: Some(default), ..self }
+    }
+
+    /// A file that holds the value must not be readable by everyone.
+    const fn secret(self) -> Self {
+        Self { is_secret: true, ..self }
+    }
+}
+
+macro_rules! settings {
+    ($($setting:ident = $row:expr;)*) => {
+        /// One thing that can be set.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(missing_docs, reason = "each is named after its key: see `Setting::key`")]
+        pub enum Setting { $($setting),* }
+
+        const ROWS: &[Row] = &[$($row),*];
+
+        impl Setting {
+            /// Every setting, in the order of `walpost config`, `--help` and the reference page.
+            pub const ALL: [Self; ROWS.len()] = [$(Self::$setting),*];
+        }
+    };
+}
+
+use Kind::{Bytes, Conninfo, Duration, List, Number, Properties, Tables, Text};
+
+settings! {
+    SourceUrl = row("source.url", Conninfo, "PostgreSQL connection string: a URL or `key=value` pairs. Without it, libpq's variables apply (`PGHOST`, `PGUSER`, …). A password in the flag is visible in the process list.")
+        .details("Prefer `WALPOST_SOURCE_URL_FILE`: walpost reads that file again at each connect.")
+        .flag("--source", "URL").ambient("DATABASE_URL").secret();
+    SourceSlot = row("source.slot", Text, "Replication slot.")
+        .details("Two instances never share a slot: the second waits until the first releases it.")
+        .flag("--slot", "NAME").default("walpost");
+    SourcePublication = row("source.publication", Text, "Publication that contains the outbox table.")
+        .flag("--publication", "NAME").default("walpost");
+    SourceCatchUp = row("source.catch_up", Text, "How to read a backlog. `auto`: read large backlogs in SQL batches; `stream`: always stream.")
+        .details("A backlog is large if it exceeds `source.catch_up_threshold`. With small transactions, SQL batches are about twice as fast. walpost streams the rest.")
+        .flag("--catch-up", "MODE").default("auto");
+    SourceCatchUpThreshold = row("source.catch_up_threshold", Bytes, "Amount of WAL above which a backlog is read in SQL batches. Accepts `KiB`, `MiB` and `GiB`.")
+        .variable().default("64MiB");
+    OutboxTable = row("outbox.table", Tables, "Outbox table, quoted as in SQL where needed. Can be repeated.")
+        .details("Example of a quoted name: `\"Sales\".\"OutBox\"`. Several tables are an array in the file, and separated by commas in the variable. An empty array or variable is for an outbox of logical messages only.")
+        .flag("--table", "NAME").default("public.outbox");
+    ColumnId = row("outbox.columns.id", Text, "Column of the event ID. Detected if it is named `id`.");
+    ColumnAggregateType = row("outbox.columns.aggregate_type", Text, "Column of the aggregate type. Detected if it is named `aggregate_type` or `aggregatetype`.");
+    ColumnAggregateId = row("outbox.columns.aggregate_id", Text, "Column of the aggregate ID, which is the record key by default. Detected if it is named `aggregate_id` or `aggregateid`.");
+    ColumnEventType = row("outbox.columns.event_type", Text, "Column of the event type. Detected if it is named `event_type` or `type`.");
+    ColumnPayload = row("outbox.columns.payload", Text, "Column of the payload. Detected if it is named `payload`.");
+    ColumnHeaders = row("outbox.columns.headers", Text, "Column of a JSON object whose members become record headers. Detected if it is named `headers`.");
+    ColumnTimestamp = row("outbox.columns.timestamp", Text, "Column of the record timestamp, for `record.timestamp = \"column\"`.");
+    OutboxMessagePrefix = row("outbox.message_prefix", Text, "Prefix of transactional logical messages to publish as events.")
+        .details("The content of such a message is a JSON object. Its members have the names of the columns.")
+        .flag("--message-prefix", "PREFIX");
+    OutboxPlainMessagePrefix = row("outbox.plain_message_prefix", Text, "Start of the prefix of logical messages to publish as events, with type and key in the prefix, as in `PREFIX:order:A-7`, and the value as content.")
+        .flag("--plain-message-prefix", "PREFIX");
+    RecordProfile = row("record.profile", Text, "Record format: `walpost`, or that of Debezium's outbox event router: `debezium`, `debezium-json`, `debezium-binary` or `debezium-binary-json`.")
+        .details("The Debezium profiles differ in the converters whose records they reproduce.")
+        .flag("--profile", "NAME").default("walpost");
+    RecordTopic = row("record.topic", Text, "Topic, a template over the columns of the row.")
+        .details("The modifiers are `lower`, `kebab` and `snake`, as in `{aggregate_type|kebab}`.")
+        .flag("--topic", "TEMPLATE").default("outbox.event.{aggregate_type}");
+    RecordTopicRegex = row("record.topic_regex", Text, "Regular expression that rewrites the topic. Requires `record.topic_replacement`.");
+    RecordTopicReplacement = row("record.topic_replacement", Text, "Replacement for what `record.topic_regex` matches. `$1` is its first group.");
+    RecordTopicsAllowed = row("record.topics_allowed", List, "Topics that events may be published to. `*` matches any characters, as in `outbox.event.*`.")
+        .details("An event for another topic is undeliverable (`invalid_topic`). By default every topic is allowed, except those that start with `__`: no setting allows these. The setting also applies to the Debezium profiles, but not to the dead-letter topic. In the variable, separate the topics by commas.")
+        .variable().default("");
+    RecordKey = row("record.key", Text, "Key, a template over the columns of the row.")
+        .default(KeyTemplate::DEFAULT);
+    RecordNullKeys = row("record.null_keys", Text, "What to do with a key that is NULL. `allow`: send a null key; `refuse`: treat the event as undeliverable.")
+        .default("refuse");
+    RecordValue = row("record.value", Text, "Value format: `payload`, `envelope`, `merged`, `cloudevents` or `cloudevents-binary`.")
+        .default("payload");
+    RecordHeaders = row("record.headers", List, "Headers to send. By default, walpost sends all of them.");
+    RecordPlace = row("record.place", List, "Columns to send in a header, in the envelope or as the partition: `column:header[:alias]`, `column:envelope[:alias]`, `column:partition`.")
+        .default("");
+    RecordCloudeventsSource = row("record.cloudevents_source", Text, "The `source` attribute of CloudEvents, a URI reference.")
+        .default(RecordConfig::CLOUDEVENTS_SOURCE);
+    RecordTimestamp = row("record.timestamp", Text, "Record timestamp. `commit`: the time of the commit; `column`: the value of `outbox.columns.timestamp`; `none`: the time at which the record is produced.")
+        .details("`none` also applies to dead letters and to the Debezium profiles.")
+        .default("commit");
+    Debezium = row("debezium", Properties, "Options of Debezium's outbox event router, under their own names. Requires a Debezium profile.");
+    KafkaBootstrapServers = row("kafka.bootstrap_servers", Text, "Kafka bootstrap servers, `host:port`, separated by commas.")
+        .flag("--bootstrap-servers", "LIST").ambient("KAFKA_BOOTSTRAP_SERVERS").default("localhost:9092");
+    KafkaProperties = row("kafka.properties", Properties, "librdkafka properties, under their own names. Can be repeated. walpost rejects those that would break its guarantee.")
+        .details("walpost sets these defaults: `allow.auto.create.topics` false, `linger.ms` 0, `max.in.flight.requests.per.connection` 1, `reconnect.backoff.max.ms` 2000, `topic.metadata.propagation.max.ms` 5000, `socket.keepalive.enable` true, `statistics.interval.ms` 5000, `client.id` walpost. In the variable, write one `key=value` per line.")
+        .flag("-X", "KEY=VALUE").secret();
+    DeliveryInFlightBytes = row("delivery.in_flight_bytes", Bytes, "Maximum number of bytes in flight to the brokers. Accepts `KiB`, `MiB` and `GiB`.")
+        .details("walpost stops reading while the maximum is reached.")
+        .flag("--in-flight-bytes", "SIZE").default("32MiB");
+    DeliveryDrainTimeout = row("delivery.drain_timeout", Duration, "How long a shutdown waits until in-flight records are delivered and confirmed. Accepts `ms`, `s` and `min`.")
+        .details("Keep it shorter than the supervisor's own timeout.")
+        .flag("--drain-timeout", "DURATION").default("20s");
+    PoisonTooLarge = row("poison.too_large", Text, "Policy for an event that is larger than the producer or the topic accepts: `halt`, `dead_letter` or `skip`.")
+        .default("halt");
+    PoisonMissingField = row("poison.missing_field", Text, "Policy for an event without a key, or without a field that its topic needs: `halt`, `dead_letter` or `skip`.")
+        .default("halt");
+    PoisonInvalidTopic = row("poison.invalid_topic", Text, "Policy for an event whose topic has an invalid name, or is not in `record.topics_allowed`: `halt`, `dead_letter` or `skip`.")
+        .default("halt");
+    PoisonMissingTopic = row("poison.missing_topic", Text, "Policy for an event whose topic does not exist: `wait`, `halt`, `dead_letter` or `skip`.")
+        .details("With `wait`, the event and all events behind it are delivered once the topic is created. With `dead_letter` and `skip`, no row can block others by naming a topic that does not exist.")
+        .default("wait");
+    PoisonRefused = row("poison.refused", Text, "Policy for an event that the brokers reject permanently: `halt`, `dead_letter` or `skip`.")
+        .default("halt");
+    PoisonUndecodable = row("poison.undecodable", Text, "Policy for an event with a field that cannot be decoded: `halt`, `dead_letter` or `skip`.")
+        .default("halt");
+    PoisonDeadLetterTopic = row("poison.dead_letter_topic", Text, "Dead-letter topic.")
+        .default(Policies::DEAD_LETTER_TOPIC);
+    PoisonRetries = row("poison.retries", Number, "How often to retry a record that the brokers reject for a reason that may be temporary, such as a policy of theirs.")
+        .details("After that, `poison.refused` applies. A permanent reason (size, timestamp, an invalid record or topic) is not retried.")
+        .default("10");
+    AdminListen = row("admin.listen", Text, "Address and port of the HTTP endpoints `/livez`, `/readyz`, `/metrics` and `/status`, or `off`.")
+        .flag("--admin-listen", "ADDR").default(ADMIN_LISTEN);
+    ProcessCoreDumps = row("process.core_dumps", Text, "Whether the kernel may write a core dump of `run`, and whether a debugger of the same user may attach to it: `refuse` or `allow`.")
+        .details("The memory of `run` contains passwords and payloads.")
+        .variable().default("refuse");
+    LogLevel = row("log.level", Text, "Log level: `error`, `warn`, `info`, `debug`, `trace`, `off`, or a filter such as `info,walpost=debug`.")
+        .details("SIGHUP reloads it.")
+        .flag("--log-level", "LEVEL").ambient("RUST_LOG").default("info");
+    LogFormat = row("log.format", Text, "Log format: `text` or `json`. Default: text on a terminal, otherwise JSON.")
+        .flag("--log-format", "FORMAT");
+}
+
+/// The tables of the file, with their titles on the reference page.
+pub const TABLES: [(&str, &str); 10] = [
+    ("source", "Source database"),
+    ("outbox", "Outbox"),
+    ("record", "Records"),
+    ("debezium", "Debezium's outbox event router"),
+    ("kafka", "Kafka"),
+    ("delivery", "Delivery"),
+    ("poison", "Undeliverable events"),
+    ("admin", "HTTP endpoints"),
+    ("process", "Process"),
+    ("log", "Logging"),
+];
 
 impl Setting {
-    /// Every setting, in the order in which they are shown.
-    pub const ALL: [Self; 44] = [
-        Self::SourceUrl,
-        Self::SourceSlot,
-        Self::SourcePublication,
-        Self::SourceCatchUp,
-        Self::SourceCatchUpThreshold,
-        Self::OutboxTable,
-        Self::ColumnId,
-        Self::ColumnAggregateType,
-        Self::ColumnAggregateId,
-        Self::ColumnEventType,
-        Self::ColumnPayload,
-        Self::ColumnHeaders,
-        Self::ColumnTimestamp,
-        Self::OutboxMessagePrefix,
-        Self::OutboxPlainMessagePrefix,
-        Self::RecordProfile,
-        Self::RecordTopic,
-        Self::RecordTopicRegex,
-        Self::RecordTopicReplacement,
-        Self::RecordTopicsAllowed,
-        Self::RecordKey,
-        Self::RecordNullKeys,
-        Self::RecordValue,
-        Self::RecordHeaders,
-        Self::RecordPlace,
-        Self::RecordCloudeventsSource,
-        Self::RecordTimestamp,
-        Self::Debezium,
-        Self::KafkaBootstrapServers,
-        Self::KafkaProperties,
-        Self::DeliveryInFlightBytes,
-        Self::DeliveryDrainTimeout,
-        Self::PoisonTooLarge,
-        Self::PoisonMissingField,
-        Self::PoisonInvalidTopic,
-        Self::PoisonMissingTopic,
-        Self::PoisonRefused,
-        Self::PoisonUndecodable,
-        Self::PoisonDeadLetterTopic,
-        Self::PoisonRetries,
-        Self::AdminListen,
-        Self::ProcessCoreDumps,
-        Self::LogLevel,
-        Self::LogFormat,
-    ];
-
-    #[rustfmt::skip]
-    const fn row(self) -> Row {
-        use Shape::{List, Properties, Size, Tables, Text};
-        match self {
-            Self::SourceUrl => ("source.url", Some("--source"), Some("WALPOST_SOURCE_URL"), Some("DATABASE_URL"), Text),
-            Self::SourceSlot => ("source.slot", Some("--slot"), Some("WALPOST_SOURCE_SLOT"), None, Text),
-            Self::SourcePublication => ("source.publication", Some("--publication"), Some("WALPOST_SOURCE_PUBLICATION"), None, Text),
-            Self::SourceCatchUp => ("source.catch_up", Some("--catch-up"), Some("WALPOST_SOURCE_CATCH_UP"), None, Text),
-            Self::SourceCatchUpThreshold => ("source.catch_up_threshold", None, Some("WALPOST_SOURCE_CATCH_UP_THRESHOLD"), None, Size),
-            Self::OutboxTable => ("outbox.table", Some("--table"), Some("WALPOST_OUTBOX_TABLE"), None, Tables),
-            Self::ColumnId => ("outbox.columns.id", None, None, None, Text),
-            Self::ColumnAggregateType => ("outbox.columns.aggregate_type", None, None, None, Text),
-            Self::ColumnAggregateId => ("outbox.columns.aggregate_id", None, None, None, Text),
-            Self::ColumnEventType => ("outbox.columns.event_type", None, None, None, Text),
-            Self::ColumnPayload => ("outbox.columns.payload", None, None, None, Text),
-            Self::ColumnHeaders => ("outbox.columns.headers", None, None, None, Text),
-            Self::ColumnTimestamp => ("outbox.columns.timestamp", None, None, None, Text),
-            Self::OutboxMessagePrefix => ("outbox.message_prefix", Some("--message-prefix"), Some("WALPOST_OUTBOX_MESSAGE_PREFIX"), None, Text),
-            Self::RecordProfile => ("record.profile", Some("--profile"), Some("WALPOST_RECORD_PROFILE"), None, Text),
-            Self::OutboxPlainMessagePrefix => ("outbox.plain_message_prefix", Some("--plain-message-prefix"), Some("WALPOST_OUTBOX_PLAIN_MESSAGE_PREFIX"), None, Text),
-            Self::RecordTopic => ("record.topic", Some("--topic"), Some("WALPOST_RECORD_TOPIC"), None, Text),
-            Self::RecordTopicRegex => ("record.topic_regex", None, None, None, Text),
-            Self::RecordTopicReplacement => ("record.topic_replacement", None, None, None, Text),
-            Self::RecordTopicsAllowed => ("record.topics_allowed", None, Some("WALPOST_RECORD_TOPICS_ALLOWED"), None, List),
-            Self::RecordKey => ("record.key", None, None, None, Text),
-            Self::RecordNullKeys => ("record.null_keys", None, None, None, Text),
-            Self::RecordValue => ("record.value", None, None, None, Text),
-            Self::RecordPlace => ("record.place", None, None, None, List),
-            Self::RecordCloudeventsSource => ("record.cloudevents_source", None, None, None, Text),
-            Self::RecordHeaders => ("record.headers", None, None, None, List),
-            Self::RecordTimestamp => ("record.timestamp", None, None, None, Text),
-            Self::Debezium => ("debezium", None, None, None, Properties),
-            Self::KafkaBootstrapServers => ("kafka.bootstrap_servers", Some("--bootstrap-servers"), Some("WALPOST_KAFKA_BOOTSTRAP_SERVERS"), Some("KAFKA_BOOTSTRAP_SERVERS"), Text),
-            Self::KafkaProperties => ("kafka.properties", Some("-X"), Some("WALPOST_KAFKA_PROPERTIES"), None, Properties),
-            Self::DeliveryInFlightBytes => ("delivery.in_flight_bytes", Some("--in-flight-bytes"), Some("WALPOST_DELIVERY_IN_FLIGHT_BYTES"), None, Size),
-            Self::DeliveryDrainTimeout => ("delivery.drain_timeout", Some("--drain-timeout"), Some("WALPOST_DELIVERY_DRAIN_TIMEOUT"), None, Text),
-            Self::PoisonTooLarge => ("poison.too_large", None, None, None, Text),
-            Self::PoisonMissingField => ("poison.missing_field", None, None, None, Text),
-            Self::PoisonInvalidTopic => ("poison.invalid_topic", None, None, None, Text),
-            Self::PoisonMissingTopic => ("poison.missing_topic", None, None, None, Text),
-            Self::PoisonRefused => ("poison.refused", None, None, None, Text),
-            Self::PoisonUndecodable => ("poison.undecodable", None, None, None, Text),
-            Self::PoisonDeadLetterTopic => ("poison.dead_letter_topic", None, None, None, Text),
-            Self::PoisonRetries => ("poison.retries", None, None, None, Size),
-            Self::AdminListen => ("admin.listen", Some("--admin-listen"), Some("WALPOST_ADMIN_LISTEN"), None, Text),
-            Self::ProcessCoreDumps => ("process.core_dumps", None, Some("WALPOST_PROCESS_CORE_DUMPS"), None, Text),
-            Self::LogLevel => ("log.level", Some("--log-level"), Some("WALPOST_LOG_LEVEL"), Some("RUST_LOG"), Text),
-            Self::LogFormat => ("log.format", Some("--log-format"), Some("WALPOST_LOG_FORMAT"), None, Text),
-        }
+    const fn row(self) -> &'static Row {
+        &ROWS[self as usize]
     }
 
     /// The key in the file, dotted: `source.slot`.
     pub const fn key(self) -> &'static str {
-        self.row().0
+        self.row().key
     }
 
     /// The flag, with its dashes.
-    pub const fn flag(self) -> Option<&'static str> {
-        self.row().1
+    pub fn flag(self) -> Option<&'static str> {
+        self.row().flag.map(|(flag, _)| flag)
     }
 
-    /// The environment variable of its own.
-    pub const fn variable(self) -> Option<&'static str> {
-        self.row().2
+    /// The name of the flag's value in `--help`.
+    pub fn value_name(self) -> Option<&'static str> {
+        self.row().flag.map(|(_, value)| value)
     }
 
-    /// The variable that other programs share, read when nothing else is given.
+    /// The environment variable of its own, named after the key.
+    pub fn variable(self) -> Option<&'static str> {
+        static NAMES: LazyLock<[String; ROWS.len()]> = LazyLock::new(|| {
+            let name = |key: &str| format!("WALPOST_{}", key.replace('.', "_").to_uppercase());
+            Setting::ALL.map(|setting| name(setting.key()))
+        });
+        self.row().has_variable.then(|| NAMES[self as usize].as_str())
+    }
+
+    /// The standard variable, which counts if nothing else gives a value.
     pub const fn ambient(self) -> Option<&'static str> {
-        self.row().3
+        self.row().ambient
     }
 
-    /// What it does, in a sentence or two for those who set it.
-    #[rustfmt::skip]
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::SourceUrl => "PostgreSQL, as URL or `key=value` as libpq reads it. Without it libpq's own variables count (`PGHOST`, `PGUSER`, …). A password in the flag shows in the process list: prefer `WALPOST_SOURCE_URL_FILE`, which is read at each connect.",
-            Self::SourceSlot => "The replication slot. Two relays never share one: the second waits until the first is gone.",
-            Self::SourcePublication => "The publication that has the outbox table.",
-            Self::SourceCatchUp => "How a backlog is read: `auto` reads one above the threshold in batches by SQL, with small transactions about twice as fast, and streams the rest; `stream` always streams.",
-            Self::SourceCatchUpThreshold => "How many bytes of log are a backlog for batches. Takes `KiB`, `MiB`, `GiB`.",
-            Self::OutboxTable => "The outbox table, with schema and with SQL's quotes where needed: `\"Sales\".\"OutBox\"`. An array for several; in the variable parted by commas. An empty array is for an outbox of logical messages alone.",
-            Self::ColumnId => "Column of the event's id. Found by name where it is `id`.",
-            Self::ColumnAggregateType => "Column of the aggregate's type. Found by name where it is `aggregate_type` or `aggregatetype`.",
-            Self::ColumnAggregateId => "Column of the aggregate's id, the record's key. Found by name where it is `aggregate_id` or `aggregateid`.",
-            Self::ColumnEventType => "Column of the event's type. Found by name where it is `event_type` or `type`.",
-            Self::ColumnPayload => "Column of the payload. Found by name where it is `payload`.",
-            Self::ColumnHeaders => "Column of a JSON object whose members become headers. Found by name where it is `headers`.",
-            Self::ColumnTimestamp => "Column of the record's timestamp, for `record.timestamp = \"column\"`.",
-            Self::OutboxMessagePrefix => "Prefix of the transactional logical messages that are events too, as JSON objects with the names of the columns.",
-            Self::OutboxPlainMessagePrefix => "What prefixes of logical messages begin with that carry type and key themselves, as in `PREFIX:order:A-7`, and the value as content.",
-            Self::RecordProfile => "Whose records: walpost's own, or those of Debezium's outbox event router by its converters: `debezium`, `debezium-json`, `debezium-binary`, `debezium-binary-json`.",
-            Self::RecordTopic => "The topic, a template over the row's columns; modifiers `lower`, `kebab`, `snake`, as in `{aggregate_type|kebab}`.",
-            Self::RecordTopicRegex => "A regular expression that rewrites the topic, with `record.topic_replacement`.",
-            Self::RecordTopicReplacement => "What takes the place of what `record.topic_regex` matched; `$1` is its first group.",
-            Self::RecordTopicsAllowed => "The topics that events may go to: names in which `*` stands for any characters, such as `outbox.event.*`. An event of another topic is poison (`invalid_topic`). Without it, all but those that begin with `__`, which no setting allows. It holds for Debezium's records too, and not for the dead-letter topic. In the variable parted by commas.",
-            Self::RecordKey => "The key, a template over the row's columns.",
-            Self::RecordNullKeys => "Whether a key that is NULL is sent as a null key, `allow`, or is an event that cannot be delivered, `refuse`.",
-            Self::RecordValue => "What the value is: `payload`, `envelope`, `merged`, `cloudevents` or `cloudevents-binary`.",
-            Self::RecordPlace => "Further columns in headers, the envelope or as partition: `column:header[:alias]`, `column:envelope[:alias]`, `column:partition`.",
-            Self::RecordCloudeventsSource => "A CloudEvent's `source`, a URI reference.",
-            Self::RecordHeaders => "The headers to send, of those that there are. Without it: all of them.",
-            Self::RecordTimestamp => "Where a record's timestamp comes from: the commit, `commit`, or `outbox.columns.timestamp`, `column`; with `none` it is the time at which the record is produced, and dead letters likewise. `none` holds for Debezium's records too.",
-            Self::Debezium => "The event router's own option names with their values, for the Debezium profiles.",
-            Self::KafkaBootstrapServers => "Brokers to begin with, `host:port`, parted by commas.",
-            Self::KafkaProperties => "Any property of librdkafka, under its own name, but for those on which the guarantee rests. Where they are not given walpost sets `allow.auto.create.topics` false, `linger.ms` 0, `max.in.flight.requests.per.connection` 1, `reconnect.backoff.max.ms` 2000, `topic.metadata.propagation.max.ms` 5000, `socket.keepalive.enable` true, `statistics.interval.ms` 5000, `client.id` walpost. In the variable one `key=value` a line.",
-            Self::DeliveryInFlightBytes => "Budget of bytes in flight to the brokers; when it is spent walpost stops reading. Takes `KiB`, `MiB`, `GiB`.",
-            Self::DeliveryDrainTimeout => "How long a stop may take to deliver and confirm what is in flight. Keep it below the supervisor's own limit. Takes `ms`, `s`, `min`.",
-            Self::PoisonTooLarge => "What to do about an event that is too large for the producer or the topic: `halt`, `dead_letter` or `skip`.",
-            Self::PoisonMissingField => "The same for one that lacks its key, or what its topic is made of.",
-            Self::PoisonInvalidTopic => "The same for one whose topic has no valid name, or is none of `record.topics_allowed`.",
-            Self::PoisonMissingTopic => "What to do about an event whose topic does not exist: `wait`, so that it and all behind it are delivered once somebody creates the topic, or `halt`, `dead_letter`, `skip`, which let no row hold up the others by the topic that it names.",
-            Self::PoisonRefused => "The same for one that the brokers refuse for good.",
-            Self::PoisonUndecodable => "The same for one with a field that cannot be read.",
-            Self::PoisonDeadLetterTopic => "The topic of the dead letters.",
-            Self::PoisonRetries => "How often a record is tried again that the brokers refuse for a reason that may pass, a policy of theirs, before it is put aside. What cannot pass (size, timestamp, an invalid record or topic) is put aside at once.",
-            Self::ProcessCoreDumps => "Whether the kernel may write a core dump of `run`, and a debugger of the same user attach to it: `refuse`, since its memory holds passwords and payloads, or `allow`.",
-            Self::AdminListen => "Where `/livez`, `/readyz`, `/metrics` and `/status` are served, `host:port`, or `off`.",
-            Self::LogLevel => "`error`, `warn`, `info`, `debug`, `trace`, `off`, or a filter such as `info,walpost=debug`. Read again at SIGHUP.",
-            Self::LogFormat => "`text` or `json`. Without it: text on a terminal, else JSON.",
-        }
+    /// The default, written as in a variable.
+    pub const fn default(self) -> Option<&'static str> {
+        self.row().default
     }
 
-    pub(crate) const fn shape(self) -> Shape {
-        self.row().4
+    /// What it does, for `--help`.
+    pub const fn help(self) -> &'static str {
+        self.row().help
+    }
+
+    /// What else the reference page says; may be empty.
+    pub const fn details(self) -> &'static str {
+        self.row().details
+    }
+
+    /// Whether its flag can be repeated.
+    pub fn is_repeatable(self) -> bool {
+        matches!(self.kind(), Kind::Tables | Kind::List | Kind::Properties)
+    }
+
+    pub(crate) const fn kind(self) -> Kind {
+        self.row().kind
+    }
+
+    pub(crate) const fn is_secret(self) -> bool {
+        self.row().is_secret
     }
 
     /// The setting of that key.
@@ -252,7 +285,7 @@ impl Setting {
     }
 }
 
-/// The name among `known` that somebody who wrote `wrong` most likely meant.
+/// The name among `known` that is most similar to `wrong`.
 ///
 /// The last part of a dotted name counts as the name itself, so that `slot`
 /// finds `source.slot`.
@@ -269,7 +302,7 @@ pub(crate) fn nearest<'a>(
         .map(|name| {
             let whole = strsim::damerau_levenshtein(wrong, name);
             let part = strsim::damerau_levenshtein(&wrong_last, &last(name));
-            // Where both are as near, the one in the same table is meant.
+            // If two are equally similar, the one in the same table wins.
             (whole.min(part), whole, name)
         })
         .min()
@@ -295,16 +328,22 @@ mod tests {
 
     #[test]
     fn a_variable_is_named_after_its_key() {
+        assert_eq!(Setting::SourceSlot.variable(), Some("WALPOST_SOURCE_SLOT"));
+        assert_eq!(Setting::RecordKey.variable(), None);
+    }
+
+    #[test]
+    fn every_setting_is_in_a_titled_table_and_described_in_sentences() {
         for setting in Setting::ALL {
-            if let Some(variable) = setting.variable() {
-                let expected = setting.key().replace('.', "_").to_uppercase();
-                assert_eq!(variable, format!("WALPOST_{expected}"));
-            }
+            let table = setting.key().split('.').next().unwrap();
+            assert!(TABLES.iter().any(|(name, _)| *name == table), "{setting:?}");
+            assert!(setting.help().ends_with('.'), "{setting:?}");
+            assert!(setting.details().is_empty() || setting.details().ends_with('.'));
         }
     }
 
     #[test]
-    fn a_slip_of_the_pen_finds_the_name_that_was_meant() {
+    fn a_misspelt_name_finds_the_nearest_known_one() {
         let keys = Setting::ALL.into_iter().map(Setting::key);
         assert_eq!(nearest("source.slto", keys.clone()), Some("source.slot"));
         assert_eq!(nearest("slot", keys.clone()), Some("source.slot"));

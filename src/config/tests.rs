@@ -54,6 +54,17 @@ fn nothing_given_means_the_documented_defaults() {
     assert_eq!(config.delivery.in_flight_bytes, 32 << 20);
     assert_eq!(config.delivery.drain_timeout, Duration::from_secs(20));
     assert_eq!((config.log.level.as_str(), config.log.format), ("info", None));
+    assert_eq!(config.poison, Policies::default());
+}
+
+#[test]
+fn every_setting_becomes_a_value() {
+    for setting in Setting::ALL {
+        let name = format!("Setting::{setting:?}");
+        let is_name = |rest: &str| !rest.starts_with(char::is_alphanumeric);
+        let is_read = include_str!("load.rs").split(&name).skip(1).any(is_name);
+        assert!(is_read, "{name} is in the table, but load.rs does not read it");
+    }
 }
 
 #[test]
@@ -74,7 +85,7 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
 }
 
 #[test]
-fn what_lies_around_comes_after_the_file_and_before_the_default() {
+fn standard_variables_come_after_the_file_and_before_the_default() {
     let around = [
         ("DATABASE_URL", "postgres://around"),
         ("KAFKA_BOOTSTRAP_SERVERS", "around:1"),
@@ -170,23 +181,23 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
 #[test]
 fn a_wrong_type_is_named_with_its_key_and_line() {
     for (toml, expected) in [
-        ("[source]\nslot = 5", "walpost.toml:2: `source.slot` takes a string, not an integer"),
-        ("source = 5", "walpost.toml:1: `source` takes a table, not an integer"),
+        ("[source]\nslot = 5", "walpost.toml:2: `source.slot` must be a string, not an integer"),
+        ("source = 5", "walpost.toml:1: `source` must be a table, not an integer"),
         (
             "outbox.table = [\n 'a',\n 5]",
-            "walpost.toml:3: `outbox.table` takes strings, not an integer",
+            "walpost.toml:3: `outbox.table` must be strings, not an integer",
         ),
         (
             "record.headers = 'id'",
-            "walpost.toml:1: `record.headers` takes an array of strings, not a string",
+            "walpost.toml:1: `record.headers` must be an array of strings, not a string",
         ),
         (
             "delivery.in_flight_bytes = 1.5",
-            "walpost.toml:1: `delivery.in_flight_bytes` takes an integer, or a string with a unit, not a float",
+            "walpost.toml:1: `delivery.in_flight_bytes` must be an integer, or a string with a unit, not a float",
         ),
         (
             "kafka.properties.linger.ms = [1]",
-            "walpost.toml:1: `kafka.properties.linger.ms` takes a string, an integer or a boolean, not an array",
+            "walpost.toml:1: `kafka.properties.linger.ms` must be a string, an integer or a boolean, not an array",
         ),
     ] {
         assert_eq!(of_toml(toml).unwrap_err().to_string(), expected);
@@ -203,27 +214,27 @@ fn a_syntax_error_names_the_line_and_repeats_none_of_it() {
 #[test]
 fn a_value_that_cannot_be_is_named_with_its_place() {
     for (toml, part) in [
-        ("source.slot = 'Upper'", "walpost.toml:1: `source.slot`: `Upper` is not a slot's name"),
-        ("source.publication = ''", "not a name"),
+        ("source.slot = 'Upper'", "walpost.toml:1: `source.slot`: `Upper` is not a slot name"),
+        ("source.publication = ''", "not a valid PostgreSQL name"),
         ("outbox.table = 'a.b.c'", "not a table's name"),
         ("outbox.table = []", "at least one table"),
-        ("outbox.table = ['a', 'public.a']", "named twice"),
+        ("outbox.table = ['a', 'public.a']", "listed twice"),
         ("outbox.columns.id = ''", "`outbox.columns.id`"),
         ("record.topic = ''", "`record.topic`"),
-        ("source.catch_up = 'batches'", "none of auto, stream"),
-        ("record.value = 'avro'", "none of payload, envelope, merged, cloudevents"),
+        ("source.catch_up = 'batches'", "is not one of `auto`, `stream`"),
+        ("record.value = 'avro'", "not one of `payload`, `envelope`, `merged`, `cloudevents`"),
         ("record.null_keys = true", "a string"),
-        ("record.null_keys = 'yes'", "neither `allow` nor `refuse`"),
-        ("process.core_dumps = 'yes'", "neither `allow` nor `refuse`"),
-        ("record.topic_regex = '.*'", "`record.topic_replacement` beside it"),
-        ("record.topic_replacement = 'x'", "`record.topic_regex` beside it"),
-        ("record.cloudevents_source = 'a b'", "no URI reference"),
-        ("poison.missing_topic = 'drop'", "none of wait, halt, dead_letter, skip"),
-        ("poison.refused = 'wait'", "none of halt, dead_letter, skip"),
-        ("poison.refused = 'drop'", "none of halt, dead_letter, skip"),
+        ("record.null_keys = 'yes'", "not one of `refuse`, `allow`"),
+        ("process.core_dumps = 'yes'", "not one of `refuse`, `allow`"),
+        ("record.topic_regex = '.*'", "set `record.topic_replacement` too"),
+        ("record.topic_replacement = 'x'", "set `record.topic_regex` too"),
+        ("record.cloudevents_source = 'a b'", "not a URI reference"),
+        ("poison.missing_topic = 'drop'", "not one of `wait`, `halt`, `dead_letter`, `skip`"),
+        ("poison.refused = 'wait'", "not one of `halt`, `dead_letter`, `skip`"),
+        ("poison.refused = 'drop'", "not one of `halt`, `dead_letter`, `skip`"),
         ("poison.dead_letter_topic = 'a b'", "`a b` has ' '"),
-        ("poison.retries = -1", "no number of retries"),
-        ("record.timestamp = 'now'", "none of `commit`, `column` and `none`"),
+        ("poison.retries = -1", "not a number of retries"),
+        ("record.timestamp = 'now'", "not one of `commit`, `column`, `none`"),
         ("record.timestamp = 'column'", "set `outbox.columns.timestamp`"),
         ("kafka.bootstrap_servers = ''", "not `host:port`"),
         ("delivery.in_flight_bytes = '1MB'", "KiB, MiB or GiB"),
@@ -231,25 +242,25 @@ fn a_value_that_cannot_be_is_named_with_its_place() {
         ("delivery.in_flight_bytes = -1", "not a size"),
         ("delivery.drain_timeout = '20'", "ms, s or min"),
         ("admin.listen = '9641'", "an address and a port, such as 127.0.0.1:9641"),
-        ("record.profile = 'debezuim'", "none of walpost, debezium, debezium-json"),
+        ("record.profile = 'debezuim'", "not one of `walpost`, `debezium`, `debezium-json`"),
         (
             "record.profile = 'debezium'\nrecord.key = '{a}'",
-            ":2: `record.key`: does nothing with a",
+            ":2: `record.key`: has no effect with a",
         ),
         (
             "record.profile = 'debezium'\noutbox.columns.id = 'i'",
-            "`outbox.columns.id`: does nothing",
+            "`outbox.columns.id`: has no effect",
         ),
         (
             "[debezium]\nroute.by.field = 'kind'",
-            "`debezium`: does nothing with walpost's own profile",
+            "`debezium`: has no effect with the profile `walpost`",
         ),
         (
             "record.profile = 'debezium'\n[debezium]\nroute.by.field = ['a']",
             "`debezium.route.by.field`",
         ),
-        ("log.level = 'inof'", "not a level"),
-        ("log.format = 'xml'", "neither `text` nor `json`"),
+        ("log.level = 'inof'", "not a log level"),
+        ("log.format = 'xml'", "not one of `text`, `json`"),
     ] {
         let error = of_toml(toml).unwrap_err().to_string();
         assert!(error.contains(part), "{toml}: {error}");
@@ -346,8 +357,8 @@ fn everything_that_the_file_takes_arrives() {
     assert_eq!(config.log.format, Some(LogFormat::Json));
     assert_eq!(config.process.core_dumps, CoreDumps::Allow);
     let unset: Vec<_> =
-        config.shown().into_iter().filter(|row| *row.origin == Origin::Default).collect();
-    assert_eq!(unset, []);
+        config.display().iter().filter(|row| row.origin == Origin::Default).collect();
+    assert_eq!(unset, [] as [&Displayed; 0]);
 }
 
 #[test]
@@ -359,9 +370,9 @@ fn the_event_routers_options_keep_their_names_and_places() {
     let options: Vec<_> =
         config.debezium.iter().map(|(name, it)| (name.as_str(), &*it.0)).collect();
     assert_eq!(options, [("route.by.field", "kind"), ("table.expand.json.payload", "true")]);
-    let shown = config.shown();
-    let shown = shown.iter().find(|row| row.key == "debezium.\"route.by.field\"").unwrap();
-    assert!(shown.origin.to_string().ends_with("walpost.toml:4"), "{}", shown.origin);
+    let displayed = config.display();
+    let displayed = displayed.iter().find(|row| row.key == "debezium.\"route.by.field\"").unwrap();
+    assert!(displayed.origin.to_string().ends_with("walpost.toml:4"), "{}", displayed.origin);
 }
 
 #[test]
@@ -374,8 +385,8 @@ fn properties_of_all_places_come_together_and_the_highest_wins() {
         config.kafka.properties.iter().collect::<Vec<_>>(),
         [("client.id", "file"), ("client.rack", "r=1"), ("linger.ms", "3")]
     );
-    let shown = config.shown();
-    let linger = shown.iter().find(|row| row.key.contains("linger")).unwrap();
+    let displayed = config.display();
+    let linger = displayed.iter().find(|row| row.key.contains("linger")).unwrap();
     assert_eq!(linger.origin.to_string(), "-X");
     assert!(load(&property_flag("linger.ms"), &[], directory.path()).is_err());
 }
@@ -399,12 +410,12 @@ fn tables_in_a_variable_are_parted_by_commas() {
 }
 
 #[test]
-fn no_secret_shows_in_debug_or_in_what_is_shown() {
+fn no_secret_shows_in_debug_or_in_what_is_displayed() {
     let config = of_toml(
         "source.url = 'postgres://u:s3cret@h/db'\n[kafka.properties]\nsasl.password = 's3cret'\n",
     )
     .unwrap();
-    for text in [format!("{config:?}"), format!("{:?}", config.shown())] {
+    for text in [format!("{config:?}"), format!("{:?}", config.display())] {
         assert!(!text.contains("s3cret"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Sizes and durations as people write them: `32MiB`, `20s`.
+//! Sizes and durations with units: `32MiB`, `20s`.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ const SIZE_UNITS: [(&str, u64); 4] =
     [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 const DURATION_UNITS_MS: [(&str, u64); 3] = [("min", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// A text that is not a size or a duration; says how to write one.
+/// A text that is not a size or a duration. Its message says how to write one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UnitError {
     #[error(
@@ -27,7 +27,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, UnitError> {
         .ok_or_else(|| UnitError::Size(text.to_owned()))
 }
 
-/// The duration in `text`. A number alone is refused: it does not say of what.
+/// The duration in `text`. A number without a unit is an error.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     split(text)
         .and_then(|(number, unit)| number.checked_mul(factor_of(unit, &DURATION_UNITS_MS)?))

@@ -1,42 +1,27 @@
-//! From texts to values that can be used: one function a kind of value, each
-//! giving the reason where it cannot be.
+//! Parsers of values: each takes a text, and gives the value or the reason why it is invalid.
 
 use super::{CatchUpMode, CoreDumps};
-use std::fmt;
 use std::net::SocketAddr;
 
 use crate::record::Policy;
 use crate::record::debezium::Converters;
 use crate::record::{TimestampSource, ValueFormat, check_topic};
 
-/// How log lines are written.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-impl fmt::Display for LogFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        })
-    }
-}
-
 pub(super) fn timestamp(text: &str) -> Result<TimestampSource, String> {
-    match text {
-        "commit" => Ok(TimestampSource::Commit),
-        "column" => Ok(TimestampSource::Column),
-        "none" => Ok(TimestampSource::None),
-        _ => Err(format!("`{text}` is none of `commit`, `column` and `none`")),
-    }
+    let (commit, column) = (TimestampSource::Commit, TimestampSource::Column);
+    one_of(text, &[("commit", commit), ("column", column), ("none", TimestampSource::None)])
 }
 
-/// The profile that is none of Debezium's.
+/// The profile for walpost's own record format.
 pub(super) const OWN_PROFILE: &str = "walpost";
 
 pub(super) fn profile(text: &str) -> Result<Option<Converters>, String> {
@@ -57,26 +42,26 @@ pub(super) fn catch_up(text: &str) -> Result<CatchUpMode, String> {
 fn one_of<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<T, String> {
     let found = names.iter().find(|(name, _)| *name == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
-        let names: Vec<_> = names.iter().map(|(name, _)| *name).collect();
-        format!("`{text}` is none of {}", names.join(", "))
+        let names: Vec<_> = names.iter().map(|(name, _)| format!("`{name}`")).collect();
+        format!("`{text}` is not one of {}", names.join(", "))
     })
 }
 
-/// What to do about poison.
+/// What to do with an undeliverable event.
 pub(super) fn policy(text: &str) -> Result<Policy, String> {
     one_of(text, &Policy::NAMES)
 }
 
-/// What [`policy_or_wait`] has beside the policies.
+/// What [`policy_or_wait`] accepts besides the policies.
 pub(super) const WAIT: &str = "wait";
 
-/// What to do about what may come to be; `None`: wait.
+/// What to do with an event whose topic may be created later; `None`: wait.
 pub(super) fn policy_or_wait(text: &str) -> Result<Option<Policy>, String> {
     let policies = Policy::NAMES.map(|(name, policy)| (name, Some(policy)));
     one_of(text, &[&[(WAIT, None)], policies.as_slice()].concat())
 }
 
-/// A topic's name, without places.
+/// A topic name, without placeholders.
 pub(super) fn topic(text: &str) -> Result<String, String> {
     match check_topic(text) {
         Ok(()) => Ok(text.to_owned()),
@@ -85,44 +70,32 @@ pub(super) fn topic(text: &str) -> Result<String, String> {
 }
 
 pub(super) fn retries(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number of retries"))
+    text.parse().map_err(|_| format!("`{text}` is not a number of retries"))
 }
 
 /// Whether the kernel may write a core dump.
 pub(super) fn core_dumps(text: &str) -> Result<CoreDumps, String> {
-    match text {
-        "allow" => Ok(CoreDumps::Allow),
-        "refuse" => Ok(CoreDumps::Refuse),
-        _ => Err(format!("`{text}` is neither `allow` nor `refuse`")),
-    }
+    one_of(text, &[("refuse", CoreDumps::Refuse), ("allow", CoreDumps::Allow)])
 }
 
 /// Whether null keys are sent.
 pub(super) fn null_keys(text: &str) -> Result<bool, String> {
-    match text {
-        "allow" => Ok(true),
-        "refuse" => Ok(false),
-        _ => Err(format!("`{text}` is neither `allow` nor `refuse`")),
-    }
+    one_of(text, &[("refuse", false), ("allow", true)])
 }
 
 /// A `CloudEvent`'s `source`, a URI or a part of one.
 pub(super) fn cloudevents_source(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains(|sign: char| sign.is_whitespace() || sign.is_control()) {
-        return Err(format!("`{text}` is no URI reference: it is empty or has blanks"));
+        return Err(format!("`{text}` is not a URI reference: it is empty or contains whitespace"));
     }
     Ok(text.to_owned())
 }
 
 pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
-    match text {
-        "text" => Ok(LogFormat::Text),
-        "json" => Ok(LogFormat::Json),
-        _ => Err(format!("`{text}` is neither `text` nor `json`")),
-    }
+    one_of(text, &[("text", LogFormat::Text), ("json", LogFormat::Json)])
 }
 
-/// A slot's name as PostgreSQL takes it
+/// A slot name as PostgreSQL accepts it
 /// (<https://www.postgresql.org/docs/current/warm-standby.html#STREAMING-REPLICATION-SLOTS-MANIPULATION>).
 pub(super) fn slot(text: &str) -> Result<String, String> {
     let plain = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
@@ -130,25 +103,25 @@ pub(super) fn slot(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err(format!(
-            "`{text}` is not a slot's name: 1 to 63 lower-case letters, digits and underscores"
+            "`{text}` is not a slot name: use 1 to 63 lower-case letters, digits and underscores"
         ))
     }
 }
 
-/// A name as SQL takes it between double quotes: what is written is the name.
+/// A name as SQL accepts it between double quotes, verbatim.
 pub(super) fn identifier(text: &str) -> Result<String, String> {
     if text.contains('\0') || !(1..=63).contains(&text.len()) {
-        Err(format!("`{text}` is not a name that PostgreSQL takes: 1 to 63 bytes"))
+        Err(format!("`{text}` is not a valid PostgreSQL name: use 1 to 63 bytes, without NUL"))
     } else {
         Ok(text.to_owned())
     }
 }
 
-/// A list of `host:port`, or `host`, as librdkafka takes it.
+/// A list of `host:port`, or `host`, as librdkafka accepts it.
 pub(super) fn servers(text: &str) -> Result<String, String> {
     for server in text.split(',').map(str::trim) {
         let address = server.rsplit_once("://").map_or(server, |(_, address)| address);
-        // The last colon parts host and port, unless it stands inside `[…]`.
+        // The last colon separates host and port, unless it is inside `[…]`.
         let (host, port) = match address.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => (host, Some(port)),
             _ => (address, None),
@@ -158,32 +131,31 @@ pub(super) fn servers(text: &str) -> Result<String, String> {
         if host.is_empty() || host.contains(char::is_whitespace) || unbracketed || !good_port {
             // A login that a comma tears apart shows in none of the pieces.
             let what = if text.contains('@') {
-                "what stands there (not shown, since it may hold a login)".to_owned()
+                "the value (not shown, since it may contain a login)".to_owned()
             } else {
                 format!("`{server}`")
             };
-            return Err(format!("{what} is not `host:port`; several are parted by commas"));
+            return Err(format!("{what} is not `host:port`: separate several servers by commas"));
         }
     }
     Ok(text.to_owned())
 }
 
-/// A level, or a filter by module as `RUST_LOG` takes it.
+/// A level, or a filter by module as in `RUST_LOG`.
 pub(super) fn log_level(text: &str) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(text));
-    // A word alone would pass for a module's name: `inof` is none.
+    // As a filter, a misspelt level such as `inof` would be a module's name.
     if level || (text.contains('=') && log_filter(text).is_ok()) {
         return Ok(text.to_owned());
     }
     Err(format!(
-        "`{text}` is not a level: error, warn, info, debug, trace or off, \
+        "`{text}` is not a log level: use error, warn, info, debug, trace or off, \
          or a filter such as `info,walpost=debug`"
     ))
 }
 
-/// What `RUST_LOG` may hold; other programs read it too, so that it is not judged
-/// further.
+/// A value of `RUST_LOG`. Other programs read it too, so it is not checked further.
 pub(super) fn log_filter(text: &str) -> Result<String, String> {
     match tracing_subscriber::EnvFilter::builder().parse(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -191,13 +163,13 @@ pub(super) fn log_filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// Where the endpoints listen unless something else is said.
+/// The default listen address of the endpoints.
 pub(super) const ADMIN_LISTEN: &str = "127.0.0.1:9641";
 
-/// What says that there are none.
+/// The value that turns the endpoints off.
 pub(super) const ADMIN_OFF: &str = "off";
 
-/// An address to listen on, or none.
+/// An address to listen on; `None`: the endpoints are off.
 pub(super) fn admin_listen(text: &str) -> Result<Option<String>, String> {
     if text == ADMIN_OFF {
         return Ok(None);
@@ -212,7 +184,9 @@ pub(super) fn admin_listen(text: &str) -> Result<Option<String>, String> {
     if named || text.parse::<SocketAddr>().is_ok() {
         return Ok(Some(text.to_owned()));
     }
-    Err(format!("`{text}` is neither `off` nor an address and a port, such as {ADMIN_LISTEN}"))
+    Err(format!(
+        "`{text}` is not a listen address: use an address and a port, such as {ADMIN_LISTEN}, or `off`"
+    ))
 }
 
 #[cfg(test)]
@@ -220,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_named_as_postgresql_wants_it() {
+    fn slot_names_are_those_that_postgresql_accepts() {
         assert!(slot("walpost_2").is_ok() && slot(&"a".repeat(63)).is_ok());
         for wrong in ["", "Walpost", "wal-post", "wal post", "größe", &"a".repeat(64)] {
             assert!(slot(wrong).is_err(), "{wrong}");
@@ -249,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_servers_shows_no_login() {
+    fn an_error_about_servers_contains_no_login() {
         let good = servers("a:b").unwrap_err();
         assert!(good.starts_with("`a:b` is not `host:port`"), "{good}");
         for wrong in ["u:s3cret@h:1", "SSL://u:s3cret@h:1", "a:1,u:s3cret@h:1", "u:s3cret,x@h:1"] {

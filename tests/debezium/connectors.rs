@@ -101,7 +101,7 @@ fn what_is_printed_is_a_configuration_that_can_be_run() {
         if import.toml.contains("\nprofile = \"…\"") {
             let error = config.expect_err("no profile").to_string();
             assert!(
-                error.contains("`record.profile`: `…` is none of"),
+                error.contains("`record.profile`: `…` is not one of"),
                 "{}: {error}",
                 file.display()
             );

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::CommandFactory as _;
 use walpost::cli::args::Arguments;
-use walpost::config::{Config, Environment, Flags, Setting, ShownValue, refusal};
+use walpost::config::{Setting, TABLES, refusal};
 
 use crate::{read, root};
 
@@ -31,79 +31,62 @@ const CONFIGURATION: &str = "\
 
 <!-- Made from the code by `make docs`. -->
 
-Every setting, with its key in the file, its flag and its variable.
+Every setting, with its key in the file, its flag, its environment variables and its default.
 
-A flag wins over a `WALPOST_*` variable, that over the file, that over what lies around (`DATABASE_URL`, libpq's `PG*`,
-`KAFKA_BOOTSTRAP_SERVERS`, `RUST_LOG`), that over the default. The file is `--config FILE`, `WALPOST_CONFIG`, or `./walpost.toml`
-where it exists; it is TOML, where `source.slot` is `slot` in the table `[source]`. Each `WALPOST_*` variable may end in `_FILE` to
-name a file that holds the value. An unknown key or variable is an error. An empty value is a value.
+A flag takes precedence over a `WALPOST_*` variable, the variable over the file, the file over
+standard variables (`DATABASE_URL`, libpq's `PG*`, `KAFKA_BOOTSTRAP_SERVERS`, `RUST_LOG`), and these
+over the default.
 
-`walpost config` shows every value that is in force, and where it was given; `walpost check --offline` says what is wrong with it.
+The file is `--config FILE`, `WALPOST_CONFIG`, or `./walpost.toml` if it exists. It is TOML:
+`source.slot` is `slot` in the table `[source]`. If `_FILE` is appended to the name of a `WALPOST_*`
+variable, the variable names a file that contains the value. An unknown key or variable is an error.
+An empty value counts as a value.
+
+`walpost config` shows the effective values and where each was given. `walpost check --offline`
+checks them.
 ";
 
-const TABLES: [(&str, &str); 9] = [
-    ("source", "Where events come from"),
-    ("outbox", "What an event is"),
-    ("record", "What a record looks like"),
-    ("debezium", "Debezium's event router"),
-    ("kafka", "Where records go"),
-    ("delivery", "How they are delivered"),
-    ("poison", "Events that cannot be delivered"),
-    ("admin", "Endpoints"),
-    ("process", "The process"),
-];
-
 fn configuration() -> String {
-    let nowhere = tempfile::TempDir::new().unwrap();
-    let environment = Environment::new([], nowhere.path());
-    let defaults = Config::load(&Flags::default(), &environment).expect("the defaults are sound");
     let mut page = CONFIGURATION.to_owned();
-    let mut seen = 0;
-    for (table, title) in TABLES.into_iter().chain([("log", "What is logged")]) {
+    for (table, title) in TABLES {
         writeln!(page, "\n## {title}: `[{table}]`").unwrap();
         let is_in = |it: &Setting| it.key().split('.').next() == Some(table);
         for setting in Setting::ALL.into_iter().filter(is_in) {
-            seen += 1;
-            let names =
-                [named(setting.flag()), named(setting.variable()), named(setting.ambient())];
-            let names: Vec<_> = names.into_iter().flatten().collect();
-            writeln!(page, "\n### `{}`\n\n{}", setting.key(), setting.about()).unwrap();
-            let default = default_of(setting, &defaults).map(|text| format!("default {text}"));
-            let rest: Vec<_> = names.into_iter().chain(default).collect();
-            if !rest.is_empty() {
-                writeln!(page, "\n{}", rest.join(" · ")).unwrap();
+            let about = [setting.help(), setting.details()].join(" ");
+            writeln!(page, "\n### `{}`\n\n{}", setting.key(), filled(&about)).unwrap();
+            let flag = setting.flag().zip(setting.value_name());
+            let given_by = [
+                flag.map(|(flag, value)| format!("`{flag} {value}`")),
+                setting.variable().map(|name| format!("`{name}`")),
+                setting.ambient().map(|name| format!("`{name}`")),
+                setting.default().filter(|it| !it.is_empty()).map(|it| format!("default `{it}`")),
+            ];
+            let given_by: Vec<_> = given_by.into_iter().flatten().collect();
+            if !given_by.is_empty() {
+                writeln!(page, "\n{}", given_by.join(" · ")).unwrap();
             }
         }
         if table == "kafka" {
             page.push_str(&refused());
         }
     }
-    assert_eq!(seen, Setting::ALL.len(), "a table of the file is missing here");
     page
 }
 
-/// A flag with the name of its value, or a variable.
-fn named(name: Option<&str>) -> Option<String> {
-    let name = name?;
-    let command = Arguments::command();
-    let run = command.find_subcommand("run").expect("there is `run`");
-    let argument = run.get_arguments().find(|it| {
-        it.get_long().is_some_and(|long| name == format!("--{long}"))
-            || it.get_short().is_some_and(|short| name == format!("-{short}"))
-    });
-    Some(match argument.and_then(|it| it.get_value_names()) {
-        Some([value]) => format!("`{name} {value}`"),
-        _ => format!("`{name}`"),
-    })
-}
-
-fn default_of(setting: Setting, defaults: &Config) -> Option<String> {
-    let shown = defaults.shown().into_iter().find(|it| it.key == setting.key())?;
-    match shown.value? {
-        ShownValue::Text(text) => Some(format!("`{text}`")),
-        ShownValue::List(items) if items.is_empty() => None,
-        ShownValue::List(items) => Some(format!("`{}`", items.join("`, `"))),
+/// In lines of at most 100 columns.
+fn filled(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= 100 => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
     }
+    lines.join("\n")
 }
 
 /// Properties of librdkafka on which the guarantee rests, with values that break it.
@@ -126,9 +109,10 @@ const BREAKING: [(&str, &str); 15] = [
 ];
 
 fn refused() -> String {
-    let mut text = "\nThese are refused, or take only the values that do no harm:\n\n\
+    let mut text =
+        "\nwalpost rejects these, or accepts only the values that keep its guarantee:\n\n\
                     | property | why |\n|---|---|\n"
-        .to_owned();
+            .to_owned();
     for (name, value) in BREAKING {
         let why = refusal(name, value).unwrap_or_else(|| panic!("{name} is not refused"));
         writeln!(text, "| `{name}` | {why} |").unwrap();

@@ -1,0 +1,85 @@
+//! The configuration as it is displayed: every effective value with its origin, without secrets.
+
+use std::collections::BTreeMap;
+
+use super::kafka_properties::canonical;
+use super::layer::{Layer, Raw};
+use super::setting::Kind;
+use super::{Origin, Setting, redact, units};
+use crate::outbox::TableName;
+
+/// One effective value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Displayed {
+    /// Key in the file, dotted.
+    pub key: String,
+    /// The value; `None` if there is neither a given one nor a default.
+    pub value: Option<DisplayValue>,
+    /// Where it was given.
+    pub origin: Origin,
+}
+
+/// A value to display.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DisplayValue {
+    /// One text.
+    Text(String),
+    /// Several.
+    List(Vec<String>),
+}
+
+/// Every value, in the order of [`Setting::ALL`]. They were checked before.
+pub(super) fn display(values: &Layer) -> Vec<Displayed> {
+    let mut rows = Vec::new();
+    for setting in Setting::ALL {
+        let (value, origin) = match values.get(&setting).map(|it| (&it.raw, &it.origin)) {
+            Some((Raw::Properties(pairs), _)) => {
+                rows.extend(properties(setting, pairs));
+                continue;
+            }
+            None if setting.kind() == Kind::Properties => continue,
+            None => (None, Origin::Default),
+            Some((Raw::Text(value), origin)) => {
+                (Some(DisplayValue::Text(text(setting, value))), origin.clone())
+            }
+            Some((Raw::List(items), origin)) => {
+                let items = items.iter().map(|item| text(setting, item)).collect();
+                (Some(DisplayValue::List(items)), origin.clone())
+            }
+        };
+        rows.push(Displayed { key: setting.key().to_owned(), value, origin });
+    }
+    rows
+}
+
+fn text(setting: Setting, text: &str) -> String {
+    let usual_form = match setting.kind() {
+        Kind::Conninfo => Some(redact::conninfo(text)),
+        Kind::Bytes => units::parse_bytes(text).map(units::show_bytes).ok(),
+        Kind::Duration => units::parse_duration(text).map(units::show_duration).ok(),
+        Kind::Tables => text.parse().map(|table: TableName| table.to_string()).ok(),
+        Kind::Number => text.parse().map(|number: u64| number.to_string()).ok(),
+        Kind::Text | Kind::List | Kind::Properties => None,
+    };
+    redact::logins(usual_form.as_deref().unwrap_or(text))
+}
+
+/// A row for each name, in the order of names.
+fn properties(
+    setting: Setting,
+    pairs: &[(String, String, Origin)],
+) -> impl Iterator<Item = Displayed> {
+    let rows = pairs.iter().map(|(name, value, origin)| match setting {
+        Setting::KafkaProperties => {
+            (canonical(name), (redact::property(name, value), origin.clone()))
+        }
+        _ => (name.as_str(), (redact::logins(value), origin.clone())),
+    });
+    // Of two with the same name the last one counts.
+    let rows: BTreeMap<_, _> = rows.collect();
+    rows.into_iter().map(move |(name, (value, origin))| Displayed {
+        key: format!("{}.{name:?}", setting.key()),
+        value: Some(DisplayValue::Text(value)),
+        origin,
+    })
+}
