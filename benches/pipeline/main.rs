@@ -6,16 +6,16 @@
 //! it prints as a table, and writes as JSON where it is told to.
 
 mod backlog;
+mod contender;
 mod drain;
-mod lane;
+mod fixture;
 mod latency;
 mod memory;
 mod report;
 mod scale;
 mod servers;
-mod stage;
 mod start;
-mod subject;
+mod trial;
 mod writers;
 
 use std::path::PathBuf;
@@ -24,9 +24,9 @@ use std::process::ExitCode;
 use clap::{Parser, ValueEnum};
 
 use crate::backlog::Shape;
+use crate::contender::Contender;
+use crate::fixture::Fixture;
 use crate::report::Report;
-use crate::stage::Stage;
-use crate::subject::Subject;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -101,9 +101,9 @@ impl Plan {
     }
 
     /// Who is measured where there is one walpost.
-    fn subjects(&self) -> Vec<Subject> {
-        let debezium = self.peers.then_some(Subject::Debezium);
-        std::iter::once(Subject::Walpost).chain(debezium).collect()
+    fn contenders(&self) -> Vec<Contender> {
+        let debezium = self.peers.then_some(Contender::Debezium);
+        std::iter::once(Contender::Walpost).chain(debezium).collect()
     }
 }
 
@@ -145,17 +145,17 @@ async fn measure(plan: &Plan, report: &mut Report) {
         [(Part::DrainRows, Shape::OneRowTransactions), (Part::DrainOne, Shape::OneTransaction)]
     {
         if plan.has(part) {
-            drain::bench(&Stage::new(plan).await, plan, shape, report).await;
+            drain::bench(&Fixture::new(plan).await, plan, shape, report).await;
         }
     }
     if plan.has(Part::Latency) {
-        let stage = Stage::new(plan).await;
+        let fixture = Fixture::new(plan).await;
         for rate in &plan.rates {
-            latency::bench(&stage, plan, *rate, report).await;
+            latency::bench(&fixture, plan, *rate, report).await;
         }
     }
     if plan.has(Part::Start) {
-        start::bench(&Stage::new(plan).await, plan, report).await;
+        start::bench(&Fixture::new(plan).await, plan, report).await;
     }
     if plan.has(Part::Memory) {
         memory::bench(plan, report).await;
@@ -164,9 +164,9 @@ async fn measure(plan: &Plan, report: &mut Report) {
         drain::sizes(plan, report).await;
     }
     if plan.has(Part::Writers) {
-        writers::bench(&Stage::new(plan).await, plan, report).await;
+        writers::bench(&Fixture::new(plan).await, plan, report).await;
     }
     if plan.has(Part::Scale) {
-        scale::bench(&Stage::new(plan).await, plan, report).await;
+        scale::bench(&Fixture::new(plan).await, plan, report).await;
     }
 }

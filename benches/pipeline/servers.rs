@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rdkafka::config::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tokio_postgres::{Client, NoTls};
-use walpost_bed::{Administration, Kafka, Major, Postgres, Tail, Topics};
+use walpost_bed::{Admin, Kafka, Major, Postgres, Tail, Topics};
 
 use crate::Plan;
 
@@ -65,10 +65,10 @@ impl Servers {
         self.administration().delete(name).await;
     }
 
-    fn administration(&self) -> Administration {
+    fn administration(&self) -> Admin {
         match self.own {
-            Some(_) => Administration::of(self.bootstrap.clone(), 1),
-            None => Administration::by_default(self.bootstrap.clone()),
+            Some(_) => Admin::of(self.bootstrap.clone(), 1),
+            None => Admin::by_default(self.bootstrap.clone()),
         }
     }
 }

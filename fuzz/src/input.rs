@@ -29,9 +29,9 @@ pub(crate) fn parts(mut input: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Reads values from bytes; where none are left, it reads zeros.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Dice<'a>(pub(crate) &'a [u8]);
+pub(crate) struct Rng<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Dice<'a> {
+impl<'a> Rng<'a> {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

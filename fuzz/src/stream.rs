@@ -13,7 +13,7 @@ use walpost::record::{Record, RecordConfig, Router, check_topic};
 use walpost::relay::core::{Core, Taken};
 use walpost::relay::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 
-use super::input::{Dice, parts};
+use super::input::{Rng, parts};
 
 /// A few records' worth.
 const BUDGET_BYTES: u64 = 4 * RECORD_OVERHEAD_BYTES;
@@ -24,7 +24,7 @@ pub fn stream(input: &[u8]) {
     let mut world = World::new();
     for part in parts(input) {
         let Some((&first, rest)) = part.split_first() else { continue };
-        let mut dice = Dice(rest);
+        let mut dice = Rng(rest);
         match first {
             b'k' => world.keepalive(Lsn::new(dice.number())),
             b'd' => world.report(&mut dice, Report::Delivered),
@@ -175,7 +175,7 @@ impl World {
             if self.core.is_drained() {
                 *self = Self::new();
             } else if self.produced.iter().any(|record| record.in_flight) {
-                self.report(&mut Dice(&[]), Report::Delivered);
+                self.report(&mut Rng(&[]), Report::Delivered);
             } else {
                 assert!(
                     self.core.wants_replay().is_some(),
@@ -188,7 +188,7 @@ impl World {
     }
 
     /// What became of one of the records in flight.
-    fn report(&mut self, dice: &mut Dice<'_>, report: Report) {
+    fn report(&mut self, dice: &mut Rng<'_>, report: Report) {
         let mut in_flight: Vec<_> =
             self.produced.iter_mut().filter(|record| record.in_flight).collect();
         let pick = usize::from(dice.byte()) % in_flight.len().max(1);

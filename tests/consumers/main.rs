@@ -9,10 +9,10 @@
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
 
-mod moving;
+mod fixture;
+mod migration;
 mod page;
 mod program;
 mod programs;
-mod shop;
 mod tables;
 mod tools;

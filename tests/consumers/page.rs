@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use walpost_bed::scene::program;
+use walpost_bed::fixture::program;
 
 const PAGE: &str = include_str!("../../docs/consumers.md");
 

@@ -1,7 +1,7 @@
 //! Each program acts once on each event.
 
+use crate::fixture::{BY, OrdersFixture};
 use crate::program::Program;
-use crate::shop::{BY, Shop};
 use crate::tools;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,8 +28,8 @@ async fn the_consumer_in_python_acts_once_on_each_event() {
 }
 
 async fn acts_once_by_each(program: &Program, name: &str) {
-    let shop = Shop::open().await;
+    let orders = OrdersFixture::open().await;
     for by in BY {
-        program.acts_once(&shop, name, by).await;
+        program.acts_once(&orders, name, by).await;
     }
 }

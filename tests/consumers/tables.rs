@@ -7,7 +7,7 @@ use std::time::Duration;
 use walpost_bed::{Major, Postgres, eventually};
 
 const TABLES: &str = include_str!("../../sql/consumer_dedupe.sql");
-const SOON: Duration = Duration::from_secs(30);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_file_runs_in_psql_as_it_is_and_runs_again() {
@@ -42,7 +42,7 @@ async fn pruning_forgets_the_oldest_ids_in_bounded_batches_by_the_index() {
     }
     let scans = "SELECT idx_scan > 0 FROM pg_stat_user_indexes
                   WHERE indexrelname = 'processed_events_processed_at'";
-    eventually(SOON, "a scan of the index", async || {
+    eventually(SHORT_TIMEOUT, "a scan of the index", async || {
         postgres.query_text(scans).await.as_deref() == Some("t")
     })
     .await;
@@ -60,7 +60,7 @@ async fn of_two_sessions_with_one_id_the_second_acts_only_if_the_first_rolled_ba
         first.batch_execute("BEGIN").await.unwrap();
         assert_eq!(first.execute(insert, &[&id]).await.unwrap(), 1);
         let second = tokio::spawn(async move { second.execute(insert, &[&id]).await.unwrap() });
-        eventually(SOON, "the second waits", async || {
+        eventually(SHORT_TIMEOUT, "the second waits", async || {
             postgres.query_text(waits).await.as_deref() == Some("1")
         })
         .await;

@@ -2,5 +2,5 @@
 //! a real one relieved.
 
 mod connectors;
-mod moving;
 mod profiles;
+mod slot_handover;

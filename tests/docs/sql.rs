@@ -1,5 +1,5 @@
 //! SQL that people run as a superuser, and walpost's own, names PostgreSQL's objects so that no
-//! `search_path` puts another in their place. What then runs is seen by `tests/security/hijack.rs`.
+//! `search_path` puts another in their place. What then runs is seen by `tests/security/search_path.rs`.
 
 use regex::Regex;
 

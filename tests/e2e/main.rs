@@ -6,28 +6,28 @@
 
 mod backlog;
 mod catch_up;
+mod conversion_errors;
+mod dead_letters;
 mod debezium;
 mod endpoints;
-mod goings_over;
-mod hashing;
+mod feed_switching;
 mod library;
-mod majors;
 mod messages;
-mod neighbours;
+mod partitioner;
 mod partitions;
+mod pg_versions;
 mod poison;
-mod put_aside;
+mod poison_isolation;
 mod records;
-mod refusals;
 mod replay;
 mod sessions;
-mod shapes;
-mod shares;
+mod sharded_slots;
 mod slot;
+mod startup_errors;
 mod tables;
 mod topics;
 #[cfg(feature = "traces")]
 mod traces;
-mod unsendable;
+mod transactions;
 mod values;
 mod volume;

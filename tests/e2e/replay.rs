@@ -1,7 +1,7 @@
 //! Dead letters that are put back, once their causes are mended.
 
 use tempfile::TempDir;
-use walpost_bed::scene::{LATER, SOON, Scene, ended, stop};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
 use walpost_bed::{Consumed, Kafka};
 
 /// What is the matter with one event of each cause; all are refused by this configuration.
@@ -28,7 +28,7 @@ const TOPIC_MENDED: &str =
     "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
 
 struct Stage {
-    scene: Scene,
+    fixture: Fixture,
     dead: String,
     directory: TempDir,
 }
@@ -36,15 +36,15 @@ struct Stage {
 impl Stage {
     /// An outbox with a topic that takes little, and a dead-letter topic.
     async fn new() -> Self {
-        let scene = Scene::new().await;
-        scene.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
+        let fixture = Fixture::new().await;
+        fixture.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
         let kafka = Kafka::shared().await;
         let limits =
             [("max.message.bytes", "20000"), ("message.timestamp.before.max.ms", "3600000")];
-        kafka.create_topic_with(&scene.topic("order"), 2, &limits).await;
-        let dead = scene.topic("dead");
+        kafka.create_topic_with(&fixture.topic("order"), 2, &limits).await;
+        let dead = fixture.topic("dead");
         kafka.create_topic_with(&dead, 2, &[]).await;
-        Self { scene, dead, directory: TempDir::new().expect("a directory") }
+        Self { fixture, dead, directory: TempDir::new().expect("a directory") }
     }
 
     /// The arguments for a configuration with this in it.
@@ -61,15 +61,15 @@ impl Stage {
     /// Has these rows put aside.
     async fn put_aside(&self, toml: &str, rows: &[&str]) {
         let arguments = self.configured(toml);
-        let walpost = self.scene.run_with(&arguments.each_ref().map(String::as_str)).await;
+        let walpost = self.fixture.run_with(&arguments.each_ref().map(String::as_str)).await;
         for row in rows {
             let insert = format!(
                 "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, headers, \
                  created_at) VALUES {row}"
             );
-            self.scene.postgres.execute(&insert).await;
+            self.fixture.postgres.execute(&insert).await;
             // One after the other: a refusal repeats what is in flight beside it, letters too.
-            self.scene.confirmed(LATER).await;
+            self.fixture.confirmed(LONG_TIMEOUT).await;
         }
         stop(walpost).await;
     }
@@ -84,7 +84,7 @@ impl Stage {
 
     /// How a replay with that configuration ends: its code, and what it prints.
     async fn replay(&self, toml: &str, arguments: &[&str]) -> (Option<i32>, Vec<String>) {
-        let command = self.scene.command("replay-dead-letters").args(self.configured(toml));
+        let command = self.fixture.command("replay-dead-letters").args(self.configured(toml));
         let walpost = command.args(arguments).start();
         let (code, said) = ended(&walpost).await;
         eprintln!("{said}");
@@ -93,7 +93,7 @@ impl Stage {
 
     /// What stands in the topics, letters apart.
     async fn records(&self) -> (Vec<Consumed>, Vec<Consumed>) {
-        let records = self.scene.records().await;
+        let records = self.fixture.records().await;
         records.into_iter().partition(|record| record.topic != self.dead)
     }
 
@@ -127,7 +127,7 @@ async fn each_letter_is_put_back_once_when_its_cause_is_mended() {
         Some(&format!("would {}", summary(2, 3, 0, 0).replace("replayed", "replay")))
     );
     assert_eq!((code, lines.len()), (Some(4), 3), "{lines:?}");
-    let order = stage.scene.topic("order");
+    let order = stage.fixture.topic("order");
     assert!(lines.iter().any(|line| line.contains("(too_large, event ") && line.contains(&order)));
     let unmended = stage.replay(BY_COLUMN, &[]).await;
     assert_eq!(unmended, (Some(4), vec![summary(0, 5, 0, 0)]));
@@ -158,7 +158,7 @@ async fn a_letter_that_stands_there_twice_is_put_back_once() {
     stage.put_aside(BY_COLUMN, &[&[BAD[2].1, BAD[4].1].join(", ")]).await;
     let (_, letters) = stage.records().await;
     assert!(letters.len() > 2, "{letters:?}");
-    let order = stage.scene.topic("order");
+    let order = stage.fixture.topic("order");
     let administration = Kafka::shared().await.administration();
     administration.set(&order, "message.timestamp.before.max.ms", "864000000").await;
     let mended = format!("{BY_COLUMN}{MENDED}");
@@ -184,7 +184,7 @@ async fn assert_as_they_were(stage: &Stage, letters: &[Consumed]) {
         let query = format!(
             "SELECT floor(extract(epoch FROM created_at) * 1000)::bigint FROM outbox WHERE id = '{id}'"
         );
-        let millis = stage.scene.postgres.query_text(&query).await.expect("its row");
+        let millis = stage.fixture.postgres.query_text(&query).await.expect("its row");
         assert_eq!(record.timestamp_ms.map(|millis| millis.to_string()), Some(millis));
         assert!(!record.headers.iter().any(|(name, _)| name == "walpost.cause"));
     }
@@ -234,23 +234,23 @@ async fn a_letter_that_still_is_poison_holds_back_its_key_and_no_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn columns_and_messages_come_back_as_today_reads_them() {
-    let scene = Scene::new().await.option("--message-prefix", "outbox");
-    let (dead, order) = (scene.topic("dead"), scene.topic("order"));
+    let fixture = Fixture::new().await.option("--message-prefix", "outbox");
+    let (dead, order) = (fixture.topic("dead"), fixture.topic("order"));
     let kafka = Kafka::shared().await;
     kafka.create_topic_with(&dead, 1, &[]).await;
     kafka.create_topic_with(&order, 1, &[]).await;
-    let stage = Stage { scene, dead, directory: TempDir::new().expect("a directory") };
-    let scene = &stage.scene;
-    scene.postgres.execute("ALTER TABLE outbox ADD tenant text, ADD region text").await;
+    let stage = Stage { fixture, dead, directory: TempDir::new().expect("a directory") };
+    let fixture = &stage.fixture;
+    fixture.postgres.execute("ALTER TABLE outbox ADD tenant text, ADD region text").await;
     let arguments = stage.configured("record.place = ['tenant:header']\n");
-    let walpost = scene.run_with(&arguments.each_ref().map(String::as_str)).await;
+    let walpost = fixture.run_with(&arguments.each_ref().map(String::as_str)).await;
     let sql = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, tenant) \
                VALUES ('an order', 'a', 'placed', '{\"n\": 1}', 'Acme'); \
                SELECT pg_logical_emit_message(true, 'outbox', 'no JSON'); \
                SELECT pg_logical_emit_message(true, 'outbox', '{\"aggregate_type\": \"an order\", \
                \"aggregate_id\": \"b\", \"payload\": {\"n\": 2}, \"tenant\": null}')";
-    scene.postgres.execute(sql).await;
-    scene.confirmed(SOON).await;
+    fixture.postgres.execute(sql).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     stop(walpost).await;
     // A column that was not placed is not in the letters.
     let place = "record.place = ['tenant:header', 'region:header']\n";
@@ -272,7 +272,7 @@ async fn what_cannot_be_read_or_delivered_ends_it_and_leaves_the_letter() {
     let (code, lines) = stage.replay("", &["--from", "no-such-topic"]).await;
     assert_eq!((code, lines.len()), (Some(1), 0), "{lines:?}");
     let walpost =
-        stage.scene.command("replay-dead-letters").args(["-X", "linger.ms=never"]).start();
+        stage.fixture.command("replay-dead-letters").args(["-X", "linger.ms=never"]).start();
     assert_eq!(ended(&walpost).await.0, Some(78));
     stage.put_aside("", &[BAD[1].1]).await;
     let own = ["--group", "another"];
@@ -291,9 +291,9 @@ async fn one_that_is_told_to_stop_commits_what_it_has_done() {
     stage.put_many_aside(3000).await;
     for terminate in [true, false] {
         let command =
-            stage.scene.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
+            stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
         let stopped = command.start();
-        stopped.await_line("put back", SOON).await;
+        stopped.await_line("put back", SHORT_TIMEOUT).await;
         if terminate {
             stopped.terminate();
         } else {
@@ -317,7 +317,7 @@ async fn one_that_is_told_to_stop_commits_what_it_has_done() {
 async fn of_two_replays_at_once_one_gives_way_and_no_letter_is_lost() {
     let stage = Stage::new().await;
     stage.put_many_aside(3000).await;
-    let command = stage.scene.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
+    let command = stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
     let both = [command.clone().start(), command.start()];
     let mut ends = Vec::new();
     for one in &both {
@@ -339,9 +339,9 @@ async fn of_two_replays_at_once_one_gives_way_and_no_letter_is_lost() {
 async fn a_death_before_the_commit_makes_a_duplicate_and_no_loss() {
     let stage = Stage::new().await;
     stage.put_many_aside(20).await;
-    let command = stage.scene.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
+    let command = stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
     let dying = command.env("FAILPOINTS", "replayed=7*off->return").start();
-    let status = dying.wait(SOON).await.expect("it dies");
+    let status = dying.wait(SHORT_TIMEOUT).await.expect("it dies");
     assert!(!status.success() && status.code().is_none(), "{status:?}");
     assert_eq!(stage.published().await.len(), 8);
     let (code, lines) = stage.replay(TOPIC_MENDED, &[]).await;

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use libtest_mimic::Trial;
 use walpost_bed::Walpost;
+use walpost_bed::fixture::ended;
 use walpost_bed::oracle::Verdict;
-use walpost_bed::scene::ended;
 
-use crate::book;
+use crate::faults_page;
 
 type Committed = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -162,7 +162,7 @@ struct Line {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Seen { rows, lost, duplicates, out_of_order, foreign, did, .. } = &self.seen;
-        let fault = book::faults().find(|fault| fault.number == self.number);
+        let fault = faults_page::faults().find(|fault| fault.number == self.number);
         let fault = fault.map_or("", |fault| fault.fault);
         let did = did.join(", ");
         let verdict = if self.passed { "pass" } else { "FAIL" };

@@ -8,12 +8,12 @@
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
 
-mod book;
 mod case;
+mod faults_page;
 mod kafka;
 mod postgres;
 mod publication;
-mod tailer;
+mod walpost;
 
 use std::process::ExitCode;
 
@@ -23,11 +23,11 @@ use case::Case;
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let cases = [tailer::cases(), kafka::cases(), postgres::cases(), publication::cases()];
+    let cases = [walpost::cases(), kafka::cases(), postgres::cases(), publication::cases()];
     let cases: Vec<Case> = cases.into_iter().flatten().collect();
     let complete = cases.clone();
     let mut trials: Vec<Trial> = cases.into_iter().map(Case::trial).collect();
-    trials.push(Trial::test("the_book_and_the_cases_agree", move || book::check(&complete)));
+    trials.push(Trial::test("the_book_and_the_cases_agree", move || faults_page::check(&complete)));
     let conclusion = libtest_mimic::run(&arguments, trials);
     case::print_table();
     conclusion.exit_code()

@@ -12,7 +12,7 @@ mod rules;
 
 use std::net::TcpListener;
 
-use walpost_bed::scene::Scene;
+use walpost_bed::fixture::Fixture;
 use walpost_bed::{Prometheus, Walpost};
 
 /// A port for walpost's endpoints that it can have again after a restart.
@@ -22,9 +22,9 @@ fn endpoint() -> String {
 }
 
 /// `walpost run` with its endpoints there.
-async fn run_at(scene: &Scene, endpoint: &str, arguments: &[&str]) -> Walpost {
+async fn run_at(fixture: &Fixture, endpoint: &str, arguments: &[&str]) -> Walpost {
     let listen = ["--admin-listen", endpoint];
-    scene.run_with(&[&listen, arguments].concat()).await
+    fixture.run_with(&[&listen, arguments].concat()).await
 }
 
 /// Prometheus with these rules, scraping walpost.

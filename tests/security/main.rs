@@ -4,17 +4,17 @@
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
 
-mod deliver;
+mod auth_methods;
+mod delivery;
 mod examples;
-mod hijack;
-mod listen;
-mod methods;
-mod place;
-mod process;
-mod refuse;
-mod rogue;
-mod rotate;
+mod fixture;
+mod hostile_server;
+mod invalid_credentials;
+mod listen_address;
+mod local_exposure;
+mod oauth_token;
+mod rotation;
+mod search_path;
 mod secrets;
-mod token;
-mod unfit;
-mod unprivileged;
+mod unprivileged_role;
+mod untrusted_peers;

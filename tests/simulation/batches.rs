@@ -12,7 +12,7 @@ use walpost::pgoutput::Message;
 use walpost::source::{CatchUp, Move, Received, SourceError, WalPosition};
 
 use crate::server::{UNDER_WAY, in_use, moved};
-use crate::trace::{Happened, Mishap};
+use crate::trace::{Happened, InjectedFault};
 use crate::world::World;
 
 /// What a session has for its client.
@@ -154,9 +154,9 @@ impl World {
 
     /// Where the schedule has it, a person moves the slot when it matters.
     pub(crate) fn may_be_moved_by_somebody(&mut self) {
-        let may_be = !self.calm && self.schedule.mishaps.contains(&Mishap::SlotMoved);
+        let may_be = !self.calm && self.schedule.faults.contains(&InjectedFault::SlotMoved);
         if may_be && self.one_in(6) {
-            self.befall(Mishap::SlotMoved);
+            self.inject(InjectedFault::SlotMoved);
         }
     }
 

@@ -17,9 +17,9 @@ use walpost::record::{Record, dead_letter};
 use walpost::relay::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refusal};
 use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
 
-use crate::log::{Guilt, PARTITIONS};
 use crate::process::DEAD_LETTERS;
 use crate::trace::Happened;
+use crate::wal::{Guilt, PARTITIONS};
 use crate::world::{Shared, World};
 
 /// The partition of the dead letters, behind those of the events.
@@ -379,7 +379,7 @@ impl Outlet for SimSink {
         if !is_letter && event_of.is_some_and(|event| event.is(Guilt::TooLargeHere)) {
             return Err(ProduceError::Refused(too_large()));
         }
-        let partition = event_of.map_or(0, crate::log::Event::partition);
+        let partition = event_of.map_or(0, crate::wal::Event::partition);
         let partition = if is_letter { LETTERS } else { partition };
         let bytes = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
         let producer = &mut world.broker.producers[at];

@@ -12,9 +12,9 @@ use walpost::sink::Outcome;
 use walpost::source::SourceError;
 
 use self::feeds::{Feeds, Opened};
-use crate::log::{Event, Guilt, Item, Log, PARTITIONS};
 use crate::schedule::Schedule;
-use crate::trace::{Exit, Happened, Mishap, Trace};
+use crate::trace::{Exit, Happened, InjectedFault, Trace};
+use crate::wal::{Event, Guilt, Item, Log, PARTITIONS};
 
 /// What the largest row of a log weighs, its overhead included, and more.
 const ROW_BYTES: u64 = 1500;
@@ -25,7 +25,7 @@ const UNATTENDED_MS: u64 = 20_000;
 /// What walpost may take beyond its own limits.
 const SLACK_MS: u64 = 50;
 
-/// A fault, and what it broke.
+/// A violation, and what it broke.
 type Verdict = Result<(), String>;
 
 struct Checker<'a> {
@@ -45,7 +45,7 @@ struct Checker<'a> {
     /// The process of each session.
     sessions: Vec<usize>,
     slot: Lsn,
-    mishaps: Vec<Mishap>,
+    faults: Vec<InjectedFault>,
     arrived: bool,
 }
 
@@ -92,10 +92,10 @@ pub(crate) fn judge(log: &Log, schedule: &Schedule, trace: &Trace) -> Verdict {
     let mut checker = Checker::new(log, schedule);
     for (at, (now_ms, happened)) in trace.iter().enumerate() {
         let judged = checker.see(*now_ms, happened);
-        judged.map_err(|fault| format!("{fault} (at {now_ms} ms, entry {at})"))?;
+        judged.map_err(|violation| format!("{violation} (at {now_ms} ms, entry {at})"))?;
     }
     if !checker.arrived {
-        return Err("I4: all mishaps are over, and the slot does not reach the log's end".into());
+        return Err("I4: all faults are over, and the slot does not reach the log's end".into());
     }
     let missing = |event: &usize| {
         let is_given_up = checker.given_up.contains(&log.events[*event].item);
@@ -129,7 +129,7 @@ impl<'a> Checker<'a> {
             processes: BTreeMap::new(),
             sessions: Vec::new(),
             slot: Lsn::new(1000),
-            mishaps: Vec::new(),
+            faults: Vec::new(),
             arrived: false,
         }
     }
@@ -215,7 +215,7 @@ impl<'a> Checker<'a> {
             Happened::GivenUp { item } => {
                 self.given_up.insert(*item);
             }
-            Happened::Mishap(mishap) => self.mishaps.push(*mishap),
+            Happened::InjectedFault(fault) => self.faults.push(*fault),
             Happened::Arrived => self.arrived = true,
             Happened::Strange(text) => return Err(text.clone()),
             Happened::Committed { .. }
@@ -422,8 +422,10 @@ impl<'a> Checker<'a> {
             Exit::Source(error) if !self.may_fail_with(error) => {
                 wrong("nothing of that kind went wrong")
             }
-            Exit::Sink if !self.was(Mishap::ReplacementFails) => wrong("no replacement failed"),
-            Exit::Unauthenticated if !self.was(Mishap::Unauthenticated) => wrong("untrue"),
+            Exit::Sink if !self.was(InjectedFault::ReplacementFails) => {
+                wrong("no replacement failed")
+            }
+            Exit::Unauthenticated if !self.was(InjectedFault::Unauthenticated) => wrong("untrue"),
             Exit::Killed
             | Exit::Aborted
             | Exit::Unconfirmed
@@ -457,7 +459,7 @@ impl<'a> Checker<'a> {
             }
             // The last move of the slot may be refused, or take too long.
             let may_fail = process.feeds.in_batches()
-                && (self.was(Mishap::SlotHeld) || self.was(Mishap::MoveSlow));
+                && (self.was(InjectedFault::SlotHeld) || self.was(InjectedFault::MoveSlow));
             let in_time = self.schedule.drain_timeout_ms > 4000;
             if self.slot < summary.confirmed && in_time && !may_fail {
                 return Some(format!("the slot is at {}", self.slot));
@@ -469,14 +471,14 @@ impl<'a> Checker<'a> {
     /// Whether a process that was to end by itself had all that it takes to confirm the end.
     fn has_no_excuse(&self, process: &Process) -> bool {
         let is_alone = self.schedule.walposts == 1 && process.opened > 0;
-        let is_undisturbed = self.mishaps.is_empty() && self.schedule.guilt.is_none();
+        let is_undisturbed = self.faults.is_empty() && self.schedule.guilt.is_none();
         let has_time = self.schedule.drain_timeout_ms > 4000;
         is_alone && is_undisturbed && has_time && process.told_ms.is_none()
     }
 
     /// The halt is at a guilty event, with all before it delivered where it says so.
     fn halted(&self, commit: Lsn, ordinal: u32, sure: bool) -> Option<String> {
-        let place = |event: &crate::log::Event| (event.commit, event.ordinal);
+        let place = |event: &crate::wal::Event| (event.commit, event.ordinal);
         let at = self.log.events.iter().position(|event| place(event) == (commit, ordinal));
         let Some(at) = at.filter(|at| self.log.events[*at].guilt != Guilt::None) else {
             return Some("that event can be delivered".into());
@@ -493,16 +495,18 @@ impl<'a> Checker<'a> {
         let others = self.schedule.walposts > 1;
         match error {
             SourceError::Slot(text) if text.starts_with("moved") => {
-                others || self.was(Mishap::SlotMoved) || !self.given_up.is_empty()
+                others || self.was(InjectedFault::SlotMoved) || !self.given_up.is_empty()
             }
-            SourceError::Slot(text) if text.starts_with("another") => self.was(Mishap::OtherServer),
-            SourceError::Slot(_) => self.was(Mishap::SlotDropped),
-            SourceError::Access(_) => self.was(Mishap::AccessRefused),
+            SourceError::Slot(text) if text.starts_with("another") => {
+                self.was(InjectedFault::OtherServer)
+            }
+            SourceError::Slot(_) => self.was(InjectedFault::SlotDropped),
+            SourceError::Access(_) => self.was(InjectedFault::AccessRefused),
             _ => false,
         }
     }
 
-    fn was(&self, mishap: Mishap) -> bool {
-        self.mishaps.contains(&mishap)
+    fn was(&self, fault: InjectedFault) -> bool {
+        self.faults.contains(&fault)
     }
 }

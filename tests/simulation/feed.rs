@@ -19,9 +19,9 @@ use walpost::source::{
 };
 
 use crate::batches::{Came, Reader};
-use crate::log::{OUTBOXES, relation};
 use crate::server::Look;
 use crate::trace::{Happened, Left, Why};
+use crate::wal::{OUTBOXES, relation};
 use crate::world::{Shared, World};
 
 /// For how long nobody may hold the slot while nothing is taken.

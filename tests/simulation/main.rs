@@ -7,13 +7,13 @@
 mod batches;
 mod broker;
 mod checker;
+mod fault_injection;
 mod feed;
-mod log;
-mod mishaps;
 mod process;
 mod schedule;
 mod server;
 mod trace;
+mod wal;
 mod world;
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ use crate::world::Shared;
 /// Schedules where no other number is asked for.
 const SCHEDULES: u64 = 4000;
 
-/// How long it may take, once all mishaps are over, until all is delivered.
+/// How long it may take, once all faults are over, until all is delivered.
 const ARRIVAL_MS: u64 = 300_000;
 
 #[test]
@@ -45,28 +45,28 @@ fn whatever_goes_wrong_what_is_promised_holds() {
     // Others each time, so that each run looks at more.
     let first = fastrand::u64(..) >> 16;
     let next = AtomicU64::new(0);
-    let faults: Vec<String> = thread::scope(|scope| {
+    let violations: Vec<String> = thread::scope(|scope| {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let work = || {
-            let mut faults = Vec::new();
-            while faults.is_empty() {
+            let mut violations = Vec::new();
+            while violations.is_empty() {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= schedules {
                     break;
                 }
                 let seed = first + number;
-                if let Some(fault) = judge(seed, false) {
-                    faults.push(format!(
-                        "{fault}\n  WALPOST_TRACE=1 WALPOST_SEED={seed} cargo test --test simulation"
+                if let Some(violation) = judge(seed, false) {
+                    violations.push(format!(
+                        "{violation}\n  WALPOST_TRACE=1 WALPOST_SEED={seed} cargo test --test simulation"
                     ));
                 }
             }
-            faults
+            violations
         };
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("it catches panics")).collect()
     });
-    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+    assert!(violations.is_empty(), "\n{}", violations.join("\n"));
 }
 
 #[test]
@@ -152,8 +152,8 @@ fn simulate(seed: u64) -> Shared {
         let world = Shared::new(seed);
         tokio::spawn(server::serve(world.clone()));
         tokio::spawn(broker::serve(world.clone()));
-        tokio::spawn(mishaps::befall(world.clone()));
-        let writer = tokio::spawn(mishaps::write(world.clone()));
+        tokio::spawn(fault_injection::inject(world.clone()));
+        let writer = tokio::spawn(fault_injection::write(world.clone()));
         let walposts = world.lock().schedule.walposts;
         // A channel each: who is woken first by a shared one is left to chance.
         let walposts: Vec<_> = (0..walposts)

@@ -18,8 +18,8 @@ use walpost::source::{CatchUp, SourceError};
 
 use crate::broker::SimSink;
 use crate::feed::SimSource;
-use crate::log::{Guilt, OUTBOXES, relation};
 use crate::trace::{Exit, Happened};
+use crate::wal::{Guilt, OUTBOXES, relation};
 use crate::world::{Shared, World};
 
 /// Where events go that cannot be delivered.
@@ -89,7 +89,7 @@ impl World {
     /// Raises the limit that refuses the event, or gives its transaction up.
     fn deal_with(&mut self, commit: Lsn, ordinal: u32, sure: bool) {
         let is_it =
-            |event: &&mut crate::log::Event| event.commit == commit && event.ordinal == ordinal;
+            |event: &&mut crate::wal::Event| event.commit == commit && event.ordinal == ordinal;
         let Some(event) = self.log.events.iter_mut().find(is_it) else {
             let text = format!("halted at {commit}/{ordinal}, where no event is");
             return self.note(Happened::Strange(text));

@@ -1,20 +1,20 @@
 //! What a seed stands for: how much is written, what may go wrong, how
-//! processes end. Each kind of mishap is left out of half of the schedules, so
+//! processes end. Each kind of fault is left out of half of the schedules, so
 //! that what one hides another shows.
 
 use fastrand::Rng;
 use walpost::relay::poison::Policy;
 
-use crate::log::Guilt;
-use crate::trace::Mishap;
+use crate::trace::InjectedFault;
+use crate::wal::Guilt;
 
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 pub(crate) struct Schedule {
     /// For how long it is written and things go wrong.
-    pub(crate) mishaps_ms: u64,
+    pub(crate) faults_ms: u64,
     /// What may go wrong, and about how long apart.
-    pub(crate) mishaps: Vec<Mishap>,
+    pub(crate) faults: Vec<InjectedFault>,
     pub(crate) apart_ms: u64,
     /// Transactions in all, and events in the largest.
     pub(crate) transactions: usize,
@@ -55,9 +55,9 @@ impl Schedule {
     pub(crate) fn new(rng: &mut Rng) -> Self {
         let grave = rng.u8(0..4) == 0;
         let often = rng.u8(0..8);
-        let mishaps = Mishap::ALL
+        let faults = InjectedFault::ALL
             .into_iter()
-            .filter(|mishap| (grave || !mishap.is_grave()) && often > 0 && rng.bool())
+            .filter(|fault| (grave || !fault.is_grave()) && often > 0 && rng.bool())
             .collect();
         let guilts = [Guilt::Keyless, Guilt::TooLarge, Guilt::TooLargeHere];
         let guilt = (rng.u8(0..3) == 0).then(|| (guilts[rng.usize(0..3)], rng.u64(3..20)));
@@ -71,8 +71,8 @@ impl Schedule {
         // One record at a time would take minutes for a large transaction.
         let least: u8 = if large { 20 } else { 1 };
         Self {
-            mishaps_ms: rng.u64(0..longest),
-            mishaps,
+            faults_ms: rng.u64(0..longest),
+            faults,
             apart_ms: [50, 300, 1500][rng.usize(0..3)],
             transactions: rng.usize(0..60),
             events_most: if large { 2000 } else { [1, 3, 12, 40][rng.usize(0..4)] },

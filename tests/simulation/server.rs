@@ -21,8 +21,8 @@ use walpost::source::{
 };
 
 use crate::batches::{Came, Moving, Reader};
-use crate::log::Cursor;
 use crate::trace::Happened;
+use crate::wal::Cursor;
 use crate::world::{Shared, World};
 
 /// Messages that lie between walsender and client, at most.

@@ -116,8 +116,8 @@ pub(crate) enum Happened {
         event: usize,
         outcome: Outcome,
     },
-    Mishap(Mishap),
-    /// No more mishaps from here on; all that were are over.
+    InjectedFault(InjectedFault),
+    /// No more faults from here on; all that were are over.
     Calm,
     /// The slot reached the log's end.
     Arrived,
@@ -171,7 +171,7 @@ pub(crate) enum Why {
 
 /// What goes wrong outside of walpost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mishap {
+pub(crate) enum InjectedFault {
     SessionEnds,
     ServerRestarts,
     ServerAway,
@@ -194,7 +194,7 @@ pub(crate) enum Mishap {
     MoveSlow,
 }
 
-impl Mishap {
+impl InjectedFault {
     pub(crate) const ALL: [Self; 20] = [
         Self::SessionEnds,
         Self::ServerRestarts,

@@ -6,10 +6,10 @@ use fastrand::Rng;
 use tokio::time::Instant;
 
 use crate::broker::Broker;
-use crate::log::Log;
 use crate::schedule::Schedule;
 use crate::server::Server;
 use crate::trace::{Happened, Trace};
+use crate::wal::Log;
 
 pub(crate) struct World {
     pub(crate) rng: Rng,
@@ -18,7 +18,7 @@ pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) broker: Broker,
     pub(crate) trace: Trace,
-    /// Whether the mishaps are over.
+    /// Whether the faults are over.
     pub(crate) calm: bool,
     began: Instant,
 }

@@ -8,8 +8,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::account::is_root;
 use crate::error::{BedError, Doing};
+use crate::os_account::is_root;
 
 /// Where root's cache lies when its home is closed to the user postgres.
 const ROOTS_CACHE: &str = "/var/cache/walpost";

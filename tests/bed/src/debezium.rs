@@ -19,11 +19,11 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{BedError, Doing};
 use crate::eventually::within;
+use crate::http;
 use crate::jars::Jvm;
 use crate::kafka::Kafka;
 use crate::port::Port;
 use crate::postgres::Postgres;
-use crate::rest;
 use crate::server::Server;
 
 /// How long the worker may take to answer, and a connector to stream.
@@ -213,7 +213,7 @@ impl Debezium {
     pub async fn try_start_again(&self) -> Result<(), BedError> {
         let log = self.server.log()?;
         let errors = log.try_clone().doing(|| "sharing the log".into())?;
-        let mut command = self.server.keeper().launcher(&install::java(&self.installed));
+        let mut command = self.server.cleanup().launcher(&install::java(&self.installed));
         command.args(self.jvm.arguments(&self.installed));
         command.arg("org.apache.kafka.connect.cli.ConnectStandalone");
         command.arg(self.directory().join("worker.properties"));
@@ -339,7 +339,7 @@ impl Debezium {
     }
 
     async fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, String> {
-        rest::ask(self.rest.number(), method, path, body).await
+        http::request(self.rest.number(), method, path, body).await
     }
 }
 

@@ -32,12 +32,12 @@ pub struct Scenario {
     pub connector: Map<String, Value>,
     /// Makes the table `outbox`.
     pub ddl: String,
-    pub deeds: Vec<Deed>,
+    pub steps: Vec<Step>,
 }
 
 /// One transaction.
 #[derive(Clone, Debug)]
-pub struct Deed {
+pub struct Step {
     pub sql: String,
     /// No record comes of it.
     pub is_quiet: bool,
@@ -52,10 +52,10 @@ impl Scenario {
         let head = lines.next().ok_or("an empty file")??;
         let text = |value: &Value| value.as_str().map(str::to_owned).ok_or("text is missing");
         let map = |value: &Value| value.as_object().cloned().ok_or("an object is missing");
-        let deeds = lines.map(|line| {
+        let steps = lines.map(|line| {
             let line = line?;
             let is_quiet = line["records"].as_array().is_some_and(Vec::is_empty);
-            Ok(Deed { sql: text(&line["sql"])?, is_quiet })
+            Ok(Step { sql: text(&line["sql"])?, is_quiet })
         });
         Ok(Self {
             name: text(&head["scenario"])?,
@@ -63,7 +63,7 @@ impl Scenario {
             router: map(&head["router"])?,
             connector: map(&head["connector"])?,
             ddl: text(&head["ddl"])?,
-            deeds: deeds.collect::<Result<_, String>>()?,
+            steps: steps.collect::<Result<_, String>>()?,
         })
     }
 }
@@ -80,7 +80,7 @@ pub struct Recorder {
     attributed: usize,
 }
 
-/// What became of a deed.
+/// What became of a step.
 enum Fate {
     Records(Vec<Consumed>),
     Dies(String),
@@ -123,18 +123,18 @@ impl Recorder {
             .await;
         let mut text = self.head(scenario).await;
         let mut running = None;
-        for deed in &scenario.deeds {
+        for step in &scenario.steps {
             let connector = match running.take() {
                 Some(name) => Ok(name),
                 None => self.connect(scenario).await,
             };
-            let rows = self.commit(&deed.sql).await;
+            let rows = self.commit(&step.sql).await;
             let fate = match connector {
                 Err(reason) => format!("\"refused\":{}", json!(reason)),
                 Ok(connector) => {
                     // What inserts nothing and is not quiet is to kill the task.
-                    let awaited = if deed.is_quiet { 0 } else { rows.len().max(1) };
-                    let fate = self.fate(&connector, &deed.sql, awaited).await;
+                    let awaited = if step.is_quiet { 0 } else { rows.len().max(1) };
+                    let fate = self.fate(&connector, &step.sql, awaited).await;
                     if let Fate::Records(_) = fate {
                         running = Some(connector);
                     } else {
@@ -143,7 +143,7 @@ impl Recorder {
                     fate.text(scenario)
                 }
             };
-            writeln!(text, "{{\"sql\":{},\"rows\":{},{fate}}}", json!(deed.sql), json!(rows))
+            writeln!(text, "{{\"sql\":{},\"rows\":{},{fate}}}", json!(step.sql), json!(rows))
                 .expect("a String takes every text");
         }
         if let Some(connector) = running {

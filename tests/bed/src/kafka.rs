@@ -21,7 +21,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rustix::process::Signal;
 use tokio::sync::OnceCell;
 
-use crate::authority::{Authority, Pair};
+use crate::ca::{CertificateAuthority, KeyPair};
 use crate::cache;
 use crate::disk::SmallDisk;
 use crate::error::{BedError, Doing};
@@ -31,7 +31,7 @@ use crate::port::Port;
 use crate::server::Server;
 
 pub use cluster::Cluster;
-pub use topics::{Administration, Partition};
+pub use topics::{Admin, Partition};
 
 use install::install;
 
@@ -47,7 +47,7 @@ pub struct KafkaBuilder {
     jvm: Option<Jvm>,
     disk_mebibytes: Option<u32>,
     /// The broker's own certificate, and the authority of its clients'.
-    tls: Option<(Pair, PathBuf)>,
+    tls: Option<(KeyPair, PathBuf)>,
     /// `controller.quorum.voters`, where it is not the node alone.
     voters: Option<String>,
 }
@@ -72,7 +72,7 @@ impl KafkaBuilder {
     /// ([`Kafka::secure_bootstrap`]), in place of that without TLS, and one for clients'
     /// certificates ([`Kafka::mutual_bootstrap`]).
     #[must_use]
-    pub fn tls(mut self, authority: &Authority) -> Self {
+    pub fn tls(mut self, authority: &CertificateAuthority) -> Self {
         self.tls = Some((authority.server("kafka"), authority.root()));
         self
     }
@@ -297,7 +297,7 @@ impl Kafka {
         let log = self.server.log()?;
         let errors = log.try_clone().doing(|| "sharing the log".into())?;
         let java = Path::new("java");
-        let mut command = self.server.keeper().launcher(java);
+        let mut command = self.server.cleanup().launcher(java);
         command.args(install::jvm_arguments(self.jvm, &self.installed));
         command.arg("kafka.Kafka").arg(self.properties_path());
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
@@ -335,8 +335,8 @@ impl Kafka {
     }
 
     /// All else that a test wants of its topics.
-    pub fn administration(&self) -> Administration {
-        Administration::of(self.bootstrap(), 1)
+    pub fn administration(&self) -> Admin {
+        Admin::of(self.bootstrap(), 1)
     }
 
     /// Makes its disk larger, or smaller.

@@ -9,39 +9,39 @@
 //! It knows nothing of walpost's inside: it sees what an operator sees.
 #![forbid(unsafe_code)]
 
-mod account;
-mod authority;
+mod ca;
 mod cache;
+mod cleanup;
 mod consumer;
 pub mod debezium;
 mod disk;
 mod error;
 mod eventually;
+pub mod fixture;
 pub mod golden;
+mod http;
 mod jars;
 mod kafka;
-mod keeper;
 pub mod oracle;
+mod os_account;
 mod port;
 mod postgres;
 mod process;
 mod prometheus;
 mod proxy;
-mod rest;
-pub mod scene;
 mod server;
 mod walpost;
 pub mod writer;
 
-pub use authority::{Authority, Pair};
+pub use ca::{CertificateAuthority, KeyPair};
 pub use cache::directory as cache_directory;
 pub use consumer::{Consumed, Follower, Tail, Topics, read_all};
 pub use debezium::Debezium;
 pub use error::BedError;
 pub use eventually::{Outcome, eventually, within};
-pub use kafka::{Administration, Cluster, Kafka, KafkaBuilder, Partition};
-pub use postgres::{Major, Postgres, PostgresBuilder, Saved, Stop};
+pub use kafka::{Admin, Cluster, Kafka, KafkaBuilder, Partition};
+pub use postgres::{DataSnapshot, Major, Postgres, PostgresBuilder, Stop};
 pub use process::Process;
 pub use prometheus::{Prometheus, Sample};
-pub use proxy::{Proxy, Way};
+pub use proxy::{Direction, Proxy};
 pub use walpost::{Walpost, WalpostBuilder};

@@ -39,14 +39,14 @@ impl Row {
 
 /// Where a record lies and whose row it says to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     pub id: String,
     pub topic: String,
     pub partition: i32,
     pub offset: i64,
 }
 
-impl Place {
+impl Location {
     fn of(record: &Consumed) -> Self {
         Self {
             id: record.header("id").unwrap_or("(no id)").to_owned(),
@@ -57,7 +57,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}/{}@{}", self.id, self.topic, self.partition, self.offset)
     }
@@ -72,17 +72,17 @@ pub struct Verdict {
     /// Committed, not delivered.
     pub missing: Vec<Row>,
     /// Delivered, rolled back.
-    pub rolled_back: Vec<Place>,
+    pub rolled_back: Vec<Location>,
     /// Delivered, of no known row.
-    pub unexpected: Vec<Place>,
+    pub unexpected: Vec<Location>,
     /// Under another key than the row's.
-    pub wrong_key: Vec<Place>,
+    pub wrong_key: Vec<Location>,
     /// Each repeat of a row after its first occurrence.
-    pub duplicates: Vec<Place>,
+    pub duplicates: Vec<Location>,
     /// First occurrences that came after one that was committed later (its id is the second).
-    pub out_of_order: Vec<(Place, String)>,
+    pub out_of_order: Vec<(Location, String)>,
     /// In another partition than an earlier record of the same key and topic.
-    pub scattered: Vec<Place>,
+    pub scattered: Vec<Location>,
 }
 
 /// The latest row seen of a key, and where the key lives.
@@ -117,16 +117,16 @@ pub fn judge<'a>(
         let Some(at) = id.and_then(|id| position.get(id).copied()) else {
             let known = id.is_some_and(|id| rolled_back.contains(id));
             let list = if known { &mut verdict.rolled_back } else { &mut verdict.unexpected };
-            list.push(Place::of(record));
+            list.push(Location::of(record));
             continue;
         };
         let row = &committed[at];
         if row.key.as_deref().map(str::as_bytes) != record.key.as_deref() {
-            verdict.wrong_key.push(Place::of(record));
+            verdict.wrong_key.push(Location::of(record));
         }
         let first = !std::mem::replace(&mut seen[at], true);
         if !first {
-            verdict.duplicates.push(Place::of(record));
+            verdict.duplicates.push(Location::of(record));
         }
         let Some(key) = row.key.as_deref() else {
             continue;
@@ -135,10 +135,10 @@ pub fn judge<'a>(
             .entry((&record.topic, key))
             .or_insert(KeyState { latest: at, partition: record.partition });
         if state.partition != record.partition {
-            verdict.scattered.push(Place::of(record));
+            verdict.scattered.push(Location::of(record));
         } else if first && at < state.latest {
             let later = committed[state.latest].id.clone();
-            verdict.out_of_order.push((Place::of(record), later));
+            verdict.out_of_order.push((Location::of(record), later));
         }
         state.latest = state.latest.max(at);
     }
@@ -181,14 +181,14 @@ impl fmt::Display for Verdict {
             Some(key) => format!("{} (key {key})", row.id),
             None => row.id.clone(),
         };
-        let order = |(place, later): &(Place, String)| format!("{place}, after {later}");
+        let order = |(place, later): &(Location, String)| format!("{place}, after {later}");
         list(f, "missing", &self.missing, row)?;
-        list(f, "rolled back, yet there", &self.rolled_back, Place::to_string)?;
-        list(f, "of no known row", &self.unexpected, Place::to_string)?;
-        list(f, "under a wrong key", &self.wrong_key, Place::to_string)?;
+        list(f, "rolled back, yet there", &self.rolled_back, Location::to_string)?;
+        list(f, "of no known row", &self.unexpected, Location::to_string)?;
+        list(f, "under a wrong key", &self.wrong_key, Location::to_string)?;
         list(f, "out of order", &self.out_of_order, order)?;
-        list(f, "in another partition than their key", &self.scattered, Place::to_string)?;
-        list(f, "repeated", &self.duplicates, Place::to_string)
+        list(f, "in another partition than their key", &self.scattered, Location::to_string)?;
+        list(f, "repeated", &self.duplicates, Location::to_string)
     }
 }
 

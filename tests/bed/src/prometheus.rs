@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::error::{BedError, Doing};
 use crate::eventually::within;
+use crate::http;
 use crate::port::Port;
-use crate::rest;
 use crate::server::Server;
 
 /// How long it may take to be ready.
@@ -59,7 +59,7 @@ impl Prometheus {
              - job_name: files\n    \
                file_sd_configs: [{files: [targets.json], refresh_interval: 1s}]\n",
         )?;
-        let mut command = prometheus.server.keeper().launcher(Path::new("prometheus"));
+        let mut command = prometheus.server.cleanup().launcher(Path::new("prometheus"));
         command
             .arg(format!("--web.listen-address=127.0.0.1:{}", prometheus.port.number()))
             .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
@@ -90,7 +90,7 @@ impl Prometheus {
     }
 
     async fn ask(&self, path: &str) -> Result<Value, String> {
-        rest::ask(self.port.number(), "GET", path, "").await
+        http::request(self.port.number(), "GET", path, "").await
     }
 
     /// What an instant query yields now, or why it cannot be answered.

@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::cleanup::CleanupGuard;
 use crate::error::{BedError, Doing};
 use crate::eventually::{within, within_blocking};
-use crate::keeper::Keeper;
 
 /// How long a server may take to end by itself when its handle is dropped.
 const FAREWELL: Duration = Duration::from_secs(6);
 
 #[derive(Debug)]
 pub(crate) struct Server {
-    keeper: Keeper,
+    cleanup: CleanupGuard,
     gentle: Signal,
     child: Mutex<Option<Child>>,
     last_exit: Mutex<Option<ExitStatus>>,
@@ -35,19 +35,19 @@ impl Server {
             _ => "KILL",
         };
         Ok(Self {
-            keeper: Keeper::new(name, signal_name)?,
+            cleanup: CleanupGuard::new(name, signal_name)?,
             gentle,
             child: Mutex::new(None),
             last_exit: Mutex::new(None),
         })
     }
 
-    pub(crate) fn keeper(&self) -> &Keeper {
-        &self.keeper
+    pub(crate) fn cleanup(&self) -> &CleanupGuard {
+        &self.cleanup
     }
 
     pub(crate) fn directory(&self) -> &Path {
-        self.keeper.directory()
+        self.cleanup.directory()
     }
 
     pub(crate) fn log_path(&self) -> PathBuf {
@@ -108,7 +108,7 @@ impl Server {
         if let Some(status) = ended {
             *child = None;
             *self.last_exit.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-            self.keeper.forget_process();
+            self.cleanup.forget_process();
         }
     }
 

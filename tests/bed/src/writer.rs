@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use crate::consumer::Consumed;
 use crate::eventually::eventually;
+use crate::fixture::{Fixture, SHORT_TIMEOUT};
 use crate::postgres::Postgres;
-use crate::scene::{SOON, Scene};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tokio_postgres::{Client, Config, Error, NoTls, SimpleQueryMessage};
@@ -82,7 +82,7 @@ impl Writer {
     /// Awaits so many further committed transactions.
     pub async fn commits(&self, further: u64) {
         let goal = self.committed() + further;
-        eventually(SOON, "the writer commits", async || {
+        eventually(SHORT_TIMEOUT, "the writer commits", async || {
             let count = self.committed();
             if count >= goal { Ok(()) } else { Err(count) }
         })
@@ -96,10 +96,10 @@ impl Writer {
 
     /// The ids of rows that the slot has confirmed and no record shows. One is one
     /// too many: it would not be sent again.
-    pub async fn passed_over(&self, scene: &Scene) -> Vec<String> {
+    pub async fn unpublished_ids(&self, fixture: &Fixture) -> Vec<String> {
         // In this order: what is confirmed now is published already.
-        let confirmed = lsn(&scene.confirmed_flush().await.expect("the slot"));
-        self.unpublished(confirmed, &scene.records().await)
+        let confirmed = lsn(&fixture.confirmed_flush().await.expect("the slot"));
+        self.unpublished(confirmed, &fixture.records().await)
     }
 
     /// The ids of rows whose commits lie before `confirmed` and that no record shows.

@@ -76,7 +76,7 @@ async fn what_becomes_of_a_row_does_not_depend_on_the_rows_before_it() {
     for name in ["debezium-json/expand/text", "debezium-json/expand/envelope"] {
         let golden = golden_text(name);
         let mut scenario = Scenario::parse(&golden).unwrap();
-        scenario.deeds.reverse();
+        scenario.steps.reverse();
         let seen = recorder.record(&scenario).await;
         let (head, turned) = seen.split_once('\n').unwrap();
         let turned: Vec<_> = turned.lines().rev().collect();

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tokio::sync::MutexGuard;
-use walpost_bed::scene::{LATER, SOON, Scene, insert};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Cluster, eventually};
 
-use super::{AWAY, BACK, confirms_nothing, scene_with, times};
+use super::{AWAY, BACK, confirms_nothing, fixture_with, times};
 use crate::case::{Account, Case};
 
 pub fn cases() -> Vec<Case> {
@@ -21,39 +21,39 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// The cluster, and a scene whose topic has so many partitions and takes a record
+/// The cluster, and a fixture whose topic has so many partitions and takes a record
 /// only with so many replicas in sync.
 async fn scene_of(
     min_in_sync: &str,
     partitions: i32,
-) -> (MutexGuard<'static, Cluster>, Scene, String) {
+) -> (MutexGuard<'static, Cluster>, Fixture, String) {
     let cluster = Cluster::shared().await;
-    let scene = scene_with(&cluster.bootstrap()).await;
-    let topic = scene.topic("order");
+    let fixture = fixture_with(&cluster.bootstrap()).await;
+    let topic = fixture.topic("order");
     let settings = [("min.insync.replicas", min_in_sync)];
     cluster.administration().create(&topic, partitions, &settings).await;
-    (cluster, scene, topic)
+    (cluster, fixture, topic)
 }
 
 async fn rolling_restart(account: Account) {
-    let (cluster, scene, topic) = scene_of("2", 3).await;
-    let walpost = scene.run().await;
-    let writer = Writer::start(&scene.postgres, 100);
+    let (cluster, fixture, topic) = scene_of("2", 3).await;
+    let walpost = fixture.run().await;
+    let writer = Writer::start(&fixture.postgres, 100);
     for node in cluster.nodes() {
         writer.commits(50).await;
-        assert!(node.stop(LATER).await, "it stops");
+        assert!(node.stop(LONG_TIMEOUT).await, "it stops");
         node.start_again().await;
         cluster.administration().in_sync(&topic, 3, 3).await;
     }
     writer.commits(50).await;
-    account.ok(&scene.judge_after(writer).await);
+    account.ok(&fixture.judge_after(writer).await);
     account.goes_on(&walpost);
 }
 
 async fn elected(account: Account) {
-    let (cluster, scene, topic) = scene_of("2", 1).await;
-    let walpost = scene.run().await;
-    let writer = Writer::start(&scene.postgres, 200);
+    let (cluster, fixture, topic) = scene_of("2", 1).await;
+    let walpost = fixture.run().await;
+    let writer = Writer::start(&fixture.postgres, 200);
     let mut leaders = vec![cluster.leader(&topic, 0).await];
     for _ in 0..3 {
         writer.commits(50).await;
@@ -61,32 +61,33 @@ async fn elected(account: Account) {
     }
     writer.commits(50).await;
     assert!(leaders.windows(2).all(|pair| pair[0] != pair[1]), "{leaders:?}");
-    account.ok(&scene.judge_after(writer).await);
+    account.ok(&fixture.judge_after(writer).await);
     account.goes_on(&walpost);
 }
 
 /// The old leader wakes up believing that it still leads.
 async fn zombie(account: Account) {
-    let (cluster, scene, topic) = scene_of("2", 1).await;
-    let walpost = scene.run().await;
-    let writer = Writer::start(&scene.postgres, 200);
+    let (cluster, fixture, topic) = scene_of("2", 1).await;
+    let walpost = fixture.run().await;
+    let writer = Writer::start(&fixture.postgres, 200);
     for _ in 0..2 {
         writer.commits(50).await;
         let old = cluster.leader(&topic, 0).await;
         cluster.node(old).pause();
-        eventually(LATER, "another leads", async || cluster.leader(&topic, 0).await != old).await;
+        eventually(LONG_TIMEOUT, "another leads", async || cluster.leader(&topic, 0).await != old)
+            .await;
         writer.commits(50).await;
         cluster.node(old).resume();
         cluster.administration().in_sync(&topic, 1, 3).await;
     }
-    account.ok(&scene.judge_after(writer).await);
+    account.ok(&fixture.judge_after(writer).await);
     account.goes_on(&walpost);
 }
 
 async fn too_few(account: Account) {
-    let (cluster, scene, topic) = scene_of("3", 2).await;
-    let walpost = scene.run().await;
-    let writer = Writer::start(&scene.postgres, 50);
+    let (cluster, fixture, topic) = scene_of("3", 2).await;
+    let walpost = fixture.run().await;
+    let writer = Writer::start(&fixture.postgres, 50);
     writer.commits(50).await;
     let dead = &cluster.nodes()[2];
     dead.kill9().await;
@@ -94,10 +95,10 @@ async fn too_few(account: Account) {
     for word in ["min.insync.replicas", &topic, "2 of 3"] {
         assert!(line.contains(word), "{word:?} in {line}");
     }
-    confirms_nothing(&scene, &writer).await;
+    confirms_nothing(&fixture, &writer).await;
     dead.start_again().await;
-    walpost.await_line(BACK, SOON).await;
-    account.ok(&scene.judge_after(writer).await);
+    walpost.await_line(BACK, SHORT_TIMEOUT).await;
+    account.ok(&fixture.judge_after(writer).await);
     account.did("said which replicas are missing");
     account.goes_on(&walpost);
 }
@@ -105,35 +106,35 @@ async fn too_few(account: Account) {
 /// Each node is killed in its turn, the leader of a partition among them, with
 /// several requests in flight; half a minute below the minimum each time.
 async fn again(account: Account) {
-    let (cluster, scene, topic) = scene_of("3", 3).await;
+    let (cluster, fixture, topic) = scene_of("3", 3).await;
     let several = ["-X", "max.in.flight.requests.per.connection=5"];
-    let walpost = scene.command("run").args(several).start();
-    let writer = Writer::start(&scene.postgres, 200);
+    let walpost = fixture.command("run").args(several).start();
+    let writer = Writer::start(&fixture.postgres, 200);
     for (round, node) in (1..).zip(cluster.nodes().iter().cycle().take(6)) {
         writer.commits(200).await;
         node.kill9().await;
         let told = async || times(&walpost, AWAY) == round;
-        eventually(LATER, "it says so", told).await;
+        eventually(LONG_TIMEOUT, "it says so", told).await;
         writer.commits(1500).await;
         node.start_again().await;
         cluster.administration().in_sync(&topic, 3, 3).await;
         let back = async || times(&walpost, BACK) == round;
-        eventually(LATER, "the producer goes on", back).await;
+        eventually(LONG_TIMEOUT, "the producer goes on", back).await;
     }
-    account.ok(&scene.judge_after(writer).await);
+    account.ok(&fixture.judge_after(writer).await);
     account.goes_on(&walpost);
 }
 
 /// One acknowledgement never comes, though all is well with the broker.
 async fn stuck(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.command("run").env("FAILPOINTS", "unacknowledged=20*off->1*return->off");
+    let fixture = Fixture::new().await;
+    let walpost = fixture.command("run").env("FAILPOINTS", "unacknowledged=20*off->1*return->off");
     let walpost = walpost.start();
-    scene.postgres.execute(&insert(100, 5)).await;
+    fixture.postgres.execute(&insert(100, 5)).await;
     walpost.await_line(AWAY, Duration::from_secs(40)).await;
-    walpost.await_line("no acknowledgement came for long", LATER).await;
-    scene.confirmed(LATER).await;
-    account.ok(&scene.judge().await);
+    walpost.await_line("no acknowledgement came for long", LONG_TIMEOUT).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    account.ok(&fixture.judge().await);
     account.did("replaced the producer");
     account.goes_on(&walpost);
 }

@@ -1,7 +1,7 @@
 //! The outbox table's columns change while walpost streams (41 to 43).
 
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, assert_in_log_order, insert, record_of};
 use walpost_bed::oracle::judge;
-use walpost_bed::scene::{SOON, Scene, assert_in_log_order, insert, record_of};
 
 use super::{covers, end_of_log};
 use crate::case::{Account, Case};
@@ -57,95 +57,95 @@ pub fn cases() -> Vec<Case> {
 
 /// Each change stands in the middle of a transaction that inserts before and after.
 async fn changes_pass(account: Account, changes: &'static [&'static str]) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
     let row = insert(10, 2);
     for change in changes {
         let sql = format!("BEGIN; {row}; ALTER TABLE public.outbox {change}; {row}; COMMIT");
-        scene.postgres.execute(&sql).await;
-        scene.postgres.execute(&row).await;
+        fixture.postgres.execute(&sql).await;
+        fixture.postgres.execute(&row).await;
     }
-    scene.confirmed(SOON).await;
-    let records = scene.records().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
     assert_eq!(records.len(), changes.len() * 30);
     assert!(records.iter().all(|record| record.value_text().is_some()));
     assert_in_log_order(&records);
-    account.exact(&scene.judge().await);
+    account.exact(&fixture.judge().await);
     account.goes_on(&walpost);
 }
 
 /// Delivers all before the change, in its transaction too, and names what is missing.
 async fn halts_at(account: Account, (change, role): (&'static str, &'static str)) {
     let configured = ["[outbox.columns]", "event_type = \"event_type\""].join("\n");
-    let scene = Scene::new().await;
+    let fixture = Fixture::new().await;
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("walpost.toml");
     std::fs::write(&file, configured).expect("written");
-    let walpost = scene.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
+    let walpost = fixture.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     let rows = {
-        scene.postgres.execute(&insert(10, 3)).await;
-        scene.committed().await
+        fixture.postgres.execute(&insert(10, 3)).await;
+        fixture.committed().await
     };
-    let before = end_of_log(&scene).await;
-    scene.postgres.execute(&format!("ALTER TABLE public.outbox {change}")).await;
+    let before = end_of_log(&fixture).await;
+    fixture.postgres.execute(&format!("ALTER TABLE public.outbox {change}")).await;
     let columns = match role {
         "event_type" => "(aggregate_type, aggregate_id, happened) VALUES ('order', '1', 'placed')",
         "aggregate_id" => "(aggregate_type, event_type) VALUES ('order', 'placed')",
         "aggregate_type" => "(kind, aggregate_id, event_type) VALUES ('order', '1', 'placed')",
         _ => "(aggregate_type, aggregate_id, event_type) VALUES ('order', '1', 'placed')",
     };
-    scene.postgres.execute(&format!("INSERT INTO public.outbox {columns}")).await;
-    let after = end_of_log(&scene).await;
+    fixture.postgres.execute(&format!("INSERT INTO public.outbox {columns}")).await;
+    let after = end_of_log(&fixture).await;
     let text = account.ends(&walpost, 4).await;
     let line = text.lines().last().unwrap_or_default();
     assert!(line.contains("table public.outbox has no column for `"), "{line}");
     assert!(line.contains(&format!("outbox.columns.{role}")), "{line}");
-    assert!(covers(&scene, &before).await && !covers(&scene, &after).await);
-    account.exact(&judge(&rows, std::iter::empty(), &scene.records().await));
+    assert!(covers(&fixture, &before).await && !covers(&fixture, &after).await);
+    account.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
 }
 
 /// What the halt asks for is enough, where no transaction has rows of both names.
 async fn renamed(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
     let row = insert(10, 3);
     let renamed = row.replace("payload", "body");
-    scene.postgres.execute(&row).await;
-    scene.confirmed(SOON).await;
-    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
-    scene.postgres.execute(&renamed).await;
-    scene.postgres.execute(&renamed).await;
+    fixture.postgres.execute(&row).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    fixture.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
+    fixture.postgres.execute(&renamed).await;
+    fixture.postgres.execute(&renamed).await;
     account.ends(&walpost, 4).await;
-    published_as_body(&account, &scene).await;
+    published_as_body(&account, &fixture).await;
 }
 
 /// With rows of the old name still to be read, the column has to have it again.
 async fn slept_through(account: Account) {
-    let scene = Scene::new().await;
+    let fixture = Fixture::new().await;
     let row = insert(10, 3);
-    scene.postgres.execute(&row).await;
-    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
-    scene.postgres.execute(&row.replace("payload", "body")).await;
-    account.ends(&scene.command("run").start(), 78).await;
-    assert!(scene.records().await.is_empty());
-    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN body TO payload").await;
-    account.ends(&scene.command("run").start(), 4).await;
-    assert_eq!(scene.records().await.len(), 10);
-    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
-    published_as_body(&account, &scene).await;
+    fixture.postgres.execute(&row).await;
+    fixture.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
+    fixture.postgres.execute(&row.replace("payload", "body")).await;
+    account.ends(&fixture.command("run").start(), 78).await;
+    assert!(fixture.records().await.is_empty());
+    fixture.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN body TO payload").await;
+    account.ends(&fixture.command("run").start(), 4).await;
+    assert_eq!(fixture.records().await.len(), 10);
+    fixture.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
+    published_as_body(&account, &fixture).await;
 }
 
 /// All is published once walpost is told that the payload is in `body` now.
-async fn published_as_body(account: &Account, scene: &Scene) {
+async fn published_as_body(account: &Account, fixture: &Fixture) {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("walpost.toml");
     std::fs::write(&file, "[outbox.columns]\npayload = \"body\"\n").expect("written");
-    let next = scene.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
-    scene.postgres.execute(&insert(10, 3).replace("payload", "body")).await;
-    scene.confirmed(SOON).await;
-    account.exact(&scene.judge().await);
+    let next = fixture.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
+    fixture.postgres.execute(&insert(10, 3).replace("payload", "body")).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    account.exact(&fixture.judge().await);
     account.goes_on(&next);
 }
 
@@ -158,8 +158,8 @@ async fn not_needed(account: Account) {
 }
 
 async fn new_forms(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
     let row = |id: u32, key: &str, payload: &str| {
         format!(
             "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload) \
@@ -176,12 +176,12 @@ async fn new_forms(account: Account) {
         row(3, "7", "'\\xff00'"),
         "COMMIT".to_owned(),
     ];
-    scene.postgres.execute(&sql.join(";")).await;
+    fixture.postgres.execute(&sql.join(";")).await;
     let rows = "SELECT md5(i::text)::uuid, CASE WHEN i < 3 THEN '007' ELSE '7' END
                   FROM generate_series(1, 3) AS i";
-    let rows = scene.rows(rows).await;
-    scene.confirmed(SOON).await;
-    let records = scene.records().await;
+    let rows = fixture.rows(rows).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
     account.exact(&judge(&rows, std::iter::empty(), &records));
     let value = |at: usize| record_of(&records, &rows[at].id).value.clone();
     assert_eq!(value(0).as_deref(), Some(b"{\"a\": 1}".as_slice()));
@@ -192,25 +192,25 @@ async fn new_forms(account: Account) {
 
 /// Events had a type so far: whether they go on without is for a person to say.
 async fn optional(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.postgres.execute("ALTER TABLE public.outbox DROP COLUMN event_type").await;
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.postgres.execute("ALTER TABLE public.outbox DROP COLUMN event_type").await;
     let row = "INSERT INTO public.outbox (aggregate_type, aggregate_id) VALUES ('order', '1')";
-    scene.postgres.execute(row).await;
+    fixture.postgres.execute(row).await;
     let text = account.ends(&walpost, 4).await;
     assert!(text.contains("no column `event_type` any more"), "{text}");
-    let _walpost = scene.run().await;
-    scene.confirmed(SOON).await;
-    account.exact(&scene.judge().await);
+    let _walpost = fixture.run().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    account.exact(&fixture.judge().await);
 }
 
 async fn optional_between(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    let pid = scene.walsender().await.expect("a walsender");
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let pid = fixture.walsender().await.expect("a walsender");
     let change = format!(
         "DO $$ BEGIN
            PERFORM pg_terminate_backend({pid});
@@ -218,11 +218,11 @@ async fn optional_between(account: Account) {
            INSERT INTO public.outbox (aggregate_type, aggregate_id, kind) VALUES ('order', '1', 'k');
          END $$"
     );
-    scene.postgres.execute(&change).await;
+    fixture.postgres.execute(&change).await;
     let text = account.ends(&walpost, 4).await;
     assert!(text.contains("no column `event_type` any more"), "{text}");
-    assert_eq!(scene.records().await.len(), 10);
-    let _walpost = scene.run().await;
-    scene.confirmed(SOON).await;
-    account.exact(&scene.judge().await);
+    assert_eq!(fixture.records().await.len(), 10);
+    let _walpost = fixture.run().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    account.exact(&fixture.judge().await);
 }

@@ -1,6 +1,6 @@
 //! PostgreSQL has no room for its log (57).
 
-use walpost_bed::scene::{LATER, SOON, Scene, insert};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::{Kafka, Major, Postgres, within};
 
 use crate::case::{Account, Case};
@@ -16,16 +16,16 @@ async fn full(account: Account) {
     let postgres = Postgres::builder(Major::V15).disk(DISK_BYTES);
     // The log is not to find room by itself: what is written stays.
     let postgres = postgres.setting("wal_keep_size", "10GB").setting("restart_after_crash", "off");
-    let scene = Scene::with_brokers(postgres, &Kafka::shared().await.bootstrap()).await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    let ballast = scene.postgres.data_dir().join("ballast");
+    let fixture = Fixture::with_brokers(postgres, &Kafka::shared().await.bootstrap()).await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let ballast = fixture.postgres.data_dir().join("ballast");
     std::fs::write(&ballast, vec![0; 48 << 20]).expect("room for ballast");
     let mark = walpost.mark();
-    let client = scene.postgres.client().await;
+    let client = fixture.postgres.client().await;
     let mut written = 0;
-    let died = within(LATER, async || {
+    let died = within(LONG_TIMEOUT, async || {
         let failed = client.batch_execute(&insert(5000, 3)).await.is_err();
         written += 1;
         if failed { Ok(()) } else { Err(written) }
@@ -33,21 +33,29 @@ async fn full(account: Account) {
     .await;
     assert!(died.is_ok(), "{written} transactions found room");
     drop(client);
-    assert!(scene.postgres.stopped(SOON).await, "it runs:\n{}", scene.postgres.log_tail(5));
-    let log = scene.postgres.log_tail(40);
+    assert!(
+        fixture.postgres.stopped(SHORT_TIMEOUT).await,
+        "it runs:\n{}",
+        fixture.postgres.log_tail(5)
+    );
+    let log = fixture.postgres.log_tail(40);
     assert!(log.contains("PANIC") && log.contains("No space left on device"), "{log}");
     walpost
-        .await_line_after(mark, "PostgreSQL cannot be used, trying again until it can", SOON)
+        .await_line_after(
+            mark,
+            "PostgreSQL cannot be used, trying again until it can",
+            SHORT_TIMEOUT,
+        )
         .await;
     // Without room it does not start either.
-    assert!(scene.postgres.try_start_again().await.is_err());
+    assert!(fixture.postgres.try_start_again().await.is_err());
     account.goes_on(&walpost);
     let mark = walpost.mark();
     std::fs::remove_file(&ballast).expect("ballast thrown off");
-    scene.postgres.start_again().await;
-    walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(LATER).await;
-    account.ok(&scene.judge().await);
+    fixture.postgres.start_again().await;
+    walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    account.ok(&fixture.judge().await);
     account.goes_on(&walpost);
 }

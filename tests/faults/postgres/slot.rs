@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, proxied};
 use walpost_bed::oracle::{Row, judge};
-use walpost_bed::scene::{LATER, SOON, Scene, ended, insert, proxied};
 use walpost_bed::{Kafka, Major, Postgres, PostgresBuilder, Proxy, Walpost, eventually};
 
 use crate::case::{Account, Case};
@@ -40,34 +40,34 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// walpost on a scene, ten rows published and confirmed.
-async fn ten_rows(scene: &Scene) -> (Walpost, Vec<Row>) {
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    (walpost, scene.committed().await)
+/// walpost on a fixture, ten rows published and confirmed.
+async fn ten_rows(fixture: &Fixture) -> (Walpost, Vec<Row>) {
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    (walpost, fixture.committed().await)
 }
 
-async fn judged(account: &Account, scene: &Scene, rows: &[Row]) {
-    account.exact(&judge(rows, std::iter::empty(), &scene.records().await));
+async fn judged(account: &Account, fixture: &Fixture, rows: &[Row]) {
+    account.exact(&judge(rows, std::iter::empty(), &fixture.records().await));
 }
 
 async fn dropped_before(account: Account) {
-    let scene = Scene::new().await;
-    let (walpost, rows) = ten_rows(&scene).await;
+    let fixture = Fixture::new().await;
+    let (walpost, rows) = ten_rows(&fixture).await;
     walpost.terminate();
     assert_eq!(ended(&walpost).await.0, Some(0));
-    scene.postgres.execute(DROP).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    let text = account.ends(&scene.command("run").start(), 3).await;
+    fixture.postgres.execute(DROP).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    let text = account.ends(&fixture.command("run").start(), 3).await;
     assert!(text.contains("find out who dropped it"), "{text}");
-    assert_eq!(scene.confirmed_flush().await, None);
-    judged(&account, &scene, &rows).await;
+    assert_eq!(fixture.confirmed_flush().await, None);
+    judged(&account, &fixture, &rows).await;
 }
 
 async fn dropped_under_way(account: Account) {
-    let scene = Scene::new().await;
-    let (walpost, rows) = ten_rows(&scene).await;
+    let fixture = Fixture::new().await;
+    let (walpost, rows) = ten_rows(&fixture).await;
     // Before walpost is back: it waits for a moment after so short a session.
     let end_and_drop = "DO $$ BEGIN
            PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots;
@@ -78,13 +78,13 @@ async fn dropped_under_way(account: Account) {
              EXCEPTION WHEN object_in_use THEN PERFORM pg_sleep(0.001); END;
            END LOOP;
          END $$";
-    scene.postgres.execute(end_and_drop).await;
-    scene.postgres.execute(&insert(10, 3)).await;
+    fixture.postgres.execute(end_and_drop).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
     let text = account.ends(&walpost, 3).await;
     assert!(text.contains("lost PostgreSQL, connecting again"), "{text}");
     assert!(text.contains("find out who dropped it"), "{text}");
-    assert_eq!(scene.confirmed_flush().await, None);
-    judged(&account, &scene, &rows).await;
+    assert_eq!(fixture.confirmed_flush().await, None);
+    judged(&account, &fixture, &rows).await;
 }
 
 /// A server that keeps little log for slots.
@@ -94,108 +94,112 @@ fn short_of_log() -> PostgresBuilder {
 }
 
 /// Writes log until the server gives the slot up.
-async fn burn(scene: &Scene) {
-    eventually(SOON, "the server invalidates the slot", async || {
+async fn burn(fixture: &Fixture) {
+    eventually(SHORT_TIMEOUT, "the server invalidates the slot", async || {
         // A CHECKPOINT looks after each switch of the log's file.
         let burn = "CREATE TABLE IF NOT EXISTS burn (b text); INSERT INTO burn VALUES ('x')";
-        scene.postgres.execute(burn).await;
-        scene.postgres.execute("SELECT pg_switch_wal()").await;
-        scene.postgres.execute("CHECKPOINT").await;
+        fixture.postgres.execute(burn).await;
+        fixture.postgres.execute("SELECT pg_switch_wal()").await;
+        fixture.postgres.execute("CHECKPOINT").await;
         let state = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'walpost'";
-        let state = scene.postgres.query_text(state).await;
+        let state = fixture.postgres.query_text(state).await;
         if state.as_deref() == Some("lost") { Ok(()) } else { Err(state) }
     })
     .await;
 }
 
 async fn lost_before(account: Account) {
-    let scene = Scene::with(short_of_log()).await;
-    burn(&scene).await;
-    let text = account.ends(&scene.command("run").start(), 3).await;
+    let fixture = Fixture::with(short_of_log()).await;
+    burn(&fixture).await;
+    let text = account.ends(&fixture.command("run").start(), 3).await;
     assert!(text.contains("was invalidated by the server"), "{text}");
-    judged(&account, &scene, &[]).await;
+    judged(&account, &fixture, &[]).await;
 }
 
 async fn lost_between(account: Account) {
-    let mut scene = Scene::with(short_of_log()).await;
-    let proxy = Proxy::to(scene.postgres.port()).await;
-    scene.source = proxied(&proxy);
-    let (walpost, rows) = ten_rows(&scene).await;
-    cut_off(&scene, &proxy).await;
-    burn(&scene).await;
-    scene.postgres.execute(&insert(10, 3)).await;
+    let mut fixture = Fixture::with(short_of_log()).await;
+    let proxy = Proxy::to(fixture.postgres.port()).await;
+    fixture.source = proxied(&proxy);
+    let (walpost, rows) = ten_rows(&fixture).await;
+    cut_off(&fixture, &proxy).await;
+    burn(&fixture).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
     proxy.restore();
     let text = account.ends(&walpost, 3).await;
     assert!(text.contains("was invalidated by the server"), "{text}");
-    judged(&account, &scene, &rows).await;
+    judged(&account, &fixture, &rows).await;
 }
 
 async fn lost_in_use(account: Account) {
     let kafka = Kafka::start().await;
-    let scene = Scene::with_brokers(short_of_log(), &kafka.bootstrap()).await;
-    let (walpost, _) = ten_rows(&scene).await;
+    let fixture = Fixture::with_brokers(short_of_log(), &kafka.bootstrap()).await;
+    let (walpost, _) = ten_rows(&fixture).await;
     kafka.pause();
-    scene.postgres.execute(&insert(10, 3)).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
     let read = "SELECT sent_lsn >= pg_current_wal_lsn() FROM pg_stat_replication";
-    eventually(SOON, "walpost has read the rows", async || {
-        scene.postgres.query_text(read).await == Some("t".into())
+    eventually(SHORT_TIMEOUT, "walpost has read the rows", async || {
+        fixture.postgres.query_text(read).await == Some("t".into())
     })
     .await;
-    burn(&scene).await;
+    burn(&fixture).await;
     kafka.resume();
     let text = account.ends(&walpost, 3).await;
     assert!(text.contains("was invalidated by the server"), "{text}");
     // What it had read it delivers still: nobody else can.
-    judged(&account, &scene, &scene.committed().await).await;
+    judged(&account, &fixture, &fixture.committed().await).await;
 }
 
 /// Whoever reads the slot by SQL holds it meanwhile, as another walpost would.
 async fn moved_in_use(account: Account) {
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(2));
-    let scene = Scene::with(postgres).await;
-    let (walpost, rows) = ten_rows(&scene).await;
+    let fixture = Fixture::with(postgres).await;
+    let (walpost, rows) = ten_rows(&fixture).await;
     walpost.pause();
-    eventually(SOON, "the slot is free", async || scene.walsender().await.is_none()).await;
-    scene.postgres.execute(&insert(200_000, 3)).await;
-    let client = scene.postgres.client().await;
+    eventually(SHORT_TIMEOUT, "the slot is free", async || fixture.walsender().await.is_none())
+        .await;
+    fixture.postgres.execute(&insert(200_000, 3)).await;
+    let client = fixture.postgres.client().await;
     let read = "SELECT count(*) FROM pg_logical_slot_get_binary_changes('walpost', NULL, NULL,
                   'proto_version', '1', 'publication_names', 'walpost')";
     let moved = tokio::spawn(async move { client.batch_execute(read).await });
     let held = "SELECT active_pid::text FROM pg_replication_slots";
-    eventually(SOON, "somebody holds it", async || scene.postgres.query_text(held).await.is_some())
-        .await;
+    eventually(SHORT_TIMEOUT, "somebody holds it", async || {
+        fixture.postgres.query_text(held).await.is_some()
+    })
+    .await;
     walpost.resume();
-    walpost.await_line("is in use by server process", SOON).await;
+    walpost.await_line("is in use by server process", SHORT_TIMEOUT).await;
     moved.await.expect("it runs").expect("it is read");
     let text = account.ends(&walpost, 3).await;
     assert!(text.contains("by somebody else"), "{text}");
-    judged(&account, &scene, &rows).await;
+    judged(&account, &fixture, &rows).await;
 }
 
 async fn idle_for_too_long(account: Account) {
     let postgres = Postgres::builder(Major::V18).setting("idle_replication_slot_timeout", "1s");
-    let scene = Scene::with(postgres).await;
-    let (walpost, rows) = ten_rows(&scene).await;
+    let fixture = Fixture::with(postgres).await;
+    let (walpost, rows) = ten_rows(&fixture).await;
     walpost.terminate();
     assert_eq!(ended(&walpost).await.0, Some(0));
-    eventually(SOON, "the server invalidates the slot", async || {
-        scene.postgres.execute("CHECKPOINT").await;
+    eventually(SHORT_TIMEOUT, "the server invalidates the slot", async || {
+        fixture.postgres.execute("CHECKPOINT").await;
         let reason = "SELECT invalidation_reason FROM pg_replication_slots";
-        let reason = scene.postgres.query_text(reason).await;
+        let reason = fixture.postgres.query_text(reason).await;
         if reason.as_deref() == Some("idle_timeout") { Ok(()) } else { Err(reason) }
     })
     .await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    let text = account.ends(&scene.command("run").start(), 3).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    let text = account.ends(&fixture.command("run").start(), 3).await;
     assert!(text.contains("was invalidated by the server (idle_timeout)"), "{text}");
-    judged(&account, &scene, &rows).await;
+    judged(&account, &fixture, &rows).await;
 }
 
 /// Cuts the connections through the proxy and lets none through; the slot is free then.
-async fn cut_off(scene: &Scene, proxy: &Proxy) {
+async fn cut_off(fixture: &Fixture, proxy: &Proxy) {
     proxy.refuse();
     proxy.cut();
-    eventually(SOON, "the slot is free", async || scene.walsender().await.is_none()).await;
+    eventually(SHORT_TIMEOUT, "the slot is free", async || fixture.walsender().await.is_none())
+        .await;
 }
 
 async fn moved(account: Account) {
@@ -223,19 +227,19 @@ async fn moved_in_a_backlog(account: Account) {
 /// Somebody lays hands on the slot while one instance reads a backlog and another one waits: the
 /// first one publishes what its copy of the slot has, and neither continues.
 async fn in_a_backlog(account: Account, what: &str, words: &str) {
-    let scene = Scene::new().await;
-    scene.postgres.execute(&many_transactions(600)).await;
-    let (first, second) = (slow_in_batches(&scene), slow_in_batches(&scene));
-    let begun = async || scene.records().await.len() > 500;
-    eventually(SOON, "some come", begun).await;
-    scene.postgres.execute(&at_rest(what)).await;
-    assert!(scene.records().await.len() < 8_000, "in the midst");
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute(&many_transactions(600)).await;
+    let (first, second) = (slow_in_batches(&fixture), slow_in_batches(&fixture));
+    let begun = async || fixture.records().await.len() > 500;
+    eventually(SHORT_TIMEOUT, "some come", begun).await;
+    fixture.postgres.execute(&at_rest(what)).await;
+    assert!(fixture.records().await.len() < 8_000, "in the midst");
     let texts = (account.ends(&first, 3).await, account.ends(&second, 3).await);
     let said = |text: &str| {
         text.contains(words) || text.contains("has halted, and a person has to decide")
     };
     assert!(said(&texts.0) && said(&texts.1), "{texts:?}");
-    account.exact(&scene.judge().await);
+    account.exact(&fixture.judge().await);
 }
 
 /// So many transactions of twenty rows.
@@ -251,30 +255,30 @@ pub(super) fn many_transactions(count: u32) -> String {
 }
 
 /// One that reads any backlog in batches, and has room for a few records at a time.
-pub(super) fn slow_in_batches(scene: &Scene) -> Walpost {
+pub(super) fn slow_in_batches(fixture: &Fixture) -> Walpost {
     let slow = ["--in-flight-bytes", "8KiB", "-X", "linger.ms=10"];
-    scene.command("run").args(slow).env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start()
+    fixture.command("run").args(slow).env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start()
 }
 
 /// Each answer takes a second for the one that waits, and it learns that the other
 /// one halts all the same.
 async fn moved_beside_a_distant_one(account: Account) {
-    let mut scene = Scene::new().await;
-    scene.postgres.execute(&many_transactions(1500)).await;
-    let first = slow_in_batches(&scene);
-    first.await_line("reading the backlog in batches", SOON).await;
-    let proxy = Proxy::to(scene.postgres.port()).await;
+    let mut fixture = Fixture::new().await;
+    fixture.postgres.execute(&many_transactions(1500)).await;
+    let first = slow_in_batches(&fixture);
+    first.await_line("reading the backlog in batches", SHORT_TIMEOUT).await;
+    let proxy = Proxy::to(fixture.postgres.port()).await;
     proxy.slow(Duration::from_millis(500), None);
-    scene.source = proxied(&proxy);
-    let second = slow_in_batches(&scene);
-    second.await_line("is in use by", SOON).await;
+    fixture.source = proxied(&proxy);
+    let second = slow_in_batches(&fixture);
+    second.await_line("is in use by", SHORT_TIMEOUT).await;
     let move_it = "pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
-    scene.postgres.execute(&at_rest(move_it)).await;
-    let status = first.wait(LATER).await;
+    fixture.postgres.execute(&at_rest(move_it)).await;
+    let status = first.wait(LONG_TIMEOUT).await;
     assert_eq!(status.and_then(|status| status.code()), Some(3), "{:?}", first.stderr());
     let text = account.ends(&second, 3).await;
     assert!(text.contains("has halted, and a person has to decide"), "{text}");
-    account.exact(&scene.judge().await);
+    account.exact(&fixture.judge().await);
 }
 
 async fn made_anew(account: Account) {
@@ -286,26 +290,26 @@ async fn made_anew(account: Account) {
 
 /// Somebody else puts the slot elsewhere while walpost is cut off; gives where.
 async fn elsewhere(account: Account, sql: &str) {
-    let mut scene = Scene::new().await;
-    let proxy = Proxy::to(scene.postgres.port()).await;
-    scene.source = proxied(&proxy);
-    let (walpost, mut rows) = ten_rows(&scene).await;
-    cut_off(&scene, &proxy).await;
-    let ours = scene.confirmed_flush().await.expect("the slot");
-    scene.postgres.execute(&insert(5, 3)).await;
-    let passed = scene.committed().await.len();
-    let theirs = scene.postgres.query_text(sql).await.expect("the slot");
-    scene.postgres.execute(&insert(5, 3)).await;
+    let mut fixture = Fixture::new().await;
+    let proxy = Proxy::to(fixture.postgres.port()).await;
+    fixture.source = proxied(&proxy);
+    let (walpost, mut rows) = ten_rows(&fixture).await;
+    cut_off(&fixture, &proxy).await;
+    let ours = fixture.confirmed_flush().await.expect("the slot");
+    fixture.postgres.execute(&insert(5, 3)).await;
+    let passed = fixture.committed().await.len();
+    let theirs = fixture.postgres.query_text(sql).await.expect("the slot");
+    fixture.postgres.execute(&insert(5, 3)).await;
     proxy.restore();
     let text = account.ends(&walpost, 3).await;
     assert!(text.contains(&format!("up to {theirs} by somebody else")), "{theirs} in {text}");
     assert!(text.contains(&format!("itself had confirmed {ours}")), "{ours} in {text}");
-    assert_eq!(scene.confirmed_flush().await, Some(theirs));
+    assert_eq!(fixture.confirmed_flush().await, Some(theirs));
     // What was committed between the two positions is for a person; the rest is not.
-    let next = scene.run().await;
-    scene.confirmed(Duration::from_secs(30)).await;
-    rows.extend_from_slice(&scene.committed().await[passed..]);
-    judged(&account, &scene, &rows).await;
+    let next = fixture.run().await;
+    fixture.confirmed(Duration::from_secs(30)).await;
+    rows.extend_from_slice(&fixture.committed().await[passed..]);
+    judged(&account, &fixture, &rows).await;
     account.did("the next start went on from the slot");
     account.goes_on(&next);
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rdkafka::Message;
 use rdkafka::message::{BorrowedMessage, Headers};
-use walpost_bed::oracle::{Place, Row, Verdict};
-use walpost_bed::scene::{SOON, Scene, stop};
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, stop};
+use walpost_bed::oracle::{Location, Row, Verdict};
 use walpost_bed::{Kafka, Major, Postgres, Tail, Walpost, eventually};
 
 use crate::case::{Account, Case};
@@ -34,7 +34,7 @@ pub fn cases() -> Vec<Case> {
 async fn one_transaction(account: Account) {
     let rows = 10_000_000;
     let stage = Stage::new(rows).await;
-    let walpost = stage.scene.run().await;
+    let walpost = stage.fixture.run().await;
     stage.insert_in_one(rows).await;
     stage.published(&walpost).await;
     let peak = walpost.peak_rss_bytes().expect("it runs");
@@ -48,9 +48,9 @@ async fn one_transaction(account: Account) {
 async fn each_its_own(account: Account) {
     let rows = 1_000_000;
     let stage = Stage::new(rows).await;
-    let walpost = stage.scene.run().await;
+    let walpost = stage.fixture.run().await;
     stage
-        .scene
+        .fixture
         .postgres
         .execute(
             "CREATE PROCEDURE write_one_by_one(first int, last int) LANGUAGE plpgsql AS $$
@@ -62,7 +62,7 @@ async fn each_its_own(account: Account) {
              END $$",
         )
         .await;
-    stage.scene.postgres.execute(&format!("CALL write_one_by_one(0, {})", rows - 1)).await;
+    stage.fixture.postgres.execute(&format!("CALL write_one_by_one(0, {})", rows - 1)).await;
     stage.published(&walpost).await;
     let peak = walpost.peak_rss_bytes().expect("it runs");
     account.did(format!("{} MiB at the most", peak >> 20));
@@ -74,7 +74,7 @@ async fn each_its_own(account: Account) {
 
 /// An outbox whose ids are numbers from 0, and a consumer that judges.
 struct Stage {
-    scene: Scene,
+    fixture: Fixture,
     judge: Arc<Mutex<Judge>>,
     _tail: Tail,
     _kafka: Kafka,
@@ -83,9 +83,9 @@ struct Stage {
 impl Stage {
     async fn new(rows: u32) -> Self {
         let kafka = Kafka::start().await;
-        let scene = Scene::bare(Postgres::start(Major::V15).await, &kafka.bootstrap());
+        let fixture = Fixture::bare(Postgres::start(Major::V15).await, &kafka.bootstrap());
         // Rows come faster without a key, and walpost needs none.
-        let scene = scene
+        let fixture = fixture
             .over(
                 "CREATE TABLE public.outbox (id int, aggregate_type text, aggregate_id text,
                    event_type text, payload jsonb)",
@@ -93,10 +93,10 @@ impl Stage {
             .await;
         let judge = Arc::new(Mutex::new(Judge::new(rows)));
         let shared = Arc::clone(&judge);
-        let tail = Tail::start(&kafka.bootstrap(), scene.topics(), move |message| {
+        let tail = Tail::start(&kafka.bootstrap(), fixture.topics(), move |message| {
             shared.lock().unwrap_or_else(PoisonError::into_inner).take(message);
         });
-        Self { scene, judge, _tail: tail, _kafka: kafka }
+        Self { fixture, judge, _tail: tail, _kafka: kafka }
     }
 
     async fn insert_in_one(&self, rows: u32) {
@@ -105,19 +105,19 @@ impl Stage {
             "INSERT INTO public.outbox
                SELECT i, 'order', i % {KEYS}, 'placed', '{{\"a\": 1}}' FROM generate_series(0, {last}) AS i"
         );
-        self.scene.postgres.execute(&sql).await;
+        self.fixture.postgres.execute(&sql).await;
     }
 
     /// Awaits that all is confirmed, and read.
     async fn published(&self, walpost: &Walpost) {
         let confirmed = async {
-            self.scene.confirmed(MUCH_LATER).await;
+            self.fixture.confirmed(MUCH_LATER).await;
         };
         tokio::select! {
             () = confirmed => {}
             ended = walpost.wait(MUCH_LATER) => panic!("{ended:?}: {:?}", walpost.stderr().last()),
         }
-        eventually(SOON * 10, "all that is confirmed is read", async || {
+        eventually(SHORT_TIMEOUT * 10, "all that is confirmed is read", async || {
             let judge = self.judge.lock().unwrap_or_else(PoisonError::into_inner);
             if judge.unseen == 0 { Ok(()) } else { Err(judge.unseen) }
         })
@@ -152,7 +152,7 @@ impl Judge {
         let headers = message.headers();
         let id = headers.and_then(|all| all.iter().find(|one| one.key == "id"));
         let id = id.and_then(|header| number(header.value));
-        let place = || Place {
+        let place = || Location {
             id: id.map_or_else(|| "(no id)".to_owned(), |id| id.to_string()),
             topic: message.topic().to_owned(),
             partition: message.partition(),

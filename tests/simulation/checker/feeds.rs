@@ -8,8 +8,8 @@ use walpost::Lsn;
 use walpost::relay::poison::Policy;
 
 use super::{Checker, Process, Verdict};
-use crate::log::{Guilt, Item};
 use crate::trace::{Left, Why};
+use crate::wal::{Guilt, Item};
 
 /// For how long a stream holds the slot after nothing was taken of a batch, at least.
 const HELD_MS: u64 = 10_000;

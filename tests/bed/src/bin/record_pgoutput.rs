@@ -142,15 +142,15 @@ async fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// All deeds on one server, as the file's text.
+/// All steps on one server, as the file's text.
 async fn record(major: Major) -> String {
     let postgres = Postgres::start(major).await;
     postgres.execute(TABLES).await;
     postgres.execute(SLOT).await;
     let mut titles = HashMap::new();
     for (title, sql) in DEEDS {
-        let deed = format!("BEGIN; SELECT pg_current_xact_id()::xid; {sql}; COMMIT");
-        let xid = postgres.query_text(&deed).await.expect("a transaction has an id");
+        let step = format!("BEGIN; SELECT pg_current_xact_id()::xid; {sql}; COMMIT");
+        let xid = postgres.query_text(&step).await.expect("a transaction has an id");
         titles.insert(xid, title);
     }
     let version = postgres.query_text("SHOW server_version").await.expect("a version");

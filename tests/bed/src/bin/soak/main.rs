@@ -6,17 +6,17 @@
 //! end stands a table, and exit code 1 for whatever was not as promised. The same
 //! seed chooses the same kills, though never the same moments to the microsecond.
 
-mod dice;
 mod fault;
+mod report;
+mod rng;
 mod rounds;
-mod stage;
-mod tally;
+mod services;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tally::Tally;
+use report::Report;
 use tokio::task::{LocalSet, spawn_local};
 
 /// Why it is over before its end: a promise that was not kept.
@@ -34,9 +34,9 @@ async fn main() -> ExitCode {
         }
     };
     println!("{kills} kills; SEED={seed} chooses the same ones again");
-    let tally = Arc::new(Mutex::new(Tally::default()));
+    let report = Arc::new(Mutex::new(Report::default()));
     // On a task of its own: a panic of the bed's is a failure as any other.
-    let soaking = rounds::soak(kills, seed, Arc::clone(&tally));
+    let soaking = rounds::soak(kills, seed, Arc::clone(&report));
     let here = LocalSet::new();
     let ended = here.run_until(async {
         tokio::select! {
@@ -45,8 +45,8 @@ async fn main() -> ExitCode {
         }
     });
     let ended = ended.await;
-    let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
-    println!("{tally}");
+    let report = report.lock().unwrap_or_else(PoisonError::into_inner);
+    println!("{report}");
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(broken) => {

@@ -1,0 +1,84 @@
+//! One way of a connection, as long and as narrow as the test wants it.
+//!
+//! What is sent comes out at the far end after the delay, in order, and no
+//! faster than the rate. What is on the way is bounded: a sender waits then, as
+//! at a full socket.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// Pieces on the way at most, of up to 64 KiB each.
+const PIECES: usize = 64;
+
+/// What a throttled line lets out at once.
+const DROP_BYTES: usize = 4096;
+
+/// How slow a line is, each way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Slowness {
+    pub(super) delay: Duration,
+    pub(super) bytes_per_second: Option<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    sender: mpsc::Sender<(Instant, Vec<u8>)>,
+    slowness: watch::Receiver<Slowness>,
+    carrier: Carrier,
+}
+
+/// Ends with the line, whatever is still on the way.
+#[derive(Debug)]
+struct Carrier(JoinHandle<io::Result<()>>);
+
+impl Link {
+    pub(super) fn to(far_end: OwnedWriteHalf, slowness: watch::Receiver<Slowness>) -> Self {
+        let (sender, receiver) = mpsc::channel(PIECES);
+        let carrier = Carrier(tokio::spawn(carry(receiver, far_end, slowness.clone())));
+        Self { sender, slowness, carrier }
+    }
+
+    /// Puts bytes on the way; an error when the far end takes no more.
+    pub(super) async fn send(&self, bytes: &[u8]) -> Result<(), ()> {
+        let due = Instant::now() + self.slowness.borrow().delay;
+        self.sender.send((due, bytes.to_vec())).await.map_err(drop)
+    }
+
+    /// Nothing more comes: closes the far end once all on the way has arrived.
+    pub(super) async fn end(self) {
+        let Self { sender, mut carrier, .. } = self;
+        drop(sender);
+        // A far end that is gone needs no closing.
+        let _ = (&mut carrier.0).await;
+    }
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn carry(
+    mut receiver: mpsc::Receiver<(Instant, Vec<u8>)>,
+    mut far_end: OwnedWriteHalf,
+    slowness: watch::Receiver<Slowness>,
+) -> io::Result<()> {
+    while let Some((due, bytes)) = receiver.recv().await {
+        sleep_until(due).await;
+        for piece in bytes.chunks(DROP_BYTES) {
+            far_end.write_all(piece).await?;
+            let rate = slowness.borrow().bytes_per_second;
+            if let (Some(rate), Ok(length)) = (rate, u32::try_from(piece.len())) {
+                sleep(Duration::from_secs(length.into()) / rate.max(1)).await;
+            }
+        }
+    }
+    far_end.shutdown().await
+}

@@ -1,0 +1,103 @@
+//! What answers at the source's address is no PostgreSQL that lets anybody in: it is silent,
+//! hangs up, speaks something else, or stops.
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use walpost_bed::fixture::SHORT_TIMEOUT;
+use walpost_bed::{Major, Stop, eventually};
+
+use crate::fixture::{Fixture, sound};
+
+/// What somebody does with a connection.
+#[derive(Clone, Copy)]
+enum Peer {
+    /// Takes it, and says nothing.
+    Silent,
+    /// Closes it.
+    HangsUp,
+    /// Answers what it is asked by that.
+    Says(&'static [u8]),
+}
+
+/// Listens as long as the test lasts; the port.
+async fn listen(peer: Peer) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            match peer {
+                Peer::Silent => held.push(stream),
+                Peer::HangsUp => drop(stream),
+                Peer::Says(text) => {
+                    tokio::spawn(async move {
+                        let mut question = [0; 1024];
+                        while stream.read(&mut question).await.is_ok_and(|length| length > 0) {
+                            if stream.write_all(text).await.is_err() {
+                                break;
+                            }
+                        }
+                    });
+                }
+            }
+        }
+    });
+    port
+}
+
+/// The finding on such a peer; the right address is the mend.
+async fn found(peer: Peer, code: &str, words: &[&str]) {
+    let mut fixture = Fixture::new().await;
+    let port = listen(peer).await;
+    let wrong = format!("postgres://postgres@127.0.0.1:{port}/x?connect_timeout=2&sslmode=disable");
+    let right = std::mem::replace(&mut fixture.source, wrong);
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
+    fixture.advised("error", code, words, follow).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_silent() {
+    found(Peer::Silent, "connection_timeout", &["host and port", "packets"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_hangs_up() {
+    found(Peer::HangsUp, "connection_broken", &["firewall, proxy"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_another_database() {
+    // As a MySQL begins: a length of three bytes, a number, protocol and version.
+    let greeting = b"\x4a\0\0\0\x0a8.0.36\0\x08\0\0\0salt";
+    found(Peer::Says(greeting), "not_postgresql", &["host and port"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn none_of_several_hosts_can_be_used() {
+    let mut fixture = Fixture::new().await;
+    let wrong = "postgres://postgres@127.0.0.1:1,127.0.0.1:2/x".into();
+    let right = std::mem::replace(&mut fixture.source, wrong);
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
+    let report = fixture.advised("error", "no_host", &["each host"], follow).await;
+    let what = report.finding("error", "no_host")["what"].to_string();
+    assert!(what.contains("127.0.0.1:1") && what.contains("127.0.0.1:2"), "{what}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_is_on_its_way_down() {
+    let mut fixture = Fixture::on(sound(Major::V15)).await;
+    // It waits for this session, and lets no other in.
+    let session = fixture.postgres.client().await;
+    fixture.postgres.begin_stop(Stop::Smart);
+    let down = async || fixture.postgres.log_tail(20).contains("smart shutdown");
+    eventually(SHORT_TIMEOUT, "it is told to stop", down).await;
+    let follow = async |fixture: &mut Fixture, _: &str| {
+        drop(session);
+        assert!(fixture.postgres.stopped(SHORT_TIMEOUT).await);
+        fixture.postgres.start_again().await;
+    };
+    let words = ["wait until it is up"];
+    let report = fixture.advised("error", "server_unavailable", &words, follow).await;
+    let what = report.finding("error", "server_unavailable")["what"].to_string();
+    assert!(what.contains("57P03"), "{what}");
+}

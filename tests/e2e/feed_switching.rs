@@ -1,0 +1,386 @@
+//! From batches to the stream and back: where it must not, where it has to, and what is in
+//! the way of it.
+
+use std::time::Duration;
+
+use walpost_bed::{Direction, Kafka, Major, Postgres, Proxy, eventually};
+
+use walpost_bed::fixture::{
+    Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, assert_in_log_order, insert, proxied, stop,
+};
+
+use crate::catch_up::{IN_BATCHES, STREAMING, catching_up, one_by_one, transactions};
+
+/// How many times it has said so.
+fn times(walpost: &walpost_bed::Walpost, text: &str) -> usize {
+    walpost.stderr().iter().filter(|line| line.contains(text)).count()
+}
+
+/// Rows of another table: nothing comes for seconds before the server has read all of them.
+async fn others(fixture: &Fixture) {
+    let rows = "CREATE TABLE public.other (i int);
+                INSERT INTO public.other SELECT generate_series(1, 4000000)";
+    fixture.postgres.execute(rows).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_standbys_keep_is_streamed_by_one_session() {
+    let fixture = Fixture::on(Major::V17).await;
+    let kept = "SELECT pg_drop_replication_slot('walpost');
+                SELECT pg_create_logical_replication_slot('walpost', 'pgoutput', false, false, true)";
+    fixture.postgres.execute(kept).await;
+    others(&fixture).await;
+    one_by_one(&fixture, 1000).await;
+    let walpost = catching_up(&fixture).start();
+    fixture.assert_exact(SHORT_TIMEOUT * 2).await;
+    assert_eq!(times(&walpost, STREAMING), 1, "{:?}", walpost.stderr());
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_change_of_the_publication_is_open_one_session_streams() {
+    let fixture = Fixture::new().await;
+    let changing = fixture.postgres.client().await;
+    let change = "BEGIN; ALTER PUBLICATION walpost SET (publish = 'insert, update')";
+    changing.batch_execute(change).await.expect("changed");
+    others(&fixture).await;
+    one_by_one(&fixture, 1000).await;
+    let walpost = catching_up(&fixture).start();
+    eventually(SHORT_TIMEOUT * 2, "all come", async || fixture.records().await.len() >= 1000).await;
+    assert_eq!(times(&walpost, STREAMING), 1, "{:?}", walpost.stderr());
+    changing.batch_execute("ROLLBACK").await.expect("as it was");
+    fixture.assert_exact(SHORT_TIMEOUT).await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_have_no_more_connections_streams() {
+    for limit in [2, 3] {
+        let mut fixture = Fixture::new().await;
+        let role = format!("CREATE ROLE few LOGIN REPLICATION CONNECTION LIMIT {limit}");
+        fixture.postgres.execute(&role).await;
+        fixture.source = fixture.postgres.url_for("few");
+        one_by_one(&fixture, 1000).await;
+        let walpost = catching_up(&fixture).start();
+        walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
+        fixture.assert_exact(SHORT_TIMEOUT).await;
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_go_on_where_kafka_is_slow_and_takes_records() {
+    let fixture = Fixture::new().await;
+    transactions(&fixture, 3000, 20).await;
+    // Some 25 records each ten milliseconds at most.
+    let slow = ["--in-flight-bytes", "8KiB", "-X", "linger.ms=10"];
+    let walpost = catching_up(&fixture).args(slow).start();
+    walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
+    let begun = std::time::Instant::now();
+    walpost.await_line(STREAMING, LONG_TIMEOUT).await;
+    let (took, count) = (begun.elapsed(), fixture.records().await.len());
+    assert!(count > 55_000, "it streams after {count}, {took:?}");
+    assert!(took > Duration::from_secs(15), "it was no slow one: {took:?}");
+    fixture.assert_exact(LONG_TIMEOUT).await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_somebody_ends_each_batch_it_is_streamed() {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute(&insert(400_000, 100)).await;
+    let client = fixture.postgres.client().await;
+    let ends = tokio::spawn(async move {
+        let long = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                     WHERE query LIKE 'COPY %' AND state = 'active'
+                       AND query_start < now() - interval '1 second'";
+        loop {
+            client.simple_query(long).await.expect("ended");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    let walpost = catching_up(&fixture).args(["--in-flight-bytes", "64KiB"]).start();
+    walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
+    let said = walpost.await_line("does not hand out the backlog in batches", SHORT_TIMEOUT).await;
+    assert!(said.contains("lost before the first batch had come whole"), "{said}");
+    walpost.await_line("lost PostgreSQL", SHORT_TIMEOUT).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    ends.abort();
+    fixture.judge().await.assert_ok();
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_for_the_servers_temporary_files_is_streamed() {
+    let fixture = Fixture::new().await;
+    one_by_one(&fixture, 1000).await;
+    fixture.postgres.execute(&insert(300_000, 100)).await;
+    one_by_one(&fixture, 1000).await;
+    for statement in ["ALTER SYSTEM SET temp_file_limit = '1MB'", "SELECT pg_reload_conf()"] {
+        fixture.postgres.execute(statement).await;
+    }
+    let walpost = catching_up(&fixture).start();
+    walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
+    let said = walpost.await_line("does not hand out the backlog in batches", LONG_TIMEOUT).await;
+    assert!(said.contains("temp_file_limit"), "{said}");
+    walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    for statement in ["ALTER SYSTEM RESET temp_file_limit", "SELECT pg_reload_conf()"] {
+        fixture.postgres.execute(statement).await;
+    }
+    eventually(SHORT_TIMEOUT, "it is read", async || {
+        fixture.postgres.query_text("SHOW temp_file_limit").await == Some("-1".into())
+    })
+    .await;
+    fixture.judge().await.assert_exact();
+    assert_in_log_order(&fixture.records().await);
+    stop(walpost).await;
+}
+
+/// Commits so many transactions of so many rows of 1.5 kB each.
+async fn large(fixture: &Fixture, count: u32, rows: u32) {
+    let payload =
+        "to_jsonb((SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 45) n))";
+    let insert = insert(rows, 100).replace("jsonb_build_object('i', i)", payload);
+    for _ in 0..count {
+        fixture.postgres.execute(&insert).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_that_breaks_within_a_transaction_repeats_no_record() {
+    for catch_up in ["auto", "stream"] {
+        let fixture = Fixture::new().await;
+        large(&fixture, 1, 30_000).await;
+        // Some 40 records each ten milliseconds at most.
+        let slow = ["--in-flight-bytes", "64KiB", "-X", "linger.ms=10", "--catch-up", catch_up];
+        let walpost = catching_up(&fixture).args(slow).start();
+        eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 2000).await;
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                    WHERE state = 'active' AND (query LIKE 'COPY %' OR query LIKE 'START_REPL%')";
+        fixture.postgres.execute(end).await;
+        walpost.await_line("lost PostgreSQL, connecting again", SHORT_TIMEOUT).await;
+        assert!(fixture.records().await.len() < 30_000, "in the midst");
+        fixture.assert_exact(LONG_TIMEOUT).await;
+        stop(walpost).await;
+    }
+}
+
+/// The connections that a backlog is read and the slot is moved on, by their number: the first
+/// of all asks for TLS, which the server has not.
+const READING: usize = 3;
+const MOVING: usize = 4;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_beside_on_which_nothing_comes_is_given_up() {
+    let server = || Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(1));
+    for (connection, way) in [(READING, Direction::ToClient), (MOVING, Direction::ToServer)] {
+        let mut fixture = Fixture::with(server()).await;
+        let proxy = Proxy::to(fixture.postgres.port()).await;
+        fixture.source = proxied(&proxy);
+        // More than walpost reads ahead.
+        large(&fixture, 30, 1000).await;
+        let walpost = catching_up(&fixture).args(["--in-flight-bytes", "32KiB"]).start();
+        walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
+        eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 100).await;
+        proxy.swallow(connection, way);
+        let said = walpost.await_line("lost PostgreSQL", SHORT_TIMEOUT * 2).await;
+        assert!(said.contains("it is not at work"), "{connection} {way:?}: {said}");
+        // The server sees late that the session which had the lock has no client.
+        fixture.confirmed(LONG_TIMEOUT).await;
+        fixture.judge().await.assert_ok();
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_does_not_move_for_long_is_used_all_the_same() {
+    let kafka = Kafka::start().await;
+    let fixture = Fixture::with_brokers(Postgres::builder(Major::V18), &kafka.bootstrap()).await;
+    fixture.postgres.execute(&insert(100_000, 10)).await;
+    let walpost = catching_up(&fixture).args(["--in-flight-bytes", "64KiB"]).start();
+    walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
+    eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 1000).await;
+    kafka.pause();
+    let since = "SELECT inactive_since FROM pg_replication_slots WHERE slot_name = 'walpost'";
+    let before = fixture.postgres.query_text(since).await.expect("nobody streams");
+    eventually(SHORT_TIMEOUT, "it is used", async || {
+        let now = fixture.postgres.query_text(since).await;
+        if now.as_ref().is_some_and(|now| *now > before) {
+            Ok(())
+        } else {
+            Err((now, walpost.stderr()))
+        }
+    })
+    .await;
+    assert!(!walpost.said(STREAMING), "{:?}", walpost.stderr());
+    kafka.resume();
+    fixture.assert_exact(LONG_TIMEOUT).await;
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_limit_of_the_role_ends_what_is_read_for_long() {
+    for catch_up in ["auto", "stream"] {
+        let mut fixture = Fixture::on(Major::V17).await;
+        let role = "CREATE ROLE hurried LOGIN REPLICATION;
+                    ALTER ROLE hurried SET transaction_timeout = '1s';
+                    ALTER ROLE hurried SET statement_timeout = '1s';
+                    ALTER ROLE hurried SET idle_in_transaction_session_timeout = '1s';
+                    ALTER ROLE hurried SET idle_session_timeout = '1s';
+                    ALTER ROLE hurried SET default_transaction_read_only = on";
+        fixture.postgres.execute(role).await;
+        fixture.source = fixture.postgres.url_for("hurried");
+        fixture.postgres.execute(&insert(300_000, 100)).await;
+        let options = ["--in-flight-bytes", "128KiB", "--catch-up", catch_up];
+        let walpost = catching_up(&fixture).args(options).start();
+        fixture.assert_exact(LONG_TIMEOUT).await;
+        for wrong in ["lost PostgreSQL", "does not hand out the backlog in batches"] {
+            assert!(!walpost.said(wrong), "{catch_up}: {:?}", walpost.stderr());
+        }
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_transaction_comes_whole_though_its_reader_is_killed_again_and_again() {
+    let fixture = Fixture::new().await;
+    one_by_one(&fixture, 1000).await;
+    fixture.postgres.execute(&insert(200_000, 100)).await;
+    one_by_one(&fixture, 1000).await;
+    let mut before = 1000;
+    for _ in 0..3 {
+        let walpost = catching_up(&fixture).args(["--in-flight-bytes", "64KiB"]).start();
+        walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
+        eventually(SHORT_TIMEOUT, "some come", async || {
+            fixture.records().await.len() > before + 2000
+        })
+        .await;
+        walpost.kill9().await;
+        before = fixture.records().await.len();
+        assert!(before < 150_000, "in the midst: {before}");
+    }
+    let walpost = catching_up(&fixture).start();
+    fixture.confirmed(LONG_TIMEOUT).await;
+    fixture.judge().await.assert_ok();
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_each_batch_takes_long_it_is_streamed() {
+    let fixture = Fixture::new().await;
+    large(&fixture, 20, 10_000).await;
+    let client = fixture.postgres.client().await;
+    // The server process is held before it hands out the first row.
+    let holds = tokio::spawn(async move {
+        let begun = "SELECT pid::text, query_start::text FROM pg_stat_activity
+                      WHERE query LIKE 'COPY %' AND state = 'active'";
+        let mut last = None;
+        loop {
+            let rows = client.query(begun, &[]).await.expect("asked");
+            let now = rows.first().map(|row| (row.get::<_, String>(0), row.get::<_, String>(1)));
+            if now.is_some() && now != last {
+                let pid = now.as_ref().map(|(pid, _)| pid.clone()).expect("some");
+                if takes("-STOP", &pid) {
+                    tokio::time::sleep(Duration::from_secs(8)).await;
+                    takes("-CONT", &pid);
+                }
+                last = now;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let walpost = catching_up(&fixture).start();
+    let said = walpost.await_line("does not hand out the backlog in batches", LONG_TIMEOUT).await;
+    assert!(said.contains("each batch takes long"), "{said}");
+    // Held for three times eight seconds, of which each ten are told of.
+    assert!(times(&walpost, "catching up") > 1, "told while the server decodes, too");
+    walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
+    holds.abort();
+    fixture.assert_exact(LONG_TIMEOUT).await;
+    assert_in_log_order(&fixture.records().await);
+    stop(walpost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_holds_the_slot_while_kafka_is_away_in_a_first_transaction() {
+    let kafka = Kafka::start().await;
+    let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    fixture.postgres.execute(&insert(20_000, 10)).await;
+    kafka.pause();
+    let walpost = catching_up(&fixture).args(["--in-flight-bytes", "64KiB"]).start();
+    walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
+    walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
+    assert_eq!(times(&walpost, IN_BATCHES), 1, "{:?}", walpost.stderr());
+    kafka.resume();
+    fixture.confirmed(LONG_TIMEOUT).await;
+    fixture.judge().await.assert_ok();
+    stop(walpost).await;
+}
+
+/// Whether this process was still there to take the signal.
+fn takes(signal: &str, pid: &str) -> bool {
+    let sent = std::process::Command::new("kill").args([signal, pid]).status();
+    sent.expect("kill is there").success()
+}
+
+/// Signals the server processes that this query finds, and says how many took it: one may end
+/// between the look and the signal.
+async fn signal(fixture: &Fixture, signal: &str, query: &str) -> usize {
+    let found = format!("SELECT pid::text FROM pg_stat_activity WHERE {query}");
+    let rows = fixture.postgres.query_rows(&found).await;
+    rows.iter().filter_map(|row| row[0].as_deref()).filter(|pid| takes(signal, pid)).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_waits_for_no_server_process() {
+    const READING: &str = "query LIKE 'COPY (SELECT data%'";
+    const MOVING: &str =
+        "query LIKE '%pg_replication_slot_advance%' AND application_name = 'walpost'";
+    for held in [READING, MOVING] {
+        let fixture = Fixture::new().await;
+        large(&fixture, 30, 1000).await;
+        let walpost = catching_up(&fixture)
+            .args(["--in-flight-bytes", "32KiB", "--drain-timeout", "5s"])
+            .start();
+        walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
+        eventually(SHORT_TIMEOUT, "it is there", async || {
+            signal(&fixture, "-STOP", held).await == 1
+        })
+        .await;
+        let begun = std::time::Instant::now();
+        stop(walpost).await;
+        assert!(begun.elapsed() < Duration::from_secs(10), "{held}: {:?}", begun.elapsed());
+        let pids = "state = 'active' AND application_name = 'walpost'";
+        signal(&fixture, "-CONT", held).await;
+        eventually(SHORT_TIMEOUT, "they end", async || signal(&fixture, "-CONT", pids).await == 0)
+            .await;
+        let walpost = catching_up(&fixture).start();
+        fixture.confirmed(LONG_TIMEOUT).await;
+        fixture.judge().await.assert_ok();
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_read_ahead_has_a_bound_in_memory() {
+    let kafka = Kafka::start().await;
+    let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    one_by_one(&fixture, 1000).await;
+    let walpost = catching_up(&fixture).args(["--in-flight-bytes", "64KiB"]).start();
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let before = walpost.rss_bytes().expect("it runs");
+    stop(walpost).await;
+    one_by_one(&fixture, 400_000).await;
+    kafka.pause();
+    let walpost = catching_up(&fixture).args(["--in-flight-bytes", "64KiB"]).start();
+    walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
+    walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
+    let peak = walpost.peak_rss_bytes().expect("it runs");
+    eprintln!("{} KiB before, {} KiB at the most", before >> 10, peak >> 10);
+    assert!(peak < before + (64 << 20), "{} MiB after {} MiB", peak >> 20, before >> 20);
+    kafka.resume();
+    fixture.confirmed(LONG_TIMEOUT).await;
+    fixture.judge().await.assert_ok();
+    stop(walpost).await;
+}

@@ -1,0 +1,154 @@
+//! Rows that are no events, or large ones (44, 45).
+
+use std::time::Duration;
+
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, record_of};
+use walpost_bed::oracle::{Row, judge};
+use walpost_bed::{Kafka, Walpost};
+
+use super::{covers, end_of_log};
+use crate::case::{Account, Case};
+
+/// Of a row that no budget has room for: it is held whole.
+const LARGE_BYTES: u32 = 256 << 20;
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(44, "an_event_without_a_key_halts_the_run", |account| {
+            without_key(account, "NULL")
+        }),
+        Case::new(44, "an_event_with_an_empty_key_halts_the_run", |account| {
+            without_key(account, "''")
+        }),
+        Case::new(45, "payloads_of_nothing_and_of_a_mebibyte_come_as_they_are", mebibyte),
+        Case::new(
+            45,
+            "a_row_larger_than_the_whole_budget_is_named_and_not_offered_for_ever",
+            budget,
+        ),
+        Case::new(45, "a_text_of_256_mebibytes_is_named", |account| large(account, "text")).long(),
+        Case::new(45, "a_bytea_of_256_mebibytes_is_named", |account| large(account, "bytea"))
+            .long(),
+    ]
+}
+
+/// It halts at the row of that id, with all before it delivered and confirmed.
+async fn halts(
+    account: &Account,
+    fixture: &Fixture,
+    walpost: &Walpost,
+    id: &str,
+    before: &[Row],
+) -> String {
+    let text = account.ends(walpost, 4).await;
+    let line = text.lines().last().unwrap_or_default().to_owned();
+    assert!(line.contains("table public.outbox") && line.contains(id), "{line}");
+    assert!(line.contains("pg_replication_slot_advance('walpost'"), "{line}");
+    account.exact(&judge(before, std::iter::empty(), &fixture.records().await));
+    line
+}
+
+async fn without_key(account: Account, key: &str) {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
+    let walpost = fixture.run().await;
+    for _ in 0..3 {
+        fixture.postgres.execute(&insert(5, 3)).await;
+    }
+    let good = end_of_log(&fixture).await;
+    let rows = fixture.committed().await;
+    let guilty = format!(
+        "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type) \
+         VALUES (md5('guilty')::uuid, 'order', {key}, 'placed')"
+    );
+    fixture.postgres.execute(&format!("{guilty}; {}", insert(5, 3))).await;
+    let bad = end_of_log(&fixture).await;
+    fixture.postgres.execute(&insert(5, 3)).await;
+    let id = fixture.postgres.query_text("SELECT md5('guilty')::uuid").await.expect("an id");
+    let line = halts(&account, &fixture, &walpost, &id, &rows).await;
+    assert!(line.contains("aggregate_id"), "{line}");
+    assert!(covers(&fixture, &good).await && !covers(&fixture, &bad).await);
+    // The next start stands before it again.
+    halts(&account, &fixture, &fixture.command("run").start(), &id, &rows).await;
+}
+
+/// A table whose ids are numbers and whose payloads are of that type.
+fn table(kind: &str) -> String {
+    format!(
+        "CREATE TABLE public.outbox (id int PRIMARY KEY, aggregate_type text, aggregate_id text,
+           event_type text, payload {kind})"
+    )
+}
+
+async fn mebibyte(account: Account) {
+    let fixture =
+        Fixture::empty().await.option("-X", "message.max.bytes=2000000").over(&table("text")).await;
+    let topic = fixture.topic("order");
+    let settings = [("max.message.bytes", "2000000")];
+    Kafka::shared().await.create_topic_with(&topic, 1, &settings).await;
+    let walpost = fixture.run().await;
+    // The third does not shrink, so that neither side can keep it small.
+    fixture
+        .postgres
+        .execute(
+            "INSERT INTO public.outbox
+               SELECT 1, 'order', 'k', 'e', ''
+               UNION ALL SELECT 2, 'order', 'k', 'e', repeat('x', 1048576)
+               UNION ALL SELECT 3, 'order', 'k', 'e', string_agg(md5(i::text), '')
+                           FROM generate_series(1, 32768) AS i
+               UNION ALL SELECT 4, 'order', 'k', 'e', 'small'",
+        )
+        .await;
+    let rows = fixture.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
+    account.exact(&judge(&rows, std::iter::empty(), &records));
+    assert_eq!(record_of(&records, "1").value.as_deref(), Some([].as_slice()));
+    assert_eq!(record_of(&records, "2").value, Some(vec![b'x'; 1 << 20]));
+    let stored =
+        fixture.postgres.query_text("SELECT payload FROM public.outbox WHERE id = 3").await;
+    assert_eq!(record_of(&records, "3").value_text().map(str::len), Some(1 << 20));
+    assert_eq!(record_of(&records, "3").value_text(), stored.as_deref());
+    account.goes_on(&walpost);
+}
+
+async fn budget(account: Account) {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute(&insert(3, 5)).await;
+    let rows = fixture.committed().await;
+    let large = "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload) \
+                 VALUES (md5('large')::uuid, 'order', '1', 'placed', to_jsonb(repeat('x', 5000000)))";
+    fixture.postgres.execute(large).await;
+    let id = fixture.postgres.query_text("SELECT md5('large')::uuid").await.expect("an id");
+    let run = fixture.command("run").args(["--in-flight-bytes", "64KiB"]);
+    let walpost = run.args(["-X", "message.max.bytes=100000000"]).start();
+    halts(&account, &fixture, &walpost, &id, &rows).await;
+}
+
+async fn large(account: Account, kind: &str) {
+    let fixture = Fixture::empty().await.over(&table(kind)).await;
+    let walpost = fixture.run().await;
+    let client = fixture.postgres.client().await;
+    let row = |id: u32, size: u32| {
+        format!(
+            "INSERT INTO public.outbox VALUES ({id}, 'order', 'k', 'e', repeat('x', {size})::{kind})"
+        )
+    };
+    client.batch_execute(&row(1, 10)).await.expect("small");
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let good = end_of_log(&fixture).await;
+    client.batch_execute(&row(271_828, LARGE_BYTES)).await.expect("large");
+    let bad = end_of_log(&fixture).await;
+    let mut peak = 0;
+    walpost_bed::eventually(LONG_TIMEOUT, "it halts", async || {
+        peak = walpost.peak_rss_bytes().unwrap_or(0).max(peak);
+        walpost.wait(Duration::ZERO).await.is_some()
+    })
+    .await;
+    // A bytea comes as text of twice its size.
+    assert!(peak < 4 * u64::from(LARGE_BYTES), "{} MiB", peak >> 20);
+    account.did(format!("{} MiB at the most", peak >> 20));
+    let line = halts(&account, &fixture, &walpost, "271828", &[Row::new(1, "k")]).await;
+    assert!(line.contains("message.max.bytes"), "{line}");
+    assert!(covers(&fixture, &good).await && !covers(&fixture, &bad).await);
+}

@@ -1,0 +1,472 @@
+//! Servers that are none: what they may cost walpost before and after it has let itself in, and
+//! what they learn from it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use walpost::admin;
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, ended};
+use walpost_bed::{Walpost, eventually};
+
+/// What a server says to whom it does not know yet, in turn: after each message of the client's
+/// one of these. It hangs up where there is none.
+type Lines = fn(&[u8]) -> Vec<u8>;
+
+/// A server that answers so, from the connection of that number on; those before are led to a real
+/// one.
+struct Rogue {
+    port: u16,
+    heard: Arc<Mutex<Vec<u8>>>,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Rogue {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Rogue {
+    async fn start(real: u16, after: usize, lines: Lines) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let heard: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let all = Arc::clone(&heard);
+        let accepting = tokio::spawn(async move {
+            for number in 0_usize.. {
+                let Ok((mut client, _)) = listener.accept().await else { break };
+                let all = Arc::clone(&all);
+                tokio::spawn(async move {
+                    if number < after {
+                        let mut server =
+                            TcpStream::connect(("127.0.0.1", real)).await.expect("the real one");
+                        let _ = copy_bidirectional(&mut client, &mut server).await;
+                    } else {
+                        answer(client, lines, &all).await;
+                    }
+                });
+            }
+        });
+        Self { port, heard, accepting }
+    }
+
+    fn source(&self, parameters: &str) -> String {
+        format!(
+            "postgres://postgres:s3cret@127.0.0.1:{}/postgres?sslmode=disable{parameters}",
+            self.port
+        )
+    }
+
+    fn has_heard(&self, text: &str) -> bool {
+        let heard = self.heard.lock().expect("whole");
+        heard.windows(text.len()).any(|window| window == text.as_bytes())
+    }
+}
+
+async fn answer(mut client: TcpStream, lines: Lines, heard: &Mutex<Vec<u8>>) {
+    let mut buffer = vec![0; 10_000];
+    while let Ok(count @ 1..) = client.read(&mut buffer).await {
+        heard.lock().expect("whole").extend_from_slice(&buffer[..count]);
+        let answer = lines(&buffer[..count]);
+        if answer.is_empty() || client.write_all(&answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn request(code: u8, data: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(8 + data.len()).expect("short").to_be_bytes();
+    [&[b'R'][..], &length, &[0, 0, 0, code], data].concat()
+}
+
+/// A gigabyte is announced, and some of it comes.
+fn endless(_: &[u8]) -> Vec<u8> {
+    let mut bytes = request(10, &[0; 5000]);
+    bytes[1..5].copy_from_slice(&(1_u32 << 30).to_be_bytes());
+    bytes
+}
+
+/// SCRAM with two thousand million iterations.
+fn laborious(client: &[u8]) -> Vec<u8> {
+    if client[0] != b'p' {
+        return request(10, b"SCRAM-SHA-256\0\0");
+    }
+    let text = String::from_utf8_lossy(client);
+    let (_, nonce) = text.split_once(",r=").expect("a nonce");
+    request(11, format!("r={nonce}more,s=c2FsdA==,i=2000000000").as_bytes())
+}
+
+/// The password, please.
+fn curious(_: &[u8]) -> Vec<u8> {
+    request(3, &[])
+}
+
+/// What it answers to every query: another line of the log, orders to the terminal, and more than
+/// anybody reads.
+fn forged() -> Vec<u8> {
+    let line = "1\n2026-01-01T00:00:00.000000Z ERROR forged line\r\u{1b}[2J\u{202e}";
+    [line.as_bytes(), &vec![b'x'; 3 << 20]].concat()
+}
+
+/// Lets everybody in, and answers each query with one column of text.
+fn talkative(client: &[u8]) -> Vec<u8> {
+    let message = |tag: u8, data: &[u8]| {
+        let length = u32::try_from(4 + data.len()).expect("short").to_be_bytes();
+        [&[tag][..], &length, data].concat()
+    };
+    let ready = message(b'Z', b"I");
+    if client[0] == 0 {
+        let version = message(b'S', b"server_version\x0015.1\0");
+        return [request(0, &[]), version, message(b'K', &[0; 8]), ready].concat();
+    }
+    let mut answers = Vec::new();
+    let mut rest = client;
+    while let [tag, length @ ..] = rest {
+        let length: [u8; 4] = length[..4].try_into().expect("four bytes");
+        let length = usize::try_from(u32::from_be_bytes(length)).expect("it fits");
+        rest = &rest[1 + length..];
+        let answer = match tag {
+            b'Q' => [message(b'C', b"SET\0"), ready.clone()].concat(),
+            b'P' => message(b'1', &[]),
+            b'D' => {
+                let text = [&b"\0\x01x\0"[..], &[0; 6], &25_u32.to_be_bytes(), &[0xff; 6], &[0; 2]];
+                [message(b't', &[0; 2]), message(b'T', &text.concat())].concat()
+            }
+            b'B' => message(b'2', &[]),
+            b'E' => {
+                let text = forged();
+                let length = u32::try_from(text.len()).expect("short").to_be_bytes();
+                let row = message(b'D', &[&[0, 1][..], &length, &text].concat());
+                [row, message(b'C', b"SELECT 1\0")].concat()
+            }
+            b'C' => message(b'3', &[]),
+            b'S' => ready.clone(),
+            _ => Vec::new(),
+        };
+        answers.extend(answer);
+    }
+    answers
+}
+
+fn run(fixture: &mut Fixture, source: String) -> Walpost {
+    fixture.source = source;
+    fixture.command("run").args(["--catch-up", "stream"]).start()
+}
+
+/// Number of the replication session among the connections of `run`, and of the control
+/// connection.
+const EITHER: [usize; 2] = [0, 1];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_length_that_is_announced_costs_nothing_and_a_signal_is_answered() {
+    let mut fixture = Fixture::new().await;
+    for after in EITHER {
+        let rogue = Rogue::start(fixture.postgres.port(), after, endless).await;
+        let walpost = run(&mut fixture, rogue.source(""));
+        let line = walpost.await_line("cannot be used", SHORT_TIMEOUT).await;
+        assert!(line.contains("1073741824 bytes; at most 65536"), "{after}: {line}");
+        let peak = walpost.peak_rss_bytes().expect("it runs");
+        assert!(peak < 200 << 20, "{after}: {} MiB", peak >> 20);
+        let since = Instant::now();
+        walpost.terminate();
+        let status = walpost.wait(SHORT_TIMEOUT).await.expect("it stops");
+        assert!(status.success(), "{after}: {:?}", walpost.stderr());
+        assert!(since.elapsed() < Duration::from_secs(5), "{after}: {:?}", since.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_scram_iterations_than_anybody_needs_are_not_computed() {
+    let mut fixture = Fixture::new().await;
+    for after in EITHER {
+        let rogue = Rogue::start(fixture.postgres.port(), after, laborious).await;
+        let since = Instant::now();
+        let (status, text) = ended(&run(&mut fixture, rogue.source(""))).await;
+        assert_eq!(status, Some(78), "{after}: {text}");
+        assert!(text.contains("2000000000 SCRAM iterations"), "{after}: {text}");
+        assert!(since.elapsed() < Duration::from_secs(10), "{after}: {:?}", since.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_is_told_to_nobody_whom_require_auth_excludes() {
+    let mut fixture = Fixture::new().await;
+    for after in EITHER {
+        // The bed's server trusts everybody, and the other one asks.
+        for parameters in ["&require_auth=scram-sha-256,none", "&require_auth=!password"] {
+            let rogue = Rogue::start(fixture.postgres.port(), after, curious).await;
+            let (status, text) = ended(&run(&mut fixture, rogue.source(parameters))).await;
+            assert_eq!(status, Some(78), "{after}{parameters}: {text}");
+            assert!(text.contains("require_auth does not allow"), "{after}{parameters}: {text}");
+            assert!(!rogue.has_heard("s3cret"), "{after}{parameters}");
+        }
+        let rogue = Rogue::start(fixture.postgres.port(), after, curious).await;
+        let walpost = run(&mut fixture, rogue.source(""));
+        eventually(SHORT_TIMEOUT, "without it the password is told", async || {
+            rogue.has_heard("s3cret")
+        })
+        .await;
+        drop(walpost);
+    }
+}
+
+/// A message of that type.
+fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(4 + body.len()).expect("short").to_be_bytes();
+    [&[tag][..], &length, body].concat()
+}
+
+/// What a server floods a session with that it has let in, once it is asked for something.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flood {
+    /// Parameters that nobody asked for, each another.
+    Parameters,
+    /// The same parameter again and again.
+    Parameter,
+    Notices,
+    /// Rows without end.
+    Rows,
+    /// One row, as long as it may be.
+    Row,
+    /// Nothing comes.
+    Silence,
+}
+
+impl Flood {
+    /// Some of it.
+    fn piece(self, number: u32) -> Vec<u8> {
+        let value = [b'v'; 1000];
+        let one = |index: u32| match self {
+            Self::Parameters => {
+                let name = format!("p{}\0", number * 1000 + index);
+                message(b'S', &[name.as_bytes(), &value, b"\0"].concat())
+            }
+            Self::Parameter => message(b'S', &[&b"p\0"[..], &value, b"\0"].concat()),
+            Self::Notices => message(b'N', &[&b"SNOTICE\0C00000\0M"[..], &value, b"\0\0"].concat()),
+            Self::Rows => message(b'D', &[&b"\0\x01\0\0\x03\xe8"[..], &value].concat()),
+            Self::Row if (number, index) == (0, 0) => {
+                [&b"D"[..], &(1_u32 << 30).to_be_bytes(), b"\0\x01\x3f\xff\xff\x00"].concat()
+            }
+            Self::Row => value.to_vec(),
+            Self::Silence => Vec::new(),
+        };
+        (0..1000).flat_map(one).collect()
+    }
+
+    /// Lets everybody in, and floods whoever asks for something; until the client has gone.
+    async fn serve(self, mut client: TcpStream) {
+        let mut buffer = vec![0; 10_000];
+        let _ = client.read(&mut buffer).await;
+        let key = message(b'K', &[0; 8]);
+        let welcome = [request(0, &[]), key, message(b'Z', b"I")].concat();
+        if client.write_all(&welcome).await.is_err() || client.read(&mut buffer).await.is_err() {
+            return;
+        }
+        let columns = [&b"\0\x01x\0"[..], &[0; 6], &25_u32.to_be_bytes(), &[255; 6], &[0; 2]];
+        let columns = message(b'T', &columns.concat());
+        let first = if self == Self::Silence { &[][..] } else { &columns };
+        let begun = client.write_all(first).await;
+        // More than this nobody's memory has to bear where the limit is missing.
+        for number in 0..600 {
+            if begun.is_err() || client.write_all(&self.piece(number)).await.is_err() {
+                return;
+            }
+        }
+        while client.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+    }
+}
+
+/// A server that does that with the connection of that number and those after it; those before are
+/// led to a real one.
+struct Flooding {
+    port: u16,
+    /// Connections that it floods: all, and those that are open.
+    counts: Arc<[AtomicUsize; 2]>,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Flooding {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Flooding {
+    async fn start(real: u16, after: usize, flood: Flood) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let counts: Arc<[AtomicUsize; 2]> = Arc::default();
+        let all = Arc::clone(&counts);
+        let accepting = tokio::spawn(async move {
+            for number in 0_usize.. {
+                let Ok((mut client, _)) = listener.accept().await else { break };
+                let counts = Arc::clone(&all);
+                tokio::spawn(async move {
+                    if number < after {
+                        let mut server =
+                            TcpStream::connect(("127.0.0.1", real)).await.expect("the real one");
+                        let _ = copy_bidirectional(&mut client, &mut server).await;
+                        return;
+                    }
+                    for count in counts.iter() {
+                        count.fetch_add(1, Ordering::SeqCst);
+                    }
+                    flood.serve(client).await;
+                    counts[1].fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        Self { port, counts, accepting }
+    }
+
+    /// Connections so far, and how many of them are open.
+    fn counts(&self) -> [usize; 2] {
+        [0, 1].map(|index| self.counts[index].load(Ordering::SeqCst))
+    }
+
+    fn source(&self) -> String {
+        let port = self.port;
+        format!("postgres://postgres@127.0.0.1:{port}/postgres?sslmode=disable&connect_timeout=2")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_let_walpost_in_cannot_fill_its_memory() {
+    let mut fixture = Fixture::new().await;
+    for after in EITHER {
+        for flood in [Flood::Parameters, Flood::Parameter, Flood::Notices, Flood::Rows, Flood::Row]
+        {
+            let flooding = Flooding::start(fixture.postgres.port(), after, flood).await;
+            let walpost = run(&mut fixture, flooding.source());
+            let line = walpost.await_line(" bytes", SHORT_TIMEOUT).await;
+            let told = ["sends more than", "answered with more than", "bytes; at most"];
+            assert!(told.iter().any(|told| line.contains(told)), "{after} {flood:?}: {line}");
+            let again = async || flooding.counts()[0] > 2;
+            eventually(SHORT_TIMEOUT, "it tries again", again).await;
+            let peak = walpost.peak_rss_bytes().expect("it runs");
+            assert!(peak < 200 << 20, "{after} {flood:?}: {} MiB", peak >> 20);
+            let [all, open] = flooding.counts();
+            assert!(open <= 2, "{after} {flood:?}: {open} of {all} connections are open");
+        }
+    }
+}
+
+/// An attempt to connect that was given up leaves no connection behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_on_which_nothing_comes_is_closed_with_its_attempt() {
+    let mut fixture = Fixture::new().await;
+    let flooding = Flooding::start(fixture.postgres.port(), 0, Flood::Silence).await;
+    let walpost = run(&mut fixture, flooding.source());
+    walpost.await_line("no answer within", SHORT_TIMEOUT * 2).await;
+    let next = async || flooding.counts()[0] >= 2;
+    eventually(SHORT_TIMEOUT, "it tries again", next).await;
+    let left = async || flooding.counts()[1] == 1;
+    eventually(Duration::from_secs(5), "the first connection is closed", left).await;
+}
+
+/// Each command that asks PostgreSQL for something, on a server that is silent from that connection
+/// on, and what it says of it.
+const COMMANDS: [(&str, &[&str], usize, &str); 5] = [
+    ("check", &[], 0, "no answer within 2"),
+    ("init", &["--apply"], 0, "no answer within 2"),
+    ("tail", &["--from-slot"], 0, "no answer within 2"),
+    ("tail", &[], 0, "no answer within 2"),
+    ("tail", &[], 1, "was not ready within 32"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_command_ends_on_a_server_that_says_nothing() {
+    let mut fixture = Fixture::new().await;
+    let mut started = Vec::new();
+    for (name, arguments, after, told) in COMMANDS {
+        let flooding = Flooding::start(fixture.postgres.port(), after, Flood::Silence).await;
+        fixture.source = flooding.source();
+        let walpost = fixture.command(name).args(arguments).start();
+        started.push((walpost, flooding, told));
+    }
+    for (walpost, flooding, told) in started {
+        ends_with(&walpost, &format!("127.0.0.1:{}", flooding.port), told).await;
+    }
+}
+
+/// It ends with an error of that host.
+async fn ends_with(walpost: &Walpost, host: &str, told: &str) {
+    let status = walpost.wait(SHORT_TIMEOUT * 2).await;
+    let said = [walpost.stdout(), walpost.stderr()].concat();
+    let status = status.unwrap_or_else(|| panic!("{told}: it goes on; it said {said:?}"));
+    assert_eq!(status.code(), Some(1), "{told}: {said:?}");
+    let is_it = |line: &&String| line.contains(host) && line.contains(told);
+    assert_eq!(said.iter().filter(is_it).count(), 1, "{host}, {told}: {said:?}");
+}
+
+/// The server has answered, and then waits for somebody else, who holds a lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_command_ends_on_a_server_that_answers_no_more() {
+    let mut fixture = Fixture::new().await;
+    let holder = fixture.postgres.client().await;
+    let lock = "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE";
+    holder.batch_execute(lock).await.expect("a superuser may");
+    fixture.source += "?connect_timeout=2";
+    let started = COMMANDS[..3]
+        .iter()
+        .map(|(name, arguments, ..)| fixture.command(name).args(arguments.iter().copied()).start());
+    let host = format!(":{}", fixture.postgres.port());
+    for walpost in started.collect::<Vec<_>>() {
+        ends_with(&walpost, &host, "no answer within 32").await;
+    }
+}
+
+/// Who waits for a transaction that is open says so, and waits on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_waits_for_open_transactions_is_waited_for() {
+    let fixture = Fixture::new().await;
+    let holder = fixture.postgres.client().await;
+    let begun = "BEGIN; SELECT pg_catalog.pg_current_xact_id()";
+    holder.batch_execute(begun).await.expect("it begins");
+    let init = fixture.command("init").args(["--apply", "--slot", "another"]).start();
+    let tail = fixture.command("tail").start();
+    for walpost in [&init, &tail] {
+        walpost.await_line("waits for the end of", SHORT_TIMEOUT).await;
+    }
+    holder.batch_execute("COMMIT").await.expect("it ends");
+    tail.await_line("showing what is committed", SHORT_TIMEOUT).await;
+    let status = init.wait(SHORT_TIMEOUT).await.expect("it ends");
+    assert!(status.success(), "{:?}", init.stderr());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_says_stays_one_short_line_in_the_log_and_on_the_pages() {
+    let mut fixture = Fixture::new().await;
+    let rogue = Rogue::start(fixture.postgres.port(), 0, talkative).await;
+    fixture.source = rogue.source("");
+    let walpost = fixture.command("run");
+    let walpost = walpost.args(["--log-format", "text", "--admin-listen", "127.0.0.1:0"]).start();
+    let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
+    let (_, address) = line.split_once("endpoints=").expect("where its pages are");
+    let address = address.split_whitespace().next().expect("an address").trim_matches('"');
+    walpost.await_line("cannot be used", SHORT_TIMEOUT).await;
+    let assert_tame = |text: &str, what: &str| {
+        assert!(text.len() < 20_000, "{what}: {} bytes", text.len());
+        let is_raw = |sign: char| (sign != '\n' && sign.is_control()) || sign == '\u{202e}';
+        assert!(!text.contains(is_raw), "{what}: {text:?}");
+        let forged = text.lines().find(|line| line.starts_with("2026-01-01"));
+        assert_eq!(forged, None, "{what}");
+    };
+    let log = walpost.stderr().join("\n");
+    assert_tame(&log, "the log");
+    for page in ["/readyz", "/status"] {
+        let (_, body) = admin::ask(address, page).await.expect("it answers");
+        let body = String::from_utf8_lossy(&body);
+        assert!(body.contains("identifying the server"), "{page}: {body}");
+        assert_tame(&body, page);
+    }
+    let status = fixture.command("status").args(["--admin-listen", address]).start();
+    status.wait(SHORT_TIMEOUT).await.expect("it ends");
+    let screen = status.stdout().join("\n");
+    assert!(screen.contains("last error"), "{screen}");
+    assert_tame(&screen, "the screen");
+}
