@@ -44,7 +44,7 @@ const TIMELESS: [&str; 4] = ["src/pgoutput/", "src/outbox/", "src/record/", "src
 const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 
 #[test]
-fn every_file_keeps_the_rules_of_the_house() {
+fn every_file_follows_the_code_rules() {
     let files = rust_files();
     assert!(files.len() > 20, "too few files were found: {files:?}");
     let faults: Vec<String> = files
@@ -58,7 +58,7 @@ fn every_file_keeps_the_rules_of_the_house() {
 }
 
 #[test]
-fn each_broken_rule_is_found() {
+fn each_violation_is_reported() {
     for (path, text, fault) in [
         ("src/pgoutput/x.rs", "//! X.\nuse crate::outbox::Event;", ":2: imports crate::outbox"),
         ("src/outbox/x.rs", "//! X.\nuse crate::{lsn::Lsn, record::Record};", "crate::record"),
@@ -88,7 +88,7 @@ fn each_broken_rule_is_found() {
 }
 
 #[test]
-fn what_keeps_the_rules_passes() {
+fn valid_files_pass() {
     for (path, text) in [
         ("src/record/x.rs", "//! X.\nuse crate::outbox::{Event, Role};\nuse crate::lsn::Lsn;"),
         ("src/record/x.rs", "//! Not by tokio, nor by crate::sink.\n// An Instant; crate::sink.\n"),

@@ -3,7 +3,7 @@
 use crate::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_is_missing() {
+async fn missing_column_is_reported() {
     let mut fixture = Fixture::new().await;
     fixture.execute("ALTER TABLE outbox DROP COLUMN aggregate_id").await;
     fixture.mended("error", "column_missing").await;
@@ -13,7 +13,7 @@ async fn one_is_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_is_generated() {
+async fn generated_column_is_reported() {
     let fixture = Fixture::new().await;
     let change = "ALTER TABLE outbox DROP COLUMN aggregate_id, \
                   ADD COLUMN aggregate_id text GENERATED ALWAYS AS (upper(event_type)) STORED NOT NULL";
@@ -23,7 +23,7 @@ async fn one_is_generated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_has_a_type_that_cannot_be_read() {
+async fn unsupported_column_type_is_reported() {
     let mut fixture = Fixture::new().await;
     let change = "CREATE DOMAIN blob AS bytea; \
                   ALTER TABLE outbox DROP COLUMN payload, ADD COLUMN payload blob";
@@ -42,7 +42,7 @@ async fn one_has_a_type_that_cannot_be_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_may_be_null() {
+async fn nullable_column_is_reported() {
     let fixture = Fixture::new().await;
     for column in ["aggregate_id", "aggregate_type"] {
         fixture.execute(&format!("ALTER TABLE outbox ALTER {column} DROP NOT NULL")).await;
@@ -52,7 +52,7 @@ async fn one_may_be_null() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_payload_is_none_that_debeziums_converter_for_bytes_takes() {
+async fn payload_unsupported_by_debeziums_bytes_converter_is_reported() {
     let mut fixture = Fixture::empty().await;
     let create = "CREATE TABLE public.outbox (id uuid PRIMARY KEY, aggregatetype text NOT NULL, \
                   aggregateid text NOT NULL, payload jsonb)";
@@ -67,7 +67,7 @@ async fn a_payload_is_none_that_debeziums_converter_for_bytes_takes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn debezium_would_write_a_default() {
+async fn column_default_that_debezium_would_write_is_reported() {
     let mut fixture = Fixture::empty().await;
     fixture
         .execute(

@@ -3,7 +3,7 @@
 use crate::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_shows_in_the_process_list() {
+async fn password_in_the_process_list_is_reported() {
     let mut fixture = Fixture::new().await;
     fixture.log_in_as("postgres:secret");
     let follow = async |fixture: &mut Fixture, _: &str| fixture.log_in_as("postgres");
@@ -12,7 +12,7 @@ async fn a_password_shows_in_the_process_list() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn offline_it_looks_at_the_configuration_alone() {
+async fn offline_mode_checks_only_the_configuration() {
     let mut fixture = Fixture::empty().await;
     fixture.source = "postgres://nobody@127.0.0.1:1/nothing".into();
     fixture.bootstrap = "127.0.0.1:1".into();
@@ -24,7 +24,7 @@ async fn offline_it_looks_at_the_configuration_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn this_build_lacks_the_mechanism_or_the_property() {
+async fn unsupported_mechanism_or_property_is_reported() {
     let mut fixture = Fixture::new().await;
     fixture.property("security.protocol", "SASL_PLAINTEXT");
     fixture.property("sasl.mechanisms", "GSSAPI");
@@ -50,7 +50,7 @@ async fn this_build_lacks_the_mechanism_or_the_property() {
 const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJyZWxheSIsImV4cCI6OTk5OTk5OTk5OX0.c2lnbmVk";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_says_where_the_token_is() {
+async fn missing_token_location_is_reported() {
     let mut fixture = Fixture::new().await;
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), TOKEN).expect("written");

@@ -5,7 +5,7 @@ use walpost_bed::{CertificateAuthority, Major};
 use crate::fixture::{Fixture, sound, succeed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_in_order_has_no_warning_and_no_error() {
+async fn correct_setup_has_no_warnings_and_no_errors() {
     let mut fixture = Fixture::new().await;
     // The role that init makes is enough.
     fixture.log_in_as("walpost");
@@ -13,7 +13,7 @@ async fn what_is_in_order_has_no_warning_and_no_error() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_listens() {
+async fn connection_refused_by_postgresql_is_reported() {
     let mut fixture = Fixture::new().await;
     let right = std::mem::replace(&mut fixture.source, "postgres://postgres@127.0.0.1:1/x".into());
     let words = ["listen_addresses", "port"];
@@ -22,7 +22,7 @@ async fn nobody_listens() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_host_has_no_address() {
+async fn unresolvable_host_is_reported() {
     let mut fixture = Fixture::new().await;
     let right = fixture.source.clone();
     fixture.source = "postgres://postgres@nosuch.invalid/x".into();
@@ -31,7 +31,7 @@ async fn the_host_has_no_address() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pg_hba_has_no_line() {
+async fn missing_pg_hba_entry_is_reported() {
     let lines = "host all postgres 127.0.0.1/32 trust\n";
     let authority = CertificateAuthority::new();
     let pair = authority.server("hba");
@@ -55,7 +55,7 @@ async fn pg_hba_has_no_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_password_is_wrong() {
+async fn wrong_password_is_reported() {
     let lines = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
     let mut fixture = Fixture::on(sound(Major::V15).hba(lines)).await;
     fixture.execute("ALTER ROLE walpost PASSWORD 'right'").await;
@@ -68,7 +68,7 @@ async fn the_password_is_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_role_is_missing_or_lacks_a_right() {
+async fn missing_role_or_privilege_is_reported() {
     let mut fixture = Fixture::new().await;
     let database = fixture.database.clone();
     fixture.log_in_as("relay");
@@ -85,7 +85,7 @@ async fn the_role_is_missing_or_lacks_a_right() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_managed_service_gives_the_right_by_another_statement() {
+async fn managed_service_grant_statement_is_printed() {
     // Known by its role; what that role may do is the service's own.
     let mut fixture = Fixture::on(sound(Major::V15)).await;
     fixture.execute("CREATE ROLE rds_superuser; CREATE ROLE plain LOGIN").await;
@@ -96,7 +96,7 @@ async fn a_managed_service_gives_the_right_by_another_statement() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_database_is_missing() {
+async fn missing_database_is_reported() {
     let mut fixture = Fixture::new().await;
     let right = fixture.source.clone();
     fixture.source = format!("postgres://postgres@127.0.0.1:{}/nosuch", fixture.postgres.port());
@@ -105,7 +105,7 @@ async fn the_database_is_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pooler_is_in_between() {
+async fn connection_pooler_is_reported() {
     // One that refuses a session's options refuses the ordinary connection too.
     let pooler_finding = pooler("").await;
     assert!(pooler_finding["what"].to_string().contains("startup parameter"), "{pooler_finding:#}");

@@ -24,7 +24,7 @@ fn run(fixture: &Fixture) -> Walpost {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_address_of_the_endpoints_is_another_programs() {
+async fn listen_address_used_by_another_program_is_reported() {
     let mut fixture = Fixture::new().await;
     fixture.option(LISTEN, &free());
     fixture.check().await.finding("ok", "admin_listen");
@@ -43,7 +43,7 @@ async fn the_address_of_the_endpoints_is_another_programs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_address_of_the_endpoints_is_another_walposts() {
+async fn listen_address_used_by_another_walpost_is_reported() {
     let mut fixture = Fixture::new().await;
     fixture.option(LISTEN, &free());
     let walpost = run(&fixture);
@@ -65,7 +65,7 @@ async fn the_address_of_the_endpoints_is_another_walposts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_address_of_the_endpoints_is_none_of_this_machine() {
+async fn listen_address_not_on_this_machine_is_reported() {
     let mut fixture = Fixture::new().await;
     // Of TEST-NET-1 (RFC 5737), which nobody has.
     fixture.option(LISTEN, "192.0.2.1:9641");
@@ -75,7 +75,7 @@ async fn the_address_of_the_endpoints_is_none_of_this_machine() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn traces_cannot_be_sent_as_the_variables_say() {
+async fn invalid_trace_exporter_settings_are_reported() {
     let mut fixture = Fixture::new().await;
     fixture.check().await.has_no("traces");
     let set = |fixture: &mut Fixture, value: &str| {

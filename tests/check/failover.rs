@@ -7,7 +7,7 @@ use walpost_bed::Major;
 use crate::fixture::{Fixture, sound};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_slot_would_not_be_on_the_standby() {
+async fn slot_without_failover_is_reported() {
     let fixture = Fixture::on(sound(Major::V17)).await;
     fixture.check().await.is_clean();
     fixture.execute("SELECT pg_create_physical_replication_slot('standby1')").await;
@@ -27,7 +27,7 @@ async fn the_slot_would_not_be_on_the_standby() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_standby_without_a_slot_is_not_shown_to_the_role() {
+async fn unreadable_standby_slots_are_reported() {
     let mut fixture = Fixture::on(sound(Major::V17)).await;
     fixture.log_in_as("walpost");
     fixture.check().await.finding("ok", "slot_failover");

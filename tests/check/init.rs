@@ -17,7 +17,7 @@ async fn init_as(fixture: &Fixture, user: &str, arguments: &[&str]) -> (Option<i
 const SLOT: &str = "SELECT failover FROM pg_replication_slots WHERE slot_name = 'walpost'";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_standbys_keep_is_made_where_the_server_knows_it() {
+async fn init_creates_a_failover_slot_where_supported() {
     let mut fixture = Fixture::bare(sound(Major::V17)).await;
     let (code, said) = init_as(&fixture, "postgres", &["--failover"]).await;
     assert_eq!(code, Some(0), "{said}");
@@ -32,7 +32,7 @@ async fn a_slot_that_standbys_keep_is_made_where_the_server_knows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_standbys_do_not_keep_is_left_to_a_person() {
+async fn init_does_not_replace_a_slot_without_failover() {
     let fixture = Fixture::on(sound(Major::V17)).await;
     let (code, said) = init_as(&fixture, "postgres", &["--failover"]).await;
     assert_eq!(code, Some(1), "{said}");
@@ -43,7 +43,7 @@ async fn a_slot_that_standbys_do_not_keep_is_left_to_a_person() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_knows_no_such_slot_gets_nothing() {
+async fn init_without_failover_slot_support_changes_nothing() {
     let fixture = Fixture::bare(sound(Major::V16)).await;
     let (code, said) = init_as(&fixture, "postgres", &["--failover"]).await;
     assert_eq!(code, Some(1), "{said}");
@@ -53,7 +53,7 @@ async fn a_server_that_knows_no_such_slot_gets_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_that_lacks_a_right_is_left_as_it_is_and_told() {
+async fn init_reports_missing_privileges_without_granting_them() {
     let fixture = Fixture::bare(sound(Major::V15)).await;
     for (change, lacks) in [
         ("CREATE ROLE walpost", "ALTER ROLE \"walpost\" LOGIN;"),
@@ -71,7 +71,7 @@ async fn a_role_that_lacks_a_right_is_left_as_it_is_and_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_a_service_gives_the_right_its_statement_is_told() {
+async fn init_prints_the_managed_services_grant_statement() {
     // Known by its role; what that role may do is the service's own.
     let fixture = Fixture::bare(sound(Major::V15)).await;
     fixture
@@ -98,7 +98,7 @@ async fn where_a_service_gives_the_right_its_statement_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_that_somebody_else_creates_meanwhile_is_no_failure() {
+async fn init_tolerates_a_role_created_concurrently() {
     let fixture = Fixture::bare(sound(Major::V17)).await;
     let other = fixture.postgres.client_of("postgres").await;
     other.batch_execute("BEGIN; CREATE ROLE walpost LOGIN REPLICATION").await.expect("created");

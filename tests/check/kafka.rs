@@ -44,7 +44,7 @@ async fn fixture(guarded: &Guarded) -> Fixture {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_listens() {
+async fn connection_refused_by_kafka_is_reported() {
     let mut fixture = Fixture::new().await;
     let right = std::mem::replace(&mut fixture.bootstrap, "127.0.0.1:1".into());
     let follow = async |fixture: &mut Fixture, _: &str| fixture.bootstrap.clone_from(&right);
@@ -52,7 +52,7 @@ async fn nobody_listens() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_brokers_advertise_an_address_where_nobody_is() {
+async fn unreachable_advertised_listener_is_reported() {
     let guarded = guarded().await;
     let mut fixture = Fixture::new().await;
     let port = guarded.kafka.proxied_port().expect("such a listener");
@@ -64,7 +64,7 @@ async fn the_brokers_advertise_an_address_where_nobody_is() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_or_mechanism_are_not_the_brokers() {
+async fn wrong_credentials_or_mechanism_are_reported() {
     let guarded = guarded().await;
     let mut fixture = fixture(&guarded).await;
     fixture.property("sasl.password", "mistaken");
@@ -80,7 +80,7 @@ async fn credentials_or_mechanism_are_not_the_brokers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_brokers_tls_proves_nothing() {
+async fn untrusted_broker_certificate_is_reported() {
     let guarded = guarded().await;
     let (authority, kafka) = (&guarded.authority, &guarded.kafka);
     let mut fixture = fixture(&guarded).await;
@@ -119,7 +119,7 @@ async fn the_brokers_tls_proves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_user_may_not_write() {
+async fn missing_write_acl_is_reported() {
     let guarded = guarded().await;
     let mut fixture = fixture(&guarded).await;
     // Where rows name the topic, there is none to ask for.

@@ -5,14 +5,14 @@ use walpost_bed::{Major, Stop};
 use crate::fixture::{Fixture, sound};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_missing_beside_a_slot() {
+async fn missing_publication_with_an_existing_slot_is_reported() {
     let fixture = Fixture::new().await;
     fixture.execute("DROP PUBLICATION walpost").await;
     fixture.mended("error", "publication_missing").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_younger_than_what_the_slot_has_still_to_read() {
+async fn publication_newer_than_the_slots_position_is_reported() {
     // A server of its own: another slot that is far behind looks the same.
     let mut fixture = Fixture::on(sound(Major::V15)).await;
     fixture.execute("DROP PUBLICATION walpost").await;
@@ -39,7 +39,7 @@ async fn it_is_younger_than_what_the_slot_has_still_to_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_lacks_the_table_or_inserts() {
+async fn publication_without_table_or_inserts_is_reported() {
     let fixture = Fixture::new().await;
     fixture.execute("ALTER PUBLICATION walpost DROP TABLE outbox").await;
     fixture.mended("error", "publication_table").await;
@@ -52,7 +52,7 @@ async fn it_lacks_the_table_or_inserts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_has_the_partitions_in_place_of_the_table() {
+async fn publication_of_partitions_instead_of_the_table_is_reported() {
     let fixture = Fixture::new().await;
     fixture
         .execute(
@@ -68,7 +68,7 @@ async fn it_has_the_partitions_in_place_of_the_table() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_filters_rows_or_columns() {
+async fn row_filters_and_column_lists_are_reported() {
     let fixture = Fixture::new().await;
     let relist = |what: &str| {
         format!(
@@ -86,7 +86,7 @@ async fn it_filters_rows_or_columns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_has_the_table_by_its_schema_or_with_all_others() {
+async fn publication_of_schema_or_all_tables_is_reported() {
     let fixture = Fixture::new().await;
     fixture.execute("DROP PUBLICATION walpost").await;
     fixture.execute("CREATE PUBLICATION walpost FOR TABLES IN SCHEMA public").await;
@@ -96,7 +96,7 @@ async fn it_has_the_table_by_its_schema_or_with_all_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_of_14_has_neither_filters_nor_schemas() {
+async fn publication_on_postgresql_14_is_checked() {
     let fixture = Fixture::on(sound(Major::V14)).await;
     fixture.check().await.is_clean();
     fixture.execute("ALTER PUBLICATION walpost DROP TABLE outbox").await;
@@ -104,7 +104,7 @@ async fn a_server_of_14_has_neither_filters_nor_schemas() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_table_is_missing_or_is_none() {
+async fn missing_or_unsuitable_table_is_reported() {
     let mut fixture = Fixture::new().await;
     fixture.option("--table", "public.events");
     let report = fixture.check().await;
@@ -115,7 +115,7 @@ async fn the_table_is_missing_or_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_rows_are_in_no_log() {
+async fn unlogged_table_is_reported() {
     let fixture = Fixture::new().await;
     fixture
         .execute("BEGIN; ALTER PUBLICATION walpost DROP TABLE outbox; ALTER TABLE outbox SET UNLOGGED; COMMIT")
@@ -126,7 +126,7 @@ async fn the_rows_are_in_no_log() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_is_a_standby() {
+async fn server_in_recovery_is_reported() {
     let mut fixture = Fixture::on(sound(Major::V17)).await;
     let file = fixture.postgres.data_dir().join("standby.signal");
     fixture.postgres.stop(Stop::Fast, walpost_bed::fixture::SHORT_TIMEOUT).await;

@@ -5,7 +5,7 @@ use walpost_bed::{Major, Postgres, Stop};
 use crate::fixture::{Fixture, sound};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wal_level_is_not_logical() {
+async fn wrong_wal_level_is_reported() {
     let fixture = Fixture::bare(sound(Major::V15).setting("wal_level", "replica")).await;
     let report = fixture.check().await;
     let finding = report.finding("error", "wal_level");
@@ -17,7 +17,7 @@ async fn wal_level_is_not_logical() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_slot_and_no_sender_is_free() {
+async fn exhausted_slots_and_walsenders_are_reported() {
     let builder = sound(Major::V15).setting("max_replication_slots", "1");
     let mut fixture = Fixture::on(builder.setting("max_wal_senders", "0")).await;
     // The one slot is ours, and there is none for a second.
@@ -36,7 +36,7 @@ async fn no_slot_and_no_sender_is_free() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_limit_of_a_slots_log_is_missing_or_too_small() {
+async fn missing_or_small_max_slot_wal_keep_size_is_reported() {
     let fixture = Fixture::on(Postgres::builder(Major::V15)).await;
     fixture.mended("warning", "max_slot_wal_keep_size").await;
     fixture.psql("ALTER SYSTEM SET max_slot_wal_keep_size = '64MB'; SELECT pg_reload_conf();");
@@ -45,7 +45,7 @@ async fn the_limit_of_a_slots_log_is_missing_or_too_small() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_is_not_used_is_lost_by_time() {
+async fn short_idle_replication_slot_timeout_is_reported() {
     let builder = sound(Major::V18).setting("idle_replication_slot_timeout", "1h");
     let fixture = Fixture::on(builder).await;
     fixture.mended("warning", "idle_replication_slot_timeout").await;
@@ -53,7 +53,7 @@ async fn a_slot_that_is_not_used_is_lost_by_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_would_wait_for_walpost() {
+async fn walpost_in_synchronous_standby_names_is_reported() {
     let builder = sound(Major::V15).setting("synchronous_standby_names", "FIRST 1 (a, walpost)");
     let mut fixture = Fixture::bare(builder.setting("synchronous_commit", "local")).await;
     fixture.mended("warning", "synchronous_standby_names").await;

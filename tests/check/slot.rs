@@ -6,7 +6,7 @@ use walpost_bed::{Major, Postgres, eventually};
 use crate::fixture::{Fixture, sound};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_missing() {
+async fn missing_slot_is_reported() {
     let fixture = Fixture::new().await;
     fixture.execute(&format!("SELECT pg_drop_replication_slot('{}')", fixture.slot())).await;
     fixture.mended("error", "slot_missing").await;
@@ -14,7 +14,7 @@ async fn it_is_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_is_missing_and_init_makes_it() {
+async fn empty_database_passes_after_init() {
     let fixture = Fixture::empty().await;
     let report = fixture.check().await;
     for code in ["publication_missing", "table_missing", "slot_missing"] {
@@ -25,7 +25,7 @@ async fn all_is_missing_and_init_makes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_name_is_anothers() {
+async fn slot_name_in_use_is_reported() {
     for (create, code) in [
         ("pg_create_physical_replication_slot('{slot}')", "slot_physical"),
         ("pg_create_logical_replication_slot('{slot}', 'test_decoding')", "slot_plugin"),
@@ -39,7 +39,7 @@ async fn the_name_is_anothers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_belongs_to_another_database() {
+async fn slot_of_another_database_is_reported() {
     let other = Fixture::new().await;
     let mut fixture = Fixture::new().await;
     fixture.option("--slot", other.slot());
@@ -47,7 +47,7 @@ async fn it_belongs_to_another_database() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_name_is_anothers_and_as_long_as_can_be() {
+async fn long_slot_name_in_use_is_reported() {
     let mut fixture = Fixture::new().await;
     let slot = format!("{:a<63}", fixture.slot());
     fixture.execute(&format!("SELECT pg_create_physical_replication_slot('{slot}')")).await;
@@ -69,7 +69,7 @@ async fn another_name(fixture: &mut Fixture, code: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_still_being_made() {
+async fn slot_under_construction_is_reported() {
     let mut fixture = Fixture::on(sound(Major::V15)).await;
     fixture.execute("SELECT pg_drop_replication_slot('walpost')").await;
     // A new slot waits for the end of every transaction that has begun to write.
@@ -92,7 +92,7 @@ async fn it_is_still_being_made() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn somebody_else_reads_from_it() {
+async fn slot_in_use_by_another_client_is_reported() {
     let mut fixture = Fixture::new().await;
     let mut reader = std::process::Command::new("pg_recvlogical");
     let reader = reader.args(["-d", &fixture.source, "-S", fixture.slot(), "-f", "/dev/null"]);
@@ -122,7 +122,7 @@ async fn write_log(fixture: &Fixture, segments: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_about_to_be_lost_and_then_lost() {
+async fn unreserved_and_lost_slots_are_reported() {
     let builder = Postgres::builder(Major::V15)
         .setting("max_slot_wal_keep_size", "32MB")
         // No checkpoint by itself: one loses the slot.

@@ -7,7 +7,7 @@ use walpost_bed::{CertificateAuthority, KeyPair, Major};
 use crate::fixture::{Fixture, sound};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_has_no_tls() {
+async fn server_without_tls_is_reported() {
     let mut fixture = Fixture::new().await;
     fixture.source.push_str("?sslmode=require");
     let follow = async |fixture: &mut Fixture, _: &str| {
@@ -17,7 +17,7 @@ async fn the_server_has_no_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_file_of_roots_has_none() {
+async fn empty_root_certificate_file_is_reported() {
     let mut fixture = Fixture::new().await;
     let right = fixture.source.clone();
     let file = tempfile::NamedTempFile::new().expect("a file");
@@ -28,7 +28,7 @@ async fn the_file_of_roots_has_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_servers_certificate_is_for_others_or_too_old() {
+async fn wrong_host_or_expired_certificate_is_reported() {
     let authority = CertificateAuthority::new();
     let good = authority.server("good");
     let builder = sound(Major::V15).tls(&good.certificate, &good.key);

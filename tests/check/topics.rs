@@ -6,7 +6,7 @@ use walpost_bed::{Cluster, Kafka, eventually};
 use crate::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_topic_of_all_events_is_missing_or_too_small() {
+async fn missing_or_too_small_topic_is_reported() {
     let mut fixture = Fixture::new().await;
     let administration = Kafka::shared().await.administration();
     let topic = format!("check.{}", fixture.database);
@@ -30,7 +30,7 @@ async fn the_topic_of_all_events_is_missing_or_too_small() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_topic_of_dead_letters_is_missing_or_forgets_them() {
+async fn missing_or_short_lived_dead_letter_topic_is_reported() {
     let mut fixture = Fixture::new().await;
     let administration = Kafka::shared().await.administration();
     let topic = format!("dead.{}", fixture.database);
@@ -53,7 +53,7 @@ async fn the_topic_of_dead_letters_is_missing_or_forgets_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_choose_topics_and_nothing_limits_which() {
+async fn unrestricted_topic_template_is_reported() {
     let mut fixture = Fixture::new().await;
     fixture.environment.clear();
     let follow = async |fixture: &mut Fixture, _: &str| {
@@ -68,7 +68,7 @@ async fn rows_choose_topics_and_nothing_limits_which() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_are_larger_than_what_brokers_take() {
+async fn producer_limit_above_the_brokers_is_reported() {
     let mut fixture = Fixture::new().await;
     fixture.property("message.max.bytes", "200000000");
     let follow = async |fixture: &mut Fixture, advice: &str| {
@@ -81,7 +81,7 @@ async fn records_are_larger_than_what_brokers_take() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_has_too_few_replicas_of_a_topic() {
+async fn too_few_topic_replicas_are_reported() {
     let cluster = Cluster::shared().await;
     let mut fixture = Fixture::new().await;
     fixture.bootstrap = cluster.bootstrap();

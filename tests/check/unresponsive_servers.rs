@@ -56,24 +56,24 @@ async fn found(peer: Peer, code: &str, words: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_silent() {
+async fn silent_server_is_reported() {
     found(Peer::Silent, "connection_timeout", &["host and port", "packets"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_hangs_up() {
+async fn server_that_closes_connections_is_reported() {
     found(Peer::HangsUp, "connection_broken", &["firewall, proxy"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_another_database() {
+async fn server_that_is_not_postgresql_is_reported() {
     // As a MySQL begins: a length of three bytes, a number, protocol and version.
     let greeting = b"\x4a\0\0\0\x0a8.0.36\0\x08\0\0\0salt";
     found(Peer::Says(greeting), "not_postgresql", &["host and port"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn none_of_several_hosts_can_be_used() {
+async fn all_unusable_hosts_are_reported() {
     let mut fixture = Fixture::new().await;
     let wrong = "postgres://postgres@127.0.0.1:1,127.0.0.1:2/x".into();
     let right = std::mem::replace(&mut fixture.source, wrong);
@@ -84,7 +84,7 @@ async fn none_of_several_hosts_can_be_used() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_is_on_its_way_down() {
+async fn server_shutting_down_is_reported() {
     let mut fixture = Fixture::on(sound(Major::V15)).await;
     // It waits for this session, and lets no other in.
     let session = fixture.postgres.client().await;

@@ -29,7 +29,7 @@ struct Service {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_on_the_way_from_a_poller_to_walpost_nor_on_the_way_back() {
+async fn migration_from_a_poller_and_back_loses_nothing() {
     let mut service = Service::with_a_poller("moving").await;
     service.write(100).await;
     service.poll(60).await;
@@ -271,7 +271,7 @@ fn assert_first_occurrences_in_order(records: &[Consumed]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_value_that_a_trigger_writes_is_published() {
+async fn value_written_by_a_trigger_is_published() {
     let mut service = Service::with_a_poller("trigger").await;
     let trigger = "ALTER TABLE messages ADD COLUMN value jsonb;
          CREATE FUNCTION write_value() RETURNS trigger LANGUAGE plpgsql AS $$

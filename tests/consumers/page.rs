@@ -17,7 +17,7 @@ const QUOTED: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn what_the_page_quotes_stands_in_the_programs() {
+fn code_quoted_on_the_page_matches_the_programs() {
     let blocks = blocks(PAGE);
     for (language, program) in QUOTED {
         let program = if language == "sql" { uncommented(program) } else { program.to_owned() };
@@ -32,7 +32,7 @@ fn what_the_page_quotes_stands_in_the_programs() {
 }
 
 #[test]
-fn a_block_stands_in_a_program_whatever_its_indentation_and_not_if_a_word_differs() {
+fn quoted_code_matches_regardless_of_indentation() {
     let program = "class A {\n    if (x) {\n\n        y();\n    }\n}\n";
     assert!(stands_in("if (x) {\n\n    y();\n}", program));
     assert!(!stands_in("if (x) {\n\n    z();\n}", program));
@@ -40,7 +40,7 @@ fn a_block_stands_in_a_program_whatever_its_indentation_and_not_if_a_word_differ
 }
 
 #[test]
-fn each_setting_that_a_page_names_is_there_and_takes_the_value_that_it_shows() {
+fn settings_named_on_pages_exist_and_accept_the_shown_values() {
     let directory = tempfile::TempDir::new().unwrap();
     let file = directory.path().join("walpost.toml");
     let shown = walpost_config(&["--json"]).expect("the defaults are sound");

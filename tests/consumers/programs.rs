@@ -5,25 +5,25 @@ use crate::program::Program;
 use crate::tools;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_consumer_in_rust_acts_once_on_each_event() {
+async fn rust_consumer_processes_each_event_once() {
     acts_once_by_each(&Program::Rust, "rust").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "wants Java's tools and fetches jars: make consumers"]
-async fn the_consumer_in_java_acts_once_on_each_event() {
+async fn java_consumer_processes_each_event_once() {
     acts_once_by_each(&tools::java(), "java").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "wants Go and fetches modules: make consumers"]
-async fn the_consumer_in_go_acts_once_on_each_event() {
+async fn go_consumer_processes_each_event_once() {
     acts_once_by_each(&tools::go(), "go").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "wants pip and fetches packages: make consumers"]
-async fn the_consumer_in_python_acts_once_on_each_event() {
+async fn python_consumer_processes_each_event_once() {
     acts_once_by_each(&tools::python(), "python").await;
 }
 

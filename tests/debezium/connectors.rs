@@ -31,7 +31,7 @@ const SECRETS: [&str; 9] = [
 const COMPLETE: [&str; 4] = ["binary.json", "expanded.json", "predicate.json", "strings.json"];
 
 #[test]
-fn what_is_printed_is_what_was_recorded() {
+fn output_matches_the_recorded_output() {
     for file in files() {
         let text = read(&file);
         let printed = import::import(&text)
@@ -46,7 +46,7 @@ fn what_is_printed_is_what_was_recorded() {
 }
 
 #[test]
-fn every_option_of_each_file_is_named_exactly_once() {
+fn every_option_is_mentioned_exactly_once() {
     for file in files() {
         let text = read(&file);
         let import = import::import(&text).unwrap();
@@ -89,7 +89,7 @@ fn no_secret_is_printed() {
 }
 
 #[test]
-fn what_is_printed_is_a_configuration_that_can_be_run() {
+fn output_is_a_valid_configuration() {
     let folder = tempfile::tempdir().unwrap();
     for file in files() {
         let import = import::import(&read(&file)).unwrap();
@@ -123,7 +123,7 @@ fn what_is_printed_is_a_configuration_that_can_be_run() {
 }
 
 #[test]
-fn the_program_ends_with_1_where_something_cannot_be_honoured_and_says_what() {
+fn exit_code_is_1_and_unsupported_options_are_named() {
     for file in files() {
         let name = file.file_name().unwrap().to_str().unwrap();
         let output = program(&[file.to_str().unwrap()], "");
@@ -141,7 +141,7 @@ fn the_program_ends_with_1_where_something_cannot_be_honoured_and_says_what() {
 }
 
 #[test]
-fn standard_input_is_read_and_what_is_no_configuration_is_refused() {
+fn stdin_is_read_and_invalid_input_is_rejected() {
     let text = read(&corpus().join("strings.json"));
     let output = program(&["-"], &text);
     assert_eq!(output.status.code(), Some(0));

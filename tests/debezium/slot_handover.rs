@@ -15,7 +15,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// The move of docs/from-debezium.md, there and back, while the application goes on writing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "starts Kafka Connect: make debezium"]
-async fn a_slot_goes_from_debezium_to_walpost_and_back_in_the_midst_of_a_stream() {
+async fn slot_moves_from_debezium_to_walpost_and_back_under_load() {
     let (postgres, kafka) = (Postgres::start(Major::V17).await, Kafka::start().await);
     postgres
         .execute(

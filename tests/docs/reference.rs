@@ -9,12 +9,12 @@ use walpost::config::{Config, Environment, Flags, Setting, ShownValue, refusal};
 use crate::{read, root};
 
 #[test]
-fn the_configuration_reference_is_what_the_code_makes() {
+fn configuration_reference_is_up_to_date() {
     assert_is("docs/configuration.md", &configuration());
 }
 
 #[test]
-fn the_command_reference_is_what_the_code_makes() {
+fn command_reference_is_up_to_date() {
     assert_is("docs/commands.md", &commands());
 }
 

@@ -9,7 +9,7 @@ use crate::{files_below, read};
 const PINNED: &str = "SET search_path = pg_catalog, pg_temp;";
 
 #[test]
-fn sql_that_people_run_is_qualified() {
+fn sql_for_users_is_schema_qualified() {
     let mut seen = 0;
     let pages =
         files_below("docs", "md").into_iter().chain(["README.md".into(), "SECURITY.md".into()]);
@@ -28,7 +28,7 @@ fn sql_that_people_run_is_qualified() {
 }
 
 #[test]
-fn sql_in_the_program_is_qualified() {
+fn sql_in_the_program_is_schema_qualified() {
     let call = Regex::new(r"(pg_catalog\.)?\bpg_[a-z_]+\(").expect("a pattern");
     let mut seen = 0;
     for path in files_below("src", "rs") {
@@ -45,7 +45,7 @@ fn sql_in_the_program_is_qualified() {
 }
 
 #[test]
-fn a_plain_name_is_found() {
+fn unqualified_name_is_reported() {
     for sql in [
         "SELECT now();",
         "SELECT pg_catalog.count(*) FROM pg_roles;",

@@ -7,7 +7,7 @@ use walpost_bed::{Consumed, Walpost, eventually};
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, insert};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_until_the_current_end_publishes_the_backlog_and_ends_with_0() {
+async fn run_until_current_publishes_the_backlog_and_exits_with_0() {
     let fixture = Fixture::new().await;
     for _ in 0..10 {
         fixture.postgres.execute(&insert(100, 7)).await;
@@ -24,7 +24,7 @@ async fn a_run_until_the_current_end_publishes_the_backlog_and_ends_with_0() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_until_an_lsn_leaves_what_committed_after_it_for_the_next() {
+async fn run_until_an_lsn_leaves_later_commits_for_the_next_run() {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(10, 1)).await;
     let lsn = fixture.postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("an LSN");
@@ -42,7 +42,7 @@ async fn a_run_until_an_lsn_leaves_what_committed_after_it_for_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tail_shows_the_records_that_run_publishes_and_moves_nothing() {
+async fn tail_shows_the_records_of_run_without_advancing_the_slot() {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(3, 1)).await;
     let before = slots(&fixture).await;
@@ -71,7 +71,7 @@ async fn tail_shows_the_records_that_run_publishes_and_moves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tail_from_the_slot_peeks_at_the_backlog_without_consuming_it() {
+async fn tail_from_the_slot_shows_the_backlog_without_consuming_it() {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(40, 3)).await;
     fixture.postgres.execute(&full_row()).await;

@@ -34,7 +34,7 @@ pub(crate) async fn transactions(fixture: &Fixture, count: u32, rows: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backlog_of_many_and_of_large_transactions_comes_whole_and_in_order() {
+async fn catch_up_publishes_many_and_large_transactions_in_order() {
     let fixture = Fixture::new().await;
     one_by_one(&fixture, 10_000).await;
     fixture.postgres.execute(&insert(100_000, 100)).await;
@@ -53,7 +53,7 @@ async fn a_backlog_of_many_and_of_large_transactions_comes_whole_and_in_order() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_in_the_midst_repeats_nothing_and_a_kill_loses_nothing() {
+async fn catch_up_repeats_nothing_after_a_stop_and_loses_nothing_after_a_kill() {
     let fixture = Fixture::new().await;
     transactions(&fixture, 10_000, 20).await;
     let slowly = || catching_up(&fixture).args(["--in-flight-bytes", "64KiB"]).start();
@@ -84,7 +84,7 @@ async fn a_stop_in_the_midst_repeats_nothing_and_a_kill_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_waits_while_one_catches_up_and_takes_over_when_it_has_gone() {
+async fn standby_waits_during_catch_up_and_takes_over() {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     one_by_one(&fixture, 10_000).await;
@@ -106,7 +106,7 @@ async fn another_waits_while_one_catches_up_and_takes_over_when_it_has_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_free_slot_for_the_copy_it_is_streamed() {
+async fn backlog_is_streamed_without_a_free_slot_for_the_copy() {
     let postgres = Postgres::builder(Major::V15).setting("max_replication_slots", "1");
     let fixture = Fixture::with(postgres).await;
     one_by_one(&fixture, 1000).await;
@@ -118,7 +118,7 @@ async fn without_a_free_slot_for_the_copy_it_is_streamed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_fallen_behind_while_streaming_catches_up_in_batches() {
+async fn lagging_stream_switches_to_catch_up() {
     let fixture = Fixture::new().await;
     let walpost = catching_up(&fixture).start();
     walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
@@ -132,7 +132,7 @@ async fn who_has_fallen_behind_while_streaming_catches_up_in_batches() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_goes_in_the_midst_is_read_on_from_where_it_was_left() {
+async fn catch_up_resumes_after_a_server_restart() {
     let fixture = Fixture::new().await;
     one_by_one(&fixture, 10_000).await;
     let walpost = catching_up(&fixture).start();
@@ -152,7 +152,7 @@ async fn a_server_that_goes_in_the_midst_is_read_on_from_where_it_was_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_kafka_is_away_the_slot_is_held_by_a_stream() {
+async fn stream_holds_the_slot_while_kafka_is_unavailable() {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     fixture.postgres.execute(&insert(20_000, 10)).await;
@@ -175,7 +175,7 @@ async fn while_kafka_is_away_the_slot_is_held_by_a_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_somebody_moves_meanwhile_ends_it() {
+async fn slot_advanced_during_catch_up_ends_the_run() {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     one_by_one(&fixture, 10_000).await;
@@ -191,7 +191,7 @@ async fn a_slot_that_somebody_moves_meanwhile_ends_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_of_a_transaction_that_is_open_meanwhile_come_when_it_commits() {
+async fn transaction_open_during_catch_up_is_published_on_commit() {
     let fixture = Fixture::new().await;
     let old = fixture.postgres.client().await;
     // Of other keys: a row's place in the table is not the order of commits.

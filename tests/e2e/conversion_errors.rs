@@ -42,7 +42,7 @@ async fn goes_on_with(fixture: &Fixture, ids: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_postgresql_cannot_print_halts_the_run_and_is_passed_alone() {
+async fn unconvertible_row_halts_and_only_its_transaction_is_skipped() {
     let fixture = Fixture::new().await;
     let columns = "(aggregate_type, aggregate_id, event_type, payload)";
     let insert = |key: &str, payload: &str| {
@@ -77,7 +77,7 @@ async fn a_row_that_postgresql_cannot_print_halts_the_run_and_is_passed_alone() 
 
 /// Any role that may connect can emit such a message, also where nobody reads messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_of_nobody_that_has_no_form_in_utf8_stops_nothing() {
+async fn unconvertible_foreign_message_does_not_halt() {
     let fixture = without_encoding(Major::V15, &Kafka::shared().await.bootstrap()).await;
     for transactional in [true, false] {
         let emit = format!(r"SELECT pg_logical_emit_message({transactional}, E'\xff', 'x')");
@@ -88,7 +88,7 @@ async fn a_message_of_nobody_that_has_no_form_in_utf8_stops_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_way_out_behind_a_message_passes_over_that_message_alone() {
+async fn fix_for_an_unconvertible_message_skips_only_that_message() {
     for major in [Major::V14, Major::V15, Major::V18] {
         let fixture = without_encoding(major, &Kafka::shared().await.bootstrap())
             .await
@@ -111,7 +111,7 @@ async fn the_way_out_behind_a_message_passes_over_that_message_alone() {
 
 /// What was received and waits for Kafka tells where the transaction stands that cannot be sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_way_out_passes_nothing_that_waited_for_kafka_when_the_server_gave_up() {
+async fn fix_skips_nothing_that_was_waiting_for_kafka() {
     let kafka = Kafka::start().await;
     let fixture = without_encoding(Major::V15, &kafka.bootstrap())
         .await
@@ -142,7 +142,7 @@ async fn the_way_out_passes_nothing_that_waited_for_kafka_when_the_server_gave_u
 
 /// Any role that may connect decides how large it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_of_nobody_takes_no_memory() {
+async fn foreign_message_uses_no_memory() {
     let fixture = Fixture::new().await;
     for feed in ["stream", "auto"] {
         for transactional in [true, false] {
@@ -164,7 +164,7 @@ async fn a_message_of_nobody_takes_no_memory() {
 /// An error that may pass with time is no reason to halt, and one that comes each time no reason
 /// to be called ready.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_that_comes_each_time_at_one_position_makes_it_unready() {
+async fn repeated_error_at_one_position_makes_walpost_unready() {
     let fixture = Fixture::new().await;
     fixture
         .postgres

@@ -113,7 +113,7 @@ fn goods(records: &[Consumed]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_letter_keeps_the_event_and_says_why() {
+async fn dead_letter_contains_the_event_and_its_cause() {
     for bad in &BAD {
         let (good, letters, walpost) = around(bad, "dead_letter").await;
         assert_eq!(goods(&good), 9, "{}: {:?}", bad.cause, walpost.stderr());
@@ -136,7 +136,7 @@ async fn a_dead_letter_keeps_the_event_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_cause_halts_the_run_and_says_how_to_go_on() {
+async fn each_poison_cause_halts_and_names_the_fix() {
     for bad in &BAD {
         let (fixture, walpost) = stage(bad, "halt").await;
         let (code, text) = ended(&walpost).await;
@@ -164,7 +164,7 @@ async fn policy_of_another(fixture: &Fixture, bad: &Bad, other: &str) -> Option<
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_skipped_is_named_and_counted() {
+async fn skipped_events_are_logged_and_counted() {
     for bad in &BAD {
         let (good, letters, walpost) = around(bad, "skip").await;
         assert_eq!((goods(&good), letters.len()), (9, 0), "{}: {:?}", bad.cause, walpost.stderr());
@@ -182,7 +182,7 @@ const TWENTY_MB: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id
       FROM generate_series(1, 655360) AS i";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_of_20_mb_halts_the_run_until_topic_and_producer_take_it() {
+async fn row_of_20_mb_halts_until_limits_are_raised() {
     let fixture = Fixture::new().await;
     let (topic, kafka) = (fixture.topic("order"), Kafka::shared().await);
     kafka.create_topic_with(&topic, 1, &[("max.message.bytes", "1000000")]).await;
@@ -207,7 +207,7 @@ async fn a_row_of_20_mb_halts_the_run_until_topic_and_producer_take_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_of_20_mb_does_not_stop_its_neighbours() {
+async fn row_of_20_mb_is_diverted_without_affecting_others() {
     let fixture = Fixture::new().await;
     let (topic, dead) = (fixture.topic("order"), fixture.topic("dead"));
     let kafka = Kafka::shared().await;
@@ -236,7 +236,7 @@ async fn a_row_of_20_mb_does_not_stop_its_neighbours() {
 
 /// A row takes its memory once, whatever is wrong with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_of_many_megabytes_is_skipped_without_a_copy_of_it() {
+async fn huge_topic_name_is_skipped_without_copying_it() {
     let fixture = Fixture::new().await;
     let columns = "(aggregate_type, aggregate_id, event_type, payload)";
     let wide = "repeat('k', 80000000)";

@@ -156,7 +156,7 @@ fn shown(record: &Consumed, golden: &Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_become_what_debezium_makes_of_them() {
+async fn records_equal_debeziums() {
     let stage = Stage::new().await;
     for name in SCENARIOS {
         let (head, lines) = golden(name);
@@ -175,7 +175,7 @@ async fn rows_become_what_debezium_makes_of_them() {
 
 /// A row whose topic cannot be becomes the record that it would have been, once it can.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_letter_that_is_put_back_is_the_same_to_the_byte() {
+async fn replayed_dead_letter_is_byte_identical() {
     let stage = Stage::new().await;
     stage
         .postgres
@@ -232,7 +232,7 @@ async fn a_dead_letter_that_is_put_back_is_the_same_to_the_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_type_that_is_younger_than_the_session_ends_the_run_and_the_next_knows_it() {
+async fn type_created_during_the_session_halts_and_the_next_run_decodes_it() {
     let fixture = Fixture::empty().await;
     let outbox = "CREATE TABLE outbox (id int, aggregatetype text, aggregateid text, payload text)";
     let fixture = fixture.over(outbox).await;

@@ -98,7 +98,7 @@ fn assert_close(value: f64, expected: f64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_metrics_tell_what_was_done_and_idle_is_never_late() {
+async fn metrics_match_the_work_done_and_idle_has_no_lag() {
     let fixture = Fixture::new().await;
     let answering = Answering::run(&fixture, &[]).await;
     answering.await_ready(200).await;
@@ -163,7 +163,7 @@ async fn the_metrics_tell_what_was_done_and_idle_is_never_late() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_late_while_kafka_is_away_is_told_and_is_zero_again_after() {
+async fn delivery_lag_rises_while_kafka_is_unavailable_and_returns_to_zero() {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(
         Postgres::builder(Major::V15).setting("max_slot_wal_keep_size", "1GB"),
@@ -225,7 +225,7 @@ async fn what_is_late_while_kafka_is_away_is_told_and_is_zero_again_after() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_ready_once_kafka_is_there_though_nothing_is_written() {
+async fn ready_once_kafka_is_reachable_even_without_writes() {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     assert!(kafka.stop(SHORT_TIMEOUT).await);
@@ -239,7 +239,7 @@ async fn it_is_ready_once_kafka_is_there_though_nothing_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_ask_nothing_shut_nobody_out() {
+async fn idle_http_connections_do_not_block_others() {
     let fixture = Fixture::new().await;
     let answering = Answering::run(&fixture, &[]).await;
     let mut silent = Vec::new();
@@ -259,7 +259,7 @@ async fn connections_that_ask_nothing_shut_nobody_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_postgresql_is_told_and_walpost_lives_on() {
+async fn lost_postgresql_is_reported_and_liveness_stays_ok() {
     let fixture = Fixture::new().await;
     let answering = Answering::run(&fixture, &[]).await;
     answering.await_ready(200).await;
@@ -276,7 +276,7 @@ async fn a_lost_postgresql_is_told_and_walpost_lives_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn figures_of_the_slot_that_cannot_be_read_are_told_once_and_read_again_when_they_can() {
+async fn unreadable_slot_statistics_are_logged_once_and_recover() {
     const CANNOT: &str = "the slot's figures cannot be read";
     const AGAIN: &str = "the slot's figures are read again";
     let mut fixture = Fixture::new().await;
@@ -323,7 +323,7 @@ async fn figures_of_the_slot_that_cannot_be_read_are_told_once_and_read_again_wh
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn poison_and_what_the_brokers_refuse_are_counted_by_cause() {
+async fn poison_and_broker_rejections_are_counted_by_cause() {
     let kafka = Kafka::shared().await;
     let fixture = Fixture::new().await;
     kafka.create_topic_with(&fixture.topic("order"), 1, &[("max.message.bytes", "20000")]).await;
@@ -364,7 +364,7 @@ async fn poison_and_what_the_brokers_refuse_are_counted_by_cause() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_standby_lives_and_is_not_ready_until_it_takes_over() {
+async fn standby_is_live_but_not_ready_until_takeover() {
     let fixture = Fixture::new().await;
     let first = Answering::run(&fixture, &[]).await;
     first.await_ready(200).await;
@@ -378,7 +378,7 @@ async fn a_standby_lives_and_is_not_ready_until_it_takes_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_that_is_taken_ends_the_start_with_the_way_out() {
+async fn listen_address_in_use_fails_at_startup_with_a_fix() {
     let fixture = Fixture::new().await;
     let first = Answering::run(&fixture, &[]).await;
     let (code, said) = fixture.run_to_its_end(&["--admin-listen", &first.address]).await;
@@ -387,7 +387,7 @@ async fn an_address_that_is_taken_ends_the_start_with_the_way_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_pages_and_methods_are_refused_in_order() {
+async fn unknown_paths_and_methods_are_rejected() {
     let fixture = Fixture::new().await;
     let answering = Answering::run(&fixture, &[]).await;
     assert_eq!(answering.page("/").await.0, 200);
@@ -404,7 +404,7 @@ async fn other_pages_and_methods_are_refused_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_status_is_a_screen_and_tells_scripts_whether_it_delivers() {
+async fn status_is_readable_and_its_exit_code_reflects_delivery() {
     let fixture = Fixture::new().await;
     let answering = Answering::run(&fixture, &[]).await;
     answering.await_ready(200).await;
@@ -457,7 +457,7 @@ async fn the_status_is_a_screen_and_tells_scripts_whether_it_delivers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_walpost_says_is_not_shown_as_this_ones() {
+async fn status_of_another_walpost_is_not_reported() {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("CREATE PUBLICATION another FOR TABLE public.outbox").await;
     let answering = Answering::run(&fixture, &[]).await;
@@ -498,7 +498,7 @@ async fn what_another_walpost_says_is_not_shown_as_this_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn systemd_is_told_what_it_does_and_that_it_lives() {
+async fn systemd_receives_status_and_watchdog_notifications() {
     let fixture = Fixture::new().await;
     let directory = tempfile::TempDir::new().expect("a directory");
     let path = directory.path().join("notify");
@@ -538,7 +538,7 @@ async fn systemd_is_told_what_it_does_and_that_it_lives() {
 const STUCK: Duration = Duration::from_secs(45);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_loop_that_does_not_turn_is_told_of() {
+async fn stalled_main_loop_is_reported() {
     let fixture = Fixture::new().await;
     let points = format!("received=1*off->1*sleep({})", STUCK.as_millis());
     let run = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]);

@@ -24,7 +24,7 @@ async fn others(fixture: &Fixture) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_standbys_keep_is_streamed_by_one_session() {
+async fn failover_slot_is_streamed_by_one_session() {
     let fixture = Fixture::on(Major::V17).await;
     let kept = "SELECT pg_drop_replication_slot('walpost');
                 SELECT pg_create_logical_replication_slot('walpost', 'pgoutput', false, false, true)";
@@ -38,7 +38,7 @@ async fn a_slot_that_standbys_keep_is_streamed_by_one_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_change_of_the_publication_is_open_one_session_streams() {
+async fn open_publication_change_prevents_catch_up() {
     let fixture = Fixture::new().await;
     let changing = fixture.postgres.client().await;
     let change = "BEGIN; ALTER PUBLICATION walpost SET (publish = 'insert, update')";
@@ -54,7 +54,7 @@ async fn while_a_change_of_the_publication_is_open_one_session_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_have_no_more_connections_streams() {
+async fn connection_limit_prevents_catch_up() {
     for limit in [2, 3] {
         let mut fixture = Fixture::new().await;
         let role = format!("CREATE ROLE few LOGIN REPLICATION CONNECTION LIMIT {limit}");
@@ -69,7 +69,7 @@ async fn who_may_have_no_more_connections_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batches_go_on_where_kafka_is_slow_and_takes_records() {
+async fn catch_up_continues_with_a_slow_kafka() {
     let fixture = Fixture::new().await;
     transactions(&fixture, 3000, 20).await;
     // Some 25 records each ten milliseconds at most.
@@ -86,7 +86,7 @@ async fn batches_go_on_where_kafka_is_slow_and_takes_records() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_somebody_ends_each_batch_it_is_streamed() {
+async fn terminated_catch_up_reads_fall_back_to_streaming() {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(400_000, 100)).await;
     let client = fixture.postgres.client().await;
@@ -111,7 +111,7 @@ async fn where_somebody_ends_each_batch_it_is_streamed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_large_for_the_servers_temporary_files_is_streamed() {
+async fn temp_file_limit_falls_back_to_streaming() {
     let fixture = Fixture::new().await;
     one_by_one(&fixture, 1000).await;
     fixture.postgres.execute(&insert(300_000, 100)).await;
@@ -148,7 +148,7 @@ async fn large(fixture: &Fixture, count: u32, rows: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_that_breaks_within_a_transaction_repeats_no_record() {
+async fn read_broken_within_a_transaction_repeats_no_record() {
     for catch_up in ["auto", "stream"] {
         let fixture = Fixture::new().await;
         large(&fixture, 1, 30_000).await;
@@ -172,7 +172,7 @@ const READING: usize = 3;
 const MOVING: usize = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_beside_on_which_nothing_comes_is_given_up() {
+async fn silent_auxiliary_connection_is_abandoned() {
     let server = || Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(1));
     for (connection, way) in [(READING, Direction::ToClient), (MOVING, Direction::ToServer)] {
         let mut fixture = Fixture::with(server()).await;
@@ -194,7 +194,7 @@ async fn a_connection_beside_on_which_nothing_comes_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_does_not_move_for_long_is_used_all_the_same() {
+async fn unmoved_slot_does_not_become_inactive() {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V18), &kafka.bootstrap()).await;
     fixture.postgres.execute(&insert(100_000, 10)).await;
@@ -220,7 +220,7 @@ async fn a_slot_that_does_not_move_for_long_is_used_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_limit_of_the_role_ends_what_is_read_for_long() {
+async fn role_timeouts_do_not_end_long_reads() {
     for catch_up in ["auto", "stream"] {
         let mut fixture = Fixture::on(Major::V17).await;
         let role = "CREATE ROLE hurried LOGIN REPLICATION;
@@ -243,7 +243,7 @@ async fn no_limit_of_the_role_ends_what_is_read_for_long() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_transaction_comes_whole_though_its_reader_is_killed_again_and_again() {
+async fn large_transaction_is_published_despite_repeated_kills() {
     let fixture = Fixture::new().await;
     one_by_one(&fixture, 1000).await;
     fixture.postgres.execute(&insert(200_000, 100)).await;
@@ -267,7 +267,7 @@ async fn a_large_transaction_comes_whole_though_its_reader_is_killed_again_and_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_each_batch_takes_long_it_is_streamed() {
+async fn slow_catch_up_reads_fall_back_to_streaming() {
     let fixture = Fixture::new().await;
     large(&fixture, 20, 10_000).await;
     let client = fixture.postgres.client().await;
@@ -303,7 +303,7 @@ async fn where_each_batch_takes_long_it_is_streamed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_holds_the_slot_while_kafka_is_away_in_a_first_transaction() {
+async fn stream_holds_the_slot_while_kafka_is_unavailable_in_the_first_transaction() {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     fixture.postgres.execute(&insert(20_000, 10)).await;
@@ -333,7 +333,7 @@ async fn signal(fixture: &Fixture, signal: &str, query: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_waits_for_no_server_process() {
+async fn shutdown_does_not_wait_for_frozen_server_processes() {
     const READING: &str = "query LIKE 'COPY (SELECT data%'";
     const MOVING: &str =
         "query LIKE '%pg_replication_slot_advance%' AND application_name = 'walpost'";
@@ -363,7 +363,7 @@ async fn a_stop_waits_for_no_server_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_read_ahead_has_a_bound_in_memory() {
+async fn read_ahead_memory_is_bounded() {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     one_by_one(&fixture, 1000).await;

@@ -10,7 +10,7 @@ use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, insert};
 mod embed;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_relay_that_a_program_embeds_delivers_until_it_is_told_to_leave() {
+async fn embedded_relay_delivers_until_shutdown() {
     let fixture = Fixture::new().await;
     let directory = tempfile::TempDir::new().unwrap();
     let file = directory.path().join("walpost.toml");
@@ -43,7 +43,7 @@ async fn a_relay_that_a_program_embeds_delivers_until_it_is_told_to_leave() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_embedded_relay_without_its_slot_says_so_to_the_program() {
+async fn embedded_relay_returns_an_error_for_a_missing_slot() {
     let fixture = Fixture::new().await;
     let directory = tempfile::TempDir::new().unwrap();
     let url = fixture.postgres.url();

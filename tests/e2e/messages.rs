@@ -57,7 +57,7 @@ async fn rows_and_messages_of_a_transaction_keep_their_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_with_another_prefix_or_rolled_back_is_nothing() {
+async fn messages_with_other_prefixes_or_rolled_back_are_ignored() {
     let fixture = fixture().await;
     let walpost = fixture.run().await;
     let sql = format!(
@@ -78,7 +78,7 @@ async fn a_message_with_another_prefix_or_rolled_back_is_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_are_nothing_where_no_prefix_is_configured() {
+async fn messages_are_ignored_without_a_configured_prefix() {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&emit("outbox", "unasked", "k")).await;
@@ -89,7 +89,7 @@ async fn messages_are_nothing_where_no_prefix_is_configured() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_outside_a_transaction_is_refused_and_warned_of() {
+async fn nontransactional_message_is_ignored_with_a_warning() {
     let fixture = fixture().await;
     let walpost = fixture.run().await;
     let outside = |prefix| emit(prefix, "outside", "k").replace("message(true", "message(false");
@@ -115,7 +115,7 @@ fn plain(kind: bool, prefix: &str, content: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_message_carries_type_and_key_in_its_prefix_and_the_value_as_it_is() {
+async fn plain_message_has_type_and_key_in_its_prefix() {
     let fixture = Fixture::empty().await;
     let fixture =
         fixture.option("--message-prefix", "outbox").option("--plain-message-prefix", "outbox");
@@ -153,7 +153,7 @@ async fn a_plain_message_carries_type_and_key_in_its_prefix_and_the_value_as_it_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_message_without_a_key_halts_the_run() {
+async fn plain_message_without_a_key_halts() {
     let fixture = Fixture::empty().await.option("--plain-message-prefix", "outbox");
     fixture.init(&[]).await;
     let walpost = fixture.run().await;

@@ -14,7 +14,7 @@ use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, stop};
 const COUNTS: [u32; 6] = [1, 3, 6, 12, 100, 1000];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_keys_have_the_partitions_of_javas_own_partitioner() {
+async fn partitions_of_ten_thousand_keys_equal_javas() {
     let keys = keys();
     assert_eq!(keys.len(), 10_000);
     let java = of_java(keys.clone(), &COUNTS).await;
@@ -25,7 +25,7 @@ async fn ten_thousand_keys_have_the_partitions_of_javas_own_partitioner() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_published_record_lies_where_java_would_have_put_it() {
+async fn published_records_are_in_javas_partitions() {
     let fixture = Fixture::new().await;
     let topic = fixture.topic("order");
     Kafka::shared().await.create_topic(&topic, 12).await;

@@ -20,7 +20,7 @@ fn insert(key: &str, shard: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_column_names_the_partition_and_order_is_kept_in_it() {
+async fn partition_column_is_used_and_order_is_kept() {
     let (fixture, directory) = (Fixture::new().await, TempDir::new().expect("a directory"));
     Kafka::shared().await.create_topic_with(&fixture.topic("order"), 3, &[]).await;
     let walpost = run(&fixture, &directory, "").await;
@@ -42,7 +42,7 @@ async fn a_column_names_the_partition_and_order_is_kept_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_that_the_topic_lacks_halts_the_run_until_it_is_added() {
+async fn nonexistent_partition_halts_until_it_is_added() {
     let (fixture, directory) = (Fixture::new().await, TempDir::new().expect("a directory"));
     let (kafka, topic) = (Kafka::shared().await, fixture.topic("order"));
     kafka.create_topic_with(&topic, 3, &[]).await;
@@ -68,7 +68,7 @@ async fn a_partition_that_the_topic_lacks_halts_the_run_until_it_is_added() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_whose_partition_is_none_are_put_aside_one_by_one() {
+async fn events_with_invalid_partitions_are_diverted_individually() {
     let (fixture, directory) = (Fixture::new().await, TempDir::new().expect("a directory"));
     let (kafka, dead) = (Kafka::shared().await, fixture.topic("dead"));
     kafka.create_topic_with(&fixture.topic("order"), 3, &[]).await;
@@ -89,7 +89,7 @@ async fn events_whose_partition_is_none_are_put_aside_one_by_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_of_a_topic_that_is_missing_waits_for_the_topic() {
+async fn explicit_partition_waits_for_a_missing_topic() {
     let kafka = Kafka::builder().property("auto.create.topics.enable", "false").start().await;
     let fixture = Fixture::with_brokers(
         walpost_bed::Postgres::builder(walpost_bed::Major::V15),
@@ -109,7 +109,7 @@ async fn a_partition_of_a_topic_that_is_missing_waits_for_the_topic() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_that_is_made_anew_with_fewer_partitions_halts_the_run() {
+async fn topic_recreated_with_fewer_partitions_halts() {
     let kafka = Kafka::builder().property("auto.create.topics.enable", "false").start().await;
     let postgres = walpost_bed::Postgres::builder(walpost_bed::Major::V15);
     let fixture = Fixture::with_brokers(postgres, &kafka.bootstrap()).await;

@@ -60,13 +60,13 @@ fn row(aggregate_type: &str, aggregate_id: &str, payload: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_without_a_valid_topic_halts_the_run() {
+async fn event_with_an_invalid_topic_halts() {
     let text = halts_at(&row("an order", "'1'", "'{}'")).await;
     assert!(text.contains("an order"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_that_takes_less_than_a_batch_is_no_poison() {
+async fn topic_limit_below_the_batch_size_is_not_poison() {
     let fixture = Fixture::new().await;
     let limit = [("max.message.bytes", "20000")];
     Kafka::shared().await.create_topic_with(&fixture.topic("order"), 2, &limit).await;

@@ -112,7 +112,7 @@ fn mixed(from: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_poison_of_one_transaction_is_put_aside_in_order_and_named() {
+async fn all_poison_of_a_transaction_is_diverted_in_order_and_logged() {
     let stage = Stage::new(Kafka::shared().await).await;
     for (policy, says, letters) in [
         ("skip", ": skipped", &[][..]),
@@ -137,7 +137,7 @@ async fn all_poison_of_one_transaction_is_put_aside_in_order_and_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn poison_at_the_ends_and_in_the_midst_of_a_large_transaction_leaves_the_others_in_order() {
+async fn poison_in_a_large_transaction_leaves_other_events_in_order() {
     let stage = Stage::new(Kafka::shared().await).await;
     let many = |from: usize| {
         format!(
@@ -159,7 +159,7 @@ async fn poison_at_the_ends_and_in_the_midst_of_a_large_transaction_leaves_the_o
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_goes_down_amid_refusals_changes_nothing() {
+async fn broker_outage_during_isolation_changes_nothing() {
     let kafka = Kafka::start().await;
     let stage = Stage::new(&kafka).await;
     let walpost = stage.run("dead_letter").await;
@@ -181,7 +181,7 @@ async fn a_broker_that_goes_down_amid_refusals_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_letter_that_is_refused_too_halts_the_run_and_is_not_lost() {
+async fn rejected_dead_letter_halts_and_is_not_lost() {
     let kafka = Kafka::shared().await;
     let stage = Stage::new(kafka).await;
     let settings = [("max.message.bytes", "30000"), ("cleanup.policy", "compact")];
@@ -218,7 +218,7 @@ async fn a_dead_letter_that_is_refused_too_halts_the_run_and_is_not_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_letter_topic_that_is_missing_or_forbidden_is_named_and_waited_for() {
+async fn missing_or_forbidden_dead_letter_topic_is_reported_and_retried() {
     let builder = Kafka::builder().guarded().user("relay", "right");
     let kafka = builder.property("auto.create.topics.enable", "false").start().await;
     let mut stage = Stage::new(&kafka).await;
@@ -248,7 +248,7 @@ async fn a_dead_letter_topic_that_is_missing_or_forbidden_is_named_and_waited_fo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tail_tells_of_what_would_be_put_aside_and_ends_where_run_would_halt() {
+async fn tail_shows_diverted_events_and_halts_like_run() {
     let stage = Stage::new(Kafka::shared().await).await;
     let causes = ["", "invalid_topic", "", "undecodable", ""];
     let rows = causes.iter().enumerate().map(|(n, cause)| row(n, "k", cause));
@@ -271,7 +271,7 @@ async fn tail_tells_of_what_would_be_put_aside_and_ends_where_run_would_halt() {
 
 #[cfg(feature = "crash-points")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_death_between_a_dead_letter_and_its_confirmation_loses_neither_it_nor_a_neighbour() {
+async fn crash_before_confirming_a_dead_letter_loses_nothing() {
     let stage = Stage::new(Kafka::shared().await).await;
     let deaths = ["produced=1*off", "produced=2*off", "callback=1*off", "acknowledged=1*off"];
     let mut from = 0;

@@ -36,7 +36,7 @@ fn json(record: &Consumed) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn topic_key_and_headers_may_be_of_any_columns() {
+async fn topic_key_and_headers_use_configured_columns() {
     let toml = r#"
         [record]
         topic_regex = "(.*)\\.([A-Za-z]+)Line"
@@ -56,7 +56,7 @@ async fn topic_key_and_headers_may_be_of_any_columns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_claims_a_position_or_an_id_does_not_get_it() {
+async fn row_cannot_forge_position_or_id_headers() {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let insert = r#"INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, headers)
@@ -74,7 +74,7 @@ async fn a_row_that_claims_a_position_or_an_id_does_not_get_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_envelope_holds_the_payload_as_it_was_stored() {
+async fn envelope_contains_the_payload_unchanged() {
     let toml = "[record]\nvalue = 'envelope'\nplace = ['tenant_id:envelope:tenant']\n";
     let [record] = &records(toml).await[..] else { panic!("one record") };
     let text = record.value_text().expect("text");
@@ -89,7 +89,7 @@ async fn an_envelope_holds_the_payload_as_it_was_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn type_and_key_may_be_merged_into_the_payload() {
+async fn type_and_key_can_be_merged_into_the_payload() {
     let [record] = &records("record.value = 'merged'").await[..] else { panic!("one record") };
     let text = record.value_text();
     let id = "c4ca4238-a0b9-2382-0dcc-509a6f75849b";
@@ -98,7 +98,7 @@ async fn type_and_key_may_be_merged_into_the_payload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_may_be_a_cloud_event_of_either_mode() {
+async fn records_can_be_cloudevents_in_either_mode() {
     let toml = "[record]\nvalue = 'cloudevents'\ncloudevents_source = '/shop'\nheaders = []\n";
     let [record] = &records(toml).await[..] else { panic!("one record") };
     let content_type = "application/cloudevents+json; charset=UTF-8";
@@ -130,7 +130,7 @@ async fn a_record_may_be_a_cloud_event_of_either_mode() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_timestamp_a_record_or_a_dead_letter_is_as_old_as_its_delivery() {
+async fn timestamps_default_to_the_delivery_time() {
     let fixture = Fixture::new().await;
     let dead = fixture.topic("dead");
     let directory = TempDir::new().expect("a directory");
@@ -168,14 +168,14 @@ async fn without_a_timestamp_a_record_or_a_dead_letter_is_as_old_as_its_delivery
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_null_key_is_sent_where_that_is_allowed() {
+async fn null_key_is_sent_where_allowed() {
     let toml = "[record]\nnull_keys = 'allow'\nkey = '{region}'\n";
     let [record] = &records(toml).await[..] else { panic!("one record") };
     assert_eq!((record.key.as_deref(), record.value_text()), (None, Some(r#"{"total": 1.50}"#)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tracers_text_gives_the_trace_where_no_column_has_one() {
+async fn tracer_text_column_provides_the_trace_context() {
     let fixture = Fixture::new().await;
     let add =
         "ALTER TABLE public.outbox ADD COLUMN traceparent text, ADD COLUMN tracingspancontext text";

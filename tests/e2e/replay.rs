@@ -115,7 +115,7 @@ fn summary(replayed: u64, poison: u64, held_back: u64, passed_over: u64) -> Stri
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_letter_is_put_back_once_when_its_cause_is_mended() {
+async fn dead_letters_are_replayed_once_after_the_fix() {
     let stage = Stage::new().await;
     stage.put_aside(BY_COLUMN, &BAD.map(|(_, row)| row)).await;
     let (published, letters) = stage.records().await;
@@ -152,7 +152,7 @@ async fn each_letter_is_put_back_once_when_its_cause_is_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_letter_that_stands_there_twice_is_put_back_once() {
+async fn duplicate_dead_letter_is_replayed_once() {
     let stage = Stage::new().await;
     // Each time that the broker is asked again, the one before is written again.
     stage.put_aside(BY_COLUMN, &[&[BAD[2].1, BAD[4].1].join(", ")]).await;
@@ -191,7 +191,7 @@ async fn assert_as_they_were(stage: &Stage, letters: &[Consumed]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_commit_time_is_the_original_one_and_all_headers_come_back() {
+async fn replay_keeps_the_commit_time_and_all_headers() {
     let stage = Stage::new().await;
     stage.put_aside("", &[BAD[1].1]).await;
     let (_, letters) = stage.records().await;
@@ -206,7 +206,7 @@ async fn the_commit_time_is_the_original_one_and_all_headers_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_letter_that_still_is_poison_holds_back_its_key_and_no_other() {
+async fn dead_letter_that_is_still_poison_blocks_only_its_key() {
     let stage = Stage::new().await;
     let rows = [
         "('order', 'k', 'placed', '{\"n\": 1}', '[1]', now())",
@@ -233,7 +233,7 @@ async fn a_letter_that_still_is_poison_holds_back_its_key_and_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn columns_and_messages_come_back_as_today_reads_them() {
+async fn replay_uses_the_current_configuration() {
     let fixture = Fixture::new().await.option("--message-prefix", "outbox");
     let (dead, order) = (fixture.topic("dead"), fixture.topic("order"));
     let kafka = Kafka::shared().await;
@@ -267,7 +267,7 @@ async fn columns_and_messages_come_back_as_today_reads_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_read_or_delivered_ends_it_and_leaves_the_letter() {
+async fn failed_replay_keeps_the_dead_letter() {
     let stage = Stage::new().await;
     let (code, lines) = stage.replay("", &["--from", "no-such-topic"]).await;
     assert_eq!((code, lines.len()), (Some(1), 0), "{lines:?}");
@@ -286,7 +286,7 @@ async fn what_cannot_be_read_or_delivered_ends_it_and_leaves_the_letter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_is_told_to_stop_commits_what_it_has_done() {
+async fn stopped_replay_commits_its_progress() {
     let stage = Stage::new().await;
     stage.put_many_aside(3000).await;
     for terminate in [true, false] {
@@ -314,7 +314,7 @@ async fn one_that_is_told_to_stop_commits_what_it_has_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_replays_at_once_one_gives_way_and_no_letter_is_lost() {
+async fn concurrent_replays_lose_no_dead_letter() {
     let stage = Stage::new().await;
     stage.put_many_aside(3000).await;
     let command = stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
@@ -336,7 +336,7 @@ async fn of_two_replays_at_once_one_gives_way_and_no_letter_is_lost() {
 
 #[cfg(feature = "crash-points")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_death_before_the_commit_makes_a_duplicate_and_no_loss() {
+async fn replay_killed_before_its_commit_duplicates_but_loses_nothing() {
     let stage = Stage::new().await;
     stage.put_many_aside(20).await;
     let command = stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));

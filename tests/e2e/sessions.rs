@@ -21,7 +21,7 @@ fn builder() -> PostgresBuilder {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_server_is_not_taken_for_a_silent_one() {
+async fn idle_server_is_not_treated_as_dead() {
     let fixture = fixture(builder().wal_sender_timeout(Duration::from_secs(1))).await;
     let walpost = fixture.run().await;
     let since = Instant::now();
@@ -35,7 +35,7 @@ async fn an_idle_server_is_not_taken_for_a_silent_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_way_out_of_a_halt_that_the_text_names_is_one() {
+async fn printed_fix_for_a_halt_works() {
     let fixture = fixture(builder()).await;
     let insert = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) VALUES";
     fixture.postgres.execute(&format!("{insert} ('no topic', '1', 'e')")).await;

@@ -62,7 +62,7 @@ async fn drop_slots(fixture: &Fixture, names: &str) {
 }
 
 #[tokio::test]
-async fn one_slot_becomes_two_and_one_again_and_each_key_keeps_its_order() {
+async fn splitting_and_merging_slots_keeps_key_order() {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 200);
     let whole = fixture.run().await;

@@ -15,7 +15,7 @@ async fn without_slot() -> Fixture {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_missing_slot_ends_the_run_with_the_way_to_make_one() {
+async fn missing_slot_is_an_error_with_the_create_command() {
     let fixture = without_slot().await;
     let (code, text) = fixture.run_to_its_end(&[]).await;
     assert_eq!(code, Some(3), "{text}");
@@ -23,7 +23,7 @@ async fn a_missing_slot_ends_the_run_with_the_way_to_make_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_of_another_plugin_is_refused() {
+async fn slot_of_another_plugin_is_an_error() {
     let fixture = without_slot().await;
     let create = "SELECT pg_create_logical_replication_slot('walpost', 'test_decoding')";
     fixture.postgres.execute(create).await;
@@ -33,7 +33,7 @@ async fn a_slot_of_another_plugin_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_physical_slot_is_refused() {
+async fn physical_slot_is_an_error() {
     let fixture = without_slot().await;
     fixture.postgres.execute("SELECT pg_create_physical_replication_slot('walpost', true)").await;
     let (code, text) = fixture.run_to_its_end(&[]).await;
@@ -42,7 +42,7 @@ async fn a_physical_slot_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_server_at_the_same_address_is_not_published_from() {
+async fn different_server_at_the_same_address_is_rejected() {
     // Once with a slot that is behind the first server's, once with one ahead of it.
     for ahead in [false, true] {
         let mut fixture = Fixture::new().await;

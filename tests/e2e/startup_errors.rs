@@ -19,7 +19,7 @@ async fn refused(fixture: &Fixture, arguments: &[&str], words: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_publication_that_is_missing_or_lacks_the_table_is_refused() {
+async fn missing_or_incomplete_publication_is_an_error() {
     let fixture = Fixture::new().await;
     let words = ["does not exist in this database", "walpost init --apply"];
     refused(&fixture, &["--publication", "nosuch"], &words).await;
@@ -32,7 +32,7 @@ async fn a_publication_that_is_missing_or_lacks_the_table_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_table_that_is_missing_or_lacks_a_column_is_refused() {
+async fn missing_table_or_column_is_an_error() {
     let fixture = Fixture::new().await;
     refused(&fixture, &["--table", "public.nosuch"], &["there is no table public.nosuch"]).await;
     fixture.postgres.execute("ALTER TABLE public.outbox DROP COLUMN aggregate_id").await;
@@ -40,14 +40,14 @@ async fn a_table_that_is_missing_or_lacks_a_column_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_logical_decoding_is_refused() {
+async fn server_without_logical_decoding_is_an_error() {
     let postgres = Postgres::builder(Major::V15).setting("wal_level", "replica").start().await;
     let fixture = Fixture::bare(postgres, "127.0.0.1:1");
     refused(&fixture, &[], &["ALTER SYSTEM SET wal_level = logical"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_that_may_not_replicate_is_refused() {
+async fn role_without_replication_is_an_error() {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute("CREATE ROLE plain LOGIN").await;
     fixture.source = fixture.postgres.url_for("plain");
@@ -55,7 +55,7 @@ async fn a_role_that_may_not_replicate_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_is_refused_and_not_shown() {
+async fn wrong_password_is_an_error_and_not_printed() {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute("ALTER ROLE walpost PASSWORD 'right'").await;
     fixture.postgres.change_hba("host all all 127.0.0.1/32 scram-sha-256").await;
@@ -72,14 +72,14 @@ async fn a_wrong_password_is_refused_and_not_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_does_not_exist_is_refused() {
+async fn nonexistent_database_is_an_error() {
     let mut fixture = Fixture::new().await;
     fixture.source = format!("postgres://postgres@127.0.0.1:{}/nosuch", fixture.postgres.port());
     refused(&fixture, &[], &["nosuch"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_unknown_is_refused_with_the_nearest_known_name() {
+async fn unknown_names_are_rejected_with_a_suggestion() {
     let fixture = Fixture::bare(Postgres::start(Major::V15).await, "127.0.0.1:1");
     let (code, text) = fixture.run_to_its_end(&["--topik", "x"]).await;
     assert_eq!(code, Some(2), "{text}");
@@ -97,14 +97,14 @@ async fn what_is_unknown_is_refused_with_the_nearest_known_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_that_is_none_is_refused() {
+async fn invalid_address_is_an_error() {
     let mut fixture = Fixture::bare(Postgres::start(Major::V15).await, "127.0.0.1:1");
     fixture.source = "postgres://walpost@127.0.0.1:notaport/postgres".to_owned();
     refused(&fixture, &[], &["--source"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_cannot_be_reached_is_waited_for_and_reported_by_check() {
+async fn unreachable_broker_is_retried_and_reported_by_check() {
     let mut fixture = Fixture::new().await;
     let shared = std::mem::replace(&mut fixture.bootstrap, "127.0.0.1:1".to_owned());
     let walpost = fixture.command("run").start();
@@ -127,7 +127,7 @@ async fn a_broker_that_cannot_be_reached_is_waited_for_and_reported_by_check() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn init_says_what_a_table_that_was_there_lacks() {
+async fn init_reports_columns_an_existing_table_lacks() {
     let fixture = Fixture::empty().await;
     fixture.postgres.execute("CREATE TABLE public.outbox (id int, payload text)").await;
     let init = fixture.command("init").arg("--apply").start();
@@ -137,7 +137,7 @@ async fn init_says_what_a_table_that_was_there_lacks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_payload_of_a_domain_over_bytea_is_refused() {
+async fn payload_of_a_domain_over_bytea_is_an_error() {
     let fixture = Fixture::new().await;
     let change = "CREATE DOMAIN blob AS bytea; \
                   ALTER TABLE outbox DROP COLUMN payload, ADD COLUMN payload blob";

@@ -8,7 +8,7 @@ use walpost_bed::fixture::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_want_quotes_are_taken_as_they_are() {
+async fn quoted_identifiers_are_supported() {
     let table = r#""Sales dept"."Out""Box's, ÄÖ""#;
     let fixture = Fixture::empty()
         .await
@@ -27,7 +27,7 @@ async fn names_that_want_quotes_are_taken_as_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_column_list_that_has_what_records_need_is_enough() {
+async fn sufficient_column_list_is_accepted() {
     let fixture = Fixture::empty()
         .await
         .over(
@@ -82,7 +82,7 @@ const SPARSE: [(&str, &str, &str, [&str; 2]); 4] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_table_needs_no_column_that_its_records_do_not_show() {
+async fn columns_not_used_in_records_are_optional() {
     for (columns, record, row, [topic, key]) in SPARSE {
         let fixture = Fixture::empty().await;
         let prefix = fixture.topic("");
@@ -124,7 +124,7 @@ async fn a_table_needs_no_column_that_its_records_do_not_show() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partitioned_outbox_is_published_under_its_own_name() {
+async fn partitioned_outbox_is_published_under_the_root_name() {
     let fixture = Fixture::empty()
         .await
         .over(
@@ -166,7 +166,7 @@ async fn a_partitioned_outbox_is_published_under_its_own_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_of_several_outbox_tables_keep_the_order_of_their_transaction() {
+async fn rows_of_several_outbox_tables_keep_transaction_order() {
     let fixture = Fixture::empty()
         .await
         .option("--table", "public.outbox")
@@ -207,7 +207,7 @@ async fn rows_of_several_outbox_tables_keep_the_order_of_their_transaction() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn debeziums_column_names_serve_as_they_are() {
+async fn debeziums_column_names_are_supported() {
     let fixture = Fixture::empty()
         .await
         .over(
@@ -233,7 +233,7 @@ async fn debeziums_column_names_serve_as_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_publication_of_all_tables_shows_the_outbox_among_heavy_traffic() {
+async fn publication_of_all_tables_works_under_heavy_writes() {
     let fixture = Fixture::empty()
         .await
         .over(

@@ -20,7 +20,7 @@ fn row(aggregate_type: &str, payload: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_reaches_no_topic_that_is_not_allowed_and_none_of_kafkas_own() {
+async fn rows_cannot_reach_disallowed_or_internal_topics() {
     let (kafka, directory) = (Kafka::shared().await, TempDir::new().expect("a directory"));
     let fixture = Fixture::new().await;
     kafka.create_topic(&fixture.topic("order"), 1).await;
@@ -52,7 +52,7 @@ async fn a_row_reaches_no_topic_that_is_not_allowed_and_none_of_kafkas_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_that_a_row_names_is_not_made_for_it_and_waited_for() {
+async fn missing_topic_named_by_a_row_is_not_created() {
     let (kafka, fixture) = (Kafka::shared().await, Fixture::new().await);
     // Without what the fixture's own commands have, so that by default; the shared broker would make
     // it.
@@ -72,7 +72,7 @@ async fn a_topic_that_a_row_names_is_not_made_for_it_and_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_that_a_row_names_and_nobody_created_holds_up_no_others() {
+async fn missing_topic_does_not_block_other_topics() {
     let (kafka, directory) = (Kafka::shared().await, TempDir::new().expect("a directory"));
     let fixture = Fixture::new().await;
     let (order, letters) = (fixture.topic("order"), fixture.topic("letters"));
@@ -115,7 +115,7 @@ async fn a_topic_that_a_row_names_and_nobody_created_holds_up_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batches_are_as_long_as_configured_again_once_nothing_is_refused() {
+async fn batching_recovers_after_rejections() {
     let (kafka, directory) = (Kafka::shared().await, TempDir::new().expect("a directory"));
     let fixture = Fixture::new().await;
     let limit = [("max.message.bytes", "20000")];

@@ -63,7 +63,7 @@ async fn take(stream: &mut TcpStream) -> Option<Posted> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_is_a_span_with_a_link_to_the_trace_of_each_row() {
+async fn batch_span_links_to_the_trace_of_each_row() {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("ALTER TABLE public.outbox ADD COLUMN traceparent text").await;
     let collector = Collector::start().await;
@@ -102,7 +102,7 @@ async fn a_batch_is_a_span_with_a_link_to_the_trace_of_each_row() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_that_is_away_is_told_of_once_and_delays_nothing() {
+async fn unavailable_collector_is_logged_once_and_delays_nothing() {
     let fixture = Fixture::new().await;
     let run = fixture.command("run").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
     let walpost = run.env("OTEL_BSP_SCHEDULE_DELAY", "100").start();

@@ -4,7 +4,7 @@
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, insert, stop};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_committed_row_becomes_a_record_keyed_by_its_aggregate_id() {
+async fn committed_row_becomes_a_record_keyed_by_aggregate_id() {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(1, 5)).await;
@@ -19,7 +19,7 @@ async fn a_committed_row_becomes_a_record_keyed_by_its_aggregate_id() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_rolls_back_leaves_nothing() {
+async fn rolled_back_transaction_publishes_nothing() {
     let fixture = Fixture::new().await;
     let _walpost = fixture.run().await;
     let sql = format!(
@@ -34,7 +34,7 @@ async fn a_transaction_that_rolls_back_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_is_published_though_its_own_transaction_deletes_it() {
+async fn row_deleted_in_its_own_transaction_is_published() {
     let fixture = Fixture::new().await;
     let _walpost = fixture.run().await;
     fixture

@@ -5,7 +5,7 @@ use walpost_bed::{Major, Postgres};
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, insert, record_of, stop};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_type_of_payload_comes_out_as_it_was_stored() {
+async fn each_payload_type_is_published_as_stored() {
     let table = |kind: &str| {
         format!(
             "CREATE TABLE public.{kind} (id text PRIMARY KEY, aggregate_type text, aggregate_id text,
@@ -62,7 +62,7 @@ async fn each_type_of_payload_comes_out_as_it_was_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rows_headers_become_headers_one_a_key() {
+async fn headers_column_becomes_record_headers() {
     let fixture = Fixture::new().await;
     let columns = "ADD COLUMN traceparent text, ADD COLUMN tracestate text";
     fixture.postgres.execute(&format!("ALTER TABLE public.outbox {columns}")).await;
@@ -98,7 +98,7 @@ async fn a_rows_headers_become_headers_one_a_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_is_made_of_columns_and_their_modifiers() {
+async fn topic_template_uses_columns_and_modifiers() {
     let fixture =
         Fixture::empty().await.template("{region|lower}.{aggregate_type|kebab}.{event_type|snake}");
     let fixture = fixture
@@ -130,7 +130,7 @@ async fn a_topic_is_made_of_columns_and_their_modifiers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_records_timestamp_is_the_time_of_its_commit() {
+async fn record_timestamp_is_the_commit_time() {
     let builder = Postgres::builder(Major::V15).setting("track_commit_timestamp", "on");
     let fixture = Fixture::with(builder).await;
     let walpost = fixture.run().await;

@@ -10,7 +10,7 @@ use walpost_bed::fixture::{
 const MEMORY_BYTES: u64 = (96 + 32) << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_million_rows_in_one_transaction_need_no_more_memory_than_the_budget() {
+async fn transaction_of_a_million_rows_stays_within_the_memory_budget() {
     let kafka = Kafka::start().await;
     let fixture = Fixture::bare(Postgres::start(Major::V15).await, &kafka.bootstrap());
     fixture.init(&[]).await;
@@ -55,7 +55,7 @@ async fn await_standstill(walpost: &Walpost, before: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_thousand_transactions_of_one_row_are_published_as_they_commit() {
+async fn hundred_thousand_single_row_transactions_are_published_as_they_commit() {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture
@@ -84,7 +84,7 @@ async fn a_hundred_thousand_transactions_of_one_row_are_published_as_they_commit
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_transactions_that_run_into_each_other_come_whole_and_in_commit_order() {
+async fn interleaved_transactions_are_published_whole_and_in_commit_order() {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let write = async |writer: u32| {

@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let cases: Vec<Case> = cases.into_iter().flatten().collect();
     let complete = cases.clone();
     let mut trials: Vec<Trial> = cases.into_iter().map(Case::trial).collect();
-    trials.push(Trial::test("the_book_and_the_cases_agree", move || faults_page::check(&complete)));
+    trials.push(Trial::test("faults_page_and_cases_match", move || faults_page::check(&complete)));
     let conclusion = libtest_mimic::run(&arguments, trials);
     case::print_table();
     conclusion.exit_code()

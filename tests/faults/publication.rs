@@ -18,49 +18,43 @@ const CREATE: &str = "CREATE PUBLICATION walpost FOR TABLE public.outbox WITH (p
 pub fn cases() -> Vec<Case> {
     let mend = "ALTER PUBLICATION walpost ADD TABLE public.outbox";
     vec![
-        case(39, "a_dropped_publication_covers_no_loss", "DROP PUBLICATION walpost", "", CREATE),
+        case(39, "dropped_publication_hides_no_loss", "DROP PUBLICATION walpost", "", CREATE),
+        case(39, "recreated_publication_hides_no_loss", "DROP PUBLICATION walpost", CREATE, ""),
         case(
             39,
-            "a_publication_that_was_dropped_and_made_again_covers_no_loss",
-            "DROP PUBLICATION walpost",
-            CREATE,
-            "",
-        ),
-        case(
-            39,
-            "a_publication_that_stops_to_publish_inserts_covers_no_loss",
+            "publication_without_inserts_hides_no_loss",
             "ALTER PUBLICATION walpost SET (publish = 'update')",
             "",
             "ALTER PUBLICATION walpost SET (publish = 'insert')",
         ),
         case(
             40,
-            "a_table_that_is_taken_out_covers_no_loss",
+            "table_removed_from_the_publication_hides_no_loss",
             "ALTER PUBLICATION walpost DROP TABLE public.outbox",
             "",
             mend,
         ),
         case(
             40,
-            "a_table_that_was_taken_out_and_put_back_covers_no_loss",
+            "table_removed_and_added_again_hides_no_loss",
             "ALTER PUBLICATION walpost DROP TABLE public.outbox",
             mend,
             "",
         ),
         case(
             40,
-            "a_table_that_is_replaced_by_another_of_its_name_covers_no_loss",
+            "table_replaced_under_the_same_name_hides_no_loss",
             "ALTER TABLE public.outbox RENAME TO outbox_old;
              CREATE TABLE public.outbox (LIKE public.outbox_old INCLUDING ALL)",
             "",
             mend,
         ),
-        Case::new(40, "a_table_that_is_taken_out_while_walpost_is_cut_off", cut_off),
-        Case::new(40, "a_removal_that_stopped_the_other_stops_the_standby_too", standing_by),
-        Case::new(40, "a_removal_that_a_frozen_one_never_saw_stops_the_standby", frozen).long(),
-        Case::new(40, "a_removal_that_nobody_can_see_yet_covers_no_loss", unseen),
-        Case::new(40, "a_removal_before_the_last_confirmation_is_no_clean_stop", stopped),
-        Case::new(40, "a_partition_that_becomes_unlogged_covers_no_loss", unlogged),
+        Case::new(40, "table_removed_while_disconnected_hides_no_loss", cut_off),
+        Case::new(40, "table_removal_stops_the_standby_too", standing_by),
+        Case::new(40, "table_removal_missed_by_a_frozen_instance_stops_the_standby", frozen).long(),
+        Case::new(40, "uncommitted_table_removal_hides_no_loss", unseen),
+        Case::new(40, "table_removed_before_the_last_confirmation_is_not_a_clean_stop", stopped),
+        Case::new(40, "partition_made_unlogged_hides_no_loss", unlogged),
     ]
 }
 

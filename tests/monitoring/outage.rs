@@ -17,7 +17,7 @@ fn away() -> Duration {
 
 #[ignore = "minutes, and Prometheus: make monitoring"]
 #[tokio::test(flavor = "multi_thread")]
-async fn while_kafka_is_away_the_lag_rises_and_alerts_fire_and_both_are_gone_again_after() {
+async fn lag_and_alerts_rise_during_a_kafka_outage_and_clear_afterwards() {
     let (kafka, endpoint) = (Kafka::start().await, endpoint());
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     kafka.create_topic(&fixture.topic("order"), 3).await;
@@ -79,7 +79,7 @@ async fn while_kafka_is_away_the_lag_rises_and_alerts_fire_and_both_are_gone_aga
 
 #[ignore = "Prometheus: make monitoring"]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relay_that_is_killed_and_a_slot_that_nobody_reads_are_told_until_it_runs_again() {
+async fn alerts_report_a_killed_relay_and_an_unread_slot() {
     let (fixture, endpoint) = (Fixture::new().await, endpoint());
     let walpost = run_at(&fixture, &endpoint, &[]).await;
     let prometheus = prometheus(&rules::quick(), &endpoint).await;

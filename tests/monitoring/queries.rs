@@ -18,7 +18,7 @@ const PUT_ASIDE: &str =
 
 #[ignore = "Prometheus and Python: make monitoring"]
 #[tokio::test(flavor = "multi_thread")]
-async fn every_query_of_the_dashboard_and_of_the_pages_has_an_answer() {
+async fn every_dashboard_and_documentation_query_returns_data() {
     let (kafka, endpoint) = (Kafka::start().await, endpoint());
     let postgres = Postgres::builder(Major::V15).setting("max_slot_wal_keep_size", "4GB");
     let fixture = Fixture::with_brokers(postgres, &kafka.bootstrap()).await;

@@ -41,7 +41,7 @@ async fn checked(fixture: &SecureFixture, source: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_method_is_known_and_named_on_both_connections() {
+async fn each_auth_method_is_reported_for_both_connections() {
     let fixture = fixture().await;
     let pair = fixture.kafka.authority.client("shown", "shown");
     for (user, parameters, method) in [
@@ -62,7 +62,7 @@ async fn each_method_is_known_and_named_on_both_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_required_and_not_asked_for_is_refused_with_the_way_out() {
+async fn unmet_require_auth_is_rejected_with_a_fix() {
     let fixture = fixture().await;
     for (user, parameters, code) in [
         ("by_md5", "&require_auth=scram-sha-256", "require_auth"),
@@ -86,7 +86,7 @@ async fn what_is_required_and_not_asked_for_is_refused_with_the_way_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_in_the_open_is_named_and_is_none_where_it_is_forbidden() {
+async fn cleartext_password_is_reported_and_not_sent_where_forbidden() {
     let fixture = fixture().await;
     let open = fixture.fixture.postgres.url_for("open").replace("open@", "open:p0stgres-s3cret@");
     let text = checked(&fixture, &format!("{open}?sslmode=disable")).await;
@@ -100,7 +100,7 @@ async fn a_password_in_the_open_is_named_and_is_none_where_it_is_forbidden() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_and_the_status_name_the_protection() {
+async fn log_and_status_name_tls_and_auth_method() {
     let fixture = fixture().await;
     let (file, kafka) =
         (fixture.file("url", &source(&fixture, "scram", "")), fixture.file("kafka", ""));

@@ -33,7 +33,7 @@ async fn delivers(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_are_delivered_with_passwords_inside_tls_on_both_ends() {
+async fn delivers_with_passwords_over_tls() {
     let fixture = SecureFixture::new(&hba("A password")).await;
     let secure = fixture.kafka.kafka.secure_bootstrap();
     delivers(&fixture, &secure, "A password", "SCRAM", "scr4m-s3cret").await;
@@ -41,7 +41,7 @@ async fn rows_are_delivered_with_passwords_inside_tls_on_both_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_are_delivered_by_certificates_alone_on_both_ends_and_by_tokens() {
+async fn delivers_with_client_certificates_and_tokens() {
     let fixture = SecureFixture::new(&hba("A certificate")).await;
     let broker = &fixture.kafka.kafka;
     let mutual = broker.mutual_bootstrap();
@@ -50,7 +50,7 @@ async fn rows_are_delivered_by_certificates_alone_on_both_ends_and_by_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_are_delivered_with_a_password_and_a_certificate_beside_it() {
+async fn delivers_with_password_and_client_certificate() {
     let both = "hostssl all walpost 127.0.0.1/32 scram-sha-256 clientcert=verify-full";
     let fixture = SecureFixture::new(both).await;
     let pair = fixture.kafka.authority.client("beside", USER);

@@ -162,7 +162,7 @@ fn run(fixture: &mut Fixture, source: String) -> Walpost {
 const EITHER: [usize; 2] = [0, 1];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_length_that_is_announced_costs_nothing_and_a_signal_is_answered() {
+async fn announced_message_length_reserves_no_memory() {
     let mut fixture = Fixture::new().await;
     for after in EITHER {
         let rogue = Rogue::start(fixture.postgres.port(), after, endless).await;
@@ -180,7 +180,7 @@ async fn a_length_that_is_announced_costs_nothing_and_a_signal_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_scram_iterations_than_anybody_needs_are_not_computed() {
+async fn excessive_scram_iterations_are_rejected() {
     let mut fixture = Fixture::new().await;
     for after in EITHER {
         let rogue = Rogue::start(fixture.postgres.port(), after, laborious).await;
@@ -193,7 +193,7 @@ async fn more_scram_iterations_than_anybody_needs_are_not_computed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_is_told_to_nobody_whom_require_auth_excludes() {
+async fn password_is_not_sent_to_a_server_excluded_by_require_auth() {
     let mut fixture = Fixture::new().await;
     for after in EITHER {
         // The bed's server trusts everybody, and the other one asks.
@@ -335,7 +335,7 @@ impl Flooding {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_has_let_walpost_in_cannot_fill_its_memory() {
+async fn authenticated_server_cannot_exhaust_memory() {
     let mut fixture = Fixture::new().await;
     for after in EITHER {
         for flood in [Flood::Parameters, Flood::Parameter, Flood::Notices, Flood::Rows, Flood::Row]
@@ -357,7 +357,7 @@ async fn a_server_that_has_let_walpost_in_cannot_fill_its_memory() {
 
 /// An attempt to connect that was given up leaves no connection behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_on_which_nothing_comes_is_closed_with_its_attempt() {
+async fn silent_connection_is_closed_with_its_attempt() {
     let mut fixture = Fixture::new().await;
     let flooding = Flooding::start(fixture.postgres.port(), 0, Flood::Silence).await;
     let walpost = run(&mut fixture, flooding.source());
@@ -379,7 +379,7 @@ const COMMANDS: [(&str, &[&str], usize, &str); 5] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_command_ends_on_a_server_that_says_nothing() {
+async fn commands_time_out_on_a_silent_server() {
     let mut fixture = Fixture::new().await;
     let mut started = Vec::new();
     for (name, arguments, after, told) in COMMANDS {
@@ -405,7 +405,7 @@ async fn ends_with(walpost: &Walpost, host: &str, told: &str) {
 
 /// The server has answered, and then waits for somebody else, who holds a lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_command_ends_on_a_server_that_answers_no_more() {
+async fn commands_time_out_on_a_server_that_stops_responding() {
     let mut fixture = Fixture::new().await;
     let holder = fixture.postgres.client().await;
     let lock = "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE";
@@ -422,7 +422,7 @@ async fn each_command_ends_on_a_server_that_answers_no_more() {
 
 /// Who waits for a transaction that is open says so, and waits on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_waits_for_open_transactions_is_waited_for() {
+async fn slot_creation_waits_for_open_transactions() {
     let fixture = Fixture::new().await;
     let holder = fixture.postgres.client().await;
     let begun = "BEGIN; SELECT pg_catalog.pg_current_xact_id()";
@@ -439,7 +439,7 @@ async fn a_slot_that_waits_for_open_transactions_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_server_says_stays_one_short_line_in_the_log_and_on_the_pages() {
+async fn server_messages_are_one_short_line_in_logs_and_endpoints() {
     let mut fixture = Fixture::new().await;
     let rogue = Rogue::start(fixture.postgres.port(), 0, talkative).await;
     fixture.source = rogue.source("");

@@ -53,7 +53,7 @@ async fn with_certificate(fixture: &SecureFixture, pair: &KeyPair) -> Walpost {
 
 /// A certificate is there and its key is not, when a new producer has to be made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pair_that_is_half_written_is_waited_for() {
+async fn half_written_key_pair_is_retried() {
     let fixture = SecureFixture::new(PASSWORD).await;
     let authority = &fixture.kafka.authority;
     let (pair, next) = (authority.client("half", USER), authority.client("next", USER));
@@ -75,7 +75,7 @@ async fn a_pair_that_is_half_written_is_waited_for() {
 
 /// Files that the brokers do not take are loaded by a new producer, and then put back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_that_are_put_back_are_taken_up_again() {
+async fn restored_files_are_reloaded() {
     let fixture = SecureFixture::new(PASSWORD).await;
     let pair = fixture.kafka.authority.client("back", USER);
     let read = || [&pair.certificate, &pair.key].map(|file| fs::read(file).expect("read"));
@@ -127,7 +127,7 @@ async fn as_user(fixture: &SecureFixture, user: &str, password: &str) -> (Walpos
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_that_may_not_write_does_not_take_over() {
+async fn kafka_user_without_write_acl_is_not_switched_to() {
     let fixture = guarded().await;
     let (walpost, _) = as_user(&fixture, "may", "one").await;
     fixture.fixture.postgres.execute(&row("'1'")).await;
@@ -142,7 +142,7 @@ async fn a_user_that_may_not_write_does_not_take_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_producer_that_may_not_write_is_not_ready_though_nothing_is_to_be_written() {
+async fn producer_without_write_acl_is_not_ready_even_when_idle() {
     let fixture = guarded().await;
     let (walpost, address) = as_user(&fixture, "may-not", "two").await;
     walpost.await_line("a record was not delivered", SHORT_TIMEOUT).await;

@@ -51,13 +51,13 @@ impl Alone {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_default_it_listens_on_loopback_alone() {
+async fn listens_only_on_loopback_by_default() {
     let walpost = Alone::run("");
     assert_eq!(walpost.await_listening().await, ["0100007F:25A9"], "127.0.0.1:9641");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_listens_elsewhere_where_it_is_told_to_and_nowhere_with_off() {
+async fn listens_on_the_configured_address_or_not_at_all() {
     let walpost = Alone::run("--admin-listen 0.0.0.0:9700");
     assert_eq!(walpost.await_listening().await, ["00000000:25E4"], "0.0.0.0:9700");
     let silent = Alone::run("--admin-listen off");

@@ -74,7 +74,7 @@ fn answer(address: &str, path: &str, headers: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_memory_is_roots_unless_core_dumps_are_allowed() {
+async fn process_memory_is_unreadable_unless_core_dumps_are_allowed() {
     let (mut walpost, user) = Unprivileged::run(&[]);
     let address = walpost.address();
     assert_eq!(walpost.owner_of_its_memory(), 0);
@@ -92,7 +92,7 @@ async fn its_memory_is_roots_unless_core_dumps_are_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_loopback_a_request_for_another_host_is_refused() {
+async fn foreign_host_header_is_rejected_on_loopback() {
     let (mut walpost, _) = Unprivileged::run(&[]);
     let address = walpost.address();
     let port = address.rsplit_once(':').expect("a port").1.to_owned();

@@ -34,7 +34,7 @@ fn source(fixture: &SecureFixture) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_are_delivered_with_tokens_from_a_file_that_is_renewed() {
+async fn delivers_with_tokens_from_a_renewed_file() {
     let fixture = SecureFixture::new(PASSWORD).await;
     let file = fixture.file("token", &token(20));
     let kafka = fixture.file("kafka", &properties(&fixture, &file));
@@ -56,7 +56,7 @@ async fn rows_are_delivered_with_tokens_from_a_file_that_is_renewed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_that_cannot_be_used_is_said_with_its_file() {
+async fn unusable_token_is_reported_with_its_file() {
     let fixture = SecureFixture::new(PASSWORD).await;
     let secure = fixture.kafka.kafka.secure_bootstrap();
     for (text, part) in [("s3cret", "no JSON Web Token"), (&token(-10), "has expired")] {

@@ -28,7 +28,7 @@ async fn said_after(walpost: &Walpost, mark: (usize, usize), text: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn passwords_that_change_on_both_ends_lose_nothing_and_take_no_restart() {
+async fn password_rotation_loses_nothing_without_a_restart() {
     let fixture = SecureFixture::new(PASSWORD).await;
     let (broker, postgres) = (&fixture.kafka.kafka, &fixture.fixture.postgres);
     broker.set_password("rotating", "first").await;
@@ -61,7 +61,7 @@ async fn passwords_that_change_on_both_ends_lose_nothing_and_take_no_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hangup_takes_up_another_user_of_kafka_and_nothing_is_sent_twice() {
+async fn sighup_switches_the_kafka_user_without_duplicates() {
     let fixture = SecureFixture::new(PASSWORD).await;
     let broker = &fixture.kafka.kafka;
     broker.set_password("leaving", "one").await;
@@ -114,7 +114,7 @@ async fn a_hangup_takes_up_another_user_of_kafka_and_nothing_is_sent_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn certificates_that_are_renewed_under_their_names_are_taken_up() {
+async fn renewed_certificates_are_reloaded() {
     let fixture = SecureFixture::new(CERTIFICATE).await;
     let authority = &fixture.kafka.authority;
     let pair = authority.client("renewed", USER);
@@ -149,7 +149,7 @@ async fn certificates_that_are_renewed_under_their_names_are_taken_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_authority_is_trusted_once_its_root_is_in_the_file() {
+async fn new_ca_is_trusted_once_its_root_is_in_the_file() {
     let fixture =
         SecureFixture::with(Broker::Own(Box::new(SecureKafka::new().await)), PASSWORD).await;
     let broker = &fixture.kafka.kafka;

@@ -19,12 +19,12 @@ const DATABASE: &str = "shop";
 const OBJECTS: i64 = 5000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_object_of_a_schema_in_the_search_path_runs_on_postgresql_14() {
+async fn no_object_in_the_search_path_is_executed_on_postgresql_14() {
     nothing_runs(Major::V14).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_object_of_a_schema_in_the_search_path_runs_on_postgresql_18() {
+async fn no_object_in_the_search_path_is_executed_on_postgresql_18() {
     nothing_runs(Major::V18).await;
 }
 

@@ -33,7 +33,7 @@ fn bare(name: &str) -> WalpostBuilder {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_walpost_that_delivers_writes_no_secret_at_any_level() {
+async fn delivering_walpost_logs_no_secret_at_any_level() {
     let fixture = SecureFixture::new(PASSWORD).await;
     let pair = fixture.kafka.authority.client("silent", USER);
     let source = fixture.file("url", &fixture.source_with(ROLE_PASSWORD, &showing(&pair)));
@@ -104,7 +104,7 @@ async fn a_walpost_that_delivers_writes_no_secret_at_any_level() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_walpost_that_is_turned_away_writes_no_secret() {
+async fn rejected_walpost_logs_no_secret() {
     let fixture = SecureFixture::new(PASSWORD).await;
     let secure = fixture.kafka.kafka.secure_bootstrap();
     let right = fixture.source_with(ROLE_PASSWORD, "");
@@ -124,7 +124,7 @@ async fn a_walpost_that_is_turned_away_writes_no_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_understood_is_not_repeated_where_it_may_be_a_secret() {
+async fn unparsable_values_are_not_printed_if_they_may_be_secret() {
     for url in [
         "postgres://u:s3cret@h:x/db",
         "postgres://u:a/s3cret@h/db",
@@ -160,7 +160,7 @@ async fn what_cannot_be_understood_is_not_repeated_where_it_may_be_a_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_argument_that_is_out_of_place_is_not_repeated_where_it_may_be_a_secret() {
+async fn misplaced_arguments_are_not_printed_if_they_may_be_secret() {
     for arguments in [
         // Without --source.
         &["config", "postgres://u:s3cret@h/db"][..],
@@ -183,7 +183,7 @@ async fn an_argument_that_is_out_of_place_is_not_repeated_where_it_may_be_a_secr
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_configuration_that_is_wrong_is_not_repeated_where_it_may_be_a_secret() {
+async fn invalid_configuration_is_not_printed_if_it_may_be_secret() {
     let properties = [
         "s3cret",
         "sasl.pasword=s3cret",

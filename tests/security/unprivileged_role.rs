@@ -36,7 +36,7 @@ async fn chain_of_domains(client: &Client, length: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_chain_of_domains_stops_no_delivery() {
+async fn chain_of_domains_does_not_block_delivery() {
     let fixture = Fixture::on(Major::V18).await;
     let mallory = session_of(&fixture, "mallory", "").await;
     chain_of_domains(&mallory, 12_000).await;
@@ -49,7 +49,7 @@ async fn a_chain_of_domains_stops_no_delivery() {
 
 /// Where records depend on types, those of the outbox's columns are found among any others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_chain_of_domains_stops_no_delivery_of_typed_records() {
+async fn chain_of_domains_does_not_block_delivery_of_typed_records() {
     let postgres = Postgres::start(Major::V18).await;
     let fixture = Fixture::bare(postgres, &Kafka::shared().await.bootstrap());
     let mallory = session_of(&fixture, "mallory", "").await;
@@ -86,7 +86,7 @@ async fn a_chain_of_domains_stops_no_delivery_of_typed_records() {
 
 /// An attempt to connect that is given up leaves no statement behind that the server goes on with.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_statement_of_an_abandoned_attempt_ends() {
+async fn statement_of_an_abandoned_attempt_is_cancelled() {
     let fixture = Fixture::new().await;
     let holder = fixture.postgres.client().await;
     let lock = "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE";
@@ -125,14 +125,14 @@ async fn delivers_despite(fixture: &Fixture, mallory: &Client, statements: &str)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_advisory_lock_of_a_role_without_replication_stops_no_delivery() {
+async fn advisory_lock_of_an_unprivileged_role_does_not_block_delivery() {
     let fixture = Fixture::new().await;
     let mallory = session_of(&fixture, "mallory", "").await;
     delivers_despite(&fixture, &mallory, &format!("SELECT pg_advisory_lock({KEY})")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shared_advisory_locks_of_several_sessions_stop_no_delivery() {
+async fn shared_advisory_locks_do_not_block_delivery() {
     let fixture = Fixture::new().await;
     let mallory = session_of(&fixture, "mallory", "").await;
     let moriarty = session_of(&fixture, "moriarty", "").await;
@@ -143,7 +143,7 @@ async fn shared_advisory_locks_of_several_sessions_stop_no_delivery() {
 
 /// It has no session at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_advisory_lock_of_a_prepared_transaction_stops_no_delivery() {
+async fn advisory_lock_of_a_prepared_transaction_does_not_block_delivery() {
     let postgres = Postgres::builder(Major::V15).setting("max_prepared_transactions", "2");
     let fixture = Fixture::with(postgres).await;
     let mallory = session_of(&fixture, "mallory", "").await;
@@ -159,7 +159,7 @@ async fn an_advisory_lock_of_a_prepared_transaction_stops_no_delivery() {
 
 /// A role that may replicate can be another walpost, whatever it calls itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_that_may_replicate_is_waited_for() {
+async fn advisory_lock_of_a_replication_role_is_waited_for() {
     let fixture = Fixture::new().await;
     let other = session_of(&fixture, "other", "REPLICATION").await;
     other.batch_execute(&format!("SELECT pg_advisory_lock({KEY})")).await.expect("it may lock");

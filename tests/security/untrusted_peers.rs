@@ -28,7 +28,7 @@ async fn out_of_reach(fixture: &SecureFixture, bootstrap: &str, kafka: &str) -> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_of_another_authority_or_name_is_not_trusted() {
+async fn database_certificate_of_another_ca_or_name_is_rejected() {
     let fixture = SecureFixture::new(PASSWORD).await;
     let stranger = CertificateAuthority::new();
     let own = fixture.kafka.authority.root().display().to_string();
@@ -43,7 +43,7 @@ async fn a_database_of_another_authority_or_name_is_not_trusted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_asks_for_a_certificate_says_so() {
+async fn database_requiring_a_client_certificate_is_reported() {
     let fixture = SecureFixture::new(CERTIFICATE).await;
     let text = turned_away(&fixture, &fixture.source("")).await;
     assert!(text.contains("requires a valid client certificate"), "{text}");
@@ -53,7 +53,7 @@ async fn a_database_that_asks_for_a_certificate_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_of_another_authority_is_not_trusted() {
+async fn broker_certificate_of_another_ca_is_rejected() {
     let fixture = SecureFixture::new(PASSWORD).await;
     let (broker, stranger) = (&fixture.kafka.kafka, CertificateAuthority::new());
     let own = fixture.kafka.authority.root().display().to_string();
@@ -68,7 +68,7 @@ async fn a_broker_of_another_authority_is_not_trusted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_asks_for_a_certificate_says_so() {
+async fn broker_requiring_a_client_certificate_is_reported() {
     let fixture = SecureFixture::new(PASSWORD).await;
     let mutual = fixture.kafka.kafka.mutual_bootstrap();
     let bare = format!(

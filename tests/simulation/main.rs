@@ -36,7 +36,7 @@ const SCHEDULES: u64 = 4000;
 const ARRIVAL_MS: u64 = 300_000;
 
 #[test]
-fn whatever_goes_wrong_what_is_promised_holds() {
+fn guarantees_hold_under_random_faults() {
     if let Some(seed) = number("WALPOST_SEED") {
         let failed = judge(seed, env::var_os("WALPOST_TRACE").is_some());
         return assert_eq!(failed, None, "schedule {seed}");
@@ -70,7 +70,7 @@ fn whatever_goes_wrong_what_is_promised_holds() {
 }
 
 #[test]
-fn a_seed_gives_the_same_schedule_each_time() {
+fn schedules_are_deterministic_per_seed() {
     for seed in 0..20 {
         let traces = [(); 2].map(|()| {
             let world = simulate(seed);
@@ -82,7 +82,7 @@ fn a_seed_gives_the_same_schedule_each_time() {
 }
 
 #[test]
-fn schedules_go_over_from_feed_to_feed_in_every_way() {
+fn schedules_cover_every_feed_switch() {
     let mut seen = BTreeMap::<String, usize>::new();
     for seed in 0..600 {
         let world = simulate(seed);

@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_objects_go_and_all_else_stays() {
+    fn java_object_addresses_are_masked() {
         for (text, kept) in [
             ("Struct{scale=0,value=[B@1ffe7929}", "Struct{scale=0,value=[B@?}"),
             ("[[Ljava.lang.String;@4b, [B@9]", "[[Ljava.lang.String;@?, [B@?]"),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_of_a_trace_is_its_last_cause() {
+    fn root_cause_of_a_trace_is_the_last_cause() {
         let trace = "A: first\n\tat x\nCaused by: B: second\n\tat y\nCaused by: C: third\n\tat z";
         assert_eq!(cause(trace), "C: third");
         assert_eq!(cause("A: alone. At 12:00\n\tat x"), "A: alone");

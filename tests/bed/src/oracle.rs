@@ -239,12 +239,12 @@ mod tests {
     }
 
     #[test]
-    fn keys_may_overtake_each_other() {
+    fn order_across_keys_is_not_checked() {
         judged(&[("2", "b"), ("4", "b"), ("1", "a"), ("3", "a")]).assert_exact();
     }
 
     #[test]
-    fn a_repeat_of_a_run_is_at_least_once_but_not_exact() {
+    fn replayed_records_are_ok_but_not_exact() {
         let runs = [("1", "a"), ("2", "b"), ("3", "a"), ("1", "a"), ("3", "a"), ("4", "b")];
         let verdict = judged(&runs);
         verdict.assert_ok();
@@ -253,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_row_is_caught() {
+    fn missing_row_is_reported() {
         let verdict = judged(&[("1", "a"), ("2", "b"), ("4", "b")]);
         assert!(!verdict.is_ok());
         assert_eq!(verdict.missing, [Row::new(3, "a")]);
     }
 
     #[test]
-    fn a_rolled_back_row_is_caught() {
+    fn rolled_back_row_is_reported() {
         let all = [("1", "a"), ("2", "b"), ("9", "a"), ("3", "a"), ("4", "b")];
         let verdict = judged(&all);
         assert!(!verdict.is_ok());
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_no_row_is_caught() {
+    fn record_without_a_row_is_reported() {
         let all = [("1", "a"), ("2", "b"), ("3", "a"), ("4", "b"), ("77", "a")];
         let verdict = judged(&all);
         assert!(!verdict.is_ok());
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_occurrence_after_a_later_row_is_caught() {
+    fn first_delivery_after_a_later_row_is_reported() {
         let verdict = judged(&[("3", "a"), ("1", "a"), ("2", "b"), ("4", "b")]);
         assert!(!verdict.is_ok());
         assert_eq!(verdict.out_of_order[0].0.id, "1");
@@ -285,21 +285,21 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_a_repeat_fills_is_out_of_order() {
+    fn gap_filled_by_a_replay_is_out_of_order() {
         // 1 came late, with the second run: its first occurrence stands after 3.
         let runs = [("3", "a"), ("2", "b"), ("4", "b"), ("1", "a"), ("3", "a")];
         assert_eq!(judged(&runs).out_of_order.len(), 1);
     }
 
     #[test]
-    fn a_wrong_key_is_caught() {
+    fn wrong_key_is_reported() {
         let verdict = judged(&[("1", "a"), ("2", "a"), ("3", "a"), ("4", "b")]);
         assert!(!verdict.is_ok());
         assert_eq!(verdict.wrong_key[0].id, "2");
     }
 
     #[test]
-    fn a_key_in_two_partitions_is_caught() {
+    fn key_in_two_partitions_is_reported() {
         let rows = [Row::new(1, "a"), Row::new(2, "a")];
         let records = [record("1", "a", 0, 0), record("2", "a", 1, 0)];
         let verdict = judge(&rows, [], &records);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_rows_are_judged() {
+    fn a_million_rows_are_verified() {
         let rows: Vec<_> = (0..1_000_000).map(|id| Row::new(id, id % 1000)).collect();
         let records: Vec<_> = (0..1_000_000)
             .map(|id: i64| record(&id.to_string(), &(id % 1000).to_string(), 0, id))

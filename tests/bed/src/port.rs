@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_holders_have_two_ports() {
+    fn concurrent_reservations_get_different_ports() {
         let first = Port::reserve().unwrap();
         let second = Port::reserve().unwrap();
         assert_ne!(first.number(), second.number());

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_swallowed_byte_comes_when_the_way_is_restored() {
+    async fn dropped_traffic_arrives_after_restore() {
         let (proxy, mut client) = echo().await;
         client.write_all(b"a").await.unwrap();
         assert_eq!(answer(&mut client, LONG).await, Some(1));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_way_of_one_connection_can_be_swallowed() {
+    async fn one_direction_of_one_connection_can_be_blackholed() {
         for way in [Direction::ToServer, Direction::ToClient] {
             let (proxy, mut first) = echo().await;
             first.write_all(b"a").await.unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_byte_takes_the_delay_each_way_and_many_take_the_rate() {
+    async fn delay_and_rate_limit_apply_in_each_direction() {
         let (proxy, mut client) = echo().await;
         let begun = Instant::now();
         proxy.slow(SHORT, None);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cut_ends_the_old_connections_and_takes_new_ones() {
+    async fn cut_closes_open_connections_and_accepts_new_ones() {
         let (proxy, mut client) = echo().await;
         client.write_all(b"a").await.unwrap();
         assert_eq!(answer(&mut client, LONG).await, Some(1));

@@ -27,7 +27,7 @@ fn segment_exists(segment: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_killed_process_leaves_no_server_and_no_directory() {
+async fn killed_process_leaves_no_server_and_no_directory() {
     let holder = Walpost::builder(env!("CARGO_BIN_EXE_hold_servers")).start();
     let postgres = holder.await_line("postgres ", 3 * MINUTE).await;
     let kafka = holder.await_line("kafka ", 3 * MINUTE).await;
@@ -59,7 +59,7 @@ async fn a_killed_process_leaves_no_server_and_no_directory() {
 }
 
 #[tokio::test]
-async fn a_dropped_server_is_gone_at_once_also_after_a_kill() {
+async fn dropped_server_stops_at_once_even_after_a_kill() {
     let postgres = Postgres::start(Major::V15).await;
     let pid = postgres.pid().unwrap().to_string();
     let directory = postgres.data_dir();

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn the_demonstration_ends_well_and_shows_what_was_rolled_back_and_what_came_twice() {
+fn demo_succeeds_and_shows_rollbacks_and_duplicates() {
     let demo = env!("CARGO_BIN_EXE_demo");
     let walpost = std::path::Path::new(demo).with_file_name("walpost");
     assert!(walpost.exists(), "build walpost first: cargo build");
@@ -28,7 +28,7 @@ fn the_demonstration_ends_well_and_shows_what_was_rolled_back_and_what_came_twic
 }
 
 #[test]
-fn a_demonstration_that_makes_no_sense_is_refused_in_one_line() {
+fn invalid_demo_argument_is_rejected_in_one_line() {
     let done = Command::new(env!("CARGO_BIN_EXE_demo")).arg("dance").output().unwrap();
     assert_eq!(done.status.code(), Some(2));
     assert_eq!(String::from_utf8_lossy(&done.stderr), "usage: demo [stay]\n");

@@ -9,9 +9,9 @@ use crate::case::{Account, Case};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(23, "credentials_that_are_refused_at_the_start_end_it", refused),
-        Case::new(23, "a_right_that_is_missing_is_named_and_waited_for", not_allowed),
-        Case::new(23, "a_password_that_is_taken_away_under_way_is_waited_for", revoked),
+        Case::new(23, "credentials_rejected_at_startup_end_the_run", refused),
+        Case::new(23, "missing_acl_is_reported_and_retried", not_allowed),
+        Case::new(23, "credentials_revoked_at_run_time_are_retried", revoked),
     ]
 }
 

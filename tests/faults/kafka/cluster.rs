@@ -12,12 +12,12 @@ use crate::case::{Account, Case};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(14, "three_brokers_are_restarted_one_by_one", rolling_restart),
-        Case::new(15, "a_leader_that_moves_by_election_is_followed_in_order", elected),
-        Case::new(15, "a_leader_that_freezes_and_thaws_is_replaced_in_order", zombie),
-        Case::new(19, "too_few_replicas_in_sync_are_named_and_waited_for", too_few),
-        Case::new(19, "too_few_replicas_again_and_again_leave_no_producer_stuck", again).long(),
-        Case::new(19, "a_producer_that_stays_stuck_is_replaced", stuck).long(),
+        Case::new(14, "rolling_restart_of_three_brokers_is_survived", rolling_restart),
+        Case::new(15, "elected_leader_is_followed_in_order", elected),
+        Case::new(15, "frozen_leader_is_replaced_in_order", zombie),
+        Case::new(19, "too_few_in_sync_replicas_are_reported_and_retried", too_few),
+        Case::new(19, "repeated_loss_of_replicas_leaves_no_producer_stuck", again).long(),
+        Case::new(19, "stuck_producer_is_replaced", stuck).long(),
     ]
 }
 

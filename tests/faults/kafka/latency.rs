@@ -14,10 +14,10 @@ const GROWTH: u64 = 12 * 1024 * 1024;
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(18, "a_broker_that_is_far_away_is_waited_for_in_flat_memory", |account| {
+        Case::new(18, "high_latency_to_the_broker_keeps_memory_flat", |account| {
             slow(account, Duration::from_millis(200), None)
         }),
-        Case::new(18, "a_broker_behind_a_narrow_line_is_waited_for_in_flat_memory", |account| {
+        Case::new(18, "low_bandwidth_to_the_broker_keeps_memory_flat", |account| {
             slow(account, Duration::from_millis(20), Some(2_000_000))
         })
         .long(),

@@ -8,26 +8,24 @@ use crate::case::{Account, Case};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(20, "a_record_that_is_too_large_for_the_client_halts_the_run", for_the_client),
-        Case::new(
-            21,
-            "a_record_that_is_too_large_for_the_topic_halts_the_run_in_order",
-            |account| for_the_topic(account, TooLarge { rows: 50, guilty: 25, properties: &[] }),
-        ),
-        Case::new(21, "it_is_not_overtaken_by_requests_in_flight", |account| {
+        Case::new(20, "record_too_large_for_the_client_halts", for_the_client),
+        Case::new(21, "record_too_large_for_the_topic_halts_in_order", |account| {
+            for_the_topic(account, TooLarge { rows: 50, guilty: 25, properties: &[] })
+        }),
+        Case::new(21, "rejected_record_is_not_overtaken_by_requests_in_flight", |account| {
             for_the_topic(account, TooLarge { rows: 50, guilty: 25, properties: ONE_BY_ONE })
         }),
-        Case::new(21, "a_first_record_is_not_overtaken_by_requests_in_flight", |account| {
+        Case::new(21, "rejected_first_record_is_not_overtaken_by_requests_in_flight", |account| {
             for_the_topic(account, TooLarge { rows: 50, guilty: 0, properties: ONE_BY_ONE })
         }),
-        Case::new(21, "it_is_found_soon_among_many", |account| {
+        Case::new(21, "rejected_record_is_isolated_quickly_among_thousands", |account| {
             for_the_topic(account, TooLarge { rows: 4000, guilty: 2000, properties: &[] })
         }),
-        Case::new(21, "of_two_guilty_records_the_first_is_named", two_guilty),
-        Case::new(24, "a_timestamp_that_is_too_old_halts_the_run", |account| {
+        Case::new(21, "first_of_two_rejected_records_is_named", two_guilty),
+        Case::new(24, "timestamp_too_old_halts", |account| {
             bad_timestamp(account, "message.timestamp.before.max.ms", "now() - interval '2 days'")
         }),
-        Case::new(24, "a_timestamp_that_is_too_new_halts_the_run", |account| {
+        Case::new(24, "timestamp_too_new_halts", |account| {
             bad_timestamp(account, "message.timestamp.after.max.ms", "now() + interval '2 days'")
         }),
     ]

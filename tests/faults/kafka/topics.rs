@@ -10,9 +10,9 @@ use crate::case::{Account, Case};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(22, "a_topic_that_is_missing_is_named_and_used_once_it_is_there", missing),
-        Case::new(22, "a_topic_that_is_deleted_under_way_holds_back_what_follows", deleted),
-        Case::new(30, "partitions_that_are_added_are_warned_of_and_lose_nothing", grown),
+        Case::new(22, "missing_topic_is_reported_and_used_once_created", missing),
+        Case::new(22, "topic_deleted_at_run_time_blocks_later_records", deleted),
+        Case::new(30, "added_partitions_are_logged_and_lose_nothing", grown),
     ]
 }
 

@@ -16,16 +16,17 @@ const GROWTH: u64 = 16 * 1024 * 1024;
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(13, "a_broker_that_is_killed_under_load_is_used_again", killed),
-        Case::new(13, "a_broker_that_is_killed_is_missed_without_librdkafkas_word", unannounced),
-        Case::new(13, "a_broker_that_is_stopped_under_load_is_used_again", stopped).long(),
-        Case::new(16, "an_outage_of_seconds_keeps_session_position_and_memory", short_outage),
-        Case::new(16, "an_outage_of_minutes_keeps_session_position_and_memory", long_outage).long(),
-        Case::new(16, "a_large_transaction_of_a_backlog_is_read_once", within_a_backlog).long(),
-        Case::new(16, "a_halt_waits_for_what_is_before_it", halted),
-        Case::new(17, "a_broker_that_freezes_for_a_moment_is_used_again", frozen),
-        Case::new(17, "a_broker_that_freezes_for_a_minute_is_used_again", frozen_long).long(),
-        Case::new(31, "a_broker_whose_disk_was_full_is_used_again", disk_full),
+        Case::new(13, "broker_killed_under_load_is_used_again", killed),
+        Case::new(13, "killed_broker_is_detected_without_a_librdkafka_error", unannounced),
+        Case::new(13, "broker_stopped_under_load_is_used_again", stopped).long(),
+        Case::new(16, "kafka_outage_of_seconds_keeps_session_position_and_memory", short_outage),
+        Case::new(16, "kafka_outage_of_minutes_keeps_session_position_and_memory", long_outage)
+            .long(),
+        Case::new(16, "large_transaction_in_a_backlog_is_read_once", within_a_backlog).long(),
+        Case::new(16, "halt_waits_for_earlier_records", halted),
+        Case::new(17, "broker_frozen_briefly_is_used_again", frozen),
+        Case::new(17, "broker_frozen_for_a_minute_is_used_again", frozen_long).long(),
+        Case::new(31, "broker_with_a_full_disk_is_used_again", disk_full),
     ]
 }
 

@@ -13,7 +13,7 @@ pub fn cases() -> Vec<Case> {
     let gone = |name, change| Case::new(42, name, move |account| halts_at(account, change));
     vec![
         changed(
-            "columns_that_come_are_taken_as_they_are",
+            "added_columns_are_accepted",
             &[
                 "ADD COLUMN region text",
                 // It writes the whole table anew.
@@ -21,28 +21,25 @@ pub fn cases() -> Vec<Case> {
                 "ADD COLUMN always int GENERATED ALWAYS AS (1) STORED",
             ],
         )(41),
+        gone("dropped_aggregate_id_halts", ("DROP COLUMN aggregate_id", "aggregate_id")),
+        gone("dropped_payload_halts", ("DROP COLUMN payload", "payload")),
+        gone("dropped_id_halts", ("DROP COLUMN id", "id")),
         gone(
-            "without_its_aggregate_id_an_event_is_none",
-            ("DROP COLUMN aggregate_id", "aggregate_id"),
-        ),
-        gone("without_its_payload_an_event_is_none", ("DROP COLUMN payload", "payload")),
-        gone("without_its_id_an_event_is_none", ("DROP COLUMN id", "id")),
-        gone(
-            "a_renamed_aggregate_type_is_asked_for",
+            "renamed_aggregate_type_halts",
             ("RENAME COLUMN aggregate_type TO kind", "aggregate_type"),
         ),
-        gone("a_renamed_payload_is_asked_for", ("RENAME COLUMN payload TO body", "payload")),
+        gone("renamed_payload_halts", ("RENAME COLUMN payload TO body", "payload")),
         gone(
-            "a_configured_event_type_is_asked_for",
+            "renamed_event_type_column_halts_if_configured",
             ("RENAME COLUMN event_type TO happened", "event_type"),
         ),
-        Case::new(42, "after_a_rename_and_its_configuration_nothing_is_missing", renamed),
-        Case::new(42, "a_rename_that_walpost_slept_through_is_gone_through_again", slept_through),
-        Case::new(42, "columns_that_walpost_does_not_read_may_go", not_needed),
-        Case::new(42, "a_column_that_events_can_do_without_does_not_go_in_silence", optional),
-        Case::new(42, "nor_does_it_go_between_two_sessions", optional_between),
+        Case::new(42, "renamed_column_with_updated_configuration_loses_nothing", renamed),
+        Case::new(42, "rename_while_stopped_halts", slept_through),
+        Case::new(42, "unused_columns_can_be_dropped", not_needed),
+        Case::new(42, "dropped_optional_column_halts", optional),
+        Case::new(42, "optional_column_dropped_between_two_sessions_halts", optional_between),
         changed(
-            "types_may_change_in_the_middle_of_a_transaction",
+            "column_types_can_change_within_a_transaction",
             &[
                 "ALTER COLUMN payload TYPE text",
                 "ALTER COLUMN payload TYPE json USING payload::json",
@@ -51,7 +48,7 @@ pub fn cases() -> Vec<Case> {
                 "ALTER COLUMN event_type TYPE name",
             ],
         )(43),
-        Case::new(43, "a_key_and_a_payload_take_the_form_of_their_new_type", new_forms),
+        Case::new(43, "changed_types_apply_to_key_and_payload", new_forms),
     ]
 }
 

@@ -12,14 +12,12 @@ use crate::case::{Account, Case};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(62, "a_certificate_that_expires_is_named_until_it_is_renewed", expires),
-        Case::new(62, "a_certificate_replaced_by_an_expired_one_is_named", replaced),
-        Case::new(
-            62,
-            "a_password_that_changes_in_the_file_of_the_address_is_taken_up",
-            |account| rotated(account, Where::Address),
-        ),
-        Case::new(62, "a_password_that_changes_in_the_password_file_is_taken_up", |account| {
+        Case::new(62, "expired_certificate_is_reported_until_renewed", expires),
+        Case::new(62, "expired_replacement_certificate_is_reported", replaced),
+        Case::new(62, "password_changed_in_the_source_file_is_reloaded", |account| {
+            rotated(account, Where::Address)
+        }),
+        Case::new(62, "password_changed_in_the_password_file_is_reloaded", |account| {
             rotated(account, Where::Passfile)
         }),
     ]

@@ -20,43 +20,45 @@ const REPLICATION: usize = 1;
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(35, "a_network_that_swallows_all_is_noticed_and_outlived", blackhole),
-        Case::new(35, "a_stream_that_hears_nothing_any_more_is_replaced", |account| {
+        Case::new(35, "network_blackhole_is_detected_and_survived", blackhole),
+        Case::new(35, "stream_without_server_data_is_replaced", |account| {
             idle(account, Direction::ToClient)
         }),
-        Case::new(35, "a_stream_that_nobody_hears_any_more_is_replaced", |account| {
+        Case::new(35, "stream_unable_to_send_is_replaced", |account| {
             idle(account, Direction::ToServer)
         }),
-        Case::new(35, "a_stream_that_hears_nothing_any_more_under_load_is_replaced", |account| {
+        Case::new(35, "stream_without_server_data_under_load_is_replaced", |account| {
             under_load(account, Direction::ToClient)
         })
         .long(),
-        Case::new(35, "a_stream_that_nobody_hears_any_more_under_load_is_replaced", |account| {
+        Case::new(35, "stream_unable_to_send_under_load_is_replaced", |account| {
             under_load(account, Direction::ToServer)
         }),
-        Case::new(35, "a_stream_that_hears_nothing_while_kafka_is_away_is_replaced", |account| {
-            under_back_pressure(account, Direction::ToClient)
-        })
+        Case::new(
+            35,
+            "stream_without_server_data_while_kafka_is_unavailable_is_replaced",
+            |account| under_back_pressure(account, Direction::ToClient),
+        )
         .long(),
-        Case::new(35, "a_stream_that_nobody_hears_while_kafka_is_away_is_replaced", |account| {
+        Case::new(35, "stream_unable_to_send_while_kafka_is_unavailable_is_replaced", |account| {
             under_back_pressure(account, Direction::ToServer)
         })
         .long(),
-        Case::new(35, "a_control_connection_that_hears_nothing_any_more_is_replaced", |account| {
+        Case::new(35, "control_connection_without_server_responses_is_replaced", |account| {
             control(account, Direction::ToClient)
         })
         .long(),
-        Case::new(35, "a_control_connection_that_nobody_hears_any_more_is_replaced", |account| {
+        Case::new(35, "control_connection_unable_to_send_is_replaced", |account| {
             control(account, Direction::ToServer)
         })
         .long(),
-        Case::new(60, "a_short_wal_sender_timeout_is_kept_while_kafka_takes_nothing", frozen_kafka),
-        Case::new(71, "a_row_that_takes_longer_than_the_timeout_to_arrive_comes_once", narrow),
-        Case::new(72, "the_last_confirmation_has_the_time_that_a_distant_server_takes", distant)
+        Case::new(60, "short_wal_sender_timeout_is_met_while_kafka_is_unavailable", frozen_kafka),
+        Case::new(71, "row_slower_than_the_timeout_is_published_once", narrow),
+        Case::new(72, "final_confirmation_waits_for_a_high_latency_server", distant).long(),
+        Case::new(72, "backlog_of_a_high_latency_server_is_read_by_catch_up", distant_backlog)
             .long(),
-        Case::new(72, "the_backlog_of_a_distant_server_is_read_in_batches", distant_backlog).long(),
-        Case::new(35, "a_connection_for_batches_that_never_opens_gives_way_to_a_stream", no_third),
-        Case::new(72, "batches_that_never_begin_give_way_to_a_stream", never_begun).long(),
+        Case::new(35, "unavailable_catch_up_connection_falls_back_to_streaming", no_third),
+        Case::new(72, "catch_up_that_never_begins_falls_back_to_streaming", never_begun).long(),
     ]
 }
 

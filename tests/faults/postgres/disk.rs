@@ -9,7 +9,7 @@ use crate::case::{Account, Case};
 const DISK_BYTES: u64 = 128 << 20;
 
 pub fn cases() -> Vec<Case> {
-    vec![Case::new(57, "a_full_disk_of_the_log_is_outlived", full).long()]
+    vec![Case::new(57, "full_wal_disk_is_survived", full).long()]
 }
 
 async fn full(account: Account) {

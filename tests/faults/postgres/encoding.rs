@@ -9,10 +9,10 @@ use crate::case::{Account, Case};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(63, "text_of_a_latin1_database_arrives_as_utf8", latin1),
-        Case::new(63, "utf8_in_a_database_without_an_encoding_arrives_as_it_is", sql_ascii),
-        Case::new(63, "bytes_of_no_known_encoding_halt_the_run", unknown_bytes),
-        Case::new(63, "nobody_is_led_past_what_waits_for_kafka_before_them", led_past_nothing),
+        Case::new(63, "text_of_a_latin1_database_is_published_as_utf8", latin1),
+        Case::new(63, "utf8_in_a_sql_ascii_database_is_published_unchanged", sql_ascii),
+        Case::new(63, "bytes_of_unknown_encoding_halt", unknown_bytes),
+        Case::new(63, "printed_fix_skips_nothing_that_waits_for_kafka", led_past_nothing),
     ]
 }
 

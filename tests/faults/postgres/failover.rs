@@ -12,17 +12,17 @@ const WAITS: &str = "is in use by server process";
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(58, "a_failover_that_lost_nothing_is_for_a_person_to_accept", lost_nothing),
-        Case::new(59, "a_failover_that_lost_commits_ends_the_run", lost_commits),
-        Case::new(59, "a_failover_that_lost_commits_ends_the_standby_instance_too", both_end),
-        Case::new(61, "a_server_that_was_set_back_ends_the_run", restore_data),
-        Case::new(61, "a_server_that_was_set_back_and_grew_again_ends_the_run", grew_again),
-        Case::new(61, "a_comparison_that_is_cut_short_is_made_again", cut_short),
-        Case::new(61, "a_transaction_that_replaced_the_last_one_ends_the_run", replaced),
-        Case::new(61, "a_server_that_was_set_back_behind_a_replay_publishes_nothing", replayed),
-        Case::new(61, "a_server_that_was_set_back_ends_the_standby_instance_too", waited),
-        Case::new(61, "an_address_that_leads_to_two_servers_moves_neither_slot", two_servers),
-        Case::new(61, "a_backlog_is_not_read_from_a_second_server", two_servers_in_batches),
+        Case::new(58, "lossless_failover_needs_an_operators_restart", lost_nothing),
+        Case::new(59, "failover_that_lost_commits_ends_the_run", lost_commits),
+        Case::new(59, "failover_that_lost_commits_ends_the_standby_instance", both_end),
+        Case::new(61, "restored_server_ends_the_run", restore_data),
+        Case::new(61, "restored_server_with_new_wal_ends_the_run", grew_again),
+        Case::new(61, "interrupted_wal_comparison_is_repeated", cut_short),
+        Case::new(61, "different_transaction_at_the_last_position_ends_the_run", replaced),
+        Case::new(61, "restored_server_during_a_replay_publishes_nothing", replayed),
+        Case::new(61, "restored_server_ends_the_standby_instance", waited),
+        Case::new(61, "address_of_two_servers_advances_neither_slot", two_servers),
+        Case::new(61, "backlog_is_not_read_from_a_different_server", two_servers_in_batches),
     ]
 }
 

@@ -22,20 +22,36 @@ const ANNOUNCED: &str = "SELECT count(*)::text FROM pg_locks \
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(38, "a_signal_while_a_halt_is_announced_hides_no_moved_slot", |account| {
+        Case::new(38, "signal_while_announcing_a_halt_hides_no_advanced_slot", |account| {
             signalled_while_opening(account, 1)
         }),
-        Case::new(38, "two_signals_while_a_halt_is_announced_hide_no_moved_slot", |account| {
+        Case::new(38, "two_signals_while_announcing_a_halt_hide_no_advanced_slot", |account| {
             signalled_while_opening(account, 2)
         }),
         Case::new(39, "two_signals_hide_no_changed_publication", signalled_in_a_session),
-        Case::new(40, "a_change_found_by_the_last_look_stops_the_standby_too", found_at_the_end),
-        Case::new(38, "a_stop_while_the_copy_is_published_is_announced", stopped_in_the_copy),
-        Case::new(38, "a_strangers_lock_hides_no_halt_from_a_standby", announced_despite_a_lock),
-        Case::new(38, "a_stop_before_a_moved_slot_is_seen_is_no_clean_stop", stopped_unseen),
-        Case::new(36, "a_backlog_is_published_to_its_end_once_kafka_is_back", dropped_and_away),
-        Case::new(36, "what_is_in_flight_is_published_once_kafka_is_back", in_flight),
-        Case::new(36, "what_a_person_gives_up_is_counted", given_up),
+        Case::new(
+            40,
+            "publication_change_found_by_the_final_check_stops_the_standby",
+            found_at_the_end,
+        ),
+        Case::new(38, "shutdown_while_publishing_the_slot_copy_is_announced", stopped_in_the_copy),
+        Case::new(
+            38,
+            "foreign_lock_does_not_hide_a_halt_from_the_standby",
+            announced_despite_a_lock,
+        ),
+        Case::new(38, "shutdown_before_detecting_an_advanced_slot_is_not_clean", stopped_unseen),
+        Case::new(
+            36,
+            "backlog_of_a_dropped_slot_is_published_once_kafka_recovers",
+            dropped_and_away,
+        ),
+        Case::new(
+            36,
+            "in_flight_records_of_a_dropped_slot_are_published_once_kafka_recovers",
+            in_flight,
+        ),
+        Case::new(36, "abandoned_events_are_counted", given_up),
     ]
 }
 

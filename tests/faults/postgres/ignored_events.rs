@@ -12,10 +12,10 @@ const EVERYTHING: &str =
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(52, "a_truncated_outbox_loses_no_record", truncated),
-        Case::new(52, "origins_types_and_messages_are_passed_over", origins_types_messages),
-        Case::new(53, "updates_and_deletes_of_outbox_rows_are_not_published", updates_and_deletes),
-        Case::new(55, "an_idle_outbox_keeps_no_log_however_much_is_written_beside_it", idle_outbox),
+        Case::new(52, "truncated_outbox_loses_no_record", truncated),
+        Case::new(52, "origin_type_and_message_messages_are_ignored", origins_types_messages),
+        Case::new(53, "updates_and_deletes_are_not_published", updates_and_deletes),
+        Case::new(55, "idle_outbox_retains_no_wal_under_heavy_writes", idle_outbox),
     ]
 }
 

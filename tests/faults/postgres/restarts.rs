@@ -17,25 +17,23 @@ const RESTARTS: usize = 3;
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(32, "a_fast_restart_under_load_repeats_no_finished_transaction", |account| {
+        Case::new(32, "fast_restart_under_load_repeats_no_finished_transaction", |account| {
             under_load(account, Death::Told(Stop::Fast))
         }),
-        Case::new(32, "a_server_can_stop_while_kafka_is_away", stop_without_kafka),
-        Case::new(32, "a_server_that_is_not_there_yet_is_waited_for", not_there_yet),
-        Case::new(
-            33,
-            "an_immediate_restart_under_load_repeats_no_finished_transaction",
-            |account| under_load(account, Death::Told(Stop::Immediate)),
-        ),
-        Case::new(33, "a_crash_under_load_repeats_no_finished_transaction", |account| {
+        Case::new(32, "server_can_shut_down_while_kafka_is_unavailable", stop_without_kafka),
+        Case::new(32, "server_not_started_yet_is_retried", not_there_yet),
+        Case::new(33, "immediate_restart_under_load_repeats_no_finished_transaction", |account| {
+            under_load(account, Death::Told(Stop::Immediate))
+        }),
+        Case::new(33, "server_crash_under_load_repeats_no_finished_transaction", |account| {
             under_load(account, Death::Crash)
         }),
-        Case::new(33, "a_column_that_was_added_before_a_crash_is_no_change", added_before_a_crash),
-        Case::new(33, "a_server_that_forgot_the_last_confirmation_is_told_again", forgotten),
-        Case::new(34, "a_walsender_that_is_terminated_is_replaced", |account| {
+        Case::new(33, "column_added_before_a_crash_is_not_a_change", added_before_a_crash),
+        Case::new(33, "lost_confirmation_is_sent_again", forgotten),
+        Case::new(34, "terminated_walsender_is_replaced", |account| {
             terminated(account, "walsender")
         }),
-        Case::new(34, "a_control_connection_that_is_terminated_is_replaced", |account| {
+        Case::new(34, "terminated_control_connection_is_replaced", |account| {
             terminated(account, "client backend")
         }),
     ]

@@ -16,27 +16,18 @@ pub(super) const ADVANCE: &str = "pg_replication_slot_advance('walpost', pg_curr
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(36, "a_slot_that_was_dropped_before_the_start_is_not_made_anew", dropped_before),
-        Case::new(36, "a_slot_that_is_dropped_under_way_ends_the_run", dropped_under_way),
-        Case::new(37, "a_slot_that_lost_its_log_before_the_start_ends_the_run", lost_before),
-        Case::new(37, "a_slot_that_loses_its_log_under_way_ends_the_run", lost_between),
-        Case::new(37, "a_slot_that_loses_its_log_while_kafka_is_away_ends_the_run", lost_in_use),
-        Case::new(37, "a_slot_that_was_idle_for_too_long_ends_the_run", idle_for_too_long),
-        Case::new(38, "a_slot_that_somebody_moved_ends_the_run_with_both_positions", moved),
-        Case::new(38, "who_moves_the_slot_while_walpost_looks_is_no_other_walpost", moved_in_use),
-        Case::new(
-            36,
-            "a_backlog_whose_slot_is_dropped_is_published_to_its_end",
-            dropped_in_a_backlog,
-        ),
-        Case::new(38, "a_backlog_whose_slot_is_moved_is_published_to_its_end", moved_in_a_backlog),
-        Case::new(
-            38,
-            "a_distant_standby_sees_that_the_active_one_halts",
-            moved_beside_a_distant_one,
-        )
-        .long(),
-        Case::new(38, "a_slot_that_somebody_made_anew_ends_the_run_with_both_positions", made_anew),
+        Case::new(36, "slot_dropped_before_the_start_is_not_recreated", dropped_before),
+        Case::new(36, "slot_dropped_at_run_time_ends_the_run", dropped_under_way),
+        Case::new(37, "slot_invalidated_before_the_start_ends_the_run", lost_before),
+        Case::new(37, "slot_invalidated_at_run_time_ends_the_run", lost_between),
+        Case::new(37, "slot_invalidated_while_kafka_is_unavailable_ends_the_run", lost_in_use),
+        Case::new(37, "slot_invalidated_by_idle_timeout_ends_the_run", idle_for_too_long),
+        Case::new(38, "advanced_slot_ends_the_run_with_both_positions", moved),
+        Case::new(38, "foreign_client_using_the_slot_is_not_taken_for_walpost", moved_in_use),
+        Case::new(36, "backlog_of_a_dropped_slot_is_published_completely", dropped_in_a_backlog),
+        Case::new(38, "backlog_of_an_advanced_slot_is_published_completely", moved_in_a_backlog),
+        Case::new(38, "high_latency_standby_observes_the_halt", moved_beside_a_distant_one).long(),
+        Case::new(38, "recreated_slot_ends_the_run_with_both_positions", made_anew),
     ]
 }
 

@@ -11,19 +11,17 @@ use crate::case::{Account, Case};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(48, "of_a_savepoint_that_is_rolled_back_only_the_rest_is_published", savepoints),
-        Case::new(
-            49,
-            "of_hundreds_of_subtransactions_those_that_failed_leave_nothing",
-            |account| subtransactions(account, 150),
-        ),
-        Case::new(49, "of_100_000_subtransactions_those_that_failed_leave_nothing", |account| {
+        Case::new(48, "rolled_back_savepoint_is_not_published", savepoints),
+        Case::new(49, "failed_ones_of_hundreds_of_subtransactions_publish_nothing", |account| {
+            subtransactions(account, 150)
+        }),
+        Case::new(49, "failed_ones_of_100_000_subtransactions_publish_nothing", |account| {
             subtransactions(account, 50_000)
         })
         .long(),
-        Case::new(50, "a_prepared_transaction_is_published_when_it_commits", prepared),
-        Case::new(54, "copied_rows_and_those_of_one_insert_come_in_their_order", many_at_once),
-        Case::new(56, "what_commits_beside_a_long_transaction_is_published", long_open),
+        Case::new(50, "prepared_transaction_is_published_on_commit", prepared),
+        Case::new(54, "copy_and_multi_row_inserts_are_published_in_order", many_at_once),
+        Case::new(56, "commits_during_a_long_transaction_are_published", long_open),
     ]
 }
 

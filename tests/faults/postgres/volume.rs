@@ -24,9 +24,9 @@ const KEYS: u32 = 1000;
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(46, "ten_million_rows_in_one_transaction_need_no_more_memory", one_transaction)
+        Case::new(46, "transaction_of_ten_million_rows_keeps_memory_bounded", one_transaction)
             .long(),
-        Case::new(47, "a_million_transactions_of_one_row_are_published_in_order", each_its_own)
+        Case::new(47, "million_single_row_transactions_are_published_in_order", each_its_own)
             .long(),
     ]
 }

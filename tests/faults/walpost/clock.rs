@@ -10,7 +10,7 @@ use walpost_bed::writer::Writer;
 use crate::case::{Account, Case};
 
 pub fn cases() -> Vec<Case> {
-    vec![Case::new(11, "a_clock_that_jumps_by_an_hour_changes_nothing", jumps)]
+    vec![Case::new(11, "clock_jump_of_an_hour_has_no_effect", jumps)]
 }
 
 async fn jumps(account: Account) {

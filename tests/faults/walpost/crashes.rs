@@ -20,21 +20,21 @@ const DEATHS: usize = 5;
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(1, "one_that_dies_with_rows_it_received_loses_none", async |account| {
+        Case::new(1, "kill_with_received_rows_loses_nothing", async |account| {
             dies_at(account, "received", "return").await;
         }),
-        Case::new(2, "one_that_dies_with_records_in_its_producer_loses_none", async |account| {
+        Case::new(2, "kill_with_records_in_the_producer_loses_nothing", async |account| {
             dies_at(account, "produced", "return").await;
         }),
-        Case::new(2, "killed_at_any_moment_it_loses_nothing_and_keeps_the_order", killed),
-        Case::new(3, "one_that_dies_before_it_confirms_publishes_again", async |account| {
+        Case::new(2, "kill_at_any_moment_loses_nothing_and_keeps_order", killed),
+        Case::new(3, "kill_before_confirming_publishes_again", async |account| {
             let verdict = dies_at(account, "acknowledged", "return").await;
             let again = verdict.duplicates.len();
             assert!(again >= DEATHS, "{again} records came again after {DEATHS} deaths");
         }),
-        Case::new(3, "one_that_dies_at_a_step_of_reading_a_backlog_loses_none", in_batches),
-        Case::new(4, "what_the_slot_has_confirmed_is_not_repeated_after_a_death", confirmed),
-        Case::new(12, "a_panic_in_the_callback_ends_the_process_unconfirmed", async |account| {
+        Case::new(3, "kill_at_each_catch_up_step_loses_nothing", in_batches),
+        Case::new(4, "confirmed_events_are_not_repeated_after_a_kill", confirmed),
+        Case::new(12, "panic_in_a_callback_aborts_without_confirming", async |account| {
             dies_at(account, "callback", "panic").await;
         }),
     ]

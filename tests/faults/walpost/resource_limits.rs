@@ -11,9 +11,9 @@ use crate::case::{Account, Case};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(9, "rows_that_are_huge_beside_the_budget_need_no_more_memory", huge),
-        Case::new(10, "a_log_on_a_full_disk_loses_no_event", full_log),
-        Case::new(10, "a_reader_of_the_log_that_goes_away_does_not_end_the_relay", no_reader),
+        Case::new(9, "rows_larger_than_the_budget_keep_memory_bounded", huge),
+        Case::new(10, "full_log_disk_loses_no_event", full_log),
+        Case::new(10, "closed_stderr_reader_does_not_end_the_relay", no_reader),
     ]
 }
 

@@ -17,10 +17,10 @@ const LARGE: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id, ev
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(5, "a_signal_under_load_drains_and_the_next_start_repeats_nothing", load),
-        Case::new(5, "a_signal_within_a_large_transaction_repeats_nothing_of_it", large),
-        Case::new(5, "a_signal_while_kafka_is_away_leaves_in_time_unconfirmed", away),
-        Case::new(6, "a_second_signal_leaves_at_once_and_confirms_nothing_more", second),
+        Case::new(5, "shutdown_under_load_drains_without_duplicates", load),
+        Case::new(5, "shutdown_within_a_large_transaction_repeats_nothing", large),
+        Case::new(5, "shutdown_while_kafka_is_unavailable_exits_in_time", away),
+        Case::new(6, "second_signal_exits_at_once_without_confirming", second),
     ]
 }
 

@@ -15,20 +15,12 @@ const GAVE_WAY: &str = "another walpost has gone on in between";
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(7, "one_that_was_frozen_becomes_the_standby_and_takes_over_again", frozen),
-        Case::new(
-            7,
-            "one_that_was_frozen_while_it_caught_up_becomes_the_standby",
-            frozen_in_batches,
-        ),
-        Case::new(
-            7,
-            "one_that_thaws_while_the_other_has_let_go_of_the_slot_waits",
-            between_replays,
-        ),
-        Case::new(7, "one_that_was_cut_off_becomes_the_standby_and_takes_over_again", cut_off),
-        Case::new(8, "a_lock_that_another_role_holds_halts_nobody", foreign_lock),
-        Case::new(8, "a_second_relay_waits_and_takes_over_within_seconds", second),
+        Case::new(7, "frozen_instance_becomes_standby_and_takes_over_again", frozen),
+        Case::new(7, "instance_frozen_during_catch_up_becomes_standby", frozen_in_batches),
+        Case::new(7, "resumed_instance_waits_while_the_slot_is_released", between_replays),
+        Case::new(7, "disconnected_instance_becomes_standby_and_takes_over_again", cut_off),
+        Case::new(8, "advisory_lock_of_another_role_halts_no_instance", foreign_lock),
+        Case::new(8, "standby_takes_over_within_seconds", second),
     ]
 }
 
