@@ -1,8 +1,7 @@
-//! The rules of the house that a compiler does not check.
+//! The code rules that a compiler does not check.
 //!
-//! Imports point down, what decides does no I/O and looks at no clock, files
-//! stay short and say first what they are for. Judged by the text alone: it
-//! catches slips, not ill will.
+//! Imports point down, pure modules do no I/O and read no clock, files stay short and start with
+//! their purpose. Judged by the text alone: it catches mistakes, not intent.
 
 use std::fs;
 use std::path::{Path, PathBuf};

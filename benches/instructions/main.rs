@@ -1,9 +1,9 @@
-//! How many instructions an event costs on its way from bytes to record and back to the ledger, as
-//! callgrind counts them, without any server: `make bench-instructions`.
+//! Instructions per event, from bytes to record and back to the ledger, counted by callgrind
+//! without a server: `make bench-instructions`.
 //!
-//! The counts do not depend on what else the machine does, so that a change of a hundredth shows. The heap
-//! and copies count as well; what a bench is given is made before. Queues and buffers have grown once by then,
-//! as they have in a relay that runs.
+//! The counts do not depend on the machine's load, so a change of one percent shows. Heap and
+//! copies are included; setup is not. Queues and buffers have grown before the measurement, as in a
+//! long-running relay.
 
 #![allow(missing_docs, reason = "what the benches' macros make has none")]
 #![allow(clippy::needless_pass_by_value, reason = "benches own what they are given")]

@@ -1,4 +1,4 @@
-//! A backlog to drain: rows with a payload of 200 bytes, written and left.
+//! Writes the backlog to drain: rows with a payload of 200 bytes.
 
 use rdkafka::Message as _;
 use rdkafka::message::BorrowedMessage;

@@ -1,4 +1,4 @@
-//! The programs that deliver an outbox, as a bench starts and stops them.
+//! The programs under comparison, and how a bench starts and stops them.
 
 use std::time::{Duration, Instant};
 

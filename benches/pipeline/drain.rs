@@ -1,4 +1,4 @@
-//! Draining a backlog: until every record is readable, against `pg_recvlogical` to /dev/null.
+//! Drains a backlog until every record is readable, compared with `pg_recvlogical` to /dev/null.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A database with an outbox, a Kafka, and what is done to both.
+//! A database with an outbox and a Kafka, and the operations on both.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -1,12 +1,12 @@
-//! From an acknowledged commit to a readable record, at a steady rate.
+//! Latency from an acknowledged commit to a readable record, at a steady rate.
 //!
-//! Open loop: each row has an intended time, whatever became of those before. A writer awaits its
-//! COMMIT before it sends the next, so one that is late can make that late. So it is measured
-//! three times: from when COMMIT has returned to the writer; from when it was sent; and from the
-//! intended time, which has all delays of the writers in it and leaves nothing out.
+//! Open loop: each row has an intended time, independent of the rows before it. A writer awaits its
+//! COMMIT before it sends the next row, so one delay can cause another. Therefore latency is
+//! measured three times: from the return of COMMIT, from sending the row, and from the intended
+//! time, which includes all delays of the writers.
 //!
-//! Beside it what Kafka alone takes: the writers send the record themselves once COMMIT has
-//! returned, which is what nobody should do, and has no log to read.
+//! For comparison it measures Kafka alone: the writers send the record themselves after COMMIT (a
+//! dual write, which nobody should do).
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! The whole pipeline, from commit to readable record, beside `pg_recvlogical` and, where asked,
-//! Debezium, on the same servers in the same run: `make bench`, `make bench-peers`.
+//! Benchmarks the whole pipeline, from commit to readable record, against `pg_recvlogical` and
+//! optionally Debezium on the same servers in the same run: `make bench`, `make bench-peers`.
 //!
-//! It starts its own PostgreSQL and Kafka, or is given some. On a shared machine only ratios
-//! mean anything, so runs are interleaved and ratios are taken round by round. What it measures
-//! it prints as a table, and writes as JSON where it is told to.
+//! It starts its own PostgreSQL and Kafka, or uses existing ones. On a shared machine only ratios
+//! are meaningful, so runs are interleaved and ratios are computed round by round. Prints a table,
+//! and writes JSON on request.
 
 mod backlog;
 mod contender;

@@ -1,4 +1,4 @@
-//! What is used while nothing happens, and memory inside one transaction of twenty times the rows.
+//! Idle resource usage, and memory within one transaction of twenty times the rows.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

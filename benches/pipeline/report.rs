@@ -1,4 +1,4 @@
-//! What was measured: printed as it comes, at the end as a table, and as JSON.
+//! Prints measurements as they arrive and as a final table, and writes them as JSON.
 
 use std::path::Path;
 use std::time::SystemTime;

@@ -1,9 +1,9 @@
-//! A backlog shared among several slots, each of a publication with a row filter, against one slot
-//! that takes it whole.
+//! A backlog sharded over several slots, each with a publication that has a row filter, compared
+//! with one slot that reads all of it.
 //!
-//! Each slot's server process decodes all of the log and throws away what its filter does not let
-//! pass. So one of several is measured alone too: with as many cores as they could use, several
-//! together take as long as that.
+//! Each slot's walsender decodes the whole WAL and discards what its filter excludes. So one of
+//! several slots is also measured alone: with enough cores, several in parallel take as long as
+//! that one.
 
 use std::sync::{Arc, Mutex};
 

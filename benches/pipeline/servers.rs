@@ -1,4 +1,4 @@
-//! The PostgreSQL and the Kafka that a bench runs on: its own, or those that it was given.
+//! The PostgreSQL and Kafka servers of a bench: its own, or existing ones.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! From the start of the process to the first record, with a slot that is there; and from the
-//! last record to the slot that is confirmed to its commit.
+//! Time from process start to the first record with an existing slot, and from the last record to
+//! its confirmation.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What a run has to itself: slots, a topic, who reads it, and a contender for each slot.
+//! The resources of one measurement: slots, a topic, a consumer, and a contender for each slot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! What an outbox costs who writes it: the same business transaction without one and with each
-//! kind of it, as fast as a few connections can.
+//! What an outbox costs the writing application: the same business transaction without an outbox
+//! and with each kind of it, as fast as a few connections can.
 
 use std::time::{Duration, Instant};
 

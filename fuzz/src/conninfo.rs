@@ -1,4 +1,4 @@
-//! A connection string, and the service file and the password file beside it.
+//! A connection string, with its service file and password file.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Ways to take an input apart that survive a mutation: parts between
-//! separators, and a reader that never runs dry; and an event to begin with.
+//! Splits a fuzz input so that it survives mutations: parts between separators, a reader that never
+//! runs out, and an initial event.
 
 use walpost::Lsn;
 use walpost::outbox::Event;

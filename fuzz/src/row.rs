@@ -1,7 +1,7 @@
-//! A relation and a row of it: from the wire to a record.
+//! A relation and one of its rows: from the wire to a record.
 //!
-//! The input says which columns there are and what stands in them; the bytes
-//! are put together here, so that most inputs get as far as a record.
+//! The input selects the columns and their values; this module assembles the bytes, so that most
+//! inputs reach the record stage.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use walpost::Lsn;

@@ -1,8 +1,8 @@
-//! A stream of pgoutput's messages, keepalives and delivery reports, through the
-//! decoder and the relay's core, with an outlet that takes nearly all.
+//! A stream of pgoutput messages, keepalives and delivery reports, through the decoder and the
+//! relay's core, with an outlet that accepts nearly everything.
 //!
-//! The messages need not make sense; what may be confirmed must all the same. A
-//! naive account stands beside the core's and judges it after each step.
+//! The messages need not be consistent, but the confirmed position must be. A naive model runs next
+//! to the core and checks it after each step.
 
 use bytes::Bytes;
 use walpost::Lsn;

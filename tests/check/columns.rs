@@ -1,4 +1,4 @@
-//! The outbox's columns are not what an event needs.
+//! Outbox columns that are not suitable for events.
 
 use crate::fixture::Fixture;
 

@@ -1,4 +1,4 @@
-//! What is wrong with the configuration, and what no connection is needed for.
+//! Findings on the configuration that need no connection.
 
 use crate::fixture::Fixture;
 

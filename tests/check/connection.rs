@@ -1,4 +1,4 @@
-//! PostgreSQL does not let walpost in.
+//! Connections to PostgreSQL that fail.
 
 use walpost_bed::{CertificateAuthority, Major};
 

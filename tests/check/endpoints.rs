@@ -1,5 +1,4 @@
-//! The address of the endpoints is another's or none of this machine, and traces that cannot
-//! be sent.
+//! A listen address that is in use or not on this machine, and traces that cannot be exported.
 
 use tokio::net::TcpListener;
 use walpost_bed::Walpost;

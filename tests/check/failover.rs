@@ -1,4 +1,4 @@
-//! A standby is to take over, and the slot is not ready for it.
+//! Slots that are not prepared for a failover to a standby.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

@@ -1,5 +1,5 @@
-//! A database with an outbox beside a Kafka, what `walpost check` says of them, and the
-//! hands that do what it advises.
+//! A database with an outbox and a Kafka, the report of `walpost check` on them, and helpers that
+//! apply its fixes.
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};

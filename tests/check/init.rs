@@ -1,4 +1,4 @@
-//! `walpost init`: least rights, slots that standbys keep, and what it leaves to people.
+//! `walpost init`: least privileges, failover slots, and what it leaves to the operator.
 
 use walpost_bed::fixture::{SHORT_TIMEOUT, ended, program};
 use walpost_bed::{Major, Walpost, eventually};

@@ -1,4 +1,4 @@
-//! Brokers that cannot be reached, that do not let walpost in, or that it cannot trust.
+//! Brokers that are unreachable, reject walpost, or cannot be trusted.
 
 use std::time::{Duration, SystemTime};
 

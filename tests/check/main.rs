@@ -1,5 +1,5 @@
-//! `walpost check` on set-ups that are really broken: each finding appears with its mend,
-//! the mend is applied as it is printed, and the finding is gone.
+//! `walpost check` on setups that are really broken: each finding appears with its fix, the fix is
+//! applied as printed, and the finding is gone.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]

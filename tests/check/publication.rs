@@ -1,4 +1,4 @@
-//! The publication does not hand out what it should.
+//! Publications that do not publish what they should.
 
 use walpost_bed::{Major, Stop};
 

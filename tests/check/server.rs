@@ -1,4 +1,4 @@
-//! Settings of the server that stop the stream, or cost the slot or the disk.
+//! Server settings that prevent streaming, or put the slot or the disk at risk.
 
 use walpost_bed::{Major, Postgres, Stop};
 

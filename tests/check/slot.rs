@@ -1,4 +1,4 @@
-//! The slot is missing, another's, or lost.
+//! Slots that are missing, in use by others, or lost.
 
 use walpost_bed::fixture::SHORT_TIMEOUT;
 use walpost_bed::{Major, Postgres, eventually};

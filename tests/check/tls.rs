@@ -1,4 +1,4 @@
-//! TLS with PostgreSQL proves nothing, or is not to be had.
+//! TLS to PostgreSQL that proves nothing, or is not available.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! Topics that are missing, that lose what is written, or that take less than walpost sends.
+//! Topics that are missing, lose data, or accept less than walpost sends.
 
 use walpost_bed::fixture::SHORT_TIMEOUT;
 use walpost_bed::{Cluster, Kafka, eventually};

@@ -1,5 +1,5 @@
-//! What answers at the source's address is no PostgreSQL that lets anybody in: it is silent,
-//! hangs up, speaks something else, or stops.
+//! Servers at the source's address that are not a usable PostgreSQL: silent, closing connections,
+//! speaking another protocol, or shutting down.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;

@@ -1,5 +1,5 @@
-//! A shop whose orders walpost has published, some of them twice, and what a
-//! consumer should have made of them.
+//! Orders that walpost has published, some of them twice, and the result that a consumer must
+//! compute from them.
 
 use std::collections::BTreeMap;
 

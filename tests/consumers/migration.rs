@@ -1,5 +1,4 @@
-//! The steps of `docs/from-polling.md`, taken as they stand there, with rows written
-//! between each two of them.
+//! The steps of `docs/from-polling.md`, executed literally, with rows written between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

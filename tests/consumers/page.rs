@@ -1,5 +1,5 @@
-//! `docs/consumers.md` quotes programs that run, and SQL that stands in `sql/`; the
-//! settings that pages name are there.
+//! `docs/consumers.md` quotes programs that run and SQL from `sql/`; the settings named on pages
+//! exist.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! One program at work on a shop's orders.
+//! Runs one example consumer on the orders.
 
 use std::time::Duration;
 

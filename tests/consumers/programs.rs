@@ -1,4 +1,4 @@
-//! Each program acts once on each event.
+//! Each example consumer processes each event once.
 
 use crate::fixture::{BY, OrdersFixture};
 use crate::program::Program;

@@ -1,4 +1,4 @@
-//! What `sql/` promises to those who run it, and what consumers' tables promise.
+//! What the files in `sql/` and the consumers' tables guarantee.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,7 @@
-//! `walpost import-debezium` on connectors' configurations as people write them
-//! (`tests/corpus/connectors`), each with what is printed for it beside it.
+//! `walpost import-debezium` on realistic connector configurations (`tests/corpus/connectors`),
+//! each with its recorded output.
 //!
-//! `WALPOST_CONNECTORS=write` writes that anew.
+//! `WALPOST_CONNECTORS=write` writes the output again.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,6 @@
-//! The golden records of the real Debezium, made again.
+//! Reproduces the golden records of the real Debezium.
 //!
-//! `tests/corpus/debezium/README.md` says what is in the files.
+//! `tests/corpus/debezium/README.md` describes the files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

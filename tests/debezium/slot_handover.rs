@@ -1,4 +1,4 @@
-//! From a real Debezium to walpost and back, on one slot.
+//! Moves a slot from a real Debezium to walpost and back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! The recorded messages: whole, cut off, and with bytes changed.
+//! The recorded messages: complete, truncated, and with changed bytes.
 
 use std::collections::BTreeSet;
 use walpost::position::EventPosition;

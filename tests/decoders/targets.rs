@@ -1,4 +1,4 @@
-//! The fuzz targets over their committed corpus and over mutations of it.
+//! The fuzz targets on their committed corpus and on mutations of it.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! Links between pages lead somewhere, and the book has every page.
+//! Links between pages are valid, and the book contains every page.
 
 use std::path::{Component, Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! `docs/logs.md` has every line that the log can have at info, warn and error.
+//! `docs/logs.md` lists every log event at info, warn and error.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! `docs/configuration.md` and `docs/commands.md` are made from the code.
+//! `docs/configuration.md` and `docs/commands.md` are generated from the code.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,6 @@
-//! SQL that people run as a superuser, and walpost's own, names PostgreSQL's objects so that no
-//! `search_path` puts another in their place. What then runs is seen by `tests/security/search_path.rs`.
+//! SQL that operators run as a superuser, and walpost's own, names PostgreSQL's objects with their
+//! schema, so that `search_path` cannot substitute others. `tests/security/search_path.rs` checks
+//! what is executed.
 
 use regex::Regex;
 

@@ -1,5 +1,5 @@
-//! What waits in the slot: `run --until current` publishes it and leaves,
-//! `tail` shows it and moves nothing.
+//! The backlog of a slot: `run --until current` publishes it and exits, `tail` shows it without
+//! advancing the slot.
 
 use serde_json::Value;
 use walpost_bed::{Consumed, Walpost, eventually};

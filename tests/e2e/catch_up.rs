@@ -1,4 +1,4 @@
-//! A backlog that is read in batches, and where it is not.
+//! Backlogs that are read by catch-up reads, and where they are streamed instead.
 
 use walpost_bed::{Kafka, Major, Postgres, Stop, WalpostBuilder, eventually};
 

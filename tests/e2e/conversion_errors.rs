@@ -1,5 +1,5 @@
-//! What PostgreSQL stores and cannot send, and the way out that walpost names: it passes over one
-//! transaction and no other.
+//! Data that PostgreSQL stores but cannot send, and the printed fix: it skips one transaction and
+//! no other.
 
 use std::time::Duration;
 

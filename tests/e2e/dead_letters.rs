@@ -1,5 +1,5 @@
-//! Events that cannot be delivered, where they are not to stop the others: written
-//! to the dead-letter topic, or skipped.
+//! Undeliverable events that must not stop the others: diverted to the dead-letter topic, or
+//! skipped.
 
 use serde_json::Value;
 use tempfile::TempDir;

@@ -1,7 +1,7 @@
 //! Debezium's golden records, made by walpost from the same rows in a real PostgreSQL.
 //!
-//! What a row becomes is compared for the whole corpus in `src/record/debezium`; here it
-//! is seen that rows, data types and partitions arrive there as they stand in the files.
+//! `src/record/debezium` compares the records of the whole corpus; these tests check that rows,
+//! data types and partitions arrive there as they are in the files.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! What a running walpost tells over HTTP, against what it did, and what systemd is told.
+//! The HTTP endpoints of a running walpost compared with what it did, and its systemd
+//! notifications.
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixDatagram;

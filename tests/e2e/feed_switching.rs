@@ -1,5 +1,5 @@
-//! From batches to the stream and back: where it must not, where it has to, and what is in
-//! the way of it.
+//! Switches between catch-up reads and streaming: where they must not happen, where they must, and
+//! what can go wrong in between.
 
 use std::time::Duration;
 

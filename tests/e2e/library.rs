@@ -1,4 +1,4 @@
-//! walpost as a library: the example that the documentation points to, run.
+//! walpost as a library: runs the example of the documentation.
 
 use walpost::config::Environment;
 use walpost_bed::eventually;

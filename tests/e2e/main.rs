@@ -1,5 +1,5 @@
-//! End to end: the walpost binary between a real PostgreSQL and a real Kafka,
-//! judged by the oracle on what a real consumer read.
+//! End to end: the walpost binary between a real PostgreSQL and a real Kafka, verified by the
+//! oracle on what a real consumer read.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]

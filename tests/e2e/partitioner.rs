@@ -1,4 +1,4 @@
-//! Keys lie in the partitions into which Java's producer would have put them.
+//! Keys are assigned to the partitions that Java's producer assigns.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! Records whose partition is named by a column.
+//! Records whose partition is set by a column.
 
 use tempfile::TempDir;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};

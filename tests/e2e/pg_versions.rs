@@ -1,4 +1,4 @@
-//! The same compact scenario on every major version of PostgreSQL.
+//! One compact scenario on every supported PostgreSQL version.
 
 use walpost_bed::oracle::Row;
 use walpost_bed::{Kafka, Major, Postgres};

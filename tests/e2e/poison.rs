@@ -1,6 +1,5 @@
-//! Events that can never become records: walpost halts, with everything before
-//! them delivered and nothing after them, and says which event it is. And what
-//! only looks so.
+//! Events that can never become records: walpost halts with everything before them delivered and
+//! nothing after them, and names the event. Also cases that only look like this.
 
 use walpost_bed::oracle::judge;
 use walpost_bed::{Kafka, Walpost};

@@ -1,5 +1,5 @@
-//! Events that cannot be delivered beside many that can: several in one transaction, at its
-//! ends, in large ones, and while brokers and walpost itself go down.
+//! Undeliverable events among many deliverable ones: several in a transaction, at its ends, in
+//! large transactions, and during outages of brokers and walpost itself.
 
 use serde_json::Value;
 use tempfile::TempDir;

@@ -1,4 +1,4 @@
-//! What a configured record looks like to a consumer.
+//! Configured records, as a consumer sees them.
 
 use serde_json::Value;
 use tempfile::TempDir;

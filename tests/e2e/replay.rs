@@ -1,4 +1,4 @@
-//! Dead letters that are put back, once their causes are mended.
+//! Replaying dead letters after their cause is fixed.
 
 use tempfile::TempDir;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};

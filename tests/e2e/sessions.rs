@@ -1,5 +1,5 @@
-//! What keeps a session, what ends it, and what walpost says then. No test here
-//! needs a broker.
+//! What keeps a replication session, what ends it, and what walpost logs then. No test here needs a
+//! broker.
 
 use std::time::{Duration, Instant};
 

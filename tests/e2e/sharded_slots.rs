@@ -1,4 +1,4 @@
-//! Several slots that share one outbox by row filters, and the way there and back.
+//! Several slots that share one outbox by row filters, and the steps there and back.
 
 use std::cell::Cell;
 

@@ -1,5 +1,4 @@
-//! The slot is missing, of another kind, or on another server: walpost never
-//! goes on as if nothing had happened.
+//! Slots that are missing, of another kind, or on another server: walpost never continues silently.
 
 use walpost_bed::{Major, Postgres, Proxy, eventually};
 

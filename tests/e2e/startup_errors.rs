@@ -1,5 +1,5 @@
-//! What `run` refuses at its start, each with the exit code of the interface
-//! and a text that says what to change; and what it waits for instead.
+//! Errors of `run` at startup, each with its documented exit code and a fix, and conditions that it
+//! retries instead.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Outbox tables of every kind: odd names, partitions, column lists, several at
-//! once, among all others, and with Debezium's columns.
+//! All kinds of outbox tables: quoted names, partitions, column lists, several tables, tables
+//! published with all others, and Debezium's columns.
 
 use walpost_bed::Walpost;
 use walpost_bed::fixture::{

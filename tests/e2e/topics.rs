@@ -1,4 +1,4 @@
-//! Topics that rows choose: those that are not allowed, internal ones, and what is left of them.
+//! Topics chosen by rows: disallowed topics, internal topics, and missing topics.
 
 use std::path::Path;
 

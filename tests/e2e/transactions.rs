@@ -1,5 +1,5 @@
-//! Transactions that bring rows into an outbox, and those that do not. Those of
-//! odder shapes are among the faults.
+//! Transactions that publish outbox rows, and those that do not. The fault suite has unusual
+//! transactions.
 
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, insert, stop};
 

@@ -1,4 +1,4 @@
-//! What a row's values become: payloads of each type, headers, topics, timestamps.
+//! A row's values in its record: payloads of each type, headers, topics, timestamps.
 
 use walpost_bed::{Major, Postgres};
 

@@ -1,4 +1,4 @@
-//! Many rows: in one transaction, each in its own, and from many writers at once.
+//! Large volumes: many rows in one transaction, in one each, and from many concurrent writers.
 
 use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually, oracle};
 

@@ -1,5 +1,4 @@
-//! A case: a numbered fault, how it is committed, and the account of what came
-//! of it.
+//! A case: a numbered fault, the code that injects it, and its result.
 
 use std::fmt;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! `docs/faults.md`, read: what each number stands for is said there alone.
+//! Parses `docs/faults.md`, which describes each fault.
 
 use libtest_mimic::Failed;
 

@@ -1,9 +1,8 @@
-//! The faults of `docs/faults.md`, each committed against the walpost binary
-//! between a real PostgreSQL and a real Kafka, and judged by what a real
-//! consumer read.
+//! The faults of `docs/faults.md`, each injected into the walpost binary between a real PostgreSQL
+//! and a real Kafka, and verified on what a real consumer read.
 //!
-//! By itself it commits those that take seconds; with `--include-ignored` all.
-//! At the end stands a table of what came of each.
+//! By default it runs the cases that take seconds; with `--include-ignored` all of them. At the end
+//! it prints a table of the results.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]

@@ -1,5 +1,5 @@
-//! The publication is changed while walpost reads: what PostgreSQL does not
-//! hand out any more must not be confirmed.
+//! The publication changes while walpost streams (39, 40): rows that PostgreSQL no longer sends
+//! must not be confirmed.
 
 use std::time::Duration;
 

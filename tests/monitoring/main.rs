@@ -1,7 +1,7 @@
 //! A real Prometheus that scrapes a real walpost between a real PostgreSQL and a real Kafka: the
-//! alerts fire and clear, and each query of the dashboard has an answer.
+//! alerts fire and clear, and each query of the dashboard returns data.
 //!
-//! Run by `make monitoring`, since it takes minutes, and wants Debian's `prometheus` and Python.
+//! Run by `make monitoring`, since it takes minutes and needs Debian's `prometheus` and Python.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]

@@ -1,4 +1,4 @@
-//! Kafka is away for minutes: the lag rises and comes back to zero, alerts fire and clear.
+//! A Kafka outage of minutes: the lag rises and returns to zero, alerts fire and clear.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Each query of the dashboard, and each that a page shows, asked of a Prometheus that scrapes a
-//! delivering walpost.
+//! Runs each query of the dashboard and of the pages in a Prometheus that scrapes a delivering
+//! walpost.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Every method of `pg_hba.conf` that walpost knows, what it says of each, and what
-//! `require_auth` and `channel_binding` make of it.
+//! Every method of `pg_hba.conf` that walpost supports, how it reports each, and the effect of
+//! `require_auth` and `channel_binding`.
 
 use walpost::admin;
 use walpost_bed::fixture::{SHORT_TIMEOUT, ended};

@@ -1,4 +1,4 @@
-//! Every way in, used to deliver, as `docs/security.md` shows it.
+//! Delivers with every authentication method, as `docs/security.md` shows it.
 
 use walpost_bed::fixture::{SHORT_TIMEOUT, insert};
 

@@ -1,4 +1,4 @@
-//! The examples of `docs/security.md`: word for word but for names and addresses.
+//! The examples of `docs/security.md`: verbatim except for names and addresses.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Two servers that want to know who comes, and walpost's ways to say so.
+//! A PostgreSQL and a Kafka that require authentication, and walpost's ways to authenticate.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Servers that are none: what they may cost walpost before and after it has let itself in, and
-//! what they learn from it.
+//! Hostile servers: what they can cost walpost before and after authentication, and what they can
+//! learn from it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

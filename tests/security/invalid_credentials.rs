@@ -1,4 +1,4 @@
-//! Properties and files that turn out to be of no use, in the midst of it.
+//! Credentials and files that become invalid at run time.
 
 use std::fs;
 use std::path::PathBuf;

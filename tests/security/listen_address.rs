@@ -1,4 +1,4 @@
-//! On which addresses walpost listens, as the kernel knows them.
+//! The addresses on which walpost listens, as reported by the kernel.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};

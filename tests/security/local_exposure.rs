@@ -1,5 +1,5 @@
-//! What others on the same machine can see of a walpost that runs: neither its memory, nor by a
-//! browser its endpoints.
+//! What other local users can access of a running walpost: neither its memory nor, through a
+//! browser, its endpoints.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

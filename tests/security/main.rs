@@ -1,5 +1,5 @@
-//! walpost between a PostgreSQL and a Kafka that let nobody in without TLS and a
-//! password, a token or a certificate: real servers, certificates signed under way.
+//! walpost between a PostgreSQL and a Kafka that require TLS and a password, a token or a
+//! certificate: real servers, certificates issued during the test.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]

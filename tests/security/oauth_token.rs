@@ -1,4 +1,4 @@
-//! SASL/OAUTHBEARER with a token that somebody else keeps fresh in a file.
+//! SASL/OAUTHBEARER with a token that is renewed in a file.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! Passwords, certificates and authorities that change while rows are written.
+//! Passwords, certificates and CAs that change while rows are written.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! A role that may only create objects in `public`, in a database whose `search_path` has that
-//! schema first: nothing of what it leaves there runs in walpost's sessions, or in those of a
-//! superuser who runs SQL that walpost prints, ships or shows on a page, or an example program.
+//! A role that can only create objects in `public`, in a database whose `search_path` has that
+//! schema first: none of its objects are executed in walpost's sessions, or in those of a superuser
+//! who runs SQL that walpost prints, ships or documents, or an example program.
 
 mod pages;
 

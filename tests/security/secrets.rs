@@ -1,5 +1,5 @@
-//! No secret in anything that walpost writes: in whatever way it is run, however wrong
-//! what it is given. Every secret here has the same six signs in it.
+//! No secret in any output of walpost, however it is run and however wrong its input is. Every
+//! secret here contains the same six characters.
 
 use walpost_bed::fixture::{SHORT_TIMEOUT, insert};
 use walpost_bed::{Walpost, WalpostBuilder};

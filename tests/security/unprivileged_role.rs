@@ -1,4 +1,5 @@
-//! A role that may only connect to the database: what it creates or locks there stops no delivery.
+//! A role that can only connect to the database: what it creates or locks there does not block
+//! delivery.
 
 use std::time::Duration;
 

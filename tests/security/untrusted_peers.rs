@@ -1,5 +1,4 @@
-//! Whom walpost does not trust, and who does not let it in: said so that somebody can
-//! mend it.
+//! Servers that walpost does not trust or that reject it: reported with a fix.
 
 use walpost_bed::CertificateAuthority;
 use walpost_bed::fixture::{SHORT_TIMEOUT, ended};

@@ -1,9 +1,9 @@
-//! The server's part in batches: a temporary copy of the slot that is read ahead, and the
-//! slot's moves.
+//! The simulated server's side of catch-up reads: a temporary copy of the slot that is read ahead,
+//! and the slot's advances.
 //!
-//! A copy begins where the slot stands when it is made, whoever has moved it there, and goes
-//! with its session. The log's end is read first, and a batch reads up to there. A move holds the slot
-//! for as long as it takes, whether its client waits for it or has gone.
+//! A copy starts at the slot's position at its creation, whoever advanced it to there, and ends
+//! with its session. The end of WAL is read first, and a batch reads up to it. An advance holds the
+//! slot while it runs, even if its client has disconnected.
 
 use std::collections::VecDeque;
 

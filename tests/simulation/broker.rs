@@ -1,10 +1,9 @@
-//! Kafka as walpost meets it: partitions that append, and a relay's producer.
+//! The simulated Kafka: partitions that append, and a relay's producer.
 //!
-//! A producer appends a partition's records in the order in which they were
-//! produced, and none behind one that failed. It acknowledges late, in batches,
-//! and in any order across partitions. A batch is refused whole for one record
-//! that is too large. What a producer holds when it is replaced is lost, also
-//! where the broker has it; what it had said by then is still heard.
+//! A producer appends a partition's records in the order in which they were produced, and none
+//! behind one that failed. It acknowledges late, in batches, and in any order across partitions. A
+//! batch is rejected as a whole because of one record that is too large. What a producer holds when
+//! it is replaced is lost, even if the broker has it; reports that it delivered before still count.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Judges what happened in a schedule by its trace alone: what delivery is
-//! promised (I1 to I14), and that a process ends only as its schedule allows.
+//! Judges a schedule by its trace alone: the delivery guarantees (I1 to I14), and that a process
+//! exits only as its schedule allows.
 
 mod feeds;
 

@@ -1,4 +1,4 @@
-//! Who writes to the outbox, and what goes wrong meanwhile.
+//! The writer of the outbox, and the faults injected meanwhile.
 
 use std::time::Duration;
 

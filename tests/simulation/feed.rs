@@ -1,7 +1,7 @@
-//! A client's end of a session: a stream's, or that of one that reads batches.
+//! A client's end of a session: streaming, or reading batches.
 //!
-//! What it decides is walpost's own: when one feed gives way to the other, what the end of a
-//! batch says, when the slot is moved.
+//! The decisions are walpost's own code: when one feed is replaced by the other, what the end of a
+//! batch means, when the slot is advanced.
 
 use std::sync::Arc;
 use std::time::Duration;

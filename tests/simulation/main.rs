@@ -1,8 +1,8 @@
-//! The whole relay against a simulated PostgreSQL and a simulated Kafka, on a
-//! time of its own, all from one seed.
+//! The whole relay against a simulated PostgreSQL and a simulated Kafka, in virtual time, all from
+//! one seed.
 //!
-//! `WALPOST_SCHEDULES=100000` judges that many schedules, `WALPOST_SEED=…` one of
-//! them again, and `WALPOST_TRACE=1` prints what happened in it.
+//! `WALPOST_SCHEDULES=100000` runs that many schedules, `WALPOST_SEED=…` repeats one of them, and
+//! `WALPOST_TRACE=1` prints its trace.
 
 mod batches;
 mod broker;

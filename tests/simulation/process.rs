@@ -1,5 +1,5 @@
-//! walpost as an operator runs it: started, killed at any await point, told to
-//! stop, started again; and what a person does where one is needed.
+//! walpost as an operator runs it: started, killed at any await point, stopped, restarted; and the
+//! operator's decisions where one is needed.
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;

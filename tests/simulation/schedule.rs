@@ -1,6 +1,5 @@
-//! What a seed stands for: how much is written, what may go wrong, how
-//! processes end. Each kind of fault is left out of half of the schedules, so
-//! that what one hides another shows.
+//! What a seed determines: how much is written, which faults can occur, how processes end. Each
+//! kind of fault is left out of half of the schedules, so that one does not hide another.
 
 use fastrand::Rng;
 use walpost::relay::poison::Policy;

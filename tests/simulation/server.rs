@@ -1,12 +1,11 @@
-//! PostgreSQL as walpost meets it: one slot, and who streams from it or reads batches of a
-//! copy of it.
+//! The simulated PostgreSQL: one slot, and the clients that stream from it or read batches of a
+//! copy.
 //!
-//! The rules are PostgreSQL's own. A transaction is sent exactly when its commit
-//! LSN is at or after the start, and a start before the slot's position is
-//! raised to it. What was confirmed arrives late, or never; a server that
-//! crashes falls back to a position that it had saved. A second client is told
-//! that the slot is in use, also while the first is dead and not noticed yet. While batches
-//! are read nobody has the slot, but its name is locked.
+//! The rules are PostgreSQL's own. A transaction is sent exactly if its commit LSN is at or after
+//! the start, and a start before the slot's position is raised to it. Confirmations arrive late, or
+//! never; a server that crashes falls back to a saved position. A second client gets an error that
+//! the slot is in use, even while the first one is dead and not yet detected. While batches are
+//! read nobody holds the slot, but its name is locked.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

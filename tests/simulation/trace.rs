@@ -1,5 +1,5 @@
-//! What happened in a schedule, in order: the simulated world writes it, the
-//! checker judges it, a person reads it.
+//! The events of a schedule, in order: written by the simulated world, judged by the checker, and
+//! readable by people.
 
 use walpost::Lsn;
 use walpost::ledger::Seq;

@@ -1,4 +1,4 @@
-//! The server's log: what was committed, and how pgoutput tells of it.
+//! The simulated WAL: what was committed, and the pgoutput messages for it.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use fastrand::Rng;

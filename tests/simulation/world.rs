@@ -1,4 +1,4 @@
-//! All that is outside of walpost, behind one lock, and the schedule's dice.
+//! Everything outside of walpost, behind one lock, and the schedule's random number generator.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! An authority that signs the certificates of servers and of clients, by openssl.
+//! A certificate authority for server and client certificates, using openssl.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
-//! The directory in which installed servers outlive a test run.
+//! The directory in which installed servers are kept between test runs.
 //!
-//! An entry is made in a partial directory beside its place, under a lock, and
-//! renamed when whole: nobody sees a half-made one, and two runs do not clash.
+//! An entry is built in a partial directory next to its final path, under a lock, and renamed when
+//! complete: nobody sees an incomplete entry, and two runs do not conflict.
 
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};

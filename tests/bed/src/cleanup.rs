@@ -1,12 +1,10 @@
-//! A temporary directory, and a watchdog that outlives us by a moment.
+//! A temporary directory, and a watchdog that outlives this process.
 //!
-//! The watchdog is a shell at the far end of a pipe. When the pipe closes (we
-//! dropped it, or this process died in whatever way) it ends the server whose
-//! process id stands in `run/pid`, frees the shared memory that a killed
-//! PostgreSQL left, unmounts what was mounted there, and removes the directory.
-//! Servers write that file themselves before they become the server, so there is
-//! no moment in which one runs unseen; a server that comes too late finds no
-//! `run` and gives up.
+//! The watchdog is a shell at the other end of a pipe. When the pipe closes (the guard was dropped,
+//! or this process died in any way) it stops the server whose process id is in `run/pid`, frees the
+//! shared memory of a killed PostgreSQL, unmounts what was mounted there, and removes the
+//! directory. Servers write that file before they exec, so none ever runs unnoticed; a server that
+//! starts too late finds no `run` and gives up.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

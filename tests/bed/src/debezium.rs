@@ -1,10 +1,9 @@
-//! The real Debezium: its PostgreSQL connector with the outbox event router, in
-//! a standalone worker of Kafka Connect, between a PostgreSQL and a Kafka of the bed.
+//! The real Debezium: its PostgreSQL connector with the outbox event router, in a standalone Kafka
+//! Connect worker, between a PostgreSQL and a Kafka of the bed.
 //!
-//! Each [`Connector`] reads a slot and a publication that are there already. One
-//! worker runs any number of them, since its start is what takes seconds.
-//! Settings are Debezium's own, by the names of
-//! [its manual](https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html).
+//! Each [`Connector`] reads an existing slot and publication. One worker runs any number of
+//! connectors, since starting a worker takes seconds. Settings have Debezium's names, from [its
+//! manual](https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html).
 
 mod install;
 

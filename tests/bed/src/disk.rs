@@ -1,4 +1,4 @@
-//! A disk so small that it can be filled: a tmpfs, which only root may mount.
+//! A disk small enough to be filled: a tmpfs, which only root can mount.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Awaits a condition. The one place of the bed that sleeps.
+//! Awaits a condition. The only place of the bed that sleeps.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};

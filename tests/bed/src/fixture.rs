@@ -1,5 +1,5 @@
-//! A database with an outbox, a topic of its own on the shared broker, and the
-//! walpost binary between them.
+//! A database with an outbox, a topic of its own on the shared broker, and the walpost binary
+//! between them.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,9 +1,8 @@
-//! Golden scenarios: rows of an outbox, and the records that the real Debezium
-//! makes of them.
+//! Golden scenarios: outbox rows, and the records that the real Debezium makes of them.
 //!
-//! A file is JSON lines (`tests/corpus/debezium/README.md` says what is in them).
-//! [`Recorder`] plays a scenario through Debezium, one transaction after the
-//! other, and writes its file; read back as a [`Scenario`] a file can be played again.
+//! A file consists of JSON lines (format: `tests/corpus/debezium/README.md`). [`Recorder`] runs a
+//! scenario through Debezium, one transaction after the other, and writes its file; a file read
+//! back as a [`Scenario`] can be run again.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -1,6 +1,6 @@
-//! As much of HTTP as the interfaces of servers take.
+//! A minimal HTTP client for the servers' REST interfaces.
 //!
-//! By HTTP 1.0, so that an answer ends with its connection and comes in one piece.
+//! It uses HTTP 1.0, so that a response ends with its connection.
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

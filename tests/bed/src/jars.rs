@@ -1,4 +1,4 @@
-//! Java programs of the bed: their jars by Maven, and what every JVM is told.
+//! Java programs of the bed: installs their jars with Maven, and sets the JVM options.
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,7 @@
-//! A real Apache Kafka: one node, broker and controller in one, or a
-//! [`Cluster`] of three such.
+//! A real Apache Kafka: one node that is broker and controller, or a [`Cluster`] of three.
 //!
-//! Besides the plain listener that the bed itself uses it may have one with
-//! passwords and one that advertises a proxy's address.
+//! Besides the plain listener for the bed itself it can have a SASL listener, and one that
+//! advertises a proxy's address.
 
 mod cluster;
 mod install;

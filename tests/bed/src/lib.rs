@@ -1,12 +1,11 @@
 //! The test bed: real PostgreSQL, real Kafka, the walpost binary and an oracle.
 //!
-//! Tests, benches and the demo stand on it. It installs the servers once into a
-//! cache, starts them on free ports of 127.0.0.1, and sees to it that they and
-//! their files are gone when the process that started them is gone, however it
-//! went. What goes wrong in a bed is a failed test, so the short forms panic
-//! with one line; each has a `try_` form for a caller that wants the error.
+//! Tests, benches and the demo use it. It installs the servers once into a cache, starts them on
+//! free ports of 127.0.0.1, and ensures that they and their files are gone when the process that
+//! started them is gone, however it ended. An error of the bed is a failed test, so the short forms
+//! panic with one line; each has a `try_` form that returns the error.
 //!
-//! It knows nothing of walpost's inside: it sees what an operator sees.
+//! It uses only walpost's external interfaces: it sees what an operator sees.
 #![forbid(unsafe_code)]
 
 mod ca;

@@ -1,13 +1,12 @@
-//! The judge of what was delivered, deliberately simple.
+//! The oracle: checks what was delivered, and is deliberately simple.
 //!
-//! Each committed row is there; no rolled-back row is; per key, first
-//! occurrences stand in commit order. Repeats are allowed by [`Verdict::assert_ok`]
-//! (at least once) and refused by [`Verdict::assert_exact`]. It looks at the
-//! header `id` and the key of each record, not at payloads.
+//! Each committed row must be delivered, and no rolled-back row; for each key, first deliveries
+//! must be in commit order. [`Verdict::assert_ok`] allows duplicates (at least once),
+//! [`Verdict::assert_exact`] does not. The oracle looks at the `id` header and the key of each
+//! record, not at payloads.
 //!
-//! Order is judged within a topic: rows of one key that are routed to different
-//! topics have no order. A key found in two partitions of one topic has none
-//! either, which is a fault of its own.
+//! Order is checked within a topic: rows of one key that are routed to different topics have no
+//! order. A key in two partitions of one topic has no order either, and is reported separately.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

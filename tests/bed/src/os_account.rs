@@ -1,4 +1,4 @@
-//! Under which account a PostgreSQL server runs: never root.
+//! The operating system account that runs a PostgreSQL server: never root.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;

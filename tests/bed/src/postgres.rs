@@ -1,8 +1,7 @@
-//! A PostgreSQL server of a chosen major, with its own data, on a port of its own.
+//! A PostgreSQL server of a chosen major version, with its own data and port.
 //!
-//! The bed itself comes in through the socket as the superuser, which stays
-//! open whatever `pg_hba.conf` a test writes for the others. What is decoded,
-//! published or slotted is the test's affair.
+//! The bed connects through the socket as the superuser, which stays possible whatever
+//! `pg_hba.conf` a test writes. Slots, publications and decoding are up to the test.
 
 mod install;
 mod snapshot;

@@ -1,4 +1,5 @@
-//! A real Prometheus, Debian's: it scrapes each second what a test names, with rules of the test's.
+//! A real Prometheus (Debian's) that scrapes the test's targets every second, with the test's
+//! rules.
 
 use std::collections::BTreeMap;
 use std::fs;

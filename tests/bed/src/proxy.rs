@@ -1,7 +1,6 @@
-//! A TCP proxy that can cut connections, swallow them, refuse them or be slow.
+//! A TCP proxy that can cut, blackhole, refuse or slow down connections.
 //!
-//! It looks at no byte, and adds no delay that it was not asked for. It ends
-//! when dropped.
+//! It does not interpret the data, and adds no delay unless configured. It ends when dropped.
 
 mod link;
 

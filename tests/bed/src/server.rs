@@ -1,6 +1,6 @@
-//! One process that a test holds: started, signalled, awaited, killed, started again.
+//! One server process: started, signalled, awaited, killed, restarted.
 //!
-//! What it runs and when it is ready is its owner's business.
+//! Its owner decides what it runs and when it is ready.
 
 use std::fs::{self, File};
 use std::io;

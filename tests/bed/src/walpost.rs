@@ -1,5 +1,5 @@
-//! The walpost program as an operator runs it: a process with arguments, an
-//! environment and signals, whose lines can be read while it runs.
+//! The walpost program as an operator runs it: a process with arguments, an environment and
+//! signals, whose output can be read while it runs.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -1,11 +1,9 @@
-//! An application that writes to the outbox for as long as a test wants, at a
-//! known rate: transactions of one to five rows on several keys, some of them
-//! rolled back. It outlives restarts of the server.
+//! An application that writes to the outbox at a known rate until it is stopped: transactions of
+//! one to five rows on several keys, some of them rolled back. It survives restarts of the server.
 //!
-//! What was committed is for the table to say, also where the server went
-//! away in the middle of a COMMIT. What was rolled back the writer remembers, and
-//! where the log stood when a COMMIT returned: a position that is confirmed
-//! beyond that has to have that transaction behind it, published.
+//! What was committed is read from the table, even if the server went down during a COMMIT. The
+//! writer remembers the rolled-back rows, and the end of WAL when each COMMIT returned: a position
+//! confirmed beyond that implies that the transaction was published.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The demonstration, as `make demo` runs it, with the broker that needs no Java.
+//! The demo, as `make demo` runs it, with the mock broker that needs no Java.
 
 use std::process::Command;
 

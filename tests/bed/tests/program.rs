@@ -1,4 +1,4 @@
-//! A program under the hands of a test, with a shell in walpost's place.
+//! Controlling a program in tests, with a shell in place of walpost.
 
 use std::time::Duration;
 

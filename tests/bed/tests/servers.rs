@@ -1,4 +1,4 @@
-//! The bed's own servers: that they start, stop, die and come back as a test says.
+//! The bed's servers start, stop, die and recover as tests request.
 
 use std::time::Duration;
 

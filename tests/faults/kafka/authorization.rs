@@ -1,4 +1,4 @@
-//! 23: the broker refuses who walpost is, or what it does.
+//! The broker rejects walpost's credentials or operations (23).
 
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert};
 use walpost_bed::writer::Writer;

@@ -1,4 +1,4 @@
-//! 14, 15, 19: what befalls a cluster of three while walpost publishes to it.
+//! Faults of a three-broker cluster while walpost publishes to it (14, 15, 19).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! 18: the broker answers slowly.
+//! The broker responds slowly (18).
 
 use std::time::Duration;
 

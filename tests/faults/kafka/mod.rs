@@ -1,4 +1,4 @@
-//! What befalls Kafka.
+//! Faults of Kafka.
 
 mod authorization;
 mod cluster;

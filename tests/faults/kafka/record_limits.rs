@@ -1,4 +1,4 @@
-//! 20, 21, 24: records that the client or the broker will never take.
+//! Records that the client or the broker can never accept (20, 21, 24).
 
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::oracle::judge;

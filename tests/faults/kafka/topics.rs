@@ -1,4 +1,4 @@
-//! 22, 30: the topic is not there, is taken away, or grows.
+//! The topic is missing, is deleted, or gets more partitions (22, 30).
 
 use walpost_bed::eventually;
 use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert};

@@ -1,5 +1,4 @@
-//! 13, 16, 17, 31: the broker is killed, stopped, out of reach, frozen, or has
-//! no room left.
+//! The broker is killed, stopped, unreachable, frozen, or out of disk space (13, 16, 17, 31).
 
 use std::time::{Duration, Instant};
 

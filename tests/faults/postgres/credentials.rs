@@ -1,4 +1,4 @@
-//! What walpost proves itself by, and the server itself, changes under way (62).
+//! Credentials, certificates, and an unavailable server (62).
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Connections that go dead without being closed, and one that only seems to
-//! have; and a line that is narrow or long (35, 60, 71, 72).
+//! Connections that stop carrying data without being closed, or only seem to; and connections with
+//! low bandwidth or high latency (35, 60, 71, 72).
 
 use std::time::{Duration, Instant};
 

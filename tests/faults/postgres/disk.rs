@@ -1,4 +1,4 @@
-//! PostgreSQL has no room for its log (57).
+//! PostgreSQL has no disk space for its WAL (57).
 
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::{Kafka, Major, Postgres, within};

@@ -1,4 +1,4 @@
-//! Databases in another encoding than UTF-8 (63).
+//! Databases in encodings other than UTF-8 (63).
 
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, record_of};
 use walpost_bed::oracle::{Row, judge};

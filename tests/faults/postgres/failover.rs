@@ -1,5 +1,5 @@
-//! The server is another one, or not what it was (58, 59, 61): a standby was promoted, a backup
-//! or a disk snapshot was put back, an address leads to two servers.
+//! The server is a different one, or was reset (58, 59, 61): a standby was promoted, a backup or a
+//! disk snapshot was restored, an address leads to two servers.
 
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, proxied};
 use walpost_bed::oracle::{Row, judge};

@@ -1,10 +1,9 @@
-//! What a halt with exit code 3 meets on its way: signals, a Kafka that is away, a standby
-//! instance (36, 38, 39, 40). The reason is said, the code stays, nothing that only walpost has is
-//! thrown away.
+//! Halts with exit code 3 combined with signals, an unavailable Kafka, or a standby instance (36,
+//! 38, 39, 40). The reason is logged, the exit code stays, and nothing that only walpost holds is
+//! discarded.
 
 use std::time::Duration;
 
-use tokio::time::sleep;
 use tokio_postgres::{NoTls, connect};
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, ended, insert, proxied};
 use walpost_bed::oracle::judge;
@@ -73,12 +72,7 @@ async fn with_kafka() -> (Kafka, Fixture) {
 /// at the slot.
 async fn freeze(kafka: &Kafka, fixture: &Fixture) {
     kafka.pause();
-    eventually(SHORT_TIMEOUT, "the slot rests", async || {
-        let before = fixture.confirmed_flush().await;
-        sleep(Duration::from_secs(1)).await;
-        fixture.confirmed_flush().await == before
-    })
-    .await;
+    fixture.confirmed_at_rest().await;
 }
 
 async fn signalled_while_opening(account: Account, signals: u32) {
@@ -254,8 +248,8 @@ async fn in_flight(account: Account) {
         fixture.postgres.query_text(ANNOUNCED).await.as_deref() == Some("0")
     })
     .await;
-    // Nothing is to happen, long after the time for a stop.
-    sleep(Duration::from_secs(3)).await;
+    // Longer than the drain timeout and the announcement.
+    assert_eq!(walpost.wait(Duration::from_secs(3)).await, None, "it waits for Kafka");
     kafka.resume();
     let text = account.ends(&walpost, 3).await;
     assert!(text.contains("find out who dropped it"), "{text}");

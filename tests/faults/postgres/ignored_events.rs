@@ -1,5 +1,5 @@
-//! What is no event (52, 53, 55): it is counted or not even noticed, and never
-//! keeps the slot from moving on.
+//! Changes that are not events (52, 53, 55): counted or ignored, and they never keep the slot from
+//! advancing.
 
 use walpost_bed::eventually;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};

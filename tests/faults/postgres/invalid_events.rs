@@ -1,4 +1,4 @@
-//! Rows that are no events, or large ones (44, 45).
+//! Rows that are not valid events, and large rows (44, 45).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What befalls PostgreSQL.
+//! Faults of PostgreSQL.
 
 mod columns;
 mod credentials;

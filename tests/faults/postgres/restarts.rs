@@ -1,4 +1,4 @@
-//! The server stops, dies, comes back, or ends a connection (32 to 34).
+//! The server stops, crashes, restarts, or terminates a connection (32 to 34).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The slot goes, loses its log, or is moved by somebody else (36 to 38):
-//! walpost never goes on as if nothing had happened.
+//! The slot is dropped, invalidated, or advanced by another client (36 to 38): walpost never
+//! continues silently.
 
 use std::time::Duration;
 

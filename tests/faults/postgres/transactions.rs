@@ -1,5 +1,4 @@
-//! Every shape of transaction that is more than an insert and a COMMIT (48, 49,
-//! 50, 54, 56).
+//! Transactions that are more than an INSERT and a COMMIT (48, 49, 50, 54, 56).
 
 use walpost_bed::fixture::{
     Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, assert_in_log_order, copy, insert, stop,

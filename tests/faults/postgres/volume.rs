@@ -1,5 +1,5 @@
-//! Very many rows: in one transaction, and each in its own (46, 47). Judged as
-//! they come, since so many records cannot be kept.
+//! Very large numbers of rows: in one transaction, and in one each (46, 47). Verified as they
+//! arrive, since so many records cannot be kept.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

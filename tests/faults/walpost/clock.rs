@@ -1,5 +1,5 @@
-//! The clock of its machine jumps. Only walpost's own does here: libfaketime
-//! stands between it and the system, and reads from a file how far to jump.
+//! The clock jumps (11), for walpost only: libfaketime intercepts its system calls and reads the
+//! offset from a file.
 
 use std::fs;
 use std::path::PathBuf;

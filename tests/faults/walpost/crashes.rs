@@ -1,4 +1,4 @@
-//! It dies: at the points that its build for tests has, and at any moment.
+//! walpost is killed: at the crash points of its test build, and at any moment.
 
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt as _;

@@ -1,4 +1,4 @@
-//! What befalls walpost itself.
+//! Faults of walpost itself.
 
 mod clock;
 mod crashes;

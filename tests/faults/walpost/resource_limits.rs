@@ -1,4 +1,4 @@
-//! What it needs of its machine is short: memory, or room for its log.
+//! Memory or disk space is short (9, 10).
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

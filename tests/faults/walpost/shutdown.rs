@@ -1,4 +1,4 @@
-//! It is told to stop, once or twice, at a bad moment.
+//! SIGTERM, once or twice, at unfavourable moments (5, 6).
 
 use std::time::{Duration, Instant};
 

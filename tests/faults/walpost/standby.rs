@@ -1,4 +1,4 @@
-//! Two of it on one slot: one waits while the other works.
+//! Two instances on one slot: one waits while the other works (7, 8).
 
 use std::time::Duration;
 

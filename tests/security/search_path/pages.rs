@@ -1,5 +1,5 @@
-//! All SQL that pages show and example programs run, found in the files, so that none that is
-//! added later is left out.
+//! Extracts all SQL of the pages and example programs from the files, so that later additions are
+//! covered.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! What is promised of the two feeds and of going over from one to the other: nothing is
-//! passed over, nothing comes twice that was not cut off, and nobody goes on behind a slot
-//! that somebody else has moved.
+//! Guarantees of the two feeds and of switching between them: nothing is lost, nothing is
+//! duplicated unless it was interrupted, and no process continues after another client has advanced
+//! the slot.
 
 use std::collections::HashSet;
 

@@ -1,6 +1,6 @@
-//! Starts a PostgreSQL and a Kafka, says where they are, and holds them until it is killed.
+//! Starts a PostgreSQL and a Kafka, prints their addresses, and holds them until it is killed.
 //!
-//! For the test that nothing is left over then; a person may use it by hand.
+//! Used by the test that nothing is left behind then; it can also be run by hand.
 
 use walpost_bed::{Kafka, Major, Postgres};
 

@@ -1,8 +1,8 @@
-//! Records what pgoutput says on each major version of PostgreSQL: the corpus
-//! that the decoders are tested with.
+//! Records the pgoutput messages of each PostgreSQL major version: the corpus for the decoder
+//! tests.
 //!
-//! `make corpus`. A file for each major, a message a line in hexadecimal, each
-//! transaction once with its values as text and once in binary.
+//! Run by `make corpus`. Writes one file per major version, one hexadecimal message per line, and
+//! each transaction twice: with values as text and in binary.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

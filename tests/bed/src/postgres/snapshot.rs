@@ -1,4 +1,4 @@
-//! A stopped server's data, kept and put back: what a disk snapshot or a file-system backup does.
+//! Copies and restores a stopped server's data, as a disk snapshot or a file-system backup does.
 
 use std::fs;
 use std::path::{Path, PathBuf};

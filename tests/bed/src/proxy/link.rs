@@ -1,8 +1,7 @@
-//! One way of a connection, as long and as narrow as the test wants it.
+//! One direction of a connection, with configurable delay and bandwidth.
 //!
-//! What is sent comes out at the far end after the delay, in order, and no
-//! faster than the rate. What is on the way is bounded: a sender waits then, as
-//! at a full socket.
+//! Data comes out at the far end after the delay, in order, and no faster than the rate. The data
+//! in flight is bounded: a sender then waits, as with a full socket buffer.
 
 use std::io;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The consumer: reads the topic and notes when each record came.
+//! The consumer: reads the topic and notes when each record arrived.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -1,5 +1,5 @@
-//! The services stays open: a person inserts by hand, kills walpost, looks at the
-//! lag, and sees every record as it comes. Ctrl-C ends it.
+//! Keeps the services running: the user inserts rows, kills walpost, watches the lag, and sees each
+//! record as it arrives. Ctrl-C ends it.
 
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,9 @@
-//! The demonstration behind `make demo`: an order-taking shop, its outbox, the
-//! walpost binary beside this one, and a consumer that reads everything back.
+//! The demo behind `make demo`: a shop with an outbox, the walpost binary, and a consumer that
+//! reads everything back.
 //!
-//! It starts its own PostgreSQL and Kafka, kills walpost in the middle, judges
-//! what arrived, and ends by itself; with `stay` it then runs on until Ctrl-C.
-//! It measures nothing for comparison: servers, shop and consumer share one
-//! machine.
+//! It starts its own PostgreSQL and Kafka, kills walpost in the middle, verifies what was
+//! delivered, and exits; with `stay` it keeps running until Ctrl-C. It is not a benchmark: servers,
+//! shop and consumer share one machine.
 
 mod consumer;
 mod interactive;

@@ -1,5 +1,5 @@
-//! The story: a morning in the shop, then `kill -9` in the middle of a rush, then
-//! the account of what was committed against what arrived.
+//! The scenario: a few orders, then `kill -9` during a burst, then a comparison of committed rows
+//! with delivered records.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

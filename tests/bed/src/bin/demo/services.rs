@@ -1,5 +1,4 @@
-//! What the story plays on: PostgreSQL, Kafka or what stands in for it, walpost
-//! and the consumer.
+//! The services of the demo: PostgreSQL, Kafka or a mock of it, walpost and the consumer.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! The business: orders are placed, paid and shipped, each in one transaction
-//! together with the row in the outbox that tells of it. Some are rolled back.
+//! The business application: orders are placed, paid and shipped, each in one transaction together
+//! with its outbox row. Some are rolled back.
 //!
-//! It knows nothing of walpost or Kafka; that is the point of an outbox.
+//! It does not know walpost or Kafka; that is the point of an outbox.
 
 use std::time::Instant;
 

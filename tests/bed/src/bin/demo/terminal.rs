@@ -1,4 +1,4 @@
-//! The terminal: plain lines, with colour only where somebody looks at them.
+//! Terminal output: plain lines, with colour only on a terminal.
 
 use std::io::IsTerminal;
 

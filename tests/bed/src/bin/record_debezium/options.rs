@@ -1,4 +1,4 @@
-//! The event router's other options, and what else is done to an outbox.
+//! The event router's other options, and other changes to an outbox table.
 
 use walpost_bed::golden::Scenario;
 

@@ -1,4 +1,4 @@
-//! All scenarios, and the words to write them with.
+//! All scenarios, and the builder they are written with.
 
 use serde_json::{Map, Value, json};
 use walpost_bed::golden::{Scenario, Step};

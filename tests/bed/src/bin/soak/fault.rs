@@ -1,4 +1,4 @@
-//! What can be killed, how, and how it comes back.
+//! The faults: what is killed, how, and how it recovers.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;

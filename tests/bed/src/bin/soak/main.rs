@@ -1,10 +1,10 @@
-//! The program behind `make soak`: a writer, PostgreSQL, walpost, Kafka, and
-//! something that kills one of them at random, again and again.
+//! The program behind `make soak`: a writer, PostgreSQL, walpost and Kafka, of which one is killed
+//! at random, again and again.
 //!
-//! `soak KILLS [SEED]`. After each kill delivery has to go on, nothing may be
-//! confirmed that was not published, and what was published is judged; at the
-//! end stands a table, and exit code 1 for whatever was not as promised. The same
-//! seed chooses the same kills, though never the same moments to the microsecond.
+//! `soak KILLS [SEED]`. After each kill delivery must resume, nothing may be confirmed without
+//! having been published, and the oracle checks the published records. At the end it prints a
+//! table, and exits with 1 on any violation. The same seed chooses the same kills, though not at
+//! exactly the same moments.
 
 mod fault;
 mod report;

@@ -1,4 +1,4 @@
-//! What was done and what came of it, as a table.
+//! The results, as a table.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Chance that can be had again: the numbers follow from a seed.
+//! A reproducible random number generator: the numbers follow from a seed.
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
-//! The rounds: a kill each, and the oracle after each.
+//! The rounds: one kill each, and the oracle after each.
 //!
-//! Rows belong to epochs of some rounds, each with a topic of its own, so that
-//! what is judged stays small however long it soaks. An epoch is judged when it
-//! ends, and once more when the next one does: late repeats count too.
+//! Rows belong to epochs of several rounds, each with its own topic, so that the checked data stays
+//! small however long the soak runs. An epoch is checked when it ends, and again when the next one
+//! ends, so that late duplicates count too.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The servers, the links between them and walpost, and how walpost is started.
+//! The servers, the proxies between them and walpost, and how walpost is started.
 
 use std::time::Duration;
 
