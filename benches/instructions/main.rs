@@ -167,7 +167,8 @@ fn running() -> Core {
 fn relay(core: &mut Core, messages: &[Message], first: Seq) {
     for message in messages {
         assert!(core.wants_input(), "there is room");
-        let taken = core.receive(black_box(message), &mut Taker).expect("messages in order");
+        let taken =
+            core.receive(black_box(message), &mut AcceptingOutlet).expect("messages in order");
         assert_eq!(taken, Taken::Yes);
     }
     for seq in first..first + Seq::from(EVENTS) {
@@ -177,9 +178,9 @@ fn relay(core: &mut Core, messages: &[Message], first: Seq) {
 }
 
 /// Takes every record, and does nothing with it.
-struct Taker;
+struct AcceptingOutlet;
 
-impl Outlet for Taker {
+impl Outlet for AcceptingOutlet {
     fn produce(&mut self, _: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
         black_box(record);
         Ok(())

@@ -27,7 +27,7 @@ pub(crate) struct Servers {
 impl Servers {
     pub(crate) async fn of(plan: &Plan) -> Self {
         if let (Some(given), Some(bootstrap)) = (&plan.source, &plan.bootstrap_servers) {
-            let source = made_anew(given).await;
+            let source = recreated(given).await;
             return Self { source, bootstrap: bootstrap.clone(), own: None };
         }
         let postgres = Postgres::builder(Major::of_the_system().unwrap_or(Major::V15))
@@ -107,7 +107,7 @@ async fn execute(client: &Client, sql: &str) {
 }
 
 /// The URL of an empty database on that server; one of an earlier run goes, with its slots.
-async fn made_anew(given: &str) -> String {
+async fn recreated(given: &str) -> String {
     clear(given).await;
     execute(&connect(given).await, &format!("CREATE DATABASE {DATABASE}")).await;
     let (server, parameters) = given.split_once('?').map_or((given, None), |(a, b)| (a, Some(b)));

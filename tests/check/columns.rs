@@ -6,10 +6,10 @@ use crate::fixture::Fixture;
 async fn missing_column_is_reported() {
     let mut fixture = Fixture::new().await;
     fixture.execute("ALTER TABLE outbox DROP COLUMN aggregate_id").await;
-    fixture.mended("error", "column_missing").await;
+    fixture.finding_is_fixed("error", "column_missing").await;
     fixture.check().await.is_clean();
     fixture.option("--topic", "{tenant}.events");
-    fixture.mended("error", "column_missing").await;
+    fixture.finding_is_fixed("error", "column_missing").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -18,7 +18,7 @@ async fn generated_column_is_reported() {
     let change = "ALTER TABLE outbox DROP COLUMN aggregate_id, \
                   ADD COLUMN aggregate_id text GENERATED ALWAYS AS (upper(event_type)) STORED NOT NULL";
     fixture.execute(change).await;
-    fixture.mended("error", "column_generated").await;
+    fixture.finding_is_fixed("error", "column_generated").await;
     fixture.check().await.is_clean();
 }
 
@@ -28,16 +28,16 @@ async fn unsupported_column_type_is_reported() {
     let change = "CREATE DOMAIN blob AS bytea; \
                   ALTER TABLE outbox DROP COLUMN payload, ADD COLUMN payload blob";
     fixture.execute(change).await;
-    fixture.mended("error", "column_domain_bytea").await;
+    fixture.finding_is_fixed("error", "column_domain_bytea").await;
     fixture.execute("ALTER TABLE outbox DROP COLUMN headers, ADD COLUMN headers text[]").await;
-    fixture.mended("error", "column_type").await;
+    fixture.finding_is_fixed("error", "column_type").await;
     fixture.check().await.is_clean();
     let directory = tempfile::TempDir::new().expect("a directory");
     let file = directory.path().join("walpost.toml");
     std::fs::write(&file, "outbox.columns.timestamp = 'at'\n").expect("written");
     fixture.option("--config", file.to_str().expect("UTF-8"));
     fixture.execute("ALTER TABLE outbox ADD COLUMN at text NOT NULL DEFAULT '2026-01-01'").await;
-    fixture.mended("error", "column_type").await;
+    fixture.finding_is_fixed("error", "column_type").await;
     fixture.check().await.is_clean();
 }
 
@@ -46,7 +46,7 @@ async fn nullable_column_is_reported() {
     let fixture = Fixture::new().await;
     for column in ["aggregate_id", "aggregate_type"] {
         fixture.execute(&format!("ALTER TABLE outbox ALTER {column} DROP NOT NULL")).await;
-        fixture.mended("warning", "column_nullable").await;
+        fixture.finding_is_fixed("warning", "column_nullable").await;
     }
     fixture.check().await.is_clean();
 }
@@ -62,7 +62,7 @@ async fn payload_unsupported_by_debeziums_bytes_converter_is_reported() {
     let follow = async |fixture: &mut Fixture, _: &str| {
         fixture.option("--profile", "debezium-binary-json");
     };
-    fixture.advised("error", "column_type", &["debezium-binary-json"], follow).await;
+    fixture.finding_with_advice("error", "column_type", &["debezium-binary-json"], follow).await;
     fixture.check().await.is_clean();
 }
 
@@ -78,6 +78,6 @@ async fn column_default_that_debezium_would_write_is_reported() {
     fixture.init().await;
     fixture.check().await.is_clean();
     fixture.option("--profile", "debezium");
-    fixture.mended("warning", "column_default").await;
+    fixture.finding_is_fixed("warning", "column_default").await;
     fixture.check().await.is_clean();
 }

@@ -8,7 +8,7 @@ async fn password_in_the_process_list_is_reported() {
     fixture.log_in_as("postgres:secret");
     let follow = async |fixture: &mut Fixture, _: &str| fixture.log_in_as("postgres");
     let words = ["WALPOST_SOURCE_URL_FILE", "PGPASSWORD"];
-    fixture.advised("warning", "password_on_command_line", &words, follow).await;
+    fixture.finding_with_advice("warning", "password_on_command_line", &words, follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,13 +37,13 @@ async fn unsupported_mechanism_or_property_is_reported() {
     };
     // What the broker says of that mechanism is another finding.
     let words = ["PLAIN", "SCRAM-SHA-256"];
-    fixture.advised("error", "sasl_mechanism", &words, follow).await;
+    fixture.finding_with_advice("error", "sasl_mechanism", &words, follow).await;
     fixture.property("linger.mss", "5");
     let follow = async |fixture: &mut Fixture, _: &str| {
         let last = fixture.options.last_mut().expect("a property");
         "linger.ms=5".clone_into(last);
     };
-    fixture.advised("error", "kafka_property", &["-X"], follow).await;
+    fixture.finding_with_advice("error", "kafka_property", &["-X"], follow).await;
 }
 
 /// Of a user `relay`, for more than two centuries, signed by nobody.
@@ -63,5 +63,5 @@ async fn missing_token_location_is_reported() {
         fixture.property("sasl.oauthbearer.config", &format!("file={}", file.path().display()));
     };
     // What the broker says of it is another finding.
-    fixture.advised("error", "sasl_token", &["[kafka.properties]"], follow).await;
+    fixture.finding_with_advice("error", "sasl_token", &["[kafka.properties]"], follow).await;
 }

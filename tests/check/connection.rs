@@ -18,7 +18,7 @@ async fn connection_refused_by_postgresql_is_reported() {
     let right = std::mem::replace(&mut fixture.source, "postgres://postgres@127.0.0.1:1/x".into());
     let words = ["listen_addresses", "port"];
     let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
-    fixture.advised("error", "connection_refused", &words, follow).await;
+    fixture.finding_with_advice("error", "connection_refused", &words, follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -27,7 +27,7 @@ async fn unresolvable_host_is_reported() {
     let right = fixture.source.clone();
     fixture.source = "postgres://postgres@nosuch.invalid/x".into();
     let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
-    fixture.advised("error", "host_unknown", &["host"], follow).await;
+    fixture.finding_with_advice("error", "host_unknown", &["host"], follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,7 +50,7 @@ async fn missing_pg_hba_entry_is_reported() {
         fixture.source = format!("{plain}?sslmode=verify-full&sslrootcert={}", root.display());
     };
     let words = ["127.0.0.1/32", "scram-sha-256", "pg_reload_conf", "sslmode=verify-full"];
-    fixture.advised("error", "pg_hba", &words, follow).await;
+    fixture.finding_with_advice("error", "pg_hba", &words, follow).await;
     fixture.check().await.finding("ok", "replication");
 }
 
@@ -61,7 +61,9 @@ async fn wrong_password_is_reported() {
     fixture.execute("ALTER ROLE walpost PASSWORD 'right'").await;
     fixture.log_in_as("walpost:mistaken");
     let follow = async |fixture: &mut Fixture, _: &str| fixture.log_in_as("walpost:right");
-    fixture.advised("error", "authentication", &["PGPASSWORD", "\\password"], follow).await;
+    fixture
+        .finding_with_advice("error", "authentication", &["PGPASSWORD", "\\password"], follow)
+        .await;
     // None at all is as wrong.
     fixture.log_in_as("walpost");
     fixture.check().await.finding("error", "authentication");
@@ -72,15 +74,15 @@ async fn missing_role_or_privilege_is_reported() {
     let mut fixture = Fixture::new().await;
     let database = fixture.database.clone();
     fixture.log_in_as("relay");
-    fixture.mended("error", "role_missing").await;
+    fixture.finding_is_fixed("error", "role_missing").await;
     fixture.execute("ALTER ROLE relay NOREPLICATION").await;
-    fixture.mended("error", "role_replication").await;
+    fixture.finding_is_fixed("error", "role_replication").await;
     fixture.execute("ALTER ROLE relay NOLOGIN").await;
-    fixture.mended("error", "role_login").await;
+    fixture.finding_is_fixed("error", "role_login").await;
     fixture.execute(&format!("REVOKE CONNECT ON DATABASE {database} FROM public")).await;
-    fixture.mended("error", "database_connect").await;
+    fixture.finding_is_fixed("error", "database_connect").await;
     fixture.execute("ALTER ROLE relay CONNECTION LIMIT 0").await;
-    fixture.mended("error", "connection_limit").await;
+    fixture.finding_is_fixed("error", "connection_limit").await;
     fixture.check().await.is_clean();
 }
 
@@ -101,7 +103,7 @@ async fn missing_database_is_reported() {
     let right = fixture.source.clone();
     fixture.source = format!("postgres://postgres@127.0.0.1:{}/nosuch", fixture.postgres.port());
     let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
-    fixture.advised("error", "database_missing", &["dbname"], follow).await;
+    fixture.finding_with_advice("error", "database_missing", &["dbname"], follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,8 +124,9 @@ async fn pooler(settings: &str) -> serde_json::Value {
     let database = &fixture.database;
     fixture.source = format!("postgres://postgres@127.0.0.1:{}/{database}", pooler.port);
     let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
-    let report =
-        fixture.advised("error", "connection_pooler", &["host and port", "6432"], follow).await;
+    let report = fixture
+        .finding_with_advice("error", "connection_pooler", &["host and port", "6432"], follow)
+        .await;
     report.finding("error", "connection_pooler").clone()
 }
 

@@ -35,7 +35,7 @@ async fn listen_address_used_by_another_program_is_reported() {
     assert_eq!(ended(&run(&fixture)).await.0, Some(78), "`run` would not start");
     let follow = async |fixture: &mut Fixture, _: &str| fixture.option(LISTEN, &free());
     let words = ["admin.listen", "off"];
-    let report = fixture.advised("error", "admin_listen_in_use", &words, follow).await;
+    let report = fixture.finding_with_advice("error", "admin_listen_in_use", &words, follow).await;
     let what = report.finding("error", "admin_listen_in_use")["what"].to_string();
     assert!(what.contains(&taken) && what.contains("another program"), "{what}");
     other.abort();
@@ -56,7 +56,9 @@ async fn listen_address_used_by_another_walpost_is_reported() {
     fixture.option("--slot", &another);
     assert_eq!(ended(&run(&fixture)).await.0, Some(78), "`run` would not start");
     let follow = async |fixture: &mut Fixture, _: &str| fixture.option(LISTEN, "off");
-    let report = fixture.advised("error", "admin_listen_in_use", &["admin.listen"], follow).await;
+    let report = fixture
+        .finding_with_advice("error", "admin_listen_in_use", &["admin.listen"], follow)
+        .await;
     let what = report.finding("error", "admin_listen_in_use")["what"].as_str().expect("text");
     assert!(what.contains(&format!("walpost of slot \"{slot}\"")), "{what}");
     walpost.terminate();
@@ -70,7 +72,7 @@ async fn listen_address_not_on_this_machine_is_reported() {
     fixture.option(LISTEN, "192.0.2.1:9641");
     assert_eq!(ended(&run(&fixture)).await.0, Some(78), "`run` would not start");
     let follow = async |fixture: &mut Fixture, _: &str| fixture.option(LISTEN, &free());
-    fixture.advised("error", "admin_listen", &["this machine"], follow).await;
+    fixture.finding_with_advice("error", "admin_listen", &["this machine"], follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -84,7 +86,7 @@ async fn invalid_trace_exporter_settings_are_reported() {
     let run = ended(&run(&fixture)).await;
     assert_eq!(run.0, Some(78), "{}", run.1);
     let follow = async |fixture: &mut Fixture, _: &str| set(fixture, "http://127.0.0.1:4318");
-    let report = fixture.advised("error", "traces", &["OTEL_*"], follow).await;
+    let report = fixture.finding_with_advice("error", "traces", &["OTEL_*"], follow).await;
     let what = report.finding("error", "traces")["what"].to_string();
     assert!(what.contains("OTEL_EXPORTER_OTLP_ENDPOINT"), "{what}");
     // Nothing is sent, so that nobody has to be there.

@@ -15,15 +15,15 @@ async fn slot_without_failover_is_reported() {
     let position =
         "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'walpost'";
     let before = fixture.postgres.query_text(position).await;
-    fixture.mended("warning", "slot_failover").await;
+    fixture.finding_is_fixed("warning", "slot_failover").await;
     assert_eq!(fixture.postgres.query_text(position).await, before);
     // And events are not to be ahead of the standby.
-    let report = fixture.mended("warning", "synchronized_standby_slots").await;
+    let report = fixture.finding_is_fixed("warning", "synchronized_standby_slots").await;
     report.finding("ok", "slot_failover");
     // Nobody uses that standby's slot: everything would wait for it.
-    fixture.mended("warning", "synchronized_standby_slots_inactive").await;
+    fixture.finding_is_fixed("warning", "synchronized_standby_slots_inactive").await;
     fixture.psql("ALTER SYSTEM SET synchronized_standby_slots = 'gone'; SELECT pg_reload_conf();");
-    fixture.mended("error", "synchronized_standby_slots_missing").await;
+    fixture.finding_is_fixed("error", "synchronized_standby_slots_missing").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,7 +37,7 @@ async fn unreadable_standby_slots_are_reported() {
     assert!(finding["what"].as_str().is_some_and(|it| it.contains("role walpost")), "{finding}");
     fixture.psql(finding["mend"].as_str().expect("SQL"));
     // What it may see now is that there is one.
-    fixture.mended("warning", "slot_failover").await;
+    fixture.finding_is_fixed("warning", "slot_failover").await;
 }
 
 /// A session that takes the log as a standby without a slot does.

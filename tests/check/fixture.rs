@@ -195,7 +195,7 @@ impl Fixture {
 
     /// A finding of this level comes, what it tells to do is done as it is printed, and it
     /// is gone; the report of before.
-    pub async fn mended(&self, level: &str, code: &str) -> Report {
+    pub async fn finding_is_fixed(&self, level: &str, code: &str) -> Report {
         let report = self.check().await;
         let finding = report.finding(level, code);
         let mend = finding["mend"].as_str().expect("a mend").to_owned();
@@ -210,7 +210,7 @@ impl Fixture {
 
     /// A finding of this level comes with advice in these words, `follow` does it, and
     /// the finding is gone.
-    pub async fn advised(
+    pub async fn finding_with_advice(
         &mut self,
         level: &str,
         code: &str,

@@ -48,7 +48,9 @@ async fn connection_refused_by_kafka_is_reported() {
     let mut fixture = Fixture::new().await;
     let right = std::mem::replace(&mut fixture.bootstrap, "127.0.0.1:1".into());
     let follow = async |fixture: &mut Fixture, _: &str| fixture.bootstrap.clone_from(&right);
-    fixture.advised("error", "kafka_unreachable", &["--bootstrap-servers"], follow).await;
+    fixture
+        .finding_with_advice("error", "kafka_unreachable", &["--bootstrap-servers"], follow)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -60,7 +62,7 @@ async fn unreachable_advertised_listener_is_reported() {
     let right = guarded.kafka.bootstrap();
     let follow = async |fixture: &mut Fixture, _: &str| fixture.bootstrap.clone_from(&right);
     let words = ["advertised.listeners"];
-    fixture.advised("error", "kafka_advertised_address", &words, follow).await;
+    fixture.finding_with_advice("error", "kafka_advertised_address", &words, follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,14 +71,17 @@ async fn wrong_credentials_or_mechanism_are_reported() {
     let mut fixture = fixture(&guarded).await;
     fixture.property("sasl.password", "mistaken");
     let follow = async |fixture: &mut Fixture, _: &str| fixture.property("sasl.password", "right");
-    let report = fixture.advised("error", "kafka_credentials", &["sasl.password"], follow).await;
+    let report =
+        fixture.finding_with_advice("error", "kafka_credentials", &["sasl.password"], follow).await;
     let what = report.finding("error", "kafka_credentials")["what"].to_string();
     assert!(!what.contains("mistaken"), "{what}");
     // The broker offers 512 alone.
     fixture.property("sasl.mechanisms", "SCRAM-SHA-256");
     let follow =
         async |fixture: &mut Fixture, _: &str| fixture.property("sasl.mechanisms", "PLAIN");
-    fixture.advised("error", "kafka_mechanism", &["sasl.enabled.mechanisms"], follow).await;
+    fixture
+        .finding_with_advice("error", "kafka_mechanism", &["sasl.enabled.mechanisms"], follow)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,12 +92,12 @@ async fn untrusted_broker_certificate_is_reported() {
     fixture.property("security.protocol", "SASL_PLAINTEXT");
     let follow =
         async |fixture: &mut Fixture, _: &str| fixture.property("security.protocol", "SASL_SSL");
-    fixture.advised("error", "kafka_security_protocol", &["SASL_SSL"], follow).await;
+    fixture.finding_with_advice("error", "kafka_security_protocol", &["SASL_SSL"], follow).await;
 
     let roots = authority.root().display().to_string();
     fixture.property("ssl.ca.location", &other_authority());
     let follow = async |fixture: &mut Fixture, _: &str| fixture.property("ssl.ca.location", &roots);
-    fixture.advised("error", "kafka_certificate", &["ssl.ca.location"], follow).await;
+    fixture.finding_with_advice("error", "kafka_certificate", &["ssl.ca.location"], follow).await;
 
     // A listener that wants a certificate of the client.
     let secure = std::mem::replace(&mut fixture.bootstrap, kafka.mutual_bootstrap());
@@ -102,7 +107,7 @@ async fn untrusted_broker_certificate_is_reported() {
         fixture.property("ssl.certificate.location", &pair.certificate.display().to_string());
         fixture.property("ssl.key.location", &pair.key.display().to_string());
     };
-    fixture.advised("error", "kafka_tls", &["ssl.certificate.location"], follow).await;
+    fixture.finding_with_advice("error", "kafka_tls", &["ssl.certificate.location"], follow).await;
     fixture.bootstrap = secure;
     fixture.property("security.protocol", "SASL_SSL");
 
@@ -110,12 +115,14 @@ async fn untrusted_broker_certificate_is_reported() {
     let yesterday = SystemTime::now() - Duration::from_secs(86_400);
     kafka.change_certificate(&authority.server_until("old", yesterday)).await;
     let follow = async |_: &mut Fixture, _: &str| kafka.change_certificate(&good).await;
-    fixture.advised("error", "kafka_certificate", &["renew", "subjectAltName"], follow).await;
+    fixture
+        .finding_with_advice("error", "kafka_certificate", &["renew", "subjectAltName"], follow)
+        .await;
 
     // The broker advertises 127.0.0.1.
     kafka.change_certificate(&authority.server_of("named", "DNS:localhost")).await;
     let follow = async |_: &mut Fixture, _: &str| kafka.change_certificate(&good).await;
-    fixture.advised("error", "kafka_certificate", &["subjectAltName"], follow).await;
+    fixture.finding_with_advice("error", "kafka_certificate", &["subjectAltName"], follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -130,19 +137,19 @@ async fn missing_write_acl_is_reported() {
     // One that walpost's user may not even see.
     guarded.kafka.create_topic("shop.order", 1).await;
     fixture.option("--topic", "shop.order");
-    let report = fixture.mended("error", "topic_unauthorized").await;
+    let report = fixture.finding_is_fixed("error", "topic_unauthorized").await;
     report.finding("error", "kafka_write");
     // That gave it the right to write, too, and so an id for its producer.
     let report = fixture.check().await;
     report.finding("ok", "kafka_write");
     report.finding("ok", "topic");
     guarded.kafka.disallow("relay", &["Write"], "shop.order").await;
-    fixture.mended("error", "kafka_write").await;
+    fixture.finding_is_fixed("error", "kafka_write").await;
     // Where brokers make no topics by themselves, a missing one stops delivery.
     guarded.kafka.allow("relay", &["Describe"], "shop.gone").await;
     fixture.option("--topic", "shop.gone");
     fixture.property("allow.auto.create.topics", "true");
     fixture.check().await.finding("warning", "topic_missing");
     guarded.kafka.allow_on_cluster("relay", &["DescribeConfigs"]).await;
-    fixture.mended("error", "topic_missing").await;
+    fixture.finding_is_fixed("error", "topic_missing").await;
 }

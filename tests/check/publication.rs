@@ -8,7 +8,7 @@ use crate::fixture::{Fixture, sound};
 async fn missing_publication_with_an_existing_slot_is_reported() {
     let fixture = Fixture::new().await;
     fixture.execute("DROP PUBLICATION walpost").await;
-    fixture.mended("error", "publication_missing").await;
+    fixture.finding_is_fixed("error", "publication_missing").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -35,16 +35,16 @@ async fn publication_newer_than_the_slots_position_is_reported() {
         .await;
     };
     let words = ["pg_replication_slot_advance"];
-    fixture.advised("warning", "publication_young", &words, follow).await;
+    fixture.finding_with_advice("warning", "publication_young", &words, follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn publication_without_table_or_inserts_is_reported() {
     let fixture = Fixture::new().await;
     fixture.execute("ALTER PUBLICATION walpost DROP TABLE outbox").await;
-    fixture.mended("error", "publication_table").await;
+    fixture.finding_is_fixed("error", "publication_table").await;
     fixture.execute("ALTER PUBLICATION walpost SET (publish = 'update, delete')").await;
-    fixture.mended("error", "publication_inserts").await;
+    fixture.finding_is_fixed("error", "publication_inserts").await;
     let published = "SELECT pubupdate AND pubdelete FROM pg_publication";
     let client = fixture.postgres.client_of(&fixture.database).await;
     let row = client.query_one(published, &[]).await.expect("a row");
@@ -64,7 +64,7 @@ async fn publication_of_partitions_instead_of_the_table_is_reported() {
              ALTER PUBLICATION walpost ADD TABLE outbox",
         )
         .await;
-    fixture.mended("error", "publication_partition_root").await;
+    fixture.finding_is_fixed("error", "publication_partition_root").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,9 +77,9 @@ async fn row_filters_and_column_lists_are_reported() {
         )
     };
     fixture.execute(&relist("WHERE (event_type <> 'noise')")).await;
-    fixture.mended("warning", "publication_row_filter").await;
+    fixture.finding_is_fixed("warning", "publication_row_filter").await;
     fixture.execute(&relist("(id, aggregate_type, aggregate_id)")).await;
-    let report = fixture.mended("error", "column_left_out").await;
+    let report = fixture.finding_is_fixed("error", "column_left_out").await;
     // The first that is not in the list.
     let what = report.finding("error", "column_left_out")["what"].to_string();
     assert!(what.contains("event_type"), "{what}");
@@ -90,9 +90,9 @@ async fn publication_of_schema_or_all_tables_is_reported() {
     let fixture = Fixture::new().await;
     fixture.execute("DROP PUBLICATION walpost").await;
     fixture.execute("CREATE PUBLICATION walpost FOR TABLES IN SCHEMA public").await;
-    fixture.mended("warning", "publication_schema").await;
+    fixture.finding_is_fixed("warning", "publication_schema").await;
     fixture.execute("DROP PUBLICATION walpost; CREATE PUBLICATION walpost FOR ALL TABLES").await;
-    fixture.mended("warning", "publication_all_tables").await;
+    fixture.finding_is_fixed("warning", "publication_all_tables").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,7 +100,7 @@ async fn publication_on_postgresql_14_is_checked() {
     let fixture = Fixture::on(sound(Major::V14)).await;
     fixture.check().await.is_clean();
     fixture.execute("ALTER PUBLICATION walpost DROP TABLE outbox").await;
-    fixture.mended("error", "publication_table").await;
+    fixture.finding_is_fixed("error", "publication_table").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,7 +111,7 @@ async fn missing_or_unsuitable_table_is_reported() {
     assert_eq!(report.finding("error", "table_missing")["mend"], "walpost init --apply");
     fixture.execute("CREATE VIEW events AS SELECT * FROM outbox").await;
     let follow = async |fixture: &mut Fixture, _: &str| fixture.option("--table", "public.outbox");
-    fixture.advised("error", "table_kind", &["--table"], follow).await;
+    fixture.finding_with_advice("error", "table_kind", &["--table"], follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,8 +120,8 @@ async fn unlogged_table_is_reported() {
     fixture
         .execute("BEGIN; ALTER PUBLICATION walpost DROP TABLE outbox; ALTER TABLE outbox SET UNLOGGED; COMMIT")
         .await;
-    fixture.mended("error", "table_unlogged").await;
-    fixture.mended("error", "publication_table").await;
+    fixture.finding_is_fixed("error", "table_unlogged").await;
+    fixture.finding_is_fixed("error", "publication_table").await;
     fixture.check().await.has_no("table_unlogged");
 }
 
@@ -134,12 +134,14 @@ async fn server_in_recovery_is_reported() {
     fixture.postgres.start_again().await;
     let report = fixture.check().await;
     report.finding("warning", "slot_not_synced");
-    fixture.mended("warning", "sync_replication_slots").await;
-    fixture.mended("warning", "hot_standby_feedback").await;
+    fixture.finding_is_fixed("warning", "sync_replication_slots").await;
+    fixture.finding_is_fixed("warning", "hot_standby_feedback").await;
     let follow = async |fixture: &mut Fixture, _: &str| {
         fixture.source.push_str("?target_session_attrs=primary");
         fixture.check().await.finding("error", "target_session_attrs");
         fixture.psql("SELECT pg_promote();");
     };
-    fixture.advised("warning", "standby", &["target_session_attrs=primary"], follow).await;
+    fixture
+        .finding_with_advice("warning", "standby", &["target_session_attrs=primary"], follow)
+        .await;
 }

@@ -38,9 +38,9 @@ async fn exhausted_slots_and_walsenders_are_reported() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_or_small_max_slot_wal_keep_size_is_reported() {
     let fixture = Fixture::on(Postgres::builder(Major::V15)).await;
-    fixture.mended("warning", "max_slot_wal_keep_size").await;
+    fixture.finding_is_fixed("warning", "max_slot_wal_keep_size").await;
     fixture.psql("ALTER SYSTEM SET max_slot_wal_keep_size = '64MB'; SELECT pg_reload_conf();");
-    fixture.mended("warning", "max_slot_wal_keep_size_small").await;
+    fixture.finding_is_fixed("warning", "max_slot_wal_keep_size_small").await;
     fixture.check().await.is_clean();
 }
 
@@ -48,7 +48,7 @@ async fn missing_or_small_max_slot_wal_keep_size_is_reported() {
 async fn short_idle_replication_slot_timeout_is_reported() {
     let builder = sound(Major::V18).setting("idle_replication_slot_timeout", "1h");
     let fixture = Fixture::on(builder).await;
-    fixture.mended("warning", "idle_replication_slot_timeout").await;
+    fixture.finding_is_fixed("warning", "idle_replication_slot_timeout").await;
     fixture.check().await.is_clean();
 }
 
@@ -56,7 +56,7 @@ async fn short_idle_replication_slot_timeout_is_reported() {
 async fn walpost_in_synchronous_standby_names_is_reported() {
     let builder = sound(Major::V15).setting("synchronous_standby_names", "FIRST 1 (a, walpost)");
     let mut fixture = Fixture::bare(builder.setting("synchronous_commit", "local")).await;
-    fixture.mended("warning", "synchronous_standby_names").await;
+    fixture.finding_is_fixed("warning", "synchronous_standby_names").await;
     let now = fixture.postgres.query_text("SHOW synchronous_standby_names").await;
     assert_eq!(now.as_deref(), Some("FIRST 1 (a)"));
     fixture.psql("ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf();");
@@ -64,7 +64,9 @@ async fn walpost_in_synchronous_standby_names_is_reported() {
         let at = advice.find("ALTER SYSTEM").expect("an example");
         fixture.psql(&advice[at..]);
     };
-    fixture.advised("warning", "synchronous_standby_names", &["real standbys"], follow).await;
+    fixture
+        .finding_with_advice("warning", "synchronous_standby_names", &["real standbys"], follow)
+        .await;
     // Another name is another standby.
     fixture.psql("ALTER SYSTEM SET synchronous_standby_names = 'relay'; SELECT pg_reload_conf();");
     fixture.check().await.has_no("synchronous_standby_names");

@@ -9,7 +9,7 @@ use crate::fixture::{Fixture, sound};
 async fn missing_slot_is_reported() {
     let fixture = Fixture::new().await;
     fixture.execute(&format!("SELECT pg_drop_replication_slot('{}')", fixture.slot())).await;
-    fixture.mended("error", "slot_missing").await;
+    fixture.finding_is_fixed("error", "slot_missing").await;
     fixture.check().await.is_clean();
 }
 
@@ -20,7 +20,7 @@ async fn empty_database_passes_after_init() {
     for code in ["publication_missing", "table_missing", "slot_missing"] {
         assert_eq!(report.finding("error", code)["mend"], "walpost init --apply");
     }
-    fixture.mended("error", "slot_missing").await;
+    fixture.finding_is_fixed("error", "slot_missing").await;
     fixture.check().await.is_clean();
 }
 
@@ -87,7 +87,7 @@ async fn slot_under_construction_is_reported() {
         writer.batch_execute("COMMIT").await.expect("it was begun");
         making.await.expect("it comes to its end");
     };
-    fixture.advised("error", "slot_unfinished", &["oldest transactions"], follow).await;
+    fixture.finding_with_advice("error", "slot_unfinished", &["oldest transactions"], follow).await;
     fixture.check().await.is_clean();
 }
 
@@ -109,7 +109,8 @@ async fn slot_in_use_by_another_client_is_reported() {
         reader.wait().expect("it ends");
         eventually(SHORT_TIMEOUT, "it lets go", async || is(fixture, "f").await).await;
     };
-    let report = fixture.advised("warning", "slot_active", &["stop that client"], follow).await;
+    let report =
+        fixture.finding_with_advice("warning", "slot_active", &["stop that client"], follow).await;
     let what = report.finding("warning", "slot_active")["what"].to_string();
     assert!(what.contains("pg_recvlogical"), "{what}");
 }
@@ -137,7 +138,7 @@ async fn unreserved_and_lost_slots_are_reported() {
         status.as_deref() == Some("unreserved")
     })
     .await;
-    fixture.mended("warning", "slot_unreserved").await;
+    fixture.finding_is_fixed("warning", "slot_unreserved").await;
     fixture.psql("ALTER SYSTEM SET max_slot_wal_keep_size = '32MB'; SELECT pg_reload_conf();");
     write_log(&fixture, 3).await;
     fixture.psql("CHECKPOINT;");
@@ -145,5 +146,5 @@ async fn unreserved_and_lost_slots_are_reported() {
         fixture.postgres.query_text(status).await.as_deref() == Some("lost")
     })
     .await;
-    fixture.mended("error", "slot_lost").await;
+    fixture.finding_is_fixed("error", "slot_lost").await;
 }

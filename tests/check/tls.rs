@@ -13,7 +13,7 @@ async fn server_without_tls_is_reported() {
     let follow = async |fixture: &mut Fixture, _: &str| {
         fixture.source = fixture.source.replace("sslmode=require", "sslmode=prefer");
     };
-    fixture.advised("error", "tls_unsupported", &["ssl on"], follow).await;
+    fixture.finding_with_advice("error", "tls_unsupported", &["ssl on"], follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -24,7 +24,7 @@ async fn empty_root_certificate_file_is_reported() {
     let roots = format!("?sslmode=verify-full&sslrootcert={}", file.path().display());
     fixture.source.push_str(&roots);
     let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
-    fixture.advised("error", "tls_files", &["sslrootcert"], follow).await;
+    fixture.finding_with_advice("error", "tls_files", &["sslrootcert"], follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,28 +44,30 @@ async fn wrong_host_or_expired_certificate_is_reported() {
     let yesterday = SystemTime::now() - Duration::from_secs(86_400);
     show(&fixture, &authority.server_until("expired", yesterday)).await;
     let follow = async |fixture: &mut Fixture, _: &str| show(fixture, &good).await;
-    fixture.advised("error", "tls_certificate_expired", &["renew"], follow).await;
+    fixture.finding_with_advice("error", "tls_certificate_expired", &["renew"], follow).await;
 
     show(&fixture, &authority.server_of("named", "DNS:localhost")).await;
     let follow = async |fixture: &mut Fixture, _: &str| {
         fixture.source = fixture.source.replace("127.0.0.1", "localhost");
     };
-    fixture.advised("error", "tls_name_mismatch", &["subjectAltName"], follow).await;
+    fixture.finding_with_advice("error", "tls_name_mismatch", &["subjectAltName"], follow).await;
 
     show(&fixture, &authority.client("nameless", "server")).await;
     let follow = async |fixture: &mut Fixture, _: &str| show(fixture, &good).await;
-    fixture.advised("error", "tls_nameless", &["subjectAltName"], follow).await;
+    fixture.finding_with_advice("error", "tls_nameless", &["subjectAltName"], follow).await;
 
     show(&fixture, &authority.own()).await;
     let follow = async |fixture: &mut Fixture, _: &str| show(fixture, &good).await;
-    fixture.advised("error", "tls_authority", &["sign one"], follow).await;
+    fixture.finding_with_advice("error", "tls_authority", &["sign one"], follow).await;
 
     let right = fixture.source.clone();
     // The second was made anew under the old name.
     for root in [other_authority(), CertificateAuthority::new().root().display().to_string()] {
         fixture.source = without_roots.replace("127.0.0.1", "localhost") + &root;
         let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
-        fixture.advised("error", "tls_unknown_authority", &["sslrootcert"], follow).await;
+        fixture
+            .finding_with_advice("error", "tls_unknown_authority", &["sslrootcert"], follow)
+            .await;
     }
     fixture.check().await.is_clean();
 }

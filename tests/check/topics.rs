@@ -17,16 +17,16 @@ async fn missing_or_too_small_topic_is_reported() {
     fixture.check().await.finding("warning", "topic_missing");
     // To look for it is not to make it, although the brokers would.
     assert_eq!(administration.partitions(&topic).await, Ok(Vec::new()));
-    fixture.mended("warning", "topic_missing").await;
+    fixture.finding_is_fixed("warning", "topic_missing").await;
     assert_eq!(administration.partitions(&topic).await.map(|all| all.len()), Ok(6));
 
     administration.set(&topic, "max.message.bytes", "5000").await;
-    fixture.mended("warning", "topic_max_message_bytes").await;
+    fixture.finding_is_fixed("warning", "topic_max_message_bytes").await;
     // An outage over a weekend is longer.
     administration.set(&topic, "retention.ms", "172800000").await;
-    fixture.mended("warning", "topic_retention_short").await;
+    fixture.finding_is_fixed("warning", "topic_retention_short").await;
     administration.set(&topic, "min.insync.replicas", "2").await;
-    fixture.mended("error", "topic_min_insync_above_replicas").await;
+    fixture.finding_is_fixed("error", "topic_min_insync_above_replicas").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,14 +42,14 @@ async fn missing_or_short_lived_dead_letter_topic_is_reported() {
     };
     fixture.option("--config", file.to_str().expect("UTF-8"));
     write("missing_field");
-    fixture.mended("error", "topic_missing").await;
+    fixture.finding_is_fixed("error", "topic_missing").await;
     administration.set(&topic, "cleanup.policy", "compact").await;
-    fixture.mended("warning", "topic_compacted").await;
+    fixture.finding_is_fixed("warning", "topic_compacted").await;
     // Its limit matters where letters of what is too large go there.
     administration.set(&topic, "max.message.bytes", "5000").await;
     fixture.check().await.has_no("topic_max_message_bytes");
     write("too_large");
-    fixture.mended("warning", "topic_max_message_bytes").await;
+    fixture.finding_is_fixed("warning", "topic_max_message_bytes").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -60,7 +60,9 @@ async fn unrestricted_topic_template_is_reported() {
         let allowed = ("WALPOST_RECORD_TOPICS_ALLOWED".to_owned(), "outbox.event.*".to_owned());
         fixture.environment.push(allowed);
     };
-    fixture.advised("warning", "topics_not_limited", &["record.topics_allowed"], follow).await;
+    fixture
+        .finding_with_advice("warning", "topics_not_limited", &["record.topics_allowed"], follow)
+        .await;
     // One topic for all is no row's choice.
     fixture.environment.clear();
     fixture.option("--topic", "check.static");
@@ -77,7 +79,7 @@ async fn producer_limit_above_the_brokers_is_reported() {
         fixture.property("message.max.bytes", &limit.to_string());
     };
     let words = ["message.max.bytes"];
-    fixture.advised("error", "socket_request_max_bytes", &words, follow).await;
+    fixture.finding_with_advice("error", "socket_request_max_bytes", &words, follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,8 +94,8 @@ async fn too_few_topic_replicas_are_reported() {
     cluster.administration().create(topic, 1, &[]).await;
     let follow = async |fixture: &mut Fixture, _: &str| fixture.option("--topic", topic);
     let words = ["kafka-reassign-partitions.sh", "--replication-factor 3"];
-    fixture.advised("warning", "topic_replication_factor", &words, follow).await;
-    fixture.mended("warning", "topic_min_insync_replicas").await;
+    fixture.finding_with_advice("warning", "topic_replication_factor", &words, follow).await;
+    fixture.finding_is_fixed("warning", "topic_min_insync_replicas").await;
     fixture.check().await.is_clean();
 
     // The broker that has the one replica goes.
@@ -118,10 +120,10 @@ async fn too_few_topic_replicas_are_reported() {
         fixture.check().await.has_no("topic_not_in_sync");
         fixture.option("--topic", single);
     };
-    fixture.advised("error", "topic_leaderless", &["bring back"], follow).await;
+    fixture.finding_with_advice("error", "topic_leaderless", &["bring back"], follow).await;
 
     // What topics of no setting of their own take.
     fixture.option("--topic", "check.{aggregate_type}");
     fixture.property("message.max.bytes", "5000000");
-    fixture.mended("warning", "broker_message_max_bytes").await;
+    fixture.finding_is_fixed("warning", "broker_message_max_bytes").await;
 }

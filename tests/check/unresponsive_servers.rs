@@ -52,7 +52,7 @@ async fn found(peer: Peer, code: &str, words: &[&str]) {
     let wrong = format!("postgres://postgres@127.0.0.1:{port}/x?connect_timeout=2&sslmode=disable");
     let right = std::mem::replace(&mut fixture.source, wrong);
     let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
-    fixture.advised("error", code, words, follow).await;
+    fixture.finding_with_advice("error", code, words, follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,7 +78,7 @@ async fn all_unusable_hosts_are_reported() {
     let wrong = "postgres://postgres@127.0.0.1:1,127.0.0.1:2/x".into();
     let right = std::mem::replace(&mut fixture.source, wrong);
     let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
-    let report = fixture.advised("error", "no_host", &["each host"], follow).await;
+    let report = fixture.finding_with_advice("error", "no_host", &["each host"], follow).await;
     let what = report.finding("error", "no_host")["what"].to_string();
     assert!(what.contains("127.0.0.1:1") && what.contains("127.0.0.1:2"), "{what}");
 }
@@ -97,7 +97,7 @@ async fn server_shutting_down_is_reported() {
         fixture.postgres.start_again().await;
     };
     let words = ["wait until it is up"];
-    let report = fixture.advised("error", "server_unavailable", &words, follow).await;
+    let report = fixture.finding_with_advice("error", "server_unavailable", &words, follow).await;
     let what = report.finding("error", "server_unavailable")["what"].to_string();
     assert!(what.contains("57P03"), "{what}");
 }

@@ -26,14 +26,14 @@ async fn ended_at_last(walpost: &Walpost) -> (Option<i32>, String) {
 }
 
 /// Runs what `text` names as the way out, word for word but for the publication's name.
-async fn take_the_way_out(fixture: &Fixture, text: &str) {
+async fn apply_printed_fix(fixture: &Fixture, text: &str) {
     let (_, way) = text.split_once("publish it by hand, then ").expect("a way out");
     let (way, _) = way.split_once("; and start").expect("its end");
     fixture.postgres.execute(&way.replace("<publication>", "walpost")).await;
 }
 
 /// Goes on from there; these are published then, and nothing else.
-async fn goes_on_with(fixture: &Fixture, ids: &[&str]) {
+async fn resumes_and_publishes(fixture: &Fixture, ids: &[&str]) {
     let (code, text) =
         ended_at_last(&fixture.command("run").args(["--until", "current"]).start()).await;
     assert_eq!(code, Some(0), "{text}");
@@ -63,7 +63,7 @@ async fn unconvertible_row_halts_and_only_its_transaction_is_skipped() {
         assert_eq!(text.contains("in batches: streaming it instead"), feed == "auto", "{text}");
         said = text;
     }
-    take_the_way_out(&fixture, &said).await;
+    apply_printed_fix(&fixture, &said).await;
     let (code, text) =
         ended_at_last(&fixture.command("run").args(["--until", "current"]).start()).await;
     assert_eq!(code, Some(0), "{text}");
@@ -84,7 +84,7 @@ async fn unconvertible_foreign_message_does_not_halt() {
         fixture.postgres.execute(&emit).await;
     }
     fixture.postgres.execute(&row("good", "'p'")).await;
-    goes_on_with(&fixture, &["good"]).await;
+    resumes_and_publishes(&fixture, &["good"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,9 +103,9 @@ async fn fix_for_an_unconvertible_message_skips_only_that_message() {
             let (code, text) = ended(&fixture.command("run").start()).await;
             assert_eq!(code, Some(4), "{major:?}: {text}");
             assert!(text.contains("of a logical message has no form in UTF-8"), "{text}");
-            take_the_way_out(&fixture, &text).await;
+            apply_printed_fix(&fixture, &text).await;
         }
-        goes_on_with(&fixture, &["one", "true", "false"]).await;
+        resumes_and_publishes(&fixture, &["one", "true", "false"]).await;
     }
 }
 
@@ -133,11 +133,11 @@ async fn fix_skips_nothing_that_was_waiting_for_kafka() {
     kafka.start_again().await;
     let (code, text) = ended_at_last(&walpost).await;
     assert_eq!(code, Some(4), "{text}");
-    take_the_way_out(&fixture, &text).await;
+    apply_printed_fix(&fixture, &text).await;
     let mut all = vec!["first"];
     all.extend(good);
     all.push("after");
-    goes_on_with(&fixture, &all).await;
+    resumes_and_publishes(&fixture, &all).await;
 }
 
 /// Any role that may connect decides how large it is.

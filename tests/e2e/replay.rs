@@ -20,11 +20,11 @@ const BAD: [(&str, &str); 5] = [
 const BY_COLUMN: &str = "record.timestamp = 'column'\noutbox.columns.timestamp = 'created_at'\n";
 
 /// With all of these the events can be delivered.
-const MENDED: &str = "record.null_keys = 'allow'\nrecord.topic_regex = '(.*)an order'\n\
+const FIXED: &str = "record.null_keys = 'allow'\nrecord.topic_regex = '(.*)an order'\n\
                       record.topic_replacement = '$1order'\nrecord.headers = ['id', 'walpost.position']\n";
 
 /// With this those can be that were put aside for their topic.
-const TOPIC_MENDED: &str =
+const TOPIC_FIXED: &str =
     "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
 
 struct Stage {
@@ -59,7 +59,7 @@ impl Stage {
     }
 
     /// Has these rows put aside.
-    async fn put_aside(&self, toml: &str, rows: &[&str]) {
+    async fn diverted(&self, toml: &str, rows: &[&str]) {
         let arguments = self.configured(toml);
         let walpost = self.fixture.run_with(&arguments.each_ref().map(String::as_str)).await;
         for row in rows {
@@ -75,11 +75,11 @@ impl Stage {
     }
 
     /// Has so many rows put aside, in one transaction, for their topic: of a key each.
-    async fn put_many_aside(&self, count: u32) {
+    async fn divert_many(&self, count: u32) {
         let rows: Vec<_> = (1..=count)
             .map(|n| format!("('an order', 'k{n}', 'placed', '{{\"n\": {n}}}', NULL, now())"))
             .collect();
-        self.put_aside("", &[&rows.join(", ")]).await;
+        self.diverted("", &[&rows.join(", ")]).await;
     }
 
     /// How a replay with that configuration ends: its code, and what it prints.
@@ -117,7 +117,7 @@ fn summary(replayed: u64, poison: u64, held_back: u64, passed_over: u64) -> Stri
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_letters_are_replayed_once_after_the_fix() {
     let stage = Stage::new().await;
-    stage.put_aside(BY_COLUMN, &BAD.map(|(_, row)| row)).await;
+    stage.diverted(BY_COLUMN, &BAD.map(|(_, row)| row)).await;
     let (published, letters) = stage.records().await;
     assert_eq!((published.len(), letters.len()), (0, 5));
     // Nothing is mended yet; what would be tried is said, and nothing done.
@@ -137,7 +137,7 @@ async fn dead_letters_are_replayed_once_after_the_fix() {
     let some = stage.replay(BY_COLUMN, &["--cause", "too_large"]).await;
     assert_eq!(some, (Some(0), vec![summary(1, 0, 0, 4)]));
     assert_eq!(stage.published().await, [4]);
-    let mended = format!("{BY_COLUMN}{MENDED}");
+    let mended = format!("{BY_COLUMN}{FIXED}");
     let two = stage.replay(&mended, &["--limit", "2"]).await;
     assert_eq!(two, (Some(0), vec![summary(2, 0, 0, 0)]));
     let rest = stage.replay(&mended, &[]).await;
@@ -155,13 +155,13 @@ async fn dead_letters_are_replayed_once_after_the_fix() {
 async fn duplicate_dead_letter_is_replayed_once() {
     let stage = Stage::new().await;
     // Each time that the broker is asked again, the one before is written again.
-    stage.put_aside(BY_COLUMN, &[&[BAD[2].1, BAD[4].1].join(", ")]).await;
+    stage.diverted(BY_COLUMN, &[&[BAD[2].1, BAD[4].1].join(", ")]).await;
     let (_, letters) = stage.records().await;
     assert!(letters.len() > 2, "{letters:?}");
     let order = stage.fixture.topic("order");
     let administration = Kafka::shared().await.administration();
     administration.set(&order, "message.timestamp.before.max.ms", "864000000").await;
-    let mended = format!("{BY_COLUMN}{MENDED}");
+    let mended = format!("{BY_COLUMN}{FIXED}");
     let again = u64::try_from(letters.len()).expect("few") - 2;
     assert_eq!(stage.replay(&mended, &[]).await, (Some(0), vec![summary(2, 0, 0, again)]));
     let mut numbers = stage.published().await;
@@ -193,10 +193,10 @@ async fn assert_as_they_were(stage: &Stage, letters: &[Consumed]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replay_keeps_the_commit_time_and_all_headers() {
     let stage = Stage::new().await;
-    stage.put_aside("", &[BAD[1].1]).await;
+    stage.diverted("", &[BAD[1].1]).await;
     let (_, letters) = stage.records().await;
     assert_eq!(letters.len(), 1);
-    assert_eq!(stage.replay(TOPIC_MENDED, &[]).await.0, Some(0));
+    assert_eq!(stage.replay(TOPIC_FIXED, &[]).await.0, Some(0));
     let (records, _) = stage.records().await;
     let [record] = &records[..] else { panic!("one record: {records:?}") };
     assert_eq!(record.timestamp_ms, letters[0].timestamp_ms);
@@ -216,14 +216,14 @@ async fn dead_letter_that_is_still_poison_blocks_only_its_key() {
         "('dead', 'k', 'placed', '{\"n\": 0}', NULL, now())",
         "('an order', 'm', 'placed', '{\"n\": 4}', NULL, now())",
     ];
-    stage.put_aside("", &rows).await;
-    let first = stage.replay(TOPIC_MENDED, &[]).await;
+    stage.diverted("", &rows).await;
+    let first = stage.replay(TOPIC_FIXED, &[]).await;
     assert_eq!(first, (Some(4), vec![summary(2, 1, 1, 1)]));
     assert_eq!(stage.published().await, [3, 4]);
     // What is no letter was named once.
-    let again = stage.replay(TOPIC_MENDED, &[]).await;
+    let again = stage.replay(TOPIC_FIXED, &[]).await;
     assert_eq!(again, (Some(4), vec![summary(0, 1, 1, 0)]));
-    let last = stage.replay(&format!("{TOPIC_MENDED}record.headers = []\n"), &[]).await;
+    let last = stage.replay(&format!("{TOPIC_FIXED}record.headers = []\n"), &[]).await;
     assert_eq!(last, (Some(0), vec![summary(2, 0, 0, 0)]));
     let mut numbers = stage.published().await;
     numbers.retain(|number| *number < 3);
@@ -254,11 +254,11 @@ async fn replay_uses_the_current_configuration() {
     stop(walpost).await;
     // A column that was not placed is not in the letters.
     let place = "record.place = ['tenant:header', 'region:header']\n";
-    let missing = stage.replay(&format!("{TOPIC_MENDED}{place}"), &["--dry-run"]).await;
+    let missing = stage.replay(&format!("{TOPIC_FIXED}{place}"), &["--dry-run"]).await;
     assert_eq!(missing.0, Some(4));
     assert_eq!(missing.1, ["would replay 0, still poison 3, held back 0, passed over 0"]);
     let place = "record.place = ['tenant:header', 'aggregate_type:header:kind']\n";
-    let replayed = stage.replay(&format!("{TOPIC_MENDED}{place}"), &[]).await;
+    let replayed = stage.replay(&format!("{TOPIC_FIXED}{place}"), &[]).await;
     assert_eq!(replayed, (Some(4), vec![summary(2, 1, 0, 0)]));
     let (records, _) = stage.records().await;
     let tenants: Vec<_> = records.iter().map(|record| record.header("tenant")).collect();
@@ -274,12 +274,12 @@ async fn failed_replay_keeps_the_dead_letter() {
     let walpost =
         stage.fixture.command("replay-dead-letters").args(["-X", "linger.ms=never"]).start();
     assert_eq!(ended(&walpost).await.0, Some(78));
-    stage.put_aside("", &[BAD[1].1]).await;
+    stage.diverted("", &[BAD[1].1]).await;
     let own = ["--group", "another"];
-    assert_eq!(stage.replay(TOPIC_MENDED, &own).await.1, [summary(1, 0, 0, 0)]);
-    assert_eq!(stage.replay(TOPIC_MENDED, &own).await.1, [summary(0, 0, 0, 0)]);
+    assert_eq!(stage.replay(TOPIC_FIXED, &own).await.1, [summary(1, 0, 0, 0)]);
+    assert_eq!(stage.replay(TOPIC_FIXED, &own).await.1, [summary(0, 0, 0, 0)]);
     assert_eq!(
-        stage.replay(TOPIC_MENDED, &[]).await.1,
+        stage.replay(TOPIC_FIXED, &[]).await.1,
         [summary(1, 0, 0, 0)],
         "another group's marks"
     );
@@ -288,10 +288,10 @@ async fn failed_replay_keeps_the_dead_letter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_replay_commits_its_progress() {
     let stage = Stage::new().await;
-    stage.put_many_aside(3000).await;
+    stage.divert_many(3000).await;
     for terminate in [true, false] {
         let command =
-            stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
+            stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_FIXED));
         let stopped = command.start();
         stopped.await_line("put back", SHORT_TIMEOUT).await;
         if terminate {
@@ -303,7 +303,7 @@ async fn stopped_replay_commits_its_progress() {
         assert_eq!(code, Some(1));
         assert!(said.contains("told to stop"), "{said}");
     }
-    assert_eq!(stage.replay(TOPIC_MENDED, &[]).await.0, Some(0));
+    assert_eq!(stage.replay(TOPIC_FIXED, &[]).await.0, Some(0));
     let mut numbers = stage.published().await;
     let came = numbers.len();
     numbers.sort_unstable();
@@ -316,8 +316,8 @@ async fn stopped_replay_commits_its_progress() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_replays_lose_no_dead_letter() {
     let stage = Stage::new().await;
-    stage.put_many_aside(3000).await;
-    let command = stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
+    stage.divert_many(3000).await;
+    let command = stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_FIXED));
     let both = [command.clone().start(), command.start()];
     let mut ends = Vec::new();
     for one in &both {
@@ -327,7 +327,7 @@ async fn concurrent_replays_lose_no_dead_letter() {
     }
     ends.sort_unstable();
     assert_eq!(ends, [Some(0), Some(1)]);
-    assert_eq!(stage.replay(TOPIC_MENDED, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
+    assert_eq!(stage.replay(TOPIC_FIXED, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
     let mut numbers = stage.published().await;
     numbers.sort_unstable();
     numbers.dedup();
@@ -338,13 +338,13 @@ async fn concurrent_replays_lose_no_dead_letter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replay_killed_before_its_commit_duplicates_but_loses_nothing() {
     let stage = Stage::new().await;
-    stage.put_many_aside(20).await;
-    let command = stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
+    stage.divert_many(20).await;
+    let command = stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_FIXED));
     let dying = command.env("FAILPOINTS", "replayed=7*off->return").start();
     let status = dying.wait(SHORT_TIMEOUT).await.expect("it dies");
     assert!(!status.success() && status.code().is_none(), "{status:?}");
     assert_eq!(stage.published().await.len(), 8);
-    let (code, lines) = stage.replay(TOPIC_MENDED, &[]).await;
+    let (code, lines) = stage.replay(TOPIC_FIXED, &[]).await;
     assert_eq!(code, Some(0), "{lines:?}");
     let mut numbers = stage.published().await;
     let came = numbers.len();
@@ -352,5 +352,5 @@ async fn replay_killed_before_its_commit_duplicates_but_loses_nothing() {
     numbers.dedup();
     assert_eq!(numbers, (1..=20).collect::<Vec<_>>());
     assert!((21..=28).contains(&came), "{came}: what was not marked came again");
-    assert_eq!(stage.replay(TOPIC_MENDED, &[]).await.1, [summary(0, 0, 0, 0)]);
+    assert_eq!(stage.replay(TOPIC_FIXED, &[]).await.1, [summary(0, 0, 0, 0)]);
 }

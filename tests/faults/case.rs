@@ -13,7 +13,7 @@ use walpost_bed::oracle::Verdict;
 
 use crate::faults_page;
 
-type Committed = Pin<Box<dyn Future<Output = ()>>>;
+type Injection = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A fault of `docs/faults.md` and one way to commit it.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub struct Case {
     pub number: u32,
     name: &'static str,
     long: bool,
-    commit: Arc<dyn Fn(Account) -> Committed + Send + Sync>,
+    inject: Arc<dyn Fn(CaseReport) -> Injection + Send + Sync>,
 }
 
 impl Case {
@@ -30,13 +30,13 @@ impl Case {
     pub fn new<F>(
         number: u32,
         name: &'static str,
-        commit: impl Fn(Account) -> F + Send + Sync + 'static,
+        inject: impl Fn(CaseReport) -> F + Send + Sync + 'static,
     ) -> Self
     where
         F: Future<Output = ()> + 'static,
     {
-        let commit = Arc::new(move |account| Box::pin(commit(account)) as Committed);
-        Self { number, name, long: false, commit }
+        let inject = Arc::new(move |account| Box::pin(inject(account)) as Injection);
+        Self { number, name, long: false, inject }
     }
 
     /// It takes longer than a quick look may: committed on demand alone.
@@ -57,13 +57,13 @@ impl Case {
     }
 
     fn run(&self) {
-        let account = Account::default();
+        let account = CaseReport::default();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .expect("a runtime");
-        let work = (self.commit)(account.clone());
+        let work = (self.inject)(account.clone());
         let done = catch_unwind(AssertUnwindSafe(|| runtime.block_on(work)));
         runtime.shutdown_background();
         let seen = account.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -79,7 +79,7 @@ impl Case {
 
 /// What was seen of a case, for its line in the table.
 #[derive(Clone, Debug, Default)]
-pub struct Account(Arc<Mutex<Seen>>);
+pub struct CaseReport(Arc<Mutex<Seen>>);
 
 #[derive(Clone, Debug, Default)]
 struct Seen {
@@ -92,7 +92,7 @@ struct Seen {
     did: Vec<String>,
 }
 
-impl Account {
+impl CaseReport {
     /// At least once and in order, by the oracle.
     #[track_caller]
     pub fn ok(&self, verdict: &Verdict) {
@@ -131,7 +131,7 @@ impl Account {
 
     /// It runs still, the same process all along.
     #[track_caller]
-    pub fn goes_on(&self, walpost: &Walpost) {
+    pub fn still_running(&self, walpost: &Walpost) {
         assert!(walpost.pid().is_some(), "it ended: {:?}", walpost.stderr().last());
         self.did("went on");
     }

@@ -7,7 +7,7 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::oracle::judge;
 use walpost_bed::{Major, Postgres, eventually};
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 const MAJORS: [Major; 5] = [Major::V14, Major::V15, Major::V16, Major::V17, Major::V18];
 
@@ -74,7 +74,7 @@ fn case(
 
 /// The publication changes in a way that hides rows, and perhaps back again at
 /// once; a person mends it, and walpost goes on.
-async fn changed(account: &Account, major: Major, change: &str, back: &str, mend: &str) {
+async fn changed(account: &CaseReport, major: Major, change: &str, back: &str, mend: &str) {
     let fixture = Fixture::on(major).await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -113,7 +113,7 @@ async fn assert_covered_less(fixture: &Fixture, before: &str) {
     assert_eq!(less.as_deref(), Some("t"), "{confirmed} is confirmed, hidden since {before}");
 }
 
-async fn judge_what_was_handed_out(fixture: &Fixture, account: &Account) {
+async fn judge_what_was_handed_out(fixture: &Fixture, account: &CaseReport) {
     let old = fixture.postgres.query_text("SELECT to_regclass('public.outbox_old')").await;
     let table = if old.is_some() {
         "(TABLE public.outbox_old UNION ALL TABLE public.outbox) AS rows"
@@ -127,7 +127,7 @@ async fn judge_what_was_handed_out(fixture: &Fixture, account: &Account) {
 }
 
 /// One that waits for the slot takes over from one that a change has stopped.
-async fn standing_by(account: Account) {
+async fn standing_by(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -147,7 +147,7 @@ async fn standing_by(account: Account) {
 }
 
 /// The one that holds the slot never looks again, and the server waits for it for long.
-async fn frozen(account: Account) {
+async fn frozen(account: CaseReport) {
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(100));
     let fixture = Fixture::with(postgres).await;
     let walpost = fixture.run().await;
@@ -172,7 +172,7 @@ async fn frozen(account: Account) {
 }
 
 /// The session is lost, and the table taken out before the next one.
-async fn cut_off(account: Account) {
+async fn cut_off(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -201,7 +201,7 @@ async fn cut_off(account: Account) {
 
 /// The removal is in the log and waits for a standby: what commits behind it is
 /// not handed out already, and no snapshot shows the removal.
-async fn unseen(account: Account) {
+async fn unseen(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -239,7 +239,7 @@ async fn unseen(account: Account) {
 }
 
 /// The change and the signal come together: the last confirmation looks too.
-async fn stopped(account: Account) {
+async fn stopped(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -253,7 +253,7 @@ async fn stopped(account: Account) {
 }
 
 /// Rows of an unlogged partition are in no log, whatever the publication says.
-async fn unlogged(account: Account) {
+async fn unlogged(account: CaseReport) {
     let fixture = Fixture::on(Major::V18).await;
     let parted = "ALTER TABLE public.outbox RENAME TO before;
          CREATE TABLE public.outbox (LIKE public.before INCLUDING DEFAULTS) PARTITION BY RANGE (n);

@@ -18,24 +18,24 @@ type Lines = fn(&[u8]) -> Vec<u8>;
 
 /// A server that answers so, from the connection of that number on; those before are led to a real
 /// one.
-struct Rogue {
+struct HostileServer {
     port: u16,
-    heard: Arc<Mutex<Vec<u8>>>,
+    received: Arc<Mutex<Vec<u8>>>,
     accepting: JoinHandle<()>,
 }
 
-impl Drop for Rogue {
+impl Drop for HostileServer {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
-impl Rogue {
+impl HostileServer {
     async fn start(real: u16, after: usize, lines: Lines) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let heard: Arc<Mutex<Vec<u8>>> = Arc::default();
-        let all = Arc::clone(&heard);
+        let received: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let all = Arc::clone(&received);
         let accepting = tokio::spawn(async move {
             for number in 0_usize.. {
                 let Ok((mut client, _)) = listener.accept().await else { break };
@@ -51,7 +51,7 @@ impl Rogue {
                 });
             }
         });
-        Self { port, heard, accepting }
+        Self { port, received, accepting }
     }
 
     fn source(&self, parameters: &str) -> String {
@@ -61,16 +61,16 @@ impl Rogue {
         )
     }
 
-    fn has_heard(&self, text: &str) -> bool {
-        let heard = self.heard.lock().expect("whole");
-        heard.windows(text.len()).any(|window| window == text.as_bytes())
+    fn has_received(&self, text: &str) -> bool {
+        let received = self.received.lock().expect("whole");
+        received.windows(text.len()).any(|window| window == text.as_bytes())
     }
 }
 
-async fn answer(mut client: TcpStream, lines: Lines, heard: &Mutex<Vec<u8>>) {
+async fn answer(mut client: TcpStream, lines: Lines, received: &Mutex<Vec<u8>>) {
     let mut buffer = vec![0; 10_000];
     while let Ok(count @ 1..) = client.read(&mut buffer).await {
-        heard.lock().expect("whole").extend_from_slice(&buffer[..count]);
+        received.lock().expect("whole").extend_from_slice(&buffer[..count]);
         let answer = lines(&buffer[..count]);
         if answer.is_empty() || client.write_all(&answer).await.is_err() {
             return;
@@ -84,14 +84,14 @@ fn request(code: u8, data: &[u8]) -> Vec<u8> {
 }
 
 /// A gigabyte is announced, and some of it comes.
-fn endless(_: &[u8]) -> Vec<u8> {
+fn announces_a_huge_length(_: &[u8]) -> Vec<u8> {
     let mut bytes = request(10, &[0; 5000]);
     bytes[1..5].copy_from_slice(&(1_u32 << 30).to_be_bytes());
     bytes
 }
 
 /// SCRAM with two thousand million iterations.
-fn laborious(client: &[u8]) -> Vec<u8> {
+fn demands_many_iterations(client: &[u8]) -> Vec<u8> {
     if client[0] != b'p' {
         return request(10, b"SCRAM-SHA-256\0\0");
     }
@@ -101,7 +101,7 @@ fn laborious(client: &[u8]) -> Vec<u8> {
 }
 
 /// The password, please.
-fn curious(_: &[u8]) -> Vec<u8> {
+fn asks_for_the_password(_: &[u8]) -> Vec<u8> {
     request(3, &[])
 }
 
@@ -113,7 +113,7 @@ fn forged() -> Vec<u8> {
 }
 
 /// Lets everybody in, and answers each query with one column of text.
-fn talkative(client: &[u8]) -> Vec<u8> {
+fn answers_every_query(client: &[u8]) -> Vec<u8> {
     let message = |tag: u8, data: &[u8]| {
         let length = u32::try_from(4 + data.len()).expect("short").to_be_bytes();
         [&[tag][..], &length, data].concat()
@@ -159,14 +159,15 @@ fn run(fixture: &mut Fixture, source: String) -> Walpost {
 
 /// Number of the replication session among the connections of `run`, and of the control
 /// connection.
-const EITHER: [usize; 2] = [0, 1];
+const CONNECTIONS: [usize; 2] = [0, 1];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn announced_message_length_reserves_no_memory() {
     let mut fixture = Fixture::new().await;
-    for after in EITHER {
-        let rogue = Rogue::start(fixture.postgres.port(), after, endless).await;
-        let walpost = run(&mut fixture, rogue.source(""));
+    for after in CONNECTIONS {
+        let server =
+            HostileServer::start(fixture.postgres.port(), after, announces_a_huge_length).await;
+        let walpost = run(&mut fixture, server.source(""));
         let line = walpost.await_line("cannot be used", SHORT_TIMEOUT).await;
         assert!(line.contains("1073741824 bytes; at most 65536"), "{after}: {line}");
         let peak = walpost.peak_rss_bytes().expect("it runs");
@@ -182,10 +183,11 @@ async fn announced_message_length_reserves_no_memory() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn excessive_scram_iterations_are_rejected() {
     let mut fixture = Fixture::new().await;
-    for after in EITHER {
-        let rogue = Rogue::start(fixture.postgres.port(), after, laborious).await;
+    for after in CONNECTIONS {
+        let server =
+            HostileServer::start(fixture.postgres.port(), after, demands_many_iterations).await;
         let since = Instant::now();
-        let (status, text) = ended(&run(&mut fixture, rogue.source(""))).await;
+        let (status, text) = ended(&run(&mut fixture, server.source(""))).await;
         assert_eq!(status, Some(78), "{after}: {text}");
         assert!(text.contains("2000000000 SCRAM iterations"), "{after}: {text}");
         assert!(since.elapsed() < Duration::from_secs(10), "{after}: {:?}", since.elapsed());
@@ -195,19 +197,21 @@ async fn excessive_scram_iterations_are_rejected() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn password_is_not_sent_to_a_server_excluded_by_require_auth() {
     let mut fixture = Fixture::new().await;
-    for after in EITHER {
+    for after in CONNECTIONS {
         // The bed's server trusts everybody, and the other one asks.
         for parameters in ["&require_auth=scram-sha-256,none", "&require_auth=!password"] {
-            let rogue = Rogue::start(fixture.postgres.port(), after, curious).await;
-            let (status, text) = ended(&run(&mut fixture, rogue.source(parameters))).await;
+            let server =
+                HostileServer::start(fixture.postgres.port(), after, asks_for_the_password).await;
+            let (status, text) = ended(&run(&mut fixture, server.source(parameters))).await;
             assert_eq!(status, Some(78), "{after}{parameters}: {text}");
             assert!(text.contains("require_auth does not allow"), "{after}{parameters}: {text}");
-            assert!(!rogue.has_heard("s3cret"), "{after}{parameters}");
+            assert!(!server.has_received("s3cret"), "{after}{parameters}");
         }
-        let rogue = Rogue::start(fixture.postgres.port(), after, curious).await;
-        let walpost = run(&mut fixture, rogue.source(""));
+        let server =
+            HostileServer::start(fixture.postgres.port(), after, asks_for_the_password).await;
+        let walpost = run(&mut fixture, server.source(""));
         eventually(SHORT_TIMEOUT, "without it the password is told", async || {
-            rogue.has_heard("s3cret")
+            server.has_received("s3cret")
         })
         .await;
         drop(walpost);
@@ -282,20 +286,20 @@ impl Flood {
 
 /// A server that does that with the connection of that number and those after it; those before are
 /// led to a real one.
-struct Flooding {
+struct FloodingServer {
     port: u16,
     /// Connections that it floods: all, and those that are open.
     counts: Arc<[AtomicUsize; 2]>,
     accepting: JoinHandle<()>,
 }
 
-impl Drop for Flooding {
+impl Drop for FloodingServer {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
-impl Flooding {
+impl FloodingServer {
     async fn start(real: u16, after: usize, flood: Flood) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
@@ -337,10 +341,10 @@ impl Flooding {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn authenticated_server_cannot_exhaust_memory() {
     let mut fixture = Fixture::new().await;
-    for after in EITHER {
+    for after in CONNECTIONS {
         for flood in [Flood::Parameters, Flood::Parameter, Flood::Notices, Flood::Rows, Flood::Row]
         {
-            let flooding = Flooding::start(fixture.postgres.port(), after, flood).await;
+            let flooding = FloodingServer::start(fixture.postgres.port(), after, flood).await;
             let walpost = run(&mut fixture, flooding.source());
             let line = walpost.await_line(" bytes", SHORT_TIMEOUT).await;
             let told = ["sends more than", "answered with more than", "bytes; at most"];
@@ -359,7 +363,7 @@ async fn authenticated_server_cannot_exhaust_memory() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_connection_is_closed_with_its_attempt() {
     let mut fixture = Fixture::new().await;
-    let flooding = Flooding::start(fixture.postgres.port(), 0, Flood::Silence).await;
+    let flooding = FloodingServer::start(fixture.postgres.port(), 0, Flood::Silence).await;
     let walpost = run(&mut fixture, flooding.source());
     walpost.await_line("no answer within", SHORT_TIMEOUT * 2).await;
     let next = async || flooding.counts()[0] >= 2;
@@ -383,18 +387,18 @@ async fn commands_time_out_on_a_silent_server() {
     let mut fixture = Fixture::new().await;
     let mut started = Vec::new();
     for (name, arguments, after, told) in COMMANDS {
-        let flooding = Flooding::start(fixture.postgres.port(), after, Flood::Silence).await;
+        let flooding = FloodingServer::start(fixture.postgres.port(), after, Flood::Silence).await;
         fixture.source = flooding.source();
         let walpost = fixture.command(name).args(arguments).start();
         started.push((walpost, flooding, told));
     }
     for (walpost, flooding, told) in started {
-        ends_with(&walpost, &format!("127.0.0.1:{}", flooding.port), told).await;
+        fails_with(&walpost, &format!("127.0.0.1:{}", flooding.port), told).await;
     }
 }
 
 /// It ends with an error of that host.
-async fn ends_with(walpost: &Walpost, host: &str, told: &str) {
+async fn fails_with(walpost: &Walpost, host: &str, told: &str) {
     let status = walpost.wait(SHORT_TIMEOUT * 2).await;
     let said = [walpost.stdout(), walpost.stderr()].concat();
     let status = status.unwrap_or_else(|| panic!("{told}: it goes on; it said {said:?}"));
@@ -416,7 +420,7 @@ async fn commands_time_out_on_a_server_that_stops_responding() {
         .map(|(name, arguments, ..)| fixture.command(name).args(arguments.iter().copied()).start());
     let host = format!(":{}", fixture.postgres.port());
     for walpost in started.collect::<Vec<_>>() {
-        ends_with(&walpost, &host, "no answer within 32").await;
+        fails_with(&walpost, &host, "no answer within 32").await;
     }
 }
 
@@ -441,8 +445,8 @@ async fn slot_creation_waits_for_open_transactions() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_messages_are_one_short_line_in_logs_and_endpoints() {
     let mut fixture = Fixture::new().await;
-    let rogue = Rogue::start(fixture.postgres.port(), 0, talkative).await;
-    fixture.source = rogue.source("");
+    let server = HostileServer::start(fixture.postgres.port(), 0, answers_every_query).await;
+    fixture.source = server.source("");
     let walpost = fixture.command("run");
     let walpost = walpost.args(["--log-format", "text", "--admin-listen", "127.0.0.1:0"]).start();
     let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;

@@ -231,8 +231,8 @@ impl Trap {
             run.stderr()
         );
         self.untouched("run").await;
-        let mended = format!("{policy}[record]\nnull_keys = 'allow'\n");
-        std::fs::write(&file, mended).expect("written");
+        let fixed_policy = format!("{policy}[record]\nnull_keys = 'allow'\n");
+        std::fs::write(&file, fixed_policy).expect("written");
         let replay = self.command("replay-dead-letters").arg("--config").arg(&file);
         self.output(replay, "replay-dead-letters").await;
     }

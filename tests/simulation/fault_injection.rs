@@ -6,11 +6,11 @@ use tokio::time::sleep;
 use walpost::Lsn;
 use walpost::sink::Condition;
 
-use crate::trace::{Happened, InjectedFault};
-use crate::wal::Guilt;
+use crate::trace::{InjectedFault, TraceEvent};
+use crate::wal::Poison;
 use crate::world::{Shared, World};
 
-const FOR_EVER: u64 = u64::MAX;
+const FOREVER: u64 = u64::MAX;
 
 /// Commits all transactions of the schedule, and what is none in between.
 pub(crate) async fn write(world: Shared) {
@@ -46,14 +46,14 @@ pub(crate) async fn inject(world: Shared) {
             world.inject(fault);
         }
     }
-    world.lock().mend();
+    world.lock().end_all_faults();
 }
 
 impl World {
     fn commit(&mut self) {
         while self.one_in(6) {
             if self.one_in(2) {
-                self.log.loose_message(&mut self.rng);
+                self.log.nontransactional_message(&mut self.rng);
             } else {
                 self.log.other(&mut self.rng);
             }
@@ -65,15 +65,15 @@ impl World {
             6..11 => self.rng.usize(0..=most.min(40)),
             _ => self.rng.usize(0..=most),
         };
-        let (guilt, times) = self.schedule.guilt.unwrap_or((Guilt::None, 1));
-        let guilt = if self.one_in(times) { guilt } else { Guilt::None };
-        self.log.commit(&mut self.rng, size, guilt);
+        let (poison, times) = self.schedule.poison.unwrap_or((Poison::None, 1));
+        let poison = if self.one_in(times) { poison } else { Poison::None };
+        self.log.commit(&mut self.rng, size, poison);
         let item = self.log.items.len() - 1;
-        self.note(Happened::Committed { item });
+        self.note(TraceEvent::Committed { item });
     }
 
     pub(crate) fn inject(&mut self, fault: InjectedFault) {
-        self.note(Happened::InjectedFault(fault));
+        self.note(TraceEvent::InjectedFault(fault));
         let span = [20, 500, 8000, 20_000][self.rng.usize(0..4)];
         let span = self.rng.u64(0..span);
         let until = self.now_ms() + span;
@@ -96,7 +96,7 @@ impl World {
                 self.server.held_until = until;
                 self.server.forget_the_last();
             }
-            InjectedFault::SlotMoved => self.somebody_moves_the_slot(),
+            InjectedFault::SlotMoved => self.foreign_client_advances_the_slot(),
             InjectedFault::SlotDropped => {
                 self.end_session();
                 self.server.slot_is_there = false;
@@ -107,7 +107,7 @@ impl World {
             }
             InjectedFault::BrokerAway => {
                 self.broker.away_until = until;
-                self.tell_producers(&Condition::Unreachable("all brokers are down".into()));
+                self.notify_producers(&Condition::Unreachable("all brokers are down".into()));
             }
             InjectedFault::BrokerSlow => self.broker.slow_until = until,
             InjectedFault::BatchLost => self.broker.loses = Some(false),
@@ -115,20 +115,20 @@ impl World {
             InjectedFault::ProducerFails => self.for_a_producer(Self::fail_producer),
             InjectedFault::ProducerStuck => self.for_a_producer(|world, at| {
                 let for_ever = world.one_in(4);
-                world.broker.producers[at].stuck_until = if for_ever { FOR_EVER } else { until };
+                world.broker.producers[at].stuck_until = if for_ever { FOREVER } else { until };
             }),
             InjectedFault::QueueFull => self.broker.full_until = until,
             InjectedFault::ReplacementSlow => self.broker.replacement_ms = Some(span),
             InjectedFault::ReplacementFails => self.broker.replacement_fails = true,
             InjectedFault::Unauthenticated => {
-                self.tell_producers(&Condition::Unauthenticated("wrong password".into()));
+                self.notify_producers(&Condition::Unauthenticated("wrong password".into()));
             }
             InjectedFault::BatchRefused => self.server.refuses = true,
             InjectedFault::MoveSlow => self.server.move_ms = Some(span),
         }
     }
 
-    fn mend(&mut self) {
+    fn end_all_faults(&mut self) {
         self.server.away_until = 0;
         self.server.closed_until = 0;
         self.server.held_until = 0;
@@ -141,14 +141,14 @@ impl World {
         self.broker.replacement_ms = None;
         self.broker.replacement_fails = false;
         // One that is stuck for ever is for the relay to be rid of.
-        let stuck = self.broker.producers.iter_mut().filter(|one| one.stuck_until < FOR_EVER);
+        let stuck = self.broker.producers.iter_mut().filter(|one| one.stuck_until < FOREVER);
         stuck.for_each(|producer| producer.stuck_until = 0);
         self.calm = true;
-        self.note(Happened::Calm);
+        self.note(TraceEvent::Calm);
     }
 
     /// While nobody uses it, a person advances the slot.
-    fn somebody_moves_the_slot(&mut self) {
+    fn foreign_client_advances_the_slot(&mut self) {
         if self.server.is_held() || !self.server.slot_is_there {
             return;
         }
@@ -165,13 +165,13 @@ impl World {
         let passed = self.server.confirmed..to;
         for item in 0..self.log.items.len() {
             if self.log.items[item].commit().is_some_and(|commit| passed.contains(&commit)) {
-                self.note(Happened::GivenUp { item });
+                self.note(TraceEvent::GivenUp { item });
             }
         }
-        self.somebody_sets_the_slot(to);
+        self.foreign_client_sets_the_slot(to);
     }
 
-    fn tell_producers(&mut self, condition: &Condition) {
+    fn notify_producers(&mut self, condition: &Condition) {
         for producer in self.broker.producers.iter_mut().filter(|producer| producer.open) {
             producer.unreachable(condition.clone());
         }

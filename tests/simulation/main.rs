@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::trace::{Happened, Left};
+use crate::trace::{Left, TraceEvent};
 use crate::world::Shared;
 
 /// Schedules where no other number is asked for.
@@ -88,22 +88,22 @@ fn schedules_cover_every_feed_switch() {
         let world = simulate(seed);
         let world = world.lock();
         let mut see = |what: String| *seen.entry(what).or_default() += 1;
-        for (_, happened) in &world.trace {
-            match happened {
-                Happened::Opened { start, from, in_batches: true, .. } if start == from => {
+        for (_, event) in &world.trace {
+            match event {
+                TraceEvent::Opened { start, from, in_batches: true, .. } if start == from => {
                     see("batches".into());
                 }
-                Happened::Opened { start, from, in_batches: false, .. } if start < from => {
+                TraceEvent::Opened { start, from, in_batches: false, .. } if start < from => {
                     see("a stream with the ledger kept".into());
                 }
-                Happened::LetGo { left: Left::Turned { why, within }, .. } => {
+                TraceEvent::Released { left: Left::Turned { why, within }, .. } => {
                     see(format!("{why:?}"));
                     if *within {
                         see(format!("{why:?} within a transaction"));
                     }
                 }
-                Happened::Advanced { .. } => see("a move".into()),
-                Happened::Moved { .. } => see("somebody's move".into()),
+                TraceEvent::Advanced { .. } => see("a move".into()),
+                TraceEvent::Moved { .. } => see("somebody's move".into()),
                 _ => {}
             }
         }
@@ -130,8 +130,8 @@ fn judge(seed: u64, tell: bool) -> Option<String> {
         let world = world.lock();
         if tell {
             println!("{:#?}", world.schedule);
-            for (at, (now_ms, happened)) in world.trace.iter().enumerate() {
-                println!("{at:>5} {now_ms:>6} ms  {happened:?}");
+            for (at, (now_ms, event)) in world.trace.iter().enumerate() {
+                println!("{at:>5} {now_ms:>6} ms  {event:?}");
             }
         }
         checker::judge(&world.log, &world.schedule, &world.trace).err()
@@ -169,7 +169,7 @@ fn simulate(seed: u64) -> Shared {
         }
         for (_, walpost) in walposts {
             if let Err(error) = walpost.await {
-                world.lock().note(Happened::Strange(format!("a panic: {error}")));
+                world.lock().note(TraceEvent::Strange(format!("a panic: {error}")));
             }
         }
         world
@@ -186,7 +186,7 @@ async fn arrive(world: &Shared) {
         {
             let mut world = world.lock();
             if world.server.confirmed >= world.log.end {
-                return world.note(Happened::Arrived);
+                return world.note(TraceEvent::Arrived);
             }
             if world.now_ms() > limit {
                 return;

@@ -5,7 +5,7 @@ use fastrand::Rng;
 use walpost::relay::poison::Policy;
 
 use crate::trace::InjectedFault;
-use crate::wal::Guilt;
+use crate::wal::Poison;
 
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
@@ -19,7 +19,7 @@ pub(crate) struct Schedule {
     pub(crate) transactions: usize,
     pub(crate) events_most: usize,
     /// The guilt of one in so many transactions.
-    pub(crate) guilt: Option<(Guilt, u64)>,
+    pub(crate) poison: Option<(Poison, u64)>,
     /// What is done about it.
     pub(crate) policy: Policy,
     /// Walposts on the slot at once.
@@ -58,8 +58,8 @@ impl Schedule {
             .into_iter()
             .filter(|fault| (grave || !fault.is_grave()) && often > 0 && rng.bool())
             .collect();
-        let guilts = [Guilt::Keyless, Guilt::TooLarge, Guilt::TooLargeHere];
-        let guilt = (rng.u8(0..3) == 0).then(|| (guilts[rng.usize(0..3)], rng.u64(3..20)));
+        let poisons = [Poison::Keyless, Poison::TooLarge, Poison::TooLargeHere];
+        let poison = (rng.u8(0..3) == 0).then(|| (poisons[rng.usize(0..3)], rng.u64(3..20)));
         let policies = [Policy::Halt, Policy::Halt, Policy::DeadLetter, Policy::Skip];
         let policy = policies[rng.usize(0..4)];
         let large = rng.u8(0..40) == 0;
@@ -75,7 +75,7 @@ impl Schedule {
             apart_ms: [50, 300, 1500][rng.usize(0..3)],
             transactions: rng.usize(0..60),
             events_most: if large { 2000 } else { [1, 3, 12, 40][rng.usize(0..4)] },
-            guilt,
+            poison,
             policy,
             walposts: if rng.u8(0..4) == 0 { 2 } else { 1 },
             kills: rng.bool(),

@@ -19,8 +19,8 @@ use walpost::source::{
     StartPosition,
 };
 
-use crate::batches::{Came, Moving, Reader};
-use crate::trace::Happened;
+use crate::batches::{Moving, Reader, ServerMessage};
+use crate::trace::TraceEvent;
 use crate::wal::Cursor;
 use crate::world::{Shared, World};
 
@@ -59,7 +59,7 @@ pub(crate) struct SessionState {
     from: Lsn,
     cursor: Cursor,
     /// Sent and not taken.
-    pub(crate) coming: VecDeque<Came>,
+    pub(crate) coming: VecDeque<ServerMessage>,
     pub(crate) ended: bool,
     /// What the client may confirm, and what of it is confirmed: once the session has
     /// looked, which it does in its own time. In batches it may be confirmed then.
@@ -155,17 +155,17 @@ impl World {
             }
             if self.rng.u64(0..often) == 0 {
                 let sent = self.log.sent(&session.cursor).max(session.from);
-                session.coming.push_back(Came::Streamed(Received::Keepalive(sent)));
+                session.coming.push_back(ServerMessage::Streamed(Received::Keepalive(sent)));
             }
             let Some(message) = self.log.send(&mut session.cursor, session.from) else {
                 all = true;
                 break;
             };
-            session.coming.push_back(Came::Streamed(message));
+            session.coming.push_back(ServerMessage::Streamed(message));
         }
         let idle = all && self.server.confirmed >= self.log.end;
         if all && self.rng.u8(0..3) == 0 {
-            session.coming.push_back(Came::Streamed(Received::Keepalive(self.log.end)));
+            session.coming.push_back(ServerMessage::Streamed(Received::Keepalive(self.log.end)));
         }
         session.wake.notify_one();
         if idle { self.rng.u64(20..200) } else { self.rng.u64(1..25) }
@@ -186,7 +186,7 @@ impl World {
         let state = &mut self.server.sessions[session];
         let lsn = state.offered;
         if std::mem::replace(&mut state.told, lsn) != lsn && is_stream {
-            self.note(Happened::Confirmed { session, lsn });
+            self.note(TraceEvent::Confirmed { session, lsn });
         }
         self.server.sessions[session].wake.notify_one();
     }
@@ -202,15 +202,15 @@ impl World {
 
     pub(crate) fn set_slot(&mut self, confirmed: Lsn) {
         self.server.confirmed = confirmed;
-        self.note(Happened::Slot { confirmed });
+        self.note(TraceEvent::Slot { confirmed });
     }
 
     /// Somebody who is no walpost moves the slot on, where it is not there yet.
-    pub(crate) fn somebody_sets_the_slot(&mut self, to: Lsn) {
+    pub(crate) fn foreign_client_sets_the_slot(&mut self, to: Lsn) {
         if to <= self.server.confirmed {
             return;
         }
-        self.note(Happened::Moved { to });
+        self.note(TraceEvent::Moved { to });
         self.set_slot(to);
     }
 
@@ -223,7 +223,7 @@ impl World {
         session.coming.truncate(left);
         session.ended = true;
         session.wake.notify_one();
-        self.note(Happened::Broke { session: at });
+        self.note(TraceEvent::Broke { session: at });
     }
 
     /// Nobody streams any more; what was confirmed last may still have arrived.
@@ -242,7 +242,7 @@ impl World {
         self.server.lock_lingers = None;
         self.server.confirmed = self.server.saved;
         let confirmed = self.server.confirmed;
-        self.note(Happened::Fell { confirmed });
+        self.note(TraceEvent::Fell { confirmed });
     }
 
     /// The session that has the slot, also where its client has gone already;
@@ -359,7 +359,7 @@ impl World {
             self.server.holder = Some(session);
         }
         let (end, resumes) = (self.log.end, matches!(resume, Resume::At { .. }));
-        self.note(Happened::Opened {
+        self.note(TraceEvent::Opened {
             process,
             session,
             start,
@@ -373,7 +373,7 @@ impl World {
     }
 
     /// The client of the session has gone: the server may take its time to notice.
-    pub(crate) fn let_go(&mut self, session: usize) {
+    pub(crate) fn release(&mut self, session: usize) {
         let lingers = if self.one_in(4) { self.rng.u64(0..2000) } else { 0 };
         let until = self.now_ms() + lingers;
         if self.server.holder == Some(session) {

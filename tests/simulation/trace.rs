@@ -8,11 +8,11 @@ use walpost::sink::Outcome;
 use walpost::source::SourceError;
 
 /// What happened, and when: milliseconds of the schedule's own time.
-pub(crate) type Trace = Vec<(u64, Happened)>;
+pub(crate) type Trace = Vec<(u64, TraceEvent)>;
 
 #[derive(Debug, Clone)]
 #[expect(dead_code, reason = "some of it is for people who read the trace")]
-pub(crate) enum Happened {
+pub(crate) enum TraceEvent {
     /// Item number of the log was committed.
     Committed {
         item: usize,
@@ -67,7 +67,7 @@ pub(crate) enum Happened {
     },
     /// The relay let go of the session; for so long at most nobody attended to it; how it
     /// had come to that.
-    LetGo {
+    Released {
         session: usize,
         unattended_ms: u64,
         left: Left,

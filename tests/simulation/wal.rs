@@ -80,14 +80,14 @@ pub(crate) struct Event {
     pub(crate) topic: usize,
     pub(crate) key: usize,
     pub(crate) bytes: usize,
-    pub(crate) guilt: Guilt,
+    pub(crate) poison: Poison,
     /// A person has raised the limit that refused it.
     pub(crate) forgiven: bool,
 }
 
 /// Why an event cannot be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Guilt {
+pub(crate) enum Poison {
     None,
     /// It has no key, and never will.
     Keyless,
@@ -111,13 +111,13 @@ impl Log {
     }
 
     /// Commits a transaction with about that many events.
-    pub(crate) fn commit(&mut self, rng: &mut Rng, size: usize, guilt: Guilt) {
+    pub(crate) fn commit(&mut self, rng: &mut Rng, size: usize, poison: Poison) {
         let commit = self.forward(rng.u64(0..20));
-        let guilty = if guilt == Guilt::None { usize::MAX } else { rng.usize(0..size.max(1)) };
+        let guilty = if poison == Poison::None { usize::MAX } else { rng.usize(0..size.max(1)) };
         let mut changes = Vec::new();
         for ordinal in 0..size {
             noise(rng, &mut changes);
-            let guilt = if ordinal == guilty { guilt } else { Guilt::None };
+            let poison = if ordinal == guilty { poison } else { Poison::None };
             let event = self.events.len();
             self.events.push(Event {
                 item: self.items.len(),
@@ -126,7 +126,7 @@ impl Log {
                 topic: rng.usize(0..TOPICS),
                 key: rng.usize(0..KEYS),
                 bytes: rng.usize(0..120),
-                guilt,
+                poison,
                 forgiven: false,
             });
             changes.push(match rng.u8(0..8) {
@@ -139,7 +139,7 @@ impl Log {
         self.items.push(Item::Transaction { commit, end, changes });
     }
 
-    pub(crate) fn loose_message(&mut self, rng: &mut Rng) {
+    pub(crate) fn nontransactional_message(&mut self, rng: &mut Rng) {
         let lsn = self.forward(rng.u64(0..20));
         let end = self.forward(rng.u64(1..20));
         self.items.push(Item::Loose { lsn, end });
@@ -245,8 +245,8 @@ impl Log {
             Change::Row { table, event } => insert(table, event, Some(&self.events[event])),
             Change::Foreign => insert(OUTBOXES, 0, None),
             Change::Message { event } => {
-                let Event { topic, key, bytes, guilt, .. } = &self.events[event];
-                let key = if *guilt == Guilt::Keyless { String::new() } else { key.to_string() };
+                let Event { topic, key, bytes, poison, .. } = &self.events[event];
+                let key = if *poison == Poison::Keyless { String::new() } else { key.to_string() };
                 let payload = "x".repeat(*bytes);
                 let content = format!(
                     r#"{{"id":{event},"aggregate_type":"t{topic}","aggregate_id":"{key}","payload":"{payload}"}}"#
@@ -310,8 +310,8 @@ impl Change {
 
 impl Event {
     /// Whether it cannot be delivered for that reason, as of now.
-    pub(crate) fn is(&self, guilt: Guilt) -> bool {
-        self.guilt == guilt && !self.forgiven
+    pub(crate) fn is(&self, poison: Poison) -> bool {
+        self.poison == poison && !self.forgiven
     }
 
     pub(crate) fn partition(&self) -> usize {
@@ -361,7 +361,7 @@ fn logical(transactional: bool, lsn: Lsn, prefix: &str, content: String) -> Mess
 
 /// An Insert, by way of the bytes that PostgreSQL would send.
 fn insert(at: usize, number: usize, event: Option<&Event>) -> Message {
-    let keyless = event.is_some_and(|event| event.guilt == Guilt::Keyless);
+    let keyless = event.is_some_and(|event| event.poison == Poison::Keyless);
     let topic = event.map_or(0, |event| event.topic);
     let key = event.map_or(0, |event| event.key);
     let values = [

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::broker::Broker;
 use crate::schedule::Schedule;
 use crate::server::Server;
-use crate::trace::{Happened, Trace};
+use crate::trace::{Trace, TraceEvent};
 use crate::wal::Log;
 
 pub(crate) struct World {
@@ -54,9 +54,9 @@ impl World {
         u64::try_from(self.began.elapsed().as_millis()).expect("a schedule is short")
     }
 
-    pub(crate) fn note(&mut self, happened: Happened) {
+    pub(crate) fn note(&mut self, event: TraceEvent) {
         let now = self.now_ms();
-        self.trace.push((now, happened));
+        self.trace.push((now, event));
     }
 
     /// Once in so many times.

@@ -80,14 +80,14 @@ pub struct Recorder {
 }
 
 /// What became of a step.
-enum Fate {
+enum RowOutcome {
     Records(Vec<Consumed>),
     Dies(String),
     /// Neither a record nor an error comes.
     Hangs,
 }
 
-impl Fate {
+impl RowOutcome {
     /// As a member of a golden file's line.
     fn text(&self, scenario: &Scenario) -> String {
         match self {
@@ -128,21 +128,21 @@ impl Recorder {
                 None => self.connect(scenario).await,
             };
             let rows = self.commit(&step.sql).await;
-            let fate = match connector {
+            let outcome = match connector {
                 Err(reason) => format!("\"refused\":{}", json!(reason)),
                 Ok(connector) => {
                     // What inserts nothing and is not quiet is to kill the task.
                     let awaited = if step.is_quiet { 0 } else { rows.len().max(1) };
-                    let fate = self.fate(&connector, &step.sql, awaited).await;
-                    if let Fate::Records(_) = fate {
+                    let outcome = self.outcome(&connector, &step.sql, awaited).await;
+                    if let RowOutcome::Records(_) = outcome {
                         running = Some(connector);
                     } else {
                         self.disconnect(&connector).await;
                     }
-                    fate.text(scenario)
+                    outcome.text(scenario)
                 }
             };
-            writeln!(text, "{{\"sql\":{},\"rows\":{},{fate}}}", json!(step.sql), json!(rows))
+            writeln!(text, "{{\"sql\":{},\"rows\":{},{outcome}}}", json!(step.sql), json!(rows))
                 .expect("a String takes every text");
         }
         if let Some(connector) = running {
@@ -228,12 +228,12 @@ impl Recorder {
     }
 
     /// Awaits so many records, or the task's death.
-    async fn fate(&mut self, connector: &str, sql: &str, awaited: usize) -> Fate {
+    async fn outcome(&mut self, connector: &str, sql: &str, awaited: usize) -> RowOutcome {
         let (from, mut looks) = (self.attributed, 0_u32);
         let (begin, mut is_repeated) = (Instant::now(), false);
-        let fate = within(ARRIVAL, async || {
+        let outcome = within(ARRIVAL, async || {
             if self.follower.count() >= from + awaited {
-                return Some(Fate::Records(self.follower.records().split_off(from)));
+                return Some(RowOutcome::Records(self.follower.records().split_off(from)));
             }
             // A worker looks at what became of a record when it has another one to send.
             if begin.elapsed() > PATIENCE && !std::mem::replace(&mut is_repeated, true) {
@@ -245,16 +245,16 @@ impl Recorder {
                 return None;
             }
             match self.debezium.task(connector).await {
-                Task::Failed(trace) => Some(Fate::Dies(cause(&trace))),
+                Task::Failed(trace) => Some(RowOutcome::Dies(cause(&trace))),
                 Task::Running | Task::Absent => None,
             }
         });
-        let fate = fate.await.unwrap_or(Fate::Hangs);
-        if let Fate::Records(records) = &fate {
+        let outcome = outcome.await.unwrap_or(RowOutcome::Hangs);
+        if let RowOutcome::Records(records) = &outcome {
             assert_eq!(records.len(), awaited, "more records than rows: {records:?}");
             self.attributed += awaited;
         }
-        fate
+        outcome
     }
 }
 

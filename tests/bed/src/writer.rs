@@ -29,7 +29,7 @@ pub struct Writer {
 
 #[derive(Default)]
 struct Shared {
-    told_to_stop: AtomicBool,
+    stop_requested: AtomicBool,
     committed: AtomicU64,
     written: Mutex<Written>,
 }
@@ -111,7 +111,7 @@ impl Writer {
 
     /// Ends the writing between two transactions; the ids of the rows that were rolled back.
     pub async fn stop(mut self) -> Vec<String> {
-        self.shared.told_to_stop.store(true, Ordering::Relaxed);
+        self.shared.stop_requested.store(true, Ordering::Relaxed);
         let task = self.task.take().expect("stopped once");
         task.await.expect("the writer does not panic");
         self.rolled_back()
@@ -131,7 +131,7 @@ async fn write(config: Config, aggregate_type: String, interval: Duration, share
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut client: Option<Client> = None;
     let mut number = 0_u64;
-    while !shared.told_to_stop.load(Ordering::Relaxed) {
+    while !shared.stop_requested.load(Ordering::Relaxed) {
         ticks.tick().await;
         let Some(connected) = &client else {
             match config.connect(NoTls).await {

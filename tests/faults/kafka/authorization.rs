@@ -4,8 +4,8 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, KafkaBuilder, Walpost};
 
-use super::{AWAY, BACK, confirms_nothing, fixture_with, times};
-use crate::case::{Account, Case};
+use super::{KAFKA_RECOVERED, KAFKA_UNAVAILABLE, confirms_nothing, fixture_with, times};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -42,7 +42,7 @@ fn command(kafka: &Kafka, fixture: &mut Fixture, name: &str, login: &[String]) -
     walpost
 }
 
-async fn refused(account: Account) {
+async fn refused(account: CaseReport) {
     let (kafka, mut fixture) = scene_of(Kafka::builder()).await;
     fixture.postgres.execute(&insert(10, 3)).await;
     let mistaken = login("PLAIN", "mistaken");
@@ -57,7 +57,7 @@ async fn refused(account: Account) {
     account.exact(&fixture.judge().await);
 }
 
-async fn not_allowed(account: Account) {
+async fn not_allowed(account: CaseReport) {
     let builder = Kafka::builder().guarded().property("auto.create.topics.enable", "false");
     let (kafka, mut fixture) = scene_of(builder).await;
     let topic = fixture.topic("order");
@@ -71,7 +71,7 @@ async fn not_allowed(account: Account) {
         confirms_nothing(&fixture, &writer).await;
         assert_eq!(times(&walpost, &advice), round, "once: {:?}", walpost.stderr());
         kafka.allow("relay", &["Write", "Describe"], &topic).await;
-        let rounds = async || times(&walpost, BACK) == round;
+        let rounds = async || times(&walpost, KAFKA_RECOVERED) == round;
         walpost_bed::eventually(SHORT_TIMEOUT, "it goes on", rounds).await;
         if round == 1 {
             kafka.disallow("relay", &["Write", "Describe"], &topic).await;
@@ -79,10 +79,10 @@ async fn not_allowed(account: Account) {
     }
     account.ok(&fixture.judge_after(writer).await);
     account.did("named the missing right once");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn revoked(account: Account) {
+async fn revoked(account: CaseReport) {
     // A broker that asks for the password again every two seconds.
     let again = "listener.name.sasl.scram-sha-512.connections.max.reauth.ms";
     let (kafka, mut fixture) = scene_of(Kafka::builder().property(again, "2000")).await;
@@ -94,11 +94,11 @@ async fn revoked(account: Account) {
     walpost_bed::eventually(SHORT_TIMEOUT, "records come", came).await;
     kafka.drop_password("relay").await;
     let line = walpost.await_line("the credentials are refused", LONG_TIMEOUT).await;
-    assert!(line.contains(AWAY), "{line}");
+    assert!(line.contains(KAFKA_UNAVAILABLE), "{line}");
     confirms_nothing(&fixture, &writer).await;
     kafka.set_password("relay", "first").await;
-    walpost.await_line(BACK, SHORT_TIMEOUT).await;
+    walpost.await_line(KAFKA_RECOVERED, SHORT_TIMEOUT).await;
     account.ok(&fixture.judge_after(writer).await);
     account.did("said that the credentials are refused");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }

@@ -7,8 +7,8 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Cluster, eventually};
 
-use super::{AWAY, BACK, confirms_nothing, fixture_with, times};
-use crate::case::{Account, Case};
+use super::{KAFKA_RECOVERED, KAFKA_UNAVAILABLE, confirms_nothing, fixture_with, times};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -35,7 +35,7 @@ async fn scene_of(
     (cluster, fixture, topic)
 }
 
-async fn rolling_restart(account: Account) {
+async fn rolling_restart(account: CaseReport) {
     let (cluster, fixture, topic) = scene_of("2", 3).await;
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.postgres, 100);
@@ -47,10 +47,10 @@ async fn rolling_restart(account: Account) {
     }
     writer.commits(50).await;
     account.ok(&fixture.judge_after(writer).await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn elected(account: Account) {
+async fn elected(account: CaseReport) {
     let (cluster, fixture, topic) = scene_of("2", 1).await;
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.postgres, 200);
@@ -62,11 +62,11 @@ async fn elected(account: Account) {
     writer.commits(50).await;
     assert!(leaders.windows(2).all(|pair| pair[0] != pair[1]), "{leaders:?}");
     account.ok(&fixture.judge_after(writer).await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// The old leader wakes up believing that it still leads.
-async fn zombie(account: Account) {
+async fn zombie(account: CaseReport) {
     let (cluster, fixture, topic) = scene_of("2", 1).await;
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.postgres, 200);
@@ -81,31 +81,31 @@ async fn zombie(account: Account) {
         cluster.administration().in_sync(&topic, 1, 3).await;
     }
     account.ok(&fixture.judge_after(writer).await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn too_few(account: Account) {
+async fn too_few(account: CaseReport) {
     let (cluster, fixture, topic) = scene_of("3", 2).await;
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.postgres, 50);
     writer.commits(50).await;
     let dead = &cluster.nodes()[2];
     dead.kill9().await;
-    let line = walpost.await_line(AWAY, Duration::from_secs(60)).await;
+    let line = walpost.await_line(KAFKA_UNAVAILABLE, Duration::from_secs(60)).await;
     for word in ["min.insync.replicas", &topic, "2 of 3"] {
         assert!(line.contains(word), "{word:?} in {line}");
     }
     confirms_nothing(&fixture, &writer).await;
     dead.start_again().await;
-    walpost.await_line(BACK, SHORT_TIMEOUT).await;
+    walpost.await_line(KAFKA_RECOVERED, SHORT_TIMEOUT).await;
     account.ok(&fixture.judge_after(writer).await);
     account.did("said which replicas are missing");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// Each node is killed in its turn, the leader of a partition among them, with
 /// several requests in flight; half a minute below the minimum each time.
-async fn again(account: Account) {
+async fn again(account: CaseReport) {
     let (cluster, fixture, topic) = scene_of("3", 3).await;
     let several = ["-X", "max.in.flight.requests.per.connection=5"];
     let walpost = fixture.command("run").args(several).start();
@@ -113,28 +113,28 @@ async fn again(account: Account) {
     for (round, node) in (1..).zip(cluster.nodes().iter().cycle().take(6)) {
         writer.commits(200).await;
         node.kill9().await;
-        let told = async || times(&walpost, AWAY) == round;
+        let told = async || times(&walpost, KAFKA_UNAVAILABLE) == round;
         eventually(LONG_TIMEOUT, "it says so", told).await;
         writer.commits(1500).await;
         node.start_again().await;
         cluster.administration().in_sync(&topic, 3, 3).await;
-        let back = async || times(&walpost, BACK) == round;
+        let back = async || times(&walpost, KAFKA_RECOVERED) == round;
         eventually(LONG_TIMEOUT, "the producer goes on", back).await;
     }
     account.ok(&fixture.judge_after(writer).await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// One acknowledgement never comes, though all is well with the broker.
-async fn stuck(account: Account) {
+async fn stuck(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.command("run").env("FAILPOINTS", "unacknowledged=20*off->1*return->off");
     let walpost = walpost.start();
     fixture.postgres.execute(&insert(100, 5)).await;
-    walpost.await_line(AWAY, Duration::from_secs(40)).await;
+    walpost.await_line(KAFKA_UNAVAILABLE, Duration::from_secs(40)).await;
     walpost.await_line("no acknowledgement came for long", LONG_TIMEOUT).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     account.ok(&fixture.judge().await);
     account.did("replaced the producer");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }

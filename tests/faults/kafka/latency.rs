@@ -7,7 +7,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Proxy, eventually};
 
 use super::fixture_with;
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 /// What memory may grow by for a budget of 1 MiB, in bytes; what waits is twice that.
 const GROWTH: u64 = 12 * 1024 * 1024;
@@ -24,7 +24,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn slow(account: Account, delay: Duration, bytes_per_second: Option<u32>) {
+async fn slow(account: CaseReport, delay: Duration, bytes_per_second: Option<u32>) {
     let proxy = Proxy::start().await;
     let kafka = Kafka::builder().behind(proxy.port()).start().await;
     proxy.point_at(kafka.proxied_port().expect("it was told of a proxy"));
@@ -54,5 +54,5 @@ async fn slow(account: Account, delay: Duration, bytes_per_second: Option<u32>) 
     fixture.bootstrap = kafka.bootstrap();
     account.ok(&fixture.judge_with(&rolled_back).await);
     account.did("flat memory");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }

@@ -13,8 +13,8 @@ use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
 
 use crate::case::Case;
 
-const AWAY: &str = "Kafka cannot be used, trying again until it can";
-const BACK: &str = "Kafka takes records again";
+const KAFKA_UNAVAILABLE: &str = "Kafka cannot be used, trying again until it can";
+const KAFKA_RECOVERED: &str = "Kafka takes records again";
 
 pub fn cases() -> Vec<Case> {
     let parts = [
@@ -51,9 +51,9 @@ async fn confirms_nothing(fixture: &Fixture, writer: &Writer) {
 }
 
 /// One line tells that Kafka is unavailable and one that it is back, each so many times.
-async fn told(walpost: &Walpost, outages: usize) {
+async fn outage_logged(walpost: &Walpost, outages: usize) {
     eventually(SHORT_TIMEOUT, "a line for each change", async || {
-        let seen = (times(walpost, AWAY), times(walpost, BACK));
+        let seen = (times(walpost, KAFKA_UNAVAILABLE), times(walpost, KAFKA_RECOVERED));
         if seen == (outages, outages) { Ok(()) } else { Err(seen) }
     })
     .await;

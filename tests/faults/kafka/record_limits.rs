@@ -4,7 +4,7 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::oracle::judge;
 use walpost_bed::{Kafka, Walpost};
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -38,7 +38,7 @@ const ONE_BY_ONE: &[&str] =
 /// It halts at row number `guilty`, which its one error names, with all before
 /// it published, and the next start stands there again.
 async fn halts(
-    account: &Account,
+    account: &CaseReport,
     fixture: &Fixture,
     walpost: Walpost,
     guilty: usize,
@@ -88,7 +88,7 @@ fn text_of(bytes: usize) -> String {
     )
 }
 
-async fn for_the_client(account: Account) {
+async fn for_the_client(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     for _ in 0..3 {
@@ -112,7 +112,7 @@ struct TooLarge {
 }
 
 /// In one transaction, and each row in its own.
-async fn for_the_topic(account: Account, case: TooLarge) {
+async fn for_the_topic(account: CaseReport, case: TooLarge) {
     for one_transaction in [true, false] {
         if one_transaction || case.rows < 1000 {
             in_transactions(&account, case, one_transaction).await;
@@ -120,7 +120,7 @@ async fn for_the_topic(account: Account, case: TooLarge) {
     }
 }
 
-async fn in_transactions(account: &Account, case: TooLarge, one_transaction: bool) {
+async fn in_transactions(account: &CaseReport, case: TooLarge, one_transaction: bool) {
     let fixture = Fixture::new().await;
     let topic = fixture.topic("order");
     let limit = [("max.message.bytes", "20000")];
@@ -146,7 +146,7 @@ async fn in_transactions(account: &Account, case: TooLarge, one_transaction: boo
     }
 }
 
-async fn two_guilty(account: Account) {
+async fn two_guilty(account: CaseReport) {
     let fixture = Fixture::new().await;
     let limit = [("max.message.bytes", "20000")];
     Kafka::shared().await.create_topic_with(&fixture.topic("order"), 1, &limit).await;
@@ -162,7 +162,7 @@ async fn two_guilty(account: Account) {
 }
 
 /// The topic takes what is at most an hour away from its clock.
-async fn bad_timestamp(account: Account, setting: &'static str, bad: &'static str) {
+async fn bad_timestamp(account: CaseReport, setting: &'static str, bad: &'static str) {
     let fixture = Fixture::new().await;
     let topic = fixture.topic("order");
     Kafka::shared().await.create_topic_with(&topic, 1, &[(setting, "3600000")]).await;
@@ -188,5 +188,5 @@ async fn bad_timestamp(account: Account, setting: &'static str, bad: &'static st
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;
     account.ok(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }

@@ -5,8 +5,8 @@ use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::oracle::judge;
 use walpost_bed::writer::Writer;
 
-use super::{BACK, confirms_nothing, fixture_with, strict_broker, times};
-use crate::case::{Account, Case};
+use super::{KAFKA_RECOVERED, confirms_nothing, fixture_with, strict_broker, times};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -16,7 +16,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn missing(account: Account) {
+async fn missing(account: CaseReport) {
     let kafka = strict_broker().await;
     let fixture = fixture_with(&kafka.bootstrap()).await;
     let walpost = fixture.run_with(&["--log-level", "info,walpost=debug"]).await;
@@ -31,12 +31,12 @@ async fn missing(account: Account) {
     assert_eq!(times(&walpost, "a record was not delivered"), 1, "{:?}", walpost.stderr());
     kafka.create_topic(&topic, 3).await;
     account.ok(&fixture.judge_after(writer).await);
-    walpost.await_line(BACK, SHORT_TIMEOUT).await;
+    walpost.await_line(KAFKA_RECOVERED, SHORT_TIMEOUT).await;
     account.did("named the topic once");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn deleted(account: Account) {
+async fn deleted(account: CaseReport) {
     let kafka = strict_broker().await;
     let fixture = fixture_with(&kafka.bootstrap()).await;
     let topic = fixture.topic("order");
@@ -51,10 +51,10 @@ async fn deleted(account: Account) {
     kafka.create_topic(&topic, 3).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     account.ok(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn grown(account: Account) {
+async fn grown(account: CaseReport) {
     let kafka = strict_broker().await;
     let fixture = fixture_with(&kafka.bootstrap()).await;
     let topic = fixture.topic("order");
@@ -89,5 +89,5 @@ async fn grown(account: Account) {
         account.ok(&judge(&here, std::iter::empty(), &of_it));
     }
     account.did("warned once");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }

@@ -7,8 +7,8 @@ use walpost_bed::oracle::judge;
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, Proxy, eventually, within};
 
-use super::{AWAY, confirms_nothing, fixture_with, times, told};
-use crate::case::{Account, Case};
+use super::{KAFKA_UNAVAILABLE, confirms_nothing, fixture_with, outage_logged, times};
+use crate::case::{Case, CaseReport};
 
 /// What memory may grow by once the budget is spent, in bytes.
 const GROWTH: u64 = 16 * 1024 * 1024;
@@ -38,7 +38,7 @@ async fn scene_of(kafka: &Kafka) -> Fixture {
 
 /// Kafka is away in the midst of a large transaction that is read in batches, for longer than the
 /// server would wait for a client that does not read. What is read is not read again.
-async fn within_a_backlog(account: Account) {
+async fn within_a_backlog(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let payload =
@@ -57,10 +57,10 @@ async fn within_a_backlog(account: Account) {
     kafka.resume();
     fixture.confirmed(LONG_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn killed(account: Account) {
+async fn killed(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let walpost = fixture.run().await;
@@ -68,18 +68,21 @@ async fn killed(account: Account) {
     for outage in 1..=2 {
         writer.commits(50).await;
         kafka.kill9().await;
-        eventually(SHORT_TIMEOUT, "it says so", async || times(&walpost, AWAY) == outage).await;
+        eventually(SHORT_TIMEOUT, "it says so", async || {
+            times(&walpost, KAFKA_UNAVAILABLE) == outage
+        })
+        .await;
         confirms_nothing(&fixture, &writer).await;
         kafka.start_again().await;
-        told(&walpost, outage).await;
+        outage_logged(&walpost, outage).await;
     }
     writer.commits(50).await;
     account.ok(&fixture.judge_after(writer).await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// librdkafka as `CMake` builds it never says that all brokers are down: walpost sees it all the same.
-async fn unannounced(account: Account) {
+async fn unannounced(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let run = fixture.command("run").env("FAILPOINTS", "all_brokers_down=return");
@@ -96,31 +99,34 @@ async fn unannounced(account: Account) {
         writer.commits(50).await;
         eventually(SHORT_TIMEOUT, "it is ready", is_ready).await;
         kafka.kill9().await;
-        eventually(SHORT_TIMEOUT, "it says so", async || times(&walpost, AWAY) == outage).await;
+        eventually(SHORT_TIMEOUT, "it says so", async || {
+            times(&walpost, KAFKA_UNAVAILABLE) == outage
+        })
+        .await;
         eventually(SHORT_TIMEOUT, "it is not ready", async || !is_ready().await).await;
         kafka.start_again().await;
-        told(&walpost, outage).await;
+        outage_logged(&walpost, outage).await;
     }
     account.ok(&fixture.judge_after(writer).await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn stopped(account: Account) {
+async fn stopped(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.postgres, 200);
     writer.commits(50).await;
     assert!(kafka.stop(LONG_TIMEOUT).await, "it stops");
-    walpost.await_line(AWAY, SHORT_TIMEOUT).await;
+    walpost.await_line(KAFKA_UNAVAILABLE, SHORT_TIMEOUT).await;
     writer.commits(50).await;
     kafka.start_again().await;
-    told(&walpost, 1).await;
+    outage_logged(&walpost, 1).await;
     account.ok(&fixture.judge_after(writer).await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn short_outage(account: Account) {
+async fn short_outage(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_on_a_short_leash(&kafka.bootstrap()).await;
     kafka.create_topic(&fixture.topic("order"), 3).await;
@@ -138,7 +144,7 @@ async fn short_outage(account: Account) {
 }
 
 /// A network that swallows everything, as a firewall does.
-async fn long_outage(account: Account) {
+async fn long_outage(account: CaseReport) {
     let proxy = Proxy::start().await;
     let kafka = Kafka::builder().behind(proxy.port()).start().await;
     proxy.point_at(kafka.proxied_port().expect("it was told of a proxy"));
@@ -155,7 +161,7 @@ async fn scene_on_a_short_leash(bootstrap: &str) -> Fixture {
 }
 
 async fn outage(
-    account: &Account,
+    account: &CaseReport,
     fixture: &Fixture,
     length: Duration,
     begin: impl AsyncFnOnce(),
@@ -169,7 +175,7 @@ async fn outage(
     let since = Instant::now();
     // Spends the budget at once.
     fixture.postgres.execute(&insert(20_000, 50)).await;
-    let said = walpost.await_line(AWAY, LONG_TIMEOUT).await;
+    let said = walpost.await_line(KAFKA_UNAVAILABLE, LONG_TIMEOUT).await;
     confirms_nothing(fixture, &writer).await;
     let position = fixture.confirmed_flush().await;
     let mut settled = None;
@@ -184,16 +190,16 @@ async fn outage(
         }
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
-    assert_eq!(times(&walpost, AWAY), 1, "once: {said}");
+    assert_eq!(times(&walpost, KAFKA_UNAVAILABLE), 1, "once: {said}");
     end().await;
     account.ok(&fixture.judge_after(writer).await);
     assert_eq!(fixture.walsender().await, Some(session));
-    told(&walpost, 1).await;
+    outage_logged(&walpost, 1).await;
     account.did("same session, flat memory");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn frozen(account: Account) {
+async fn frozen(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let walpost = fixture.run().await;
@@ -206,11 +212,11 @@ async fn frozen(account: Account) {
     }
     writer.commits(50).await;
     account.ok(&fixture.judge_after(writer).await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// Long enough for requests to time out on either side.
-async fn frozen_long(account: Account) {
+async fn frozen_long(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let walpost = fixture.run().await;
@@ -221,13 +227,13 @@ async fn frozen_long(account: Account) {
         let never = async || false;
         within(Duration::from_secs(60), never).await.expect_err("it is frozen for a minute");
         kafka.resume();
-        told(&walpost, round).await;
+        outage_logged(&walpost, round).await;
     }
     account.ok(&fixture.judge_after(writer).await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn disk_full(account: Account) {
+async fn disk_full(account: CaseReport) {
     let kafka = Kafka::builder()
         .disk_mebibytes(24)
         .property("log.segment.bytes", "1048576")
@@ -244,20 +250,20 @@ async fn disk_full(account: Account) {
                           FROM generate_series(1, 320) AS j) \
                   FROM generate_series(1, 4000) AS i";
     fixture.postgres.execute(fill).await;
-    walpost.await_line(AWAY, LONG_TIMEOUT).await;
+    walpost.await_line(KAFKA_UNAVAILABLE, LONG_TIMEOUT).await;
     account.did("said that Kafka cannot be used");
     confirms_nothing(&fixture, &writer).await;
     kafka.kill9().await;
     kafka.resize_disk(256);
     kafka.start_again().await;
     account.ok(&fixture.judge_after(writer).await);
-    told(&walpost, 1).await;
-    account.goes_on(&walpost);
+    outage_logged(&walpost, 1).await;
+    account.still_running(&walpost);
 }
 
 /// An event that cannot be delivered is met while no broker answers: all before it
 /// is delivered first, however long that takes.
-async fn halted(account: Account) {
+async fn halted(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let walpost = fixture.run_with(&["--drain-timeout", "1s"]).await;

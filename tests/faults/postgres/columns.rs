@@ -3,8 +3,8 @@
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, assert_in_log_order, insert, record_of};
 use walpost_bed::oracle::judge;
 
-use super::{covers, end_of_log};
-use crate::case::{Account, Case};
+use super::{covers, current_wal_lsn};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     let changed = |name, changes: &'static [&'static str]| {
@@ -53,7 +53,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Each change stands in the middle of a transaction that inserts before and after.
-async fn changes_pass(account: Account, changes: &'static [&'static str]) {
+async fn changes_pass(account: CaseReport, changes: &'static [&'static str]) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let row = insert(10, 2);
@@ -68,11 +68,11 @@ async fn changes_pass(account: Account, changes: &'static [&'static str]) {
     assert!(records.iter().all(|record| record.value_text().is_some()));
     assert_in_log_order(&records);
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// Delivers all before the change, in its transaction too, and names what is missing.
-async fn halts_at(account: Account, (change, role): (&'static str, &'static str)) {
+async fn halts_at(account: CaseReport, (change, role): (&'static str, &'static str)) {
     let configured = ["[outbox.columns]", "event_type = \"event_type\""].join("\n");
     let fixture = Fixture::new().await;
     let directory = tempfile::tempdir().expect("a directory");
@@ -85,7 +85,7 @@ async fn halts_at(account: Account, (change, role): (&'static str, &'static str)
         fixture.postgres.execute(&insert(10, 3)).await;
         fixture.committed().await
     };
-    let before = end_of_log(&fixture).await;
+    let before = current_wal_lsn(&fixture).await;
     fixture.postgres.execute(&format!("ALTER TABLE public.outbox {change}")).await;
     let columns = match role {
         "event_type" => "(aggregate_type, aggregate_id, happened) VALUES ('order', '1', 'placed')",
@@ -94,7 +94,7 @@ async fn halts_at(account: Account, (change, role): (&'static str, &'static str)
         _ => "(aggregate_type, aggregate_id, event_type) VALUES ('order', '1', 'placed')",
     };
     fixture.postgres.execute(&format!("INSERT INTO public.outbox {columns}")).await;
-    let after = end_of_log(&fixture).await;
+    let after = current_wal_lsn(&fixture).await;
     let text = account.ends(&walpost, 4).await;
     let line = text.lines().last().unwrap_or_default();
     assert!(line.contains("table public.outbox has no column for `"), "{line}");
@@ -104,7 +104,7 @@ async fn halts_at(account: Account, (change, role): (&'static str, &'static str)
 }
 
 /// What the halt asks for is enough, where no transaction has rows of both names.
-async fn renamed(account: Account) {
+async fn renamed(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let row = insert(10, 3);
@@ -119,7 +119,7 @@ async fn renamed(account: Account) {
 }
 
 /// With rows of the old name still to be read, the column has to have it again.
-async fn slept_through(account: Account) {
+async fn slept_through(account: CaseReport) {
     let fixture = Fixture::new().await;
     let row = insert(10, 3);
     fixture.postgres.execute(&row).await;
@@ -135,7 +135,7 @@ async fn slept_through(account: Account) {
 }
 
 /// All is published once walpost is told that the payload is in `body` now.
-async fn published_as_body(account: &Account, fixture: &Fixture) {
+async fn published_as_body(account: &CaseReport, fixture: &Fixture) {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("walpost.toml");
     std::fs::write(&file, "[outbox.columns]\npayload = \"body\"\n").expect("written");
@@ -143,10 +143,10 @@ async fn published_as_body(account: &Account, fixture: &Fixture) {
     fixture.postgres.execute(&insert(10, 3).replace("payload", "body")).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(&next);
+    account.still_running(&next);
 }
 
-async fn not_needed(account: Account) {
+async fn not_needed(account: CaseReport) {
     changes_pass(
         account,
         &["ADD COLUMN region text", "DROP COLUMN region", "DROP COLUMN created_at"],
@@ -154,7 +154,7 @@ async fn not_needed(account: Account) {
     .await;
 }
 
-async fn new_forms(account: Account) {
+async fn new_forms(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let row = |id: u32, key: &str, payload: &str| {
@@ -184,11 +184,11 @@ async fn new_forms(account: Account) {
     assert_eq!(value(0).as_deref(), Some(b"{\"a\": 1}".as_slice()));
     assert_eq!(value(1).as_deref(), Some([0, 0xff].as_slice()));
     assert_eq!(value(2).as_deref(), Some([0xff, 0].as_slice()));
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// Events had a type so far: whether they go on without is for a person to say.
-async fn optional(account: Account) {
+async fn optional(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -202,7 +202,7 @@ async fn optional(account: Account) {
     account.exact(&fixture.judge().await);
 }
 
-async fn optional_between(account: Account) {
+async fn optional_between(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, insert};
 use walpost_bed::{CertificateAuthority, Kafka, KeyPair, Major, Postgres, Walpost, eventually};
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -38,7 +38,7 @@ async fn with_tls(authority: &CertificateAuthority, pair: &KeyPair) -> Fixture {
     fixture
 }
 
-async fn expires(account: Account) {
+async fn expires(account: CaseReport) {
     let authority = CertificateAuthority::new();
     let soon = SystemTime::now() + Duration::from_secs(8);
     let fixture = with_tls(&authority, &authority.server_until("short", soon)).await;
@@ -56,7 +56,7 @@ async fn expires(account: Account) {
     refused_until_renewed(&account, &fixture, &walpost, mark, &authority).await;
 }
 
-async fn replaced(account: Account) {
+async fn replaced(account: CaseReport) {
     let authority = CertificateAuthority::new();
     let fixture =
         with_tls(&authority, &authority.server_until("good", SystemTime::now() + DAY)).await;
@@ -70,7 +70,7 @@ async fn replaced(account: Account) {
 }
 
 async fn refused_until_renewed(
-    account: &Account,
+    account: &CaseReport,
     fixture: &Fixture,
     walpost: &Walpost,
     mark: (usize, usize),
@@ -93,7 +93,7 @@ async fn refused_until_renewed(
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(walpost);
+    account.still_running(walpost);
 }
 
 /// Where walpost reads its password.
@@ -105,7 +105,7 @@ enum Where {
     Passfile,
 }
 
-async fn rotated(account: Account, place: Where) {
+async fn rotated(account: CaseReport, place: Where) {
     let hba = "host all turning 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n";
     let fixture = Fixture::with(Postgres::builder(Major::V15).hba(hba)).await;
     fixture.postgres.execute("CREATE ROLE turning LOGIN REPLICATION PASSWORD 'one'").await;
@@ -147,7 +147,7 @@ async fn rotated(account: Account, place: Where) {
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.did("read the file again");
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// For its owner alone, or it is not read.

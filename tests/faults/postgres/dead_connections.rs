@@ -8,7 +8,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Direction, Kafka, Major, Postgres, PostgresBuilder, Proxy, Walpost, eventually};
 
 use super::repeated_transactions;
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 /// `wal_sender_timeout` here. walpost takes ten seconds of silence for the end,
 /// or twice this where it is more.
@@ -74,7 +74,7 @@ async fn behind_a_proxy(fixture: &mut Fixture) -> Proxy {
     proxy
 }
 
-async fn blackhole(account: Account) {
+async fn blackhole(account: CaseReport) {
     let mut fixture = Fixture::with(impatient()).await;
     let proxy = behind_a_proxy(&mut fixture).await;
     let walpost = fixture.run().await;
@@ -91,7 +91,7 @@ async fn blackhole(account: Account) {
     proxy.restore();
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// What walpost says of a stream that went dead this way.
@@ -104,14 +104,14 @@ fn notice(way: Direction) -> &'static str {
 }
 
 /// Awaits that the dead stream is noticed and replaced.
-async fn replaced(account: &Account, walpost: &Walpost, mark: (usize, usize), way: Direction) {
+async fn replaced(account: &CaseReport, walpost: &Walpost, mark: (usize, usize), way: Direction) {
     let since = Instant::now();
     walpost.await_line_after(mark, notice(way), SHORT_TIMEOUT).await;
     account.did(format!("noticed after {} s", since.elapsed().as_secs()));
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
 }
 
-async fn idle(account: Account, way: Direction) {
+async fn idle(account: CaseReport, way: Direction) {
     let mut fixture = Fixture::with(impatient()).await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut fixture).await;
     let walpost = fixture.run().await;
@@ -123,10 +123,10 @@ async fn idle(account: Account, way: Direction) {
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn control(account: Account, way: Direction) {
+async fn control(account: CaseReport, way: Direction) {
     let mut fixture = Fixture::with(impatient()).await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut fixture).await;
     let walpost = fixture.run().await;
@@ -141,10 +141,10 @@ async fn control(account: Account, way: Direction) {
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn under_load(account: Account, way: Direction) {
+async fn under_load(account: CaseReport, way: Direction) {
     let mut fixture = Fixture::with(impatient()).await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut fixture).await;
     let walpost = fixture.run().await;
@@ -157,10 +157,10 @@ async fn under_load(account: Account, way: Direction) {
     account.ok(&fixture.judge_after(writer).await);
     let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= 1, "rows of {repeated} transactions came again");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn under_back_pressure(account: Account, way: Direction) {
+async fn under_back_pressure(account: CaseReport, way: Direction) {
     let kafka = Kafka::start().await;
     let mut fixture =
         Fixture::with_brokers(impatient(), &kafka.bootstrap()).await.option("--catch-up", "stream");
@@ -187,7 +187,7 @@ async fn under_back_pressure(account: Account, way: Direction) {
     fixture.confirmed(LONG_TIMEOUT).await;
     // The large transaction had been begun, and is published anew.
     account.ok(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// Inserts what no buffers on the way can hold, in one transaction.
@@ -208,7 +208,7 @@ async fn await_standstill(fixture: &Fixture) {
     .await;
 }
 
-async fn frozen_kafka(account: Account) {
+async fn frozen_kafka(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(impatient(), &kafka.bootstrap()).await;
     let walpost = fixture.run_with(&["--in-flight-bytes", "1MiB"]).await;
@@ -233,14 +233,14 @@ async fn frozen_kafka(account: Account) {
     account.exact(&fixture.judge().await);
     assert_eq!(fixture.walsender().await, Some(session));
     account.did("kept the session");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// A row of so many bytes takes several times `wal_sender_timeout` at this rate.
 const LARGE_BYTES: u32 = 8_000_000;
 const NARROW_BYTES_PER_SECOND: u32 = 1_000_000;
 
-async fn narrow(account: Account) {
+async fn narrow(account: CaseReport) {
     let mut fixture = Fixture::with(impatient()).await.option("--catch-up", "stream");
     let kafka = Kafka::shared().await;
     let limit = (2 * LARGE_BYTES).to_string();
@@ -263,10 +263,10 @@ async fn narrow(account: Account) {
     account.exact(&fixture.judge().await);
     assert_eq!(fixture.walsender().await, Some(session));
     account.did("kept the session");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn distant(account: Account) {
+async fn distant(account: CaseReport) {
     let mut fixture = Fixture::new().await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut fixture).await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -279,7 +279,7 @@ async fn distant(account: Account) {
 }
 
 /// There is a backlog, and each answer takes more than a second.
-async fn distant_backlog(account: Account) {
+async fn distant_backlog(account: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(100, 3)).await;
     let proxy = behind_a_proxy(&mut fixture).await;
@@ -288,11 +288,11 @@ async fn distant_backlog(account: Account) {
     walpost.await_line("reading the backlog in batches", SHORT_TIMEOUT * 2).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// Nothing comes back over one of the connections for the batches.
-async fn no_third(account: Account) {
+async fn no_third(account: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(100, 3)).await;
     let proxy = behind_a_proxy(&mut fixture).await;
@@ -302,11 +302,11 @@ async fn no_third(account: Account) {
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// A server process that is to serve the batches answers nothing.
-async fn never_begun(account: Account) {
+async fn never_begun(account: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(100, 3)).await;
     let proxy = behind_a_proxy(&mut fixture).await;
@@ -328,7 +328,7 @@ async fn never_begun(account: Account) {
     signal("CONT", &pid);
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 fn in_batches(fixture: &Fixture) -> Walpost {

@@ -3,7 +3,7 @@
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::{Kafka, Major, Postgres, within};
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 /// Room for a fresh cluster and a few files of its log.
 const DISK_BYTES: u64 = 128 << 20;
@@ -12,7 +12,7 @@ pub fn cases() -> Vec<Case> {
     vec![Case::new(57, "full_wal_disk_is_survived", full).long()]
 }
 
-async fn full(account: Account) {
+async fn full(account: CaseReport) {
     let postgres = Postgres::builder(Major::V15).disk(DISK_BYTES);
     // The log is not to find room by itself: what is written stays.
     let postgres = postgres.setting("wal_keep_size", "10GB").setting("restart_after_crash", "off");
@@ -49,7 +49,7 @@ async fn full(account: Account) {
         .await;
     // Without room it does not start either.
     assert!(fixture.postgres.try_start_again().await.is_err());
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
     let mark = walpost.mark();
     std::fs::remove_file(&ballast).expect("ballast thrown off");
     fixture.postgres.start_again().await;
@@ -57,5 +57,5 @@ async fn full(account: Account) {
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     account.ok(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }

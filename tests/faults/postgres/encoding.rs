@@ -4,19 +4,19 @@ use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, record_of};
 use walpost_bed::oracle::{Row, judge};
 use walpost_bed::{Kafka, Major, Postgres};
 
-use super::{covers, end_of_log};
-use crate::case::{Account, Case};
+use super::{covers, current_wal_lsn};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(63, "text_of_a_latin1_database_is_published_as_utf8", latin1),
         Case::new(63, "utf8_in_a_sql_ascii_database_is_published_unchanged", sql_ascii),
         Case::new(63, "bytes_of_unknown_encoding_halt", unknown_bytes),
-        Case::new(63, "printed_fix_skips_nothing_that_waits_for_kafka", led_past_nothing),
+        Case::new(63, "printed_fix_skips_nothing_that_waits_for_kafka", fix_skips_nothing),
     ]
 }
 
-async fn latin1(account: Account) {
+async fn latin1(account: CaseReport) {
     let postgres = Postgres::builder(Major::V15).encoding("LATIN1").start().await;
     let fixture = Fixture::bare(postgres, &Kafka::shared().await.bootstrap())
         .option("--table", "public.\"Ausgänge\"");
@@ -41,7 +41,7 @@ async fn latin1(account: Account) {
     assert_eq!(records[0].value_text(), Some(r#"{"größe": "½ Maß"}"#));
     assert_eq!(records[0].header("event_type"), Some("geprüft"));
     assert_eq!(records[0].header("für"), Some("Jürgen"));
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// A database that takes any bytes for text, with an outbox of plain text.
@@ -57,7 +57,7 @@ async fn with_brokers(bootstrap: &str) -> Fixture {
     fixture.over(table).await
 }
 
-async fn sql_ascii(account: Account) {
+async fn sql_ascii(account: CaseReport) {
     let fixture = without_encoding().await;
     let walpost = fixture.run().await;
     let row = "INSERT INTO public.outbox VALUES ('ä', 'order', 'Käse', 'geprüft', '½ Maß')";
@@ -67,10 +67,10 @@ async fn sql_ascii(account: Account) {
     let records = fixture.records().await;
     account.exact(&judge(&rows, std::iter::empty(), &records));
     assert_eq!(record_of(&records, "ä").value_text(), Some("½ Maß"));
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn unknown_bytes(account: Account) {
+async fn unknown_bytes(account: CaseReport) {
     let fixture = without_encoding().await;
     let walpost = fixture.run().await;
     let row = |id: &str, payload: &str| {
@@ -78,9 +78,9 @@ async fn unknown_bytes(account: Account) {
     };
     fixture.postgres.execute(&row("before", "'p'")).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    let good = end_of_log(&fixture).await;
+    let good = current_wal_lsn(&fixture).await;
     fixture.postgres.execute(&row("guilty", r"E'p\344'")).await;
-    let bad = end_of_log(&fixture).await;
+    let bad = current_wal_lsn(&fixture).await;
     fixture.postgres.execute(&row("after", "'p'")).await;
     let text = account.ends(&walpost, 4).await;
     assert!(text.contains("of a logical message has no form in UTF-8"), "{text}");
@@ -94,7 +94,7 @@ async fn unknown_bytes(account: Account) {
     fixture.confirmed(SHORT_TIMEOUT).await;
     let rows = [row("before"), row("after")];
     account.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
-    account.goes_on(&next);
+    account.still_running(&next);
 }
 
 /// The statements that a text names as the way out.
@@ -105,7 +105,7 @@ fn way_out(text: &str) -> String {
 }
 
 /// What is before the row is in no topic yet when walpost meets it.
-async fn led_past_nothing(account: Account) {
+async fn fix_skips_nothing(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = with_brokers(&kafka.bootstrap()).await.option("--drain-timeout", "2s");
     let row = |id: &str, payload: &str| {
@@ -127,5 +127,5 @@ async fn led_past_nothing(account: Account) {
     fixture.confirmed(SHORT_TIMEOUT).await;
     let rows = ["first", "good", "after"].map(|id| Row::new(id, "k"));
     account.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
-    account.goes_on(&next);
+    account.still_running(&next);
 }

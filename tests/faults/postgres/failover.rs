@@ -6,7 +6,7 @@ use walpost_bed::oracle::{Row, judge};
 use walpost_bed::{DataSnapshot, Kafka, Major, Postgres, Proxy, Stop, Walpost, eventually};
 
 use super::retain_published;
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 const WAITS: &str = "is in use by server process";
 
@@ -84,34 +84,34 @@ impl Behind {
         }
     }
 
-    async fn judged(&self, account: &Account, rows: &[Row]) {
+    async fn judged(&self, account: &CaseReport, rows: &[Row]) {
         account.exact(&judge(rows, std::iter::empty(), &self.fixture.records().await));
     }
 
     /// A person accepts the slot's position: of the history from the saved data on nothing is
     /// missing.
-    async fn accepted(&self, account: &Account, mut rows: Vec<Row>) {
+    async fn accepted(&self, account: &CaseReport, mut rows: Vec<Row>) {
         let next = self.fixture.run().await;
         self.fixture.confirmed(SHORT_TIMEOUT).await;
         rows.extend_from_slice(&self.fixture.committed().await[10..]);
         self.judged_with_repeats(account, &rows).await;
-        account.goes_on(&next);
+        account.still_running(&next);
     }
 
     /// The same after the next start: a server that was stopped may have forgotten the slot's last
     /// position (until 17), and repeats what follows it.
-    async fn judged_with_repeats(&self, account: &Account, rows: &[Row]) {
+    async fn judged_with_repeats(&self, account: &CaseReport, rows: &[Row]) {
         account.ok(&judge(rows, std::iter::empty(), &self.fixture.records().await));
     }
 }
 
 /// Ends with 3 and these words.
-async fn refused(account: &Account, walpost: &Walpost, words: &str) {
+async fn refused(account: &CaseReport, walpost: &Walpost, words: &str) {
     let text = account.ends(walpost, 3).await;
     assert!(text.contains(words), "{words}: {text}");
 }
 
-async fn lost_nothing(account: Account) {
+async fn lost_nothing(account: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;
     behind.rows(10).await;
@@ -121,10 +121,10 @@ async fn lost_nothing(account: Account) {
     let next = behind.fixture.run().await;
     behind.rows(10).await;
     behind.judged_with_repeats(&account, &behind.fixture.committed().await).await;
-    account.goes_on(&next);
+    account.still_running(&next);
 }
 
-async fn lost_commits(account: Account) {
+async fn lost_commits(account: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
@@ -137,7 +137,7 @@ async fn lost_commits(account: Account) {
     behind.accepted(&account, rows).await;
 }
 
-async fn both_end(account: Account) {
+async fn both_end(account: CaseReport) {
     let behind = Behind::new().await;
     let first = behind.fixture.run().await;
     behind.rows(10).await;
@@ -153,7 +153,7 @@ async fn both_end(account: Account) {
     behind.judged_with_repeats(&account, &rows).await;
 }
 
-async fn restore_data(account: Account) {
+async fn restore_data(account: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
@@ -163,7 +163,7 @@ async fn restore_data(account: Account) {
     behind.judged(&account, &rows).await;
 }
 
-async fn grew_again(account: Account) {
+async fn grew_again(account: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
@@ -180,7 +180,7 @@ async fn grew_again(account: Account) {
 }
 
 /// The session in which the histories are compared ends before anything has come.
-async fn cut_short(account: Account) {
+async fn cut_short(account: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
@@ -203,7 +203,7 @@ async fn cut_short(account: Account) {
 }
 
 /// The new history has a transaction that commits at the same LSN.
-async fn replaced(account: Account) {
+async fn replaced(account: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
@@ -219,7 +219,7 @@ async fn replaced(account: Account) {
 
 /// A record waits for its topic, so that the producer is replaced again and again, and reading
 /// begins at that record's transaction each time.
-async fn replayed(account: Account) {
+async fn replayed(account: CaseReport) {
     let behind = Behind::new().await;
     let kafka = Kafka::shared().await;
     let fixture = &behind.fixture;
@@ -253,7 +253,7 @@ async fn replayed(account: Account) {
     account.ok(&judge(&rows, std::iter::empty(), &records));
 }
 
-async fn waited(account: Account) {
+async fn waited(account: CaseReport) {
     let behind = Behind::new().await;
     let first = behind.fixture.run().await;
     behind.rows(10).await;
@@ -284,7 +284,7 @@ async fn two(behind: &Behind) -> Fixture {
     other
 }
 
-async fn two_servers(account: Account) {
+async fn two_servers(account: CaseReport) {
     let mut behind = Behind::new().await;
     behind.fixture.source.push_str("?sslmode=disable");
     let other = two(&behind).await;
@@ -301,10 +301,10 @@ async fn two_servers(account: Account) {
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
     behind.fixture.confirmed(SHORT_TIMEOUT).await;
     behind.judged(&account, &behind.fixture.committed().await).await;
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn two_servers_in_batches(account: Account) {
+async fn two_servers_in_batches(account: CaseReport) {
     let mut behind = Behind::new().await;
     behind.fixture.source.push_str("?sslmode=disable");
     let other = two(&behind).await;
@@ -323,5 +323,5 @@ async fn two_servers_in_batches(account: Account) {
     behind.fixture.confirmed(SHORT_TIMEOUT).await;
     assert_eq!(other.confirmed_flush().await, before, "the other slot is not moved");
     behind.judged(&account, &behind.fixture.committed().await).await;
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }

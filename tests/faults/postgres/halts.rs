@@ -11,7 +11,7 @@ use walpost_bed::{Kafka, Major, Postgres, Proxy, Walpost, eventually};
 
 use super::retain_published;
 use super::slot::{ADVANCE, at_rest, many_transactions, slow_in_batches};
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 const DROP: &str = "pg_drop_replication_slot('walpost')";
 
@@ -75,7 +75,7 @@ async fn freeze(kafka: &Kafka, fixture: &Fixture) {
     fixture.confirmed_at_rest().await;
 }
 
-async fn signalled_while_opening(account: Account, signals: u32) {
+async fn signalled_while_opening(account: CaseReport, signals: u32) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
     fixture.source = proxied(&proxy);
@@ -99,7 +99,7 @@ async fn signalled_while_opening(account: Account, signals: u32) {
     account.exact(&before);
 }
 
-async fn signalled_in_a_session(account: Account) {
+async fn signalled_in_a_session(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -121,7 +121,7 @@ async fn take_out_and_put_back(fixture: &Fixture) {
 
 /// Kafka is away, so that nothing is confirmed and nothing looked at before the end; the next
 /// instance waits already.
-async fn found_at_the_end(account: Account) {
+async fn found_at_the_end(account: CaseReport) {
     let (kafka, fixture) = with_kafka().await;
     let first = fixture.run_with(&["--drain-timeout", "4s"]).await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -141,7 +141,7 @@ async fn found_at_the_end(account: Account) {
     kafka.resume();
 }
 
-async fn stopped_in_the_copy(account: Account) {
+async fn stopped_in_the_copy(account: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(&many_transactions(600)).await;
     let first = slow_in_batches(&fixture);
@@ -161,7 +161,7 @@ async fn stopped_in_the_copy(account: Account) {
 }
 
 /// Anybody who may connect may hold the lock by which an instance says that it halts.
-async fn announced_despite_a_lock(account: Account) {
+async fn announced_despite_a_lock(account: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("CREATE ROLE stranger LOGIN").await;
     let url = fixture.postgres.url_for("stranger");
@@ -185,13 +185,13 @@ async fn announced_despite_a_lock(account: Account) {
 }
 
 /// Nothing out of order among what was published before it was stopped.
-async fn published_so_far(account: &Account, fixture: &Fixture) {
+async fn published_so_far(account: &CaseReport, fixture: &Fixture) {
     let (mut rows, records) = (fixture.committed().await, fixture.records().await);
     retain_published(&mut rows, &records);
     account.ok(&judge(&rows, std::iter::empty(), &records));
 }
 
-async fn stopped_unseen(account: Account) {
+async fn stopped_unseen(account: CaseReport) {
     let (kafka, fixture) = with_kafka().await;
     fixture.postgres.execute(&many_transactions(600)).await;
     let walpost = slow_in_batches(&fixture);
@@ -206,7 +206,7 @@ async fn stopped_unseen(account: Account) {
     published_so_far(&account, &fixture).await;
 }
 
-async fn dropped_and_away(account: Account) {
+async fn dropped_and_away(account: CaseReport) {
     let (kafka, fixture) = with_kafka().await;
     fixture.postgres.execute(&many_transactions(600)).await;
     let walpost = slow_in_batches(&fixture);
@@ -241,7 +241,7 @@ async fn dropped_in_flight() -> (Kafka, Fixture, Walpost) {
     (kafka, fixture, walpost)
 }
 
-async fn in_flight(account: Account) {
+async fn in_flight(account: CaseReport) {
     let (kafka, fixture, walpost) = dropped_in_flight().await;
     announced(&fixture).await;
     eventually(SHORT_TIMEOUT, "it is announced no more", async || {
@@ -256,7 +256,7 @@ async fn in_flight(account: Account) {
     account.exact(&fixture.judge().await);
 }
 
-async fn given_up(account: Account) {
+async fn given_up(account: CaseReport) {
     let (kafka, fixture, walpost) = dropped_in_flight().await;
     walpost.terminate();
     let (code, text) = ended(&walpost).await;

@@ -5,7 +5,7 @@ use walpost_bed::eventually;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, stop};
 use walpost_bed::oracle::judge;
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 const EVERYTHING: &str =
     "ALTER PUBLICATION walpost SET (publish = 'insert, update, delete, truncate')";
@@ -19,7 +19,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn truncated(account: Account) {
+async fn truncated(account: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(EVERYTHING).await;
     fixture.postgres.execute("CREATE TABLE public.bystander (id int)").await;
@@ -50,7 +50,7 @@ async fn truncated(account: Account) {
     account.did("counted 1 TRUNCATE");
 }
 
-async fn origins_types_messages(account: Account) {
+async fn origins_types_messages(account: CaseReport) {
     let fixture = Fixture::new().await;
     fixture
         .postgres
@@ -81,10 +81,10 @@ async fn origins_types_messages(account: Account) {
     fixture.confirmed(SHORT_TIMEOUT).await;
     assert_eq!(fixture.records().await.len(), 10 * 9);
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn updates_and_deletes(account: Account) {
+async fn updates_and_deletes(account: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(EVERYTHING).await;
     let walpost = fixture.run().await;
@@ -105,7 +105,7 @@ async fn updates_and_deletes(account: Account) {
     account.did("counted 4 and 3");
 }
 
-async fn idle_outbox(account: Account) {
+async fn idle_outbox(account: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("CREATE TABLE public.other (id int, t text)").await;
     let walpost = fixture.run().await;

@@ -6,8 +6,8 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, record_
 use walpost_bed::oracle::{Row, judge};
 use walpost_bed::{Kafka, Walpost};
 
-use super::{covers, end_of_log};
-use crate::case::{Account, Case};
+use super::{covers, current_wal_lsn};
+use crate::case::{Case, CaseReport};
 
 /// Of a row that no budget has room for: it is held whole.
 const LARGE_BYTES: u32 = 256 << 20;
@@ -25,7 +25,7 @@ pub fn cases() -> Vec<Case> {
 
 /// It halts at the row of that id, with all before it delivered and confirmed.
 async fn halts(
-    account: &Account,
+    account: &CaseReport,
     fixture: &Fixture,
     walpost: &Walpost,
     id: &str,
@@ -39,21 +39,21 @@ async fn halts(
     line
 }
 
-async fn without_key(account: Account, key: &str) {
+async fn without_key(account: CaseReport, key: &str) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
     let walpost = fixture.run().await;
     for _ in 0..3 {
         fixture.postgres.execute(&insert(5, 3)).await;
     }
-    let good = end_of_log(&fixture).await;
+    let good = current_wal_lsn(&fixture).await;
     let rows = fixture.committed().await;
     let guilty = format!(
         "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type) \
          VALUES (md5('guilty')::uuid, 'order', {key}, 'placed')"
     );
     fixture.postgres.execute(&format!("{guilty}; {}", insert(5, 3))).await;
-    let bad = end_of_log(&fixture).await;
+    let bad = current_wal_lsn(&fixture).await;
     fixture.postgres.execute(&insert(5, 3)).await;
     let id = fixture.postgres.query_text("SELECT md5('guilty')::uuid").await.expect("an id");
     let line = halts(&account, &fixture, &walpost, &id, &rows).await;
@@ -71,7 +71,7 @@ fn table(kind: &str) -> String {
     )
 }
 
-async fn mebibyte(account: Account) {
+async fn mebibyte(account: CaseReport) {
     let fixture =
         Fixture::empty().await.option("-X", "message.max.bytes=2000000").over(&table("text")).await;
     let topic = fixture.topic("order");
@@ -100,10 +100,10 @@ async fn mebibyte(account: Account) {
         fixture.postgres.query_text("SELECT payload FROM public.outbox WHERE id = 3").await;
     assert_eq!(record_of(&records, "3").value_text().map(str::len), Some(1 << 20));
     assert_eq!(record_of(&records, "3").value_text(), stored.as_deref());
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn budget(account: Account) {
+async fn budget(account: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(3, 5)).await;
     let rows = fixture.committed().await;
@@ -116,7 +116,7 @@ async fn budget(account: Account) {
     halts(&account, &fixture, &walpost, &id, &rows).await;
 }
 
-async fn large(account: Account, kind: &str) {
+async fn large(account: CaseReport, kind: &str) {
     let fixture = Fixture::empty().await.over(&table(kind)).await;
     let walpost = fixture.run().await;
     let client = fixture.postgres.client().await;
@@ -127,9 +127,9 @@ async fn large(account: Account, kind: &str) {
     };
     client.batch_execute(&row(1, 10)).await.expect("small");
     fixture.confirmed(SHORT_TIMEOUT).await;
-    let good = end_of_log(&fixture).await;
+    let good = current_wal_lsn(&fixture).await;
     client.batch_execute(&row(271_828, LARGE_BYTES)).await.expect("large");
-    let bad = end_of_log(&fixture).await;
+    let bad = current_wal_lsn(&fixture).await;
     let mut peak = 0;
     walpost_bed::eventually(LONG_TIMEOUT, "it halts", async || {
         peak = walpost.peak_rss_bytes().unwrap_or(0).max(peak);

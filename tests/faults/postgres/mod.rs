@@ -57,7 +57,7 @@ fn repeated_transactions(records: &[Consumed]) -> usize {
 }
 
 /// Where the log ends now.
-async fn end_of_log(fixture: &Fixture) -> String {
+async fn current_wal_lsn(fixture: &Fixture) -> String {
     fixture.postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("an LSN")
 }
 

@@ -7,7 +7,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, Proxy, Stop, Walpost, eventually};
 
 use super::repeated_transactions;
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 /// A server that was told to stop may take this long, walpost or not.
 const PROMPT: Duration = Duration::from_secs(8);
@@ -46,7 +46,7 @@ enum Death {
     Crash,
 }
 
-async fn under_load(account: Account, death: Death) {
+async fn under_load(account: CaseReport, death: Death) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 200);
     let walpost = fixture.run().await;
@@ -68,7 +68,7 @@ async fn under_load(account: Account, death: Death) {
     // One that was being read when the server went is read again from its begin.
     let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= RESTARTS, "rows of {repeated} transactions came again");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// It says that the session is gone, and that there is one again.
@@ -77,7 +77,7 @@ async fn comes_back(walpost: &Walpost, mark: (usize, usize)) {
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
 }
 
-async fn stop_without_kafka(account: Account) {
+async fn stop_without_kafka(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     let walpost = fixture.run_with(&["--in-flight-bytes", "1MiB"]).await;
@@ -103,10 +103,10 @@ async fn stop_without_kafka(account: Account) {
     // Of what was in flight only the transaction that was being read.
     let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= 1, "rows of {repeated} transactions came again");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn not_there_yet(account: Account) {
+async fn not_there_yet(account: CaseReport) {
     let fixture = Fixture::new().await;
     assert!(fixture.postgres.stop(Stop::Fast, PROMPT).await);
     let walpost = fixture.command("run").start();
@@ -116,10 +116,10 @@ async fn not_there_yet(account: Account) {
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn forgotten(account: Account) {
+async fn forgotten(account: CaseReport) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
     fixture.source = proxied(&proxy);
@@ -151,10 +151,10 @@ async fn forgotten(account: Account) {
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn terminated(account: Account, whose: &str) {
+async fn terminated(account: CaseReport, whose: &str) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 200);
     let walpost = fixture.run().await;
@@ -171,12 +171,12 @@ async fn terminated(account: Account, whose: &str) {
     account.ok(&fixture.judge_after(writer).await);
     let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= RESTARTS, "rows of {repeated} transactions came again");
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// The slot's position on disk is from before the change: its rows are read again, and described as
 /// they were then.
-async fn added_before_a_crash(account: Account) {
+async fn added_before_a_crash(account: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("ALTER TABLE public.outbox DROP COLUMN headers; CHECKPOINT").await;
     let walpost = fixture.run().await;
@@ -189,5 +189,5 @@ async fn added_before_a_crash(account: Account) {
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }

@@ -7,7 +7,7 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, 
 use walpost_bed::oracle::{Row, judge};
 use walpost_bed::{Kafka, Major, Postgres, PostgresBuilder, Proxy, Walpost, eventually};
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 const DROP: &str = "SELECT pg_drop_replication_slot('walpost')";
 
@@ -27,7 +27,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(36, "backlog_of_a_dropped_slot_is_published_completely", dropped_in_a_backlog),
         Case::new(38, "backlog_of_an_advanced_slot_is_published_completely", moved_in_a_backlog),
         Case::new(38, "high_latency_standby_observes_the_halt", moved_beside_a_distant_one).long(),
-        Case::new(38, "recreated_slot_ends_the_run_with_both_positions", made_anew),
+        Case::new(38, "recreated_slot_ends_the_run_with_both_positions", recreated),
     ]
 }
 
@@ -39,11 +39,11 @@ async fn ten_rows(fixture: &Fixture) -> (Walpost, Vec<Row>) {
     (walpost, fixture.committed().await)
 }
 
-async fn judged(account: &Account, fixture: &Fixture, rows: &[Row]) {
+async fn judged(account: &CaseReport, fixture: &Fixture, rows: &[Row]) {
     account.exact(&judge(rows, std::iter::empty(), &fixture.records().await));
 }
 
-async fn dropped_before(account: Account) {
+async fn dropped_before(account: CaseReport) {
     let fixture = Fixture::new().await;
     let (walpost, rows) = ten_rows(&fixture).await;
     walpost.terminate();
@@ -56,7 +56,7 @@ async fn dropped_before(account: Account) {
     judged(&account, &fixture, &rows).await;
 }
 
-async fn dropped_under_way(account: Account) {
+async fn dropped_under_way(account: CaseReport) {
     let fixture = Fixture::new().await;
     let (walpost, rows) = ten_rows(&fixture).await;
     // Before walpost is back: it waits for a moment after so short a session.
@@ -99,7 +99,7 @@ async fn burn(fixture: &Fixture) {
     .await;
 }
 
-async fn lost_before(account: Account) {
+async fn lost_before(account: CaseReport) {
     let fixture = Fixture::with(short_of_log()).await;
     burn(&fixture).await;
     let text = account.ends(&fixture.command("run").start(), 3).await;
@@ -107,7 +107,7 @@ async fn lost_before(account: Account) {
     judged(&account, &fixture, &[]).await;
 }
 
-async fn lost_between(account: Account) {
+async fn lost_between(account: CaseReport) {
     let mut fixture = Fixture::with(short_of_log()).await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
     fixture.source = proxied(&proxy);
@@ -121,7 +121,7 @@ async fn lost_between(account: Account) {
     judged(&account, &fixture, &rows).await;
 }
 
-async fn lost_in_use(account: Account) {
+async fn lost_in_use(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(short_of_log(), &kafka.bootstrap()).await;
     let (walpost, _) = ten_rows(&fixture).await;
@@ -141,7 +141,7 @@ async fn lost_in_use(account: Account) {
 }
 
 /// Whoever reads the slot by SQL holds it meanwhile, as another walpost would.
-async fn moved_in_use(account: Account) {
+async fn moved_in_use(account: CaseReport) {
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(2));
     let fixture = Fixture::with(postgres).await;
     let (walpost, rows) = ten_rows(&fixture).await;
@@ -166,7 +166,7 @@ async fn moved_in_use(account: Account) {
     judged(&account, &fixture, &rows).await;
 }
 
-async fn idle_for_too_long(account: Account) {
+async fn idle_for_too_long(account: CaseReport) {
     let postgres = Postgres::builder(Major::V18).setting("idle_replication_slot_timeout", "1s");
     let fixture = Fixture::with(postgres).await;
     let (walpost, rows) = ten_rows(&fixture).await;
@@ -193,7 +193,7 @@ async fn cut_off(fixture: &Fixture, proxy: &Proxy) {
         .await;
 }
 
-async fn moved(account: Account) {
+async fn moved(account: CaseReport) {
     let advance =
         "SELECT end_lsn FROM pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
     elsewhere(account, advance).await;
@@ -207,17 +207,17 @@ pub(super) fn at_rest(what: &str) -> String {
     )
 }
 
-async fn dropped_in_a_backlog(account: Account) {
+async fn dropped_in_a_backlog(account: CaseReport) {
     in_a_backlog(account, "pg_drop_replication_slot('walpost')", "find out who dropped it").await;
 }
 
-async fn moved_in_a_backlog(account: Account) {
+async fn moved_in_a_backlog(account: CaseReport) {
     in_a_backlog(account, ADVANCE, "by somebody else").await;
 }
 
 /// Somebody lays hands on the slot while one instance reads a backlog and another one waits: the
 /// first one publishes what its copy of the slot has, and neither continues.
-async fn in_a_backlog(account: Account, what: &str, words: &str) {
+async fn in_a_backlog(account: CaseReport, what: &str, words: &str) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(&many_transactions(600)).await;
     let (first, second) = (slow_in_batches(&fixture), slow_in_batches(&fixture));
@@ -253,7 +253,7 @@ pub(super) fn slow_in_batches(fixture: &Fixture) -> Walpost {
 
 /// Each answer takes a second for the one that waits, and it learns that the other
 /// one halts all the same.
-async fn moved_beside_a_distant_one(account: Account) {
+async fn moved_beside_a_distant_one(account: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&many_transactions(1500)).await;
     let first = slow_in_batches(&fixture);
@@ -272,7 +272,7 @@ async fn moved_beside_a_distant_one(account: Account) {
     account.exact(&fixture.judge().await);
 }
 
-async fn made_anew(account: Account) {
+async fn recreated(account: CaseReport) {
     let make = "SELECT pg_drop_replication_slot('walpost'), \
                 (pg_create_logical_replication_slot('walpost', 'pgoutput')).lsn";
     let make = format!("SELECT lsn FROM ({make}) AS one");
@@ -280,7 +280,7 @@ async fn made_anew(account: Account) {
 }
 
 /// Somebody else puts the slot elsewhere while walpost is cut off; gives where.
-async fn elsewhere(account: Account, sql: &str) {
+async fn elsewhere(account: CaseReport, sql: &str) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
     fixture.source = proxied(&proxy);
@@ -302,5 +302,5 @@ async fn elsewhere(account: Account, sql: &str) {
     rows.extend_from_slice(&fixture.committed().await[passed..]);
     judged(&account, &fixture, &rows).await;
     account.did("the next start went on from the slot");
-    account.goes_on(&next);
+    account.still_running(&next);
 }

@@ -5,8 +5,8 @@ use walpost_bed::fixture::{
 };
 use walpost_bed::{Stop, eventually};
 
-use super::{covers, end_of_log};
-use crate::case::{Account, Case};
+use super::{covers, current_wal_lsn};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -24,7 +24,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn savepoints(account: Account) {
+async fn savepoints(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let (many, few) = (insert(500, 3), insert(5, 3));
@@ -40,12 +40,12 @@ async fn savepoints(account: Account) {
     assert_eq!(records.len(), 5 + 500 + 10);
     assert_in_log_order(&records);
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// Each turn has a subtransaction in a subtransaction; every third inner one
 /// fails, every fifth outer one fails with what its inner one had done.
-async fn subtransactions(account: Account, turns: usize) {
+async fn subtransactions(account: CaseReport, turns: usize) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let row = |key: &str| {
@@ -80,11 +80,11 @@ async fn subtransactions(account: Account, turns: usize) {
     assert_eq!(records.len(), 1 + outer + inner);
     assert_in_log_order(&records);
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// With a restart of the server, and one of walpost, before it commits.
-async fn prepared(account: Account) {
+async fn prepared(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let prepare = |name: &str, key: &str| {
@@ -109,10 +109,10 @@ async fn prepared(account: Account) {
     assert_eq!(records.len(), 7);
     assert!(records.iter().all(|record| record.key_text() != Some("dropped")));
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn many_at_once(account: Account) {
+async fn many_at_once(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let client = fixture.postgres.client().await;
@@ -126,10 +126,10 @@ async fn many_at_once(account: Account) {
     assert_eq!(records.len(), 1220);
     assert_in_log_order(&records);
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
-async fn long_open(account: Account) {
+async fn long_open(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let row = |key: &str| insert(50, 1).replace("(i % 1)::text", &format!("'{key}'"));
@@ -152,11 +152,11 @@ async fn long_open(account: Account) {
         .query_text("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
         .await;
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
-    let before = end_of_log(&fixture).await;
+    let before = current_wal_lsn(&fixture).await;
     client.batch_execute("COMMIT").await.expect("committed");
     eventually(SHORT_TIMEOUT, "it is published", async || covers(&fixture, &before).await).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
     assert_in_log_order(&fixture.records().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }

@@ -11,7 +11,7 @@ use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, stop};
 use walpost_bed::oracle::{Location, Row, Verdict};
 use walpost_bed::{Kafka, Major, Postgres, Tail, Walpost, eventually};
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 /// What a release build may have, and room for a debug build's.
 const MEMORY_BYTES: u64 = (96 + 32) << 20;
@@ -31,7 +31,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn one_transaction(account: Account) {
+async fn one_transaction(account: CaseReport) {
     let rows = 10_000_000;
     let stage = Stage::new(rows).await;
     let walpost = stage.fixture.run().await;
@@ -41,11 +41,11 @@ async fn one_transaction(account: Account) {
     assert!(peak < MEMORY_BYTES, "{} MiB", peak >> 20);
     account.did(format!("{} MiB at the most", peak >> 20));
     account.exact(&stage.verdict());
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
     stop(walpost).await;
 }
 
-async fn each_its_own(account: Account) {
+async fn each_its_own(account: CaseReport) {
     let rows = 1_000_000;
     let stage = Stage::new(rows).await;
     let walpost = stage.fixture.run().await;
@@ -67,7 +67,7 @@ async fn each_its_own(account: Account) {
     let peak = walpost.peak_rss_bytes().expect("it runs");
     account.did(format!("{} MiB at the most", peak >> 20));
     account.exact(&stage.verdict());
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
     let last = stop(walpost).await;
     assert!(last["transactions"].as_u64() >= Some(u64::from(rows)), "{last}");
 }

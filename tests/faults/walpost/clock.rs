@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT};
 use walpost_bed::writer::Writer;
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     vec![Case::new(11, "clock_jump_of_an_hour_has_no_effect", jumps)]
 }
 
-async fn jumps(account: Account) {
+async fn jumps(account: CaseReport) {
     let directory = tempfile::tempdir().expect("a directory");
     let clock = directory.path().join("clock");
     fs::write(&clock, "+0").expect("written");
@@ -44,7 +44,7 @@ async fn jumps(account: Account) {
     }
     account.did("its time jumped");
     account.ok(&fixture.judge_after(writer).await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// The library for programs of several threads, as Debian's package `faketime` has it.

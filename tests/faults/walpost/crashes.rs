@@ -10,7 +10,7 @@ use walpost_bed::writer::{Writer, lsn};
 use walpost_bed::{Consumed, eventually};
 
 use super::commit_lsn;
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 /// SIGABRT: how a process ends that cannot go on.
 const ABORTED: Option<i32> = Some(6);
@@ -21,28 +21,28 @@ const DEATHS: usize = 5;
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(1, "kill_with_received_rows_loses_nothing", async |account| {
-            dies_at(account, "received", "return").await;
+            killed_at(account, "received", "return").await;
         }),
         Case::new(2, "kill_with_records_in_the_producer_loses_nothing", async |account| {
-            dies_at(account, "produced", "return").await;
+            killed_at(account, "produced", "return").await;
         }),
         Case::new(2, "kill_at_any_moment_loses_nothing_and_keeps_order", killed),
         Case::new(3, "kill_before_confirming_publishes_again", async |account| {
-            let verdict = dies_at(account, "acknowledged", "return").await;
+            let verdict = killed_at(account, "acknowledged", "return").await;
             let again = verdict.duplicates.len();
             assert!(again >= DEATHS, "{again} records came again after {DEATHS} deaths");
         }),
         Case::new(3, "kill_at_each_catch_up_step_loses_nothing", in_batches),
         Case::new(4, "confirmed_events_are_not_repeated_after_a_kill", confirmed),
         Case::new(12, "panic_in_a_callback_aborts_without_confirming", async |account| {
-            dies_at(account, "callback", "panic").await;
+            killed_at(account, "callback", "panic").await;
         }),
     ]
 }
 
 /// Under load, several times over: it dies after it has passed the point so many
 /// times, and nothing is confirmed that was not published.
-async fn dies_at(account: Account, point: &str, how: &str) -> Verdict {
+async fn killed_at(account: CaseReport, point: &str, how: &str) -> Verdict {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 300);
     for _ in 0..DEATHS {
@@ -79,7 +79,7 @@ const STEPS: [(&str, &str); 5] = [
     ("over", "1MiB"),
 ];
 
-async fn in_batches(account: Account) {
+async fn in_batches(account: CaseReport) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 300);
     for _ in 0..2 {
@@ -107,7 +107,7 @@ async fn in_batches(account: Account) {
     account.ok(&fixture.judge_after(writer).await);
 }
 
-async fn killed(account: Account) {
+async fn killed(account: CaseReport) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 300);
     for kill in 0_u32..10 {
@@ -129,7 +129,7 @@ async fn killed(account: Account) {
 }
 
 /// It is killed as soon as the slot is seen to have moved.
-async fn confirmed(account: Account) {
+async fn confirmed(account: CaseReport) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 300);
     let mut deaths = Vec::new();

@@ -7,7 +7,7 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, program
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -24,7 +24,7 @@ const ROW_BYTES: u64 = 4 << 20;
 /// the program itself; the rows together have four times as much.
 const MEMORY_BYTES: u64 = 64 << 20;
 
-async fn huge(account: Account) {
+async fn huge(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     let limit = (2 * ROW_BYTES).to_string();
@@ -50,7 +50,7 @@ async fn huge(account: Account) {
     assert!(peak < MEMORY_BYTES, "{} MiB", peak >> 20);
     account.did(format!("{} MiB at the most", peak >> 20));
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
 }
 
 /// Awaits that walpost has taken a row and reads no more: its memory has grown
@@ -67,7 +67,7 @@ async fn await_standstill(walpost: &Walpost, before: u64) {
 }
 
 /// Each line that it writes fails for want of room.
-async fn full_log(account: Account) {
+async fn full_log(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.command("run").env("RUST_LOG", "debug").stderr_to("/dev/full").start();
     let writer = Writer::start(&fixture.postgres, 200);
@@ -79,12 +79,12 @@ async fn full_log(account: Account) {
         writer.commits(100).await;
     }
     account.ok(&fixture.judge_after(writer).await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
     walpost.terminate();
     account.ends(&walpost, 0).await;
 }
 
-async fn no_reader(account: Account) {
+async fn no_reader(account: CaseReport) {
     let fixture = Fixture::new().await;
     let topic = fixture.topic("{aggregate_type}");
     let mut walpost = Command::new(program())

@@ -7,7 +7,7 @@ use walpost_bed::writer::{Writer, lsn};
 use walpost_bed::{Kafka, Major, Postgres, Proxy, eventually};
 
 use super::commit_lsn;
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 /// A transaction that takes seconds through a narrow line.
 const LARGE: &str = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
@@ -24,7 +24,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn load(account: Account) {
+async fn load(account: CaseReport) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 300);
     for round in 0..6 {
@@ -45,7 +45,7 @@ async fn load(account: Account) {
     account.exact(&fixture.judge_after(writer).await);
 }
 
-async fn large(account: Account) {
+async fn large(account: CaseReport) {
     let proxy = Proxy::start().await;
     let kafka = Kafka::builder().behind(proxy.port()).start().await;
     proxy.point_at(kafka.proxied_port().expect("it was told of a proxy"));
@@ -75,7 +75,7 @@ async fn large(account: Account) {
     account.exact(&fixture.judge().await);
 }
 
-async fn away(account: Account) {
+async fn away(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     let walpost = fixture.run_with(&["--drain-timeout", "3s"]).await;
@@ -98,7 +98,7 @@ async fn away(account: Account) {
     account.exact(&fixture.judge().await);
 }
 
-async fn second(account: Account) {
+async fn second(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     let walpost = fixture.run().await;

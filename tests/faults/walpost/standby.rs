@@ -6,7 +6,7 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, proxied
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, Proxy, eventually};
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 const WAITS: &str = "is in use by server process";
 const IN_BATCHES: &str = "reading the backlog in batches";
@@ -24,7 +24,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn frozen(account: Account) {
+async fn frozen(account: CaseReport) {
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(2));
     let fixture = Fixture::with(postgres).await;
     let writer = Writer::start(&fixture.postgres, 200);
@@ -48,11 +48,11 @@ async fn frozen(account: Account) {
     first.await_line_after(mark, GAVE_WAY, SHORT_TIMEOUT).await;
     writer.commits(50).await;
     account.ok(&fixture.judge_after(writer).await);
-    account.goes_on(&first);
+    account.still_running(&first);
 }
 
 /// The other one reads the backlog meanwhile, and moves the slot without holding it.
-async fn frozen_in_batches(account: Account) {
+async fn frozen_in_batches(account: CaseReport) {
     let fixture = Fixture::new().await;
     let rows = "DO $$ BEGIN FOR t IN 1..3000 LOOP
                   INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
@@ -84,12 +84,12 @@ async fn frozen_in_batches(account: Account) {
     first.await_line(WAITS, SHORT_TIMEOUT).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     account.ok(&fixture.judge().await);
-    account.goes_on(&first);
-    account.goes_on(&second);
+    account.still_running(&first);
+    account.still_running(&second);
 }
 
 /// The other one, which has moved the slot, lets go of it again and again, for a topic is missing.
-async fn between_replays(account: Account) {
+async fn between_replays(account: CaseReport) {
     let kafka = Kafka::start().await;
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(2));
     let fixture = Fixture::with_brokers(postgres, &kafka.bootstrap()).await;
@@ -127,11 +127,11 @@ async fn between_replays(account: Account) {
     kafka.create_topic(&fixture.topic("absent"), 3).await;
     fixture.confirmed(SHORT_TIMEOUT * 2).await;
     account.ok(&fixture.judge().await);
-    account.goes_on(&first);
-    account.goes_on(&second);
+    account.still_running(&first);
+    account.still_running(&second);
 }
 
-async fn cut_off(account: Account) {
+async fn cut_off(account: CaseReport) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
     let direct = std::mem::replace(&mut fixture.source, proxied(&proxy));
@@ -154,11 +154,11 @@ async fn cut_off(account: Account) {
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.ok(&fixture.judge().await);
-    account.goes_on(&first);
+    account.still_running(&first);
 }
 
 /// Anybody who may connect may take the lock by which an instance says that it halts.
-async fn foreign_lock(account: Account) {
+async fn foreign_lock(account: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("CREATE ROLE stranger LOGIN").await;
     let (client, connection) = tokio_postgres::connect(
@@ -174,11 +174,11 @@ async fn foreign_lock(account: Account) {
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
-    account.goes_on(&walpost);
+    account.still_running(&walpost);
     drop(client);
 }
 
-async fn second(account: Account) {
+async fn second(account: CaseReport) {
     let fixture = Fixture::new().await;
     let first = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -193,5 +193,5 @@ async fn second(account: Account) {
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.ok(&fixture.judge().await);
-    account.goes_on(&second);
+    account.still_running(&second);
 }

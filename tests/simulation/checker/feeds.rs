@@ -9,7 +9,7 @@ use walpost::relay::poison::Policy;
 
 use super::{Checker, Process, Verdict};
 use crate::trace::{Left, Why};
-use crate::wal::{Guilt, Item};
+use crate::wal::{Item, Poison};
 
 /// For how long a stream holds the slot after nothing was taken of a batch, at least.
 const HELD_MS: u64 = 10_000;
@@ -129,7 +129,7 @@ impl Checker<'_> {
                 break;
             }
             let is_skipped =
-                |event: &usize| policy == Policy::Skip && log.events[*event].guilt != Guilt::None;
+                |event: &usize| policy == Policy::Skip && log.events[*event].poison != Poison::None;
             let mut events = item.events();
             if let Some(event) = events.find(|it| !feeds.own.contains(it) && !is_skipped(it)) {
                 return Err(format!("I12: {lsn} is confirmed, and event {event} never came"));

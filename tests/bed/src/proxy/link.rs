@@ -29,18 +29,18 @@ pub(super) struct Slowness {
 pub(super) struct Link {
     sender: mpsc::Sender<(Instant, Vec<u8>)>,
     slowness: watch::Receiver<Slowness>,
-    carrier: Carrier,
+    forwarder: Forwarder,
 }
 
 /// Ends with the line, whatever is still on the way.
 #[derive(Debug)]
-struct Carrier(JoinHandle<io::Result<()>>);
+struct Forwarder(JoinHandle<io::Result<()>>);
 
 impl Link {
     pub(super) fn to(far_end: OwnedWriteHalf, slowness: watch::Receiver<Slowness>) -> Self {
         let (sender, receiver) = mpsc::channel(PIECES);
-        let carrier = Carrier(tokio::spawn(carry(receiver, far_end, slowness.clone())));
-        Self { sender, slowness, carrier }
+        let forwarder = Forwarder(tokio::spawn(carry(receiver, far_end, slowness.clone())));
+        Self { sender, slowness, forwarder }
     }
 
     /// Puts bytes on the way; an error when the far end takes no more.
@@ -51,14 +51,14 @@ impl Link {
 
     /// Nothing more comes: closes the far end once all on the way has arrived.
     pub(super) async fn end(self) {
-        let Self { sender, mut carrier, .. } = self;
+        let Self { sender, mut forwarder, .. } = self;
         drop(sender);
         // A far end that is gone needs no closing.
-        let _ = (&mut carrier.0).await;
+        let _ = (&mut forwarder.0).await;
     }
 }
 
-impl Drop for Carrier {
+impl Drop for Forwarder {
     fn drop(&mut self) {
         self.0.abort();
     }

@@ -27,7 +27,7 @@ const SCENARIO_TIMEOUT: Duration = Duration::from_secs(90);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    end_with_one_line();
+    report_panics_in_one_line();
     let mut arguments = std::env::args().skip(1);
     let stays = match (arguments.next().as_deref(), arguments.next()) {
         (None, _) => false,
@@ -74,7 +74,7 @@ async fn show(stays: bool) -> Result<(), DemoError> {
 
 /// The bed panics when a server does not do as it should: that is one line here,
 /// and the end. The bed's watchdogs then stop the servers.
-fn end_with_one_line() {
+fn report_panics_in_one_line() {
     std::panic::set_hook(Box::new(|panic| {
         let text = panic.payload().downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.payload().downcast_ref::<&str>().copied());

@@ -95,7 +95,7 @@ impl Fault {
     }
 
     /// Commits it; on return all else stands again, though walpost may not know yet.
-    pub(crate) async fn commit(self, services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
+    pub(crate) async fn inject(self, services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
         let moment = Duration::from_millis(rng.of(0..500));
         let seconds = Duration::from_millis(rng.of(1000..4500));
         match self {

@@ -52,7 +52,7 @@ pub(crate) async fn soak(kills: u64, seed: u64, report: Arc<Mutex<Report>>) -> R
             }
             let fault = deck.pop().expect("a deck has cards");
             let in_fault = |why: Broken| format!("kill {}, {}: {why}", round + 1, fault.name());
-            fault.commit(&mut services, &mut rng).await.map_err(in_fault)?;
+            fault.inject(&mut services, &mut rng).await.map_err(in_fault)?;
             if fault.ends_walpost() {
                 // What is confirmed now has to be there by itself.
                 look(&services, &report, &name, &writer).await.map_err(in_fault)?;
