@@ -15,7 +15,7 @@ pub(crate) enum Shape {
 /// So many keys take turns.
 const KEYS: u64 = 1000;
 
-/// `KEYS` stands in it, and [`number`] reads it again.
+/// `KEYS` is in it, and [`number`] reads it again.
 const ROW: &str = "'order', (i % 1000)::text, 'placed', \
      jsonb_build_object('i', i, 'text', repeat('x', 170))";
 

@@ -7,11 +7,11 @@ use walpost_bed::{Debezium, Process, Walpost, eventually};
 
 use crate::fixture::{Fixture, TIMEOUT};
 
-/// Who is measured.
+/// The programs that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contender {
     Walpost,
-    /// One that streams, whatever waits.
+    /// walpost that always streams.
     WalpostStreaming,
     /// Debezium's connector with the outbox event router, on a worker of Kafka Connect, with large
     /// batches and short waits, as its manual and Kafka's advise where it is to be fast.
@@ -33,7 +33,7 @@ impl Contender {
         }
     }
 
-    /// How it has to be named in a slot or a topic.
+    /// Its name in slots and topics.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Walpost => "walpost",

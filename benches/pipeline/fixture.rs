@@ -9,7 +9,7 @@ use walpost_bed::{Process, Walpost, WalpostBuilder, eventually};
 use crate::Plan;
 use crate::servers::Servers;
 
-/// Long enough for everything here; what takes longer is broken.
+/// Long enough for everything here.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(900);
 
 pub(crate) struct Fixture {
@@ -64,13 +64,13 @@ impl Fixture {
             .await;
     }
 
-    /// A slot that stands where `base` stands.
+    /// A slot that is where `base` stands.
     pub(crate) async fn copy_slot(&self, base: &str, copy: &str) {
         let sql = format!("SELECT pg_copy_logical_replication_slot('{base}', '{copy}')");
         self.execute(&sql).await;
     }
 
-    /// Awaits that somebody streams from the slot, or that nobody does.
+    /// Awaits that someone streams from the slot, or that nobody does.
     pub(crate) async fn await_active(&self, slot: &str, active: bool) {
         let query =
             format!("SELECT active::text FROM pg_replication_slots WHERE slot_name = '{slot}'");
@@ -122,7 +122,7 @@ fn pg_recvlogical() -> PathBuf {
     PathBuf::from(directory.expect("pg_config runs")).join("pg_recvlogical")
 }
 
-/// What it says that it is.
+/// The version that it prints.
 pub(crate) fn pg_recvlogical_version() -> String {
     let output = Command::new(pg_recvlogical()).arg("--version").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());

@@ -77,7 +77,7 @@ struct Plan {
     #[arg(long)]
     peers: bool,
     /// A PostgreSQL of yours: a superuser's URL without TLS, which the process list shows. The
-    /// database `walpost_bench` is dropped there and made anew, a role walpost is made, and
+    /// database `walpost_bench` is dropped there and recreated, a role walpost is made, and
     /// slots of the bench keep log while it runs
     #[arg(long, requires = "bootstrap_servers", value_name = "URL")]
     source: Option<String>,

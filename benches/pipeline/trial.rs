@@ -57,7 +57,7 @@ impl<'a> Trial<'a> {
         self.fixture.create_slot(&slot).await;
     }
 
-    /// A slot that stands where `base` stands, for that publication.
+    /// A slot that is where `base` stands, for that publication.
     pub(crate) async fn copy_slot(&mut self, base: &str, publication: &str) {
         let slot = self.add_slot(publication);
         self.fixture.copy_slot(base, &slot).await;

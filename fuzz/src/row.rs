@@ -146,7 +146,7 @@ impl Settings {
     }
 }
 
-/// One byte says which column, one what stands in it; then comes the text.
+/// One byte says which column, one what is in it; then comes the text.
 fn relation_and_values<'a>(dice: &mut Rng<'a>) -> (Relation, Vec<Value<'a>>) {
     let (mut columns, mut values) = (Vec::new(), Vec::new());
     while !dice.is_empty() && columns.len().max(values.len()) < COLUMNS_MAX {

@@ -40,7 +40,7 @@ async fn unreadable_standby_slots_are_reported() {
     fixture.finding_is_fixed("warning", "slot_failover").await;
 }
 
-/// A session that takes the log as a standby without a slot does.
+/// A session that reads the WAL as a standby without a slot does.
 async fn standby(fixture: &Fixture) -> TcpStream {
     let flushed = "SELECT pg_current_wal_flush_lsn()";
     let flushed = fixture.postgres.query_text(flushed).await.expect("a position");

@@ -17,15 +17,15 @@ pub struct Fixture {
     /// The address for walpost.
     pub source: String,
     pub bootstrap: String,
-    /// The brokers' address for who administers them.
+    /// The brokers' address for administration.
     pub administrator: String,
-    /// What each command has beside them.
+    /// Further options of each command.
     pub options: Vec<String>,
     /// What `walpost check` has in its environment.
     pub environment: Vec<(String, String)>,
 }
 
-/// A server of one's own, or everybody's.
+/// The test's own server, or the shared one.
 pub enum Server {
     Own(Box<Postgres>),
     Shared(&'static Postgres),
@@ -42,7 +42,7 @@ impl std::ops::Deref for Server {
     }
 }
 
-/// A server with nothing to find fault with.
+/// A correctly configured server.
 pub fn sound(major: Major) -> PostgresBuilder {
     Postgres::builder(major).setting("max_slot_wal_keep_size", "20GB")
 }

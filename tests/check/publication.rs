@@ -20,7 +20,7 @@ async fn publication_newer_than_the_slots_position_is_reported() {
     fixture.execute("CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'insert')").await;
     let follow = async |fixture: &mut Fixture, advice: &str| {
         let at = advice.find("SELECT").expect("a statement");
-        // The slot lets go of the old catalogs at a later confirmation.
+        // The slot releases the old catalogs at a later confirmation.
         walpost_bed::eventually(
             walpost_bed::fixture::SHORT_TIMEOUT,
             "the slot moves on",

@@ -61,7 +61,7 @@ async fn wrong_host_or_expired_certificate_is_reported() {
     fixture.finding_with_advice("error", "tls_authority", &["sign one"], follow).await;
 
     let right = fixture.source.clone();
-    // The second was made anew under the old name.
+    // The second was recreated under the old name.
     for root in [other_authority(), CertificateAuthority::new().root().display().to_string()] {
         fixture.source = without_roots.replace("127.0.0.1", "localhost") + &root;
         let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);

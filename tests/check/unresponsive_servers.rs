@@ -8,14 +8,14 @@ use walpost_bed::{Major, Stop, eventually};
 
 use crate::fixture::{Fixture, sound};
 
-/// What somebody does with a connection.
+/// What the server does with a connection.
 #[derive(Clone, Copy)]
 enum Peer {
-    /// Takes it, and says nothing.
+    /// Accepts it, and sends nothing.
     Silent,
     /// Closes it.
     HangsUp,
-    /// Answers what it is asked by that.
+    /// Responds to everything with this.
     Says(&'static [u8]),
 }
 
@@ -45,7 +45,7 @@ async fn listen(peer: Peer) -> u16 {
     port
 }
 
-/// The finding on such a peer; the right address is the mend.
+/// Checks the finding on such a server; the right address is the fix.
 async fn found(peer: Peer, code: &str, words: &[&str]) {
     let mut fixture = Fixture::new().await;
     let port = listen(peer).await;

@@ -114,7 +114,7 @@ impl OrdersFixture {
         let acted: Vec<u64> = match by {
             // The first of each pair.
             "idempotency-key" => all.filter(|number| number % 2 == 0).collect(),
-            // What was put into the outbox again stands at a new position.
+            // What was put into the outbox again is at a new position.
             "position" => all.chain(PUT_AGAIN).collect(),
             _ => all.collect(),
         };

@@ -59,7 +59,7 @@ fn settings_named_on_pages_exist_and_accept_the_shown_values() {
             let name = name.unwrap_or(&*text);
             assert!(known.get(name).is_some(), "there is no setting {name}");
             if value.is_some() {
-                // With what some values need beside them.
+                // With what some values need next to them.
                 let needed = ["outbox.columns.timestamp = \"at\"", "record.value = \"envelope\""];
                 let beside = needed.iter().filter(|line| !line.starts_with(name));
                 let lines: Vec<&str> = beside.copied().chain([&*text]).collect();
@@ -83,7 +83,7 @@ fn walpost_config(arguments: &[&str]) -> Result<String, String> {
     if done.status.success() { Ok(out) } else { Err(err) }
 }
 
-/// What stands between single backticks, without what a table needs before a bar.
+/// What is between single backticks, without what a table needs before a bar.
 fn inline(page: &str) -> impl Iterator<Item = String> {
     let prose = page.split("```").step_by(2);
     let code = prose.flat_map(|text| text.split('`').skip(1).step_by(2));

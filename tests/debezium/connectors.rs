@@ -189,7 +189,7 @@ fn names(file: &Path, text: &str) -> BTreeSet<String> {
         names.extend(document.into_iter().map(|(name, _)| name));
         return names;
     }
-    // These have no blanks in names; a line that goes on is the value's.
+    // These have no blanks in names; a line that continues is the value's.
     let joined = text.replace("\\\n", " ");
     let lines = joined.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
     lines.map(|line| line.split([' ', '=', ':']).next().unwrap().to_owned()).collect()

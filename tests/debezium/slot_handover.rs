@@ -12,7 +12,7 @@ use walpost_bed::{Consumed, Debezium, Follower, Kafka, Major, Postgres, Walpost,
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The move of docs/from-debezium.md, there and back, while the application goes on writing.
+/// The move of docs/from-debezium.md, there and back, while the application keeps writing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "starts Kafka Connect: make debezium"]
 async fn slot_moves_from_debezium_to_walpost_and_back_under_load() {
@@ -85,7 +85,7 @@ async fn slot_moves_from_debezium_to_walpost_and_back_under_load() {
     println!("{written} rows, {} records", records.len());
 }
 
-/// Writes a row after the other until it is told to stop; how many it was.
+/// Writes a row after the other until it is asked to stop; how many it was.
 async fn write(client: tokio_postgres::Client, stop: Arc<AtomicBool>) -> usize {
     let mut written = 0;
     while !stop.load(Ordering::Relaxed) {

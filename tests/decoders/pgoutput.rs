@@ -16,7 +16,7 @@ use crate::recorded;
 /// Bytes of a column in a Relation message at least.
 const COLUMN_BYTES_MIN: usize = 10;
 
-/// Memory that a message may take beside its own bytes, in bytes.
+/// Memory that a message may take next to its own bytes, in bytes.
 const LITTLE: u64 = 64;
 
 #[test]

@@ -10,7 +10,7 @@ use crate::{files_below, read};
 const RULES: &str = "docker/prometheus/rules/walpost.rules.yml";
 const DASHBOARD: &str = "docker/grafana/dashboards/walpost.json";
 
-/// Where the book is served, until somebody says where.
+/// Where the book is served, until someone says where.
 const BOOK: &str = "https://walpost.example/";
 
 /// The headings of every runbook: whoever is on call finds the same things in the same place.
@@ -137,7 +137,7 @@ fn alerts(rules: &str) -> Vec<(&str, &str)> {
     found
 }
 
-/// What stands behind `key` in its line.
+/// What follows `key` in its line.
 fn value_of<'a>(rule: &'a str, key: &str) -> &'a str {
     let value = rule.split_once(key).unwrap_or_else(|| panic!("no {key} in {rule}")).1;
     value.lines().next().expect("a line").trim()

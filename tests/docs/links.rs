@@ -48,7 +48,7 @@ fn book_contains_every_page_once() {
     assert_eq!(listed, pages, "{SUMMARY} (left) and the pages that there are");
 }
 
-/// The book, and what stands beside it in the repository.
+/// The book, and what stands next to it in the repository.
 fn pages() -> impl Iterator<Item = PathBuf> {
     let others = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(PathBuf::from);
     files_below("docs", "md").into_iter().chain(others)

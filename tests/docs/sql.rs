@@ -64,7 +64,7 @@ fn unqualified_name_is_reported() {
     }
 }
 
-/// The blocks of SQL, and the statements in the midst of a text.
+/// The blocks of SQL, and the statements in the middle of a text.
 fn snippets(page: &str) -> Vec<String> {
     let block = Regex::new(r"(?s)```sql\n(.*?)```").expect("a pattern");
     let inline =

@@ -19,20 +19,20 @@ async fn without_encoding(major: Major, bootstrap: &str) -> Fixture {
     Fixture::bare(postgres, bootstrap).over(table).await
 }
 
-/// How it ends, which takes its time.
+/// Awaits its exit with a long timeout; returns exit code and log.
 async fn ended_at_last(walpost: &Walpost) -> (Option<i32>, String) {
     let status = walpost.wait(LONG_TIMEOUT).await.expect("it ends");
     (status.code(), walpost.stderr().join("\n"))
 }
 
-/// Runs what `text` names as the way out, word for word but for the publication's name.
+/// Runs what `text` names as the printed fix, word for word but for the publication's name.
 async fn apply_printed_fix(fixture: &Fixture, text: &str) {
     let (_, way) = text.split_once("publish it by hand, then ").expect("a way out");
     let (way, _) = way.split_once("; and start").expect("its end");
     fixture.postgres.execute(&way.replace("<publication>", "walpost")).await;
 }
 
-/// Goes on from there; these are published then, and nothing else.
+/// Resumes from there: these rows are published, and nothing else.
 async fn resumes_and_publishes(fixture: &Fixture, ids: &[&str]) {
     let (code, text) =
         ended_at_last(&fixture.command("run").args(["--until", "current"]).start()).await;
@@ -140,7 +140,7 @@ async fn fix_skips_nothing_that_was_waiting_for_kafka() {
     resumes_and_publishes(&fixture, &all).await;
 }
 
-/// Any role that may connect decides how large it is.
+/// Any role that can connect decides its size.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreign_message_uses_no_memory() {
     let fixture = Fixture::new().await;
@@ -161,8 +161,8 @@ async fn foreign_message_uses_no_memory() {
     }
 }
 
-/// An error that may pass with time is no reason to halt, and one that comes each time no reason
-/// to be called ready.
+/// A possibly transient error does not halt, but one that repeats at each attempt must not be
+/// reported as ready.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_error_at_one_position_makes_walpost_unready() {
     let fixture = Fixture::new().await;

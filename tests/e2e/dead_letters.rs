@@ -68,7 +68,7 @@ impl Bad {
     }
 }
 
-/// Three good events, a bad one in the midst of a transaction, and three more, with
+/// Three good events, a bad one in the middle of a transaction, and three more, with
 /// that policy for its cause.
 async fn stage(bad: &Bad, policy: &str) -> (Fixture, Walpost) {
     let fixture = Fixture::new().await;

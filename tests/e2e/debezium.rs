@@ -52,7 +52,7 @@ fn golden(name: &str) -> (Value, Vec<Value>) {
     (lines.next().expect("a scenario"), lines.collect())
 }
 
-/// The scenario's options as a configuration that goes on after a row that kills Debezium.
+/// The scenario's options as a configuration that continues after a row that kills Debezium.
 fn configuration(head: &Value) -> String {
     let mut toml = format!("record.profile = {}\n[poison]\nretries = 0\n", head["profile"]);
     for cause in ["missing_field", "invalid_topic", "refused", "undecodable"] {

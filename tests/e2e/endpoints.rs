@@ -250,7 +250,7 @@ async fn idle_http_connections_do_not_block_others() {
     let began = Instant::now();
     assert_eq!(answering.page("/livez").await.0, 200);
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    // And none of them stays for ever.
+    // And none of them stays forever.
     let mut buffer = [0];
     for stream in &mut silent {
         let ended = tokio::io::AsyncReadExt::read(stream, &mut buffer);
@@ -476,7 +476,7 @@ async fn status_of_another_walpost_is_not_reported() {
     for (arguments, parts) in [
         (&publication[..], ["not known: ", theirs, "publication \"walpost\"", "somebody streams"]),
         (&slot, ["not known: ", theirs, "slot \"walpost\"", "no replication slot \"another\""]),
-        // Nobody answers, and somebody has the slot: what becomes of it PostgreSQL does not know.
+        // Nobody answers, and someone has the slot: what becomes of it PostgreSQL does not know.
         (&off, ["not known: ", "no walpost answers", "`off`", "somebody streams"]),
     ] {
         let (code, text) = status(arguments).await;

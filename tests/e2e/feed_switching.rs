@@ -11,12 +11,12 @@ use walpost_bed::fixture::{
 
 use crate::catch_up::{IN_BATCHES, STREAMING, catching_up, one_by_one, transactions};
 
-/// How many times it has said so.
+/// How many log lines contain this text.
 fn times(walpost: &walpost_bed::Walpost, text: &str) -> usize {
     walpost.stderr().iter().filter(|line| line.contains(text)).count()
 }
 
-/// Rows of another table: nothing comes for seconds before the server has read all of them.
+/// Writes rows of another table: the server decodes for seconds before it sends anything.
 async fn others(fixture: &Fixture) {
     let rows = "CREATE TABLE public.other (i int);
                 INSERT INTO public.other SELECT generate_series(1, 4000000)";
@@ -271,7 +271,7 @@ async fn slow_catch_up_reads_fall_back_to_streaming() {
     let fixture = Fixture::new().await;
     large(&fixture, 20, 10_000).await;
     let client = fixture.postgres.client().await;
-    // The server process is held before it hands out the first row.
+    // The server process is held before it sends the first row.
     let holds = tokio::spawn(async move {
         let begun = "SELECT pid::text, query_start::text FROM pg_stat_activity
                       WHERE query LIKE 'COPY %' AND state = 'active'";
@@ -318,7 +318,7 @@ async fn stream_holds_the_slot_while_kafka_is_unavailable_in_the_first_transacti
     stop(walpost).await;
 }
 
-/// Whether this process was still there to take the signal.
+/// Sends a signal; whether the process still existed.
 fn takes(signal: &str, pid: &str) -> bool {
     let sent = std::process::Command::new("kill").args([signal, pid]).status();
     sent.expect("kill is there").success()

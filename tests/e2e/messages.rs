@@ -93,7 +93,7 @@ async fn nontransactional_message_is_ignored_with_a_warning() {
     let fixture = fixture().await;
     let walpost = fixture.run().await;
     let outside = |prefix| emit(prefix, "outside", "k").replace("message(true", "message(false");
-    // In a transaction that rolls back it is in the log all the same.
+    // In a transaction that rolls back it is in the log anyway.
     fixture
         .postgres
         .execute(&format!("BEGIN; {}; {}; ROLLBACK", row("a", "k"), outside("outbox")))

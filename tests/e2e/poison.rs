@@ -45,7 +45,7 @@ async fn halts_at(bad: &str) -> String {
     );
     let confirmed = fixture.postgres.query_text(&query).await;
     assert_eq!(confirmed.as_deref(), Some("t"), "what came before is confirmed");
-    // The next start stands before it again.
+    // The next start halts at it again.
     let again = fixture.command("run").start();
     halts(&fixture, &again, 15).await;
     text

@@ -23,7 +23,7 @@ const BY_COLUMN: &str = "record.timestamp = 'column'\noutbox.columns.timestamp =
 const FIXED: &str = "record.null_keys = 'allow'\nrecord.topic_regex = '(.*)an order'\n\
                       record.topic_replacement = '$1order'\nrecord.headers = ['id', 'walpost.position']\n";
 
-/// With this those can be that were put aside for their topic.
+/// With this policy the events diverted because of their topic can be delivered.
 const TOPIC_FIXED: &str =
     "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
 
@@ -58,7 +58,7 @@ impl Stage {
         ["--config".to_owned(), file.to_str().expect("UTF-8").to_owned()]
     }
 
-    /// Has these rows put aside.
+    /// Has these rows diverted.
     async fn diverted(&self, toml: &str, rows: &[&str]) {
         let arguments = self.configured(toml);
         let walpost = self.fixture.run_with(&arguments.each_ref().map(String::as_str)).await;
@@ -68,13 +68,13 @@ impl Stage {
                  created_at) VALUES {row}"
             );
             self.fixture.postgres.execute(&insert).await;
-            // One after the other: a refusal repeats what is in flight beside it, letters too.
+            // One after the other: a refusal repeats what is in flight next to it, letters too.
             self.fixture.confirmed(LONG_TIMEOUT).await;
         }
         stop(walpost).await;
     }
 
-    /// Has so many rows put aside, in one transaction, for their topic: of a key each.
+    /// Has so many rows diverted, in one transaction, for their topic: of a key each.
     async fn divert_many(&self, count: u32) {
         let rows: Vec<_> = (1..=count)
             .map(|n| format!("('an order', 'k{n}', 'placed', '{{\"n\": {n}}}', NULL, now())"))
@@ -120,7 +120,7 @@ async fn dead_letters_are_replayed_once_after_the_fix() {
     stage.diverted(BY_COLUMN, &BAD.map(|(_, row)| row)).await;
     let (published, letters) = stage.records().await;
     assert_eq!((published.len(), letters.len()), (0, 5));
-    // Nothing is mended yet; what would be tried is said, and nothing done.
+    // Nothing is fixed yet; what would be tried is said, and nothing done.
     let (code, lines) = stage.replay(BY_COLUMN, &["--dry-run"]).await;
     assert_eq!(
         lines.last(),
@@ -131,7 +131,7 @@ async fn dead_letters_are_replayed_once_after_the_fix() {
     assert!(lines.iter().any(|line| line.contains("(too_large, event ") && line.contains(&order)));
     let unmended = stage.replay(BY_COLUMN, &[]).await;
     assert_eq!(unmended, (Some(4), vec![summary(0, 5, 0, 0)]));
-    // The topic is mended first, then the rest.
+    // The topic is fixed first, then the rest.
     let administration = Kafka::shared().await.administration();
     administration.set(&order, "max.message.bytes", "1000000").await;
     let some = stage.replay(BY_COLUMN, &["--cause", "too_large"]).await;

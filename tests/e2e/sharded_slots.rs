@@ -93,7 +93,7 @@ async fn splitting_and_merging_slots_keeps_key_order() {
     for share in shares {
         let last = stop(share).await;
         assert_ne!(last["delivered"], 0, "{last}");
-        // The other one goes on meanwhile, so that they end at different places.
+        // The other one continues meanwhile, so that they end at different places.
         writer.commits(50).await;
     }
     copy_slot(&fixture, "outbox\\__", "walpost").await;

@@ -24,7 +24,7 @@ async fn rows_cannot_reach_disallowed_or_internal_topics() {
     let (kafka, directory) = (Kafka::shared().await, TempDir::new().expect("a directory"));
     let fixture = Fixture::new().await;
     kafka.create_topic(&fixture.topic("order"), 1).await;
-    // What stands behind `raw.` is the topic.
+    // What follows `raw.` is the topic.
     let toml = format!(
         "[record]\ntopic_regex = '.*raw\\.(.*)'\ntopic_replacement = '$1'\n\
          topics_allowed = ['{}', '__*']\n[poison]\ninvalid_topic = 'skip'\nrefused = 'skip'\n",

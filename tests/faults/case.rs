@@ -15,7 +15,7 @@ use crate::faults_page;
 
 type Injection = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A fault of `docs/faults.md` and one way to commit it.
+/// A fault of `docs/faults.md` and one way to inject it.
 #[derive(Clone)]
 pub struct Case {
     /// Its number there; several cases may share one.
@@ -26,7 +26,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// One that takes seconds: `name` is what holds, as a sentence.
+    /// A case that takes seconds: `name` is what must hold, as a sentence.
     pub fn new<F>(
         number: u32,
         name: &'static str,
@@ -39,7 +39,7 @@ impl Case {
         Self { number, name, long: false, inject }
     }
 
-    /// It takes longer than a quick look may: committed on demand alone.
+    /// Takes long: runs only on demand (`--include-ignored`).
     pub fn long(mut self) -> Self {
         self.long = true;
         self
@@ -72,12 +72,12 @@ impl Case {
         TABLE.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         match done {
             Err(panic) => resume_unwind(panic),
-            Ok(()) => assert!(passed, "the oracle was not asked"),
+            Ok(()) => assert!(passed, "the case did not ask the oracle"),
         }
     }
 }
 
-/// What was seen of a case, for its line in the table.
+/// The result of a case, for its row in the table.
 #[derive(Clone, Debug, Default)]
 pub struct CaseReport(Arc<Mutex<Seen>>);
 
@@ -93,7 +93,7 @@ struct Seen {
 }
 
 impl CaseReport {
-    /// At least once and in order, by the oracle.
+    /// The oracle accepts it: at least once and in order.
     #[track_caller]
     pub fn ok(&self, verdict: &Verdict) {
         self.add(verdict);
@@ -119,7 +119,7 @@ impl CaseReport {
         });
     }
 
-    /// What walpost was seen to do, in a few words.
+    /// Notes what walpost did, in a few words.
     pub fn did(&self, what: impl Into<String>) {
         let what = what.into();
         self.change(|seen| {
@@ -129,14 +129,14 @@ impl CaseReport {
         });
     }
 
-    /// It runs still, the same process all along.
+    /// The same process is still running.
     #[track_caller]
     pub fn still_running(&self, walpost: &Walpost) {
-        assert!(walpost.pid().is_some(), "it ended: {:?}", walpost.stderr().last());
-        self.did("went on");
+        assert!(walpost.pid().is_some(), "walpost exited: {:?}", walpost.stderr().last());
+        self.did("continued");
     }
 
-    /// It ends by itself with this exit code; what it said.
+    /// It exits with this code; returns its log.
     pub async fn ends(&self, walpost: &Walpost, code: i32) -> String {
         let (seen, text) = ended(walpost).await;
         assert_eq!(seen, Some(code), "{text}");
@@ -174,7 +174,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// The table of all cases that were committed, to standard output.
+/// Prints the table of all cases that ran.
 pub fn print_table() {
     let mut lines = std::mem::take(&mut *TABLE.lock().unwrap_or_else(PoisonError::into_inner));
     if lines.is_empty() {

@@ -22,7 +22,7 @@ pub fn faults() -> impl Iterator<Item = Fault> {
     })
 }
 
-/// Every fault of the document is committed, and every case is of the document.
+/// Every fault of the page has a case, and every case is on the page.
 pub fn check(cases: &[Case]) -> Result<(), Failed> {
     let known: Vec<u32> = faults().map(|fault| fault.number).collect();
     let committed: Vec<u32> = cases.iter().map(|case| case.number).collect();

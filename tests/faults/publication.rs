@@ -73,7 +73,7 @@ fn case(
 }
 
 /// The publication changes in a way that hides rows, and perhaps back again at
-/// once; a person mends it, and walpost goes on.
+/// once; an operator fixes it, and walpost continues.
 async fn changed(account: &CaseReport, major: Major, change: &str, back: &str, mend: &str) {
     let fixture = Fixture::on(major).await;
     let walpost = fixture.run().await;
@@ -96,7 +96,7 @@ async fn changed(account: &CaseReport, major: Major, change: &str, back: &str, m
     judge_what_was_handed_out(&fixture, account).await;
 }
 
-/// Rows that nobody is handed; where the log stood before them.
+/// Inserts rows that are not published; returns the end of WAL before them.
 async fn hide(fixture: &Fixture, change: &str) -> String {
     let query = "SELECT pg_current_wal_insert_lsn()";
     let before = fixture.postgres.query_text(query).await.expect("an LSN");
@@ -105,7 +105,7 @@ async fn hide(fixture: &Fixture, change: &str) -> String {
     before
 }
 
-/// The slot stands before what was hidden, so that nobody is told that it arrived.
+/// The slot is before what was hidden, so that nobody is told that it arrived.
 async fn assert_covered_less(fixture: &Fixture, before: &str) {
     let confirmed = fixture.confirmed_flush().await.expect("a slot");
     let query = format!("SELECT '{confirmed}'::pg_lsn <= '{before}'::pg_lsn");
@@ -140,7 +140,7 @@ async fn standing_by(account: CaseReport) {
     let text = account.ends(&standby, 3).await;
     assert!(text.contains("the publication was changed"), "{text}");
     assert_covered_less(&fixture, &before).await;
-    // Once a person has seen to it.
+    // Once an operator has fixed it.
     let _walpost = fixture.run().await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     judge_what_was_handed_out(&fixture, &account).await;

@@ -12,7 +12,7 @@ use walpost_bed::{Kafka, Major, Postgres, eventually};
 
 use crate::{endpoint, prometheus, rules, run_at};
 
-/// What is poison is put aside, so that the relay goes on.
+/// Poison is diverted, so that the relay continues.
 const PUT_ASIDE: &str =
     "[poison]\nmissing_field = \"skip\"\ntoo_large = \"dead_letter\"\nretries = 1\n";
 

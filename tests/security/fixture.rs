@@ -20,20 +20,20 @@ pub fn showing(pair: &KeyPair) -> String {
     format!("&sslcert={}&sslkey={}", pair.certificate.display(), pair.key.display())
 }
 
-/// An authority, a broker that it vouches for, a database of the same kind.
+/// A CA, and a broker and a database with its certificates.
 pub struct SecureFixture {
     pub kafka: Broker,
     pub fixture: Fixture,
     directory: TempDir,
 }
 
-/// A broker with TLS and the authority that signed for it.
+/// A broker with TLS, and its CA.
 pub struct SecureKafka {
     pub authority: CertificateAuthority,
     pub kafka: Kafka,
 }
 
-/// One of the test's own, or the one for all.
+/// The test's own broker, or the shared one.
 pub enum Broker {
     Own(Box<SecureKafka>),
     Shared(&'static SecureKafka),
@@ -109,7 +109,7 @@ impl SecureFixture {
         path
     }
 
-    /// The address of walpost's role, with these parameters beside those of TLS.
+    /// The address of walpost's role, with these parameters next to those of TLS.
     pub fn source(&self, parameters: &str) -> String {
         let root = self.kafka.authority.root();
         format!(

@@ -100,7 +100,7 @@ fn demands_many_iterations(client: &[u8]) -> Vec<u8> {
     request(11, format!("r={nonce}more,s=c2FsdA==,i=2000000000").as_bytes())
 }
 
-/// The password, please.
+/// Asks for the password.
 fn asks_for_the_password(_: &[u8]) -> Vec<u8> {
     request(3, &[])
 }

@@ -29,7 +29,7 @@ impl Alone {
         Self(child.expect("unshare is there: apt-get install util-linux"))
     }
 
-    /// The addresses in its network that somebody listens on, in hexadecimal as
+    /// The addresses in its network that someone listens on, in hexadecimal as
     /// `/proc/net/tcp` has them, and whether walpost has begun at all.
     fn listens(&self) -> (Vec<String>, bool) {
         let read = |name| fs::read_to_string(format!("/proc/{}/{name}", self.0.id()));

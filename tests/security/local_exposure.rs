@@ -52,7 +52,7 @@ impl Unprivileged {
             lines.read_exact(&mut byte).expect("a line");
             text.push(byte[0]);
         }
-        // It goes on to write, and nobody else reads.
+        // It keeps writing, and nobody else reads.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         let line: serde_json::Value = serde_json::from_slice(&text).expect("a JSON line");
         line["endpoints"].as_str().unwrap_or_else(|| panic!("{line}")).to_owned()

@@ -41,7 +41,7 @@ async fn password_rotation_loses_nothing_without_a_restart() {
     let came = async || !fixture.fixture.records().await.is_empty();
     eventually(SHORT_TIMEOUT, "records come", came).await;
 
-    // Sessions that are open stay so for two seconds at Kafka, for ever at PostgreSQL.
+    // Sessions that are open stay so for two seconds at Kafka, forever at PostgreSQL.
     let mark = walpost.mark();
     broker.set_password("rotating", "second").await;
     said_after(&walpost, mark, "the credentials are refused").await;
@@ -171,7 +171,7 @@ async fn new_ca_is_trusted_once_its_root_is_in_the_file() {
 
     let (mark, other) = (walpost.mark(), CertificateAuthority::new());
     broker.change_certificate(&other.server("kafka")).await;
-    // Connections that there are would stay for ever.
+    // Connections that there are would stay forever.
     broker.kill9().await;
     broker.start_again().await;
     said_after(&walpost, mark, "certificate verify failed").await;

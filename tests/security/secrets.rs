@@ -146,7 +146,7 @@ async fn unparsable_values_are_not_printed_if_they_may_be_secret() {
             let command = bare(name).env("WALPOST_SOURCE_URL", url);
             let command = command.args(["--bootstrap-servers", "127.0.0.1:1"]);
             let command = command.args(["--log-level", "trace"]).start();
-            // One that can be understood in some way goes on to try.
+            // One that can be understood in some way continues to try.
             let _ = walpost_bed::within(SHORT_TIMEOUT, async || {
                 command.pid().is_none() || command.said("PostgreSQL")
             })

@@ -85,7 +85,7 @@ async fn chain_of_domains_does_not_block_delivery_of_typed_records() {
     drop(mallory);
 }
 
-/// An attempt to connect that is given up leaves no statement behind that the server goes on with.
+/// An attempt to connect that is given up leaves no statement behind that the server continues with.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statement_of_an_abandoned_attempt_is_cancelled() {
     let fixture = Fixture::new().await;
@@ -106,7 +106,7 @@ async fn statement_of_an_abandoned_attempt_is_cancelled() {
     walpost.await_line(STREAMS, SHORT_TIMEOUT * 2).await;
 }
 
-/// Delivery goes on, in either feed, while somebody holds the lock by `statements`.
+/// Delivery continues, in either feed, while someone holds the lock by `statements`.
 async fn delivers_despite(fixture: &Fixture, mallory: &Client, statements: &str) {
     mallory.batch_execute(statements).await.expect("PUBLIC may");
     for feed in ["stream", "auto"] {

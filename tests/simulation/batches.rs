@@ -25,7 +25,7 @@ pub(crate) enum ServerMessage {
     ReadUpTo(WalPosition),
     /// Little is left.
     Over,
-    /// The server will not go on so.
+    /// The server will not continue so.
     Refused,
     Failed(SourceError),
 }
@@ -152,7 +152,7 @@ impl World {
         self.server.moves.push(Moving { session, one, begins_ms, takes_ms, ends_ms: None });
     }
 
-    /// Where the schedule has it, a person moves the slot when it matters.
+    /// Where the schedule has it, an operator moves the slot when it matters.
     pub(crate) fn may_be_advanced_by_a_foreign_client(&mut self) {
         let may_be = !self.calm && self.schedule.faults.contains(&InjectedFault::SlotMoved);
         if may_be && self.one_in(6) {

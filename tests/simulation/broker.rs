@@ -59,7 +59,7 @@ enum Inquiry {
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 pub(crate) struct Producer {
-    /// Its owner has not let go of it.
+    /// Its owner has not released it.
     pub(crate) open: bool,
     queues: Vec<VecDeque<(Seq, usize)>>,
     queued: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Producer {
     pub(crate) stuck_until: u64,
     /// The oldest record in flight, and since when it is.
     oldest: (Option<Seq>, u64),
-    /// Whether somebody asks what keeps acknowledgements back, and what was told.
+    /// Whether someone asks what keeps acknowledgements back, and what was told.
     inquiry: Inquiry,
     told: Option<Fault>,
     /// Appended or refused, and to be said then.
@@ -83,7 +83,7 @@ pub(crate) struct Producer {
     pub(crate) stirred: Arc<Notify>,
 }
 
-/// The brokers' side, for ever.
+/// The brokers' side, forever.
 pub(crate) async fn serve(world: Shared) {
     loop {
         let nap = world.lock().work();
@@ -301,7 +301,7 @@ impl Producer {
         }
     }
 
-    /// Nobody can be reached: that somebody can is news then.
+    /// No broker is reachable: recovery must be reported then.
     pub(crate) fn unreachable(&mut self, condition: Condition) {
         if let Some(told) = &mut self.told {
             *told = Fault::OutOfReach;

@@ -62,7 +62,7 @@ struct Producer {
 #[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 struct Process {
     until: bool,
-    /// Its last session that went on where it was itself.
+    /// Its last session that continued where it was itself.
     unpassed: usize,
     /// The log's end at its first session.
     reaches: Option<Lsn>,
@@ -76,7 +76,7 @@ struct Process {
     opened: usize,
     session: Option<usize>,
     let_go_ms: Option<u64>,
-    /// Since it was told to stop its session broke, or there was none.
+    /// Since it was asked to stop its session broke, or there was none.
     cut_off: bool,
     /// Something of it came from this session.
     took: bool,
@@ -226,7 +226,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// I5: a session goes on where the process was.
+    /// I5: a session continues where the process was.
     fn opened(&mut self, now_ms: u64, event: &TraceEvent) -> Verdict {
         let TraceEvent::Opened {
             process: number,
@@ -477,7 +477,7 @@ impl<'a> Checker<'a> {
         is_alone && is_undisturbed && has_time && process.told_ms.is_none()
     }
 
-    /// The halt is at a guilty event, with all before it delivered where it says so.
+    /// The halt is at a rejected event, with all before it delivered where it says so.
     fn halted(&self, commit: Lsn, ordinal: u32, sure: bool) -> Option<String> {
         let place = |event: &crate::wal::Event| (event.commit, event.ordinal);
         let at = self.log.events.iter().position(|event| place(event) == (commit, ordinal));

@@ -12,7 +12,7 @@ use crate::world::{Shared, World};
 
 const FOREVER: u64 = u64::MAX;
 
-/// Commits all transactions of the schedule, and what is none in between.
+/// Commits all transactions of the schedule, with other WAL records in between.
 pub(crate) async fn write(world: Shared) {
     let (left, apart) = {
         let world = world.lock();
@@ -29,7 +29,7 @@ pub(crate) async fn write(world: Shared) {
     }
 }
 
-/// Lets things go wrong for as long as the schedule says, then mends them all.
+/// Injects faults for as long as the schedule says, then ends them all.
 pub(crate) async fn inject(world: Shared) {
     let (until, apart) = {
         let world = world.lock();
@@ -140,14 +140,14 @@ impl World {
         self.broker.loses = None;
         self.broker.replacement_ms = None;
         self.broker.replacement_fails = false;
-        // One that is stuck for ever is for the relay to be rid of.
+        // One that is stuck forever is for the relay to be rid of.
         let stuck = self.broker.producers.iter_mut().filter(|one| one.stuck_until < FOREVER);
         stuck.for_each(|producer| producer.stuck_until = 0);
         self.calm = true;
         self.note(TraceEvent::Calm);
     }
 
-    /// While nobody uses it, a person advances the slot.
+    /// While nobody uses it, an operator advances the slot.
     fn foreign_client_advances_the_slot(&mut self) {
         if self.server.is_held() || !self.server.slot_is_there {
             return;
@@ -157,7 +157,7 @@ impl World {
         self.advance(Lsn::new(to));
     }
 
-    /// A person moves the slot on and gives up what it passes over.
+    /// An operator moves the slot on and gives up what it passes over.
     pub(crate) fn advance(&mut self, to: Lsn) {
         if to <= self.server.confirmed {
             return;

@@ -448,7 +448,7 @@ impl Drop for SimFeed {
     }
 }
 
-/// While somebody waits for the session to say something.
+/// While someone waits for the session to say something.
 struct Attended {
     world: Shared,
     session: usize,

@@ -29,10 +29,10 @@ use tokio::time::sleep;
 use crate::trace::{Left, TraceEvent};
 use crate::world::Shared;
 
-/// Schedules where no other number is asked for.
+/// The default number of schedules.
 const SCHEDULES: u64 = 4000;
 
-/// How long it may take, once all faults are over, until all is delivered.
+/// How long delivery may take once all faults are over.
 const ARRIVAL_MS: u64 = 300_000;
 
 #[test]
@@ -42,7 +42,7 @@ fn guarantees_hold_under_random_faults() {
         return assert_eq!(failed, None, "schedule {seed}");
     }
     let schedules = number("WALPOST_SCHEDULES").unwrap_or(SCHEDULES);
-    // Others each time, so that each run looks at more.
+    // Different seeds in each run, so that coverage grows.
     let first = fastrand::u64(..) >> 16;
     let next = AtomicU64::new(0);
     let violations: Vec<String> = thread::scope(|scope| {
@@ -123,7 +123,7 @@ fn schedules_cover_every_feed_switch() {
     }
 }
 
-/// What is wrong with that schedule.
+/// The violation in that schedule, if any.
 fn judge(seed: u64, tell: bool) -> Option<String> {
     let judged = catch_unwind(AssertUnwindSafe(|| {
         let world = simulate(seed);
@@ -141,7 +141,7 @@ fn judge(seed: u64, tell: bool) -> Option<String> {
 
 /// Runs the schedule of `seed` to its end.
 fn simulate(seed: u64) -> Shared {
-    // What backon takes its jitter from.
+    // The source of backon's jitter.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -155,7 +155,7 @@ fn simulate(seed: u64) -> Shared {
         tokio::spawn(fault_injection::inject(world.clone()));
         let writer = tokio::spawn(fault_injection::write(world.clone()));
         let walposts = world.lock().schedule.walposts;
-        // A channel each: who is woken first by a shared one is left to chance.
+        // One channel each: the wake-up order of a shared one is not deterministic.
         let walposts: Vec<_> = (0..walposts)
             .map(|_| {
                 let (over, is_over) = watch::channel(false);
@@ -176,7 +176,7 @@ fn simulate(seed: u64) -> Shared {
     })
 }
 
-/// Waits until the slot has reached the log's end, as long as that may take.
+/// Waits until the slot has reached the end of WAL, as long as that may take.
 async fn arrive(world: &Shared) {
     while !world.lock().calm {
         sleep(Duration::from_millis(100)).await;

@@ -25,7 +25,7 @@ use crate::world::{Shared, World};
 /// Where events go that cannot be delivered.
 pub(crate) const DEAD_LETTERS: &str = "t.dead";
 
-/// How long a person lets it wait for Kafka where its slot is gone.
+/// How long an operator lets it wait for Kafka where its slot is gone.
 const GIVEN_UP: Duration = Duration::from_secs(100);
 
 /// How a process will end, unless it ends by itself before.
@@ -72,7 +72,7 @@ impl World {
         (process, life)
     }
 
-    /// What a person does before the next start.
+    /// What an operator does before the next start.
     fn put_right(&mut self, exit: &Exit) {
         match exit {
             Exit::Halted { commit, ordinal, sure, .. } => self.deal_with(*commit, *ordinal, *sure),
@@ -199,7 +199,7 @@ async fn all_over(over: &mut watch::Receiver<bool>) {
     }
 }
 
-/// Completes once a person gives up what is in flight of a process that cannot use its slot any
+/// Completes once an operator gives up what is in flight of a process that cannot use its slot any
 /// more: it may be in a producer that is stuck for long.
 async fn given_up(world: &Shared, process: usize) {
     let halts = || {

@@ -24,7 +24,7 @@ pub(crate) struct Schedule {
     pub(crate) policy: Policy,
     /// Walposts on the slot at once.
     pub(crate) walposts: usize,
-    /// Whether they are killed, told to stop, and made to end by themselves.
+    /// Whether they are killed, asked to stop, and made to end by themselves.
     pub(crate) kills: bool,
     pub(crate) stops: bool,
     pub(crate) untils: bool,

@@ -35,7 +35,7 @@ pub(crate) struct Server {
     /// Until when, in milliseconds, it cannot be reached, or lets nobody in.
     pub(crate) away_until: u64,
     pub(crate) closed_until: u64,
-    /// Until when somebody who is not there holds the slot.
+    /// Until when someone who is not there holds the slot.
     pub(crate) held_until: u64,
     pub(crate) slot_is_there: bool,
     pub(crate) timeline: u32,
@@ -122,7 +122,7 @@ impl Server {
     }
 }
 
-/// The walsender and the checkpointer, for ever.
+/// The walsender and the checkpointer, forever.
 pub(crate) async fn serve(world: Shared) {
     loop {
         let nap = world.lock().serve();
@@ -205,7 +205,7 @@ impl World {
         self.note(TraceEvent::Slot { confirmed });
     }
 
-    /// Somebody who is no walpost moves the slot on, where it is not there yet.
+    /// Someone who is no walpost moves the slot on, where it is not there yet.
     pub(crate) fn foreign_client_sets_the_slot(&mut self, to: Lsn) {
         if to <= self.server.confirmed {
             return;
@@ -246,7 +246,7 @@ impl World {
     }
 
     /// The session that has the slot, also where its client has gone already;
-    /// `None` where somebody has it who is no walpost.
+    /// `None` where someone has it who is no walpost.
     fn holder(&self) -> Option<usize> {
         let moving = || self.server.moves.iter().find(|moving| moving.has_begun());
         let lingers = self.server.lingers.filter(|_| self.now_ms() < self.server.held_until);

@@ -17,7 +17,7 @@ pub(crate) enum TraceEvent {
     Committed {
         item: usize,
     },
-    /// A person gave up what of that transaction is not delivered.
+    /// An operator gave up what of that transaction is not delivered.
     GivenUp {
         item: usize,
     },
@@ -25,7 +25,7 @@ pub(crate) enum TraceEvent {
         process: usize,
         until: bool,
     },
-    /// A process was told to stop: once, or a second time.
+    /// A process was asked to stop: once, or a second time.
     Told {
         process: usize,
         twice: bool,
@@ -36,7 +36,7 @@ pub(crate) enum TraceEvent {
     },
     /// A session stands: the relay takes A to be `start`, the server sends from `from`;
     /// whether that is where another relay has passed it; where the log ends; whether the
-    /// relay goes on from where it was; whether it reads batches.
+    /// relay continues from where it was; whether it reads batches.
     Opened {
         process: usize,
         session: usize,
@@ -65,7 +65,7 @@ pub(crate) enum TraceEvent {
     Broke {
         session: usize,
     },
-    /// The relay let go of the session; for so long at most nobody attended to it; how it
+    /// The relay released the session; for so long at most nobody attended to it; how it
     /// had come to that.
     Released {
         session: usize,
@@ -76,7 +76,7 @@ pub(crate) enum TraceEvent {
     Advanced {
         session: usize,
     },
-    /// Somebody who is no walpost moved the slot.
+    /// Someone who is no walpost moved the slot.
     Moved {
         to: Lsn,
     },
@@ -119,7 +119,7 @@ pub(crate) enum TraceEvent {
     InjectedFault(InjectedFault),
     /// No more faults from here on; all that were are over.
     Calm,
-    /// The slot reached the log's end.
+    /// The slot reached the end of WAL.
     Arrived,
     /// What must never happen.
     Strange(String),
@@ -132,7 +132,7 @@ pub(crate) enum Exit {
     Killed,
     Clean(Summary),
     Aborted,
-    /// Halted at the event that stands there, with all before it delivered or not.
+    /// Halted at the event that is there, with all before it delivered or not.
     Halted {
         commit: Lsn,
         ordinal: u32,
@@ -145,7 +145,7 @@ pub(crate) enum Exit {
     Unconfirmed,
 }
 
-/// How a session stood when the relay let go of it.
+/// How a session stood when the relay released it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
     /// It had more to hand out, or was broken.
@@ -218,7 +218,7 @@ impl InjectedFault {
         Self::MoveSlow,
     ];
 
-    /// Whether a person is needed after it.
+    /// Whether an operator is needed after it.
     pub(crate) fn is_grave(self) -> bool {
         matches!(
             self,

@@ -8,7 +8,7 @@ use walpost::pgoutput::{
 };
 use walpost::source::Received;
 
-/// The outbox tables; what stands behind them is somebody else's.
+/// The outbox tables; what follows them is somebody else's.
 pub(crate) const OUTBOXES: usize = 2;
 
 /// Relations of the publication, by name; ids are these plus [`FIRST_OID`].
@@ -81,7 +81,7 @@ pub(crate) struct Event {
     pub(crate) key: usize,
     pub(crate) bytes: usize,
     pub(crate) poison: Poison,
-    /// A person has raised the limit that refused it.
+    /// An operator has raised the limit that refused it.
     pub(crate) forgiven: bool,
 }
 
@@ -91,9 +91,9 @@ pub(crate) enum Poison {
     None,
     /// It has no key, and never will.
     Keyless,
-    /// The broker refuses it until a person raises a limit.
+    /// The broker refuses it until an operator raises a limit.
     TooLarge,
-    /// The producer refuses it until a person raises a limit.
+    /// The producer refuses it until an operator raises a limit.
     TooLargeHere,
 }
 
@@ -173,9 +173,9 @@ impl Log {
         }
     }
 
-    /// What a call by SQL hands out that begins at `from`, and how far it comes: to `upto`, to the
+    /// What a call by SQL sends that begins at `from`, and how far it comes: to `upto`, to the
     /// end of the record with which it gets there, or to that of the transaction with which it
-    /// has `most` messages or more. Relations come anew in each call.
+    /// has `most` messages or more. Relations come again in each call.
     pub(crate) fn batch(
         &self,
         rng: &mut Rng,

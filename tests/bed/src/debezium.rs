@@ -203,7 +203,7 @@ impl Debezium {
         self.server.kill_all().await;
     }
 
-    /// Starts a stopped worker with its connectors, which go on from their offsets.
+    /// Starts a stopped worker with its connectors, which continue from their offsets.
     /// It answers on return; its connectors may not stream yet ([`Debezium::streams`]).
     pub async fn start_again(&self) {
         self.try_start_again().await.unwrap_or_else(|error| panic!("{error}"));

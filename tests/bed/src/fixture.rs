@@ -14,10 +14,10 @@ use crate::proxy::Proxy;
 use crate::walpost::{Walpost, WalpostBuilder};
 use crate::writer::Writer;
 
-/// Generous: a condition that holds is seen at once.
+/// For conditions that normally hold at once.
 pub const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// For what takes its time on two busy cores.
+/// For slow operations on two busy cores.
 pub const LONG_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// The program under test: the one that was built with the test that runs.
@@ -25,10 +25,10 @@ pub fn program() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own file");
     let mut directories = test.ancestors().skip(1).map(|directory| directory.join("walpost"));
     let program = directories.find(|program| program.is_file());
-    program.unwrap_or_else(|| panic!("no walpost beside {}", test.display()))
+    program.unwrap_or_else(|| panic!("no walpost next to {}", test.display()))
 }
 
-/// The default outbox, and what stands around it.
+/// The default outbox with its servers.
 pub struct Fixture {
     /// The database's server.
     pub postgres: Postgres,
@@ -53,12 +53,12 @@ impl Fixture {
         Self::with(Postgres::builder(major)).await
     }
 
-    /// The same on a server of one's own making.
+    /// The same on a given server.
     pub async fn with(postgres: PostgresBuilder) -> Self {
         Self::with_brokers(postgres, &Kafka::shared().await.bootstrap()).await
     }
 
-    /// The same with brokers of one's own.
+    /// The same with given brokers.
     pub async fn with_brokers(postgres: PostgresBuilder, bootstrap: &str) -> Self {
         let fixture = Self::bare(postgres.start().await, bootstrap);
         fixture.init(&[]).await;
@@ -182,7 +182,7 @@ impl Fixture {
             "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = '{}'",
             self.slot
         );
-        eventually(deadline, "the slot confirms what is committed", async || {
+        eventually(deadline, "the slot to confirm what is committed", async || {
             self.postgres.query_text(&query).await == Some("t".into())
         })
         .await;
@@ -280,7 +280,7 @@ pub fn assert_in_log_order(records: &[Consumed]) {
         if (&one.topic, one.partition) == (&next.topic, next.partition) {
             let [before, after] =
                 [one, next].map(|record| record.header("walpost.position").expect("a position"));
-            assert!(before < after, "{after} stands after {before} in {}", one.topic);
+            assert!(before < after, "{after} follows {before} in {}", one.topic);
         }
     }
 }
@@ -295,7 +295,7 @@ pub async fn ended(walpost: &Walpost) -> (Option<i32>, String) {
     let status = walpost.wait(SHORT_TIMEOUT).await;
     let text = walpost.stderr().join("\n");
     let status =
-        status.unwrap_or_else(|| panic!("it still runs after {SHORT_TIMEOUT:?}; it said:\n{text}"));
+        status.unwrap_or_else(|| panic!("it still runs after {SHORT_TIMEOUT:?}; its log:\n{text}"));
     (status.code(), text)
 }
 

@@ -235,7 +235,7 @@ impl Kafka {
         format!("127.0.0.1:{}", port.number())
     }
 
-    /// Where a proxy is to lead; there is such a port when the builder was told of a proxy.
+    /// The port that a proxy must forward to, if the builder has a proxy.
     pub fn proxied_port(&self) -> Option<u16> {
         self.proxied_port.as_ref().map(Port::number)
     }

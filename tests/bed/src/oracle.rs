@@ -92,7 +92,7 @@ struct KeyState {
 
 /// Judges records against the committed rows, which stand in commit order per key.
 ///
-/// The records of a partition have to stand in their order, as every reader of
+/// The records of a partition must be in their order, as every reader of
 /// the bed hands them out.
 pub fn judge<'a>(
     committed: &[Row],
@@ -103,7 +103,7 @@ pub fn judge<'a>(
     let mut position: HashMap<&str, usize> = HashMap::with_capacity(committed.len());
     for (at, row) in committed.iter().enumerate() {
         let before = position.insert(&row.id, at);
-        assert!(before.is_none(), "the id {} stands twice among the committed rows", row.id);
+        assert!(before.is_none(), "the id {} appears twice among the committed rows", row.id);
         let both = rolled_back.contains(row.id.as_str());
         assert!(!both, "the id {} is said to be committed and rolled back", row.id);
     }
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn gap_filled_by_a_replay_is_out_of_order() {
-        // 1 came late, with the second run: its first occurrence stands after 3.
+        // 1 came late, with the second run: its first occurrence is after 3.
         let runs = [("3", "a"), ("2", "b"), ("4", "b"), ("1", "a"), ("3", "a")];
         assert_eq!(judged(&runs).out_of_order.len(), 1);
     }

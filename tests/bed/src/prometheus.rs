@@ -51,7 +51,7 @@ impl Prometheus {
         };
         write("rules.yml", rules)?;
         write("targets.json", "[]")?;
-        // A refresh beside the notice of a change, which may be missed.
+        // A refresh next to the notice of a change, which may be missed.
         write(
             "prometheus.yml",
             "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\n\

@@ -54,7 +54,7 @@ impl Server {
         self.directory().join("log")
     }
 
-    /// The log, opened so that a restarted server goes on where the last one ended.
+    /// The log, opened so that a restarted server continues where the last one ended.
     pub(crate) fn log(&self) -> Result<File, BedError> {
         let path = self.log_path();
         File::options()

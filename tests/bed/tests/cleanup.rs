@@ -13,7 +13,7 @@ fn is_alive(pid: &str) -> bool {
     !stat.is_empty() && state != Some('Z')
 }
 
-/// The shared memory segment that a server names beside its data.
+/// The shared memory segment that a server names next to its data.
 fn segment_of(data: &Path) -> String {
     let lock = std::fs::read_to_string(data.join("postmaster.pid")).unwrap();
     let line = lock.lines().nth(6).unwrap();

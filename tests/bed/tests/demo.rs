@@ -12,7 +12,7 @@ fn demo_succeeds_and_shows_rollbacks_and_duplicates() {
         (String::from_utf8(done.stdout).unwrap(), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{out}\n{err}");
     for expected in [
-        "mock broker stands in",
+        "mock broker",
         "rolled back order 1002 paid: card refused      nothing, as it should be",
         "kill -9",
         "229 events committed, all delivered, in order for each key",

@@ -28,7 +28,7 @@ pub fn cases() -> Vec<Case> {
     parts.into_iter().flatten().collect()
 }
 
-/// A fixture with brokers of its own.
+/// A fixture with its own brokers.
 async fn fixture_with(bootstrap: &str) -> Fixture {
     Fixture::with_brokers(Postgres::builder(Major::V15), bootstrap).await
 }
@@ -43,7 +43,7 @@ fn times(walpost: &Walpost, text: &str) -> usize {
     walpost.stderr().iter().filter(|line| line.contains(text)).count()
 }
 
-/// The slot's position stands still while the application goes on to write.
+/// The slot's position does not advance while the application keeps writing.
 async fn confirms_nothing(fixture: &Fixture, writer: &Writer) {
     let position = fixture.confirmed_at_rest().await;
     writer.commits(100).await;

@@ -36,7 +36,7 @@ const ONE_BY_ONE: &[&str] =
     &["batch.num.messages=1", "linger.ms=0", "max.in.flight.requests.per.connection=5"];
 
 /// It halts at row number `guilty`, which its one error names, with all before
-/// it published, and the next start stands there again.
+/// it published, and the next start is there again.
 async fn halts(
     account: &CaseReport,
     fixture: &Fixture,
@@ -183,7 +183,7 @@ async fn bad_timestamp(account: CaseReport, setting: &'static str, bad: &'static
     for word in ["timestamp", setting, &topic] {
         assert!(error.contains(word), "{word:?} in\n{error}");
     }
-    // The way out: the topic takes it, and the next start goes on.
+    // The printed fix: the topic takes it, and the next start continues.
     Kafka::shared().await.administration().set(&topic, setting, "864000000").await;
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;

@@ -36,7 +36,7 @@ async fn scene_of(kafka: &Kafka) -> Fixture {
     fixture
 }
 
-/// Kafka is away in the midst of a large transaction that is read in batches, for longer than the
+/// Kafka is away in the middle of a large transaction that is read in batches, for longer than the
 /// server would wait for a client that does not read. What is read is not read again.
 async fn within_a_backlog(account: CaseReport) {
     let kafka = Kafka::start().await;
@@ -81,7 +81,7 @@ async fn killed(account: CaseReport) {
     account.still_running(&walpost);
 }
 
-/// librdkafka as `CMake` builds it never says that all brokers are down: walpost sees it all the same.
+/// librdkafka as `CMake` builds it never says that all brokers are down: walpost sees it anyway.
 async fn unannounced(account: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;

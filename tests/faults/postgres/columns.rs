@@ -16,7 +16,7 @@ pub fn cases() -> Vec<Case> {
             "added_columns_are_accepted",
             &[
                 "ADD COLUMN region text",
-                // It writes the whole table anew.
+                // It writes the whole table again.
                 "ADD COLUMN note text DEFAULT md5(random()::text)",
                 "ADD COLUMN always int GENERATED ALWAYS AS (1) STORED",
             ],
@@ -187,7 +187,7 @@ async fn new_forms(account: CaseReport) {
     account.still_running(&walpost);
 }
 
-/// Events had a type so far: whether they go on without is for a person to say.
+/// Events had a type so far: whether they continue without is for an operator to say.
 async fn optional(account: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;

@@ -50,7 +50,7 @@ async fn expires(account: CaseReport) {
         SystemTime::now() > soon + Duration::from_secs(1)
     })
     .await;
-    // The sessions that it had go on.
+    // The sessions that it had continue.
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     refused_until_renewed(&account, &fixture, &walpost, mark, &authority).await;

@@ -185,7 +185,7 @@ async fn under_back_pressure(account: CaseReport, way: Direction) {
     kafka.resume();
     replaced(&account, &walpost, mark, way).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    // The large transaction had been begun, and is published anew.
+    // The large transaction had been begun, and is published again.
     account.ok(&fixture.judge().await);
     account.still_running(&walpost);
 }

@@ -88,7 +88,7 @@ async fn unknown_bytes(account: CaseReport) {
     let row = |id: &str| Row::new(id, "k");
     judge(&[row("before")], std::iter::empty(), &fixture.records().await).assert_exact();
 
-    // The way out that it names is one.
+    // The printed fix that it names is one.
     fixture.postgres.execute(&way_out(&text)).await;
     let next = fixture.run().await;
     fixture.confirmed(SHORT_TIMEOUT).await;
@@ -97,7 +97,7 @@ async fn unknown_bytes(account: CaseReport) {
     account.still_running(&next);
 }
 
-/// The statements that a text names as the way out.
+/// The statements that a text names as the printed fix.
 fn way_out(text: &str) -> String {
     let (_, way) = text.split_once("publish it by hand, then ").expect("a way out");
     let (way, _) = way.split_once("; and start").expect("its end");

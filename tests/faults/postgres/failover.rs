@@ -88,7 +88,7 @@ impl Behind {
         account.exact(&judge(rows, std::iter::empty(), &self.fixture.records().await));
     }
 
-    /// A person accepts the slot's position: of the history from the saved data on nothing is
+    /// An operator accepts the slot's position: of the history from the saved data on nothing is
     /// missing.
     async fn accepted(&self, account: &CaseReport, mut rows: Vec<Row>) {
         let next = self.fixture.run().await;

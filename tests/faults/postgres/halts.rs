@@ -15,7 +15,7 @@ use crate::case::{Case, CaseReport};
 
 const DROP: &str = "pg_drop_replication_slot('walpost')";
 
-/// The advisory lock by which an instance that halts is seen: `walh`.
+/// The advisory lock by which an instance announces a halt: `walh`.
 const ANNOUNCED: &str = "SELECT count(*)::text FROM pg_locks \
      WHERE locktype = 'advisory' AND classid = 2002873448";
 
@@ -68,8 +68,8 @@ async fn with_kafka() -> (Kafka, Fixture) {
     (kafka, fixture)
 }
 
-/// Kafka is frozen, and all that was acknowledged before is confirmed: walpost has no cause to look
-/// at the slot.
+/// Freezes Kafka, and waits until everything acknowledged is confirmed: walpost has no reason to
+/// check the slot.
 async fn freeze(kafka: &Kafka, fixture: &Fixture) {
     kafka.pause();
     fixture.confirmed_at_rest().await;
@@ -119,8 +119,8 @@ async fn take_out_and_put_back(fixture: &Fixture) {
     fixture.postgres.execute("ALTER PUBLICATION walpost ADD TABLE public.outbox").await;
 }
 
-/// Kafka is away, so that nothing is confirmed and nothing looked at before the end; the next
-/// instance waits already.
+/// Kafka is unavailable, so nothing is confirmed or checked before the end; the standby
+/// instance is already waiting.
 async fn found_at_the_end(account: CaseReport) {
     let (kafka, fixture) = with_kafka().await;
     let first = fixture.run_with(&["--drain-timeout", "4s"]).await;
@@ -160,7 +160,7 @@ async fn stopped_in_the_copy(account: CaseReport) {
     published_so_far(&account, &fixture).await;
 }
 
-/// Anybody who may connect may hold the lock by which an instance says that it halts.
+/// Any role that can connect can hold the lock by which an instance announces a halt.
 async fn announced_despite_a_lock(account: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("CREATE ROLE stranger LOGIN").await;
@@ -184,7 +184,7 @@ async fn announced_despite_a_lock(account: CaseReport) {
     drop(stranger);
 }
 
-/// Nothing out of order among what was published before it was stopped.
+/// Everything published so far is in order.
 async fn published_so_far(account: &CaseReport, fixture: &Fixture) {
     let (mut rows, records) = (fixture.committed().await, fixture.records().await);
     retain_published(&mut rows, &records);
@@ -213,7 +213,7 @@ async fn dropped_and_away(account: CaseReport) {
     eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 500).await;
     freeze(&kafka, &fixture).await;
     fixture.postgres.execute(&at_rest(DROP)).await;
-    // Longer than a feed of which nothing is taken holds the slot by itself.
+    // Longer than an idle feed holds the slot.
     walpost.await_line("publishing what its temporary copy has", SHORT_TIMEOUT).await;
     kafka.resume();
     let text = account.ends(&walpost, 3).await;
@@ -221,7 +221,7 @@ async fn dropped_and_away(account: CaseReport) {
     account.ok(&fixture.judge().await);
 }
 
-/// The slot goes while a hundred records are in flight to a Kafka that is away.
+/// The slot is dropped while a hundred records are in flight to an unavailable Kafka.
 async fn dropped_in_flight() -> (Kafka, Fixture, Walpost) {
     let (kafka, fixture) = with_kafka().await;
     let walpost = fixture.run_with(&["--drain-timeout", "1s"]).await;

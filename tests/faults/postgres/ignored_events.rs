@@ -91,7 +91,7 @@ async fn updates_and_deletes(account: CaseReport) {
     fixture.postgres.execute(&insert(10, 2)).await;
     let rows = fixture.committed().await;
     let update = "UPDATE public.outbox SET event_type = 'changed' WHERE n";
-    // One of them in place, one with a new key, and the rest beside each other.
+    // One of them in place, one with a new key, and the rest next to each other.
     fixture.postgres.execute(&format!("{update} <= 2; {update} = 3")).await;
     fixture.postgres.execute("UPDATE public.outbox SET id = gen_random_uuid() WHERE n = 4").await;
     fixture.postgres.execute("DELETE FROM public.outbox WHERE n > 7").await;
@@ -121,7 +121,7 @@ async fn idle_outbox(account: CaseReport) {
          DELETE FROM public.other";
     eventually(LONG_TIMEOUT, "the log that the slot keeps moves on by megabytes", async || {
         client.batch_execute(turn).await.expect("traffic");
-        // It notes which transactions run, which decoding needs to let go of the log.
+        // It notes which transactions run, which decoding needs to release the log.
         client.batch_execute("CHECKPOINT").await.expect("a checkpoint");
         fixture.postgres.query_text(&recyclable).await == Some("t".into())
     })

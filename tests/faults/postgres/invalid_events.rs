@@ -59,7 +59,7 @@ async fn without_key(account: CaseReport, key: &str) {
     let line = halts(&account, &fixture, &walpost, &id, &rows).await;
     assert!(line.contains("aggregate_id"), "{line}");
     assert!(covers(&fixture, &good).await && !covers(&fixture, &bad).await);
-    // The next start stands before it again.
+    // The next start halts at it again.
     halts(&account, &fixture, &fixture.command("run").start(), &id, &rows).await;
 }
 

@@ -215,7 +215,7 @@ async fn moved_in_a_backlog(account: CaseReport) {
     in_a_backlog(account, ADVANCE, "by somebody else").await;
 }
 
-/// Somebody lays hands on the slot while one instance reads a backlog and another one waits: the
+/// Someone lays hands on the slot while one instance reads a backlog and another one waits: the
 /// first one publishes what its copy of the slot has, and neither continues.
 async fn in_a_backlog(account: CaseReport, what: &str, words: &str) {
     let fixture = Fixture::new().await;
@@ -252,7 +252,7 @@ pub(super) fn slow_in_batches(fixture: &Fixture) -> Walpost {
 }
 
 /// Each answer takes a second for the one that waits, and it learns that the other
-/// one halts all the same.
+/// one halts anyway.
 async fn moved_beside_a_distant_one(account: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&many_transactions(1500)).await;
@@ -296,7 +296,7 @@ async fn elsewhere(account: CaseReport, sql: &str) {
     assert!(text.contains(&format!("up to {theirs} by somebody else")), "{theirs} in {text}");
     assert!(text.contains(&format!("itself had confirmed {ours}")), "{ours} in {text}");
     assert_eq!(fixture.confirmed_flush().await, Some(theirs));
-    // What was committed between the two positions is for a person; the rest is not.
+    // What was committed between the two positions is for an operator; the rest is not.
     let next = fixture.run().await;
     fixture.confirmed(Duration::from_secs(30)).await;
     rows.extend_from_slice(&fixture.committed().await[passed..]);

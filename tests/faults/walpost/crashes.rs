@@ -12,7 +12,7 @@ use walpost_bed::{Consumed, eventually};
 use super::commit_lsn;
 use crate::case::{Case, CaseReport};
 
-/// SIGABRT: how a process ends that cannot go on.
+/// SIGABRT: the process aborted.
 const ABORTED: Option<i32> = Some(6);
 
 /// Deaths in a case; each costs a start.
@@ -163,7 +163,7 @@ async fn confirmed(account: CaseReport) {
 /// Where each partition ends.
 fn ends(records: &[Consumed]) -> HashMap<(String, i32), i64> {
     let ends = records.iter().map(|one| ((one.topic.clone(), one.partition), one.offset + 1));
-    // The last of a partition stands last.
+    // The last of a partition is last.
     ends.collect()
 }
 

@@ -88,7 +88,7 @@ async fn frozen_in_batches(account: CaseReport) {
     account.still_running(&second);
 }
 
-/// The other one, which has moved the slot, lets go of it again and again, for a topic is missing.
+/// The other one, which has moved the slot, releases it again and again, for a topic is missing.
 async fn between_replays(account: CaseReport) {
     let kafka = Kafka::start().await;
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(2));

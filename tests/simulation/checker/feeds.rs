@@ -21,7 +21,7 @@ pub(super) struct Feeds {
     in_batches: bool,
     /// How the last one was left, and when.
     left: Option<(u64, Left)>,
-    /// It was left for another although the process was told to stop.
+    /// It was left for another although the process was asked to stop.
     left_late: bool,
     broke: bool,
     /// Somebody else has moved the slot since it began.
@@ -119,8 +119,8 @@ impl Checker<'_> {
         }
     }
 
-    /// What a process confirms it has delivered itself, since it began, or went on behind
-    /// another: a slot that somebody has moved on passes nothing over unseen.
+    /// What a process confirms it has delivered itself, since it began, or continued behind
+    /// another: a slot that someone has moved on passes nothing over unseen.
     pub(super) fn own_cover(&mut self, process: usize, lsn: Lsn) -> Verdict {
         let (log, policy) = (self.log, self.schedule.policy);
         let Process { feeds, .. } = self.process(process);

@@ -41,7 +41,7 @@ const TABLES: &str = r#"
 
 const SLOT: &str = "SELECT pg_create_logical_replication_slot('corpus', 'pgoutput')";
 
-/// What is done, each in a transaction of its own.
+/// The statements, each in its own transaction.
 const DEEDS: [(&str, &str); 24] = [
     (
         "an outbox row with every column",

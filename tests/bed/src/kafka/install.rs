@@ -35,7 +35,7 @@ pub(super) fn version() -> &'static str {
     jars::version(POM, "kafka_2.13")
 }
 
-/// What a JVM with Kafka's classes is told.
+/// The options of a JVM with Kafka's classes.
 pub(super) fn jvm_arguments(jvm: Jvm, installed: &Path) -> Vec<String> {
     let mut classes = installed.as_os_str().to_owned();
     classes.push("-classes/kafka.jsa");

@@ -40,7 +40,7 @@ pub(crate) async fn until_interrupted(
         }
         let since = *died.get_or_insert_with(|| {
             terminal.harm(&format!(
-                "walpost is gone; a supervisor would start it again, here that takes {} s",
+                "walpost is down; as a supervisor would, the demo restarts it in {} s",
                 RESTART.as_secs()
             ));
             Instant::now()
@@ -64,7 +64,7 @@ fn run(terminal: &Terminal, services: &Services) {
     let url = services.postgres.url();
     let pid = services.walpost().pid().unwrap_or_default();
     terminal
-        .heading("It runs on until Ctrl-C. Records show here as they come; in another terminal:");
+        .heading("Running until Ctrl-C. Records appear here as they arrive; in another terminal:");
     terminal.say(&format!("psql {url}"));
     terminal.say("  INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)");
     terminal.say("  VALUES ('order', '4711', 'order_placed', '{\"total\": 99}');");
@@ -76,7 +76,7 @@ fn run(terminal: &Terminal, services: &Services) {
         services.walpost().log_path().display()
     ));
     terminal.say(&format!(
-        "bootstrap servers for a consumer of your own: {}, topic {TOPIC}",
+        "bootstrap servers for your own consumer: {}, topic {TOPIC}",
         services.bootstrap()
     ));
 }

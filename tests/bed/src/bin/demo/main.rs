@@ -52,7 +52,7 @@ async fn show(stays: bool) -> Result<(), DemoError> {
     let mut services = Services::set(&terminal).await?;
     let told = tokio::time::timeout(SCENARIO_TIMEOUT, scenario::run(&terminal, &mut services));
     told.await
-        .map_err(|_| format!("the demonstration hangs: not done within {SCENARIO_TIMEOUT:?}"))??;
+        .map_err(|_| format!("the demo hangs: not finished within {SCENARIO_TIMEOUT:?}"))??;
     if stays {
         interactive::until_interrupted(&terminal, &mut services).await?;
     }
@@ -60,13 +60,13 @@ async fn show(stays: bool) -> Result<(), DemoError> {
     terminal.heading("What to try next");
     if !stays {
         terminal.say(
-            "make demo DEMO=stay   the same, and then it runs on: insert by hand, kill walpost",
+            "make demo DEMO=stay   the same, and keep it running: insert by hand, kill walpost",
         );
     }
     terminal.say("make test             the whole test suite");
     terminal.say("README.md             the quick start against your own PostgreSQL and Kafka");
     terminal.note(&format!(
-        "All that was started is stopped. What stays for the next time: {} and cargo's target directory.",
+        "Everything that was started is stopped. Kept for the next run: {} and cargo's target directory.",
         cache.display()
     ));
     Ok(())

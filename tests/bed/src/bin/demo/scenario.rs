@@ -14,7 +14,7 @@ use crate::terminal::Terminal;
 
 /// How long a record may take that nothing holds up.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
-/// So that a person can follow.
+/// So that a viewer can follow.
 const STEP: Duration = Duration::from_millis(250);
 
 /// Transactions of the rush; walpost dies before one and starts again before another.
@@ -61,7 +61,7 @@ async fn morning(
         (1002, "shipped", "", COMMIT),
         (1005, "placed", "by Barbara", COMMIT),
     ];
-    terminal.heading("A morning in the shop: each change and its event in one transaction");
+    terminal.heading("A few orders: each change and its event in one transaction");
     terminal.columns();
     let mut written = Vec::new();
     for (order, status, remark, end) in steps {
@@ -82,7 +82,7 @@ async fn morning(
         tokio::time::sleep(STEP).await;
     }
     let lag = services.lag().await;
-    terminal.note(&format!("lag of the slot (log not yet confirmed as delivered): {lag}"));
+    terminal.note(&format!("lag of the slot (WAL not yet confirmed): {lag}"));
     Ok(written)
 }
 
@@ -93,7 +93,7 @@ async fn rush(
     shop: &mut Shop,
     written: &mut Vec<Written>,
 ) -> Result<Outage, DemoError> {
-    terminal.heading("A rush, and kill -9 in the middle of it");
+    terminal.heading("A burst, and kill -9 in the middle of it");
     terminal.say(&format!(
         "{RUSH} transactions, one every {} ms; each {REFUSED_EVERY}th is rolled back",
         RUSH_STEP.as_millis()
@@ -105,14 +105,12 @@ async fn rush(
             let pid = services.walpost().pid().unwrap_or_default();
             from = Instant::now();
             services.walpost().kill9().await;
-            terminal.harm(&format!(
-                "after {KILL_AT}: kill -9 {pid}; the shop goes on and notices nothing"
-            ));
+            terminal.harm(&format!("after {KILL_AT}: kill -9 {pid}; the shop keeps working"));
         }
         if number == START_AT {
             let lag = services.lag().await;
             terminal
-                .say(&format!("after {START_AT}: PostgreSQL has kept {lag} of log for the slot"));
+                .say(&format!("after {START_AT}: PostgreSQL retains {lag} of WAL for the slot"));
             started = Instant::now();
             services.start_walpost()?;
             let pid = services.walpost().pid().unwrap_or_default();
@@ -130,10 +128,8 @@ async fn rush(
             until = until.max(record.at);
         }
     }
-    terminal.good(&format!(
-        "what had piled up has arrived {} after the start",
-        spelled(until - started)
-    ));
+    terminal
+        .good(&format!("the backlog was delivered {} after the start", spelled(until - started)));
     Ok(Outage { from, until })
 }
 
@@ -144,7 +140,7 @@ async fn account(
     written: &[Written],
     outage: &Outage,
 ) -> Result<(), DemoError> {
-    terminal.heading("The account");
+    terminal.heading("Result");
     // Records may still be on their way, repeats above all: all is sent when the slot has it all.
     let confirmed = within(SHORT_TIMEOUT, async || services.lag().await == "0 bytes").await;
     let lag = confirmed.map_or_else(|_| "not 0", |()| "0 bytes");

@@ -25,7 +25,7 @@ enum Brokers {
     Mock(MockCluster<'static, DefaultProducerContext>),
 }
 
-/// Everything that runs.
+/// All running services.
 pub(crate) struct Services {
     pub(crate) postgres: Postgres,
     brokers: Brokers,
@@ -48,12 +48,12 @@ impl Services {
         terminal.say(&format!("PostgreSQL {} is up: {}", major.number(), postgres.url()));
         let brokers = brokers(terminal).await?;
         postgres.execute(SCHEMA).await;
-        terminal.say("the shop's tables are made: orders, order_items");
+        terminal.say("created the shop's tables: orders, order_items");
         terminal.say("walpost init --apply:");
         let init =
             Walpost::builder(&program).args(["init", "--apply", "--source", &postgres.url()]);
         let init = init.try_start()?;
-        let status = init.wait(SHORT_TIMEOUT).await.ok_or("walpost init does not end")?;
+        let status = init.wait(SHORT_TIMEOUT).await.ok_or("walpost init does not exit")?;
         if !status.success() {
             return Err(format!("walpost init failed: {}", init.stderr().join(" ")).into());
         }
@@ -79,7 +79,7 @@ impl Services {
         &self.walpost
     }
 
-    /// Starts walpost anew after its end; it streams a moment later.
+    /// Starts walpost again after its end; it streams a moment later.
     pub(crate) fn start_walpost(&mut self) -> Result<(), DemoError> {
         self.walpost = run(&self.program, &self.postgres, &self.brokers)?;
         Ok(())
@@ -145,11 +145,11 @@ async fn brokers(terminal: &Terminal) -> Result<Brokers, DemoError> {
     let cluster = MockCluster::new(1)?;
     cluster.create_topic(TOPIC, PARTITIONS, 1)?;
     terminal.say(&format!(
-        "no Apache Kafka ({reason}): librdkafka's in-process mock broker stands in, {}",
+        "no Apache Kafka ({reason}): using librdkafka's in-process mock broker, {}",
         cluster.bootstrap_servers()
     ));
     terminal.note(
-        "it lets a consumer wait for up to half a second: the delays below are mostly its own",
+        "it delays consumers by up to half a second, which accounts for most of the delays below",
     );
     Ok(Brokers::Mock(cluster))
 }

@@ -58,7 +58,7 @@ impl Terminal {
         self.note(&format!("{left:<LEFT$} {right:<RIGHT$} {:>10}", "delay"));
     }
 
-    /// A committed transaction beside its record.
+    /// A committed transaction next to its record.
     pub(crate) fn delivered(&self, what: &str, record: &str, delay: &str) {
         let committed = self.painted(GREEN, "committed  ");
         let width = LEFT - 12;

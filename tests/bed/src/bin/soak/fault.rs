@@ -30,7 +30,7 @@ pub(crate) enum Fault {
     BrokerLinkDead,
 }
 
-/// Each with how often it comes beside the others: a broker takes seconds to start.
+/// Each fault with its weight: a broker takes seconds to start.
 const DECK: [(Fault, usize); 15] = [
     (Fault::WalpostKilled, 3),
     (Fault::WalpostTerminated, 2),
@@ -94,7 +94,7 @@ impl Fault {
         matches!(self, Self::WalpostKilled | Self::WalpostTerminated | Self::WalpostCrashed)
     }
 
-    /// Commits it; on return all else stands again, though walpost may not know yet.
+    /// Injects it; on return everything else is up again, though walpost may not know yet.
     pub(crate) async fn inject(self, services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
         let moment = Duration::from_millis(rng.of(0..500));
         let seconds = Duration::from_millis(rng.of(1000..4500));
@@ -168,7 +168,7 @@ async fn crash(services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
 /// The server then ends all sessions and recovers by itself.
 async fn kill_a_backend(services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
     let whose = rng.one_of(&["backend_type = 'walsender'", "application_name = 'writer'"]);
-    // The one that is always there stands last.
+    // The one that is always there is last.
     let query = format!(
         "SELECT pid FROM pg_stat_activity WHERE {whose} OR backend_type = 'checkpointer' \
          ORDER BY backend_type = 'checkpointer' LIMIT 1"

@@ -30,7 +30,7 @@ struct Done {
 }
 
 impl Report {
-    /// A fault was committed, and delivery went on so long after its end.
+    /// Records a fault, and how long after its end delivery resumed.
     pub(crate) fn add_fault(&mut self, fault: Fault, pause: Duration, services: &Services) {
         (self.restarts, self.killed_meanwhile) = (services.restarts, services.killed_meanwhile);
         let done = self.faults.entry(fault).or_default();
@@ -60,7 +60,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "| what | kills | longest pause until delivery went on |")?;
+        writeln!(f, "| what | kills | longest pause until delivery resumed |")?;
         writeln!(f, "|---|--:|--:|")?;
         for (fault, done) in &self.faults {
             let pause = done.longest.as_secs_f64();
@@ -73,8 +73,8 @@ impl fmt::Display for Report {
         let Self { restarts, killed_meanwhile, .. } = self;
         writeln!(
             f,
-            "\nwalpost started again {restarts} times, {killed_meanwhile} of them killed while \
-             something else was away"
+            "\nwalpost restarted {restarts} times, {killed_meanwhile} of them killed while \
+             something else was down"
         )?;
         f.write_str(&self.judged())
     }
