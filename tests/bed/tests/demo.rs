@@ -23,7 +23,7 @@ fn demo_succeeds_and_shows_rollbacks_and_duplicates() {
     ] {
         assert!(out.contains(expected), "{expected:?} in:\n{out}");
     }
-    assert!(!out.contains('\x1b'), "colour where nobody looks:\n{out}");
+    assert!(!out.contains('\x1b'), "colour without a terminal:\n{out}");
     assert_eq!(err, "");
 }
 
