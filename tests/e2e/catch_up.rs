@@ -78,8 +78,7 @@ async fn catch_up_repeats_nothing_after_a_stop_and_loses_nothing_after_a_kill() 
     ids.dedup();
     assert_eq!(ids.len(), records.len(), "the stop was in order");
     let walpost = catching_up(&fixture).start();
-    fixture.confirmed(LONG_TIMEOUT).await;
-    fixture.judge().await.assert_ok();
+    fixture.assert_ok(LONG_TIMEOUT).await;
     stop(walpost).await;
 }
 
@@ -101,8 +100,7 @@ async fn standby_waits_during_catch_up_and_takes_over() {
     first.kill9().await;
     second.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
     kafka.resume();
-    fixture.confirmed(LONG_TIMEOUT).await;
-    fixture.judge().await.assert_ok();
+    fixture.assert_ok(LONG_TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,14 +138,12 @@ async fn catch_up_resumes_after_a_server_restart() {
     eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 500).await;
     assert!(fixture.postgres.stop(Stop::Immediate, SHORT_TIMEOUT).await);
     fixture.postgres.start_again().await;
-    fixture.confirmed(LONG_TIMEOUT).await;
-    fixture.judge().await.assert_ok();
+    fixture.assert_ok(LONG_TIMEOUT).await;
     // A fast shutdown waits for nobody.
     one_by_one(&fixture, 10_000).await;
     assert!(fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await);
     fixture.postgres.start_again().await;
-    fixture.confirmed(LONG_TIMEOUT).await;
-    fixture.judge().await.assert_ok();
+    fixture.assert_ok(LONG_TIMEOUT).await;
     stop(walpost).await;
 }
 
@@ -169,8 +165,7 @@ async fn stream_holds_the_slot_while_kafka_is_unavailable() {
     kafka.pause();
     walpost.await_line(STREAMING, LONG_TIMEOUT).await;
     kafka.resume();
-    fixture.confirmed(LONG_TIMEOUT).await;
-    fixture.judge().await.assert_ok();
+    fixture.assert_ok(LONG_TIMEOUT).await;
     stop(walpost).await;
 }
 

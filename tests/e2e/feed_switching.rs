@@ -185,12 +185,11 @@ async fn silent_auxiliary_connection_is_abandoned() {
         let walpost = catching_up(&fixture).args(["--in-flight-bytes", "32KiB"]).start();
         walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
         eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 100).await;
-        proxy.swallow(connection, way);
+        proxy.blackhole_direction(connection, way);
         let said = walpost.await_line("lost PostgreSQL", SHORT_TIMEOUT * 2).await;
         assert!(said.contains("it is not at work"), "{connection} {way:?}: {said}");
         // The server sees late that the session which had the lock has no client.
-        fixture.confirmed(LONG_TIMEOUT).await;
-        fixture.judge().await.assert_ok();
+        fixture.assert_ok(LONG_TIMEOUT).await;
         stop(walpost).await;
     }
 }
@@ -263,8 +262,7 @@ async fn large_transaction_is_published_despite_repeated_kills() {
         assert!(before < 150_000, "in the midst: {before}");
     }
     let walpost = catching_up(&fixture).start();
-    fixture.confirmed(LONG_TIMEOUT).await;
-    fixture.judge().await.assert_ok();
+    fixture.assert_ok(LONG_TIMEOUT).await;
     stop(walpost).await;
 }
 
@@ -316,8 +314,7 @@ async fn stream_holds_the_slot_while_kafka_is_unavailable_in_the_first_transacti
     walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
     assert_eq!(times(&walpost, IN_BATCHES), 1, "{:?}", walpost.stderr());
     kafka.resume();
-    fixture.confirmed(LONG_TIMEOUT).await;
-    fixture.judge().await.assert_ok();
+    fixture.assert_ok(LONG_TIMEOUT).await;
     stop(walpost).await;
 }
 
@@ -359,8 +356,7 @@ async fn shutdown_does_not_wait_for_frozen_server_processes() {
         eventually(SHORT_TIMEOUT, "they end", async || signal(&fixture, "-CONT", pids).await == 0)
             .await;
         let walpost = catching_up(&fixture).start();
-        fixture.confirmed(LONG_TIMEOUT).await;
-        fixture.judge().await.assert_ok();
+        fixture.assert_ok(LONG_TIMEOUT).await;
         stop(walpost).await;
     }
 }
@@ -384,7 +380,6 @@ async fn read_ahead_memory_is_bounded() {
     eprintln!("{} KiB before, {} KiB at the most", before >> 10, peak >> 10);
     assert!(peak < before + (64 << 20), "{} MiB after {} MiB", peak >> 20, before >> 20);
     kafka.resume();
-    fixture.confirmed(LONG_TIMEOUT).await;
-    fixture.judge().await.assert_ok();
+    fixture.assert_ok(LONG_TIMEOUT).await;
     stop(walpost).await;
 }

@@ -126,7 +126,7 @@ impl Proxy {
 
     /// Lets nothing more through one way of a connection, and does not close it:
     /// half-open. Connections count from 0, the refused ones too.
-    pub fn swallow(&self, connection: usize, way: Direction) {
+    pub fn blackhole_direction(&self, connection: usize, way: Direction) {
         self.state.holes.send_modify(|holes| holes.push((connection, way)));
     }
 
@@ -260,7 +260,7 @@ mod tests {
             first.write_all(b"a").await.unwrap();
             assert_eq!(answer(&mut first, LONG).await, Some(1));
             let mut second = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
-            proxy.swallow(0, way);
+            proxy.blackhole_direction(0, way);
             first.write_all(b"b").await.unwrap();
             second.write_all(b"c").await.unwrap();
             assert_eq!(answer(&mut second, LONG).await, Some(1));

@@ -62,7 +62,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-fn impatient() -> PostgresBuilder {
+fn with_short_timeouts() -> PostgresBuilder {
     Postgres::builder(Major::V15).wal_sender_timeout(TIMEOUT)
 }
 
@@ -75,7 +75,7 @@ async fn behind_a_proxy(fixture: &mut Fixture) -> Proxy {
 }
 
 async fn blackhole(account: CaseReport) {
-    let mut fixture = Fixture::with(impatient()).await;
+    let mut fixture = Fixture::with(with_short_timeouts()).await;
     let proxy = behind_a_proxy(&mut fixture).await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -86,7 +86,7 @@ async fn blackhole(account: CaseReport) {
         fixture.walsender().await.is_none()
     })
     .await;
-    walpost.await_line_after(mark, "lost PostgreSQL, connecting again", SHORT_TIMEOUT).await;
+    walpost.await_line_after(mark, LOST, SHORT_TIMEOUT).await;
     fixture.postgres.execute(&insert(10, 3)).await;
     proxy.restore();
     fixture.confirmed(SHORT_TIMEOUT).await;
@@ -94,65 +94,63 @@ async fn blackhole(account: CaseReport) {
     account.still_running(&walpost);
 }
 
-/// What walpost says of a stream that went dead this way.
-fn notice(way: Direction) -> &'static str {
-    match way {
+const LOST: &str = "lost PostgreSQL, connecting again";
+
+/// What walpost logs when a stream stops carrying data in this direction.
+fn notice(direction: Direction) -> &'static str {
+    match direction {
         Direction::ToClient => "nothing came from PostgreSQL for 10s, not even a keepalive",
         // The server has given up by then, and its end passes.
-        Direction::ToServer => "lost PostgreSQL, connecting again",
+        Direction::ToServer => LOST,
     }
 }
 
-/// Awaits that the dead stream is noticed and replaced.
-async fn replaced(account: &CaseReport, walpost: &Walpost, mark: (usize, usize), way: Direction) {
+/// Awaits that the dead connection is detected and replaced.
+async fn replaced(account: &CaseReport, walpost: &Walpost, mark: (usize, usize), notice: &str) {
     let since = Instant::now();
-    walpost.await_line_after(mark, notice(way), SHORT_TIMEOUT).await;
+    walpost.await_line_after(mark, notice, LONG_TIMEOUT).await;
     account.did(format!("noticed after {} s", since.elapsed().as_secs()));
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
 }
 
-async fn idle(account: CaseReport, way: Direction) {
-    let mut fixture = Fixture::with(impatient()).await.option("--catch-up", "stream");
+async fn idle(account: CaseReport, direction: Direction) {
+    dead_when_idle(account, REPLICATION, direction, notice(direction)).await;
+}
+
+async fn control(account: CaseReport, direction: Direction) {
+    dead_when_idle(account, CONTROL, direction, LOST).await;
+}
+
+/// One direction of that connection stops carrying data while nothing is written.
+async fn dead_when_idle(
+    account: CaseReport,
+    connection: usize,
+    direction: Direction,
+    notice: &str,
+) {
+    let mut fixture = Fixture::with(with_short_timeouts()).await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut fixture).await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     let mark = walpost.mark();
-    proxy.swallow(REPLICATION, way);
-    replaced(&account, &walpost, mark, way).await;
+    proxy.blackhole_direction(connection, direction);
+    replaced(&account, &walpost, mark, notice).await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     account.exact(&fixture.judge().await);
     account.still_running(&walpost);
 }
 
-async fn control(account: CaseReport, way: Direction) {
-    let mut fixture = Fixture::with(impatient()).await.option("--catch-up", "stream");
-    let proxy = behind_a_proxy(&mut fixture).await;
-    let walpost = fixture.run().await;
-    fixture.postgres.execute(&insert(10, 3)).await;
-    fixture.confirmed(SHORT_TIMEOUT).await;
-    let mark = walpost.mark();
-    proxy.swallow(CONTROL, way);
-    let since = Instant::now();
-    walpost.await_line_after(mark, "lost PostgreSQL, connecting again", LONG_TIMEOUT).await;
-    account.did(format!("noticed after {} s", since.elapsed().as_secs()));
-    walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
-    fixture.postgres.execute(&insert(10, 3)).await;
-    fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
-}
-
-async fn under_load(account: CaseReport, way: Direction) {
-    let mut fixture = Fixture::with(impatient()).await.option("--catch-up", "stream");
+async fn under_load(account: CaseReport, direction: Direction) {
+    let mut fixture = Fixture::with(with_short_timeouts()).await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut fixture).await;
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.postgres, 200);
     writer.commits(50).await;
     let mark = walpost.mark();
-    proxy.swallow(REPLICATION, way);
-    replaced(&account, &walpost, mark, way).await;
+    proxy.blackhole_direction(REPLICATION, direction);
+    replaced(&account, &walpost, mark, notice(direction)).await;
     writer.commits(50).await;
     account.ok(&fixture.judge_after(writer).await);
     let repeated = repeated_transactions(&fixture.records().await);
@@ -160,10 +158,11 @@ async fn under_load(account: CaseReport, way: Direction) {
     account.still_running(&walpost);
 }
 
-async fn under_back_pressure(account: CaseReport, way: Direction) {
+async fn under_back_pressure(account: CaseReport, direction: Direction) {
     let kafka = Kafka::start().await;
-    let mut fixture =
-        Fixture::with_brokers(impatient(), &kafka.bootstrap()).await.option("--catch-up", "stream");
+    let mut fixture = Fixture::with_brokers(with_short_timeouts(), &kafka.bootstrap())
+        .await
+        .option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut fixture).await;
     let walpost = fixture.run_with(&["--in-flight-bytes", "1MiB"]).await;
     // To each partition, so that it is the budget which stops the reading.
@@ -174,7 +173,7 @@ async fn under_back_pressure(account: CaseReport, way: Direction) {
     await_standstill(&fixture).await;
     let confirmed = fixture.confirmed_at_rest().await;
     let mark = walpost.mark();
-    proxy.swallow(REPLICATION, way);
+    proxy.blackhole_direction(REPLICATION, direction);
     let since = Instant::now();
     eventually(SHORT_TIMEOUT, "several times the timeout has passed", async || {
         assert_eq!(fixture.confirmed_flush().await, confirmed, "after {:?}", since.elapsed());
@@ -183,7 +182,7 @@ async fn under_back_pressure(account: CaseReport, way: Direction) {
     .await;
     // Only one that reads misses anything.
     kafka.resume();
-    replaced(&account, &walpost, mark, way).await;
+    replaced(&account, &walpost, mark, notice(direction)).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     // The large transaction had been begun, and is published again.
     account.ok(&fixture.judge().await);
@@ -210,7 +209,7 @@ async fn await_standstill(fixture: &Fixture) {
 
 async fn frozen_kafka(account: CaseReport) {
     let kafka = Kafka::start().await;
-    let fixture = Fixture::with_brokers(impatient(), &kafka.bootstrap()).await;
+    let fixture = Fixture::with_brokers(with_short_timeouts(), &kafka.bootstrap()).await;
     let walpost = fixture.run_with(&["--in-flight-bytes", "1MiB"]).await;
     // To each partition, so that it is the budget which stops the reading.
     fixture.postgres.execute(&insert(50, 50)).await;
@@ -241,7 +240,7 @@ const LARGE_BYTES: u32 = 8_000_000;
 const NARROW_BYTES_PER_SECOND: u32 = 1_000_000;
 
 async fn narrow(account: CaseReport) {
-    let mut fixture = Fixture::with(impatient()).await.option("--catch-up", "stream");
+    let mut fixture = Fixture::with(with_short_timeouts()).await.option("--catch-up", "stream");
     let kafka = Kafka::shared().await;
     let limit = (2 * LARGE_BYTES).to_string();
     kafka.create_topic_with(&fixture.topic("order"), 1, &[("max.message.bytes", &limit)]).await;
@@ -296,7 +295,7 @@ async fn no_third(account: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(100, 3)).await;
     let proxy = behind_a_proxy(&mut fixture).await;
-    proxy.swallow(REPLICATION + 1, Direction::ToClient);
+    proxy.blackhole_direction(REPLICATION + 1, Direction::ToClient);
     let walpost = in_batches(&fixture);
     walpost.await_line("streaming it instead", SHORT_TIMEOUT).await;
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
