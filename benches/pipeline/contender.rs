@@ -104,11 +104,11 @@ impl Running {
         match &self {
             Self::Walpost(walpost) => {
                 walpost.terminate();
-                let status = walpost.wait(TIMEOUT).await.expect("it stops");
+                let status = walpost.wait(TIMEOUT).await.expect("walpost stops");
                 assert!(status.success(), "{:?}", walpost.stderr());
             }
             Self::Debezium(debezium) => {
-                assert!(debezium.stop(Duration::from_secs(60)).await, "it stops");
+                assert!(debezium.stop(Duration::from_secs(60)).await, "walpost stops");
             }
         }
         fixture.await_active(slot, false).await;

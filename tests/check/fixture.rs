@@ -198,7 +198,7 @@ impl Fixture {
     pub async fn finding_is_fixed(&self, level: &str, code: &str) -> Report {
         let report = self.check().await;
         let finding = report.finding(level, code);
-        let mend = finding["mend"].as_str().expect("a mend").to_owned();
+        let mend = finding["mend"].as_str().expect("a fix").to_owned();
         match finding["mend_kind"].as_str() {
             Some("sql") => self.psql(&mend),
             Some("command") => self.shell(&mend).await,
@@ -220,7 +220,7 @@ impl Fixture {
         let report = self.check().await;
         let finding = report.finding(level, code);
         assert_eq!(finding["mend_kind"], "advice", "{finding:#}");
-        let advice = finding["mend"].as_str().expect("a mend").to_owned();
+        let advice = finding["mend"].as_str().expect("a fix").to_owned();
         for word in words {
             assert!(advice.contains(word), "{word:?} in {finding:#}");
         }

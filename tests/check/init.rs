@@ -37,7 +37,7 @@ async fn init_does_not_replace_a_slot_without_failover() {
     let (code, said) = init_as(&fixture, "postgres", &["--failover"]).await;
     assert_eq!(code, Some(1), "{said}");
     let command = said.lines().find_map(|line| line.find("psql ").map(|at| &line[at..]));
-    fixture.shell(command.expect("the mend")).await;
+    fixture.shell(command.expect("the fix")).await;
     assert_eq!(fixture.postgres.query_text(SLOT).await.as_deref(), Some("t"));
     assert_eq!(init_as(&fixture, "postgres", &["--failover"]).await.0, Some(0));
 }

@@ -107,7 +107,7 @@ async fn slot_in_use_by_another_client_is_reported() {
     let follow = async |fixture: &mut Fixture, _: &str| {
         reader.kill().expect("it runs");
         reader.wait().expect("it ends");
-        eventually(SHORT_TIMEOUT, "it lets go", async || is(fixture, "f").await).await;
+        eventually(SHORT_TIMEOUT, "the slot is released", async || is(fixture, "f").await).await;
     };
     let report =
         fixture.finding_with_advice("warning", "slot_active", &["stop that client"], follow).await;

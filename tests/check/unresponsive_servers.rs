@@ -90,7 +90,7 @@ async fn server_shutting_down_is_reported() {
     let session = fixture.postgres.client().await;
     fixture.postgres.begin_stop(Stop::Smart);
     let down = async || fixture.postgres.log_tail(20).contains("smart shutdown");
-    eventually(SHORT_TIMEOUT, "it is told to stop", down).await;
+    eventually(SHORT_TIMEOUT, "it is shutting down", down).await;
     let follow = async |fixture: &mut Fixture, _: &str| {
         drop(session);
         assert!(fixture.postgres.stopped(SHORT_TIMEOUT).await);

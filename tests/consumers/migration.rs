@@ -81,7 +81,7 @@ impl Service {
         self.poll(1000).await;
         // 5: the slot goes.
         self.step("sql").await;
-        assert_eq!(self.steps.next(), None, "the page has steps that nobody takes");
+        assert_eq!(self.steps.next(), None, "the page has steps that are not tested");
         let records = self.records().await;
         assert_eq!(ids(&records, Sender::Walpost), (101..=255).collect::<Vec<_>>());
         assert_eq!(ids(&records, Sender::Poller), (1..=160).chain(251..=260).collect::<Vec<_>>());

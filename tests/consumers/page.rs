@@ -28,7 +28,7 @@ fn code_quoted_on_the_page_matches_the_programs() {
         }
     }
     let is_known = |of: &str| of == "sh" || QUOTED.iter().any(|(language, _)| of == *language);
-    assert!(blocks.iter().all(|(of, _)| is_known(of)), "a block that nobody looks at");
+    assert!(blocks.iter().all(|(of, _)| is_known(of)), "a block that is not tested");
 }
 
 #[test]

@@ -407,7 +407,7 @@ fn unknown_type_is_named_with_its_column() {
             ],
         })
     };
-    let error = stage(&head(None)).expect_err("a type of nobody's").why;
+    let error = stage(&head(None)).expect_err("an unknown type").why;
     assert!(error.contains("`id`") && error.contains("start walpost again"), "{error}");
     let (outbox, mut router) = stage(&head(Some(25))).expect("a scenario");
     let row = serde_json::json!(["1", "order", "1 2", "{}"]);

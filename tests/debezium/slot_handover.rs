@@ -72,7 +72,7 @@ async fn slot_moves_from_debezium_to_walpost_and_back_under_load() {
         .start();
     more(200).await;
     run.terminate();
-    let status = run.wait(MINUTE).await.expect("it stops");
+    let status = run.wait(MINUTE).await.expect("walpost stops");
     assert!(status.success(), "{:?}", run.stderr());
     debezium.turn("moved", "resume").await;
     debezium.streams(&postgres).await;

@@ -58,21 +58,23 @@ async fn catch_up_repeats_nothing_after_a_stop_and_loses_nothing_after_a_kill() 
     transactions(&fixture, 10_000, 20).await;
     let slowly = || catching_up(&fixture).args(["--in-flight-bytes", "64KiB"]).start();
     let more_than = async |count| {
-        eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > count)
-            .await;
+        eventually(SHORT_TIMEOUT, "some records arrive", async || {
+            fixture.records().await.len() > count
+        })
+        .await;
     };
     let walpost = slowly();
     more_than(500).await;
     let last = stop(walpost).await;
     let count = fixture.records().await.len();
-    assert!(count < 200_000, "in the midst");
+    assert!(count < 200_000, "in the middle");
     assert_eq!(last["delivered"].as_u64(), u64::try_from(count).ok(), "{last}");
     let walpost = slowly();
     walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
     more_than(count + 500).await;
     walpost.kill9().await;
     let records = fixture.records().await;
-    assert!(records.len() < 200_000, "in the midst");
+    assert!(records.len() < 200_000, "in the middle");
     let mut ids: Vec<_> = records.iter().map(|record| record.header("id")).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -135,7 +137,8 @@ async fn catch_up_resumes_after_a_server_restart() {
     one_by_one(&fixture, 10_000).await;
     let walpost = catching_up(&fixture).start();
     walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
-    eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 500).await;
+    eventually(SHORT_TIMEOUT, "some records arrive", async || fixture.records().await.len() > 500)
+        .await;
     assert!(fixture.postgres.stop(Stop::Immediate, SHORT_TIMEOUT).await);
     fixture.postgres.start_again().await;
     fixture.assert_ok(LONG_TIMEOUT).await;

@@ -199,7 +199,7 @@ async fn repeated_error_at_one_position_makes_walpost_unready() {
     assert!(body.contains("times in a row") && body.contains("22P03"), "{body}");
     let opened = walpost.mark();
     walpost.await_line_after(opened, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
-    assert_eq!(ready().await.0, 503, "also while a session is open");
+    assert_eq!(ready().await.0, 503, "even while a session is open");
     walpost.terminate();
     assert!(walpost.wait(SHORT_TIMEOUT).await.is_some_and(|status| status.success()));
 }

@@ -287,7 +287,7 @@ async fn unreadable_slot_statistics_are_logged_once_and_recover() {
     let answering = Answering::run(&fixture, &[]).await;
     answering.await_ready(200).await;
     let observed = async || answering.scrape().await.of("walpost_slot_observed_timestamp_seconds");
-    eventually(SHORT_TIMEOUT, "they are read", async || observed().await > 0.0).await;
+    eventually(SHORT_TIMEOUT, "the statistics are read", async || observed().await > 0.0).await;
     let refused = || postgres.log_tail(1000).matches("permission denied for function").count();
     let of_the_log = "ON FUNCTION pg_catalog.pg_current_wal_lsn()";
     for round in 1..=2 {
@@ -303,19 +303,22 @@ async fn unreadable_slot_statistics_are_logged_once_and_recover() {
         assert_close(observed().await, old);
         postgres.execute(&format!("GRANT EXECUTE {of_the_log} TO PUBLIC")).await;
         answering.walpost.await_line_after(mark, AGAIN, SHORT_TIMEOUT).await;
-        eventually(SHORT_TIMEOUT, "they go on", async || observed().await > old && old >= before)
-            .await;
+        eventually(SHORT_TIMEOUT, "the statistics are updated again", async || {
+            observed().await > old && old >= before
+        })
+        .await;
     }
     // A server that does not answer is one that cannot be asked.
     let (mark, old) = (answering.walpost.mark(), observed().await);
     let holder = postgres.client().await;
     let lock = "BEGIN; LOCK TABLE pg_catalog.pg_stat_replication_slots IN ACCESS EXCLUSIVE MODE";
-    holder.batch_execute(lock).await.expect("a superuser may");
+    holder.batch_execute(lock).await.expect("a superuser is allowed to");
     let line = answering.walpost.await_line_after(mark, CANNOT, SHORT_TIMEOUT).await;
     assert!(line.contains("did not answer within 5s"), "{line}");
     holder.batch_execute("COMMIT").await.expect("it was begun");
     answering.walpost.await_line_after(mark, AGAIN, SHORT_TIMEOUT).await;
-    eventually(SHORT_TIMEOUT, "they go on", async || observed().await > old).await;
+    eventually(SHORT_TIMEOUT, "the statistics are updated again", async || observed().await > old)
+        .await;
     let lines = answering.walpost.stderr();
     let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
     assert_eq!([count(CANNOT), count(AGAIN)], [3, 3], "once each time");
@@ -532,7 +535,7 @@ async fn systemd_receives_status_and_watchdog_notifications() {
     told("READY=1");
     walpost.terminate();
     told("STOPPING=1");
-    assert!(walpost.wait(SHORT_TIMEOUT).await.expect("it stops").success());
+    assert!(walpost.wait(SHORT_TIMEOUT).await.expect("walpost stops").success());
 }
 
 /// Longer than a relay's loop may stand.
@@ -549,12 +552,14 @@ async fn stalled_main_loop_is_reported() {
     let address = line["endpoints"].as_str().expect("an address").to_owned();
     let answering = Answering { walpost, address };
     fixture.postgres.execute(&insert(3, 1)).await;
-    eventually(STUCK, "/livez says so", async || {
+    eventually(STUCK, "/livez reports it", async || {
         let (status, text) = answering.page("/livez").await;
         status == 503 && text.contains("has not turned for 3")
     })
     .await;
-    eventually(LONG_TIMEOUT, "it turns again", async || answering.page("/livez").await.0 == 200)
-        .await;
+    eventually(LONG_TIMEOUT, "the loop runs again", async || {
+        answering.page("/livez").await.0 == 200
+    })
+    .await;
     fixture.assert_exact(SHORT_TIMEOUT).await;
 }

@@ -46,7 +46,10 @@ async fn open_publication_change_prevents_catch_up() {
     others(&fixture).await;
     one_by_one(&fixture, 1000).await;
     let walpost = catching_up(&fixture).start();
-    eventually(SHORT_TIMEOUT * 2, "all come", async || fixture.records().await.len() >= 1000).await;
+    eventually(SHORT_TIMEOUT * 2, "all records arrive", async || {
+        fixture.records().await.len() >= 1000
+    })
+    .await;
     assert_eq!(times(&walpost, STREAMING), 1, "{:?}", walpost.stderr());
     changing.batch_execute("ROLLBACK").await.expect("as it was");
     fixture.assert_exact(SHORT_TIMEOUT).await;
@@ -81,7 +84,7 @@ async fn catch_up_continues_with_a_slow_kafka() {
     walpost.await_line(STREAMING, LONG_TIMEOUT).await;
     let (took, count) = (begun.elapsed(), fixture.records().await.len());
     assert!(count > 55_000, "it streams after {count}, {took:?}");
-    assert!(took > Duration::from_secs(15), "it was no slow one: {took:?}");
+    assert!(took > Duration::from_secs(15), "Kafka was not slow: {took:?}");
     fixture.assert_exact(LONG_TIMEOUT).await;
     stop(walpost).await;
 }
@@ -156,12 +159,15 @@ async fn read_broken_within_a_transaction_repeats_no_record() {
         // Some 40 records each ten milliseconds at most.
         let slow = ["--in-flight-bytes", "64KiB", "-X", "linger.ms=10", "--catch-up", catch_up];
         let walpost = catching_up(&fixture).args(slow).start();
-        eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 2000).await;
+        eventually(SHORT_TIMEOUT, "some records arrive", async || {
+            fixture.records().await.len() > 2000
+        })
+        .await;
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                     WHERE state = 'active' AND (query LIKE 'COPY %' OR query LIKE 'START_REPL%')";
         fixture.postgres.execute(end).await;
         walpost.await_line("lost PostgreSQL, connecting again", SHORT_TIMEOUT).await;
-        assert!(fixture.records().await.len() < 12_000, "in the midst");
+        assert!(fixture.records().await.len() < 12_000, "in the middle");
         fixture.assert_exact(LONG_TIMEOUT).await;
         stop(walpost).await;
     }
@@ -184,7 +190,10 @@ async fn silent_auxiliary_connection_is_abandoned() {
         large(&fixture, 30, 1000).await;
         let walpost = catching_up(&fixture).args(["--in-flight-bytes", "32KiB"]).start();
         walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
-        eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 100).await;
+        eventually(SHORT_TIMEOUT, "some records arrive", async || {
+            fixture.records().await.len() > 100
+        })
+        .await;
         proxy.blackhole_direction(connection, way);
         let said = walpost.await_line("lost PostgreSQL", SHORT_TIMEOUT * 2).await;
         assert!(said.contains("it is not at work"), "{connection} {way:?}: {said}");
@@ -201,7 +210,8 @@ async fn unmoved_slot_does_not_become_inactive() {
     fixture.postgres.execute(&insert(100_000, 10)).await;
     let walpost = catching_up(&fixture).args(["--in-flight-bytes", "64KiB"]).start();
     walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
-    eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 1000).await;
+    eventually(SHORT_TIMEOUT, "some records arrive", async || fixture.records().await.len() > 1000)
+        .await;
     kafka.pause();
     let since = "SELECT inactive_since FROM pg_replication_slots WHERE slot_name = 'walpost'";
     let before = fixture.postgres.query_text(since).await.expect("nobody streams");
@@ -253,13 +263,13 @@ async fn large_transaction_is_published_despite_repeated_kills() {
     for _ in 0..3 {
         let walpost = catching_up(&fixture).args(["--in-flight-bytes", "64KiB"]).start();
         walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
-        eventually(SHORT_TIMEOUT, "some come", async || {
+        eventually(SHORT_TIMEOUT, "some records arrive", async || {
             fixture.records().await.len() > before + 2000
         })
         .await;
         walpost.kill9().await;
         before = fixture.records().await.len();
-        assert!(before < 150_000, "in the midst: {before}");
+        assert!(before < 150_000, "in the middle: {before}");
     }
     let walpost = catching_up(&fixture).start();
     fixture.assert_ok(LONG_TIMEOUT).await;
@@ -295,7 +305,7 @@ async fn slow_catch_up_reads_fall_back_to_streaming() {
     let said = walpost.await_line("does not hand out the backlog in batches", LONG_TIMEOUT).await;
     assert!(said.contains("each batch takes long"), "{said}");
     // Held for three times eight seconds, of which each ten are told of.
-    assert!(times(&walpost, "catching up") > 1, "told while the server decodes, too");
+    assert!(times(&walpost, "catching up") > 1, "reported while the server decodes, too");
     walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
     holds.abort();
     fixture.assert_exact(LONG_TIMEOUT).await;

@@ -35,7 +35,7 @@ impl Case {
     where
         F: Future<Output = ()> + 'static,
     {
-        let inject = Arc::new(move |account| Box::pin(inject(account)) as Injection);
+        let inject = Arc::new(move |report| Box::pin(inject(report)) as Injection);
         Self { number, name, long: false, inject }
     }
 
@@ -57,16 +57,16 @@ impl Case {
     }
 
     fn run(&self) {
-        let account = CaseReport::default();
+        let report = CaseReport::default();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .expect("a runtime");
-        let work = (self.inject)(account.clone());
+        let work = (self.inject)(report.clone());
         let done = catch_unwind(AssertUnwindSafe(|| runtime.block_on(work)));
         runtime.shutdown_background();
-        let seen = account.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let seen = report.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let passed = done.is_ok() && seen.judged;
         let line = Line { number: self.number, name: self.name, seen, passed };
         TABLE.lock().unwrap_or_else(PoisonError::into_inner).push(line);

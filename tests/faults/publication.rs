@@ -65,23 +65,23 @@ fn case(
     back: &'static str,
     mend: &'static str,
 ) -> Case {
-    Case::new(number, name, move |account| async move {
+    Case::new(number, name, move |report| async move {
         for major in MAJORS {
-            changed(&account, major, change, back, mend).await;
+            changed(&report, major, change, back, mend).await;
         }
     })
 }
 
 /// The publication changes in a way that hides rows, and perhaps back again at
 /// once; an operator fixes it, and walpost continues.
-async fn changed(account: &CaseReport, major: Major, change: &str, back: &str, mend: &str) {
+async fn changed(report: &CaseReport, major: Major, change: &str, back: &str, mend: &str) {
     let fixture = Fixture::on(major).await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     let before = hide(&fixture, change).await;
     fixture.postgres.execute(back).await;
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("publication"), "{text}");
     assert_covered_less(&fixture, &before).await;
     fixture.postgres.execute(mend).await;
@@ -93,7 +93,7 @@ async fn changed(account: &CaseReport, major: Major, change: &str, back: &str, m
     let _walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    judge_what_was_handed_out(&fixture, account).await;
+    judge_what_was_handed_out(&fixture, report).await;
 }
 
 /// Inserts rows that are not published; returns the end of WAL before them.
@@ -113,7 +113,7 @@ async fn assert_covered_less(fixture: &Fixture, before: &str) {
     assert_eq!(less.as_deref(), Some("t"), "{confirmed} is confirmed, hidden since {before}");
 }
 
-async fn judge_what_was_handed_out(fixture: &Fixture, account: &CaseReport) {
+async fn judge_what_was_handed_out(fixture: &Fixture, report: &CaseReport) {
     let old = fixture.postgres.query_text("SELECT to_regclass('public.outbox_old')").await;
     let table = if old.is_some() {
         "(TABLE public.outbox_old UNION ALL TABLE public.outbox) AS rows"
@@ -123,11 +123,11 @@ async fn judge_what_was_handed_out(fixture: &Fixture, account: &CaseReport) {
     let query =
         format!("SELECT id, aggregate_id FROM {table} WHERE event_type = 'placed' ORDER BY n");
     let rows = fixture.rows(&query).await;
-    account.ok(&judge(&rows, std::iter::empty(), &fixture.records().await));
+    report.ok(&judge(&rows, std::iter::empty(), &fixture.records().await));
 }
 
 /// One that waits for the slot takes over from one that a change has stopped.
-async fn standing_by(account: CaseReport) {
+async fn standing_by(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -136,18 +136,18 @@ async fn standing_by(account: CaseReport) {
     standby.await_line("is in use by server process", SHORT_TIMEOUT).await;
     let before = hide(&fixture, "ALTER PUBLICATION walpost DROP TABLE public.outbox").await;
     fixture.postgres.execute("ALTER PUBLICATION walpost ADD TABLE public.outbox").await;
-    account.ends(&walpost, 3).await;
-    let text = account.ends(&standby, 3).await;
+    report.ends(&walpost, 3).await;
+    let text = report.ends(&standby, 3).await;
     assert!(text.contains("the publication was changed"), "{text}");
     assert_covered_less(&fixture, &before).await;
     // Once an operator has fixed it.
     let _walpost = fixture.run().await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    judge_what_was_handed_out(&fixture, &account).await;
+    judge_what_was_handed_out(&fixture, &report).await;
 }
 
 /// The one that holds the slot never looks again, and the server waits for it for long.
-async fn frozen(account: CaseReport) {
+async fn frozen(report: CaseReport) {
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(100));
     let fixture = Fixture::with(postgres).await;
     let walpost = fixture.run().await;
@@ -163,16 +163,16 @@ async fn frozen(account: CaseReport) {
     walpost.kill9().await;
     let text = standby.stderr().join("\n");
     assert_eq!(status.and_then(|status| status.code()), Some(3), "{text}");
-    account.did("exit 3");
+    report.did("exit 3");
     assert!(text.contains("the publication was changed"), "{text}");
     assert_covered_less(&fixture, &before).await;
     let _walpost = fixture.run().await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    judge_what_was_handed_out(&fixture, &account).await;
+    judge_what_was_handed_out(&fixture, &report).await;
 }
 
 /// The session is lost, and the table taken out before the next one.
-async fn cut_off(account: CaseReport) {
+async fn cut_off(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -192,16 +192,16 @@ async fn cut_off(account: CaseReport) {
              END $$"
         ))
         .await;
-    account.ends(&walpost, 3).await;
+    report.ends(&walpost, 3).await;
     assert_covered_less(&fixture, &before).await;
     let _walpost = fixture.run().await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    judge_what_was_handed_out(&fixture, &account).await;
+    judge_what_was_handed_out(&fixture, &report).await;
 }
 
 /// The removal is in the log and waits for a standby: what commits behind it is
 /// not handed out already, and no snapshot shows the removal.
-async fn unseen(account: CaseReport) {
+async fn unseen(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -233,13 +233,13 @@ async fn unseen(account: CaseReport) {
     fixture.postgres.query_rows("ALTER SYSTEM RESET synchronous_standby_names").await;
     fixture.postgres.query_rows(RELOAD).await;
     removal.await.expect("no panic").expect("the removal commits");
-    account.ends(&walpost, 3).await;
+    report.ends(&walpost, 3).await;
     assert_covered_less(&fixture, &before).await;
-    judge_what_was_handed_out(&fixture, &account).await;
+    judge_what_was_handed_out(&fixture, &report).await;
 }
 
 /// The change and the signal come together: the last confirmation looks too.
-async fn stopped(account: CaseReport) {
+async fn stopped(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -247,13 +247,13 @@ async fn stopped(account: CaseReport) {
     let change = "ALTER PUBLICATION walpost DROP TABLE public.outbox";
     let before = hide(&fixture, change).await;
     walpost.terminate();
-    account.ends(&walpost, 3).await;
+    report.ends(&walpost, 3).await;
     assert_covered_less(&fixture, &before).await;
-    judge_what_was_handed_out(&fixture, &account).await;
+    judge_what_was_handed_out(&fixture, &report).await;
 }
 
 /// Rows of an unlogged partition are in no log, whatever the publication says.
-async fn unlogged(account: CaseReport) {
+async fn unlogged(report: CaseReport) {
     let fixture = Fixture::on(Major::V18).await;
     let parted = "ALTER TABLE public.outbox RENAME TO before;
          CREATE TABLE public.outbox (LIKE public.before INCLUDING DEFAULTS) PARTITION BY RANGE (n);
@@ -265,10 +265,10 @@ async fn unlogged(account: CaseReport) {
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     let before = hide(&fixture, "ALTER TABLE public.part SET UNLOGGED").await;
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("ALTER TABLE public.part SET LOGGED"), "{text}");
     assert_covered_less(&fixture, &before).await;
     let (code, text) = fixture.run_to_its_end(&[]).await;
     assert_eq!(code, Some(78), "{text}");
-    judge_what_was_handed_out(&fixture, &account).await;
+    judge_what_was_handed_out(&fixture, &report).await;
 }

@@ -85,13 +85,15 @@ async fn alerts_report_a_killed_relay_and_an_unread_slot() {
     let prometheus = prometheus(&rules::quick(), &endpoint).await;
     is_well(&prometheus).await;
     walpost.kill9().await;
-    eventually(SHORT_TIMEOUT, "it is told", async || prometheus.firing().await == ["WalpostDown"])
-        .await;
+    eventually(SHORT_TIMEOUT, "the alert fires", async || {
+        prometheus.firing().await == ["WalpostDown"]
+    })
+    .await;
 
     let walpost = run_at(&fixture, &endpoint, &[]).await;
     is_well(&prometheus).await;
     fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await;
-    eventually(SHORT_TIMEOUT, "the other is told", async || {
+    eventually(SHORT_TIMEOUT, "the other alert fires", async || {
         prometheus.firing().await == ["WalpostSlotInactive"]
     })
     .await;

@@ -24,7 +24,7 @@ async fn delivers(
     fixture.fixture.postgres.execute(&insert(20, 3)).await;
     fixture.fixture.assert_exact(SHORT_TIMEOUT).await;
     walpost.terminate();
-    let status = walpost.wait(SHORT_TIMEOUT).await.expect("it stops");
+    let status = walpost.wait(SHORT_TIMEOUT).await.expect("walpost stops");
     assert!(status.success(), "{:?}", walpost.stderr());
     // And the first look at such a fixture finds nothing wrong.
     let check = fixture.command("check", bootstrap, &source, &kafka).start();

@@ -174,7 +174,7 @@ async fn announced_message_length_reserves_no_memory() {
         assert!(peak < 200 << 20, "{after}: {} MiB", peak >> 20);
         let since = Instant::now();
         walpost.terminate();
-        let status = walpost.wait(SHORT_TIMEOUT).await.expect("it stops");
+        let status = walpost.wait(SHORT_TIMEOUT).await.expect("walpost stops");
         assert!(status.success(), "{after}: {:?}", walpost.stderr());
         assert!(since.elapsed() < Duration::from_secs(5), "{after}: {:?}", since.elapsed());
     }
@@ -210,7 +210,7 @@ async fn password_is_not_sent_to_a_server_excluded_by_require_auth() {
         let server =
             HostileServer::start(fixture.postgres.port(), after, asks_for_the_password).await;
         let walpost = run(&mut fixture, server.source(""));
-        eventually(SHORT_TIMEOUT, "without it the password is told", async || {
+        eventually(SHORT_TIMEOUT, "without it the password is sent", async || {
             server.has_received("s3cret")
         })
         .await;
@@ -350,7 +350,7 @@ async fn authenticated_server_cannot_exhaust_memory() {
             let told = ["sends more than", "answered with more than", "bytes; at most"];
             assert!(told.iter().any(|told| line.contains(told)), "{after} {flood:?}: {line}");
             let again = async || flooding.counts()[0] > 2;
-            eventually(SHORT_TIMEOUT, "it tries again", again).await;
+            eventually(SHORT_TIMEOUT, "walpost retries", again).await;
             let peak = walpost.peak_rss_bytes().expect("it runs");
             assert!(peak < 200 << 20, "{after} {flood:?}: {} MiB", peak >> 20);
             let [all, open] = flooding.counts();
@@ -367,7 +367,7 @@ async fn silent_connection_is_closed_with_its_attempt() {
     let walpost = run(&mut fixture, flooding.source());
     walpost.await_line("no answer within", SHORT_TIMEOUT * 2).await;
     let next = async || flooding.counts()[0] >= 2;
-    eventually(SHORT_TIMEOUT, "it tries again", next).await;
+    eventually(SHORT_TIMEOUT, "walpost retries", next).await;
     let left = async || flooding.counts()[1] == 1;
     eventually(Duration::from_secs(5), "the first connection is closed", left).await;
 }
@@ -418,7 +418,7 @@ async fn commands_time_out_on_a_server_that_stops_responding() {
     let mut fixture = Fixture::new().await;
     let holder = fixture.postgres.client().await;
     let lock = "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE";
-    holder.batch_execute(lock).await.expect("a superuser may");
+    holder.batch_execute(lock).await.expect("a superuser is allowed to");
     fixture.source += "?connect_timeout=2";
     let started = COMMANDS[..3]
         .iter()

@@ -90,7 +90,7 @@ async fn delivering_walpost_logs_no_secret_at_any_level() {
         walpost.hangup();
         walpost.await_line_after(mark, "are in force", SHORT_TIMEOUT).await;
         walpost.terminate();
-        assert!(walpost.wait(SHORT_TIMEOUT).await.is_some(), "it stops");
+        assert!(walpost.wait(SHORT_TIMEOUT).await.is_some(), "walpost stops");
         assert!(walpost.said("librdkafka"), "the library's lines are there");
         let text = [walpost.stdout(), walpost.stderr()].concat().join("\n");
         assert_silent(&text, "run");

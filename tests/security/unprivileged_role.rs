@@ -91,7 +91,7 @@ async fn statement_of_an_abandoned_attempt_is_cancelled() {
     let fixture = Fixture::new().await;
     let holder = fixture.postgres.client().await;
     let lock = "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE";
-    holder.batch_execute(lock).await.expect("a superuser may");
+    holder.batch_execute(lock).await.expect("a superuser is allowed to");
     let walpost = fixture.command("run").args(["--catch-up", "stream"]).start();
     walpost.await_line("PostgreSQL cannot be used", SHORT_TIMEOUT * 2).await;
     let left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'walpost' \
@@ -108,7 +108,7 @@ async fn statement_of_an_abandoned_attempt_is_cancelled() {
 
 /// Delivery continues, in either feed, while someone holds the lock by `statements`.
 async fn delivers_despite(fixture: &Fixture, mallory: &Client, statements: &str) {
-    mallory.batch_execute(statements).await.expect("PUBLIC may");
+    mallory.batch_execute(statements).await.expect("PUBLIC is allowed to");
     for feed in ["stream", "auto"] {
         fixture.postgres.execute(&insert(1000, 3)).await;
         let run = fixture.command("run").args(["--catch-up", feed]);
@@ -138,7 +138,7 @@ async fn shared_advisory_locks_do_not_block_delivery() {
     let mallory = session_of(&fixture, "mallory", "").await;
     let moriarty = session_of(&fixture, "moriarty", "").await;
     let lock = format!("SELECT pg_advisory_lock_shared({KEY})");
-    moriarty.batch_execute(&lock).await.expect("PUBLIC may");
+    moriarty.batch_execute(&lock).await.expect("PUBLIC is allowed to");
     delivers_despite(&fixture, &mallory, &lock).await;
 }
 
@@ -150,7 +150,7 @@ async fn advisory_lock_of_a_prepared_transaction_does_not_block_delivery() {
     let mallory = session_of(&fixture, "mallory", "").await;
     let lock =
         format!("BEGIN; SELECT pg_advisory_xact_lock({KEY}); PREPARE TRANSACTION 'for ever'");
-    mallory.batch_execute(&lock).await.expect("PUBLIC may");
+    mallory.batch_execute(&lock).await.expect("PUBLIC is allowed to");
     fixture.postgres.execute(&insert(10, 3)).await;
     let walpost = fixture.run_with(&["--catch-up", "stream"]).await;
     fixture.assert_exact(SHORT_TIMEOUT).await;

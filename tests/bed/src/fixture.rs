@@ -255,7 +255,7 @@ impl Fixture {
 /// Stops it; what its last line says.
 pub async fn stop(walpost: Walpost) -> serde_json::Value {
     walpost.terminate();
-    let status = walpost.wait(SHORT_TIMEOUT).await.expect("it stops");
+    let status = walpost.wait(SHORT_TIMEOUT).await.expect("walpost stops");
     assert!(status.success(), "{:?}", walpost.stderr());
     let lines = walpost.stderr();
     let last = lines.iter().find(|line| line.contains("walpost stops")).expect("a last line");

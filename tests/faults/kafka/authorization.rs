@@ -42,11 +42,11 @@ fn command(kafka: &Kafka, fixture: &mut Fixture, name: &str, login: &[String]) -
     walpost
 }
 
-async fn refused(account: CaseReport) {
+async fn refused(report: CaseReport) {
     let (kafka, mut fixture) = scene_of(Kafka::builder()).await;
     fixture.postgres.execute(&insert(10, 3)).await;
     let mistaken = login("PLAIN", "mistaken");
-    let text = account.ends(&command(&kafka, &mut fixture, "run", &mistaken), 78).await;
+    let text = report.ends(&command(&kafka, &mut fixture, "run", &mistaken), 78).await;
     assert!(text.contains("Kafka refuses walpost's credentials"), "{text}");
     assert!(!text.contains("mistaken"), "{text}");
     let check = command(&kafka, &mut fixture, "check", &mistaken);
@@ -54,10 +54,10 @@ async fn refused(account: CaseReport) {
     assert!(check.said("refuses walpost's credentials"), "{:?}", check.stdout());
     let _walpost = command(&kafka, &mut fixture, "run", &login("PLAIN", "right"));
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
 }
 
-async fn not_allowed(account: CaseReport) {
+async fn not_allowed(report: CaseReport) {
     let builder = Kafka::builder().guarded().property("auto.create.topics.enable", "false");
     let (kafka, mut fixture) = scene_of(builder).await;
     let topic = fixture.topic("order");
@@ -72,17 +72,17 @@ async fn not_allowed(account: CaseReport) {
         assert_eq!(times(&walpost, &advice), round, "once: {:?}", walpost.stderr());
         kafka.allow("relay", &["Write", "Describe"], &topic).await;
         let rounds = async || times(&walpost, KAFKA_RECOVERED) == round;
-        walpost_bed::eventually(SHORT_TIMEOUT, "it goes on", rounds).await;
+        walpost_bed::eventually(SHORT_TIMEOUT, "it continues", rounds).await;
         if round == 1 {
             kafka.disallow("relay", &["Write", "Describe"], &topic).await;
         }
     }
-    account.ok(&fixture.judge_after(writer).await);
-    account.did("named the missing right once");
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.did("named the missing right once");
+    report.still_running(&walpost);
 }
 
-async fn revoked(account: CaseReport) {
+async fn revoked(report: CaseReport) {
     // A broker that asks for the password again every two seconds.
     let again = "listener.name.sasl.scram-sha-512.connections.max.reauth.ms";
     let (kafka, mut fixture) = scene_of(Kafka::builder().property(again, "2000")).await;
@@ -98,7 +98,7 @@ async fn revoked(account: CaseReport) {
     confirms_nothing(&fixture, &writer).await;
     kafka.set_password("relay", "first").await;
     walpost.await_line(KAFKA_RECOVERED, SHORT_TIMEOUT).await;
-    account.ok(&fixture.judge_after(writer).await);
-    account.did("said that the credentials are refused");
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.did("said that the credentials are refused");
+    report.still_running(&walpost);
 }

@@ -35,22 +35,22 @@ async fn scene_of(
     (cluster, fixture, topic)
 }
 
-async fn rolling_restart(account: CaseReport) {
+async fn rolling_restart(report: CaseReport) {
     let (cluster, fixture, topic) = scene_of("2", 3).await;
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.postgres, 100);
     for node in cluster.nodes() {
         writer.commits(50).await;
-        assert!(node.stop(LONG_TIMEOUT).await, "it stops");
+        assert!(node.stop(LONG_TIMEOUT).await, "walpost stops");
         node.start_again().await;
         cluster.administration().in_sync(&topic, 3, 3).await;
     }
     writer.commits(50).await;
-    account.ok(&fixture.judge_after(writer).await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
-async fn elected(account: CaseReport) {
+async fn elected(report: CaseReport) {
     let (cluster, fixture, topic) = scene_of("2", 1).await;
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.postgres, 200);
@@ -61,12 +61,12 @@ async fn elected(account: CaseReport) {
     }
     writer.commits(50).await;
     assert!(leaders.windows(2).all(|pair| pair[0] != pair[1]), "{leaders:?}");
-    account.ok(&fixture.judge_after(writer).await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
 /// The old leader wakes up believing that it still leads.
-async fn zombie(account: CaseReport) {
+async fn zombie(report: CaseReport) {
     let (cluster, fixture, topic) = scene_of("2", 1).await;
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.postgres, 200);
@@ -80,11 +80,11 @@ async fn zombie(account: CaseReport) {
         cluster.node(old).resume();
         cluster.administration().in_sync(&topic, 1, 3).await;
     }
-    account.ok(&fixture.judge_after(writer).await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
-async fn too_few(account: CaseReport) {
+async fn too_few(report: CaseReport) {
     let (cluster, fixture, topic) = scene_of("3", 2).await;
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.postgres, 50);
@@ -98,14 +98,14 @@ async fn too_few(account: CaseReport) {
     confirms_nothing(&fixture, &writer).await;
     dead.start_again().await;
     walpost.await_line(KAFKA_RECOVERED, SHORT_TIMEOUT).await;
-    account.ok(&fixture.judge_after(writer).await);
-    account.did("said which replicas are missing");
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.did("said which replicas are missing");
+    report.still_running(&walpost);
 }
 
 /// Each node is killed in its turn, the leader of a partition among them, with
 /// several requests in flight; half a minute below the minimum each time.
-async fn again(account: CaseReport) {
+async fn again(report: CaseReport) {
     let (cluster, fixture, topic) = scene_of("3", 3).await;
     let several = ["-X", "max.in.flight.requests.per.connection=5"];
     let walpost = fixture.command("run").args(several).start();
@@ -114,19 +114,19 @@ async fn again(account: CaseReport) {
         writer.commits(200).await;
         node.kill9().await;
         let told = async || times(&walpost, KAFKA_UNAVAILABLE) == round;
-        eventually(LONG_TIMEOUT, "it says so", told).await;
+        eventually(LONG_TIMEOUT, "it is reported", told).await;
         writer.commits(1500).await;
         node.start_again().await;
         cluster.administration().in_sync(&topic, 3, 3).await;
         let back = async || times(&walpost, KAFKA_RECOVERED) == round;
         eventually(LONG_TIMEOUT, "the producer goes on", back).await;
     }
-    account.ok(&fixture.judge_after(writer).await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
 /// One acknowledgement never comes, though all is well with the broker.
-async fn stuck(account: CaseReport) {
+async fn stuck(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.command("run").env("FAILPOINTS", "unacknowledged=20*off->1*return->off");
     let walpost = walpost.start();
@@ -134,7 +134,7 @@ async fn stuck(account: CaseReport) {
     walpost.await_line(KAFKA_UNAVAILABLE, Duration::from_secs(40)).await;
     walpost.await_line("no acknowledgement came for long", LONG_TIMEOUT).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    account.ok(&fixture.judge().await);
-    account.did("replaced the producer");
-    account.still_running(&walpost);
+    report.ok(&fixture.judge().await);
+    report.did("replaced the producer");
+    report.still_running(&walpost);
 }

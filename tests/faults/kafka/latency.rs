@@ -14,20 +14,20 @@ const GROWTH: u64 = 12 * 1024 * 1024;
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(18, "high_latency_to_the_broker_keeps_memory_flat", |account| {
-            slow(account, Duration::from_millis(200), None)
+        Case::new(18, "high_latency_to_the_broker_keeps_memory_flat", |report| {
+            slow(report, Duration::from_millis(200), None)
         }),
-        Case::new(18, "low_bandwidth_to_the_broker_keeps_memory_flat", |account| {
-            slow(account, Duration::from_millis(20), Some(2_000_000))
+        Case::new(18, "low_bandwidth_to_the_broker_keeps_memory_flat", |report| {
+            slow(report, Duration::from_millis(20), Some(2_000_000))
         })
         .long(),
     ]
 }
 
-async fn slow(account: CaseReport, delay: Duration, bytes_per_second: Option<u32>) {
+async fn slow(report: CaseReport, delay: Duration, bytes_per_second: Option<u32>) {
     let proxy = Proxy::start().await;
     let kafka = Kafka::builder().behind(proxy.port()).start().await;
-    proxy.point_at(kafka.proxied_port().expect("it was told of a proxy"));
+    proxy.point_at(kafka.proxied_port().expect("it has a proxy"));
     let mut fixture = fixture_with(&format!("127.0.0.1:{}", proxy.port())).await;
     let walpost = fixture.run_with(&["--in-flight-bytes", "1MiB"]).await;
     let writer = Writer::start(&fixture.postgres, 100);
@@ -52,7 +52,7 @@ async fn slow(account: CaseReport, delay: Duration, bytes_per_second: Option<u32
     assert!(most < settled + GROWTH, "{settled} bytes grew to {most}");
     // The judge reads by the shorter way.
     fixture.bootstrap = kafka.bootstrap();
-    account.ok(&fixture.judge_with(&rolled_back).await);
-    account.did("flat memory");
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_with(&rolled_back).await);
+    report.did("flat memory");
+    report.still_running(&walpost);
 }

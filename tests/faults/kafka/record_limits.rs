@@ -9,24 +9,24 @@ use crate::case::{Case, CaseReport};
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(20, "record_too_large_for_the_client_halts", for_the_client),
-        Case::new(21, "record_too_large_for_the_topic_halts_in_order", |account| {
-            for_the_topic(account, TooLarge { rows: 50, guilty: 25, properties: &[] })
+        Case::new(21, "record_too_large_for_the_topic_halts_in_order", |report| {
+            for_the_topic(report, TooLarge { rows: 50, guilty: 25, properties: &[] })
         }),
-        Case::new(21, "rejected_record_is_not_overtaken_by_requests_in_flight", |account| {
-            for_the_topic(account, TooLarge { rows: 50, guilty: 25, properties: ONE_BY_ONE })
+        Case::new(21, "rejected_record_is_not_overtaken_by_requests_in_flight", |report| {
+            for_the_topic(report, TooLarge { rows: 50, guilty: 25, properties: ONE_BY_ONE })
         }),
-        Case::new(21, "rejected_first_record_is_not_overtaken_by_requests_in_flight", |account| {
-            for_the_topic(account, TooLarge { rows: 50, guilty: 0, properties: ONE_BY_ONE })
+        Case::new(21, "rejected_first_record_is_not_overtaken_by_requests_in_flight", |report| {
+            for_the_topic(report, TooLarge { rows: 50, guilty: 0, properties: ONE_BY_ONE })
         }),
-        Case::new(21, "rejected_record_is_isolated_quickly_among_thousands", |account| {
-            for_the_topic(account, TooLarge { rows: 4000, guilty: 2000, properties: &[] })
+        Case::new(21, "rejected_record_is_isolated_quickly_among_thousands", |report| {
+            for_the_topic(report, TooLarge { rows: 4000, guilty: 2000, properties: &[] })
         }),
         Case::new(21, "first_of_two_rejected_records_is_named", two_guilty),
-        Case::new(24, "timestamp_too_old_halts", |account| {
-            bad_timestamp(account, "message.timestamp.before.max.ms", "now() - interval '2 days'")
+        Case::new(24, "timestamp_too_old_halts", |report| {
+            bad_timestamp(report, "message.timestamp.before.max.ms", "now() - interval '2 days'")
         }),
-        Case::new(24, "timestamp_too_new_halts", |account| {
-            bad_timestamp(account, "message.timestamp.after.max.ms", "now() + interval '2 days'")
+        Case::new(24, "timestamp_too_new_halts", |report| {
+            bad_timestamp(report, "message.timestamp.after.max.ms", "now() + interval '2 days'")
         }),
     ]
 }
@@ -38,7 +38,7 @@ const ONE_BY_ONE: &[&str] =
 /// It halts at row number `guilty`, which its one error names, with all before
 /// it published, and the next start is there again.
 async fn halts(
-    account: &CaseReport,
+    report: &CaseReport,
     fixture: &Fixture,
     walpost: Walpost,
     guilty: usize,
@@ -54,14 +54,14 @@ async fn halts(
         if start > 1 {
             walpost = fixture.command("run").args(arguments).start();
         }
-        account.ends(&walpost, 4).await;
+        report.ends(&walpost, 4).await;
         let lines = walpost.stderr();
         error.clone_from(lines.last().expect("it said why"));
         assert!(error.contains(&id), "the event's id {id} in\n{error}");
         let mut words = error.split([' ', ',', ':', '"']);
         assert!(words.any(is_position), "a position in\n{error}");
         assert!(error.contains("pg_replication_slot_advance("), "the way out in\n{error}");
-        account.ok(&judge(&before, std::iter::empty(), &fixture.records().await));
+        report.ok(&judge(&before, std::iter::empty(), &fixture.records().await));
     }
     error
 }
@@ -88,7 +88,7 @@ fn text_of(bytes: usize) -> String {
     )
 }
 
-async fn for_the_client(account: CaseReport) {
+async fn for_the_client(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     for _ in 0..3 {
@@ -97,7 +97,7 @@ async fn for_the_client(account: CaseReport) {
     let bad = row("'1'", &text_of(2_000_000));
     fixture.postgres.execute(&format!("{bad}; {}", insert(5, 3))).await;
     fixture.postgres.execute(&insert(5, 3)).await;
-    let error = halts(&account, &fixture, walpost, 15, &[]).await;
+    let error = halts(&report, &fixture, walpost, 15, &[]).await;
     for word in ["too large", "message.max.bytes", &fixture.topic("order")] {
         assert!(error.contains(word), "{word:?} in\n{error}");
     }
@@ -112,15 +112,15 @@ struct TooLarge {
 }
 
 /// In one transaction, and each row in its own.
-async fn for_the_topic(account: CaseReport, case: TooLarge) {
+async fn for_the_topic(report: CaseReport, case: TooLarge) {
     for one_transaction in [true, false] {
         if one_transaction || case.rows < 1000 {
-            in_transactions(&account, case, one_transaction).await;
+            in_transactions(&report, case, one_transaction).await;
         }
     }
 }
 
-async fn in_transactions(account: &CaseReport, case: TooLarge, one_transaction: bool) {
+async fn in_transactions(report: &CaseReport, case: TooLarge, one_transaction: bool) {
     let fixture = Fixture::new().await;
     let topic = fixture.topic("order");
     let limit = [("max.message.bytes", "20000")];
@@ -140,13 +140,13 @@ async fn in_transactions(account: &CaseReport, case: TooLarge, one_transaction: 
     }
     let arguments: Vec<&str> = case.properties.iter().flat_map(|one| ["-X", one]).collect();
     let walpost = fixture.command("run").args(&arguments).start();
-    let error = halts(account, &fixture, walpost, case.guilty, &arguments).await;
+    let error = halts(report, &fixture, walpost, case.guilty, &arguments).await;
     for word in ["too large", "max.message.bytes", &topic] {
         assert!(error.contains(word), "{word:?} in\n{error}");
     }
 }
 
-async fn two_guilty(account: CaseReport) {
+async fn two_guilty(report: CaseReport) {
     let fixture = Fixture::new().await;
     let limit = [("max.message.bytes", "20000")];
     Kafka::shared().await.create_topic_with(&fixture.topic("order"), 1, &limit).await;
@@ -157,12 +157,12 @@ async fn two_guilty(account: CaseReport) {
     let rows = rows.map(|(key, payload)| row(key, &payload));
     fixture.postgres.execute("ALTER TABLE public.outbox ALTER aggregate_id DROP NOT NULL").await;
     fixture.postgres.execute(&rows.join(";")).await;
-    let error = halts(&account, &fixture, walpost, 1, &[]).await;
+    let error = halts(&report, &fixture, walpost, 1, &[]).await;
     assert!(!error.contains("aggregate_id"), "{error}");
 }
 
 /// The topic takes what is at most an hour away from its clock.
-async fn bad_timestamp(account: CaseReport, setting: &'static str, bad: &'static str) {
+async fn bad_timestamp(report: CaseReport, setting: &'static str, bad: &'static str) {
     let fixture = Fixture::new().await;
     let topic = fixture.topic("order");
     Kafka::shared().await.create_topic_with(&topic, 1, &[(setting, "3600000")]).await;
@@ -179,7 +179,7 @@ async fn bad_timestamp(account: CaseReport, setting: &'static str, bad: &'static
     );
     let good = insert(10, 3);
     fixture.postgres.execute(&format!("BEGIN; {good}; {guilty}; {good}; COMMIT")).await;
-    let error = halts(&account, &fixture, walpost, 40, &[]).await;
+    let error = halts(&report, &fixture, walpost, 40, &[]).await;
     for word in ["timestamp", setting, &topic] {
         assert!(error.contains(word), "{word:?} in\n{error}");
     }
@@ -187,6 +187,6 @@ async fn bad_timestamp(account: CaseReport, setting: &'static str, bad: &'static
     Kafka::shared().await.administration().set(&topic, setting, "864000000").await;
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    account.ok(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge().await);
+    report.still_running(&walpost);
 }

@@ -16,7 +16,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn missing(account: CaseReport) {
+async fn missing(report: CaseReport) {
     let kafka = strict_broker().await;
     let fixture = fixture_with(&kafka.bootstrap()).await;
     let walpost = fixture.run_with(&["--log-level", "info,walpost=debug"]).await;
@@ -30,13 +30,13 @@ async fn missing(account: CaseReport) {
     eventually(SHORT_TIMEOUT, "further attempts", tried).await;
     assert_eq!(times(&walpost, "a record was not delivered"), 1, "{:?}", walpost.stderr());
     kafka.create_topic(&topic, 3).await;
-    account.ok(&fixture.judge_after(writer).await);
+    report.ok(&fixture.judge_after(writer).await);
     walpost.await_line(KAFKA_RECOVERED, SHORT_TIMEOUT).await;
-    account.did("named the topic once");
-    account.still_running(&walpost);
+    report.did("named the topic once");
+    report.still_running(&walpost);
 }
 
-async fn deleted(account: CaseReport) {
+async fn deleted(report: CaseReport) {
     let kafka = strict_broker().await;
     let fixture = fixture_with(&kafka.bootstrap()).await;
     let topic = fixture.topic("order");
@@ -50,11 +50,11 @@ async fn deleted(account: CaseReport) {
     walpost.await_line(&format!("--create --topic {topic}"), SHORT_TIMEOUT).await;
     kafka.create_topic(&topic, 3).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    account.ok(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
-async fn grown(account: CaseReport) {
+async fn grown(report: CaseReport) {
     let kafka = strict_broker().await;
     let fixture = fixture_with(&kafka.bootstrap()).await;
     let topic = fixture.topic("order");
@@ -86,8 +86,8 @@ async fn grown(account: CaseReport) {
         let here: Vec<_> = rows.iter().filter(|row| ids.contains(&row.id.as_str())).collect();
         let here: Vec<_> = here.into_iter().cloned().collect();
         let of_it: Vec<_> = of_it.into_iter().cloned().collect();
-        account.ok(&judge(&here, std::iter::empty(), &of_it));
+        report.ok(&judge(&here, std::iter::empty(), &of_it));
     }
-    account.did("warned once");
-    account.still_running(&walpost);
+    report.did("warned once");
+    report.still_running(&walpost);
 }

@@ -38,7 +38,7 @@ async fn scene_of(kafka: &Kafka) -> Fixture {
 
 /// Kafka is away in the middle of a large transaction that is read in batches, for longer than the
 /// server would wait for a client that does not read. What is read is not read again.
-async fn within_a_backlog(account: CaseReport) {
+async fn within_a_backlog(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let payload =
@@ -48,7 +48,8 @@ async fn within_a_backlog(account: CaseReport) {
     let run = fixture.command("run").args(["--in-flight-bytes", "256KiB"]);
     let walpost = run.env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start();
     walpost.await_line("reading the backlog in batches", SHORT_TIMEOUT).await;
-    eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 2000).await;
+    eventually(SHORT_TIMEOUT, "some records arrive", async || fixture.records().await.len() > 2000)
+        .await;
     kafka.pause();
     let lost = within(Duration::from_secs(70), async || {
         if walpost.said("lost PostgreSQL") { Ok(()) } else { Err(()) }
@@ -56,11 +57,11 @@ async fn within_a_backlog(account: CaseReport) {
     assert!(lost.await.is_err(), "the read was given up: {:?}", walpost.stderr());
     kafka.resume();
     fixture.confirmed(LONG_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
-async fn killed(account: CaseReport) {
+async fn killed(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let walpost = fixture.run().await;
@@ -68,7 +69,7 @@ async fn killed(account: CaseReport) {
     for outage in 1..=2 {
         writer.commits(50).await;
         kafka.kill9().await;
-        eventually(SHORT_TIMEOUT, "it says so", async || {
+        eventually(SHORT_TIMEOUT, "it is reported", async || {
             times(&walpost, KAFKA_UNAVAILABLE) == outage
         })
         .await;
@@ -77,12 +78,12 @@ async fn killed(account: CaseReport) {
         outage_logged(&walpost, outage).await;
     }
     writer.commits(50).await;
-    account.ok(&fixture.judge_after(writer).await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
 /// librdkafka as `CMake` builds it never says that all brokers are down: walpost sees it anyway.
-async fn unannounced(account: CaseReport) {
+async fn unannounced(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let run = fixture.command("run").env("FAILPOINTS", "all_brokers_down=return");
@@ -99,7 +100,7 @@ async fn unannounced(account: CaseReport) {
         writer.commits(50).await;
         eventually(SHORT_TIMEOUT, "it is ready", is_ready).await;
         kafka.kill9().await;
-        eventually(SHORT_TIMEOUT, "it says so", async || {
+        eventually(SHORT_TIMEOUT, "it is reported", async || {
             times(&walpost, KAFKA_UNAVAILABLE) == outage
         })
         .await;
@@ -107,32 +108,32 @@ async fn unannounced(account: CaseReport) {
         kafka.start_again().await;
         outage_logged(&walpost, outage).await;
     }
-    account.ok(&fixture.judge_after(writer).await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
-async fn stopped(account: CaseReport) {
+async fn stopped(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.postgres, 200);
     writer.commits(50).await;
-    assert!(kafka.stop(LONG_TIMEOUT).await, "it stops");
+    assert!(kafka.stop(LONG_TIMEOUT).await, "walpost stops");
     walpost.await_line(KAFKA_UNAVAILABLE, SHORT_TIMEOUT).await;
     writer.commits(50).await;
     kafka.start_again().await;
     outage_logged(&walpost, 1).await;
-    account.ok(&fixture.judge_after(writer).await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
-async fn short_outage(account: CaseReport) {
+async fn short_outage(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_on_a_short_leash(&kafka.bootstrap()).await;
     kafka.create_topic(&fixture.topic("order"), 3).await;
     let away = Duration::from_secs(15);
     outage(
-        &account,
+        &report,
         &fixture,
         away,
         async || kafka.kill9().await,
@@ -144,14 +145,14 @@ async fn short_outage(account: CaseReport) {
 }
 
 /// A network that swallows everything, as a firewall does.
-async fn long_outage(account: CaseReport) {
+async fn long_outage(report: CaseReport) {
     let proxy = Proxy::start().await;
     let kafka = Kafka::builder().behind(proxy.port()).start().await;
-    proxy.point_at(kafka.proxied_port().expect("it was told of a proxy"));
+    proxy.point_at(kafka.proxied_port().expect("it has a proxy"));
     let fixture = scene_on_a_short_leash(&format!("127.0.0.1:{}", proxy.port())).await;
     kafka.create_topic(&fixture.topic("order"), 3).await;
     let away = Duration::from_secs(180);
-    outage(&account, &fixture, away, async || proxy.blackhole(), async || proxy.restore()).await;
+    outage(&report, &fixture, away, async || proxy.blackhole(), async || proxy.restore()).await;
 }
 
 /// PostgreSQL waits five seconds for a sign of life.
@@ -161,7 +162,7 @@ async fn scene_on_a_short_leash(bootstrap: &str) -> Fixture {
 }
 
 async fn outage(
-    account: &CaseReport,
+    report: &CaseReport,
     fixture: &Fixture,
     length: Duration,
     begin: impl AsyncFnOnce(),
@@ -192,14 +193,14 @@ async fn outage(
     }
     assert_eq!(times(&walpost, KAFKA_UNAVAILABLE), 1, "once: {said}");
     end().await;
-    account.ok(&fixture.judge_after(writer).await);
+    report.ok(&fixture.judge_after(writer).await);
     assert_eq!(fixture.walsender().await, Some(session));
     outage_logged(&walpost, 1).await;
-    account.did("same session, flat memory");
-    account.still_running(&walpost);
+    report.did("same session, flat memory");
+    report.still_running(&walpost);
 }
 
-async fn frozen(account: CaseReport) {
+async fn frozen(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let walpost = fixture.run().await;
@@ -211,12 +212,12 @@ async fn frozen(account: CaseReport) {
         kafka.resume();
     }
     writer.commits(50).await;
-    account.ok(&fixture.judge_after(writer).await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
 /// Long enough for requests to time out on either side.
-async fn frozen_long(account: CaseReport) {
+async fn frozen_long(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let walpost = fixture.run().await;
@@ -229,11 +230,11 @@ async fn frozen_long(account: CaseReport) {
         kafka.resume();
         outage_logged(&walpost, round).await;
     }
-    account.ok(&fixture.judge_after(writer).await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
-async fn disk_full(account: CaseReport) {
+async fn disk_full(report: CaseReport) {
     let kafka = Kafka::builder()
         .disk_mebibytes(24)
         .property("log.segment.bytes", "1048576")
@@ -251,19 +252,19 @@ async fn disk_full(account: CaseReport) {
                   FROM generate_series(1, 4000) AS i";
     fixture.postgres.execute(fill).await;
     walpost.await_line(KAFKA_UNAVAILABLE, LONG_TIMEOUT).await;
-    account.did("said that Kafka cannot be used");
+    report.did("said that Kafka cannot be used");
     confirms_nothing(&fixture, &writer).await;
     kafka.kill9().await;
     kafka.resize_disk(256);
     kafka.start_again().await;
-    account.ok(&fixture.judge_after(writer).await);
+    report.ok(&fixture.judge_after(writer).await);
     outage_logged(&walpost, 1).await;
-    account.still_running(&walpost);
+    report.still_running(&walpost);
 }
 
 /// An event that cannot be delivered is met while no broker answers: all before it
 /// is delivered first, however long that takes.
-async fn halted(account: CaseReport) {
+async fn halted(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = scene_of(&kafka).await;
     let walpost = fixture.run_with(&["--drain-timeout", "1s"]).await;
@@ -276,8 +277,8 @@ async fn halted(account: CaseReport) {
     fixture.postgres.execute(keyless).await;
     assert_eq!(walpost.wait(Duration::from_secs(4)).await, None, "it waits");
     kafka.resume();
-    account.ends(&walpost, 4).await;
+    report.ends(&walpost, 4).await;
     let rows = "SELECT id, aggregate_id FROM public.outbox WHERE aggregate_id <> '' ORDER BY n";
     let rows = fixture.rows(rows).await;
-    account.ok(&judge(&rows, std::iter::empty(), &fixture.records().await));
+    report.ok(&judge(&rows, std::iter::empty(), &fixture.records().await));
 }

@@ -8,9 +8,9 @@ use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     let changed = |name, changes: &'static [&'static str]| {
-        move |number| Case::new(number, name, move |account| changes_pass(account, changes))
+        move |number| Case::new(number, name, move |report| changes_pass(report, changes))
     };
-    let gone = |name, change| Case::new(42, name, move |account| halts_at(account, change));
+    let gone = |name, change| Case::new(42, name, move |report| halts_at(report, change));
     vec![
         changed(
             "added_columns_are_accepted",
@@ -53,7 +53,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Each change stands in the middle of a transaction that inserts before and after.
-async fn changes_pass(account: CaseReport, changes: &'static [&'static str]) {
+async fn changes_pass(report: CaseReport, changes: &'static [&'static str]) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let row = insert(10, 2);
@@ -67,12 +67,12 @@ async fn changes_pass(account: CaseReport, changes: &'static [&'static str]) {
     assert_eq!(records.len(), changes.len() * 30);
     assert!(records.iter().all(|record| record.value_text().is_some()));
     assert_in_log_order(&records);
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
 /// Delivers all before the change, in its transaction too, and names what is missing.
-async fn halts_at(account: CaseReport, (change, role): (&'static str, &'static str)) {
+async fn halts_at(report: CaseReport, (change, role): (&'static str, &'static str)) {
     let configured = ["[outbox.columns]", "event_type = \"event_type\""].join("\n");
     let fixture = Fixture::new().await;
     let directory = tempfile::tempdir().expect("a directory");
@@ -95,16 +95,16 @@ async fn halts_at(account: CaseReport, (change, role): (&'static str, &'static s
     };
     fixture.postgres.execute(&format!("INSERT INTO public.outbox {columns}")).await;
     let after = current_wal_lsn(&fixture).await;
-    let text = account.ends(&walpost, 4).await;
+    let text = report.ends(&walpost, 4).await;
     let line = text.lines().last().unwrap_or_default();
     assert!(line.contains("table public.outbox has no column for `"), "{line}");
     assert!(line.contains(&format!("outbox.columns.{role}")), "{line}");
     assert!(covers(&fixture, &before).await && !covers(&fixture, &after).await);
-    account.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
+    report.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
 }
 
 /// What the halt asks for is enough, where no transaction has rows of both names.
-async fn renamed(account: CaseReport) {
+async fn renamed(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let row = insert(10, 3);
@@ -114,47 +114,47 @@ async fn renamed(account: CaseReport) {
     fixture.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
     fixture.postgres.execute(&renamed).await;
     fixture.postgres.execute(&renamed).await;
-    account.ends(&walpost, 4).await;
-    published_as_body(&account, &fixture).await;
+    report.ends(&walpost, 4).await;
+    published_as_body(&report, &fixture).await;
 }
 
 /// With rows of the old name still to be read, the column has to have it again.
-async fn slept_through(account: CaseReport) {
+async fn slept_through(report: CaseReport) {
     let fixture = Fixture::new().await;
     let row = insert(10, 3);
     fixture.postgres.execute(&row).await;
     fixture.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
     fixture.postgres.execute(&row.replace("payload", "body")).await;
-    account.ends(&fixture.command("run").start(), 78).await;
+    report.ends(&fixture.command("run").start(), 78).await;
     assert!(fixture.records().await.is_empty());
     fixture.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN body TO payload").await;
-    account.ends(&fixture.command("run").start(), 4).await;
+    report.ends(&fixture.command("run").start(), 4).await;
     assert_eq!(fixture.records().await.len(), 10);
     fixture.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
-    published_as_body(&account, &fixture).await;
+    published_as_body(&report, &fixture).await;
 }
 
 /// All is published once walpost is told that the payload is in `body` now.
-async fn published_as_body(account: &CaseReport, fixture: &Fixture) {
+async fn published_as_body(report: &CaseReport, fixture: &Fixture) {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("walpost.toml");
     std::fs::write(&file, "[outbox.columns]\npayload = \"body\"\n").expect("written");
     let next = fixture.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
     fixture.postgres.execute(&insert(10, 3).replace("payload", "body")).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(&next);
+    report.exact(&fixture.judge().await);
+    report.still_running(&next);
 }
 
-async fn not_needed(account: CaseReport) {
+async fn not_needed(report: CaseReport) {
     changes_pass(
-        account,
+        report,
         &["ADD COLUMN region text", "DROP COLUMN region", "DROP COLUMN created_at"],
     )
     .await;
 }
 
-async fn new_forms(account: CaseReport) {
+async fn new_forms(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let row = |id: u32, key: &str, payload: &str| {
@@ -179,30 +179,30 @@ async fn new_forms(account: CaseReport) {
     let rows = fixture.rows(rows).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     let records = fixture.records().await;
-    account.exact(&judge(&rows, std::iter::empty(), &records));
+    report.exact(&judge(&rows, std::iter::empty(), &records));
     let value = |at: usize| record_of(&records, &rows[at].id).value.clone();
     assert_eq!(value(0).as_deref(), Some(b"{\"a\": 1}".as_slice()));
     assert_eq!(value(1).as_deref(), Some([0, 0xff].as_slice()));
     assert_eq!(value(2).as_deref(), Some([0xff, 0].as_slice()));
-    account.still_running(&walpost);
+    report.still_running(&walpost);
 }
 
 /// Events had a type so far: whether they continue without is for an operator to say.
-async fn optional(account: CaseReport) {
+async fn optional(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.postgres.execute("ALTER TABLE public.outbox DROP COLUMN event_type").await;
     let row = "INSERT INTO public.outbox (aggregate_type, aggregate_id) VALUES ('order', '1')";
     fixture.postgres.execute(row).await;
-    let text = account.ends(&walpost, 4).await;
+    let text = report.ends(&walpost, 4).await;
     assert!(text.contains("no column `event_type` any more"), "{text}");
     let _walpost = fixture.run().await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
 }
 
-async fn optional_between(account: CaseReport) {
+async fn optional_between(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -216,10 +216,10 @@ async fn optional_between(account: CaseReport) {
          END $$"
     );
     fixture.postgres.execute(&change).await;
-    let text = account.ends(&walpost, 4).await;
+    let text = report.ends(&walpost, 4).await;
     assert!(text.contains("no column `event_type` any more"), "{text}");
     assert_eq!(fixture.records().await.len(), 10);
     let _walpost = fixture.run().await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
 }

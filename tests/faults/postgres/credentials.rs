@@ -14,11 +14,11 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new(62, "expired_certificate_is_reported_until_renewed", expires),
         Case::new(62, "expired_replacement_certificate_is_reported", replaced),
-        Case::new(62, "password_changed_in_the_source_file_is_reloaded", |account| {
-            rotated(account, Where::Address)
+        Case::new(62, "password_changed_in_the_source_file_is_reloaded", |report| {
+            rotated(report, Where::Address)
         }),
-        Case::new(62, "password_changed_in_the_password_file_is_reloaded", |account| {
-            rotated(account, Where::Passfile)
+        Case::new(62, "password_changed_in_the_password_file_is_reloaded", |report| {
+            rotated(report, Where::Passfile)
         }),
     ]
 }
@@ -38,7 +38,7 @@ async fn with_tls(authority: &CertificateAuthority, pair: &KeyPair) -> Fixture {
     fixture
 }
 
-async fn expires(account: CaseReport) {
+async fn expires(report: CaseReport) {
     let authority = CertificateAuthority::new();
     let soon = SystemTime::now() + Duration::from_secs(8);
     let fixture = with_tls(&authority, &authority.server_until("short", soon)).await;
@@ -53,10 +53,10 @@ async fn expires(account: CaseReport) {
     // The sessions that it had continue.
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    refused_until_renewed(&account, &fixture, &walpost, mark, &authority).await;
+    refused_until_renewed(&report, &fixture, &walpost, mark, &authority).await;
 }
 
-async fn replaced(account: CaseReport) {
+async fn replaced(report: CaseReport) {
     let authority = CertificateAuthority::new();
     let fixture =
         with_tls(&authority, &authority.server_until("good", SystemTime::now() + DAY)).await;
@@ -66,11 +66,11 @@ async fn replaced(account: CaseReport) {
     let mark = walpost.mark();
     let expired = authority.server_until("expired", SystemTime::now() - DAY);
     fixture.postgres.change_certificate(&expired.certificate, &expired.key).await;
-    refused_until_renewed(&account, &fixture, &walpost, mark, &authority).await;
+    refused_until_renewed(&report, &fixture, &walpost, mark, &authority).await;
 }
 
 async fn refused_until_renewed(
-    account: &CaseReport,
+    report: &CaseReport,
     fixture: &Fixture,
     walpost: &Walpost,
     mark: (usize, usize),
@@ -80,7 +80,7 @@ async fn refused_until_renewed(
     let refused = "PostgreSQL cannot be used, trying again until it can";
     let line = walpost.await_line_after(mark, refused, SHORT_TIMEOUT).await;
     assert!(line.contains("renew the server's certificate"), "{line}");
-    account.did("named the certificate");
+    report.did("named the certificate");
     fixture.postgres.execute(&insert(10, 3)).await;
     let since = Instant::now();
     eventually(SHORT_TIMEOUT, "it has tried several times", async || since.elapsed().as_secs() > 2)
@@ -92,8 +92,8 @@ async fn refused_until_renewed(
     fixture.postgres.change_certificate(&renewed.certificate, &renewed.key).await;
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(walpost);
 }
 
 /// Where walpost reads its password.
@@ -105,7 +105,7 @@ enum Where {
     Passfile,
 }
 
-async fn rotated(account: CaseReport, place: Where) {
+async fn rotated(report: CaseReport, place: Where) {
     let hba = "host all turning 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n";
     let fixture = Fixture::with(Postgres::builder(Major::V15).hba(hba)).await;
     fixture.postgres.execute("CREATE ROLE turning LOGIN REPLICATION PASSWORD 'one'").await;
@@ -145,9 +145,9 @@ async fn rotated(account: CaseReport, place: Where) {
     write("two");
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.did("read the file again");
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.did("read the file again");
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
 /// For its owner alone, or it is not read.

@@ -21,35 +21,35 @@ const REPLICATION: usize = 1;
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(35, "network_blackhole_is_detected_and_survived", blackhole),
-        Case::new(35, "stream_without_server_data_is_replaced", |account| {
-            idle(account, Direction::ToClient)
+        Case::new(35, "stream_without_server_data_is_replaced", |report| {
+            idle(report, Direction::ToClient)
         }),
-        Case::new(35, "stream_unable_to_send_is_replaced", |account| {
-            idle(account, Direction::ToServer)
+        Case::new(35, "stream_unable_to_send_is_replaced", |report| {
+            idle(report, Direction::ToServer)
         }),
-        Case::new(35, "stream_without_server_data_under_load_is_replaced", |account| {
-            under_load(account, Direction::ToClient)
+        Case::new(35, "stream_without_server_data_under_load_is_replaced", |report| {
+            under_load(report, Direction::ToClient)
         })
         .long(),
-        Case::new(35, "stream_unable_to_send_under_load_is_replaced", |account| {
-            under_load(account, Direction::ToServer)
+        Case::new(35, "stream_unable_to_send_under_load_is_replaced", |report| {
+            under_load(report, Direction::ToServer)
         }),
         Case::new(
             35,
             "stream_without_server_data_while_kafka_is_unavailable_is_replaced",
-            |account| under_back_pressure(account, Direction::ToClient),
+            |report| under_back_pressure(report, Direction::ToClient),
         )
         .long(),
-        Case::new(35, "stream_unable_to_send_while_kafka_is_unavailable_is_replaced", |account| {
-            under_back_pressure(account, Direction::ToServer)
+        Case::new(35, "stream_unable_to_send_while_kafka_is_unavailable_is_replaced", |report| {
+            under_back_pressure(report, Direction::ToServer)
         })
         .long(),
-        Case::new(35, "control_connection_without_server_responses_is_replaced", |account| {
-            control(account, Direction::ToClient)
+        Case::new(35, "control_connection_without_server_responses_is_replaced", |report| {
+            control(report, Direction::ToClient)
         })
         .long(),
-        Case::new(35, "control_connection_unable_to_send_is_replaced", |account| {
-            control(account, Direction::ToServer)
+        Case::new(35, "control_connection_unable_to_send_is_replaced", |report| {
+            control(report, Direction::ToServer)
         })
         .long(),
         Case::new(60, "short_wal_sender_timeout_is_met_while_kafka_is_unavailable", frozen_kafka),
@@ -74,7 +74,7 @@ async fn behind_a_proxy(fixture: &mut Fixture) -> Proxy {
     proxy
 }
 
-async fn blackhole(account: CaseReport) {
+async fn blackhole(report: CaseReport) {
     let mut fixture = Fixture::with(with_short_timeouts()).await;
     let proxy = behind_a_proxy(&mut fixture).await;
     let walpost = fixture.run().await;
@@ -90,8 +90,8 @@ async fn blackhole(account: CaseReport) {
     fixture.postgres.execute(&insert(10, 3)).await;
     proxy.restore();
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
 const LOST: &str = "lost PostgreSQL, connecting again";
@@ -106,28 +106,23 @@ fn notice(direction: Direction) -> &'static str {
 }
 
 /// Awaits that the dead connection is detected and replaced.
-async fn replaced(account: &CaseReport, walpost: &Walpost, mark: (usize, usize), notice: &str) {
+async fn replaced(report: &CaseReport, walpost: &Walpost, mark: (usize, usize), notice: &str) {
     let since = Instant::now();
     walpost.await_line_after(mark, notice, LONG_TIMEOUT).await;
-    account.did(format!("noticed after {} s", since.elapsed().as_secs()));
+    report.did(format!("noticed after {} s", since.elapsed().as_secs()));
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
 }
 
-async fn idle(account: CaseReport, direction: Direction) {
-    dead_when_idle(account, REPLICATION, direction, notice(direction)).await;
+async fn idle(report: CaseReport, direction: Direction) {
+    dead_when_idle(report, REPLICATION, direction, notice(direction)).await;
 }
 
-async fn control(account: CaseReport, direction: Direction) {
-    dead_when_idle(account, CONTROL, direction, LOST).await;
+async fn control(report: CaseReport, direction: Direction) {
+    dead_when_idle(report, CONTROL, direction, LOST).await;
 }
 
 /// One direction of that connection stops carrying data while nothing is written.
-async fn dead_when_idle(
-    account: CaseReport,
-    connection: usize,
-    direction: Direction,
-    notice: &str,
-) {
+async fn dead_when_idle(report: CaseReport, connection: usize, direction: Direction, notice: &str) {
     let mut fixture = Fixture::with(with_short_timeouts()).await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut fixture).await;
     let walpost = fixture.run().await;
@@ -135,14 +130,14 @@ async fn dead_when_idle(
     fixture.confirmed(SHORT_TIMEOUT).await;
     let mark = walpost.mark();
     proxy.blackhole_direction(connection, direction);
-    replaced(&account, &walpost, mark, notice).await;
+    replaced(&report, &walpost, mark, notice).await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
-async fn under_load(account: CaseReport, direction: Direction) {
+async fn under_load(report: CaseReport, direction: Direction) {
     let mut fixture = Fixture::with(with_short_timeouts()).await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut fixture).await;
     let walpost = fixture.run().await;
@@ -150,15 +145,15 @@ async fn under_load(account: CaseReport, direction: Direction) {
     writer.commits(50).await;
     let mark = walpost.mark();
     proxy.blackhole_direction(REPLICATION, direction);
-    replaced(&account, &walpost, mark, notice(direction)).await;
+    replaced(&report, &walpost, mark, notice(direction)).await;
     writer.commits(50).await;
-    account.ok(&fixture.judge_after(writer).await);
+    report.ok(&fixture.judge_after(writer).await);
     let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= 1, "rows of {repeated} transactions came again");
-    account.still_running(&walpost);
+    report.still_running(&walpost);
 }
 
-async fn under_back_pressure(account: CaseReport, direction: Direction) {
+async fn under_back_pressure(report: CaseReport, direction: Direction) {
     let kafka = Kafka::start().await;
     let mut fixture = Fixture::with_brokers(with_short_timeouts(), &kafka.bootstrap())
         .await
@@ -182,11 +177,11 @@ async fn under_back_pressure(account: CaseReport, direction: Direction) {
     .await;
     // Only one that reads misses anything.
     kafka.resume();
-    replaced(&account, &walpost, mark, notice(direction)).await;
+    replaced(&report, &walpost, mark, notice(direction)).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     // The large transaction had been begun, and is published again.
-    account.ok(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
 /// Inserts what no buffers on the way can hold, in one transaction.
@@ -207,7 +202,7 @@ async fn await_standstill(fixture: &Fixture) {
     .await;
 }
 
-async fn frozen_kafka(account: CaseReport) {
+async fn frozen_kafka(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(with_short_timeouts(), &kafka.bootstrap()).await;
     let walpost = fixture.run_with(&["--in-flight-bytes", "1MiB"]).await;
@@ -229,17 +224,17 @@ async fn frozen_kafka(account: CaseReport) {
     .await;
     kafka.resume();
     fixture.confirmed(LONG_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
     assert_eq!(fixture.walsender().await, Some(session));
-    account.did("kept the session");
-    account.still_running(&walpost);
+    report.did("kept the session");
+    report.still_running(&walpost);
 }
 
 /// A row of so many bytes takes several times `wal_sender_timeout` at this rate.
 const LARGE_BYTES: u32 = 8_000_000;
 const NARROW_BYTES_PER_SECOND: u32 = 1_000_000;
 
-async fn narrow(account: CaseReport) {
+async fn narrow(report: CaseReport) {
     let mut fixture = Fixture::with(with_short_timeouts()).await.option("--catch-up", "stream");
     let kafka = Kafka::shared().await;
     let limit = (2 * LARGE_BYTES).to_string();
@@ -259,13 +254,13 @@ async fn narrow(account: CaseReport) {
     fixture.confirmed(SHORT_TIMEOUT).await;
     let took = since.elapsed();
     assert!(took > TIMEOUT * 4, "the line was not narrow: {took:?}");
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
     assert_eq!(fixture.walsender().await, Some(session));
-    account.did("kept the session");
-    account.still_running(&walpost);
+    report.did("kept the session");
+    report.still_running(&walpost);
 }
 
-async fn distant(account: CaseReport) {
+async fn distant(report: CaseReport) {
     let mut fixture = Fixture::new().await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut fixture).await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -273,12 +268,12 @@ async fn distant(account: CaseReport) {
     let walpost = fixture.command("run").args(["--until", "current"]).start();
     let status = walpost.wait(LONG_TIMEOUT).await.expect("it ends");
     assert!(status.success(), "{:?}", walpost.stderr());
-    account.exact(&fixture.judge().await);
-    account.did("exit 0");
+    report.exact(&fixture.judge().await);
+    report.did("exit 0");
 }
 
 /// There is a backlog, and each answer takes more than a second.
-async fn distant_backlog(account: CaseReport) {
+async fn distant_backlog(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(100, 3)).await;
     let proxy = behind_a_proxy(&mut fixture).await;
@@ -286,12 +281,12 @@ async fn distant_backlog(account: CaseReport) {
     let walpost = in_batches(&fixture);
     walpost.await_line("reading the backlog in batches", SHORT_TIMEOUT * 2).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
 /// Nothing comes back over one of the connections for the batches.
-async fn no_third(account: CaseReport) {
+async fn no_third(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(100, 3)).await;
     let proxy = behind_a_proxy(&mut fixture).await;
@@ -300,12 +295,12 @@ async fn no_third(account: CaseReport) {
     walpost.await_line("streaming it instead", SHORT_TIMEOUT).await;
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
 /// A server process that is to serve the batches answers nothing.
-async fn never_begun(account: CaseReport) {
+async fn never_begun(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(100, 3)).await;
     let proxy = behind_a_proxy(&mut fixture).await;
@@ -326,8 +321,8 @@ async fn never_begun(account: CaseReport) {
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
     signal("CONT", &pid);
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
 fn in_batches(fixture: &Fixture) -> Walpost {

@@ -12,7 +12,7 @@ pub fn cases() -> Vec<Case> {
     vec![Case::new(57, "full_wal_disk_is_survived", full).long()]
 }
 
-async fn full(account: CaseReport) {
+async fn full(report: CaseReport) {
     let postgres = Postgres::builder(Major::V15).disk(DISK_BYTES);
     // The log is not to find room by itself: what is written stays.
     let postgres = postgres.setting("wal_keep_size", "10GB").setting("restart_after_crash", "off");
@@ -49,13 +49,13 @@ async fn full(account: CaseReport) {
         .await;
     // Without room it does not start either.
     assert!(fixture.postgres.try_start_again().await.is_err());
-    account.still_running(&walpost);
+    report.still_running(&walpost);
     let mark = walpost.mark();
     std::fs::remove_file(&ballast).expect("ballast thrown off");
     fixture.postgres.start_again().await;
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    account.ok(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge().await);
+    report.still_running(&walpost);
 }

@@ -16,7 +16,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn latin1(account: CaseReport) {
+async fn latin1(report: CaseReport) {
     let postgres = Postgres::builder(Major::V15).encoding("LATIN1").start().await;
     let fixture = Fixture::bare(postgres, &Kafka::shared().await.bootstrap())
         .option("--table", "public.\"Ausgänge\"");
@@ -36,12 +36,12 @@ async fn latin1(account: CaseReport) {
     let rows = fixture.rows("SELECT id, aggregate_id FROM public.\"Ausgänge\"").await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     let records = fixture.records().await;
-    account.exact(&judge(&rows, std::iter::empty(), &records));
+    report.exact(&judge(&rows, std::iter::empty(), &records));
     assert_eq!(records[0].key_text(), Some("Käse"));
     assert_eq!(records[0].value_text(), Some(r#"{"größe": "½ Maß"}"#));
     assert_eq!(records[0].header("event_type"), Some("geprüft"));
     assert_eq!(records[0].header("für"), Some("Jürgen"));
-    account.still_running(&walpost);
+    report.still_running(&walpost);
 }
 
 /// A database that takes any bytes for text, with an outbox of plain text.
@@ -57,7 +57,7 @@ async fn with_brokers(bootstrap: &str) -> Fixture {
     fixture.over(table).await
 }
 
-async fn sql_ascii(account: CaseReport) {
+async fn sql_ascii(report: CaseReport) {
     let fixture = without_encoding().await;
     let walpost = fixture.run().await;
     let row = "INSERT INTO public.outbox VALUES ('ä', 'order', 'Käse', 'geprüft', '½ Maß')";
@@ -65,12 +65,12 @@ async fn sql_ascii(account: CaseReport) {
     let rows = fixture.rows("SELECT id, aggregate_id FROM public.outbox").await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     let records = fixture.records().await;
-    account.exact(&judge(&rows, std::iter::empty(), &records));
+    report.exact(&judge(&rows, std::iter::empty(), &records));
     assert_eq!(record_of(&records, "ä").value_text(), Some("½ Maß"));
-    account.still_running(&walpost);
+    report.still_running(&walpost);
 }
 
-async fn unknown_bytes(account: CaseReport) {
+async fn unknown_bytes(report: CaseReport) {
     let fixture = without_encoding().await;
     let walpost = fixture.run().await;
     let row = |id: &str, payload: &str| {
@@ -82,7 +82,7 @@ async fn unknown_bytes(account: CaseReport) {
     fixture.postgres.execute(&row("guilty", r"E'p\344'")).await;
     let bad = current_wal_lsn(&fixture).await;
     fixture.postgres.execute(&row("after", "'p'")).await;
-    let text = account.ends(&walpost, 4).await;
+    let text = report.ends(&walpost, 4).await;
     assert!(text.contains("of a logical message has no form in UTF-8"), "{text}");
     assert!(covers(&fixture, &good).await && !covers(&fixture, &bad).await);
     let row = |id: &str| Row::new(id, "k");
@@ -93,8 +93,8 @@ async fn unknown_bytes(account: CaseReport) {
     let next = fixture.run().await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     let rows = [row("before"), row("after")];
-    account.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
-    account.still_running(&next);
+    report.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
+    report.still_running(&next);
 }
 
 /// The statements that a text names as the printed fix.
@@ -105,7 +105,7 @@ fn way_out(text: &str) -> String {
 }
 
 /// What is before the row is in no topic yet when walpost meets it.
-async fn fix_skips_nothing(account: CaseReport) {
+async fn fix_skips_nothing(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = with_brokers(&kafka.bootstrap()).await.option("--drain-timeout", "2s");
     let row = |id: &str, payload: &str| {
@@ -118,14 +118,14 @@ async fn fix_skips_nothing(account: CaseReport) {
     fixture.postgres.execute(&row("good", "'p'")).await;
     fixture.postgres.execute(&row("guilty", r"E'p\344'")).await;
     fixture.postgres.execute(&row("after", "'p'")).await;
-    let text = account.ends(&walpost, 4).await;
+    let text = report.ends(&walpost, 4).await;
     assert!(text.contains("start walpost again first") && !text.contains("advance"), "{text}");
     kafka.start_again().await;
-    let text = account.ends(&fixture.command("run").start(), 4).await;
+    let text = report.ends(&fixture.command("run").start(), 4).await;
     fixture.postgres.execute(&way_out(&text)).await;
     let next = fixture.run().await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     let rows = ["first", "good", "after"].map(|id| Row::new(id, "k"));
-    account.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
-    account.still_running(&next);
+    report.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
+    report.still_running(&next);
 }

@@ -60,7 +60,7 @@ impl Behind {
     async fn stop(&self) {
         self.proxy.refuse();
         self.proxy.cut();
-        assert!(self.fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await, "it stops");
+        assert!(self.fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await, "walpost stops");
     }
 
     async fn start(&self) {
@@ -84,47 +84,47 @@ impl Behind {
         }
     }
 
-    async fn judged(&self, account: &CaseReport, rows: &[Row]) {
-        account.exact(&judge(rows, std::iter::empty(), &self.fixture.records().await));
+    async fn judged(&self, report: &CaseReport, rows: &[Row]) {
+        report.exact(&judge(rows, std::iter::empty(), &self.fixture.records().await));
     }
 
     /// An operator accepts the slot's position: of the history from the saved data on nothing is
     /// missing.
-    async fn accepted(&self, account: &CaseReport, mut rows: Vec<Row>) {
+    async fn accepted(&self, report: &CaseReport, mut rows: Vec<Row>) {
         let next = self.fixture.run().await;
         self.fixture.confirmed(SHORT_TIMEOUT).await;
         rows.extend_from_slice(&self.fixture.committed().await[10..]);
-        self.judged_with_repeats(account, &rows).await;
-        account.still_running(&next);
+        self.judged_with_repeats(report, &rows).await;
+        report.still_running(&next);
     }
 
     /// The same after the next start: a server that was stopped may have forgotten the slot's last
     /// position (until 17), and repeats what follows it.
-    async fn judged_with_repeats(&self, account: &CaseReport, rows: &[Row]) {
-        account.ok(&judge(rows, std::iter::empty(), &self.fixture.records().await));
+    async fn judged_with_repeats(&self, report: &CaseReport, rows: &[Row]) {
+        report.ok(&judge(rows, std::iter::empty(), &self.fixture.records().await));
     }
 }
 
 /// Ends with 3 and these words.
-async fn refused(account: &CaseReport, walpost: &Walpost, words: &str) {
-    let text = account.ends(walpost, 3).await;
+async fn refused(report: &CaseReport, walpost: &Walpost, words: &str) {
+    let text = report.ends(walpost, 3).await;
     assert!(text.contains(words), "{words}: {text}");
 }
 
-async fn lost_nothing(account: CaseReport) {
+async fn lost_nothing(report: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;
     behind.rows(10).await;
     behind.stop().await;
     behind.promote().await;
-    refused(&account, &walpost, "another server answers at this address").await;
+    refused(&report, &walpost, "another server answers at this address").await;
     let next = behind.fixture.run().await;
     behind.rows(10).await;
-    behind.judged_with_repeats(&account, &behind.fixture.committed().await).await;
-    account.still_running(&next);
+    behind.judged_with_repeats(&report, &behind.fixture.committed().await).await;
+    report.still_running(&next);
 }
 
-async fn lost_commits(account: CaseReport) {
+async fn lost_commits(report: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
@@ -132,12 +132,12 @@ async fn lost_commits(account: CaseReport) {
     behind.promote().await;
     behind.burn().await;
     behind.fixture.postgres.execute(&insert(5, 3)).await;
-    refused(&account, &walpost, "another server answers at this address").await;
-    behind.judged(&account, &rows).await;
-    behind.accepted(&account, rows).await;
+    refused(&report, &walpost, "another server answers at this address").await;
+    behind.judged(&report, &rows).await;
+    behind.accepted(&report, rows).await;
 }
 
-async fn both_end(account: CaseReport) {
+async fn both_end(report: CaseReport) {
     let behind = Behind::new().await;
     let first = behind.fixture.run().await;
     behind.rows(10).await;
@@ -148,22 +148,22 @@ async fn both_end(account: CaseReport) {
     behind.promote().await;
     behind.burn().await;
     behind.fixture.postgres.execute(&insert(5, 3)).await;
-    refused(&account, &first, "another server answers at this address").await;
-    refused(&account, &second, "another server answers at this address").await;
-    behind.judged_with_repeats(&account, &rows).await;
+    refused(&report, &first, "another server answers at this address").await;
+    refused(&report, &second, "another server answers at this address").await;
+    behind.judged_with_repeats(&report, &rows).await;
 }
 
-async fn restore_data(account: CaseReport) {
+async fn restore_data(report: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
     behind.fixture.postgres.restore_data(&saved);
     behind.start().await;
-    refused(&account, &walpost, "lost WAL or was restored").await;
-    behind.judged(&account, &rows).await;
+    refused(&report, &walpost, "lost WAL or was restored").await;
+    behind.judged(&report, &rows).await;
 }
 
-async fn grew_again(account: CaseReport) {
+async fn grew_again(report: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
@@ -173,14 +173,14 @@ async fn grew_again(account: CaseReport) {
     behind.burn().await;
     let before = behind.fixture.confirmed_flush().await;
     behind.proxy.restore();
-    refused(&account, &walpost, "is not the one that walpost has published from").await;
+    refused(&report, &walpost, "is not the one that walpost has published from").await;
     assert_eq!(behind.fixture.confirmed_flush().await, before, "nothing is confirmed to it");
-    behind.judged(&account, &rows).await;
-    behind.accepted(&account, rows).await;
+    behind.judged(&report, &rows).await;
+    behind.accepted(&report, rows).await;
 }
 
 /// The session in which the histories are compared ends before anything has come.
-async fn cut_short(account: CaseReport) {
+async fn cut_short(report: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
@@ -197,13 +197,13 @@ async fn cut_short(account: CaseReport) {
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication";
     behind.fixture.postgres.execute(end).await;
     walpost.await_line_after(mark, "lost PostgreSQL, connecting again", SHORT_TIMEOUT).await;
-    refused(&account, &walpost, "is not the one that walpost has published from").await;
+    refused(&report, &walpost, "is not the one that walpost has published from").await;
     assert_eq!(behind.fixture.confirmed_flush().await, before, "nothing is confirmed to it");
-    behind.judged(&account, &rows).await;
+    behind.judged(&report, &rows).await;
 }
 
 /// The new history has a transaction that commits at the same LSN.
-async fn replaced(account: CaseReport) {
+async fn replaced(report: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
@@ -213,13 +213,13 @@ async fn replaced(account: CaseReport) {
     behind.fixture.postgres.execute(&insert(10, 3)).await;
     behind.burn().await;
     behind.proxy.restore();
-    refused(&account, &walpost, "is not the one that walpost has published from").await;
-    behind.judged(&account, &rows).await;
+    refused(&report, &walpost, "is not the one that walpost has published from").await;
+    behind.judged(&report, &rows).await;
 }
 
 /// A record waits for its topic, so that the producer is replaced again and again, and reading
 /// begins at that record's transaction each time.
-async fn replayed(account: CaseReport) {
+async fn replayed(report: CaseReport) {
     let behind = Behind::new().await;
     let kafka = Kafka::shared().await;
     let fixture = &behind.fixture;
@@ -245,15 +245,15 @@ async fn replayed(account: CaseReport) {
     }
     behind.burn().await;
     behind.proxy.restore();
-    refused(&account, &walpost, "is not the one that walpost has published from").await;
+    refused(&report, &walpost, "is not the one that walpost has published from").await;
     // None of the other history's rows, and not the one without a topic.
     let records = fixture.records().await;
     retain_published(&mut rows, &records);
     assert_eq!(rows.len(), 20);
-    account.ok(&judge(&rows, std::iter::empty(), &records));
+    report.ok(&judge(&rows, std::iter::empty(), &records));
 }
 
-async fn waited(account: CaseReport) {
+async fn waited(report: CaseReport) {
     let behind = Behind::new().await;
     let first = behind.fixture.run().await;
     behind.rows(10).await;
@@ -268,11 +268,11 @@ async fn waited(account: CaseReport) {
     behind.fixture.postgres.restore_data(&saved);
     behind.start().await;
     for walpost in [&first, &second] {
-        let text = account.ends(walpost, 3).await;
+        let text = report.ends(walpost, 3).await;
         let words = ["lost WAL or was restored", "has halted, and a person has to decide"];
         assert!(words.iter().any(|words| text.contains(words)), "{text}");
     }
-    behind.judged_with_repeats(&account, &rows).await;
+    behind.judged_with_repeats(&report, &rows).await;
 }
 
 /// Two servers with a slot and rows of their own, behind one address.
@@ -284,7 +284,7 @@ async fn two(behind: &Behind) -> Fixture {
     other
 }
 
-async fn two_servers(account: CaseReport) {
+async fn two_servers(report: CaseReport) {
     let mut behind = Behind::new().await;
     behind.fixture.source.push_str("?sslmode=disable");
     let other = two(&behind).await;
@@ -294,17 +294,17 @@ async fn two_servers(account: CaseReport) {
     behind.proxy.point_in_turn(&[here, there]);
     let walpost = behind.fixture.command("run").start();
     walpost.await_line("two connections reached two servers", SHORT_TIMEOUT).await;
-    behind.judged(&account, &[]).await;
+    behind.judged(&report, &[]).await;
     let after = (behind.fixture.confirmed_flush().await, other.confirmed_flush().await);
     assert_eq!(before, after, "neither slot is moved");
     behind.proxy.point_at(here);
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
     behind.fixture.confirmed(SHORT_TIMEOUT).await;
-    behind.judged(&account, &behind.fixture.committed().await).await;
-    account.still_running(&walpost);
+    behind.judged(&report, &behind.fixture.committed().await).await;
+    report.still_running(&walpost);
 }
 
-async fn two_servers_in_batches(account: CaseReport) {
+async fn two_servers_in_batches(report: CaseReport) {
     let mut behind = Behind::new().await;
     behind.fixture.source.push_str("?sslmode=disable");
     let other = two(&behind).await;
@@ -316,12 +316,14 @@ async fn two_servers_in_batches(account: CaseReport) {
     let catching_up = ("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB");
     let walpost = behind.fixture.command("run").env(catching_up.0, catching_up.1).start();
     walpost.await_line("two connections reached two servers", SHORT_TIMEOUT).await;
-    behind.judged(&account, &[]).await;
+    behind.judged(&report, &[]).await;
     behind.proxy.point_at(here);
-    eventually(LONG_TIMEOUT, "all come", async || behind.fixture.records().await.len() >= 1000)
-        .await;
+    eventually(LONG_TIMEOUT, "all records arrive", async || {
+        behind.fixture.records().await.len() >= 1000
+    })
+    .await;
     behind.fixture.confirmed(SHORT_TIMEOUT).await;
     assert_eq!(other.confirmed_flush().await, before, "the other slot is not moved");
-    behind.judged(&account, &behind.fixture.committed().await).await;
-    account.still_running(&walpost);
+    behind.judged(&report, &behind.fixture.committed().await).await;
+    report.still_running(&walpost);
 }

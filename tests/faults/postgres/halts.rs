@@ -21,11 +21,12 @@ const ANNOUNCED: &str = "SELECT count(*)::text FROM pg_locks \
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(38, "signal_while_announcing_a_halt_hides_no_advanced_slot", |account| {
-            signalled_while_opening(account, 1)
-        }),
-        Case::new(38, "two_signals_while_announcing_a_halt_hide_no_advanced_slot", |account| {
-            signalled_while_opening(account, 2)
+        Case::new(38, "signal_while_announcing_a_halt_hides_no_advanced_slot", |report| {
+            signalled_while_opening(report, 1)
+        })
+        .long(),
+        Case::new(38, "two_signals_while_announcing_a_halt_hide_no_advanced_slot", |report| {
+            signalled_while_opening(report, 2)
         }),
         Case::new(39, "two_signals_hide_no_changed_publication", signalled_in_a_session),
         Case::new(
@@ -44,7 +45,8 @@ pub fn cases() -> Vec<Case> {
             36,
             "backlog_of_a_dropped_slot_is_published_once_kafka_recovers",
             dropped_and_away,
-        ),
+        )
+        .long(),
         Case::new(
             36,
             "in_flight_records_of_a_dropped_slot_are_published_once_kafka_recovers",
@@ -75,7 +77,7 @@ async fn freeze(kafka: &Kafka, fixture: &Fixture) {
     fixture.confirmed_at_rest().await;
 }
 
-async fn signalled_while_opening(account: CaseReport, signals: u32) {
+async fn signalled_while_opening(report: CaseReport, signals: u32) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
     fixture.source = proxied(&proxy);
@@ -94,22 +96,22 @@ async fn signalled_while_opening(account: CaseReport, signals: u32) {
     for _ in 0..signals {
         walpost.terminate();
     }
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("by somebody else"), "{text}");
-    account.exact(&before);
+    report.exact(&before);
 }
 
-async fn signalled_in_a_session(account: CaseReport) {
+async fn signalled_in_a_session(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
     take_out_and_put_back(&fixture).await;
     announced(&fixture).await;
     walpost.terminate();
     walpost.terminate();
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("the publication was changed"), "{text}");
 }
 
@@ -121,104 +123,107 @@ async fn take_out_and_put_back(fixture: &Fixture) {
 
 /// Kafka is unavailable, so nothing is confirmed or checked before the end; the standby
 /// instance is already waiting.
-async fn found_at_the_end(account: CaseReport) {
+async fn found_at_the_end(report: CaseReport) {
     let (kafka, fixture) = with_kafka().await;
     let first = fixture.run_with(&["--drain-timeout", "4s"]).await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
     kafka.pause();
     fixture.postgres.execute(&insert(10, 3)).await;
     take_out_and_put_back(&fixture).await;
     let second = fixture.command("run").start();
     second.await_line("is in use by", SHORT_TIMEOUT).await;
     first.terminate();
-    let text = account.ends(&first, 3).await;
+    let text = report.ends(&first, 3).await;
     assert!(text.contains("the publication was changed"), "{text}");
-    let text = account.ends(&second, 3).await;
+    let text = report.ends(&second, 3).await;
     let words = ["the publication was changed", "has halted, and a person has to decide"];
     assert!(words.iter().any(|words| text.contains(words)), "{text}");
     kafka.resume();
 }
 
-async fn stopped_in_the_copy(account: CaseReport) {
+async fn stopped_in_the_copy(report: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(&many_transactions(600)).await;
     let first = slow_in_batches(&fixture);
     first.await_line("reading the backlog in batches", SHORT_TIMEOUT).await;
     let second = slow_in_batches(&fixture);
     second.await_line("is in use by", SHORT_TIMEOUT).await;
-    eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 500).await;
+    eventually(SHORT_TIMEOUT, "some records arrive", async || fixture.records().await.len() > 500)
+        .await;
     fixture.postgres.execute(&at_rest(ADVANCE)).await;
     first.await_line("publishing what its temporary copy has", SHORT_TIMEOUT).await;
     first.terminate();
-    let text = account.ends(&first, 3).await;
+    let text = report.ends(&first, 3).await;
     assert!(text.contains("by somebody else"), "{text}");
     assert!(text.contains("what follows is in no slot"), "{text}");
-    let text = account.ends(&second, 3).await;
+    let text = report.ends(&second, 3).await;
     assert!(text.contains("has halted, and a person has to decide"), "{text}");
-    published_so_far(&account, &fixture).await;
+    published_so_far(&report, &fixture).await;
 }
 
 /// Any role that can connect can hold the lock by which an instance announces a halt.
-async fn announced_despite_a_lock(account: CaseReport) {
+async fn announced_despite_a_lock(report: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("CREATE ROLE stranger LOGIN").await;
     let url = fixture.postgres.url_for("stranger");
-    let (stranger, connection) = connect(&url, NoTls).await.expect("it may connect");
+    let (stranger, connection) = connect(&url, NoTls).await.expect("it can connect");
     tokio::spawn(connection);
     let lock = "SELECT pg_advisory_lock(2002873448, hashtext('walpost'))";
-    stranger.batch_execute(lock).await.expect("PUBLIC may");
+    stranger.batch_execute(lock).await.expect("PUBLIC is allowed to");
     fixture.postgres.execute(&many_transactions(600)).await;
     let first = slow_in_batches(&fixture);
     first.await_line("reading the backlog in batches", SHORT_TIMEOUT).await;
     let second = slow_in_batches(&fixture);
     second.await_line("is in use by", SHORT_TIMEOUT).await;
     fixture.postgres.execute(&at_rest(ADVANCE)).await;
-    let texts = (account.ends(&first, 3).await, account.ends(&second, 3).await);
+    let texts = (report.ends(&first, 3).await, report.ends(&second, 3).await);
     assert!(texts.0.contains("by somebody else"), "{texts:?}");
     assert!(texts.1.contains("has halted, and a person has to decide"), "{texts:?}");
     let warning = first.await_line("holds the advisory lock", SHORT_TIMEOUT).await;
     assert!(warning.contains("pg_terminate_backend("), "{warning}");
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
     drop(stranger);
 }
 
 /// Everything published so far is in order.
-async fn published_so_far(account: &CaseReport, fixture: &Fixture) {
+async fn published_so_far(report: &CaseReport, fixture: &Fixture) {
     let (mut rows, records) = (fixture.committed().await, fixture.records().await);
     retain_published(&mut rows, &records);
-    account.ok(&judge(&rows, std::iter::empty(), &records));
+    report.ok(&judge(&rows, std::iter::empty(), &records));
 }
 
-async fn stopped_unseen(account: CaseReport) {
+async fn stopped_unseen(report: CaseReport) {
     let (kafka, fixture) = with_kafka().await;
     fixture.postgres.execute(&many_transactions(600)).await;
     let walpost = slow_in_batches(&fixture);
-    eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 500).await;
+    eventually(SHORT_TIMEOUT, "some records arrive", async || fixture.records().await.len() > 500)
+        .await;
     freeze(&kafka, &fixture).await;
     fixture.postgres.execute(&at_rest(ADVANCE)).await;
     walpost.terminate();
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("by somebody else"), "{text}");
     assert!(!text.contains("confirmed to PostgreSQL"), "{text}");
     kafka.resume();
-    published_so_far(&account, &fixture).await;
+    published_so_far(&report, &fixture).await;
 }
 
-async fn dropped_and_away(account: CaseReport) {
+async fn dropped_and_away(report: CaseReport) {
     let (kafka, fixture) = with_kafka().await;
     fixture.postgres.execute(&many_transactions(600)).await;
     let walpost = slow_in_batches(&fixture);
-    eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 500).await;
+    eventually(SHORT_TIMEOUT, "some records arrive", async || fixture.records().await.len() > 500)
+        .await;
     freeze(&kafka, &fixture).await;
     fixture.postgres.execute(&at_rest(DROP)).await;
     // Longer than an idle feed holds the slot.
     walpost.await_line("publishing what its temporary copy has", SHORT_TIMEOUT).await;
     kafka.resume();
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("was read from a copy of the slot"), "{text}");
-    account.ok(&fixture.judge().await);
+    report.ok(&fixture.judge().await);
 }
 
 /// The slot is dropped while a hundred records are in flight to an unavailable Kafka.
@@ -241,7 +246,7 @@ async fn dropped_in_flight() -> (Kafka, Fixture, Walpost) {
     (kafka, fixture, walpost)
 }
 
-async fn in_flight(account: CaseReport) {
+async fn in_flight(report: CaseReport) {
     let (kafka, fixture, walpost) = dropped_in_flight().await;
     announced(&fixture).await;
     eventually(SHORT_TIMEOUT, "it is announced no more", async || {
@@ -251,18 +256,18 @@ async fn in_flight(account: CaseReport) {
     // Longer than the drain timeout and the announcement.
     assert_eq!(walpost.wait(Duration::from_secs(3)).await, None, "it waits for Kafka");
     kafka.resume();
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("find out who dropped it"), "{text}");
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
 }
 
-async fn given_up(account: CaseReport) {
+async fn given_up(report: CaseReport) {
     let (kafka, fixture, walpost) = dropped_in_flight().await;
     walpost.terminate();
     let (code, text) = ended(&walpost).await;
     assert_eq!(code, Some(3), "{text}");
-    account.did("exit 3");
+    report.did("exit 3");
     assert!(text.contains("100 records that were read from it were not delivered"), "{text}");
     kafka.resume();
-    published_so_far(&account, &fixture).await;
+    published_so_far(&report, &fixture).await;
 }

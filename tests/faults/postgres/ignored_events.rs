@@ -19,7 +19,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn truncated(account: CaseReport) {
+async fn truncated(report: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(EVERYTHING).await;
     fixture.postgres.execute("CREATE TABLE public.bystander (id int)").await;
@@ -43,14 +43,14 @@ async fn truncated(account: CaseReport) {
     let rows =
         fixture.rows("SELECT md5(i::text)::uuid, 'k' FROM generate_series(1, 13) AS i").await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
+    report.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
     assert_eq!(fixture.committed().await.len(), 3);
     let last = stop(walpost).await;
     assert_eq!(last["ignored_truncates"], 1, "{last}");
-    account.did("counted 1 TRUNCATE");
+    report.did("counted 1 TRUNCATE");
 }
 
-async fn origins_types_messages(account: CaseReport) {
+async fn origins_types_messages(report: CaseReport) {
     let fixture = Fixture::new().await;
     fixture
         .postgres
@@ -80,11 +80,11 @@ async fn origins_types_messages(account: CaseReport) {
     }
     fixture.confirmed(SHORT_TIMEOUT).await;
     assert_eq!(fixture.records().await.len(), 10 * 9);
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
-async fn updates_and_deletes(account: CaseReport) {
+async fn updates_and_deletes(report: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(EVERYTHING).await;
     let walpost = fixture.run().await;
@@ -97,15 +97,15 @@ async fn updates_and_deletes(account: CaseReport) {
     fixture.postgres.execute("DELETE FROM public.outbox WHERE n > 7").await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     let records = fixture.records().await;
-    account.exact(&judge(&rows, std::iter::empty(), &records));
+    report.exact(&judge(&rows, std::iter::empty(), &records));
     assert!(records.iter().all(|record| record.header("event_type") == Some("placed")));
     let last = stop(walpost).await;
     assert_eq!((&last["ignored_updates"], &last["ignored_deletes"]), (&4.into(), &3.into()));
     assert_eq!(last["delivered"], 10, "{last}");
-    account.did("counted 4 and 3");
+    report.did("counted 4 and 3");
 }
 
-async fn idle_outbox(account: CaseReport) {
+async fn idle_outbox(report: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("CREATE TABLE public.other (id int, t text)").await;
     let walpost = fixture.run().await;
@@ -127,9 +127,9 @@ async fn idle_outbox(account: CaseReport) {
     })
     .await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
     assert!(fixture.records().await.is_empty());
     let last = stop(walpost).await;
     assert_eq!(last["delivered"], 0, "{last}");
-    account.did("confirmed");
+    report.did("confirmed");
 }

@@ -14,32 +14,32 @@ const LARGE_BYTES: u32 = 256 << 20;
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(44, "event_without_a_key_halts", |account| without_key(account, "NULL")),
-        Case::new(44, "event_with_an_empty_key_halts", |account| without_key(account, "''")),
+        Case::new(44, "event_without_a_key_halts", |report| without_key(report, "NULL")),
+        Case::new(44, "event_with_an_empty_key_halts", |report| without_key(report, "''")),
         Case::new(45, "empty_and_one_mebibyte_payloads_are_published", mebibyte),
         Case::new(45, "row_larger_than_the_budget_is_named_and_not_retried_forever", budget),
-        Case::new(45, "text_of_256_mebibytes_is_named", |account| large(account, "text")).long(),
-        Case::new(45, "bytea_of_256_mebibytes_is_named", |account| large(account, "bytea")).long(),
+        Case::new(45, "text_of_256_mebibytes_is_named", |report| large(report, "text")).long(),
+        Case::new(45, "bytea_of_256_mebibytes_is_named", |report| large(report, "bytea")).long(),
     ]
 }
 
 /// It halts at the row of that id, with all before it delivered and confirmed.
 async fn halts(
-    account: &CaseReport,
+    report: &CaseReport,
     fixture: &Fixture,
     walpost: &Walpost,
     id: &str,
     before: &[Row],
 ) -> String {
-    let text = account.ends(walpost, 4).await;
+    let text = report.ends(walpost, 4).await;
     let line = text.lines().last().unwrap_or_default().to_owned();
     assert!(line.contains("table public.outbox") && line.contains(id), "{line}");
     assert!(line.contains("pg_replication_slot_advance('walpost'"), "{line}");
-    account.exact(&judge(before, std::iter::empty(), &fixture.records().await));
+    report.exact(&judge(before, std::iter::empty(), &fixture.records().await));
     line
 }
 
-async fn without_key(account: CaseReport, key: &str) {
+async fn without_key(report: CaseReport, key: &str) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
     let walpost = fixture.run().await;
@@ -56,11 +56,11 @@ async fn without_key(account: CaseReport, key: &str) {
     let bad = current_wal_lsn(&fixture).await;
     fixture.postgres.execute(&insert(5, 3)).await;
     let id = fixture.postgres.query_text("SELECT md5('guilty')::uuid").await.expect("an id");
-    let line = halts(&account, &fixture, &walpost, &id, &rows).await;
+    let line = halts(&report, &fixture, &walpost, &id, &rows).await;
     assert!(line.contains("aggregate_id"), "{line}");
     assert!(covers(&fixture, &good).await && !covers(&fixture, &bad).await);
     // The next start halts at it again.
-    halts(&account, &fixture, &fixture.command("run").start(), &id, &rows).await;
+    halts(&report, &fixture, &fixture.command("run").start(), &id, &rows).await;
 }
 
 /// A table whose ids are numbers and whose payloads are of that type.
@@ -71,7 +71,7 @@ fn table(kind: &str) -> String {
     )
 }
 
-async fn mebibyte(account: CaseReport) {
+async fn mebibyte(report: CaseReport) {
     let fixture =
         Fixture::empty().await.option("-X", "message.max.bytes=2000000").over(&table("text")).await;
     let topic = fixture.topic("order");
@@ -93,17 +93,17 @@ async fn mebibyte(account: CaseReport) {
     let rows = fixture.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
     fixture.confirmed(SHORT_TIMEOUT).await;
     let records = fixture.records().await;
-    account.exact(&judge(&rows, std::iter::empty(), &records));
+    report.exact(&judge(&rows, std::iter::empty(), &records));
     assert_eq!(record_of(&records, "1").value.as_deref(), Some([].as_slice()));
     assert_eq!(record_of(&records, "2").value, Some(vec![b'x'; 1 << 20]));
     let stored =
         fixture.postgres.query_text("SELECT payload FROM public.outbox WHERE id = 3").await;
     assert_eq!(record_of(&records, "3").value_text().map(str::len), Some(1 << 20));
     assert_eq!(record_of(&records, "3").value_text(), stored.as_deref());
-    account.still_running(&walpost);
+    report.still_running(&walpost);
 }
 
-async fn budget(account: CaseReport) {
+async fn budget(report: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(3, 5)).await;
     let rows = fixture.committed().await;
@@ -113,10 +113,10 @@ async fn budget(account: CaseReport) {
     let id = fixture.postgres.query_text("SELECT md5('large')::uuid").await.expect("an id");
     let run = fixture.command("run").args(["--in-flight-bytes", "64KiB"]);
     let walpost = run.args(["-X", "message.max.bytes=100000000"]).start();
-    halts(&account, &fixture, &walpost, &id, &rows).await;
+    halts(&report, &fixture, &walpost, &id, &rows).await;
 }
 
-async fn large(account: CaseReport, kind: &str) {
+async fn large(report: CaseReport, kind: &str) {
     let fixture = Fixture::empty().await.over(&table(kind)).await;
     let walpost = fixture.run().await;
     let client = fixture.postgres.client().await;
@@ -138,8 +138,8 @@ async fn large(account: CaseReport, kind: &str) {
     .await;
     // A bytea comes as text of twice its size.
     assert!(peak < 4 * u64::from(LARGE_BYTES), "{} MiB", peak >> 20);
-    account.did(format!("{} MiB at the most", peak >> 20));
-    let line = halts(&account, &fixture, &walpost, "271828", &[Row::new(1, "k")]).await;
+    report.did(format!("{} MiB at the most", peak >> 20));
+    let line = halts(&report, &fixture, &walpost, "271828", &[Row::new(1, "k")]).await;
     assert!(line.contains("message.max.bytes"), "{line}");
     assert!(covers(&fixture, &good).await && !covers(&fixture, &bad).await);
 }

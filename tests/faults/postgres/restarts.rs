@@ -17,24 +17,22 @@ const RESTARTS: usize = 3;
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(32, "fast_restart_under_load_repeats_no_finished_transaction", |account| {
-            under_load(account, Death::Told(Stop::Fast))
+        Case::new(32, "fast_restart_under_load_repeats_no_finished_transaction", |report| {
+            under_load(report, Death::Told(Stop::Fast))
         }),
         Case::new(32, "server_can_shut_down_while_kafka_is_unavailable", stop_without_kafka),
         Case::new(32, "server_not_started_yet_is_retried", not_there_yet),
-        Case::new(33, "immediate_restart_under_load_repeats_no_finished_transaction", |account| {
-            under_load(account, Death::Told(Stop::Immediate))
+        Case::new(33, "immediate_restart_under_load_repeats_no_finished_transaction", |report| {
+            under_load(report, Death::Told(Stop::Immediate))
         }),
-        Case::new(33, "server_crash_under_load_repeats_no_finished_transaction", |account| {
-            under_load(account, Death::Crash)
+        Case::new(33, "server_crash_under_load_repeats_no_finished_transaction", |report| {
+            under_load(report, Death::Crash)
         }),
         Case::new(33, "column_added_before_a_crash_is_not_a_change", added_before_a_crash),
         Case::new(33, "lost_confirmation_is_sent_again", forgotten),
-        Case::new(34, "terminated_walsender_is_replaced", |account| {
-            terminated(account, "walsender")
-        }),
-        Case::new(34, "terminated_control_connection_is_replaced", |account| {
-            terminated(account, "client backend")
+        Case::new(34, "terminated_walsender_is_replaced", |report| terminated(report, "walsender")),
+        Case::new(34, "terminated_control_connection_is_replaced", |report| {
+            terminated(report, "client backend")
         }),
     ]
 }
@@ -46,7 +44,7 @@ enum Death {
     Crash,
 }
 
-async fn under_load(account: CaseReport, death: Death) {
+async fn under_load(report: CaseReport, death: Death) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 200);
     let walpost = fixture.run().await;
@@ -64,11 +62,11 @@ async fn under_load(account: CaseReport, death: Death) {
         comes_back(&walpost, mark).await;
     }
     writer.commits(30).await;
-    account.ok(&fixture.judge_after(writer).await);
+    report.ok(&fixture.judge_after(writer).await);
     // One that was being read when the server went is read again from its begin.
     let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= RESTARTS, "rows of {repeated} transactions came again");
-    account.still_running(&walpost);
+    report.still_running(&walpost);
 }
 
 /// It says that the session is gone, and that there is one again.
@@ -77,7 +75,7 @@ async fn comes_back(walpost: &Walpost, mark: (usize, usize)) {
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
 }
 
-async fn stop_without_kafka(account: CaseReport) {
+async fn stop_without_kafka(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     let walpost = fixture.run_with(&["--in-flight-bytes", "1MiB"]).await;
@@ -94,19 +92,19 @@ async fn stop_without_kafka(account: CaseReport) {
     let mark = walpost.mark();
     let stopped = fixture.postgres.stop(Stop::Fast, PROMPT).await;
     assert!(stopped, "PostgreSQL does not stop:\n{}", fixture.postgres.log_tail(10));
-    account.did("let the server stop");
+    report.did("let the server stop");
     fixture.postgres.start_again().await;
     kafka.resume();
     comes_back(&walpost, mark).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    account.ok(&fixture.judge().await);
+    report.ok(&fixture.judge().await);
     // Of what was in flight only the transaction that was being read.
     let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= 1, "rows of {repeated} transactions came again");
-    account.still_running(&walpost);
+    report.still_running(&walpost);
 }
 
-async fn not_there_yet(account: CaseReport) {
+async fn not_there_yet(report: CaseReport) {
     let fixture = Fixture::new().await;
     assert!(fixture.postgres.stop(Stop::Fast, PROMPT).await);
     let walpost = fixture.command("run").start();
@@ -115,11 +113,11 @@ async fn not_there_yet(account: CaseReport) {
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
-async fn forgotten(account: CaseReport) {
+async fn forgotten(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
     fixture.source = proxied(&proxy);
@@ -143,18 +141,18 @@ async fn forgotten(account: CaseReport) {
     comes_back(&walpost, mark).await;
     let told =
         format!("SELECT '{before}'::pg_lsn <= confirmed_flush_lsn FROM pg_replication_slots");
-    eventually(SHORT_TIMEOUT, "the slot stands again where it stood", async || {
+    eventually(SHORT_TIMEOUT, "the slot is back at its position", async || {
         fixture.postgres.query_text(&told).await == Some("t".into())
     })
     .await;
-    account.did("confirmed again");
+    report.did("confirmed again");
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
-async fn terminated(account: CaseReport, whose: &str) {
+async fn terminated(report: CaseReport, whose: &str) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 200);
     let walpost = fixture.run().await;
@@ -168,15 +166,15 @@ async fn terminated(account: CaseReport, whose: &str) {
         assert_eq!(fixture.postgres.query_text(&end).await, Some("t".into()));
         comes_back(&walpost, mark).await;
     }
-    account.ok(&fixture.judge_after(writer).await);
+    report.ok(&fixture.judge_after(writer).await);
     let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= RESTARTS, "rows of {repeated} transactions came again");
-    account.still_running(&walpost);
+    report.still_running(&walpost);
 }
 
 /// The slot's position on disk is from before the change: its rows are read again, and described as
 /// they were then.
-async fn added_before_a_crash(account: CaseReport) {
+async fn added_before_a_crash(report: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("ALTER TABLE public.outbox DROP COLUMN headers; CHECKPOINT").await;
     let walpost = fixture.run().await;
@@ -188,6 +186,6 @@ async fn added_before_a_crash(account: CaseReport) {
     fixture.postgres.restart(Stop::Immediate).await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }

@@ -39,24 +39,24 @@ async fn ten_rows(fixture: &Fixture) -> (Walpost, Vec<Row>) {
     (walpost, fixture.committed().await)
 }
 
-async fn judged(account: &CaseReport, fixture: &Fixture, rows: &[Row]) {
-    account.exact(&judge(rows, std::iter::empty(), &fixture.records().await));
+async fn judged(report: &CaseReport, fixture: &Fixture, rows: &[Row]) {
+    report.exact(&judge(rows, std::iter::empty(), &fixture.records().await));
 }
 
-async fn dropped_before(account: CaseReport) {
+async fn dropped_before(report: CaseReport) {
     let fixture = Fixture::new().await;
     let (walpost, rows) = ten_rows(&fixture).await;
     walpost.terminate();
     assert_eq!(ended(&walpost).await.0, Some(0));
     fixture.postgres.execute(DROP).await;
     fixture.postgres.execute(&insert(10, 3)).await;
-    let text = account.ends(&fixture.command("run").start(), 3).await;
+    let text = report.ends(&fixture.command("run").start(), 3).await;
     assert!(text.contains("find out who dropped it"), "{text}");
     assert_eq!(fixture.confirmed_flush().await, None);
-    judged(&account, &fixture, &rows).await;
+    judged(&report, &fixture, &rows).await;
 }
 
-async fn dropped_under_way(account: CaseReport) {
+async fn dropped_under_way(report: CaseReport) {
     let fixture = Fixture::new().await;
     let (walpost, rows) = ten_rows(&fixture).await;
     // Before walpost is back: it waits for a moment after so short a session.
@@ -71,11 +71,11 @@ async fn dropped_under_way(account: CaseReport) {
          END $$";
     fixture.postgres.execute(end_and_drop).await;
     fixture.postgres.execute(&insert(10, 3)).await;
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("lost PostgreSQL, connecting again"), "{text}");
     assert!(text.contains("find out who dropped it"), "{text}");
     assert_eq!(fixture.confirmed_flush().await, None);
-    judged(&account, &fixture, &rows).await;
+    judged(&report, &fixture, &rows).await;
 }
 
 /// A server that keeps little log for slots.
@@ -99,15 +99,15 @@ async fn burn(fixture: &Fixture) {
     .await;
 }
 
-async fn lost_before(account: CaseReport) {
+async fn lost_before(report: CaseReport) {
     let fixture = Fixture::with(short_of_log()).await;
     burn(&fixture).await;
-    let text = account.ends(&fixture.command("run").start(), 3).await;
+    let text = report.ends(&fixture.command("run").start(), 3).await;
     assert!(text.contains("was invalidated by the server"), "{text}");
-    judged(&account, &fixture, &[]).await;
+    judged(&report, &fixture, &[]).await;
 }
 
-async fn lost_between(account: CaseReport) {
+async fn lost_between(report: CaseReport) {
     let mut fixture = Fixture::with(short_of_log()).await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
     fixture.source = proxied(&proxy);
@@ -116,12 +116,12 @@ async fn lost_between(account: CaseReport) {
     burn(&fixture).await;
     fixture.postgres.execute(&insert(10, 3)).await;
     proxy.restore();
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("was invalidated by the server"), "{text}");
-    judged(&account, &fixture, &rows).await;
+    judged(&report, &fixture, &rows).await;
 }
 
-async fn lost_in_use(account: CaseReport) {
+async fn lost_in_use(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(short_of_log(), &kafka.bootstrap()).await;
     let (walpost, _) = ten_rows(&fixture).await;
@@ -134,14 +134,14 @@ async fn lost_in_use(account: CaseReport) {
     .await;
     burn(&fixture).await;
     kafka.resume();
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("was invalidated by the server"), "{text}");
     // What it had read it delivers still: nobody else can.
-    judged(&account, &fixture, &fixture.committed().await).await;
+    judged(&report, &fixture, &fixture.committed().await).await;
 }
 
 /// Whoever reads the slot by SQL holds it meanwhile, as another walpost would.
-async fn moved_in_use(account: CaseReport) {
+async fn moved_in_use(report: CaseReport) {
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(2));
     let fixture = Fixture::with(postgres).await;
     let (walpost, rows) = ten_rows(&fixture).await;
@@ -154,19 +154,19 @@ async fn moved_in_use(account: CaseReport) {
                   'proto_version', '1', 'publication_names', 'walpost')";
     let moved = tokio::spawn(async move { client.batch_execute(read).await });
     let held = "SELECT active_pid::text FROM pg_replication_slots";
-    eventually(SHORT_TIMEOUT, "somebody holds it", async || {
+    eventually(SHORT_TIMEOUT, "another client holds the slot", async || {
         fixture.postgres.query_text(held).await.is_some()
     })
     .await;
     walpost.resume();
     walpost.await_line("is in use by server process", SHORT_TIMEOUT).await;
     moved.await.expect("it runs").expect("it is read");
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("by somebody else"), "{text}");
-    judged(&account, &fixture, &rows).await;
+    judged(&report, &fixture, &rows).await;
 }
 
-async fn idle_for_too_long(account: CaseReport) {
+async fn idle_for_too_long(report: CaseReport) {
     let postgres = Postgres::builder(Major::V18).setting("idle_replication_slot_timeout", "1s");
     let fixture = Fixture::with(postgres).await;
     let (walpost, rows) = ten_rows(&fixture).await;
@@ -180,9 +180,9 @@ async fn idle_for_too_long(account: CaseReport) {
     })
     .await;
     fixture.postgres.execute(&insert(10, 3)).await;
-    let text = account.ends(&fixture.command("run").start(), 3).await;
+    let text = report.ends(&fixture.command("run").start(), 3).await;
     assert!(text.contains("was invalidated by the server (idle_timeout)"), "{text}");
-    judged(&account, &fixture, &rows).await;
+    judged(&report, &fixture, &rows).await;
 }
 
 /// Cuts the connections through the proxy and lets none through; the slot is free then.
@@ -193,10 +193,10 @@ async fn cut_off(fixture: &Fixture, proxy: &Proxy) {
         .await;
 }
 
-async fn moved(account: CaseReport) {
+async fn moved(report: CaseReport) {
     let advance =
         "SELECT end_lsn FROM pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
-    elsewhere(account, advance).await;
+    elsewhere(report, advance).await;
 }
 
 /// Does this to the slot while nobody moves it.
@@ -207,30 +207,30 @@ pub(super) fn at_rest(what: &str) -> String {
     )
 }
 
-async fn dropped_in_a_backlog(account: CaseReport) {
-    in_a_backlog(account, "pg_drop_replication_slot('walpost')", "find out who dropped it").await;
+async fn dropped_in_a_backlog(report: CaseReport) {
+    in_a_backlog(report, "pg_drop_replication_slot('walpost')", "find out who dropped it").await;
 }
 
-async fn moved_in_a_backlog(account: CaseReport) {
-    in_a_backlog(account, ADVANCE, "by somebody else").await;
+async fn moved_in_a_backlog(report: CaseReport) {
+    in_a_backlog(report, ADVANCE, "by somebody else").await;
 }
 
 /// Someone lays hands on the slot while one instance reads a backlog and another one waits: the
 /// first one publishes what its copy of the slot has, and neither continues.
-async fn in_a_backlog(account: CaseReport, what: &str, words: &str) {
+async fn in_a_backlog(report: CaseReport, what: &str, words: &str) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(&many_transactions(600)).await;
     let (first, second) = (slow_in_batches(&fixture), slow_in_batches(&fixture));
     let begun = async || fixture.records().await.len() > 500;
-    eventually(SHORT_TIMEOUT, "some come", begun).await;
+    eventually(SHORT_TIMEOUT, "some records arrive", begun).await;
     fixture.postgres.execute(&at_rest(what)).await;
-    assert!(fixture.records().await.len() < 8_000, "in the midst");
-    let texts = (account.ends(&first, 3).await, account.ends(&second, 3).await);
+    assert!(fixture.records().await.len() < 8_000, "in the middle");
+    let texts = (report.ends(&first, 3).await, report.ends(&second, 3).await);
     let said = |text: &str| {
         text.contains(words) || text.contains("has halted, and a person has to decide")
     };
     assert!(said(&texts.0) && said(&texts.1), "{texts:?}");
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
 }
 
 /// So many transactions of twenty rows.
@@ -253,7 +253,7 @@ pub(super) fn slow_in_batches(fixture: &Fixture) -> Walpost {
 
 /// Each answer takes a second for the one that waits, and it learns that the other
 /// one halts anyway.
-async fn moved_beside_a_distant_one(account: CaseReport) {
+async fn moved_beside_a_distant_one(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&many_transactions(1500)).await;
     let first = slow_in_batches(&fixture);
@@ -267,20 +267,20 @@ async fn moved_beside_a_distant_one(account: CaseReport) {
     fixture.postgres.execute(&at_rest(move_it)).await;
     let status = first.wait(LONG_TIMEOUT).await;
     assert_eq!(status.and_then(|status| status.code()), Some(3), "{:?}", first.stderr());
-    let text = account.ends(&second, 3).await;
+    let text = report.ends(&second, 3).await;
     assert!(text.contains("has halted, and a person has to decide"), "{text}");
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
 }
 
-async fn recreated(account: CaseReport) {
+async fn recreated(report: CaseReport) {
     let make = "SELECT pg_drop_replication_slot('walpost'), \
                 (pg_create_logical_replication_slot('walpost', 'pgoutput')).lsn";
     let make = format!("SELECT lsn FROM ({make}) AS one");
-    elsewhere(account, &make).await;
+    elsewhere(report, &make).await;
 }
 
 /// Somebody else puts the slot elsewhere while walpost is cut off; gives where.
-async fn elsewhere(account: CaseReport, sql: &str) {
+async fn elsewhere(report: CaseReport, sql: &str) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
     fixture.source = proxied(&proxy);
@@ -292,7 +292,7 @@ async fn elsewhere(account: CaseReport, sql: &str) {
     let theirs = fixture.postgres.query_text(sql).await.expect("the slot");
     fixture.postgres.execute(&insert(5, 3)).await;
     proxy.restore();
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains(&format!("up to {theirs} by somebody else")), "{theirs} in {text}");
     assert!(text.contains(&format!("itself had confirmed {ours}")), "{ours} in {text}");
     assert_eq!(fixture.confirmed_flush().await, Some(theirs));
@@ -300,7 +300,7 @@ async fn elsewhere(account: CaseReport, sql: &str) {
     let next = fixture.run().await;
     fixture.confirmed(Duration::from_secs(30)).await;
     rows.extend_from_slice(&fixture.committed().await[passed..]);
-    judged(&account, &fixture, &rows).await;
-    account.did("the next start went on from the slot");
-    account.still_running(&next);
+    judged(&report, &fixture, &rows).await;
+    report.did("the next start went on from the slot");
+    report.still_running(&next);
 }

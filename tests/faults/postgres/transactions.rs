@@ -11,11 +11,11 @@ use crate::case::{Case, CaseReport};
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(48, "rolled_back_savepoint_is_not_published", savepoints),
-        Case::new(49, "failed_ones_of_hundreds_of_subtransactions_publish_nothing", |account| {
-            subtransactions(account, 150)
+        Case::new(49, "failed_ones_of_hundreds_of_subtransactions_publish_nothing", |report| {
+            subtransactions(report, 150)
         }),
-        Case::new(49, "failed_ones_of_100_000_subtransactions_publish_nothing", |account| {
-            subtransactions(account, 50_000)
+        Case::new(49, "failed_ones_of_100_000_subtransactions_publish_nothing", |report| {
+            subtransactions(report, 50_000)
         })
         .long(),
         Case::new(50, "prepared_transaction_is_published_on_commit", prepared),
@@ -24,7 +24,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn savepoints(account: CaseReport) {
+async fn savepoints(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let (many, few) = (insert(500, 3), insert(5, 3));
@@ -39,13 +39,13 @@ async fn savepoints(account: CaseReport) {
     let records = fixture.records().await;
     assert_eq!(records.len(), 5 + 500 + 10);
     assert_in_log_order(&records);
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
 /// Each turn has a subtransaction in a subtransaction; every third inner one
 /// fails, every fifth outer one fails with what its inner one had done.
-async fn subtransactions(account: CaseReport, turns: usize) {
+async fn subtransactions(report: CaseReport, turns: usize) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let row = |key: &str| {
@@ -79,12 +79,12 @@ async fn subtransactions(account: CaseReport, turns: usize) {
     let inner = outer - (turns / 3 - turns / 15);
     assert_eq!(records.len(), 1 + outer + inner);
     assert_in_log_order(&records);
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
 /// With a restart of the server, and one of walpost, before it commits.
-async fn prepared(account: CaseReport) {
+async fn prepared(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let prepare = |name: &str, key: &str| {
@@ -108,11 +108,11 @@ async fn prepared(account: CaseReport) {
     let records = fixture.records().await;
     assert_eq!(records.len(), 7);
     assert!(records.iter().all(|record| record.key_text() != Some("dropped")));
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
-async fn many_at_once(account: CaseReport) {
+async fn many_at_once(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let client = fixture.postgres.client().await;
@@ -125,11 +125,11 @@ async fn many_at_once(account: CaseReport) {
     let records = fixture.records().await;
     assert_eq!(records.len(), 1220);
     assert_in_log_order(&records);
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
-async fn long_open(account: CaseReport) {
+async fn long_open(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let row = |key: &str| insert(50, 1).replace("(i % 1)::text", &format!("'{key}'"));
@@ -156,7 +156,7 @@ async fn long_open(account: CaseReport) {
     client.batch_execute("COMMIT").await.expect("committed");
     eventually(SHORT_TIMEOUT, "it is published", async || covers(&fixture, &before).await).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
     assert_in_log_order(&fixture.records().await);
-    account.still_running(&walpost);
+    report.still_running(&walpost);
 }

@@ -31,7 +31,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn one_transaction(account: CaseReport) {
+async fn one_transaction(report: CaseReport) {
     let rows = 10_000_000;
     let stage = Stage::new(rows).await;
     let walpost = stage.fixture.run().await;
@@ -39,13 +39,13 @@ async fn one_transaction(account: CaseReport) {
     stage.published(&walpost).await;
     let peak = walpost.peak_rss_bytes().expect("it runs");
     assert!(peak < MEMORY_BYTES, "{} MiB", peak >> 20);
-    account.did(format!("{} MiB at the most", peak >> 20));
-    account.exact(&stage.verdict());
-    account.still_running(&walpost);
+    report.did(format!("{} MiB at the most", peak >> 20));
+    report.exact(&stage.verdict());
+    report.still_running(&walpost);
     stop(walpost).await;
 }
 
-async fn each_its_own(account: CaseReport) {
+async fn each_its_own(report: CaseReport) {
     let rows = 1_000_000;
     let stage = Stage::new(rows).await;
     let walpost = stage.fixture.run().await;
@@ -65,9 +65,9 @@ async fn each_its_own(account: CaseReport) {
     stage.fixture.postgres.execute(&format!("CALL write_one_by_one(0, {})", rows - 1)).await;
     stage.published(&walpost).await;
     let peak = walpost.peak_rss_bytes().expect("it runs");
-    account.did(format!("{} MiB at the most", peak >> 20));
-    account.exact(&stage.verdict());
-    account.still_running(&walpost);
+    report.did(format!("{} MiB at the most", peak >> 20));
+    report.exact(&stage.verdict());
+    report.still_running(&walpost);
     let last = stop(walpost).await;
     assert!(last["transactions"].as_u64() >= Some(u64::from(rows)), "{last}");
 }

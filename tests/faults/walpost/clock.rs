@@ -13,7 +13,7 @@ pub fn cases() -> Vec<Case> {
     vec![Case::new(11, "clock_jump_of_an_hour_has_no_effect", jumps)]
 }
 
-async fn jumps(account: CaseReport) {
+async fn jumps(report: CaseReport) {
     let directory = tempfile::tempdir().expect("a directory");
     let clock = directory.path().join("clock");
     fs::write(&clock, "+0").expect("written");
@@ -42,9 +42,9 @@ async fn jumps(account: CaseReport) {
         writer.commits(50).await;
         fixture.confirmed(SHORT_TIMEOUT).await;
     }
-    account.did("its time jumped");
-    account.ok(&fixture.judge_after(writer).await);
-    account.still_running(&walpost);
+    report.did("its time jumped");
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
 /// The library for programs of several threads, as Debian's package `faketime` has it.

@@ -20,29 +20,29 @@ const DEATHS: usize = 5;
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(1, "kill_with_received_rows_loses_nothing", async |account| {
-            killed_at(account, "received", "return").await;
+        Case::new(1, "kill_with_received_rows_loses_nothing", async |report| {
+            killed_at(report, "received", "return").await;
         }),
-        Case::new(2, "kill_with_records_in_the_producer_loses_nothing", async |account| {
-            killed_at(account, "produced", "return").await;
+        Case::new(2, "kill_with_records_in_the_producer_loses_nothing", async |report| {
+            killed_at(report, "produced", "return").await;
         }),
         Case::new(2, "kill_at_any_moment_loses_nothing_and_keeps_order", killed),
-        Case::new(3, "kill_before_confirming_publishes_again", async |account| {
-            let verdict = killed_at(account, "acknowledged", "return").await;
+        Case::new(3, "kill_before_confirming_publishes_again", async |report| {
+            let verdict = killed_at(report, "acknowledged", "return").await;
             let again = verdict.duplicates.len();
             assert!(again >= DEATHS, "{again} records came again after {DEATHS} deaths");
         }),
         Case::new(3, "kill_at_each_catch_up_step_loses_nothing", in_batches),
         Case::new(4, "confirmed_events_are_not_repeated_after_a_kill", confirmed),
-        Case::new(12, "panic_in_a_callback_aborts_without_confirming", async |account| {
-            killed_at(account, "callback", "panic").await;
+        Case::new(12, "panic_in_a_callback_aborts_without_confirming", async |report| {
+            killed_at(report, "callback", "panic").await;
         }),
     ]
 }
 
 /// Under load, several times over: it dies after it has passed the point so many
 /// times, and nothing is confirmed that was not published.
-async fn killed_at(account: CaseReport, point: &str, how: &str) -> Verdict {
+async fn killed_at(report: CaseReport, point: &str, how: &str) -> Verdict {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 300);
     for _ in 0..DEATHS {
@@ -60,11 +60,11 @@ async fn killed_at(account: CaseReport, point: &str, how: &str) -> Verdict {
             unpublished_ids.is_empty(),
             "{armed}: confirmed, not published: {unpublished_ids:?}"
         );
-        account.did(format!("aborted after {before}"));
+        report.did(format!("aborted after {before}"));
     }
     let _walpost = fixture.run().await;
     let verdict = fixture.judge_after(writer).await;
-    account.ok(&verdict);
+    report.ok(&verdict);
     verdict
 }
 
@@ -79,7 +79,7 @@ const STEPS: [(&str, &str); 5] = [
     ("over", "1MiB"),
 ];
 
-async fn in_batches(account: CaseReport) {
+async fn in_batches(report: CaseReport) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 300);
     for _ in 0..2 {
@@ -100,14 +100,14 @@ async fn in_batches(account: CaseReport) {
                 unpublished_ids.is_empty(),
                 "{armed}: confirmed, not published: {unpublished_ids:?}"
             );
-            account.did(format!("aborted at {step}"));
+            report.did(format!("aborted at {step}"));
         }
     }
     let _walpost = fixture.run().await;
-    account.ok(&fixture.judge_after(writer).await);
+    report.ok(&fixture.judge_after(writer).await);
 }
 
-async fn killed(account: CaseReport) {
+async fn killed(report: CaseReport) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 300);
     for kill in 0_u32..10 {
@@ -121,15 +121,15 @@ async fn killed(account: CaseReport) {
         let unpublished_ids = writer.unpublished_ids(&fixture).await;
         assert!(unpublished_ids.is_empty(), "confirmed, not published: {unpublished_ids:?}");
     }
-    account.did("killed");
+    report.did("killed");
     let _walpost = fixture.run().await;
     let verdict = fixture.judge_after(writer).await;
-    account.ok(&verdict);
+    report.ok(&verdict);
     assert!(verdict.expected > 100, "hardly any load: {verdict}");
 }
 
 /// It is killed as soon as the slot is seen to have moved.
-async fn confirmed(account: CaseReport) {
+async fn confirmed(report: CaseReport) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 300);
     let mut deaths = Vec::new();
@@ -144,9 +144,9 @@ async fn confirmed(account: CaseReport) {
         let confirmed = lsn(&fixture.confirmed_flush().await.expect("the slot"));
         deaths.push((confirmed, ends(&fixture.records().await)));
     }
-    account.did("killed");
+    report.did("killed");
     let _walpost = fixture.run().await;
-    account.ok(&fixture.judge_after(writer).await);
+    report.ok(&fixture.judge_after(writer).await);
     let records = fixture.records().await;
     for (confirmed, ends) in deaths {
         let later = records.iter().filter(|one| {

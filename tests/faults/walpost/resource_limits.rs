@@ -24,7 +24,7 @@ const ROW_BYTES: u64 = 4 << 20;
 /// the program itself; the rows together have four times as much.
 const MEMORY_BYTES: u64 = 64 << 20;
 
-async fn huge(account: CaseReport) {
+async fn huge(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     let limit = (2 * ROW_BYTES).to_string();
@@ -48,9 +48,9 @@ async fn huge(account: CaseReport) {
     fixture.confirmed(LONG_TIMEOUT).await;
     let peak = walpost.peak_rss_bytes().expect("it runs");
     assert!(peak < MEMORY_BYTES, "{} MiB", peak >> 20);
-    account.did(format!("{} MiB at the most", peak >> 20));
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.did(format!("{} MiB at the most", peak >> 20));
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
 /// Awaits that walpost has taken a row and reads no more: its memory has grown
@@ -67,7 +67,7 @@ async fn await_standstill(walpost: &Walpost, before: u64) {
 }
 
 /// Each line that it writes fails for want of room.
-async fn full_log(account: CaseReport) {
+async fn full_log(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.command("run").env("RUST_LOG", "debug").stderr_to("/dev/full").start();
     let writer = Writer::start(&fixture.postgres, 200);
@@ -78,13 +78,13 @@ async fn full_log(account: CaseReport) {
         fixture.postgres.query_rows(terminate).await;
         writer.commits(100).await;
     }
-    account.ok(&fixture.judge_after(writer).await);
-    account.still_running(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
     walpost.terminate();
-    account.ends(&walpost, 0).await;
+    report.ends(&walpost, 0).await;
 }
 
-async fn no_reader(account: CaseReport) {
+async fn no_reader(report: CaseReport) {
     let fixture = Fixture::new().await;
     let topic = fixture.topic("{aggregate_type}");
     let mut walpost = Command::new(program())
@@ -104,6 +104,6 @@ async fn no_reader(account: CaseReport) {
     assert!(terminate.expect("kill is there").success());
     // It has said several lines to nobody by then.
     assert_eq!(walpost.wait().expect("it ended").code(), Some(0));
-    account.did("exit 0");
-    account.exact(&fixture.judge().await);
+    report.did("exit 0");
+    report.exact(&fixture.judge().await);
 }

@@ -24,7 +24,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn load(account: CaseReport) {
+async fn load(report: CaseReport) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 300);
     for round in 0..6 {
@@ -36,19 +36,19 @@ async fn load(account: CaseReport) {
         } else {
             walpost.interrupt();
         }
-        account.ends(&walpost, 0).await;
+        report.ends(&walpost, 0).await;
         assert!(told.elapsed() < Duration::from_secs(20), "{:?}", told.elapsed());
         let unpublished_ids = writer.unpublished_ids(&fixture).await;
         assert!(unpublished_ids.is_empty(), "confirmed, not published: {unpublished_ids:?}");
     }
     let _walpost = fixture.run().await;
-    account.exact(&fixture.judge_after(writer).await);
+    report.exact(&fixture.judge_after(writer).await);
 }
 
-async fn large(account: CaseReport) {
+async fn large(report: CaseReport) {
     let proxy = Proxy::start().await;
     let kafka = Kafka::builder().behind(proxy.port()).start().await;
-    proxy.point_at(kafka.proxied_port().expect("it was told of a proxy"));
+    proxy.point_at(kafka.proxied_port().expect("it has a proxy"));
     let (near, far) = (kafka.bootstrap(), format!("127.0.0.1:{}", proxy.port()));
     let mut fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &near).await;
     for _ in 0..2 {
@@ -68,14 +68,14 @@ async fn large(account: CaseReport) {
             walpost.await_line("stopping: delivering what is in flight", SHORT_TIMEOUT).await;
         assert!(!stopping.contains(r#""records":0,"#), "it came outside: {stopping}");
         proxy.restore();
-        account.ends(&walpost, 0).await;
+        report.ends(&walpost, 0).await;
     }
     let _walpost = fixture.run().await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
 }
 
-async fn away(account: CaseReport) {
+async fn away(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     let walpost = fixture.run_with(&["--drain-timeout", "3s"]).await;
@@ -86,7 +86,7 @@ async fn away(account: CaseReport) {
     await_walsender_sent_all(&fixture).await;
     walpost.terminate();
     let told = Instant::now();
-    let text = account.ends(&walpost, 0).await;
+    let text = report.ends(&walpost, 0).await;
     assert!(told.elapsed() < Duration::from_secs(4), "{:?}", told.elapsed());
     assert!(text.contains(r#""undrained":100"#), "{text}");
     let confirmed = lsn(&fixture.confirmed_flush().await.expect("the slot"));
@@ -95,10 +95,10 @@ async fn away(account: CaseReport) {
     fixture.confirmed(SHORT_TIMEOUT).await;
     let last = fixture.records().await.iter().map(commit_lsn).max().expect("records");
     assert!(confirmed <= last, "{last:X} was not published when {confirmed:X} was confirmed");
-    account.exact(&fixture.judge().await);
+    report.exact(&fixture.judge().await);
 }
 
-async fn second(account: CaseReport) {
+async fn second(report: CaseReport) {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     let walpost = fixture.run().await;
@@ -112,7 +112,7 @@ async fn second(account: CaseReport) {
     assert_eq!(walpost.wait(Duration::from_secs(1)).await, None, "it does not wait for Kafka");
     let told = Instant::now();
     walpost.terminate();
-    account.ends(&walpost, 1).await;
+    report.ends(&walpost, 1).await;
     assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
     let confirmed = lsn(&fixture.confirmed_flush().await.expect("the slot"));
     kafka.resume();
@@ -120,7 +120,7 @@ async fn second(account: CaseReport) {
     fixture.confirmed(SHORT_TIMEOUT).await;
     let last = fixture.records().await.iter().map(commit_lsn).max().expect("records");
     assert!(confirmed <= last, "{last:X} was not published when {confirmed:X} was confirmed");
-    account.ok(&fixture.judge().await);
+    report.ok(&fixture.judge().await);
 }
 
 /// Awaits that the server has sent all that was committed.

@@ -24,7 +24,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-async fn frozen(account: CaseReport) {
+async fn frozen(report: CaseReport) {
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(2));
     let fixture = Fixture::with(postgres).await;
     let writer = Writer::start(&fixture.postgres, 200);
@@ -44,15 +44,15 @@ async fn frozen(account: CaseReport) {
     assert!(!second.said("lost PostgreSQL"), "{:?}", second.stderr());
     let mark = first.mark();
     second.terminate();
-    account.ends(&second, 0).await;
+    report.ends(&second, 0).await;
     first.await_line_after(mark, GAVE_WAY, SHORT_TIMEOUT).await;
     writer.commits(50).await;
-    account.ok(&fixture.judge_after(writer).await);
-    account.still_running(&first);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&first);
 }
 
 /// The other one reads the backlog meanwhile, and moves the slot without holding it.
-async fn frozen_in_batches(account: CaseReport) {
+async fn frozen_in_batches(report: CaseReport) {
     let fixture = Fixture::new().await;
     let rows = "DO $$ BEGIN FOR t IN 1..3000 LOOP
                   INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
@@ -69,7 +69,8 @@ async fn frozen_in_batches(account: CaseReport) {
     first.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
     let second = start();
     second.await_line(WAITS, SHORT_TIMEOUT).await;
-    eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 500).await;
+    eventually(SHORT_TIMEOUT, "some records arrive", async || fixture.records().await.len() > 500)
+        .await;
     first.pause();
     // As the server does with a client that is silent.
     let end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'";
@@ -83,13 +84,13 @@ async fn frozen_in_batches(account: CaseReport) {
     first.resume();
     first.await_line(WAITS, SHORT_TIMEOUT).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    account.ok(&fixture.judge().await);
-    account.still_running(&first);
-    account.still_running(&second);
+    report.ok(&fixture.judge().await);
+    report.still_running(&first);
+    report.still_running(&second);
 }
 
 /// The other one, which has moved the slot, releases it again and again, for a topic is missing.
-async fn between_replays(account: CaseReport) {
+async fn between_replays(report: CaseReport) {
     let kafka = Kafka::start().await;
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(2));
     let fixture = Fixture::with_brokers(postgres, &kafka.bootstrap()).await;
@@ -126,12 +127,12 @@ async fn between_replays(account: CaseReport) {
     first.await_line_after(mark, WAITS, SHORT_TIMEOUT).await;
     kafka.create_topic(&fixture.topic("absent"), 3).await;
     fixture.confirmed(SHORT_TIMEOUT * 2).await;
-    account.ok(&fixture.judge().await);
-    account.still_running(&first);
-    account.still_running(&second);
+    report.ok(&fixture.judge().await);
+    report.still_running(&first);
+    report.still_running(&second);
 }
 
-async fn cut_off(account: CaseReport) {
+async fn cut_off(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
     let direct = std::mem::replace(&mut fixture.source, proxied(&proxy));
@@ -153,12 +154,12 @@ async fn cut_off(account: CaseReport) {
     first.await_line_after(mark, GAVE_WAY, SHORT_TIMEOUT).await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.ok(&fixture.judge().await);
-    account.still_running(&first);
+    report.ok(&fixture.judge().await);
+    report.still_running(&first);
 }
 
 /// Anybody who may connect may take the lock by which an instance says that it halts.
-async fn foreign_lock(account: CaseReport) {
+async fn foreign_lock(report: CaseReport) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute("CREATE ROLE stranger LOGIN").await;
     let (client, connection) = tokio_postgres::connect(
@@ -166,19 +167,19 @@ async fn foreign_lock(account: CaseReport) {
         tokio_postgres::NoTls,
     )
     .await
-    .expect("it may connect");
+    .expect("it can connect");
     tokio::spawn(connection);
     let lock = "SELECT pg_advisory_lock_shared(2002873448, hashtext('walpost'))";
     client.batch_execute(lock).await.expect("it may lock");
     let walpost = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.exact(&fixture.judge().await);
-    account.still_running(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
     drop(client);
 }
 
-async fn second(account: CaseReport) {
+async fn second(report: CaseReport) {
     let fixture = Fixture::new().await;
     let first = fixture.run().await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -192,6 +193,6 @@ async fn second(account: CaseReport) {
     second.await_line(WORKS, Duration::from_secs(5)).await;
     fixture.postgres.execute(&insert(10, 3)).await;
     fixture.confirmed(SHORT_TIMEOUT).await;
-    account.ok(&fixture.judge().await);
-    account.still_running(&second);
+    report.ok(&fixture.judge().await);
+    report.still_running(&second);
 }

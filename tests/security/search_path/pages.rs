@@ -100,7 +100,7 @@ impl Trap {
         }
         let languages = fs::read_dir(&directory).expect("it is read");
         let languages = languages.filter(|entry| entry.as_ref().is_ok_and(|it| it.path().is_dir()));
-        assert_eq!(programs, languages.count(), "a language that nobody looks at");
+        assert_eq!(programs, languages.count(), "a language that is not tested");
     }
 }
 
