@@ -7,7 +7,7 @@
 .DEFAULT_GOAL := help
 .PHONY: advisories alerts bench bench-instructions bench-peers bench-records book consumers corpus \
   deb-test debezium debezium-corpus demo demo-compose deny docker-test docs faults fuzz helm-test \
-  help lint monitoring packaging-test release setup simulate soak test
+  help lint long monitoring packaging-test release setup simulate soak test
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, and
 # traces. One set for every target, so that nothing is compiled twice.
@@ -56,6 +56,11 @@ lint: setup ## Check formatting, run clippy and rustdoc with warnings as errors
 # environment makes walpost use catch-up reads for small backlogs too.
 faults: setup ## Inject every fault of docs/faults.md (FAULTS=broker: only names that contain it)
 	cargo test --workspace --features $(FEATURES) --test faults -- --include-ignored $(FAULTS)
+
+# The tests that are marked `#[ignore = "long: make long"]`, each about a minute. The long faults
+# are part of `make faults`.
+long: setup ## Run the long end-to-end and security tests, which `make test` leaves out
+	cargo test --workspace --features $(FEATURES) --test e2e --test security -- --ignored
 
 # A failing schedule prints the command that replays it.
 SCHEDULES ?= 100000

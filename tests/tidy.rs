@@ -1,4 +1,4 @@
-//! The rules of the house that a compiler does not check.
+//! The code rules that a compiler does not check.
 //!
 //! Imports point down, what decides does no I/O and looks at no clock, files
 //! stay short and say first what they are for. Judged by the text alone: it
@@ -89,7 +89,7 @@ const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 const CONFLICTS: [&str; 2] = ["<<<<<<< ", ">>>>>>> "];
 
 #[test]
-fn every_file_keeps_the_rules_of_the_house() {
+fn every_file_follows_the_code_rules() {
     let files = rust_files();
     assert!(files.len() > 20, "too few files were found: {files:?}");
     let faults: Vec<String> = files
@@ -103,7 +103,7 @@ fn every_file_keeps_the_rules_of_the_house() {
 }
 
 #[test]
-fn no_page_has_a_conflict_of_a_merge() {
+fn pages_have_no_merge_conflicts() {
     let mut folders: Vec<PathBuf> = ["docs", "packaging", "docker", "sql", ".github"]
         .map(|folder| root().join(folder))
         .into_iter()
@@ -126,7 +126,7 @@ fn no_page_has_a_conflict_of_a_merge() {
 }
 
 #[test]
-fn each_broken_rule_is_found() {
+fn each_violation_is_reported() {
     for (path, text, fault) in [
         ("src/pgoutput/x.rs", "//! X.\nuse crate::outbox::Event;", ":2: imports crate::outbox"),
         ("src/outbox/x.rs", "//! X.\nuse crate::{lsn::Lsn, record::Record};", "crate::record"),
@@ -157,7 +157,7 @@ fn each_broken_rule_is_found() {
 }
 
 #[test]
-fn what_keeps_the_rules_passes() {
+fn valid_files_pass() {
     for (path, text) in [
         ("src/record/x.rs", "//! X.\nuse crate::outbox::{Event, Role};\nuse crate::lsn::Lsn;"),
         ("src/record/x.rs", "//! Not by tokio, nor by crate::sink.\n// An Instant; crate::sink.\n"),

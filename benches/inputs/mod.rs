@@ -1,5 +1,4 @@
-//! What the benches of an event's way begin with: the default outbox, the bytes of a row of it, and what
-//! records may look like.
+//! Inputs of the per-event benches: the default outbox, the bytes of a row, and record formats.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use walpost::outbox::{ColumnNames, DataType, FoundTable, Outbox, OutboxConfig, TableName};

@@ -1,9 +1,9 @@
-//! How many instructions an event costs on its way from bytes to record and back to the ledger, as
-//! callgrind counts them, without any server: `make bench-instructions`.
+//! Instructions per event, from bytes to record and back to the ledger, counted by callgrind
+//! without a server: `make bench-instructions`.
 //!
-//! The counts do not depend on what else the machine does, so that a change of a hundredth shows. The heap
-//! and copies count as well; what a bench is given is made before. Queues and buffers have grown once by then,
-//! as they have in a relay that runs.
+//! The counts do not depend on the machine's load, so a change of one percent shows. Heap and
+//! copies are included; setup is not. Queues and buffers have grown before the measurement, as in a
+//! long-running relay.
 
 #![allow(missing_docs, reason = "what the benches' macros make has none")]
 #![allow(clippy::needless_pass_by_value, reason = "benches own what they are given")]
@@ -167,7 +167,8 @@ fn running() -> Core {
 fn relay(core: &mut Core, messages: &[Message], first: Seq) {
     for message in messages {
         assert!(core.wants_input(), "there is room");
-        let taken = core.receive(black_box(message), &mut Taker).expect("messages in order");
+        let taken =
+            core.receive(black_box(message), &mut AcceptingOutlet).expect("messages in order");
         assert_eq!(taken, Taken::Yes);
     }
     for seq in first..first + Seq::from(EVENTS) {
@@ -177,9 +178,9 @@ fn relay(core: &mut Core, messages: &[Message], first: Seq) {
 }
 
 /// Takes every record, and does nothing with it.
-struct Taker;
+struct AcceptingOutlet;
 
-impl Outlet for Taker {
+impl Outlet for AcceptingOutlet {
     fn produce(&mut self, _: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
         black_box(record);
         Ok(())

@@ -1,9 +1,9 @@
-//! A backlog to drain: rows with a payload of 200 bytes, written and left.
+//! Writes the backlog to drain: rows with a payload of 200 bytes.
 
 use rdkafka::Message as _;
 use rdkafka::message::BorrowedMessage;
 
-use crate::stage::Stage;
+use crate::fixture::Fixture;
 
 /// In what transactions the rows were committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) enum Shape {
 /// So many keys take turns.
 const KEYS: u64 = 1000;
 
-/// `KEYS` stands in it, and [`number`] reads it again.
+/// `KEYS` is in it, and [`number`] reads it again.
 const ROW: &str = "'order', (i % 1000)::text, 'placed', \
      jsonb_build_object('i', i, 'text', repeat('x', 170))";
 
@@ -28,15 +28,15 @@ impl Shape {
     }
 
     /// Commits that many rows behind the slot `base`.
-    pub(crate) async fn write(self, stage: &Stage, rows: u64) {
+    pub(crate) async fn write(self, fixture: &Fixture, rows: u64) {
         let columns = "aggregate_type, aggregate_id, event_type, payload";
         if self == Self::OneTransaction {
             let insert = format!(
                 "INSERT INTO public.outbox ({columns}) SELECT {ROW} FROM generate_series(1, {rows}) AS i"
             );
-            return stage.execute(&insert).await;
+            return fixture.execute(&insert).await;
         }
-        stage
+        fixture
             .execute(&format!(
                 "CREATE OR REPLACE PROCEDURE write_rows(first int8, last int8) LANGUAGE plpgsql AS $$ \
                  BEGIN SET synchronous_commit = off; \
@@ -50,7 +50,7 @@ impl Shape {
             format!("CALL write_rows(1, {half})"),
             format!("CALL write_rows({}, {rows})", half + 1),
         );
-        tokio::join!(stage.execute(&first), stage.execute(&second));
+        tokio::join!(fixture.execute(&first), fixture.execute(&second));
     }
 }
 

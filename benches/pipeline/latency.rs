@@ -1,12 +1,12 @@
-//! From an acknowledged commit to a readable record, at a steady rate.
+//! Latency from an acknowledged commit to a readable record, at a steady rate.
 //!
-//! Open loop: each row has an intended time, whatever became of those before. A writer awaits its
-//! COMMIT before it sends the next, so one that is late can make that late. So it is measured
-//! three times: from when COMMIT has returned to the writer; from when it was sent; and from the
-//! intended time, which has all delays of the writers in it and leaves nothing out.
+//! Open loop: each row has an intended time, independent of the rows before it. A writer awaits its
+//! COMMIT before it sends the next row, so one delay can cause another. Therefore latency is
+//! measured three times: from the return of COMMIT, from sending the row, and from the intended
+//! time, which includes all delays of the writers.
 //!
-//! Beside it what Kafka alone takes: the writers send the record themselves once COMMIT has
-//! returned, which is what nobody should do, and has no log to read.
+//! For comparison it measures Kafka alone: the writers send the record themselves after COMMIT (a
+//! dual write, which nobody should do).
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -19,10 +19,10 @@ use rdkafka::producer::{BaseRecord, DefaultProducerContext, ThreadedProducer};
 use tokio::time::sleep_until;
 
 use crate::Plan;
-use crate::lane::Lane;
+use crate::contender::{Contender, seconds_until};
+use crate::fixture::Fixture;
 use crate::report::Report;
-use crate::stage::Stage;
-use crate::subject::{Subject, seconds_until};
+use crate::trial::Trial;
 
 const WRITERS: u32 = 4;
 
@@ -75,22 +75,22 @@ impl Direct {
     }
 }
 
-pub(crate) async fn bench(stage: &Stage, plan: &Plan, rate: u32, report: &mut Report) {
+pub(crate) async fn bench(fixture: &Fixture, plan: &Plan, rate: u32, report: &mut Report) {
     println!("\nlatency, {rate} rows a second for {} s:", plan.seconds);
     for round in 1..=plan.rounds {
-        for subject in std::iter::once(None).chain(plan.subjects().into_iter().map(Some)) {
-            let word = subject.map_or("producer", Subject::word);
+        for contender in std::iter::once(None).chain(plan.contenders().into_iter().map(Some)) {
+            let word = contender.map_or("producer", Contender::word);
             let name = format!("latency_{word}_{rate}_{round}");
-            run(stage, plan, subject, (&name, rate), report).await;
+            run(fixture, plan, contender, (&name, rate), report).await;
         }
     }
 }
 
-/// Without a subject the writers send their records themselves.
+/// Without a contender the writers send their records themselves.
 async fn run(
-    stage: &Stage,
+    fixture: &Fixture,
     plan: &Plan,
-    subject: Option<Subject>,
+    contender: Option<Contender>,
     (name, rate): (&str, u32),
     report: &mut Report,
 ) {
@@ -104,31 +104,31 @@ async fn run(
         note(&seen, number.expect("a number"));
         *count.lock().expect("no panic") -= 1;
     };
-    let mut lane = Lane::new(stage, name, each).await;
+    let mut trial = Trial::new(fixture, name, each).await;
     let mut direct = None;
-    if let Some(subject) = subject {
-        lane.create_slot().await;
-        lane.start(subject).await;
-        lane.streams().await;
+    if let Some(contender) = contender {
+        trial.create_slot().await;
+        trial.start(contender).await;
+        trial.streams().await;
     } else {
-        direct = Some(Direct::new(&stage.servers.bootstrap, lane.topic()));
+        direct = Some(Direct::new(&fixture.servers.bootstrap, trial.topic()));
     }
     let commits = Commits { intended: times(rows), sent: times(rows), acknowledged: times(rows) };
     let begun = Instant::now();
     let writers = (0..WRITERS)
-        .map(|writer| write(stage, (rate, rows), writer, begun, &commits, direct.as_ref()));
+        .map(|writer| write(fixture, (rate, rows), writer, begun, &commits, direct.as_ref()));
     let warmed = async {
         sleep_until((begun + Duration::from_secs(WARM_UP_SECONDS.into())).into()).await;
-        (lane.cpu_time(), Instant::now())
+        (trial.cpu_time(), Instant::now())
     };
     let writing = futures_util::future::join_all(writers);
     let ((cpu, counted), _) = futures_util::future::join(warmed, writing).await;
     let (wrote, counted) = (begun.elapsed(), counted.elapsed());
-    let cpu = lane.cpu_time().saturating_sub(cpu);
+    let cpu = trial.cpu_time().saturating_sub(cpu);
     seconds_until(begun, "every record is readable", || *left.lock().expect("no panic") == 0).await;
     let (part, who) =
-        (format!("{rate} rows/s"), subject.map_or("Kafka alone", |subject| subject.name()));
-    if subject.is_some() {
+        (format!("{rate} rows/s"), contender.map_or("Kafka alone", |contender| contender.name()));
+    if contender.is_some() {
         let share = 100.0 * cpu.as_secs_f64() / counted.as_secs_f64();
         report.add(&part, who, "processor", "% of a core", share);
     }
@@ -145,7 +145,7 @@ async fn run(
             report.add(&part, who, &format!("{from} → readable, {label}"), "ms", millis);
         }
     }
-    lane.end().await;
+    trial.end().await;
 }
 
 /// From each of these times to the record, in microseconds.
@@ -165,14 +165,14 @@ fn latencies(warm: u32, from: &Times, read: &Times) -> Histogram<u64> {
 }
 
 async fn write(
-    stage: &Stage,
+    fixture: &Fixture,
     (rate, rows): (u32, u32),
     writer: u32,
     begun: Instant,
     commits: &Commits,
     direct: Option<&Direct>,
 ) {
-    let client = stage.servers.client().await;
+    let client = fixture.servers.client().await;
     let insert = client
         .prepare(
             "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \

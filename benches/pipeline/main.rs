@@ -1,21 +1,21 @@
-//! The whole pipeline, from commit to readable record, beside `pg_recvlogical` and, where asked,
-//! Debezium, on the same servers in the same run: `make bench`, `make bench-peers`.
+//! Benchmarks the whole pipeline, from commit to readable record, against `pg_recvlogical` and
+//! optionally Debezium on the same servers in the same run: `make bench`, `make bench-peers`.
 //!
-//! It starts its own PostgreSQL and Kafka, or is given some. On a shared machine only ratios
-//! mean anything, so runs are interleaved and ratios are taken round by round. What it measures
-//! it prints as a table, and writes as JSON where it is told to.
+//! It starts its own PostgreSQL and Kafka, or uses existing ones. On a shared machine only ratios
+//! are meaningful, so runs are interleaved and ratios are computed round by round. Prints a table,
+//! and writes JSON on request.
 
 mod backlog;
+mod contender;
 mod drain;
-mod lane;
+mod fixture;
 mod latency;
 mod memory;
 mod report;
 mod scale;
 mod servers;
-mod stage;
 mod start;
-mod subject;
+mod trial;
 mod writers;
 
 use std::path::PathBuf;
@@ -24,9 +24,9 @@ use std::process::ExitCode;
 use clap::{Parser, ValueEnum};
 
 use crate::backlog::Shape;
+use crate::contender::Contender;
+use crate::fixture::Fixture;
 use crate::report::Report;
-use crate::stage::Stage;
-use crate::subject::Subject;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -77,7 +77,7 @@ struct Plan {
     #[arg(long)]
     peers: bool,
     /// A PostgreSQL of yours: a superuser's URL without TLS, which the process list shows. The
-    /// database `walpost_bench` is dropped there and made anew, a role walpost is made, and
+    /// database `walpost_bench` is dropped there and recreated, a role walpost is made, and
     /// slots of the bench keep log while it runs
     #[arg(long, requires = "bootstrap_servers", value_name = "URL")]
     source: Option<String>,
@@ -101,9 +101,9 @@ impl Plan {
     }
 
     /// Who is measured where there is one walpost.
-    fn subjects(&self) -> Vec<Subject> {
-        let debezium = self.peers.then_some(Subject::Debezium);
-        std::iter::once(Subject::Walpost).chain(debezium).collect()
+    fn contenders(&self) -> Vec<Contender> {
+        let debezium = self.peers.then_some(Contender::Debezium);
+        std::iter::once(Contender::Walpost).chain(debezium).collect()
     }
 }
 
@@ -145,17 +145,17 @@ async fn measure(plan: &Plan, report: &mut Report) {
         [(Part::DrainRows, Shape::OneRowTransactions), (Part::DrainOne, Shape::OneTransaction)]
     {
         if plan.has(part) {
-            drain::bench(&Stage::new(plan).await, plan, shape, report).await;
+            drain::bench(&Fixture::new(plan).await, plan, shape, report).await;
         }
     }
     if plan.has(Part::Latency) {
-        let stage = Stage::new(plan).await;
+        let fixture = Fixture::new(plan).await;
         for rate in &plan.rates {
-            latency::bench(&stage, plan, *rate, report).await;
+            latency::bench(&fixture, plan, *rate, report).await;
         }
     }
     if plan.has(Part::Start) {
-        start::bench(&Stage::new(plan).await, plan, report).await;
+        start::bench(&Fixture::new(plan).await, plan, report).await;
     }
     if plan.has(Part::Memory) {
         memory::bench(plan, report).await;
@@ -164,9 +164,9 @@ async fn measure(plan: &Plan, report: &mut Report) {
         drain::sizes(plan, report).await;
     }
     if plan.has(Part::Writers) {
-        writers::bench(&Stage::new(plan).await, plan, report).await;
+        writers::bench(&Fixture::new(plan).await, plan, report).await;
     }
     if plan.has(Part::Scale) {
-        scale::bench(&Stage::new(plan).await, plan, report).await;
+        scale::bench(&Fixture::new(plan).await, plan, report).await;
     }
 }

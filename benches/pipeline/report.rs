@@ -1,4 +1,4 @@
-//! What was measured: printed as it comes, at the end as a table, and as JSON.
+//! Prints measurements as they arrive and as a final table, and writes them as JSON.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use walpost_bed::{Debezium, Kafka};
 
 use crate::Plan;
-use crate::stage::pg_recvlogical_version;
+use crate::fixture::pg_recvlogical_version;
 
 /// Values of one kind, one for each round.
 #[derive(Debug)]
 struct Figure {
     part: String,
-    subject: String,
+    contender: String,
     name: String,
     unit: &'static str,
     values: Vec<f64>,
@@ -76,21 +76,21 @@ impl Report {
     pub(crate) fn add(
         &mut self,
         part: &str,
-        subject: &str,
+        contender: &str,
         name: &str,
         unit: &'static str,
         value: f64,
     ) {
-        println!("  {part}: {subject}: {name} {} {unit}", short(value));
+        println!("  {part}: {contender}: {name} {} {unit}", short(value));
         let same = self.figures.iter_mut().find(|figure| {
-            (figure.part.as_str(), figure.subject.as_str(), figure.name.as_str())
-                == (part, subject, name)
+            (figure.part.as_str(), figure.contender.as_str(), figure.name.as_str())
+                == (part, contender, name)
         });
         match same {
             Some(figure) => figure.values.push(value),
             None => self.figures.push(Figure {
                 part: part.to_owned(),
-                subject: subject.to_owned(),
+                contender: contender.to_owned(),
                 name: name.to_owned(),
                 unit,
                 values: vec![value],
@@ -102,17 +102,17 @@ impl Report {
         let wide = |of: fn(&Figure) -> &String| {
             self.figures.iter().map(|figure| of(figure).len()).max().unwrap_or_default()
         };
-        let widths = [wide(|one| &one.part), wide(|one| &one.subject), wide(|one| &one.name)];
-        let [part, subject, name] = widths;
+        let widths = [wide(|one| &one.part), wide(|one| &one.contender), wide(|one| &one.name)];
+        let [part, contender, name] = widths;
         println!(
-            "\n{:part$}  {:subject$}  {:name$}  {:>9}  least – most",
+            "\n{:part$}  {:contender$}  {:name$}  {:>9}  least – most",
             "part", "who", "figure", "median"
         );
         for figure in &self.figures {
             let [median, least, most] = figure.spread().map(short);
             println!(
-                "{:part$}  {:subject$}  {:name$}  {median:>9}  {least} – {most} {}",
-                figure.part, figure.subject, figure.name, figure.unit
+                "{:part$}  {:contender$}  {:name$}  {median:>9}  {least} – {most} {}",
+                figure.part, figure.contender, figure.name, figure.unit
             );
         }
     }
@@ -122,7 +122,7 @@ impl Report {
             let [median, least, most] = figure.spread();
             json!({
                 "part": figure.part,
-                "subject": figure.subject,
+                "contender": figure.contender,
                 "figure": figure.name,
                 "unit": figure.unit,
                 "median": median,

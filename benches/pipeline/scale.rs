@@ -1,9 +1,9 @@
-//! A backlog shared among several slots, each of a publication with a row filter, against one slot
-//! that takes it whole.
+//! A backlog sharded over several slots, each with a publication that has a row filter, compared
+//! with one slot that reads all of it.
 //!
-//! Each slot's server process decodes all of the log and throws away what its filter does not let
-//! pass. So one of several is measured alone too: with as many cores as they could use, several
-//! together take as long as that.
+//! Each slot's walsender decodes the whole WAL and discards what its filter excludes. So one of
+//! several slots is also measured alone: with enough cores, several in parallel take as long as
+//! that one.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,11 +11,11 @@ use rdkafka::message::BorrowedMessage;
 
 use crate::Plan;
 use crate::backlog::{Arrivals, Shape};
+use crate::contender::Contender;
 use crate::drain::{Run, backlog, rate, run};
-use crate::lane::Lane;
+use crate::fixture::Fixture;
 use crate::report::Report;
-use crate::stage::Stage;
-use crate::subject::Subject;
+use crate::trial::Trial;
 
 const PART: &str = "scale";
 
@@ -44,9 +44,9 @@ impl Share {
         format!("abs(hashtext(aggregate_id) % {}) = {}", self.slots, self.number)
     }
 
-    async fn publish(self, stage: &Stage) {
+    async fn publish(self, fixture: &Fixture) {
         let (name, filter) = (self.publication(), self.filter());
-        stage
+        fixture
             .execute(&format!(
                 "CREATE PUBLICATION {name} FOR TABLE public.outbox WHERE ({filter}) \
                  WITH (publish = 'insert')"
@@ -54,38 +54,38 @@ impl Share {
             .await;
     }
 
-    async fn rows(self, stage: &Stage) -> u64 {
+    async fn rows(self, fixture: &Fixture) -> u64 {
         let count = format!("SELECT count(*)::text FROM public.outbox WHERE {}", self.filter());
-        stage.text(&count).await.parse().expect("a number")
+        fixture.text(&count).await.parse().expect("a number")
     }
 }
 
-pub(crate) async fn bench(stage: &Stage, plan: &Plan, report: &mut Report) {
+pub(crate) async fn bench(fixture: &Fixture, plan: &Plan, report: &mut Report) {
     println!("\nscale, {} rows:", plan.rows);
-    let version = stage.text("SELECT current_setting('server_version_num')").await;
+    let version = fixture.text("SELECT current_setting('server_version_num')").await;
     if version.parse().is_ok_and(|version: i32| version < ROW_FILTERS) {
         return println!("  left out: PostgreSQL has row filters since 15");
     }
     for share in plan.slots.iter().copied().flat_map(Share::all) {
-        share.publish(stage).await;
+        share.publish(fixture).await;
     }
-    let end = backlog(stage, Shape::OneRowTransactions, plan.rows).await;
+    let end = backlog(fixture, Shape::OneRowTransactions, plan.rows).await;
     for round in 1..=plan.rounds {
-        let limit = stage.receive("base", &end, "").await;
+        let limit = fixture.receive("base", &end, "").await;
         report.add(PART, "pg_recvlogical", "drain", "rows/s", rate(plan.rows) / limit);
-        for subject in [Subject::Walpost, Subject::WalpostStreaming] {
-            of_subject(stage, plan, (round, subject), report).await;
+        for contender in [Contender::Walpost, Contender::WalpostStreaming] {
+            of_subject(fixture, plan, (round, contender), report).await;
         }
     }
 }
 
 async fn of_subject(
-    stage: &Stage,
+    fixture: &Fixture,
     plan: &Plan,
-    (round, subject): (u32, Subject),
+    (round, contender): (u32, Contender),
     report: &mut Report,
 ) {
-    let name = |slots: &str| format!("scale_{}_{slots}_{round}", subject.word());
+    let name = |slots: &str| format!("scale_{}_{slots}_{round}", contender.word());
     let mut add = |who: &str, run: &Run, one: Option<&Run>| {
         run.add_to(report, (PART, who), plan.rows);
         if let Some(one) = one {
@@ -93,20 +93,20 @@ async fn of_subject(
         }
     };
     let whole = vec!["walpost".to_owned()];
-    let one = drain(stage, plan.rows, (plan.rows, whole), (&name("one"), subject)).await;
-    add(subject.name(), &one, None);
+    let one = drain(fixture, plan.rows, (plan.rows, whole), (&name("one"), contender)).await;
+    add(contender.name(), &one, None);
     for slots in &plan.slots {
         let shares = Share::all(*slots);
         let publications = shares.iter().map(|share| share.publication()).collect();
         let name_of_all = name(&slots.to_string());
         let several = (plan.rows, publications);
-        let several = drain(stage, plan.rows, several, (&name_of_all, subject)).await;
-        add(&format!("{}, {slots} filtered slots", subject.name()), &several, Some(&one));
+        let several = drain(fixture, plan.rows, several, (&name_of_all, contender)).await;
+        add(&format!("{}, {slots} filtered slots", contender.name()), &several, Some(&one));
         let share = shares[0];
-        let alone = (share.rows(stage).await, vec![share.publication()]);
+        let alone = (share.rows(fixture).await, vec![share.publication()]);
         let name_of_one = name(&format!("alone_{slots}"));
-        let alone = drain(stage, plan.rows, alone, (&name_of_one, subject)).await;
-        let who = format!("{}, one of {slots} filtered slots alone", subject.name());
+        let alone = drain(fixture, plan.rows, alone, (&name_of_one, contender)).await;
+        let who = format!("{}, one of {slots} filtered slots alone", contender.name());
         add(&who, &alone, Some(&one));
     }
 }
@@ -115,22 +115,22 @@ async fn of_subject(
 /// many of them pass; and sees that all these came, each key in order. A row of the backlog counts
 /// whether it passed or not.
 async fn drain(
-    stage: &Stage,
+    fixture: &Fixture,
     rows: u64,
     (passing, publications): (u64, Vec<String>),
-    (name, subject): (&str, Subject),
+    (name, contender): (&str, Contender),
 ) -> Run {
     let arrivals = Arc::new(Mutex::new(Arrivals::of(rows)));
     let seen = Arc::clone(&arrivals);
     let each = move |record: &BorrowedMessage<'_>| seen.lock().expect("no panic").take(record);
-    let mut lane = Lane::new(stage, name, each).await;
+    let mut trial = Trial::new(fixture, name, each).await;
     for publication in &publications {
-        lane.copy_slot("base", publication).await;
+        trial.copy_slot("base", publication).await;
     }
     let all = || {
         let arrivals = arrivals.lock().expect("no panic");
         assert!(arrivals.fault.is_none(), "{:?}", arrivals.fault);
         arrivals.count >= passing
     };
-    run(lane, subject, rows, all).await
+    run(trial, contender, rows, all).await
 }

@@ -1,11 +1,11 @@
-//! The PostgreSQL and the Kafka that a bench runs on: its own, or those that it was given.
+//! The PostgreSQL and Kafka servers of a bench: its own, or existing ones.
 
 use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tokio_postgres::{Client, NoTls};
-use walpost_bed::{Administration, Kafka, Major, Postgres, Tail, Topics};
+use walpost_bed::{Admin, Kafka, Major, Postgres, Tail, Topics};
 
 use crate::Plan;
 
@@ -27,7 +27,7 @@ pub(crate) struct Servers {
 impl Servers {
     pub(crate) async fn of(plan: &Plan) -> Self {
         if let (Some(given), Some(bootstrap)) = (&plan.source, &plan.bootstrap_servers) {
-            let source = made_anew(given).await;
+            let source = recreated(given).await;
             return Self { source, bootstrap: bootstrap.clone(), own: None };
         }
         let postgres = Postgres::builder(Major::of_the_system().unwrap_or(Major::V15))
@@ -65,10 +65,10 @@ impl Servers {
         self.administration().delete(name).await;
     }
 
-    fn administration(&self) -> Administration {
+    fn administration(&self) -> Admin {
         match self.own {
-            Some(_) => Administration::of(self.bootstrap.clone(), 1),
-            None => Administration::by_default(self.bootstrap.clone()),
+            Some(_) => Admin::of(self.bootstrap.clone(), 1),
+            None => Admin::by_default(self.bootstrap.clone()),
         }
     }
 }
@@ -107,7 +107,7 @@ async fn execute(client: &Client, sql: &str) {
 }
 
 /// The URL of an empty database on that server; one of an earlier run goes, with its slots.
-async fn made_anew(given: &str) -> String {
+async fn recreated(given: &str) -> String {
     clear(given).await;
     execute(&connect(given).await, &format!("CREATE DATABASE {DATABASE}")).await;
     let (server, parameters) = given.split_once('?').map_or((given, None), |(a, b)| (a, Some(b)));

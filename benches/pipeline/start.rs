@@ -1,5 +1,5 @@
-//! From the start of the process to the first record, with a slot that is there; and from the
-//! last record to the slot that is confirmed to its commit.
+//! Time from process start to the first record with an existing slot, and from the last record to
+//! its confirmation.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,46 +8,46 @@ use rdkafka::message::BorrowedMessage;
 use tokio::time::sleep;
 
 use crate::Plan;
-use crate::lane::Lane;
+use crate::contender::{Contender, seconds_until};
+use crate::fixture::Fixture;
 use crate::report::Report;
-use crate::stage::Stage;
-use crate::subject::{Subject, seconds_until};
+use crate::trial::Trial;
 
 const PART: &str = "start";
 
 /// Slots that are not confirmed by then are reported as if they were by then.
 const UNCONFIRMED: Duration = Duration::from_secs(15);
 
-pub(crate) async fn bench(stage: &Stage, plan: &Plan, report: &mut Report) {
+pub(crate) async fn bench(fixture: &Fixture, plan: &Plan, report: &mut Report) {
     println!("\nstart:");
     for round in 1..=plan.rounds {
-        for subject in plan.subjects() {
-            run(stage, subject, &format!("start_{}_{round}", subject.word()), report).await;
+        for contender in plan.contenders() {
+            run(fixture, contender, &format!("start_{}_{round}", contender.word()), report).await;
         }
     }
 }
 
-async fn run(stage: &Stage, subject: Subject, name: &str, report: &mut Report) {
+async fn run(fixture: &Fixture, contender: Contender, name: &str, report: &mut Report) {
     let last: Arc<Mutex<Vec<Instant>>> = Arc::default();
     let seen = Arc::clone(&last);
     let each = move |_: &BorrowedMessage<'_>| seen.lock().expect("no panic").push(Instant::now());
-    let mut lane = Lane::new(stage, name, each).await;
-    lane.create_slot().await;
+    let mut trial = Trial::new(fixture, name, each).await;
+    trial.create_slot().await;
     let insert = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
                   VALUES ('order', '1', 'placed', '{}')";
-    stage.execute(insert).await;
+    fixture.execute(insert).await;
     let begun = Instant::now();
-    lane.start(subject).await;
+    trial.start(contender).await;
     let count = |count: usize| last.lock().expect("no panic").len() >= count;
     seconds_until(begun, "the first record", || count(1)).await;
     let first = last.lock().expect("no panic")[0].saturating_duration_since(begun);
-    report.add(PART, subject.name(), "start → first record", "s", first.as_secs_f64());
-    let client = stage.servers.client().await;
+    report.add(PART, contender.name(), "start → first record", "s", first.as_secs_f64());
+    let client = fixture.servers.client().await;
     client.batch_execute(insert).await.expect("a row");
-    let end = stage.wal_end().await;
+    let end = fixture.wal_end().await;
     let confirmed = format!(
         "SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots WHERE slot_name = '{}'",
-        lane.slot()
+        trial.slot()
     );
     let confirmed = client.prepare(&confirmed).await.expect("a query");
     seconds_until(begun, "the second record", || count(2)).await;
@@ -59,6 +59,6 @@ async fn run(stage: &Stage, subject: Subject, name: &str, report: &mut Report) {
         sleep(Duration::from_millis(2)).await;
     }
     let name_of_figure = "last record → confirmed";
-    report.add(PART, subject.name(), name_of_figure, "s", second.elapsed().as_secs_f64());
-    lane.end().await;
+    report.add(PART, contender.name(), name_of_figure, "s", second.elapsed().as_secs_f64());
+    trial.end().await;
 }

@@ -1,13 +1,13 @@
-//! What an outbox costs who writes it: the same business transaction without one and with each
-//! kind of it, as fast as a few connections can.
+//! What an outbox costs the writing application: the same business transaction without an outbox
+//! and with each kind of it, as fast as a few connections can.
 
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
 use crate::Plan;
+use crate::fixture::Fixture;
 use crate::report::Report;
-use crate::stage::Stage;
 
 const CONNECTIONS: usize = 4;
 const PART: &str = "writers";
@@ -37,9 +37,9 @@ fn kinds() -> [(&'static str, String); 5] {
     ]
 }
 
-pub(crate) async fn bench(stage: &Stage, plan: &Plan, report: &mut Report) {
+pub(crate) async fn bench(fixture: &Fixture, plan: &Plan, report: &mut Report) {
     println!("\nwriters, {CONNECTIONS} connections:");
-    stage
+    fixture
         .execute(
             "CREATE TABLE accounts (id int8 PRIMARY KEY, balance int8 NOT NULL); \
              INSERT INTO accounts SELECT i, 0 FROM generate_series(1, 10000) AS i; \
@@ -52,7 +52,7 @@ pub(crate) async fn bench(stage: &Stage, plan: &Plan, report: &mut Report) {
         .await;
     for day in -1..=1 {
         let name = format!("parted.outbox_{}", day + 1);
-        stage
+        fixture
             .execute(&format!(
                 "DO $$ BEGIN EXECUTE format('CREATE TABLE {name} PARTITION OF parted.outbox \
                  FOR VALUES FROM (%L) TO (%L)', current_date + {day}, current_date + {day} + 1); \
@@ -68,7 +68,7 @@ pub(crate) async fn bench(stage: &Stage, plan: &Plan, report: &mut Report) {
         kinds.rotate_left(first);
         for (kind, event) in kinds {
             println!("  {PART}: {kind} …");
-            runs.push((kind, run(stage, plan, &event).await));
+            runs.push((kind, run(fixture, plan, &event).await));
         }
         let without = runs.iter().find(|(kind, _)| *kind == WITHOUT).expect("measured").1;
         for (kind, run) in runs {
@@ -92,11 +92,11 @@ struct Run {
     log: f64,
 }
 
-async fn run(stage: &Stage, plan: &Plan, event: &str) -> Run {
-    let begun = stage.wal_end().await;
-    let histogram = write(stage, plan, &format!("{BUSINESS}{event}COMMIT")).await;
-    let log = stage.wal_since(&begun).await;
-    stage.execute("TRUNCATE public.outbox, parted.outbox, orders").await;
+async fn run(fixture: &Fixture, plan: &Plan, event: &str) -> Run {
+    let begun = fixture.wal_end().await;
+    let histogram = write(fixture, plan, &format!("{BUSINESS}{event}COMMIT")).await;
+    let log = fixture.wal_since(&begun).await;
+    fixture.execute("TRUNCATE public.outbox, parted.outbox, orders").await;
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     let (count, millis) = (
         histogram.len() as f64,
@@ -111,10 +111,10 @@ fn id() -> String {
 }
 
 /// As many transactions as can be made in the plan's seconds; how long each took, in microseconds.
-async fn write(stage: &Stage, plan: &Plan, transaction: &str) -> Histogram<u64> {
+async fn write(fixture: &Fixture, plan: &Plan, transaction: &str) -> Histogram<u64> {
     let until = Instant::now() + Duration::from_secs(u64::from(plan.seconds));
     let writers = (0..CONNECTIONS).map(|writer| async move {
-        let client = stage.servers.client().await;
+        let client = fixture.servers.client().await;
         let mut histogram = Histogram::<u64>::new(3).expect("three digits");
         let mut number = writer;
         while Instant::now() < until {

@@ -1,10 +1,9 @@
-//! What an event costs on its way from bytes to record, without any server:
-//! `make bench-records`.
+//! Cost per event from bytes to record, without a server: `make bench-records`.
 //!
-//! For each look of a record: the thread's nanoseconds on a processor and its allocations an
-//! event, for decoding the Insert message, reading the row and routing it; beside it the
-//! nanoseconds with handing the record to librdkafka, in the same run, and walpost's share of
-//! them. On a shared machine only the share means anything.
+//! For each record format: the thread's CPU nanoseconds and allocations per event for decoding the
+//! Insert message, reading the row and routing it. Also the nanoseconds including librdkafka's
+//! produce call in the same run, and walpost's share of them. On a shared machine only the share is
+//! meaningful.
 
 use std::hint::black_box;
 use std::time::Duration;

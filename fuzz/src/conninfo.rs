@@ -1,4 +1,4 @@
-//! A connection string, and the service file and the password file beside it.
+//! A connection string, with its service file and password file.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -27,7 +27,7 @@ pub fn conninfo(input: &[u8]) {
     let mut parts = parts(input);
     let Some(Ok(text)) = parts.next().map(std::str::from_utf8) else { return };
     let files = Files::new(parts.next(), parts.next());
-    // The secret stands where it is put, and nowhere else.
+    // The secret is where it is put, and nowhere else.
     let elsewhere = String::from_utf8_lossy(input).contains(SECRET);
     match text.as_bytes().first() {
         Some(digit @ b'0'..=b'3') if !elsewhere => {

@@ -1,5 +1,5 @@
-//! Ways to take an input apart that survive a mutation: parts between
-//! separators, and a reader that never runs dry; and an event to begin with.
+//! Splits a fuzz input so that it survives mutations: parts between separators, a reader that never
+//! runs out, and an initial event.
 
 use walpost::Lsn;
 use walpost::outbox::Event;
@@ -29,9 +29,9 @@ pub(crate) fn parts(mut input: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Reads values from bytes; where none are left, it reads zeros.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Dice<'a>(pub(crate) &'a [u8]);
+pub(crate) struct Rng<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Dice<'a> {
+impl<'a> Rng<'a> {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,4 +1,4 @@
-//! JSON from an application: a row's headers, and a logical message's content.
+//! JSON from an application: a row's headers, and the content of a logical message.
 
 use bytes::Bytes;
 use serde::de::IgnoredAny;

@@ -1,8 +1,8 @@
-//! What the fuzz targets do with their input. `tests/decoders` does the same
-//! with the committed corpus and with mutations of it.
+//! The bodies of the fuzz targets. `tests/decoders` runs them on the committed corpus and on
+//! mutations of it.
 //!
-//! Each body takes any bytes at all and panics where walpost breaks a promise,
-//! not only where walpost itself panics.
+//! Each body accepts arbitrary bytes, and panics where walpost breaks a guarantee, not only where
+//! walpost itself panics.
 
 mod config;
 mod conninfo;

@@ -1,7 +1,7 @@
-//! A relation and a row of it: from the wire to a record.
+//! A relation and one of its rows: from the wire to a record.
 //!
-//! The input says which columns there are and what stands in them; the bytes
-//! are put together here, so that most inputs get as far as a record.
+//! The input selects the columns and their values; this module assembles the bytes, so that most
+//! inputs reach the record stage.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use walpost::Lsn;
@@ -10,7 +10,7 @@ use walpost::pgoutput::{Column, Insert, Message, Oid, PgTimestamp, Relation, Val
 use walpost::position::EventPosition;
 use walpost::record::{RecordConfig, Router, TimestampSource, check_topic};
 
-use super::input::Dice;
+use super::input::Rng;
 
 const TABLE: Oid = 0x4002;
 const BYTEA: Oid = 17;
@@ -45,7 +45,7 @@ const TOPICS: [&str; 4] =
 
 /// Columns and values as the input says.
 pub fn row(input: &[u8]) {
-    let mut dice = Dice(input);
+    let mut dice = Rng(input);
     let settings = Settings::of(&mut dice);
     let (relation, values) = relation_and_values(&mut dice);
     assert_eq!(decode(&relation_bytes(&relation)), Ok(Message::Relation(relation.clone())));
@@ -113,7 +113,7 @@ struct Settings {
 }
 
 impl Settings {
-    fn of(dice: &mut Dice<'_>) -> Self {
+    fn of(dice: &mut Rng<'_>) -> Self {
         let choices = dice.byte();
         let chosen = |bit: u8, name: &str| (choices >> bit & 1 == 1).then(|| name.to_owned());
         let columns = ColumnNames {
@@ -146,8 +146,8 @@ impl Settings {
     }
 }
 
-/// One byte says which column, one what stands in it; then comes the text.
-fn relation_and_values<'a>(dice: &mut Dice<'a>) -> (Relation, Vec<Value<'a>>) {
+/// One byte says which column, one what is in it; then comes the text.
+fn relation_and_values<'a>(dice: &mut Rng<'a>) -> (Relation, Vec<Value<'a>>) {
     let (mut columns, mut values) = (Vec::new(), Vec::new());
     while !dice.is_empty() && columns.len().max(values.len()) < COLUMNS_MAX {
         let which = dice.byte();

@@ -1,8 +1,8 @@
-//! A stream of pgoutput's messages, keepalives and delivery reports, through the
-//! decoder and the relay's core, with an outlet that takes nearly all.
+//! A stream of pgoutput messages, keepalives and delivery reports, through the decoder and the
+//! relay's core, with an outlet that accepts nearly everything.
 //!
-//! The messages need not make sense; what may be confirmed must all the same. A
-//! naive account stands beside the core's and judges it after each step.
+//! The messages need not be consistent, but the confirmed position must be. A naive model runs next
+//! to the core and checks it after each step.
 
 use bytes::Bytes;
 use walpost::Lsn;
@@ -13,7 +13,7 @@ use walpost::pgoutput::{Message, decode};
 use walpost::record::{Record, RecordConfig, Router, check_topic};
 use walpost::relay::core::{Core, Taken};
 
-use super::input::{Dice, parts};
+use super::input::{Rng, parts};
 
 /// A few records' worth.
 const BUDGET_BYTES: u64 = 4 * RECORD_OVERHEAD_BYTES;
@@ -24,7 +24,7 @@ pub fn stream(input: &[u8]) {
     let mut world = World::new();
     for part in parts(input) {
         let Some((&first, rest)) = part.split_first() else { continue };
-        let mut dice = Dice(rest);
+        let mut dice = Rng(rest);
         match first {
             b'k' => world.keepalive(Lsn::new(dice.number())),
             b'd' => world.report(&mut dice, Report::Delivered),
@@ -175,7 +175,7 @@ impl World {
             if self.core.is_drained() {
                 *self = Self::new();
             } else if self.produced.iter().any(|record| record.in_flight) {
-                self.report(&mut Dice(&[]), Report::Delivered);
+                self.report(&mut Rng(&[]), Report::Delivered);
             } else {
                 assert!(
                     self.core.wants_replay().is_some(),
@@ -188,7 +188,7 @@ impl World {
     }
 
     /// What became of one of the records in flight.
-    fn report(&mut self, dice: &mut Dice<'_>, report: Report) {
+    fn report(&mut self, dice: &mut Rng<'_>, report: Report) {
         let mut in_flight: Vec<_> =
             self.produced.iter_mut().filter(|record| record.in_flight).collect();
         let pick = usize::from(dice.byte()) % in_flight.len().max(1);

@@ -1,4 +1,4 @@
-//! The smallest texts: an LSN, a table's name, a timestamp.
+//! Short texts: an LSN, a table name, a timestamp.
 
 use walpost::Lsn;
 use walpost::outbox::TableName;

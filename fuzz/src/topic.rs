@@ -1,4 +1,4 @@
-//! The topic's template, and what values make of it.
+//! The topic template, and the topics that values produce.
 
 use walpost::outbox::Field;
 use walpost::record::{TopicTemplate, check_topic};

@@ -1,4 +1,4 @@
-//! The messages that a PostgreSQL server sends, in pieces of any size.
+//! Messages of a PostgreSQL server, in pieces of any size.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

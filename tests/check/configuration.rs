@@ -1,22 +1,22 @@
-//! What is wrong with the configuration, and what no connection is needed for.
+//! Findings on the configuration that need no connection.
 
-use crate::stage::Stage;
+use crate::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_shows_in_the_process_list() {
-    let mut stage = Stage::new().await;
-    stage.log_in_as("postgres:secret");
-    let follow = async |stage: &mut Stage, _: &str| stage.log_in_as("postgres");
+async fn password_in_the_process_list_is_reported() {
+    let mut fixture = Fixture::new().await;
+    fixture.log_in_as("postgres:secret");
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.log_in_as("postgres");
     let words = ["WALPOST_SOURCE_URL_FILE", "PGPASSWORD"];
-    stage.advised("warning", "password_on_command_line", &words, follow).await;
+    fixture.finding_with_advice("warning", "password_on_command_line", &words, follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn offline_it_looks_at_the_configuration_alone() {
-    let mut stage = Stage::empty().await;
-    stage.source = "postgres://nobody@127.0.0.1:1/nothing".into();
-    stage.bootstrap = "127.0.0.1:1".into();
-    let report = stage.check_with(&["--offline"]).await;
+async fn offline_mode_checks_only_the_configuration() {
+    let mut fixture = Fixture::empty().await;
+    fixture.source = "postgres://nobody@127.0.0.1:1/nothing".into();
+    fixture.bootstrap = "127.0.0.1:1".into();
+    let report = fixture.check_with(&["--offline"]).await;
     report.is_clean();
     for code in ["postgresql", "kafka", "admin_listen"] {
         report.skipped(code);
@@ -24,44 +24,44 @@ async fn offline_it_looks_at_the_configuration_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn this_build_lacks_the_mechanism_or_the_property() {
-    let mut stage = Stage::new().await;
-    stage.property("security.protocol", "SASL_PLAINTEXT");
-    stage.property("sasl.mechanisms", "GSSAPI");
-    let report = stage.check_with(&["--offline"]).await;
+async fn unsupported_mechanism_or_property_is_reported() {
+    let mut fixture = Fixture::new().await;
+    fixture.property("security.protocol", "SASL_PLAINTEXT");
+    fixture.property("sasl.mechanisms", "GSSAPI");
+    let report = fixture.check_with(&["--offline"]).await;
     report.finding("error", "sasl_mechanism");
-    let follow = async |stage: &mut Stage, _: &str| {
-        stage.property("sasl.mechanisms", "SCRAM-SHA-256");
-        stage.property("sasl.username", "relay");
-        stage.property("sasl.password", "right");
+    let follow = async |fixture: &mut Fixture, _: &str| {
+        fixture.property("sasl.mechanisms", "SCRAM-SHA-256");
+        fixture.property("sasl.username", "relay");
+        fixture.property("sasl.password", "right");
     };
     // What the broker says of that mechanism is another finding.
     let words = ["PLAIN", "SCRAM-SHA-256"];
-    stage.advised("error", "sasl_mechanism", &words, follow).await;
-    stage.property("linger.mss", "5");
-    let follow = async |stage: &mut Stage, _: &str| {
-        let last = stage.options.last_mut().expect("a property");
+    fixture.finding_with_advice("error", "sasl_mechanism", &words, follow).await;
+    fixture.property("linger.mss", "5");
+    let follow = async |fixture: &mut Fixture, _: &str| {
+        let last = fixture.options.last_mut().expect("a property");
         "linger.ms=5".clone_into(last);
     };
-    stage.advised("error", "kafka_property", &["-X"], follow).await;
+    fixture.finding_with_advice("error", "kafka_property", &["-X"], follow).await;
 }
 
 /// Of a user `relay`, for more than two centuries, signed by nobody.
 const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJyZWxheSIsImV4cCI6OTk5OTk5OTk5OX0.c2lnbmVk";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_says_where_the_token_is() {
-    let mut stage = Stage::new().await;
+async fn missing_token_location_is_reported() {
+    let mut fixture = Fixture::new().await;
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), TOKEN).expect("written");
-    stage.property("security.protocol", "SASL_PLAINTEXT");
-    stage.property("sasl.mechanisms", "OAUTHBEARER");
-    let report = stage.check_with(&["--offline"]).await;
+    fixture.property("security.protocol", "SASL_PLAINTEXT");
+    fixture.property("sasl.mechanisms", "OAUTHBEARER");
+    let report = fixture.check_with(&["--offline"]).await;
     let what = report.finding("error", "sasl_token")["what"].to_string();
     assert!(what.contains("set sasl.oauthbearer.config to file=PATH"), "{what}");
-    let follow = async |stage: &mut Stage, _: &str| {
-        stage.property("sasl.oauthbearer.config", &format!("file={}", file.path().display()));
+    let follow = async |fixture: &mut Fixture, _: &str| {
+        fixture.property("sasl.oauthbearer.config", &format!("file={}", file.path().display()));
     };
     // What the broker says of it is another finding.
-    stage.advised("error", "sasl_token", &["[kafka.properties]"], follow).await;
+    fixture.finding_with_advice("error", "sasl_token", &["[kafka.properties]"], follow).await;
 }

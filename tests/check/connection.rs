@@ -1,111 +1,113 @@
-//! PostgreSQL does not let walpost in.
+//! Connections to PostgreSQL that fail.
 
-use walpost_bed::{Authority, Major};
+use walpost_bed::{CertificateAuthority, Major};
 
-use crate::stage::{Stage, sound, succeed};
+use crate::fixture::{Fixture, sound, succeed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_in_order_has_no_warning_and_no_error() {
-    let mut stage = Stage::new().await;
+async fn correct_setup_has_no_warnings_and_no_errors() {
+    let mut fixture = Fixture::new().await;
     // The role that init makes is enough.
-    stage.log_in_as("walpost");
-    stage.check().await.is_clean();
+    fixture.log_in_as("walpost");
+    fixture.check().await.is_clean();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_listens() {
-    let mut stage = Stage::new().await;
-    let right = std::mem::replace(&mut stage.source, "postgres://postgres@127.0.0.1:1/x".into());
+async fn connection_refused_by_postgresql_is_reported() {
+    let mut fixture = Fixture::new().await;
+    let right = std::mem::replace(&mut fixture.source, "postgres://postgres@127.0.0.1:1/x".into());
     let words = ["listen_addresses", "port"];
-    let follow = async |stage: &mut Stage, _: &str| stage.source.clone_from(&right);
-    stage.advised("error", "connection_refused", &words, follow).await;
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
+    fixture.finding_with_advice("error", "connection_refused", &words, follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_host_has_no_address() {
-    let mut stage = Stage::new().await;
-    let right = stage.source.clone();
-    stage.source = "postgres://postgres@nosuch.invalid/x".into();
-    let follow = async |stage: &mut Stage, _: &str| stage.source.clone_from(&right);
-    stage.advised("error", "host_unknown", &["host"], follow).await;
+async fn unresolvable_host_is_reported() {
+    let mut fixture = Fixture::new().await;
+    let right = fixture.source.clone();
+    fixture.source = "postgres://postgres@nosuch.invalid/x".into();
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
+    fixture.finding_with_advice("error", "host_unknown", &["host"], follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pg_hba_has_no_line() {
+async fn missing_pg_hba_entry_is_reported() {
     let lines = "host all postgres 127.0.0.1/32 trust\n";
-    let authority = Authority::new();
+    let authority = CertificateAuthority::new();
     let pair = authority.server("hba");
     let builder = sound(Major::V15).tls(&pair.certificate, &pair.key).hba(lines);
-    let mut stage = Stage::on(builder).await;
-    stage.execute("ALTER ROLE walpost PASSWORD 'secret'").await;
-    stage.log_in_as("walpost:secret");
-    let plain = stage.source.clone();
-    stage.source.push_str("?sslmode=disable");
+    let mut fixture = Fixture::on(builder).await;
+    fixture.execute("ALTER ROLE walpost PASSWORD 'secret'").await;
+    fixture.log_in_as("walpost:secret");
+    let plain = fixture.source.clone();
+    fixture.source.push_str("?sslmode=disable");
     // Never one that lets a password through in clear.
-    let follow = async |stage: &mut Stage, advice: &str| {
+    let follow = async |fixture: &mut Fixture, advice: &str| {
         let line = advice.split('`').nth(1).expect("the line stands in backticks");
         assert!(line.starts_with("hostssl "), "{line}");
-        stage.postgres.change_hba(&format!("{line}\n{lines}")).await;
+        fixture.postgres.change_hba(&format!("{line}\n{lines}")).await;
         let root = authority.root();
-        stage.source = format!("{plain}?sslmode=verify-full&sslrootcert={}", root.display());
+        fixture.source = format!("{plain}?sslmode=verify-full&sslrootcert={}", root.display());
     };
     let words = ["127.0.0.1/32", "scram-sha-256", "pg_reload_conf", "sslmode=verify-full"];
-    stage.advised("error", "pg_hba", &words, follow).await;
-    stage.check().await.finding("ok", "replication");
+    fixture.finding_with_advice("error", "pg_hba", &words, follow).await;
+    fixture.check().await.finding("ok", "replication");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_password_is_wrong() {
+async fn wrong_password_is_reported() {
     let lines = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
-    let mut stage = Stage::on(sound(Major::V15).hba(lines)).await;
-    stage.execute("ALTER ROLE walpost PASSWORD 'right'").await;
-    stage.log_in_as("walpost:mistaken");
-    let follow = async |stage: &mut Stage, _: &str| stage.log_in_as("walpost:right");
-    stage.advised("error", "authentication", &["PGPASSWORD", "\\password"], follow).await;
+    let mut fixture = Fixture::on(sound(Major::V15).hba(lines)).await;
+    fixture.execute("ALTER ROLE walpost PASSWORD 'right'").await;
+    fixture.log_in_as("walpost:mistaken");
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.log_in_as("walpost:right");
+    fixture
+        .finding_with_advice("error", "authentication", &["PGPASSWORD", "\\password"], follow)
+        .await;
     // None at all is as wrong.
-    stage.log_in_as("walpost");
-    stage.check().await.finding("error", "authentication");
+    fixture.log_in_as("walpost");
+    fixture.check().await.finding("error", "authentication");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_role_is_missing_or_lacks_a_right() {
-    let mut stage = Stage::new().await;
-    let database = stage.database.clone();
-    stage.log_in_as("relay");
-    stage.fixed("error", "role_missing").await;
-    stage.execute("ALTER ROLE relay NOREPLICATION").await;
-    stage.fixed("error", "role_replication").await;
-    stage.execute("ALTER ROLE relay NOLOGIN").await;
-    stage.fixed("error", "role_login").await;
-    stage.execute(&format!("REVOKE CONNECT ON DATABASE {database} FROM public")).await;
-    stage.fixed("error", "database_connect").await;
-    stage.execute("ALTER ROLE relay CONNECTION LIMIT 0").await;
-    stage.fixed("error", "connection_limit").await;
-    stage.check().await.is_clean();
+async fn missing_role_or_privilege_is_reported() {
+    let mut fixture = Fixture::new().await;
+    let database = fixture.database.clone();
+    fixture.log_in_as("relay");
+    fixture.finding_is_fixed("error", "role_missing").await;
+    fixture.execute("ALTER ROLE relay NOREPLICATION").await;
+    fixture.finding_is_fixed("error", "role_replication").await;
+    fixture.execute("ALTER ROLE relay NOLOGIN").await;
+    fixture.finding_is_fixed("error", "role_login").await;
+    fixture.execute(&format!("REVOKE CONNECT ON DATABASE {database} FROM public")).await;
+    fixture.finding_is_fixed("error", "database_connect").await;
+    fixture.execute("ALTER ROLE relay CONNECTION LIMIT 0").await;
+    fixture.finding_is_fixed("error", "connection_limit").await;
+    fixture.check().await.is_clean();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_managed_service_gives_the_right_by_another_statement() {
+async fn managed_service_grant_statement_is_printed() {
     // Known by its role; what that role may do is the service's own.
-    let mut stage = Stage::on(sound(Major::V15)).await;
-    stage.execute("CREATE ROLE rds_superuser; CREATE ROLE plain LOGIN").await;
-    stage.log_in_as("plain");
-    let report = stage.check().await;
+    let mut fixture = Fixture::on(sound(Major::V15)).await;
+    fixture.execute("CREATE ROLE rds_superuser; CREATE ROLE plain LOGIN").await;
+    fixture.log_in_as("plain");
+    let report = fixture.check().await;
     let finding = report.finding("error", "role_replication");
     assert_eq!(finding["fix"], "GRANT rds_replication TO \"plain\";");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_database_is_missing() {
-    let mut stage = Stage::new().await;
-    let right = stage.source.clone();
-    stage.source = format!("postgres://postgres@127.0.0.1:{}/nosuch", stage.postgres.port());
-    let follow = async |stage: &mut Stage, _: &str| stage.source.clone_from(&right);
-    stage.advised("error", "database_missing", &["dbname"], follow).await;
+async fn missing_database_is_reported() {
+    let mut fixture = Fixture::new().await;
+    let right = fixture.source.clone();
+    fixture.source = format!("postgres://postgres@127.0.0.1:{}/nosuch", fixture.postgres.port());
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
+    fixture.finding_with_advice("error", "database_missing", &["dbname"], follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pooler_is_in_between() {
+async fn connection_pooler_is_reported() {
     // One that refuses a session's options refuses the ordinary connection too.
     let pooler_finding = pooler("").await;
     assert!(pooler_finding["what"].to_string().contains("startup parameter"), "{pooler_finding:#}");
@@ -116,14 +118,15 @@ async fn a_pooler_is_in_between() {
 
 /// The finding with a pooler of these settings in between, which is gone without it.
 async fn pooler(settings: &str) -> serde_json::Value {
-    let mut stage = Stage::new().await;
-    let pooler = Pooler::start(stage.postgres.port(), settings);
-    let right = stage.source.clone();
-    let database = &stage.database;
-    stage.source = format!("postgres://postgres@127.0.0.1:{}/{database}", pooler.port);
-    let follow = async |stage: &mut Stage, _: &str| stage.source.clone_from(&right);
-    let report =
-        stage.advised("error", "connection_pooler", &["host and port", "6432"], follow).await;
+    let mut fixture = Fixture::new().await;
+    let pooler = Pooler::start(fixture.postgres.port(), settings);
+    let right = fixture.source.clone();
+    let database = &fixture.database;
+    fixture.source = format!("postgres://postgres@127.0.0.1:{}/{database}", pooler.port);
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
+    let report = fixture
+        .finding_with_advice("error", "connection_pooler", &["host and port", "6432"], follow)
+        .await;
     report.finding("error", "connection_pooler").clone()
 }
 
@@ -157,7 +160,7 @@ impl Pooler {
         command.args(["-q", "-u", "postgres"]).arg(&file);
         let child = command.spawn().expect("pgbouncer is there: apt-get install pgbouncer");
         let address = ("127.0.0.1", port);
-        let limit = std::time::Instant::now() + walpost_bed::scene::SOON;
+        let limit = std::time::Instant::now() + walpost_bed::fixture::SHORT_TIMEOUT;
         while std::net::TcpStream::connect(address).is_err() {
             assert!(std::time::Instant::now() < limit, "pgbouncer does not listen");
             std::thread::yield_now();

@@ -1,12 +1,11 @@
-//! The address of the endpoints is another's or none of this machine, and traces that cannot
-//! be sent.
+//! A listen address that is in use or not on this machine, and traces that cannot be exported.
 
 use tokio::net::TcpListener;
 use walpost_bed::Walpost;
-use walpost_bed::scene::{SOON, ended, program};
+use walpost_bed::fixture::{SHORT_TIMEOUT, ended, program};
 
 use crate::connection::free_port;
-use crate::stage::Stage;
+use crate::fixture::Fixture;
 
 const LISTEN: &str = "--admin-listen";
 
@@ -14,81 +13,83 @@ fn free() -> String {
     format!("127.0.0.1:{}", free_port())
 }
 
-/// `walpost run` on the stage, to its end or for good.
-fn run(stage: &Stage) -> Walpost {
+/// `walpost run` on the fixture, to its end or for good.
+fn run(fixture: &Fixture) -> Walpost {
     Walpost::builder(program())
-        .args(["run", "--source", &stage.source, "--bootstrap-servers", &stage.bootstrap])
-        .args(&stage.options)
-        .envs(&stage.environment)
+        .args(["run", "--source", &fixture.source, "--bootstrap-servers", &fixture.bootstrap])
+        .args(&fixture.options)
+        .envs(&fixture.environment)
         .start()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_address_of_the_endpoints_is_another_programs() {
-    let mut stage = Stage::new().await;
-    stage.option(LISTEN, &free());
-    stage.check().await.finding("ok", "admin_listen");
+async fn listen_address_used_by_another_program_is_reported() {
+    let mut fixture = Fixture::new().await;
+    fixture.option(LISTEN, &free());
+    fixture.check().await.finding("ok", "admin_listen");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let taken = listener.local_addr().expect("an address").to_string();
-    stage.option(LISTEN, &taken);
+    fixture.option(LISTEN, &taken);
     // It hangs up on everybody.
     let other = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
-    assert_eq!(ended(&run(&stage)).await.0, Some(78), "`run` would not start");
-    let follow = async |stage: &mut Stage, _: &str| stage.option(LISTEN, &free());
+    assert_eq!(ended(&run(&fixture)).await.0, Some(78), "`run` would not start");
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.option(LISTEN, &free());
     let words = ["admin.listen", "off"];
-    let report = stage.advised("error", "admin_listen_in_use", &words, follow).await;
+    let report = fixture.finding_with_advice("error", "admin_listen_in_use", &words, follow).await;
     let what = report.finding("error", "admin_listen_in_use")["what"].to_string();
     assert!(what.contains(&taken) && what.contains("another program"), "{what}");
     other.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_address_of_the_endpoints_is_another_walposts() {
-    let mut stage = Stage::new().await;
-    stage.option(LISTEN, &free());
-    let walpost = run(&stage);
-    walpost.await_line("streaming from PostgreSQL", SOON).await;
+async fn listen_address_used_by_another_walpost_is_reported() {
+    let mut fixture = Fixture::new().await;
+    fixture.option(LISTEN, &free());
+    let walpost = run(&fixture);
+    walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
     // The one that is to be upgraded.
-    let report = stage.check().await;
+    let report = fixture.check().await;
     let what = report.finding("ok", "admin_listen")["what"].to_string();
     assert!(what.contains("the walpost of this slot") && what.contains("127.0.0.1"), "{what}");
-    let (slot, another) = (stage.slot().to_owned(), format!("{}_2", stage.slot()));
-    stage.walpost(&["init", "--apply", "--slot", &another]).await;
-    stage.option("--slot", &another);
-    assert_eq!(ended(&run(&stage)).await.0, Some(78), "`run` would not start");
-    let follow = async |stage: &mut Stage, _: &str| stage.option(LISTEN, "off");
-    let report = stage.advised("error", "admin_listen_in_use", &["admin.listen"], follow).await;
+    let (slot, another) = (fixture.slot().to_owned(), format!("{}_2", fixture.slot()));
+    fixture.walpost(&["init", "--apply", "--slot", &another]).await;
+    fixture.option("--slot", &another);
+    assert_eq!(ended(&run(&fixture)).await.0, Some(78), "`run` would not start");
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.option(LISTEN, "off");
+    let report = fixture
+        .finding_with_advice("error", "admin_listen_in_use", &["admin.listen"], follow)
+        .await;
     let what = report.finding("error", "admin_listen_in_use")["what"].as_str().expect("text");
     assert!(what.contains(&format!("walpost of slot \"{slot}\"")), "{what}");
     walpost.terminate();
-    assert!(walpost.wait(SOON).await.is_some_and(|status| status.success()));
+    assert!(walpost.wait(SHORT_TIMEOUT).await.is_some_and(|status| status.success()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_address_of_the_endpoints_is_none_of_this_machine() {
-    let mut stage = Stage::new().await;
+async fn listen_address_not_on_this_machine_is_reported() {
+    let mut fixture = Fixture::new().await;
     // Of TEST-NET-1 (RFC 5737), which nobody has.
-    stage.option(LISTEN, "192.0.2.1:9641");
-    assert_eq!(ended(&run(&stage)).await.0, Some(78), "`run` would not start");
-    let follow = async |stage: &mut Stage, _: &str| stage.option(LISTEN, &free());
-    stage.advised("error", "admin_listen", &["this machine"], follow).await;
+    fixture.option(LISTEN, "192.0.2.1:9641");
+    assert_eq!(ended(&run(&fixture)).await.0, Some(78), "`run` would not start");
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.option(LISTEN, &free());
+    fixture.finding_with_advice("error", "admin_listen", &["this machine"], follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn traces_cannot_be_sent_as_the_variables_say() {
-    let mut stage = Stage::new().await;
-    stage.check().await.has_no("traces");
-    let set = |stage: &mut Stage, value: &str| {
-        stage.environment = vec![("OTEL_EXPORTER_OTLP_ENDPOINT".into(), value.into())];
+async fn invalid_trace_exporter_settings_are_reported() {
+    let mut fixture = Fixture::new().await;
+    fixture.check().await.has_no("traces");
+    let set = |fixture: &mut Fixture, value: &str| {
+        fixture.environment = vec![("OTEL_EXPORTER_OTLP_ENDPOINT".into(), value.into())];
     };
-    set(&mut stage, "http://[collector:4318");
-    let run = ended(&run(&stage)).await;
+    set(&mut fixture, "http://[collector:4318");
+    let run = ended(&run(&fixture)).await;
     assert_eq!(run.0, Some(78), "{}", run.1);
-    let follow = async |stage: &mut Stage, _: &str| set(stage, "http://127.0.0.1:4318");
-    let report = stage.advised("error", "traces", &["OTEL_*"], follow).await;
+    let follow = async |fixture: &mut Fixture, _: &str| set(fixture, "http://127.0.0.1:4318");
+    let report = fixture.finding_with_advice("error", "traces", &["OTEL_*"], follow).await;
     let what = report.finding("error", "traces")["what"].to_string();
     assert!(what.contains("OTEL_EXPORTER_OTLP_ENDPOINT"), "{what}");
     // Nothing is sent, so that nobody has to be there.
-    let report = stage.check_with(&["--offline"]).await;
+    let report = fixture.check_with(&["--offline"]).await;
     report.finding("ok", "traces");
 }

@@ -1,51 +1,51 @@
-//! A standby is to take over, and the slot is not ready for it.
+//! Slots that are not prepared for a failover to a standby.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use walpost_bed::Major;
 
-use crate::stage::{Stage, sound};
+use crate::fixture::{Fixture, sound};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_slot_would_not_be_on_the_standby() {
-    let stage = Stage::on(sound(Major::V17)).await;
-    stage.check().await.is_clean();
-    stage.execute("SELECT pg_create_physical_replication_slot('standby1')").await;
+async fn slot_without_failover_is_reported() {
+    let fixture = Fixture::on(sound(Major::V17)).await;
+    fixture.check().await.is_clean();
+    fixture.execute("SELECT pg_create_physical_replication_slot('standby1')").await;
     // It keeps its position.
     let position =
         "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'walpost'";
-    let before = stage.postgres.query_text(position).await;
-    stage.fixed("warning", "slot_failover").await;
-    assert_eq!(stage.postgres.query_text(position).await, before);
+    let before = fixture.postgres.query_text(position).await;
+    fixture.finding_is_fixed("warning", "slot_failover").await;
+    assert_eq!(fixture.postgres.query_text(position).await, before);
     // And events are not to be ahead of the standby.
-    let report = stage.fixed("warning", "synchronized_standby_slots").await;
+    let report = fixture.finding_is_fixed("warning", "synchronized_standby_slots").await;
     report.finding("ok", "slot_failover");
     // Nobody uses that standby's slot: everything would wait for it.
-    stage.fixed("warning", "synchronized_standby_slots_inactive").await;
-    stage.psql("ALTER SYSTEM SET synchronized_standby_slots = 'gone'; SELECT pg_reload_conf();");
-    stage.fixed("error", "synchronized_standby_slots_missing").await;
+    fixture.finding_is_fixed("warning", "synchronized_standby_slots_inactive").await;
+    fixture.psql("ALTER SYSTEM SET synchronized_standby_slots = 'gone'; SELECT pg_reload_conf();");
+    fixture.finding_is_fixed("error", "synchronized_standby_slots_missing").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_standby_without_a_slot_is_not_shown_to_the_role() {
-    let mut stage = Stage::on(sound(Major::V17)).await;
-    stage.log_in_as("walpost");
-    stage.check().await.finding("ok", "slot_failover");
-    let _standby = standby(&stage).await;
-    let report = stage.check().await;
+async fn unreadable_standby_slots_are_reported() {
+    let mut fixture = Fixture::on(sound(Major::V17)).await;
+    fixture.log_in_as("walpost");
+    fixture.check().await.finding("ok", "slot_failover");
+    let _standby = standby(&fixture).await;
+    let report = fixture.check().await;
     let finding = report.finding("skipped", "slot_failover");
     assert!(finding["what"].as_str().is_some_and(|it| it.contains("role walpost")), "{finding}");
-    stage.psql(finding["fix"].as_str().expect("SQL"));
+    fixture.psql(finding["fix"].as_str().expect("SQL"));
     // What it may see now is that there is one.
-    stage.fixed("warning", "slot_failover").await;
+    fixture.finding_is_fixed("warning", "slot_failover").await;
 }
 
-/// A session that takes the log as a standby without a slot does.
-async fn standby(stage: &Stage) -> TcpStream {
+/// A session that reads the WAL as a standby without a slot does.
+async fn standby(fixture: &Fixture) -> TcpStream {
     let flushed = "SELECT pg_current_wal_flush_lsn()";
-    let flushed = stage.postgres.query_text(flushed).await.expect("a position");
+    let flushed = fixture.postgres.query_text(flushed).await.expect("a position");
     let mut stream =
-        TcpStream::connect(("127.0.0.1", stage.postgres.port())).await.expect("it listens");
+        TcpStream::connect(("127.0.0.1", fixture.postgres.port())).await.expect("it listens");
     let parameters = b"\0\x03\0\0user\0postgres\0replication\0true\0application_name\0standby1\0\0";
     let length = u32::try_from(parameters.len() + 4).expect("it is short");
     let begin = [&length.to_be_bytes()[..], parameters].concat();

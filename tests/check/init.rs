@@ -1,13 +1,13 @@
-//! `walpost init`: least rights, slots that standbys keep, and what it leaves to people.
+//! `walpost init`: least privileges, failover slots, and what it leaves to the operator.
 
-use walpost_bed::scene::{SOON, ended, program};
+use walpost_bed::fixture::{SHORT_TIMEOUT, ended, program};
 use walpost_bed::{Major, Walpost, eventually};
 
-use crate::stage::{Stage, sound};
+use crate::fixture::{Fixture, sound};
 
 /// Runs it as this user; how it ends, and all that it says.
-async fn init_as(stage: &Stage, user: &str, arguments: &[&str]) -> (Option<i32>, String) {
-    let source = format!("postgres://{user}@127.0.0.1:{}/postgres", stage.postgres.port());
+async fn init_as(fixture: &Fixture, user: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let source = format!("postgres://{user}@127.0.0.1:{}/postgres", fixture.postgres.port());
     let init = Walpost::builder(program()).args(["init", "--apply", "--source", &source]);
     let init = init.args(arguments).start();
     let (code, errors) = ended(&init).await;
@@ -17,64 +17,64 @@ async fn init_as(stage: &Stage, user: &str, arguments: &[&str]) -> (Option<i32>,
 const SLOT: &str = "SELECT failover FROM pg_replication_slots WHERE slot_name = 'walpost'";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_standbys_keep_is_made_where_the_server_knows_it() {
-    let mut stage = Stage::bare(sound(Major::V17)).await;
-    let (code, said) = init_as(&stage, "postgres", &["--failover"]).await;
+async fn init_creates_a_failover_slot_where_supported() {
+    let mut fixture = Fixture::bare(sound(Major::V17)).await;
+    let (code, said) = init_as(&fixture, "postgres", &["--failover"]).await;
     assert_eq!(code, Some(0), "{said}");
-    assert_eq!(stage.postgres.query_text(SLOT).await.as_deref(), Some("t"));
-    let (code, said) = init_as(&stage, "postgres", &["--failover"]).await;
+    assert_eq!(fixture.postgres.query_text(SLOT).await.as_deref(), Some("t"));
+    let (code, said) = init_as(&fixture, "postgres", &["--failover"]).await;
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("slot walpost: already there"), "{said}");
-    stage.log_in_as("walpost");
-    let report = stage.check().await;
+    fixture.log_in_as("walpost");
+    let report = fixture.check().await;
     report.is_clean();
     report.finding("ok", "slot_failover");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_standbys_do_not_keep_is_left_to_a_person() {
-    let stage = Stage::on(sound(Major::V17)).await;
-    let (code, said) = init_as(&stage, "postgres", &["--failover"]).await;
+async fn init_does_not_replace_a_slot_without_failover() {
+    let fixture = Fixture::on(sound(Major::V17)).await;
+    let (code, said) = init_as(&fixture, "postgres", &["--failover"]).await;
     assert_eq!(code, Some(1), "{said}");
     let command = said.lines().find_map(|line| line.find("psql ").map(|at| &line[at..]));
-    stage.shell(command.expect("the fix")).await;
-    assert_eq!(stage.postgres.query_text(SLOT).await.as_deref(), Some("t"));
-    assert_eq!(init_as(&stage, "postgres", &["--failover"]).await.0, Some(0));
+    fixture.shell(command.expect("the fix")).await;
+    assert_eq!(fixture.postgres.query_text(SLOT).await.as_deref(), Some("t"));
+    assert_eq!(init_as(&fixture, "postgres", &["--failover"]).await.0, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_knows_no_such_slot_gets_nothing() {
-    let stage = Stage::bare(sound(Major::V16)).await;
-    let (code, said) = init_as(&stage, "postgres", &["--failover"]).await;
+async fn init_without_failover_slot_support_changes_nothing() {
+    let fixture = Fixture::bare(sound(Major::V16)).await;
+    let (code, said) = init_as(&fixture, "postgres", &["--failover"]).await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("needs PostgreSQL 17 or later, and this is 16"), "{said}");
-    let table = stage.postgres.query_text("SELECT to_regclass('outbox') IS NULL").await;
+    let table = fixture.postgres.query_text("SELECT to_regclass('outbox') IS NULL").await;
     assert_eq!(table.as_deref(), Some("t"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_that_lacks_a_right_is_left_as_it_is_and_told() {
-    let stage = Stage::bare(sound(Major::V15)).await;
+async fn init_reports_missing_privileges_without_granting_them() {
+    let fixture = Fixture::bare(sound(Major::V15)).await;
     for (change, lacks) in [
         ("CREATE ROLE walpost", "ALTER ROLE \"walpost\" LOGIN;"),
         ("SELECT", "ALTER ROLE \"walpost\" REPLICATION;"),
     ] {
-        stage.execute(change).await;
-        let (code, said) = init_as(&stage, "postgres", &[]).await;
+        fixture.execute(change).await;
+        let (code, said) = init_as(&fixture, "postgres", &[]).await;
         assert_eq!(code, Some(0), "{said}");
         assert!(said.contains("role walpost: already there (it may not"), "{said}");
         assert!(said.contains(lacks), "{said}");
-        stage.psql(lacks);
+        fixture.psql(lacks);
     }
-    let (_, said) = init_as(&stage, "postgres", &[]).await;
+    let (_, said) = init_as(&fixture, "postgres", &[]).await;
     assert!(said.contains("role walpost: already there\n"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_a_service_gives_the_right_its_statement_is_told() {
+async fn init_prints_the_managed_services_grant_statement() {
     // Known by its role; what that role may do is the service's own.
-    let stage = Stage::bare(sound(Major::V15)).await;
-    stage
+    let fixture = Fixture::bare(sound(Major::V15)).await;
+    fixture
         .execute(
             "CREATE ROLE rds_superuser CREATEROLE; \
              CREATE ROLE administrator LOGIN CREATEROLE CREATEDB IN ROLE rds_superuser; \
@@ -82,7 +82,7 @@ async fn where_a_service_gives_the_right_its_statement_is_told() {
              GRANT CREATE ON SCHEMA public TO administrator",
         )
         .await;
-    let (code, said) = init_as(&stage, "administrator", &[]).await;
+    let (code, said) = init_as(&fixture, "administrator", &[]).await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("table public.outbox: created"), "{said}");
     for words in
@@ -91,21 +91,21 @@ async fn where_a_service_gives_the_right_its_statement_is_told() {
         assert!(said.contains(words), "{words} in {said}");
     }
     // The rest of it, but for the slot, which takes the right too.
-    let (code, said) = init_as(&stage, "administrator", &["--no-role"]).await;
+    let (code, said) = init_as(&fixture, "administrator", &["--no-role"]).await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("publication walpost: created"), "{said}");
     assert!(said.contains("GRANT rds_replication TO \"administrator\";"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_that_somebody_else_creates_meanwhile_is_no_failure() {
-    let stage = Stage::bare(sound(Major::V17)).await;
-    let other = stage.postgres.client_of("postgres").await;
+async fn init_tolerates_a_role_created_concurrently() {
+    let fixture = Fixture::bare(sound(Major::V17)).await;
+    let other = fixture.postgres.client_of("postgres").await;
     other.batch_execute("BEGIN; CREATE ROLE walpost LOGIN REPLICATION").await.expect("created");
-    let mut init = Box::pin(init_as(&stage, "postgres", &[]));
+    let mut init = Box::pin(init_as(&fixture, "postgres", &[]));
     let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
-    let is_waiting = eventually(SOON, "init waits for the other", async || {
-        stage.postgres.query_text(waits).await.as_deref() == Some("1")
+    let is_waiting = eventually(SHORT_TIMEOUT, "init waits for the other", async || {
+        fixture.postgres.query_text(waits).await.as_deref() == Some("1")
     });
     tokio::select! {
         ended = &mut init => panic!("it did not wait: {ended:?}"),

@@ -1,16 +1,16 @@
-//! Brokers that cannot be reached, that do not let walpost in, or that it cannot trust.
+//! Brokers that are unreachable, reject walpost, or cannot be trusted.
 
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
-use walpost_bed::{Authority, Kafka};
+use walpost_bed::{CertificateAuthority, Kafka};
 
-use crate::stage::Stage;
+use crate::fixture::Fixture;
 use crate::tls::other_authority;
 
 /// A broker that asks who comes, and allows each only what it was told to.
 struct Guarded {
-    authority: Authority,
+    authority: CertificateAuthority,
     kafka: Kafka,
 }
 
@@ -18,7 +18,7 @@ struct Guarded {
 async fn guarded() -> MutexGuard<'static, Guarded> {
     static SHARED: OnceCell<Mutex<Guarded>> = OnceCell::const_new();
     let start = async || {
-        let authority = Authority::new();
+        let authority = CertificateAuthority::new();
         let builder = Kafka::builder().guarded().tls(&authority).user("relay", "right");
         let builder = builder.property("auto.create.topics.enable", "false");
         // A certificate may come with other names than the one before.
@@ -30,117 +30,126 @@ async fn guarded() -> MutexGuard<'static, Guarded> {
     SHARED.get_or_init(start).await.lock().await
 }
 
-/// A stage with that broker, by its listener with TLS and passwords.
-async fn stage(guarded: &Guarded) -> Stage {
-    let mut stage = Stage::new().await;
-    stage.bootstrap = guarded.kafka.secure_bootstrap();
-    stage.administrator = guarded.kafka.bootstrap();
-    stage.property("security.protocol", "SASL_SSL");
-    stage.property("ssl.ca.location", &guarded.authority.root().display().to_string());
-    stage.property("sasl.mechanisms", "PLAIN");
-    stage.property("sasl.username", "relay");
-    stage.property("sasl.password", "right");
-    stage
+/// A fixture with that broker, by its listener with TLS and passwords.
+async fn fixture(guarded: &Guarded) -> Fixture {
+    let mut fixture = Fixture::new().await;
+    fixture.bootstrap = guarded.kafka.secure_bootstrap();
+    fixture.administrator = guarded.kafka.bootstrap();
+    fixture.property("security.protocol", "SASL_SSL");
+    fixture.property("ssl.ca.location", &guarded.authority.root().display().to_string());
+    fixture.property("sasl.mechanisms", "PLAIN");
+    fixture.property("sasl.username", "relay");
+    fixture.property("sasl.password", "right");
+    fixture
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_listens() {
-    let mut stage = Stage::new().await;
-    let right = std::mem::replace(&mut stage.bootstrap, "127.0.0.1:1".into());
-    let follow = async |stage: &mut Stage, _: &str| stage.bootstrap.clone_from(&right);
-    stage.advised("error", "kafka_unreachable", &["--bootstrap-servers"], follow).await;
+async fn connection_refused_by_kafka_is_reported() {
+    let mut fixture = Fixture::new().await;
+    let right = std::mem::replace(&mut fixture.bootstrap, "127.0.0.1:1".into());
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.bootstrap.clone_from(&right);
+    fixture
+        .finding_with_advice("error", "kafka_unreachable", &["--bootstrap-servers"], follow)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_brokers_advertise_an_address_where_nobody_is() {
+async fn unreachable_advertised_listener_is_reported() {
     let guarded = guarded().await;
-    let mut stage = Stage::new().await;
+    let mut fixture = Fixture::new().await;
     let port = guarded.kafka.proxied_port().expect("such a listener");
-    stage.bootstrap = format!("127.0.0.1:{port}");
+    fixture.bootstrap = format!("127.0.0.1:{port}");
     let right = guarded.kafka.bootstrap();
-    let follow = async |stage: &mut Stage, _: &str| stage.bootstrap.clone_from(&right);
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.bootstrap.clone_from(&right);
     let words = ["advertised.listeners"];
-    stage.advised("error", "kafka_advertised_address", &words, follow).await;
+    fixture.finding_with_advice("error", "kafka_advertised_address", &words, follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_or_mechanism_are_not_the_brokers() {
+async fn wrong_credentials_or_mechanism_are_reported() {
     let guarded = guarded().await;
-    let mut stage = stage(&guarded).await;
-    stage.property("sasl.password", "mistaken");
-    let follow = async |stage: &mut Stage, _: &str| stage.property("sasl.password", "right");
-    let report = stage.advised("error", "kafka_credentials", &["sasl.password"], follow).await;
+    let mut fixture = fixture(&guarded).await;
+    fixture.property("sasl.password", "mistaken");
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.property("sasl.password", "right");
+    let report =
+        fixture.finding_with_advice("error", "kafka_credentials", &["sasl.password"], follow).await;
     let what = report.finding("error", "kafka_credentials")["what"].to_string();
     assert!(!what.contains("mistaken"), "{what}");
     // The broker offers 512 alone.
-    stage.property("sasl.mechanisms", "SCRAM-SHA-256");
-    let follow = async |stage: &mut Stage, _: &str| stage.property("sasl.mechanisms", "PLAIN");
-    stage.advised("error", "kafka_mechanism", &["sasl.enabled.mechanisms"], follow).await;
+    fixture.property("sasl.mechanisms", "SCRAM-SHA-256");
+    let follow =
+        async |fixture: &mut Fixture, _: &str| fixture.property("sasl.mechanisms", "PLAIN");
+    fixture
+        .finding_with_advice("error", "kafka_mechanism", &["sasl.enabled.mechanisms"], follow)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_brokers_tls_proves_nothing() {
+async fn untrusted_broker_certificate_is_reported() {
     let guarded = guarded().await;
     let (authority, kafka) = (&guarded.authority, &guarded.kafka);
-    let mut stage = stage(&guarded).await;
-    stage.property("security.protocol", "SASL_PLAINTEXT");
-    let follow = async |stage: &mut Stage, _: &str| stage.property("security.protocol", "SASL_SSL");
-    stage.advised("error", "kafka_security_protocol", &["SASL_SSL"], follow).await;
+    let mut fixture = fixture(&guarded).await;
+    fixture.property("security.protocol", "SASL_PLAINTEXT");
+    let follow =
+        async |fixture: &mut Fixture, _: &str| fixture.property("security.protocol", "SASL_SSL");
+    fixture.finding_with_advice("error", "kafka_security_protocol", &["SASL_SSL"], follow).await;
 
     let roots = authority.root().display().to_string();
-    stage.property("ssl.ca.location", &other_authority());
-    let follow = async |stage: &mut Stage, _: &str| stage.property("ssl.ca.location", &roots);
-    stage.advised("error", "kafka_certificate", &["ssl.ca.location"], follow).await;
+    fixture.property("ssl.ca.location", &other_authority());
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.property("ssl.ca.location", &roots);
+    fixture.finding_with_advice("error", "kafka_certificate", &["ssl.ca.location"], follow).await;
 
     // A listener that wants a certificate of the client.
-    let secure = std::mem::replace(&mut stage.bootstrap, kafka.mutual_bootstrap());
-    stage.property("security.protocol", "SSL");
-    let follow = async |stage: &mut Stage, _: &str| {
+    let secure = std::mem::replace(&mut fixture.bootstrap, kafka.mutual_bootstrap());
+    fixture.property("security.protocol", "SSL");
+    let follow = async |fixture: &mut Fixture, _: &str| {
         let pair = authority.client("relay", "relay");
-        stage.property("ssl.certificate.location", &pair.certificate.display().to_string());
-        stage.property("ssl.key.location", &pair.key.display().to_string());
+        fixture.property("ssl.certificate.location", &pair.certificate.display().to_string());
+        fixture.property("ssl.key.location", &pair.key.display().to_string());
     };
-    stage.advised("error", "kafka_tls", &["ssl.certificate.location"], follow).await;
-    stage.bootstrap = secure;
-    stage.property("security.protocol", "SASL_SSL");
+    fixture.finding_with_advice("error", "kafka_tls", &["ssl.certificate.location"], follow).await;
+    fixture.bootstrap = secure;
+    fixture.property("security.protocol", "SASL_SSL");
 
     let good = authority.server("good");
     let yesterday = SystemTime::now() - Duration::from_secs(86_400);
     kafka.change_certificate(&authority.server_until("old", yesterday)).await;
-    let follow = async |_: &mut Stage, _: &str| kafka.change_certificate(&good).await;
-    stage.advised("error", "kafka_certificate", &["renew", "subjectAltName"], follow).await;
+    let follow = async |_: &mut Fixture, _: &str| kafka.change_certificate(&good).await;
+    fixture
+        .finding_with_advice("error", "kafka_certificate", &["renew", "subjectAltName"], follow)
+        .await;
 
     // The broker advertises 127.0.0.1.
     kafka.change_certificate(&authority.server_of("named", "DNS:localhost")).await;
-    let follow = async |_: &mut Stage, _: &str| kafka.change_certificate(&good).await;
-    stage.advised("error", "kafka_certificate", &["subjectAltName"], follow).await;
+    let follow = async |_: &mut Fixture, _: &str| kafka.change_certificate(&good).await;
+    fixture.finding_with_advice("error", "kafka_certificate", &["subjectAltName"], follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_user_may_not_write() {
+async fn missing_write_acl_is_reported() {
     let guarded = guarded().await;
-    let mut stage = stage(&guarded).await;
+    let mut fixture = fixture(&guarded).await;
     // Where rows name the topic, there is none to ask for.
-    stage.option("--topic", "shop.{aggregate_type}");
-    let report = stage.check().await;
+    fixture.option("--topic", "shop.{aggregate_type}");
+    let report = fixture.check().await;
     let fix = report.finding("error", "kafka_write")["fix"].to_string();
     assert!(fix.contains("--topic shop. --resource-pattern-type prefixed"), "{fix}");
     // One that walpost's user may not even see.
     guarded.kafka.create_topic("shop.order", 1).await;
-    stage.option("--topic", "shop.order");
-    let report = stage.fixed("error", "topic_unauthorized").await;
+    fixture.option("--topic", "shop.order");
+    let report = fixture.finding_is_fixed("error", "topic_unauthorized").await;
     report.finding("error", "kafka_write");
     // That gave it the right to write, too, and so an id for its producer.
-    let report = stage.check().await;
+    let report = fixture.check().await;
     report.finding("ok", "kafka_write");
     report.finding("ok", "topic");
     guarded.kafka.disallow("relay", &["Write"], "shop.order").await;
-    stage.fixed("error", "kafka_write").await;
+    fixture.finding_is_fixed("error", "kafka_write").await;
     // Where brokers make no topics by themselves, a missing one stops delivery.
     guarded.kafka.allow("relay", &["Describe"], "shop.gone").await;
-    stage.option("--topic", "shop.gone");
-    stage.property("allow.auto.create.topics", "true");
-    stage.check().await.finding("warning", "topic_missing");
+    fixture.option("--topic", "shop.gone");
+    fixture.property("allow.auto.create.topics", "true");
+    fixture.check().await.finding("warning", "topic_missing");
     guarded.kafka.allow_on_cluster("relay", &["DescribeConfigs"]).await;
-    stage.fixed("error", "topic_missing").await;
+    fixture.finding_is_fixed("error", "topic_missing").await;
 }

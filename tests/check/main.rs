@@ -1,5 +1,5 @@
-//! `walpost check` on set-ups that are really broken: each finding appears with its fix,
-//! the fix is applied as it is printed, and the finding is gone.
+//! `walpost check` on setups that are really broken: each finding appears with its fix, the fix is
+//! applied as printed, and the finding is gone.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
@@ -9,12 +9,12 @@ mod configuration;
 mod connection;
 mod endpoints;
 mod failover;
+mod fixture;
 mod init;
 mod kafka;
-mod peers;
 mod publication;
 mod server;
 mod slot;
-mod stage;
 mod tls;
 mod topics;
+mod unresponsive_servers;

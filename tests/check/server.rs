@@ -1,73 +1,75 @@
-//! Settings of the server that stop the stream, or cost the slot or the disk.
+//! Server settings that prevent streaming, or put the slot or the disk at risk.
 
 use walpost_bed::{Major, Postgres, Stop};
 
-use crate::stage::{Stage, sound};
+use crate::fixture::{Fixture, sound};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wal_level_is_not_logical() {
-    let stage = Stage::bare(sound(Major::V15).setting("wal_level", "replica")).await;
-    let report = stage.check().await;
+async fn wrong_wal_level_is_reported() {
+    let fixture = Fixture::bare(sound(Major::V15).setting("wal_level", "replica")).await;
+    let report = fixture.check().await;
     let finding = report.finding("error", "wal_level");
     assert!(finding["what"].as_str().expect("text").contains("replica"), "{finding}");
     // The file that ALTER SYSTEM writes wins over postgresql.conf.
-    stage.psql(finding["fix"].as_str().expect("SQL"));
-    stage.postgres.restart(Stop::Fast).await;
-    stage.check().await.has_no("wal_level");
+    fixture.psql(finding["fix"].as_str().expect("SQL"));
+    fixture.postgres.restart(Stop::Fast).await;
+    fixture.check().await.has_no("wal_level");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_slot_and_no_sender_is_free() {
+async fn exhausted_slots_and_walsenders_are_reported() {
     let builder = sound(Major::V15).setting("max_replication_slots", "1");
-    let mut stage = Stage::on(builder.setting("max_wal_senders", "0")).await;
+    let mut fixture = Fixture::on(builder.setting("max_wal_senders", "0")).await;
     // The one slot is ours, and there is none for a second.
-    let report = stage.check().await;
+    let report = fixture.check().await;
     report.finding("warning", "max_replication_slots");
     let finding = report.finding("error", "max_wal_senders");
-    stage.psql(finding["fix"].as_str().expect("SQL"));
-    stage.postgres.restart(Stop::Fast).await;
-    stage.check().await.has_no("max_wal_senders");
-    stage.option("--slot", "another");
-    let report = stage.check().await;
+    fixture.psql(finding["fix"].as_str().expect("SQL"));
+    fixture.postgres.restart(Stop::Fast).await;
+    fixture.check().await.has_no("max_wal_senders");
+    fixture.option("--slot", "another");
+    let report = fixture.check().await;
     let finding = report.finding("error", "max_replication_slots");
-    stage.psql(finding["fix"].as_str().expect("SQL"));
-    stage.postgres.restart(Stop::Fast).await;
-    stage.check().await.has_no("max_replication_slots");
+    fixture.psql(finding["fix"].as_str().expect("SQL"));
+    fixture.postgres.restart(Stop::Fast).await;
+    fixture.check().await.has_no("max_replication_slots");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_limit_of_a_slots_log_is_missing_or_too_small() {
-    let stage = Stage::on(Postgres::builder(Major::V15)).await;
-    stage.fixed("warning", "max_slot_wal_keep_size").await;
-    stage.psql("ALTER SYSTEM SET max_slot_wal_keep_size = '64MB'; SELECT pg_reload_conf();");
-    stage.fixed("warning", "max_slot_wal_keep_size_small").await;
-    stage.check().await.is_clean();
+async fn missing_or_small_max_slot_wal_keep_size_is_reported() {
+    let fixture = Fixture::on(Postgres::builder(Major::V15)).await;
+    fixture.finding_is_fixed("warning", "max_slot_wal_keep_size").await;
+    fixture.psql("ALTER SYSTEM SET max_slot_wal_keep_size = '64MB'; SELECT pg_reload_conf();");
+    fixture.finding_is_fixed("warning", "max_slot_wal_keep_size_small").await;
+    fixture.check().await.is_clean();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_is_not_used_is_lost_by_time() {
+async fn short_idle_replication_slot_timeout_is_reported() {
     let builder = sound(Major::V18).setting("idle_replication_slot_timeout", "1h");
-    let stage = Stage::on(builder).await;
-    stage.fixed("warning", "idle_replication_slot_timeout").await;
-    stage.check().await.is_clean();
+    let fixture = Fixture::on(builder).await;
+    fixture.finding_is_fixed("warning", "idle_replication_slot_timeout").await;
+    fixture.check().await.is_clean();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_would_wait_for_walpost() {
+async fn walpost_in_synchronous_standby_names_is_reported() {
     let builder = sound(Major::V15).setting("synchronous_standby_names", "FIRST 1 (a, walpost)");
-    let mut stage = Stage::bare(builder.setting("synchronous_commit", "local")).await;
-    stage.fixed("warning", "synchronous_standby_names").await;
-    let now = stage.postgres.query_text("SHOW synchronous_standby_names").await;
+    let mut fixture = Fixture::bare(builder.setting("synchronous_commit", "local")).await;
+    fixture.finding_is_fixed("warning", "synchronous_standby_names").await;
+    let now = fixture.postgres.query_text("SHOW synchronous_standby_names").await;
     assert_eq!(now.as_deref(), Some("FIRST 1 (a)"));
-    stage.psql("ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf();");
-    let follow = async |stage: &mut Stage, advice: &str| {
+    fixture.psql("ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf();");
+    let follow = async |fixture: &mut Fixture, advice: &str| {
         let at = advice.find("ALTER SYSTEM").expect("an example");
-        stage.psql(&advice[at..]);
+        fixture.psql(&advice[at..]);
     };
-    stage.advised("warning", "synchronous_standby_names", &["real standbys"], follow).await;
+    fixture
+        .finding_with_advice("warning", "synchronous_standby_names", &["real standbys"], follow)
+        .await;
     // Another name is another standby.
-    stage.psql("ALTER SYSTEM SET synchronous_standby_names = 'relay'; SELECT pg_reload_conf();");
-    stage.check().await.has_no("synchronous_standby_names");
-    stage.source.push_str("?application_name=relay");
-    stage.check().await.finding("warning", "synchronous_standby_names");
+    fixture.psql("ALTER SYSTEM SET synchronous_standby_names = 'relay'; SELECT pg_reload_conf();");
+    fixture.check().await.has_no("synchronous_standby_names");
+    fixture.source.push_str("?application_name=relay");
+    fixture.check().await.finding("warning", "synchronous_standby_names");
 }

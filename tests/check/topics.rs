@@ -1,106 +1,108 @@
-//! Topics that are missing, that lose what is written, or that take less than walpost sends.
+//! Topics that are missing, lose data, or accept less than walpost sends.
 
-use walpost_bed::scene::SOON;
+use walpost_bed::fixture::SHORT_TIMEOUT;
 use walpost_bed::{Cluster, Kafka, eventually};
 
-use crate::stage::Stage;
+use crate::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_topic_of_all_events_is_missing_or_too_small() {
-    let mut stage = Stage::new().await;
+async fn missing_or_too_small_topic_is_reported() {
+    let mut fixture = Fixture::new().await;
     let administration = Kafka::shared().await.administration();
-    let topic = format!("check.{}", stage.database);
-    stage.option("--topic", &topic);
-    stage.check().await.finding("error", "topic_missing");
+    let topic = format!("check.{}", fixture.database);
+    fixture.option("--topic", &topic);
+    fixture.check().await.finding("error", "topic_missing");
     // Only where both sides say so do brokers make it.
-    stage.property("allow.auto.create.topics", "true");
-    stage.check().await.finding("warning", "topic_missing");
+    fixture.property("allow.auto.create.topics", "true");
+    fixture.check().await.finding("warning", "topic_missing");
     // To look for it is not to make it, although the brokers would.
     assert_eq!(administration.partitions(&topic).await, Ok(Vec::new()));
-    stage.fixed("warning", "topic_missing").await;
+    fixture.finding_is_fixed("warning", "topic_missing").await;
     assert_eq!(administration.partitions(&topic).await.map(|all| all.len()), Ok(6));
 
     administration.set(&topic, "max.message.bytes", "5000").await;
-    stage.fixed("warning", "topic_max_message_bytes").await;
+    fixture.finding_is_fixed("warning", "topic_max_message_bytes").await;
     // An outage over a weekend is longer.
     administration.set(&topic, "retention.ms", "172800000").await;
-    stage.fixed("warning", "topic_retention_short").await;
+    fixture.finding_is_fixed("warning", "topic_retention_short").await;
     administration.set(&topic, "min.insync.replicas", "2").await;
-    stage.fixed("error", "topic_min_insync_above_replicas").await;
+    fixture.finding_is_fixed("error", "topic_min_insync_above_replicas").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_topic_of_dead_letters_is_missing_or_forgets_them() {
-    let mut stage = Stage::new().await;
+async fn missing_or_short_lived_dead_letter_topic_is_reported() {
+    let mut fixture = Fixture::new().await;
     let administration = Kafka::shared().await.administration();
-    let topic = format!("dead.{}", stage.database);
+    let topic = format!("dead.{}", fixture.database);
     let directory = tempfile::TempDir::new().expect("a directory");
     let file = directory.path().join("walpost.toml");
     let write = |cause: &str| {
         let toml = format!("[poison]\n{cause} = 'dead_letter'\ndead_letter_topic = '{topic}'\n");
         std::fs::write(&file, toml).expect("it can be written");
     };
-    stage.option("--config", file.to_str().expect("UTF-8"));
+    fixture.option("--config", file.to_str().expect("UTF-8"));
     write("missing_field");
-    stage.fixed("error", "topic_missing").await;
+    fixture.finding_is_fixed("error", "topic_missing").await;
     administration.set(&topic, "cleanup.policy", "compact").await;
-    stage.fixed("warning", "topic_compacted").await;
+    fixture.finding_is_fixed("warning", "topic_compacted").await;
     // Its limit matters where letters of what is too large go there.
     administration.set(&topic, "max.message.bytes", "5000").await;
-    stage.check().await.has_no("topic_max_message_bytes");
+    fixture.check().await.has_no("topic_max_message_bytes");
     write("too_large");
-    stage.fixed("warning", "topic_max_message_bytes").await;
+    fixture.finding_is_fixed("warning", "topic_max_message_bytes").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_choose_topics_and_nothing_limits_which() {
-    let mut stage = Stage::new().await;
-    stage.environment.clear();
-    let follow = async |stage: &mut Stage, _: &str| {
+async fn unrestricted_topic_template_is_reported() {
+    let mut fixture = Fixture::new().await;
+    fixture.environment.clear();
+    let follow = async |fixture: &mut Fixture, _: &str| {
         let allowed = ("WALPOST_RECORD_TOPICS_ALLOWED".to_owned(), "outbox.event.*".to_owned());
-        stage.environment.push(allowed);
+        fixture.environment.push(allowed);
     };
-    stage.advised("warning", "topics_not_limited", &["record.topics_allowed"], follow).await;
+    fixture
+        .finding_with_advice("warning", "topics_not_limited", &["record.topics_allowed"], follow)
+        .await;
     // One topic for all is no row's choice.
-    stage.environment.clear();
-    stage.option("--topic", "check.static");
-    stage.check().await.has_no("topics_not_limited");
+    fixture.environment.clear();
+    fixture.option("--topic", "check.static");
+    fixture.check().await.has_no("topics_not_limited");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_are_larger_than_what_brokers_take() {
-    let mut stage = Stage::new().await;
-    stage.property("message.max.bytes", "200000000");
-    let follow = async |stage: &mut Stage, advice: &str| {
+async fn producer_limit_above_the_brokers_is_reported() {
+    let mut fixture = Fixture::new().await;
+    fixture.property("message.max.bytes", "200000000");
+    let follow = async |fixture: &mut Fixture, advice: &str| {
         let numbers = advice.split(' ').filter_map(|word| word.parse::<u64>().ok());
         let limit = numbers.max().expect("a limit");
-        stage.property("message.max.bytes", &limit.to_string());
+        fixture.property("message.max.bytes", &limit.to_string());
     };
     let words = ["message.max.bytes"];
-    stage.advised("error", "socket_request_max_bytes", &words, follow).await;
+    fixture.finding_with_advice("error", "socket_request_max_bytes", &words, follow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_has_too_few_replicas_of_a_topic() {
+async fn too_few_topic_replicas_are_reported() {
     let cluster = Cluster::shared().await;
-    let mut stage = Stage::new().await;
-    stage.bootstrap = cluster.bootstrap();
-    stage.administrator = cluster.bootstrap();
+    let mut fixture = Fixture::new().await;
+    fixture.bootstrap = cluster.bootstrap();
+    fixture.administrator = cluster.bootstrap();
     let (single, topic) = ("check.single", "check.whole");
-    stage.option("--topic", single);
+    fixture.option("--topic", single);
     cluster.nodes()[0].create_topic(single, 1).await;
     cluster.administration().create(topic, 1, &[]).await;
-    let follow = async |stage: &mut Stage, _: &str| stage.option("--topic", topic);
+    let follow = async |fixture: &mut Fixture, _: &str| fixture.option("--topic", topic);
     let words = ["kafka-reassign-partitions.sh", "--replication-factor 3"];
-    stage.advised("warning", "topic_replication_factor", &words, follow).await;
-    stage.fixed("warning", "topic_min_insync_replicas").await;
-    stage.check().await.is_clean();
+    fixture.finding_with_advice("warning", "topic_replication_factor", &words, follow).await;
+    fixture.finding_is_fixed("warning", "topic_min_insync_replicas").await;
+    fixture.check().await.is_clean();
 
     // The broker that has the one replica goes.
     cluster.administration().set(topic, "min.insync.replicas", "3").await;
     let leader = cluster.leader(single, 0).await;
     cluster.node(leader).kill9().await;
-    eventually(SOON, "the others notice", async || {
+    eventually(SHORT_TIMEOUT, "the others notice", async || {
         let seen = cluster.administration().partitions(topic).await?;
         if seen.iter().all(|one| one.in_sync.len() == 2) {
             Ok(())
@@ -109,19 +111,19 @@ async fn a_cluster_has_too_few_replicas_of_a_topic() {
         }
     })
     .await;
-    stage.check().await.finding("error", "topic_not_in_sync");
-    stage.option("--topic", single);
-    let follow = async |stage: &mut Stage, _: &str| {
+    fixture.check().await.finding("error", "topic_not_in_sync");
+    fixture.option("--topic", single);
+    let follow = async |fixture: &mut Fixture, _: &str| {
         cluster.node(leader).start_again().await;
         cluster.administration().in_sync(topic, 1, 3).await;
-        stage.option("--topic", topic);
-        stage.check().await.has_no("topic_not_in_sync");
-        stage.option("--topic", single);
+        fixture.option("--topic", topic);
+        fixture.check().await.has_no("topic_not_in_sync");
+        fixture.option("--topic", single);
     };
-    stage.advised("error", "topic_leaderless", &["bring back"], follow).await;
+    fixture.finding_with_advice("error", "topic_leaderless", &["bring back"], follow).await;
 
     // What topics of no setting of their own take.
-    stage.option("--topic", "check.{aggregate_type}");
-    stage.property("message.max.bytes", "5000000");
-    stage.fixed("warning", "broker_message_max_bytes").await;
+    fixture.option("--topic", "check.{aggregate_type}");
+    fixture.property("message.max.bytes", "5000000");
+    fixture.finding_is_fixed("warning", "broker_message_max_bytes").await;
 }

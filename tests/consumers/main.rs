@@ -1,18 +1,17 @@
-//! What `docs/consumers.md` and `docs/from-polling.md` tell others to do, done.
+//! Executes what `docs/consumers.md` and `docs/from-polling.md` tell readers to do.
 //!
-//! walpost publishes events, some of them twice; each program reads them, is killed
-//! in the middle and begins anew, and its own table has to show each effect once.
-//! The program in Rust runs here by itself; those in other languages want these
-//! languages' tools and are run by `make consumers`. A service with a poller moves to
-//! walpost and back, by the steps of its page.
+//! walpost publishes events, some of them twice; each program reads them, is killed in the middle
+//! and starts again, and its own table must show each effect once. The Rust program runs here;
+//! those in other languages need these languages' tools and are run by `make consumers`. A service
+//! with a poller migrates to walpost and back, by the steps of its page.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
 
-mod moving;
+mod fixture;
+mod migration;
 mod page;
 mod program;
 mod programs;
-mod shop;
 mod tables;
 mod tools;

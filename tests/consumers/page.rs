@@ -1,9 +1,9 @@
-//! `docs/consumers.md` quotes programs that run, and SQL that stands in `sql/`; the
-//! settings that pages name are there.
+//! `docs/consumers.md` quotes programs that run and SQL from `sql/`; the settings named on pages
+//! exist.
 
 use std::process::Command;
 
-use walpost_bed::scene::program;
+use walpost_bed::fixture::program;
 
 const PAGE: &str = include_str!("../../docs/consumers.md");
 
@@ -17,7 +17,7 @@ const QUOTED: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn what_the_page_quotes_stands_in_the_programs() {
+fn code_quoted_on_the_page_matches_the_programs() {
     let blocks = blocks(PAGE);
     for (language, program) in QUOTED {
         let program = if language == "sql" { uncommented(program) } else { program.to_owned() };
@@ -28,11 +28,11 @@ fn what_the_page_quotes_stands_in_the_programs() {
         }
     }
     let is_known = |of: &str| of == "sh" || QUOTED.iter().any(|(language, _)| of == *language);
-    assert!(blocks.iter().all(|(of, _)| is_known(of)), "a block that nobody looks at");
+    assert!(blocks.iter().all(|(of, _)| is_known(of)), "a block that is not tested");
 }
 
 #[test]
-fn a_block_stands_in_a_program_whatever_its_indentation_and_not_if_a_word_differs() {
+fn quoted_code_matches_regardless_of_indentation() {
     let program = "class A {\n    if (x) {\n\n        y();\n    }\n}\n";
     assert!(stands_in("if (x) {\n\n    y();\n}", program));
     assert!(!stands_in("if (x) {\n\n    z();\n}", program));
@@ -40,7 +40,7 @@ fn a_block_stands_in_a_program_whatever_its_indentation_and_not_if_a_word_differ
 }
 
 #[test]
-fn each_setting_that_a_page_names_is_there_and_takes_the_value_that_it_shows() {
+fn settings_named_on_pages_exist_and_accept_the_shown_values() {
     let directory = tempfile::TempDir::new().unwrap();
     let file = directory.path().join("walpost.toml");
     let shown = walpost_config(&["--json"]).expect("the defaults are sound");
@@ -59,7 +59,7 @@ fn each_setting_that_a_page_names_is_there_and_takes_the_value_that_it_shows() {
             let name = name.unwrap_or(&*text);
             assert!(known.get(name).is_some(), "there is no setting {name}");
             if value.is_some() {
-                // With what some values need beside them.
+                // With what some values need next to them.
                 let needed = ["outbox.columns.timestamp = \"at\"", "record.value = \"envelope\""];
                 let beside = needed.iter().filter(|line| !line.starts_with(name));
                 let lines: Vec<&str> = beside.copied().chain([&*text]).collect();
@@ -83,7 +83,7 @@ fn walpost_config(arguments: &[&str]) -> Result<String, String> {
     if done.status.success() { Ok(out) } else { Err(err) }
 }
 
-/// What stands between single backticks, without what a table needs before a bar.
+/// What is between single backticks, without what a table needs before a bar.
 fn inline(page: &str) -> impl Iterator<Item = String> {
     let prose = page.split("```").step_by(2);
     let code = prose.flat_map(|text| text.split('`').skip(1).step_by(2));

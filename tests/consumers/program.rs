@@ -1,12 +1,12 @@
-//! One program at work on a shop's orders.
+//! Runs one example consumer on the orders.
 
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use walpost_bed::scene::{LATER, SOON};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT};
 use walpost_bed::{Walpost, eventually};
 
-use crate::shop::Shop;
+use crate::fixture::OrdersFixture;
 
 #[allow(dead_code, reason = "its main is for people")]
 #[path = "../../examples/consumers/rust/main.rs"]
@@ -56,30 +56,30 @@ impl Program {
 
     /// Reads the shop's orders, is killed in the middle, reads them all again: the
     /// effects are there once, and the offsets are committed.
-    pub async fn acts_once(&self, shop: &Shop, name: &str, by: &str) {
+    pub async fn acts_once(&self, orders: &OrdersFixture, name: &str, by: &str) {
         let own = format!("{name}_{}", by.replace('-', "_"));
-        shop.make_database(&own).await;
+        orders.make_database(&own).await;
         let start = |group: &str| {
-            let database = self.database(&shop.database_server(), &own);
-            let brokers = shop.brokers().to_owned();
-            self.start([brokers, shop.topic(), group.to_owned(), database, by.to_owned()])
+            let database = self.database(&orders.database_server(), &own);
+            let brokers = orders.brokers().to_owned();
+            self.start([brokers, orders.topic(), group.to_owned(), database, by.to_owned()])
         };
         let mut first = start(&format!("{own}-first"));
-        eventually(LATER, "the first effects", async || {
+        eventually(LONG_TIMEOUT, "the first effects", async || {
             first.assert_runs().await;
-            !shop.written(&own).await.is_empty()
+            !orders.written(&own).await.is_empty()
         })
         .await;
         first.kill().await;
         // Its group has other offsets, so that everything comes again.
         let group = format!("{own}-second");
         let mut second = start(&group);
-        eventually(LATER, "all offsets are committed", async || {
+        eventually(LONG_TIMEOUT, "all offsets are committed", async || {
             second.assert_runs().await;
-            shop.is_read_by(&group).await
+            orders.is_read_by(&group).await
         })
         .await;
-        assert_eq!(shop.written(&own).await, Shop::turnover(by), "{name}, by {by}");
+        assert_eq!(orders.written(&own).await, OrdersFixture::turnover(by), "{name}, by {by}");
         second.kill().await;
     }
 }
@@ -100,7 +100,7 @@ impl Running {
         match self {
             Self::Task(task) => {
                 task.abort();
-                let ended = tokio::time::timeout(SOON, task).await.expect("it ends");
+                let ended = tokio::time::timeout(SHORT_TIMEOUT, task).await.expect("it ends");
                 assert!(ended.unwrap_err().is_cancelled());
             }
             Self::Process(process) => process.kill9().await,

@@ -1,35 +1,35 @@
-//! Each program acts once on each event.
+//! Each example consumer processes each event once.
 
+use crate::fixture::{BY, OrdersFixture};
 use crate::program::Program;
-use crate::shop::{BY, Shop};
 use crate::tools;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_consumer_in_rust_acts_once_on_each_event() {
+async fn rust_consumer_processes_each_event_once() {
     acts_once_by_each(&Program::Rust, "rust").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "wants Java's tools and fetches jars: make consumers"]
-async fn the_consumer_in_java_acts_once_on_each_event() {
+async fn java_consumer_processes_each_event_once() {
     acts_once_by_each(&tools::java(), "java").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "wants Go and fetches modules: make consumers"]
-async fn the_consumer_in_go_acts_once_on_each_event() {
+async fn go_consumer_processes_each_event_once() {
     acts_once_by_each(&tools::go(), "go").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "wants pip and fetches packages: make consumers"]
-async fn the_consumer_in_python_acts_once_on_each_event() {
+async fn python_consumer_processes_each_event_once() {
     acts_once_by_each(&tools::python(), "python").await;
 }
 
 async fn acts_once_by_each(program: &Program, name: &str) {
-    let shop = Shop::open().await;
+    let orders = OrdersFixture::open().await;
     for by in BY {
-        program.acts_once(&shop, name, by).await;
+        program.acts_once(&orders, name, by).await;
     }
 }

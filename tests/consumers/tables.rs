@@ -1,4 +1,4 @@
-//! What `sql/` promises to those who run it, and what consumers' tables promise.
+//! What the files in `sql/` and the consumers' tables guarantee.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use walpost_bed::{Major, Postgres, eventually};
 
 const TABLES: &str = include_str!("../../sql/consumer_dedupe.sql");
-const SOON: Duration = Duration::from_secs(30);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_file_runs_in_psql_as_it_is_and_runs_again() {
+async fn each_sql_file_runs_in_psql_and_is_idempotent() {
     let postgres = Postgres::start(Major::V14).await;
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql");
     let listed = std::fs::read_dir(directory).unwrap();
@@ -27,7 +27,7 @@ async fn each_file_runs_in_psql_as_it_is_and_runs_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pruning_forgets_the_oldest_ids_in_bounded_batches_by_the_index() {
+async fn pruning_deletes_the_oldest_ids_in_bounded_batches_by_index() {
     let postgres = Postgres::start(Major::V15).await;
     postgres.execute(TABLES).await;
     let ages = "INSERT INTO processed_events
@@ -42,14 +42,14 @@ async fn pruning_forgets_the_oldest_ids_in_bounded_batches_by_the_index() {
     }
     let scans = "SELECT idx_scan > 0 FROM pg_stat_user_indexes
                   WHERE indexrelname = 'processed_events_processed_at'";
-    eventually(SOON, "a scan of the index", async || {
+    eventually(SHORT_TIMEOUT, "a scan of the index", async || {
         postgres.query_text(scans).await.as_deref() == Some("t")
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_sessions_with_one_id_the_second_acts_only_if_the_first_rolled_back() {
+async fn concurrent_session_with_the_same_id_processes_only_after_a_rollback() {
     let postgres = Postgres::start(Major::V15).await;
     postgres.execute(TABLES).await;
     let insert = "INSERT INTO processed_events (consumer, event_id) VALUES ('billing', $1)
@@ -60,7 +60,7 @@ async fn of_two_sessions_with_one_id_the_second_acts_only_if_the_first_rolled_ba
         first.batch_execute("BEGIN").await.unwrap();
         assert_eq!(first.execute(insert, &[&id]).await.unwrap(), 1);
         let second = tokio::spawn(async move { second.execute(insert, &[&id]).await.unwrap() });
-        eventually(SOON, "the second waits", async || {
+        eventually(SHORT_TIMEOUT, "the second waits", async || {
             postgres.query_text(waits).await.as_deref() == Some("1")
         })
         .await;
@@ -70,7 +70,7 @@ async fn of_two_sessions_with_one_id_the_second_acts_only_if_the_first_rolled_ba
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_position_that_is_not_higher_than_the_last_changes_nothing() {
+async fn position_not_above_the_last_is_ignored() {
     let postgres = Postgres::start(Major::V15).await;
     postgres.execute(TABLES).await;
     let client = postgres.client().await;

@@ -1,5 +1,5 @@
-//! Makes programs of other languages ready to run, by these languages' own tools. What
-//! they fetch and build lies in Cargo's directory for tests.
+//! Builds the programs in other languages with their own tools. Downloads and build results are
+//! stored in Cargo's directory for tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,7 +1,7 @@
-//! `walpost import-debezium` on connectors' configurations as people write them
-//! (`tests/corpus/connectors`), each with what is printed for it beside it.
+//! `walpost import-debezium` on realistic connector configurations (`tests/corpus/connectors`),
+//! each with its recorded output.
 //!
-//! `WALPOST_CONNECTORS=write` writes that anew.
+//! `WALPOST_CONNECTORS=write` writes the output again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,7 +32,7 @@ const SECRETS: [&str; 9] = [
 const COMPLETE: [&str; 4] = ["binary.json", "expanded.json", "predicate.json", "strings.json"];
 
 #[test]
-fn what_is_printed_is_what_was_recorded() {
+fn output_matches_the_recorded_output() {
     for file in files() {
         let text = read(&file);
         let printed = debezium_import::import(&text)
@@ -47,7 +47,7 @@ fn what_is_printed_is_what_was_recorded() {
 }
 
 #[test]
-fn every_option_of_each_file_is_named_exactly_once() {
+fn every_option_is_mentioned_exactly_once() {
     for file in files() {
         let text = read(&file);
         let import = debezium_import::import(&text).unwrap();
@@ -90,7 +90,7 @@ fn no_secret_is_printed() {
 }
 
 #[test]
-fn what_is_printed_is_a_configuration_that_can_be_run() {
+fn output_is_a_valid_configuration() {
     let folder = tempfile::tempdir().unwrap();
     for file in files() {
         let import = debezium_import::import(&read(&file)).unwrap();
@@ -124,7 +124,7 @@ fn what_is_printed_is_a_configuration_that_can_be_run() {
 }
 
 #[test]
-fn the_program_ends_with_1_where_something_cannot_be_honoured_and_says_what() {
+fn exit_code_is_1_and_unsupported_options_are_named() {
     for file in files() {
         let name = file.file_name().unwrap().to_str().unwrap();
         let output = program(&[file.to_str().unwrap()], "");
@@ -142,7 +142,7 @@ fn the_program_ends_with_1_where_something_cannot_be_honoured_and_says_what() {
 }
 
 #[test]
-fn standard_input_is_read_and_what_is_no_configuration_is_refused() {
+fn stdin_is_read_and_invalid_input_is_rejected() {
     let text = read(&corpus().join("strings.json"));
     let output = program(&["-"], &text);
     assert_eq!(output.status.code(), Some(0));
@@ -190,7 +190,7 @@ fn names(file: &Path, text: &str) -> BTreeSet<String> {
         names.extend(document.into_iter().map(|(name, _)| name));
         return names;
     }
-    // These have no blanks in names; a line that goes on is the value's.
+    // These have no blanks in names; a line that continues is the value's.
     let joined = text.replace("\\\n", " ");
     let lines = joined.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
     lines.map(|line| line.split([' ', '=', ':']).next().unwrap().to_owned()).collect()

@@ -1,6 +1,6 @@
-//! Beside Debezium: its records made by walpost, its connectors' configurations read, and
-//! a real one relieved.
+//! Debezium compatibility: the same records, its connector configurations imported, and its slot
+//! taken over from a real Debezium.
 
 mod connectors;
-mod moving;
 mod profiles;
+mod slot_handover;

@@ -1,6 +1,6 @@
-//! The golden records of the real Debezium, made again.
+//! Reproduces the golden records of the real Debezium.
 //!
-//! `tests/corpus/debezium/README.md` says what is in the files.
+//! `tests/corpus/debezium/README.md` describes the files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -326,7 +326,7 @@ impl Golden {
 }
 
 #[test]
-fn each_golden_record_comes_out_the_same_or_is_a_deviation_that_is_documented() {
+fn golden_records_are_equal_or_a_documented_difference() {
     let mut outcomes: BTreeMap<Outcome, usize> = BTreeMap::new();
     let mut different = Vec::new();
     for path in golden_files() {
@@ -367,7 +367,7 @@ fn each_golden_record_comes_out_the_same_or_is_a_deviation_that_is_documented() 
 }
 
 #[test]
-fn where_debezium_writes_an_address_stands_what_a_header_would_have() {
+fn java_object_addresses_are_replaced_by_the_header_value() {
     let head = |profile: &str, placement: &str| {
         serde_json::json!({
             "profile": profile,
@@ -395,7 +395,7 @@ fn where_debezium_writes_an_address_stands_what_a_header_would_have() {
 }
 
 #[test]
-fn a_type_that_is_not_known_is_named_with_its_column() {
+fn unknown_type_is_named_with_its_column() {
     let head = |id: Option<u32>| {
         serde_json::json!({
             "profile": "debezium", "router": {}, "connector": {},
@@ -407,7 +407,7 @@ fn a_type_that_is_not_known_is_named_with_its_column() {
             ],
         })
     };
-    let error = stage(&head(None)).expect_err("a type of nobody's").why;
+    let error = stage(&head(None)).expect_err("an unknown type").why;
     assert!(error.contains("`id`") && error.contains("start walpost again"), "{error}");
     let (outbox, mut router) = stage(&head(Some(25))).expect("a scenario");
     let row = serde_json::json!(["1", "order", "1 2", "{}"]);
@@ -416,7 +416,7 @@ fn a_type_that_is_not_known_is_named_with_its_column() {
 }
 
 #[test]
-fn a_payload_to_be_expanded_takes_time_that_grows_with_the_number_of_its_members() {
+fn payload_expansion_takes_linear_time() {
     let head = serde_json::json!({
         "profile": "debezium-json", "connector": {},
         "router": {"table.expand.json.payload": "true"},

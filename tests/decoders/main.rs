@@ -1,9 +1,8 @@
-//! Any bytes into a decoder give a value or an error: never a panic, and no
-//! memory for what a count announces and is not there.
+//! Arbitrary bytes into a decoder give a value or an error: never a panic, and no memory for a
+//! count without data behind it.
 //!
-//! No server is needed: the bytes that PostgreSQL sends were recorded
-//! (`make corpus`), and the fuzz targets have a corpus of their own. For longer
-//! runs than this one there is `make fuzz`.
+//! No server is needed: the bytes that PostgreSQL sends were recorded (`make corpus`), and the fuzz
+//! targets have their own corpus. `make fuzz` runs longer.
 
 mod mutation;
 mod pgoutput;

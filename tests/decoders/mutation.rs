@@ -1,4 +1,4 @@
-//! Changes to bytes, by a seed: the same each time.
+//! Reproducible mutations of bytes, from a seed.
 
 /// A generator of numbers that look random (`SplitMix64`).
 pub(crate) struct Random(u64);

@@ -1,4 +1,4 @@
-//! The recorded messages: whole, cut off, and with bytes changed.
+//! The recorded messages: complete, truncated, and with changed bytes.
 
 use std::collections::BTreeSet;
 use walpost::position::EventPosition;
@@ -16,11 +16,11 @@ use crate::recorded;
 /// Bytes of a column in a Relation message at least.
 const COLUMN_BYTES_MIN: usize = 10;
 
-/// Memory that a message may take beside its own bytes, in bytes.
+/// Memory that a message may take next to its own bytes, in bytes.
 const LITTLE: u64 = 64;
 
 #[test]
-fn each_major_was_recorded_with_every_kind_of_message_and_of_value() {
+fn recordings_cover_every_message_and_value_kind() {
     for major in recorded::MAJORS {
         let messages = recorded::of_major(major);
         let tags: BTreeSet<u8> = messages.iter().map(|bytes| bytes[0]).collect();
@@ -57,7 +57,7 @@ fn each_major_was_recorded_with_every_kind_of_message_and_of_value() {
 }
 
 #[test]
-fn a_recorded_message_cut_anywhere_is_refused() {
+fn truncated_message_is_rejected() {
     for bytes in recorded::MAJORS.into_iter().flat_map(recorded::of_major) {
         for length in 0..bytes.len() {
             let cut = within_bounds(&bytes.slice(..length));
@@ -72,7 +72,7 @@ fn a_recorded_message_cut_anywhere_is_refused() {
 }
 
 #[test]
-fn a_recorded_message_with_a_byte_changed_gives_a_record_or_an_error() {
+fn message_with_a_changed_byte_gives_a_record_or_an_error() {
     let mut records = 0;
     for major in recorded::MAJORS {
         let mut rig = Rig::new();

@@ -1,4 +1,4 @@
-//! What pgoutput said on each major version of PostgreSQL, as it was recorded.
+//! The recorded pgoutput messages of each PostgreSQL major version.
 
 use std::fs;
 use std::path::Path;

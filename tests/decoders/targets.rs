@@ -1,4 +1,4 @@
-//! The fuzz targets over their committed corpus and over mutations of it.
+//! The fuzz targets on their committed corpus and on mutations of it.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use crate::recorded;
 const MUTATIONS: usize = 10_000;
 
 #[test]
-fn every_target_passes_over_its_corpus_and_mutations_of_it() {
+fn every_fuzz_target_passes_on_its_corpus_and_mutations() {
     std::thread::scope(|scope| {
         for (name, body) in TARGETS {
             scope.spawn(move || {
@@ -30,7 +30,7 @@ fn every_target_passes_over_its_corpus_and_mutations_of_it() {
 }
 
 #[test]
-fn a_relay_takes_what_postgresql_sends_and_confirms_no_more() {
+fn relay_accepts_recorded_streams_and_confirms_only_what_they_contain() {
     for major in recorded::MAJORS {
         run("stream", stream, &recorded::of_major(major).join(SEPARATOR));
     }

@@ -10,7 +10,7 @@ use crate::{files_below, read};
 const RULES: &str = "docker/prometheus/rules/walpost.rules.yml";
 const DASHBOARD: &str = "docker/grafana/dashboards/walpost.json";
 
-/// Where the book is served, until somebody says where.
+/// Where the book is served, until someone says where.
 const BOOK: &str = "https://walpost.example/";
 
 /// The headings of every runbook: whoever is on call finds the same things in the same place.
@@ -18,7 +18,7 @@ const RUNBOOK: [&str; 5] =
     ["## Steps", "## Causes", "## Queries", "## Alert condition", "## Resolved when"];
 
 #[test]
-fn each_alert_has_its_runbook_and_each_runbook_its_alert() {
+fn each_alert_has_a_runbook_and_each_runbook_an_alert() {
     let rules = read(RULES);
     let mut pages: BTreeMap<&str, &str> = BTreeMap::new();
     for (alert, rule) in alerts(&rules) {
@@ -46,7 +46,7 @@ fn each_alert_has_its_runbook_and_each_runbook_its_alert() {
 }
 
 #[test]
-fn each_alert_is_tried_by_promtool_firing_and_silent() {
+fn each_alert_has_firing_and_silent_unit_tests() {
     let rules = read(RULES);
     let tests = files_below("docker/prometheus/tests", "yml").into_iter().map(read);
     let tests: String = tests.collect();
@@ -58,7 +58,7 @@ fn each_alert_is_tried_by_promtool_firing_and_silent() {
 }
 
 #[test]
-fn the_dashboard_explains_itself_and_leads_to_runbooks_that_are_there() {
+fn dashboard_panels_have_descriptions_and_valid_runbook_links() {
     let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).unwrap();
     let panels = dashboard["panels"].as_array().expect("there are panels");
     let questions = panels.iter().filter(|panel| panel["type"] == "row");
@@ -82,7 +82,7 @@ fn the_dashboard_explains_itself_and_leads_to_runbooks_that_are_there() {
 }
 
 #[test]
-fn every_metric_that_rules_dashboard_or_pages_name_is_one_of_the_programs() {
+fn metrics_in_rules_dashboard_and_pages_exist() {
     let rules = read(RULES);
     let recorded: Vec<_> =
         rules.split("- record: ").skip(1).filter_map(|rule| rule.lines().next()).collect();
@@ -107,7 +107,7 @@ fn every_metric_that_rules_dashboard_or_pages_name_is_one_of_the_programs() {
 }
 
 #[test]
-fn names_of_metrics_are_told_from_other_words() {
+fn metric_names_are_recognized() {
     let text = "rate(walpost_a_total[5m]) walpost:b:c walpost_bed::x `process_d` walpost-e pre_walpost_f \
          walpost_batches_.*";
     assert_eq!(names(text), ["walpost_a_total", "walpost:b:c", "process_d"]);
@@ -137,7 +137,7 @@ fn alerts(rules: &str) -> Vec<(&str, &str)> {
     found
 }
 
-/// What stands behind `key` in its line.
+/// What follows `key` in its line.
 fn value_of<'a>(rule: &'a str, key: &str) -> &'a str {
     let value = rule.split_once(key).unwrap_or_else(|| panic!("no {key} in {rule}")).1;
     value.lines().next().expect("a line").trim()

@@ -1,4 +1,4 @@
-//! Links between pages lead somewhere, and the book has every page.
+//! Links between pages are valid, and the book contains every page.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::{files_below, read, root};
 const SUMMARY: &str = "docs/SUMMARY.md";
 
 #[test]
-fn every_link_of_a_page_leads_to_a_file_and_a_heading_that_are_there() {
+fn links_lead_to_existing_files_and_headings() {
     let mut seen = 0;
     for page in pages() {
         for target in links(&read(&page)) {
@@ -22,7 +22,7 @@ fn every_link_of_a_page_leads_to_a_file_and_a_heading_that_are_there() {
 }
 
 #[test]
-fn a_link_to_nowhere_is_found() {
+fn broken_link_is_reported() {
     let page = Path::new("docs/guarantee.md");
     for wrong in [
         "none.md",
@@ -45,7 +45,7 @@ fn a_link_to_nowhere_is_found() {
 }
 
 #[test]
-fn the_book_has_every_page_once() {
+fn book_contains_every_page_once() {
     let mut listed: Vec<_> =
         links(&read(SUMMARY)).iter().map(|target| Path::new("docs").join(target)).collect();
     listed.sort();
@@ -54,7 +54,7 @@ fn the_book_has_every_page_once() {
     assert_eq!(listed, pages, "{SUMMARY} (left) and the pages that there are");
 }
 
-/// The book, and what stands beside it in the repository.
+/// The book, and what stands next to it in the repository.
 fn pages() -> impl Iterator<Item = PathBuf> {
     let others = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(PathBuf::from);
     files_below("docs", "md").into_iter().chain(others)

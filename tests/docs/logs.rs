@@ -1,4 +1,4 @@
-//! `docs/logs.md` has every line that the log can have at info, warn and error.
+//! `docs/logs.md` lists every log event at info, warn and error.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::{files_below, read};
 const PAGE: &str = "docs/logs.md";
 
 #[test]
-fn each_line_of_the_log_stands_in_its_page_with_its_level_and_fields() {
+fn every_log_event_is_documented_with_level_and_fields() {
     let page = read(PAGE);
     let rows = rows(&page);
     let mut met = BTreeSet::new();
@@ -33,7 +33,7 @@ fn each_line_of_the_log_stands_in_its_page_with_its_level_and_fields() {
 }
 
 #[test]
-fn events_are_read_from_the_code_whatever_they_look_like() {
+fn log_events_are_extracted_from_source_code() {
     let code = r#"
         tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost, \"again\"");
         tracing::info!(

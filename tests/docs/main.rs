@@ -1,7 +1,7 @@
-//! The pages for those who run walpost say what is so: settings, commands and log lines as the code
-//! has them, each alert with its runbook, links that lead somewhere.
+//! The pages for operators agree with the code: settings, commands, log events, alerts with
+//! runbooks, links.
 //!
-//! `make docs` writes the pages that are made from the code anew.
+//! `make docs` regenerates the pages that are made from the code.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]

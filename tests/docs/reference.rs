@@ -1,4 +1,4 @@
-//! `docs/configuration.md` and `docs/commands.md` are made from the code.
+//! `docs/configuration.md` and `docs/commands.md` are generated from the code.
 
 use std::fmt::Write as _;
 
@@ -9,12 +9,12 @@ use walpost::config::{Setting, TABLES, refusal};
 use crate::{read, root};
 
 #[test]
-fn the_configuration_reference_is_what_the_code_makes() {
+fn configuration_reference_is_up_to_date() {
     assert_is("docs/configuration.md", &configuration());
 }
 
 #[test]
-fn the_command_reference_is_what_the_code_makes() {
+fn command_reference_is_up_to_date() {
     assert_is("docs/commands.md", &commands());
 }
 

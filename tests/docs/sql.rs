@@ -1,5 +1,6 @@
-//! SQL that people run as a superuser, and walpost's own, names PostgreSQL's objects so that no
-//! `search_path` puts another in their place. What then runs is seen by `tests/security/hijack.rs`.
+//! SQL that operators run as a superuser, and walpost's own, names PostgreSQL's objects with their
+//! schema, so that `search_path` cannot substitute others. `tests/security/search_path.rs` checks
+//! what is executed.
 
 use regex::Regex;
 
@@ -9,7 +10,7 @@ use crate::{files_below, read};
 const PINNED: &str = "SET search_path = pg_catalog, pg_temp;";
 
 #[test]
-fn sql_that_people_run_is_qualified() {
+fn sql_for_users_is_schema_qualified() {
     let mut seen = 0;
     let pages =
         files_below("docs", "md").into_iter().chain(["README.md".into(), "SECURITY.md".into()]);
@@ -28,7 +29,7 @@ fn sql_that_people_run_is_qualified() {
 }
 
 #[test]
-fn sql_in_the_program_is_qualified() {
+fn sql_in_the_program_is_schema_qualified() {
     let call = Regex::new(r"(pg_catalog\.)?\bpg_[a-z_]+\(").expect("a pattern");
     let mut seen = 0;
     for path in files_below("src", "rs") {
@@ -45,7 +46,7 @@ fn sql_in_the_program_is_qualified() {
 }
 
 #[test]
-fn a_plain_name_is_found() {
+fn unqualified_name_is_reported() {
     for sql in [
         "SELECT now();",
         "SELECT pg_catalog.count(*) FROM pg_roles;",
@@ -63,7 +64,7 @@ fn a_plain_name_is_found() {
     }
 }
 
-/// The blocks of SQL, and the statements in the midst of a text.
+/// The blocks of SQL, and the statements in the middle of a text.
 fn snippets(page: &str) -> Vec<String> {
     let block = Regex::new(r"(?s)```sql\n(.*?)```").expect("a pattern");
     let inline =

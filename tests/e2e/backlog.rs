@@ -1,69 +1,69 @@
-//! What waits in the slot: `run --until current` publishes it and leaves,
-//! `tail` shows it and moves nothing.
+//! The backlog of a slot: `run --until current` publishes it and exits, `tail` shows it without
+//! advancing the slot.
 
 use serde_json::Value;
 use walpost_bed::{Consumed, Walpost, eventually};
 
-use walpost_bed::scene::{SOON, Scene, insert};
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, insert};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_until_the_current_end_publishes_the_backlog_and_ends_with_0() {
-    let scene = Scene::new().await;
+async fn run_until_current_publishes_the_backlog_and_exits_with_0() {
+    let fixture = Fixture::new().await;
     for _ in 0..10 {
-        scene.postgres.execute(&insert(100, 7)).await;
+        fixture.postgres.execute(&insert(100, 7)).await;
     }
     for backlog in [1000, 0] {
-        let walpost = scene.command("run").args(["--until", "current"]).start();
-        let status = walpost.wait(SOON).await.expect("it ends by itself");
+        let walpost = fixture.command("run").args(["--until", "current"]).start();
+        let status = walpost.wait(SHORT_TIMEOUT).await.expect("it ends by itself");
         assert!(status.success(), "{:?}", walpost.stderr());
         assert!(walpost.said(&format!("\"delivered\":{backlog},")), "{:?}", walpost.stderr());
-        scene.judge().await.assert_exact();
+        fixture.judge().await.assert_exact();
     }
     let active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'walpost'";
-    assert_eq!(scene.postgres.query_text(active).await.as_deref(), Some("f"));
+    assert_eq!(fixture.postgres.query_text(active).await.as_deref(), Some("f"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_until_an_lsn_leaves_what_committed_after_it_for_the_next() {
-    let scene = Scene::new().await;
-    scene.postgres.execute(&insert(10, 1)).await;
-    let lsn = scene.postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("an LSN");
-    let before = scene.committed().await;
-    let walpost = scene.command("run").args(["--until", &lsn]).start();
-    let status = walpost.wait(SOON).await.expect("it ends by itself");
+async fn run_until_an_lsn_leaves_later_commits_for_the_next_run() {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute(&insert(10, 1)).await;
+    let lsn = fixture.postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("an LSN");
+    let before = fixture.committed().await;
+    let walpost = fixture.command("run").args(["--until", &lsn]).start();
+    let status = walpost.wait(SHORT_TIMEOUT).await.expect("it ends by itself");
     assert!(status.success(), "{:?}", walpost.stderr());
-    scene.postgres.execute(&insert(10, 1)).await;
-    assert_eq!(scene.records().await.len(), before.len());
+    fixture.postgres.execute(&insert(10, 1)).await;
+    assert_eq!(fixture.records().await.len(), before.len());
     let query = format!("SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots");
-    assert_eq!(scene.postgres.query_text(&query).await.as_deref(), Some("t"));
-    let walpost = scene.command("run").args(["--until", "current"]).start();
-    assert!(walpost.wait(SOON).await.is_some_and(|status| status.success()));
-    scene.judge().await.assert_exact();
+    assert_eq!(fixture.postgres.query_text(&query).await.as_deref(), Some("t"));
+    let walpost = fixture.command("run").args(["--until", "current"]).start();
+    assert!(walpost.wait(SHORT_TIMEOUT).await.is_some_and(|status| status.success()));
+    fixture.judge().await.assert_exact();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tail_shows_the_records_that_run_publishes_and_moves_nothing() {
-    let scene = Scene::new().await;
-    scene.postgres.execute(&insert(3, 1)).await;
-    let before = slots(&scene).await;
-    let tail = scene.command("tail").start();
-    tail.await_line("showing events committed", SOON).await;
-    scene.postgres.execute(&insert(40, 3)).await;
-    scene.postgres.execute(&full_row()).await;
-    eventually(SOON, "41 lines", async || tail.stdout().len() == 41).await;
-    assert_eq!(slots(&scene).await.len(), 2, "the slot and tail's own");
+async fn tail_shows_the_records_of_run_without_advancing_the_slot() {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute(&insert(3, 1)).await;
+    let before = slots(&fixture).await;
+    let tail = fixture.command("tail").start();
+    tail.await_line("showing events committed", SHORT_TIMEOUT).await;
+    fixture.postgres.execute(&insert(40, 3)).await;
+    fixture.postgres.execute(&full_row()).await;
+    eventually(SHORT_TIMEOUT, "41 lines", async || tail.stdout().len() == 41).await;
+    assert_eq!(slots(&fixture).await.len(), 2, "the slot and tail's own");
     tail.interrupt();
-    let status = tail.wait(SOON).await.expect("it ends");
+    let status = tail.wait(SHORT_TIMEOUT).await.expect("it ends");
     assert_eq!(status.code(), Some(0), "{:?}", tail.stderr());
-    eventually(SOON, "the slots as they were", async || {
-        let now = slots(&scene).await;
+    eventually(SHORT_TIMEOUT, "the slots as they were", async || {
+        let now = slots(&fixture).await;
         if now == before { Ok(()) } else { Err(now) }
     })
     .await;
 
-    let walpost = scene.command("run").args(["--until", "current"]).start();
-    assert!(walpost.wait(SOON).await.is_some_and(|status| status.success()));
-    let records = scene.records().await;
+    let walpost = fixture.command("run").args(["--until", "current"]).start();
+    assert!(walpost.wait(SHORT_TIMEOUT).await.is_some_and(|status| status.success()));
+    let records = fixture.records().await;
     assert_eq!(records.len(), 44);
     let mut published: Vec<_> = records.iter().map(shown).collect();
     published.sort_by_key(position);
@@ -71,31 +71,31 @@ async fn tail_shows_the_records_that_run_publishes_and_moves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tail_from_the_slot_peeks_at_the_backlog_without_consuming_it() {
-    let scene = Scene::new().await;
-    scene.postgres.execute(&insert(40, 3)).await;
-    scene.postgres.execute(&full_row()).await;
-    let before = slots(&scene).await;
+async fn tail_from_the_slot_shows_the_backlog_without_consuming_it() {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute(&insert(40, 3)).await;
+    fixture.postgres.execute(&full_row()).await;
+    let before = slots(&fixture).await;
     let mut seen = Vec::new();
     for (limit, count) in [("5", 5), ("41", 41), ("100", 41)] {
-        let tail = scene.command("tail").args(["--from-slot", "--limit", limit]).start();
-        let status = tail.wait(SOON).await.expect("it ends by itself");
+        let tail = fixture.command("tail").args(["--from-slot", "--limit", limit]).start();
+        let status = tail.wait(SHORT_TIMEOUT).await.expect("it ends by itself");
         assert!(status.success(), "{:?}", tail.stderr());
         let shown = lines(&tail);
         assert_eq!(shown.len(), count);
         assert_eq!(shown[..seen.len()], seen);
         seen = shown;
     }
-    assert_eq!(slots(&scene).await, before);
+    assert_eq!(slots(&fixture).await, before);
 
-    let walpost = scene.command("run").args(["--until", "current"]).start();
-    assert!(walpost.wait(SOON).await.is_some_and(|status| status.success()));
-    scene.judge().await.assert_exact();
-    let mut published: Vec<_> = scene.records().await.iter().map(shown).collect();
+    let walpost = fixture.command("run").args(["--until", "current"]).start();
+    assert!(walpost.wait(SHORT_TIMEOUT).await.is_some_and(|status| status.success()));
+    fixture.judge().await.assert_exact();
+    let mut published: Vec<_> = fixture.records().await.iter().map(shown).collect();
     published.sort_by_key(position);
     assert_eq!(seen, published);
-    let tail = scene.command("tail").arg("--from-slot").start();
-    assert!(tail.wait(SOON).await.is_some_and(|status| status.success()));
+    let tail = fixture.command("tail").arg("--from-slot").start();
+    assert!(tail.wait(SHORT_TIMEOUT).await.is_some_and(|status| status.success()));
     assert!(tail.stdout().is_empty(), "nothing waits any more");
 }
 
@@ -107,10 +107,10 @@ fn full_row() -> String {
 }
 
 /// Names and positions of all slots.
-async fn slots(scene: &Scene) -> Vec<Vec<Option<String>>> {
+async fn slots(fixture: &Fixture) -> Vec<Vec<Option<String>>> {
     let query = "SELECT slot_name LIKE 'walpost\\_tail%', confirmed_flush_lsn, restart_lsn
                    FROM pg_replication_slots ORDER BY 1";
-    scene.postgres.query_rows(query).await
+    fixture.postgres.query_rows(query).await
 }
 
 /// The lines that tail printed.

@@ -1,14 +1,14 @@
 //! Debezium's golden records, made by walpost from the same rows in a real PostgreSQL.
 //!
-//! What a row becomes is compared for the whole corpus in `src/record/debezium`; here it
-//! is seen that rows, data types and partitions arrive there as they stand in the files.
+//! `src/record/debezium` compares the records of the whole corpus; these tests check that rows,
+//! data types and partitions arrive there as they are in the files.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use walpost_bed::scene::{SOON, Scene, ended, program, stop};
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, ended, program, stop};
 use walpost_bed::{Consumed, Follower, Kafka, Major, Postgres, Topics, Walpost};
 
 /// Each way to write a value, to place a column and to choose a topic once; the types
@@ -52,7 +52,7 @@ fn golden(name: &str) -> (Value, Vec<Value>) {
     (lines.next().expect("a scenario"), lines.collect())
 }
 
-/// The scenario's options as a configuration that goes on after a row that kills Debezium.
+/// The scenario's options as a configuration that continues after a row that kills Debezium.
 fn configuration(head: &Value) -> String {
     let mut toml = format!("record.profile = {}\n[poison]\nretries = 0\n", head["profile"]);
     for cause in ["missing_field", "invalid_topic", "refused", "undecodable"] {
@@ -111,13 +111,13 @@ impl Stage {
             .args(["--bootstrap-servers", &self.kafka.bootstrap()])
             .args(["-X", "allow.auto.create.topics=true"])
             .start();
-        let status = walpost.wait(SOON).await.expect("it reaches the end");
+        let status = walpost.wait(SHORT_TIMEOUT).await.expect("it reaches the end");
         assert!(status.success(), "{name}: {:?}", walpost.stderr());
         let last = walpost.stderr().into_iter().find(|line| line.contains("walpost stops"));
         let last: Value = serde_json::from_str(&last.expect("a last line")).expect("JSON");
         let published = last["delivered"].as_u64().expect("a count");
         let published = usize::try_from(published).expect("few");
-        let mut records = self.follower.until_count(before + published, SOON).await;
+        let mut records = self.follower.until_count(before + published, SHORT_TIMEOUT).await;
         self.postgres.execute("SELECT pg_drop_replication_slot('walpost')").await;
         records.split_off(before)
     }
@@ -156,7 +156,7 @@ fn shown(record: &Consumed, golden: &Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_become_what_debezium_makes_of_them() {
+async fn records_equal_debeziums() {
     let stage = Stage::new().await;
     for name in SCENARIOS {
         let (head, lines) = golden(name);
@@ -175,7 +175,7 @@ async fn rows_become_what_debezium_makes_of_them() {
 
 /// A row whose topic cannot be becomes the record that it would have been, once it can.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_letter_that_is_put_back_is_the_same_to_the_byte() {
+async fn replayed_dead_letter_is_byte_identical() {
     let stage = Stage::new().await;
     stage
         .postgres
@@ -212,14 +212,18 @@ async fn a_dead_letter_that_is_put_back_is_the_same_to_the_byte() {
         stage.postgres.execute(&insert).await;
     }
     let run = command("run", "order").args(["--until", "current"]).start();
-    assert!(run.wait(SOON).await.is_some_and(|status| status.success()), "{:?}", run.stderr());
+    assert!(
+        run.wait(SHORT_TIMEOUT).await.is_some_and(|status| status.success()),
+        "{:?}",
+        run.stderr()
+    );
     let replay = command("replay-dead-letters", "(?:an )?order").start();
     assert!(
-        replay.wait(SOON).await.is_some_and(|status| status.success()),
+        replay.wait(SHORT_TIMEOUT).await.is_some_and(|status| status.success()),
         "{:?}",
         replay.stderr()
     );
-    let records = stage.follower.until_count(3, SOON).await;
+    let records = stage.follower.until_count(3, SHORT_TIMEOUT).await;
     let records: Vec<_> = records.into_iter().filter(|record| record.topic == "orders").collect();
     let [straight, put_back] = &records[..] else { panic!("{records:?}") };
     assert_eq!((&put_back.key, &put_back.value), (&straight.key, &straight.value));
@@ -228,32 +232,32 @@ async fn a_dead_letter_that_is_put_back_is_the_same_to_the_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_type_that_is_younger_than_the_session_ends_the_run_and_the_next_knows_it() {
-    let scene = Scene::empty().await;
+async fn type_created_during_the_session_halts_and_the_next_run_decodes_it() {
+    let fixture = Fixture::empty().await;
     let outbox = "CREATE TABLE outbox (id int, aggregatetype text, aggregateid text, payload text)";
-    let scene = scene.over(outbox).await;
+    let fixture = fixture.over(outbox).await;
     let directory = TempDir::new().expect("a directory");
     let file = directory.path().join("walpost.toml");
     let toml = format!(
         "record.profile = 'debezium-json'\n[debezium]\nroute.topic.replacement = '{}'\n\
          table.field.additional.missing = 'ignore'\n\
          table.fields.additional.placement = 'amount:envelope'\n",
-        scene.topic("order")
+        fixture.topic("order")
     );
     std::fs::write(&file, toml).expect("it can be written");
     let start = || {
         Walpost::builder(program())
             .args(["run", "--config"])
             .arg(&file)
-            .args(["--source", &scene.source, "--bootstrap-servers", &scene.bootstrap])
+            .args(["--source", &fixture.source, "--bootstrap-servers", &fixture.bootstrap])
             .args(["-X", "allow.auto.create.topics=true"])
             .start()
     };
     let walpost = start();
-    walpost.await_line("streaming from PostgreSQL", SOON).await;
-    scene.postgres.execute("INSERT INTO outbox VALUES (1, 'order', 'a', 'x')").await;
-    scene.confirmed(SOON).await;
-    scene
+    walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+    fixture.postgres.execute("INSERT INTO outbox VALUES (1, 'order', 'a', 'x')").await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    fixture
         .postgres
         .execute(
             "CREATE DOMAIN money_of_ours AS numeric(12,2); \
@@ -265,9 +269,9 @@ async fn a_type_that_is_younger_than_the_session_ends_the_run_and_the_next_knows
     assert_eq!(code, Some(4), "{text}");
     assert!(text.contains("`amount`") && text.contains("start walpost again"), "{text}");
     let walpost = start();
-    scene.confirmed(SOON).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     stop(walpost).await;
-    let records = scene.records().await;
+    let records = fixture.records().await;
     let values: Vec<_> = records.iter().filter_map(Consumed::value_text).collect();
     assert_eq!(values, [r#"{"payload":"x"}"#, r#"{"payload":"x","amount":"AJY="}"#]);
 }

@@ -1,4 +1,5 @@
-//! What a running walpost tells over HTTP, against what it did, and what systemd is told.
+//! The HTTP endpoints of a running walpost compared with what it did, and its systemd
+//! notifications.
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixDatagram;
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use walpost::admin;
 use walpost::metrics::names;
-use walpost_bed::scene::{LATER, SOON, Scene, ended, insert, stop};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, stop};
 use walpost_bed::{Kafka, Major, Postgres, Stop, Walpost, eventually};
 
 /// A running walpost that answers.
@@ -16,10 +17,10 @@ pub(crate) struct Answering {
 }
 
 impl Answering {
-    pub(crate) async fn run(scene: &Scene, arguments: &[&str]) -> Self {
-        let run = scene.command("run").args(["--admin-listen", "127.0.0.1:0"]).args(arguments);
+    pub(crate) async fn run(fixture: &Fixture, arguments: &[&str]) -> Self {
+        let run = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]).args(arguments);
         let walpost = run.start();
-        let line = walpost.await_line("walpost starts", SOON).await;
+        let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
         let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
         let address = line["endpoints"].as_str().expect("an address").to_owned();
         Self { walpost, address }
@@ -40,7 +41,7 @@ impl Answering {
     /// Awaits that `/readyz` gives that status code, and gives its text.
     pub(crate) async fn await_ready(&self, status: u16) -> String {
         let mut text = String::new();
-        eventually(SOON, "/readyz says so", async || {
+        eventually(SHORT_TIMEOUT, "/readyz says so", async || {
             let page = self.page("/readyz").await;
             text = page.1;
             page.0 == status
@@ -98,9 +99,9 @@ fn assert_close(value: f64, expected: f64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_metrics_tell_what_was_done_and_idle_is_never_late() {
-    let scene = Scene::new().await;
-    let answering = Answering::run(&scene, &[]).await;
+async fn metrics_match_the_work_done_and_idle_has_no_lag() {
+    let fixture = Fixture::new().await;
+    let answering = Answering::run(&fixture, &[]).await;
     answering.await_ready(200).await;
     assert_eq!(answering.page("/livez").await, (200, "ok\n".to_owned()));
     let before = answering.scrape().await;
@@ -112,17 +113,17 @@ async fn the_metrics_tell_what_was_done_and_idle_is_never_late() {
         let after_a_look = kind.is_none() && metric.name.starts_with("walpost_slot_");
         assert!(kind == expected || after_a_look, "{}: {kind:?}", metric.name);
     }
-    scene.postgres.execute(&insert(100, 10)).await;
-    scene.postgres.execute(&insert(23, 10)).await;
-    scene
+    fixture.postgres.execute(&insert(100, 10)).await;
+    fixture.postgres.execute(&insert(23, 10)).await;
+    fixture
         .postgres
         .execute("UPDATE public.outbox SET event_type = 'x'; DELETE FROM public.outbox")
         .await;
-    scene.confirmed(SOON).await;
-    let records = scene.records().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
     let bytes: usize = records.iter().map(|record| record.key_text().map_or(0, str::len)).sum();
     let values: usize = records.iter().map(|record| record.value_text().map_or(0, str::len)).sum();
-    let topic = scene.topic("order");
+    let topic = fixture.topic("order");
     let labels = [("topic", topic.as_str()), ("slot", "walpost")];
     let after = answering.scrape().await;
     let published = |scrape: &Scrape, name| scrape.sum(name, &labels).unwrap_or_default();
@@ -138,7 +139,7 @@ async fn the_metrics_tell_what_was_done_and_idle_is_never_late() {
     for histogram in ["walpost_commit_to_ack_seconds", "walpost_broker_ack_seconds"] {
         assert_close(after.of(&format!("{histogram}_count")), 123.0);
         let sum = after.of(&format!("{histogram}_sum"));
-        assert!(sum > 0.0 && sum < 123.0 * SOON.as_secs_f64(), "{histogram}: {sum}");
+        assert!(sum > 0.0 && sum < 123.0 * SHORT_TIMEOUT.as_secs_f64(), "{histogram}: {sum}");
         let last = after.sum(&format!("{histogram}_bucket"), &[("le", "+Inf")]);
         assert_close(last.expect("a last bucket"), 123.0);
     }
@@ -155,7 +156,7 @@ async fn the_metrics_tell_what_was_done_and_idle_is_never_late() {
         1.0,
     );
     assert!(after.of("process_resident_memory_bytes") > 1e6);
-    eventually(SOON, "the slot's lag is seen to fall", async || {
+    eventually(SHORT_TIMEOUT, "the slot's lag is seen to fall", async || {
         answering.scrape().await.of("walpost_slot_lag_bytes") < 10_000.0
     })
     .await;
@@ -163,22 +164,22 @@ async fn the_metrics_tell_what_was_done_and_idle_is_never_late() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_late_while_kafka_is_away_is_told_and_is_zero_again_after() {
+async fn delivery_lag_rises_while_kafka_is_unavailable_and_returns_to_zero() {
     let kafka = Kafka::start().await;
-    let scene = Scene::with_brokers(
+    let fixture = Fixture::with_brokers(
         Postgres::builder(Major::V15).setting("max_slot_wal_keep_size", "1GB"),
         &kafka.bootstrap(),
     )
     .await;
-    let answering = Answering::run(&scene, &["--in-flight-bytes", "1KiB"]).await;
-    scene.postgres.execute(&insert(1, 1)).await;
-    scene.confirmed(SOON).await;
+    let answering = Answering::run(&fixture, &["--in-flight-bytes", "1KiB"]).await;
+    fixture.postgres.execute(&insert(1, 1)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     answering.await_ready(200).await;
-    assert!(kafka.stop(SOON).await);
+    assert!(kafka.stop(SHORT_TIMEOUT).await);
     let began = std::time::SystemTime::now();
     // The first keeps all that follows from being confirmed, also while the second is written.
-    scene.postgres.execute(&insert(1, 1)).await;
-    scene.postgres.execute(&insert(5000, 10)).await;
+    fixture.postgres.execute(&insert(1, 1)).await;
+    fixture.postgres.execute(&insert(5000, 10)).await;
     let text = answering.await_ready(503).await;
     assert!(text.contains("Kafka"), "{text}");
     assert_eq!(answering.page("/livez").await.0, 200, "neither peer has a part in that");
@@ -189,11 +190,14 @@ async fn what_is_late_while_kafka_is_away_is_told_and_is_zero_again_after() {
         "walpost_in_flight_events",
         "walpost_backpressure_seconds_total",
     ];
-    eventually(LATER, "the lag of the slot and the time are told", async || {
+    eventually(LONG_TIMEOUT, "the lag of the slot and the time are told", async || {
         let scrape = answering.scrape().await;
         let [oldest, lag, connected, in_flight, held_back] = told.map(|name| scrape.of(name));
         let since = began.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs_f64();
-        assert!(oldest < 1.0 || (oldest - since).abs() < SOON.as_secs_f64(), "{oldest} {since}");
+        assert!(
+            oldest < 1.0 || (oldest - since).abs() < SHORT_TIMEOUT.as_secs_f64(),
+            "{oldest} {since}"
+        );
         let all = oldest > 0.0
             && lag > 500_000.0
             && connected < 0.5
@@ -208,8 +212,8 @@ async fn what_is_late_while_kafka_is_away_is_told_and_is_zero_again_after() {
     assert!(safe > 5e8 && safe < 1.1e9, "{safe}");
     assert_close(scrape.of("walpost_source_connected"), 1.0);
     kafka.start_again().await;
-    scene.confirmed(LATER).await;
-    eventually(LATER, "nothing is late any more", async || {
+    fixture.confirmed(LONG_TIMEOUT).await;
+    eventually(LONG_TIMEOUT, "nothing is late any more", async || {
         let scrape = answering.scrape().await;
         scrape.of("walpost_oldest_unconfirmed_commit_timestamp_seconds") == 0.0
             && scrape.of("walpost_slot_lag_bytes") < 100_000.0
@@ -218,27 +222,27 @@ async fn what_is_late_while_kafka_is_away_is_told_and_is_zero_again_after() {
     })
     .await;
     answering.await_ready(200).await;
-    scene.judge().await.assert_ok();
+    fixture.judge().await.assert_ok();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_ready_once_kafka_is_there_though_nothing_is_written() {
+async fn ready_once_kafka_is_reachable_even_without_writes() {
     let kafka = Kafka::start().await;
-    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
-    assert!(kafka.stop(SOON).await);
-    let answering = Answering::run(&scene, &[]).await;
-    answering.walpost.await_line("Kafka cannot be used", SOON).await;
+    let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    assert!(kafka.stop(SHORT_TIMEOUT).await);
+    let answering = Answering::run(&fixture, &[]).await;
+    answering.walpost.await_line("Kafka cannot be used", SHORT_TIMEOUT).await;
     let text = answering.await_ready(503).await;
     assert!(text.contains("Kafka does not take records"), "{text}");
     kafka.start_again().await;
     answering.await_ready(200).await;
-    answering.walpost.await_line("delivering to Kafka again", SOON).await;
+    answering.walpost.await_line("delivering to Kafka again", SHORT_TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_ask_nothing_shut_nobody_out() {
-    let scene = Scene::new().await;
-    let answering = Answering::run(&scene, &[]).await;
+async fn idle_http_connections_do_not_block_others() {
+    let fixture = Fixture::new().await;
+    let answering = Answering::run(&fixture, &[]).await;
     let mut silent = Vec::new();
     for _ in 0..200 {
         silent.push(tokio::net::TcpStream::connect(&answering.address).await.expect("it listens"));
@@ -246,21 +250,21 @@ async fn connections_that_ask_nothing_shut_nobody_out() {
     let began = Instant::now();
     assert_eq!(answering.page("/livez").await.0, 200);
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    // And none of them stays for ever.
+    // And none of them stays forever.
     let mut buffer = [0];
     for stream in &mut silent {
         let ended = tokio::io::AsyncReadExt::read(stream, &mut buffer);
-        let ended = tokio::time::timeout(SOON, ended).await.expect("it is ended");
+        let ended = tokio::time::timeout(SHORT_TIMEOUT, ended).await.expect("it is ended");
         assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_postgresql_is_told_and_walpost_lives_on() {
-    let scene = Scene::new().await;
-    let answering = Answering::run(&scene, &[]).await;
+async fn lost_postgresql_is_reported_and_liveness_stays_ok() {
+    let fixture = Fixture::new().await;
+    let answering = Answering::run(&fixture, &[]).await;
     answering.await_ready(200).await;
-    assert!(scene.postgres.stop(Stop::Fast, SOON).await);
+    assert!(fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await);
     let text = answering.await_ready(503).await;
     assert!(text.contains("not streaming from the slot: connecting"), "{text}");
     assert_eq!(answering.page("/livez").await.0, 200);
@@ -268,49 +272,53 @@ async fn a_lost_postgresql_is_told_and_walpost_lives_on() {
     assert_close(scrape.of("walpost_source_connected"), 0.0);
     assert!(scrape.sum("walpost_reconnects_total", &[("peer", "postgresql")]) >= Some(1.0));
     assert_close(scrape.of("walpost_oldest_unconfirmed_commit_timestamp_seconds"), 0.0);
-    scene.postgres.start_again().await;
+    fixture.postgres.start_again().await;
     answering.await_ready(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn figures_of_the_slot_that_cannot_be_read_are_told_once_and_read_again_when_they_can() {
+async fn unreadable_slot_statistics_are_logged_once_and_recover() {
     const CANNOT: &str = "the slot's figures cannot be read";
     const AGAIN: &str = "reading the slot's metrics again";
-    let mut scene = Scene::new().await;
+    let mut fixture = Fixture::new().await;
     // A role that may not do whatever it wants.
-    scene.source = scene.postgres.url_for("walpost");
-    let postgres = &scene.postgres;
-    let answering = Answering::run(&scene, &[]).await;
+    fixture.source = fixture.postgres.url_for("walpost");
+    let postgres = &fixture.postgres;
+    let answering = Answering::run(&fixture, &[]).await;
     answering.await_ready(200).await;
     let observed = async || answering.scrape().await.of("walpost_slot_observed_timestamp_seconds");
-    eventually(SOON, "they are read", async || observed().await > 0.0).await;
+    eventually(SHORT_TIMEOUT, "the statistics are read", async || observed().await > 0.0).await;
     let refused = || postgres.log_tail(1000).matches("permission denied for function").count();
     let of_the_log = "ON FUNCTION pg_catalog.pg_current_wal_lsn()";
     for round in 1..=2 {
         let (mark, before) = (answering.walpost.mark(), observed().await);
         postgres.execute(&format!("REVOKE EXECUTE {of_the_log} FROM PUBLIC")).await;
-        let line = answering.walpost.await_line_after(mark, CANNOT, SOON).await;
+        let line = answering.walpost.await_line_after(mark, CANNOT, SHORT_TIMEOUT).await;
         assert!(line.contains("permission denied for function pg_current_wal_lsn"), "{line}");
         let old = observed().await;
-        eventually(SOON, "it is tried again", async || refused() >= 2 * round).await;
+        eventually(SHORT_TIMEOUT, "it is tried again", async || refused() >= 2 * round).await;
         // Delivery has no part in it.
         postgres.execute(&insert(10, 2)).await;
-        scene.confirmed(SOON).await;
+        fixture.confirmed(SHORT_TIMEOUT).await;
         assert_close(observed().await, old);
         postgres.execute(&format!("GRANT EXECUTE {of_the_log} TO PUBLIC")).await;
-        answering.walpost.await_line_after(mark, AGAIN, SOON).await;
-        eventually(SOON, "they go on", async || observed().await > old && old >= before).await;
+        answering.walpost.await_line_after(mark, AGAIN, SHORT_TIMEOUT).await;
+        eventually(SHORT_TIMEOUT, "the statistics are updated again", async || {
+            observed().await > old && old >= before
+        })
+        .await;
     }
     // A server that does not answer is one that cannot be asked.
     let (mark, old) = (answering.walpost.mark(), observed().await);
     let holder = postgres.client().await;
     let lock = "BEGIN; LOCK TABLE pg_catalog.pg_stat_replication_slots IN ACCESS EXCLUSIVE MODE";
-    holder.batch_execute(lock).await.expect("a superuser may");
-    let line = answering.walpost.await_line_after(mark, CANNOT, SOON).await;
+    holder.batch_execute(lock).await.expect("a superuser is allowed to");
+    let line = answering.walpost.await_line_after(mark, CANNOT, SHORT_TIMEOUT).await;
     assert!(line.contains("did not answer within 5s"), "{line}");
     holder.batch_execute("COMMIT").await.expect("it was begun");
-    answering.walpost.await_line_after(mark, AGAIN, SOON).await;
-    eventually(SOON, "they go on", async || observed().await > old).await;
+    answering.walpost.await_line_after(mark, AGAIN, SHORT_TIMEOUT).await;
+    eventually(SHORT_TIMEOUT, "the statistics are updated again", async || observed().await > old)
+        .await;
     let lines = answering.walpost.stderr();
     let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
     assert_eq!([count(CANNOT), count(AGAIN)], [3, 3], "once each time");
@@ -319,11 +327,11 @@ async fn figures_of_the_slot_that_cannot_be_read_are_told_once_and_read_again_wh
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn poison_and_what_the_brokers_refuse_are_counted_by_cause() {
+async fn poison_and_broker_rejections_are_counted_by_cause() {
     let kafka = Kafka::shared().await;
-    let scene = Scene::new().await;
-    kafka.create_topic_with(&scene.topic("order"), 1, &[("max.message.bytes", "20000")]).await;
-    let dead = scene.topic("dead");
+    let fixture = Fixture::new().await;
+    kafka.create_topic_with(&fixture.topic("order"), 1, &[("max.message.bytes", "20000")]).await;
+    let dead = fixture.topic("dead");
     kafka.create_topic(&dead, 1).await;
     let directory = tempfile::TempDir::new().expect("a directory");
     let file = directory.path().join("walpost.toml");
@@ -332,7 +340,7 @@ async fn poison_and_what_the_brokers_refuse_are_counted_by_cause() {
     );
     std::fs::write(&file, toml).expect("it can be written");
     let file = file.to_str().expect("UTF-8");
-    let answering = Answering::run(&scene, &["--config", file]).await;
+    let answering = Answering::run(&fixture, &["--config", file]).await;
     let row = |kind: &str, size: u32| {
         format!(
             "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
@@ -341,16 +349,16 @@ async fn poison_and_what_the_brokers_refuse_are_counted_by_cause() {
         )
     };
     for (kind, size) in [("order", 1), ("an order", 1), ("order", 2000), ("order", 1)] {
-        scene.postgres.execute(&row(kind, size)).await;
+        fixture.postgres.execute(&row(kind, size)).await;
     }
-    scene.confirmed(LATER).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
     let scrape = answering.scrape().await;
     let poison = |cause, action| {
         scrape.sum("walpost_poison_events_total", &[("cause", cause), ("action", action)])
     };
     assert_eq!(poison("too_large", "dead_letter"), Some(1.0));
     assert_eq!(poison("invalid_topic", "skip"), Some(1.0));
-    let topic = scene.topic("order");
+    let topic = fixture.topic("order");
     let errors = scrape.sum("walpost_publish_errors_total", &[("topic", &topic)]);
     assert!(errors >= Some(1.0), "{errors:?}");
     let replaced =
@@ -360,12 +368,12 @@ async fn poison_and_what_the_brokers_refuse_are_counted_by_cause() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_standby_lives_and_is_not_ready_until_it_takes_over() {
-    let scene = Scene::new().await;
-    let first = Answering::run(&scene, &[]).await;
+async fn standby_is_live_but_not_ready_until_takeover() {
+    let fixture = Fixture::new().await;
+    let first = Answering::run(&fixture, &[]).await;
     first.await_ready(200).await;
-    let second = Answering::run(&scene, &[]).await;
-    second.walpost.await_line("in use", SOON).await;
+    let second = Answering::run(&fixture, &[]).await;
+    second.walpost.await_line("in use", SHORT_TIMEOUT).await;
     let text = second.await_ready(503).await;
     assert!(text.contains("standby"), "{text}");
     assert_eq!(second.page("/livez").await.0, 200);
@@ -374,18 +382,18 @@ async fn a_standby_lives_and_is_not_ready_until_it_takes_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_that_is_taken_ends_the_start_with_the_way_out() {
-    let scene = Scene::new().await;
-    let first = Answering::run(&scene, &[]).await;
-    let (code, said) = scene.run_to_its_end(&["--admin-listen", &first.address]).await;
+async fn listen_address_in_use_fails_at_startup_with_a_fix() {
+    let fixture = Fixture::new().await;
+    let first = Answering::run(&fixture, &[]).await;
+    let (code, said) = fixture.run_to_its_end(&["--admin-listen", &first.address]).await;
     assert_eq!(code, Some(78), "{said}");
     assert!(said.contains("give this one another admin.listen, or `off`"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_pages_and_methods_are_refused_in_order() {
-    let scene = Scene::new().await;
-    let answering = Answering::run(&scene, &[]).await;
+async fn unknown_paths_and_methods_are_rejected() {
+    let fixture = Fixture::new().await;
+    let answering = Answering::run(&fixture, &[]).await;
     assert_eq!(answering.page("/").await.0, 200);
     assert_eq!(answering.page("/metrics/").await.0, 404);
     let stream = tokio::net::TcpStream::connect(&answering.address).await.expect("it listens");
@@ -400,14 +408,14 @@ async fn other_pages_and_methods_are_refused_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_status_is_a_screen_and_tells_scripts_whether_it_delivers() {
-    let scene = Scene::new().await;
-    let answering = Answering::run(&scene, &[]).await;
+async fn status_is_readable_and_its_exit_code_reflects_delivery() {
+    let fixture = Fixture::new().await;
+    let answering = Answering::run(&fixture, &[]).await;
     answering.await_ready(200).await;
-    scene.postgres.execute(&insert(1234, 10)).await;
-    scene.confirmed(SOON).await;
+    fixture.postgres.execute(&insert(1234, 10)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     let status = |arguments: &[&str]| {
-        let command = scene.command("status").args(["--admin-listen", &answering.address]);
+        let command = fixture.command("status").args(["--admin-listen", &answering.address]);
         command.args(arguments).start()
     };
     let screen = status(&[]);
@@ -425,22 +433,22 @@ async fn the_status_is_a_screen_and_tells_scripts_whether_it_delivers() {
     let json: serde_json::Value = serde_json::from_str(&screen.stdout().join("")).expect("JSON");
     assert_eq!((&json["delivering"], &json["daemon"]["published"]), (&true.into(), &1234.into()));
     for (arguments, word) in [(&[][..], "ok"), (&["--ready"], "ok")] {
-        let health = scene.command("health").args(["--admin-listen", &answering.address]);
+        let health = fixture.command("health").args(["--admin-listen", &answering.address]);
         let health = health.args(arguments).start();
         assert_eq!(ended(&health).await.0, Some(0));
         assert_eq!(health.stdout(), [word]);
     }
     // It is watched until it is stopped.
     let watch = status(&["--watch", "1"]);
-    eventually(SOON, "it is shown again", async || {
+    eventually(SHORT_TIMEOUT, "it is shown again", async || {
         watch.stdout().iter().filter(|line| line.starts_with("delivering")).count() >= 2
     })
     .await;
     watch.interrupt();
-    assert!(watch.wait(SOON).await.is_some());
+    assert!(watch.wait(SHORT_TIMEOUT).await.is_some());
     let address = answering.address.clone();
     stop(answering.walpost).await;
-    let screen = scene.command("status").args(["--admin-listen", &address]).start();
+    let screen = fixture.command("status").args(["--admin-listen", &address]).start();
     assert_eq!(ended(&screen).await.0, Some(1), "nobody delivers");
     let text = screen.stdout().join("\n");
     for part in
@@ -448,18 +456,18 @@ async fn the_status_is_a_screen_and_tells_scripts_whether_it_delivers() {
     {
         assert!(text.contains(part), "{part} in\n{text}");
     }
-    let health = scene.command("health").args(["--admin-listen", &address]).start();
+    let health = fixture.command("health").args(["--admin-listen", &address]).start();
     assert_eq!(ended(&health).await.0, Some(1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_walpost_says_is_not_shown_as_this_ones() {
-    let scene = Scene::new().await;
-    scene.postgres.execute("CREATE PUBLICATION another FOR TABLE public.outbox").await;
-    let answering = Answering::run(&scene, &[]).await;
+async fn status_of_another_walpost_is_not_reported() {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute("CREATE PUBLICATION another FOR TABLE public.outbox").await;
+    let answering = Answering::run(&fixture, &[]).await;
     answering.await_ready(200).await;
     let status = async |arguments: &[&str]| {
-        let status = scene.command("status").args(arguments).start();
+        let status = fixture.command("status").args(arguments).start();
         (ended(&status).await.0, status.stdout().join("\n"))
     };
     let there = answering.address.as_str();
@@ -471,7 +479,7 @@ async fn what_another_walpost_says_is_not_shown_as_this_ones() {
     for (arguments, parts) in [
         (&publication[..], ["not known: ", theirs, "publication \"walpost\"", "somebody streams"]),
         (&slot, ["not known: ", theirs, "slot \"walpost\"", "no replication slot \"another\""]),
-        // Nobody answers, and somebody has the slot: what becomes of it PostgreSQL does not know.
+        // Nobody answers, and someone has the slot: what becomes of it PostgreSQL does not know.
         (&off, ["not known: ", "no walpost answers", "`off`", "somebody streams"]),
     ] {
         let (code, text) = status(arguments).await;
@@ -494,17 +502,17 @@ async fn what_another_walpost_says_is_not_shown_as_this_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn systemd_is_told_what_it_does_and_that_it_lives() {
-    let scene = Scene::new().await;
+async fn systemd_receives_status_and_watchdog_notifications() {
+    let fixture = Fixture::new().await;
     let directory = tempfile::TempDir::new().expect("a directory");
     let path = directory.path().join("notify");
     let socket = UnixDatagram::bind(&path).expect("a socket");
-    socket.set_read_timeout(Some(SOON)).expect("a limit");
+    socket.set_read_timeout(Some(SHORT_TIMEOUT)).expect("a limit");
     let told = |text: &str| {
         let mut all = Vec::new();
         let began = Instant::now();
         loop {
-            assert!(began.elapsed() < SOON, "{text}: {all:?}");
+            assert!(began.elapsed() < SHORT_TIMEOUT, "{text}: {all:?}");
             let mut buffer = [0; 4096];
             let length = socket.recv(&mut buffer).unwrap_or_else(|_| panic!("{text}: {all:?}"));
             let message = String::from_utf8_lossy(&buffer[..length]).into_owned();
@@ -514,7 +522,7 @@ async fn systemd_is_told_what_it_does_and_that_it_lives() {
             all.push(message);
         }
     };
-    let run = scene.command("run").env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "1000000");
+    let run = fixture.command("run").env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "1000000");
     let walpost = run.start();
     told("READY=1");
     told("STATUS=delivering from 127.0.0.1");
@@ -527,28 +535,31 @@ async fn systemd_is_told_what_it_does_and_that_it_lives() {
     told("READY=1");
     walpost.terminate();
     told("STOPPING=1");
-    assert!(walpost.wait(SOON).await.expect("it stops").success());
+    assert!(walpost.wait(SHORT_TIMEOUT).await.expect("walpost stops").success());
 }
 
 /// Longer than a relay's loop may stand.
 const STUCK: Duration = Duration::from_secs(45);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_loop_that_does_not_turn_is_told_of() {
-    let scene = Scene::new().await;
+async fn stalled_main_loop_is_reported() {
+    let fixture = Fixture::new().await;
     let points = format!("received=1*off->1*sleep({})", STUCK.as_millis());
-    let run = scene.command("run").args(["--admin-listen", "127.0.0.1:0"]);
+    let run = fixture.command("run").args(["--admin-listen", "127.0.0.1:0"]);
     let walpost = run.env("FAILPOINTS", points).start();
-    let line = walpost.await_line("walpost starts", SOON).await;
+    let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
     let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
     let address = line["endpoints"].as_str().expect("an address").to_owned();
     let answering = Answering { walpost, address };
-    scene.postgres.execute(&insert(3, 1)).await;
-    eventually(STUCK, "/livez says so", async || {
+    fixture.postgres.execute(&insert(3, 1)).await;
+    eventually(STUCK, "/livez reports it", async || {
         let (status, text) = answering.page("/livez").await;
         status == 503 && text.contains("has not turned for 3")
     })
     .await;
-    eventually(LATER, "it turns again", async || answering.page("/livez").await.0 == 200).await;
-    scene.assert_exact(SOON).await;
+    eventually(LONG_TIMEOUT, "the loop runs again", async || {
+        answering.page("/livez").await.0 == 200
+    })
+    .await;
+    fixture.assert_exact(SHORT_TIMEOUT).await;
 }

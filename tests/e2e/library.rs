@@ -1,26 +1,26 @@
-//! walpost as a library: the example that the documentation points to, run.
+//! walpost as a library: runs the example of the documentation.
 
 use walpost::config::Environment;
 use walpost_bed::eventually;
 
-use walpost_bed::scene::{SOON, Scene, insert};
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, insert};
 
 #[allow(dead_code, reason = "its main is for people")]
 #[path = "../../examples/embed.rs"]
 mod embed;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_relay_that_a_program_embeds_delivers_until_it_is_told_to_leave() {
-    let scene = Scene::new().await;
+async fn embedded_relay_delivers_until_shutdown() {
+    let fixture = Fixture::new().await;
     let directory = tempfile::TempDir::new().unwrap();
     let file = directory.path().join("walpost.toml");
     let toml = format!(
         "[source]\nurl = '{}'\n[kafka]\nbootstrap_servers = '{}'\n",
-        scene.postgres.url(),
-        scene.bootstrap
+        fixture.postgres.url(),
+        fixture.bootstrap
     );
     std::fs::write(&file, toml).unwrap();
-    let topic = scene.topic("{aggregate_type}");
+    let topic = fixture.topic("{aggregate_type}");
     let environment = Environment::new(
         [
             ("WALPOST_RECORD_TOPIC", &*topic),
@@ -28,23 +28,25 @@ async fn a_relay_that_a_program_embeds_delivers_until_it_is_told_to_leave() {
         ],
         directory.path(),
     );
-    scene.postgres.execute(&insert(100, 7)).await;
+    fixture.postgres.execute(&insert(100, 7)).await;
     let leave = async {
         // Not the slot: the relay confirms at its own pace, and once more as it leaves.
-        eventually(SOON, "all records are there", async || scene.records().await.len() == 100)
-            .await;
+        eventually(SHORT_TIMEOUT, "all records are there", async || {
+            fixture.records().await.len() == 100
+        })
+        .await;
     };
     let summary = embed::relay_until(leave, Some(file), &environment).await.unwrap();
     assert_eq!((summary.delivered, summary.undrained), (100, 0));
     // Nobody is there any more to confirm it later.
-    scene.assert_exact(SOON).await;
+    fixture.assert_exact(SHORT_TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_embedded_relay_without_its_slot_says_so_to_the_program() {
-    let scene = Scene::new().await;
+async fn embedded_relay_returns_an_error_for_a_missing_slot() {
+    let fixture = Fixture::new().await;
     let directory = tempfile::TempDir::new().unwrap();
-    let url = scene.postgres.url();
+    let url = fixture.postgres.url();
     let environment = Environment::new(
         [("WALPOST_SOURCE_URL", &*url), ("WALPOST_SOURCE_SLOT", "another")],
         directory.path(),

@@ -1,33 +1,33 @@
-//! End to end: the walpost binary between a real PostgreSQL and a real Kafka,
-//! judged by the oracle on what a real consumer read.
+//! End to end: the walpost binary between a real PostgreSQL and a real Kafka, verified by the
+//! oracle on what a real consumer read.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
 
 mod backlog;
 mod catch_up;
+mod conversion_errors;
+mod dead_letters;
 mod debezium;
 mod endpoints;
-mod goings_over;
-mod hashing;
+mod feed_switching;
 mod library;
-mod majors;
 mod messages;
-mod neighbours;
+mod partitioner;
 mod partitions;
+mod pg_versions;
 mod poison;
-mod put_aside;
+mod poison_isolation;
 mod records;
-mod refusals;
 mod replay;
 mod sessions;
-mod shapes;
-mod shares;
+mod sharded_slots;
 mod slot;
+mod startup_errors;
 mod tables;
 mod topics;
 #[cfg(feature = "traces")]
 mod traces;
-mod unsendable;
+mod transactions;
 mod values;
 mod volume;

@@ -2,7 +2,7 @@
 
 use walpost_bed::oracle::Row;
 
-use walpost_bed::scene::{SOON, Scene, assert_in_log_order, insert, record_of, stop};
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, assert_in_log_order, insert, record_of, stop};
 
 /// Emits a message that says what a row would.
 fn emit(prefix: &str, id: &str, key: &str) -> String {
@@ -13,10 +13,10 @@ fn emit(prefix: &str, id: &str, key: &str) -> String {
     )
 }
 
-async fn scene() -> Scene {
-    let scene = Scene::empty().await.option("--message-prefix", "outbox");
-    scene.init(&[]).await;
-    scene
+async fn fixture() -> Fixture {
+    let fixture = Fixture::empty().await.option("--message-prefix", "outbox");
+    fixture.init(&[]).await;
+    fixture
 }
 
 fn row(id: &str, key: &str) -> String {
@@ -28,8 +28,8 @@ fn row(id: &str, key: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_and_messages_of_a_transaction_keep_their_order() {
-    let scene = scene().await;
-    let walpost = scene.run().await;
+    let fixture = fixture().await;
+    let walpost = fixture.run().await;
     let mut expected = Vec::new();
     for turn in 0..20 {
         let [one, two, three, four] = [1, 2, 3, 4].map(|n| format!("{turn}-{n}"));
@@ -40,26 +40,26 @@ async fn rows_and_messages_of_a_transaction_keep_their_order() {
             row(&three, "k"),
             emit("outbox", &four, "k")
         );
-        scene.postgres.execute(&sql).await;
+        fixture.postgres.execute(&sql).await;
         for (id, is_row) in [(one, true), (two, false), (three, true), (four, false)] {
             let query = format!("SELECT md5('{id}')::uuid");
-            let id = if is_row { scene.postgres.query_text(&query).await } else { Some(id) };
+            let id = if is_row { fixture.postgres.query_text(&query).await } else { Some(id) };
             expected.push(Row::new(id.expect("an id"), "k"));
         }
     }
-    let records = scene.assert_published(&expected, SOON).await;
+    let records = fixture.assert_published(&expected, SHORT_TIMEOUT).await;
     assert_in_log_order(&records);
     let message = record_of(&records, "0-2");
-    assert_eq!(message.topic, scene.topic("order"));
+    assert_eq!(message.topic, fixture.topic("order"));
     assert_eq!(message.value_text(), Some(r#"{"from": "a message"}"#));
     assert_eq!(message.header("event_type"), Some("told"));
     stop(walpost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_with_another_prefix_or_rolled_back_is_nothing() {
-    let scene = scene().await;
-    let walpost = scene.run().await;
+async fn messages_with_other_prefixes_or_rolled_back_are_ignored() {
+    let fixture = fixture().await;
+    let walpost = fixture.run().await;
     let sql = format!(
         "BEGIN; {}; ROLLBACK;
          BEGIN; {}; SAVEPOINT s; {}; ROLLBACK TO s; {}; {}; COMMIT",
@@ -69,43 +69,43 @@ async fn a_message_with_another_prefix_or_rolled_back_is_nothing() {
         emit("Outbox", "another", "k"),
         emit("outbox", "last", "k")
     );
-    scene.postgres.execute(&sql).await;
-    scene.postgres.execute(&emit("outbo", "shorter", "k")).await;
+    fixture.postgres.execute(&sql).await;
+    fixture.postgres.execute(&emit("outbo", "shorter", "k")).await;
     let expected = [Row::new("first", "k"), Row::new("last", "k")];
-    scene.assert_published(&expected, SOON).await;
+    fixture.assert_published(&expected, SHORT_TIMEOUT).await;
     let last = stop(walpost).await;
     assert_eq!(last["refused_messages"], 0, "{last}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_are_nothing_where_no_prefix_is_configured() {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&emit("outbox", "unasked", "k")).await;
-    scene.postgres.execute(&emit("", "unasked too", "k")).await;
-    scene.postgres.execute(&insert(1, 1)).await;
-    scene.assert_exact(SOON).await;
+async fn messages_are_ignored_without_a_configured_prefix() {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&emit("outbox", "unasked", "k")).await;
+    fixture.postgres.execute(&emit("", "unasked too", "k")).await;
+    fixture.postgres.execute(&insert(1, 1)).await;
+    fixture.assert_exact(SHORT_TIMEOUT).await;
     stop(walpost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_outside_a_transaction_is_refused_and_warned_of() {
-    let scene = scene().await;
-    let walpost = scene.run().await;
+async fn nontransactional_message_is_ignored_with_a_warning() {
+    let fixture = fixture().await;
+    let walpost = fixture.run().await;
     let outside = |prefix| emit(prefix, "outside", "k").replace("message(true", "message(false");
-    // In a transaction that rolls back it is in the log all the same.
-    scene
+    // In a transaction that rolls back it is in the log anyway.
+    fixture
         .postgres
         .execute(&format!("BEGIN; {}; {}; ROLLBACK", row("a", "k"), outside("outbox")))
         .await;
-    scene.postgres.execute(&outside("another")).await;
-    scene
+    fixture.postgres.execute(&outside("another")).await;
+    fixture
         .postgres
         .execute(&format!("BEGIN; {}; {}; COMMIT", row("b", "k"), outside("outbox")))
         .await;
-    let id = scene.postgres.query_text("SELECT md5('b')::uuid").await.expect("an id");
-    scene.assert_published(&[Row::new(id, "k")], SOON).await;
-    walpost.await_line("rejected non-transactional logical messages", SOON).await;
+    let id = fixture.postgres.query_text("SELECT md5('b')::uuid").await.expect("an id");
+    fixture.assert_published(&[Row::new(id, "k")], SHORT_TIMEOUT).await;
+    walpost.await_line("rejected non-transactional logical messages", SHORT_TIMEOUT).await;
     let last = stop(walpost).await;
     assert_eq!(last["refused_messages"], 2, "{last}");
 }
@@ -115,12 +115,12 @@ fn plain(kind: bool, prefix: &str, content: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_message_carries_type_and_key_in_its_prefix_and_the_value_as_it_is() {
-    let scene = Scene::empty().await;
-    let scene =
-        scene.option("--message-prefix", "outbox").option("--plain-message-prefix", "outbox");
-    scene.init(&[]).await;
-    let walpost = scene.run().await;
+async fn plain_message_has_type_and_key_in_its_prefix() {
+    let fixture = Fixture::empty().await;
+    let fixture =
+        fixture.option("--message-prefix", "outbox").option("--plain-message-prefix", "outbox");
+    fixture.init(&[]).await;
+    let walpost = fixture.run().await;
     let sql = [
         row("a", "k"),
         plain(true, "outbox:order:k", "'\\xff00'"),
@@ -128,14 +128,14 @@ async fn a_plain_message_carries_type_and_key_in_its_prefix_and_the_value_as_it_
         plain(true, "outboxes:order:k", "'another'"),
         plain(true, "outbox:order:a:b", "''"),
     ];
-    scene.postgres.execute(&format!("BEGIN; {}; COMMIT", sql.join("; "))).await;
-    scene
+    fixture.postgres.execute(&format!("BEGIN; {}; COMMIT", sql.join("; "))).await;
+    fixture
         .postgres
         .execute(&format!("BEGIN; {}; ROLLBACK", plain(true, "outbox:order:k", "'x'")))
         .await;
-    scene.postgres.execute(&plain(false, "outbox:order:k", "'outside'")).await;
-    scene.confirmed(SOON).await;
-    let records = scene.records().await;
+    fixture.postgres.execute(&plain(false, "outbox:order:k", "'outside'")).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
     assert_in_log_order(&records);
     let mut of_k: Vec<_> = records.iter().filter(|one| one.key_text() == Some("k")).collect();
     of_k.sort_by_key(|one| one.header("walpost.position").map(str::to_owned));
@@ -147,18 +147,18 @@ async fn a_plain_message_carries_type_and_key_in_its_prefix_and_the_value_as_it_
     let other =
         records.iter().find(|one| one.key_text() == Some("a:b")).expect("a key with a colon");
     assert_eq!(other.value.as_deref(), Some(b"".as_slice()), "no tombstone");
-    walpost.await_line("rejected non-transactional logical messages", SOON).await;
+    walpost.await_line("rejected non-transactional logical messages", SHORT_TIMEOUT).await;
     let last = stop(walpost).await;
     assert_eq!(last["refused_messages"], 1, "{last}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_message_without_a_key_halts_the_run() {
-    let scene = Scene::empty().await.option("--plain-message-prefix", "outbox");
-    scene.init(&[]).await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&plain(true, "outbox:order", "'x'")).await;
-    let (code, text) = walpost_bed::scene::ended(&walpost).await;
+async fn plain_message_without_a_key_halts() {
+    let fixture = Fixture::empty().await.option("--plain-message-prefix", "outbox");
+    fixture.init(&[]).await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&plain(true, "outbox:order", "'x'")).await;
+    let (code, text) = walpost_bed::fixture::ended(&walpost).await;
     assert_eq!(code, Some(4), "{text}");
     for part in ["prefix `outbox:order`", "`aggregate_id` is NULL or empty"] {
         assert!(text.contains(part), "{text}");

@@ -1,31 +1,31 @@
-//! What a configured record looks like to a consumer.
+//! Configured records, as a consumer sees them.
 
 use serde_json::Value;
 use tempfile::TempDir;
 use walpost_bed::Consumed;
-use walpost_bed::scene::{SOON, Scene, stop};
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, stop};
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 /// The records of one event of a richer outbox, with that configuration.
 async fn records(toml: &str) -> Vec<Consumed> {
-    let scene = Scene::new().await;
+    let fixture = Fixture::new().await;
     let directory = TempDir::new().expect("a directory");
     let file = directory.path().join("walpost.toml");
     std::fs::write(&file, toml).expect("it can be written");
     let add = "ALTER TABLE public.outbox ADD COLUMN tenant_id text, ADD COLUMN region text, \
                ADD COLUMN schema_version int, ADD COLUMN traceparent text";
-    scene.postgres.execute(add).await;
-    let walpost = scene.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
+    fixture.postgres.execute(add).await;
+    let walpost = fixture.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
     let insert = format!(
         "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload, tenant_id, \
          region, schema_version, traceparent) \
          VALUES (md5('1')::uuid, 'OrderLine', 'A-7', 'OrderPlaced', '{{\"total\": 1.50}}', 'Acme', NULL, \
          3, '{TRACE}')"
     );
-    scene.postgres.execute(&insert).await;
-    scene.confirmed(SOON).await;
-    let records = scene.records().await;
+    fixture.postgres.execute(&insert).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
     stop(walpost).await;
     assert_eq!(records.len(), 1);
     records
@@ -36,7 +36,7 @@ fn json(record: &Consumed) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn topic_key_and_headers_may_be_of_any_columns() {
+async fn topic_key_and_headers_use_configured_columns() {
     let toml = r#"
         [record]
         topic_regex = "(.*)\\.([A-Za-z]+)Line"
@@ -56,15 +56,15 @@ async fn topic_key_and_headers_may_be_of_any_columns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_claims_a_position_or_an_id_does_not_get_it() {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
+async fn row_cannot_forge_position_or_id_headers() {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
     let insert = r#"INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, headers)
         VALUES (md5('1')::uuid, 'order', 'A-7', 'placed',
                 '{"walpost.position": "FFFFFFFFFFFFFFFF/FFFFFFFF", "ID": "x", "event_type": "x", "own": "1"}')"#;
-    scene.postgres.execute(insert).await;
-    scene.confirmed(SOON).await;
-    let [record] = &scene.records().await[..] else { panic!("one record") };
+    fixture.postgres.execute(insert).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let [record] = &fixture.records().await[..] else { panic!("one record") };
     let names: Vec<_> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["id", "event_type", "own", "walpost.position"]);
     assert_eq!(record.header("id"), Some("c4ca4238-a0b9-2382-0dcc-509a6f75849b"));
@@ -74,7 +74,7 @@ async fn a_row_that_claims_a_position_or_an_id_does_not_get_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_envelope_holds_the_payload_as_it_was_stored() {
+async fn envelope_contains_the_payload_unchanged() {
     let toml = "[record]\nvalue = 'envelope'\nplace = ['tenant_id:envelope:tenant']\n";
     let [record] = &records(toml).await[..] else { panic!("one record") };
     let text = record.value_text().expect("text");
@@ -89,7 +89,7 @@ async fn an_envelope_holds_the_payload_as_it_was_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn type_and_key_may_be_merged_into_the_payload() {
+async fn type_and_key_can_be_merged_into_the_payload() {
     let [record] = &records("record.value = 'merged'").await[..] else { panic!("one record") };
     let text = record.value_text();
     let id = "c4ca4238-a0b9-2382-0dcc-509a6f75849b";
@@ -98,7 +98,7 @@ async fn type_and_key_may_be_merged_into_the_payload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_may_be_a_cloud_event_of_either_mode() {
+async fn records_can_be_cloudevents_in_either_mode() {
     let toml = "[record]\nvalue = 'cloudevents'\ncloudevents_source = '/shop'\nheaders = []\n";
     let [record] = &records(toml).await[..] else { panic!("one record") };
     let content_type = "application/cloudevents+json; charset=UTF-8";
@@ -130,9 +130,9 @@ async fn a_record_may_be_a_cloud_event_of_either_mode() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_timestamp_a_record_or_a_dead_letter_is_as_old_as_its_delivery() {
-    let scene = Scene::new().await;
-    let dead = scene.topic("dead");
+async fn timestamps_default_to_the_delivery_time() {
+    let fixture = Fixture::new().await;
+    let dead = fixture.topic("dead");
     let directory = TempDir::new().expect("a directory");
     let file = directory.path().join("walpost.toml");
     let file = file.to_str().expect("UTF-8");
@@ -148,17 +148,17 @@ async fn without_a_timestamp_a_record_or_a_dead_letter_is_as_old_as_its_delivery
              dead_letter_topic = '{dead}'\n"
         );
         std::fs::write(file, toml).expect("it can be written");
-        scene.postgres.execute(&format!("{}{}", row("NULL"), row("'[1]'"))).await;
+        fixture.postgres.execute(&format!("{}{}", row("NULL"), row("'[1]'"))).await;
         // Its own clock: servers and tests share a machine.
         let query = "SELECT ceil(extract(epoch FROM clock_timestamp()) * 1000)::bigint + 1";
         let committed: i64 =
-            scene.postgres.query_text(query).await.expect("a time").parse().expect("ms");
-        let before = scene.records().await.len();
-        let walpost = scene.run_with(&["--config", file]).await;
-        scene.confirmed(SOON).await;
-        let records = scene.records().await;
+            fixture.postgres.query_text(query).await.expect("a time").parse().expect("ms");
+        let before = fixture.records().await.len();
+        let walpost = fixture.run_with(&["--config", file]).await;
+        fixture.confirmed(SHORT_TIMEOUT).await;
+        let records = fixture.records().await;
         assert_eq!(records.len(), before + 2);
-        for topic in [scene.topic("order"), dead.clone()] {
+        for topic in [fixture.topic("order"), dead.clone()] {
             let mut times = records.iter().filter(|it| it.topic == topic).map(|it| it.timestamp_ms);
             let last = times.next_back().flatten().expect("a timestamp");
             assert_eq!(last >= committed, is_delivery, "{timestamp}, {topic}: {last}, {committed}");
@@ -168,19 +168,19 @@ async fn without_a_timestamp_a_record_or_a_dead_letter_is_as_old_as_its_delivery
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_null_key_is_sent_where_that_is_allowed() {
+async fn null_key_is_sent_where_allowed() {
     let toml = "[record]\nnull_keys = 'allow'\nkey = '{region}'\n";
     let [record] = &records(toml).await[..] else { panic!("one record") };
     assert_eq!((record.key.as_deref(), record.value_text()), (None, Some(r#"{"total": 1.50}"#)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tracers_text_gives_the_trace_where_no_column_has_one() {
-    let scene = Scene::new().await;
+async fn tracer_text_column_provides_the_trace_context() {
+    let fixture = Fixture::new().await;
     let add =
         "ALTER TABLE public.outbox ADD COLUMN traceparent text, ADD COLUMN tracingspancontext text";
-    scene.postgres.execute(add).await;
-    let walpost = scene.run().await;
+    fixture.postgres.execute(add).await;
+    let walpost = fixture.run().await;
     let own = TRACE.replace("-01", "-00");
     let java = format!("#\n#Sat Nov 21 14:55:01 UTC 2026\ntraceparent={TRACE}\ntracestate=a\\=1\n");
     let comment = format!("traceparent=''{TRACE}'',tracestate=''b%3D2''");
@@ -194,10 +194,10 @@ async fn a_tracers_text_gives_the_trace_where_no_column_has_one() {
             "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, traceparent, \
              tracingspancontext) VALUES ('order', '{key}', 'placed', {columns})"
         );
-        scene.postgres.execute(&insert).await;
+        fixture.postgres.execute(&insert).await;
     }
-    scene.confirmed(SOON).await;
-    let records = scene.records().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
     let trace = |key: &str| {
         let record = records.iter().find(|one| one.key_text() == Some(key)).expect(key);
         (record.header("traceparent"), record.header("tracestate"))

@@ -1,7 +1,7 @@
-//! Dead letters that are put back, once their causes are fixed.
+//! Replaying dead letters after their cause is fixed.
 
 use tempfile::TempDir;
-use walpost_bed::scene::{LATER, SOON, Scene, ended, stop};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
 use walpost_bed::{Consumed, Kafka};
 
 /// What is the matter with one event of each cause; all are refused by this configuration.
@@ -20,15 +20,15 @@ const BAD: [(&str, &str); 5] = [
 const BY_COLUMN: &str = "record.timestamp = 'column'\noutbox.columns.timestamp = 'created_at'\n";
 
 /// With all of these the events can be delivered.
-const MENDED: &str = "record.null_keys = 'allow'\nrecord.topic_regex = '(.*)an order'\n\
+const FIXED: &str = "record.null_keys = 'allow'\nrecord.topic_regex = '(.*)an order'\n\
                       record.topic_replacement = '$1order'\nrecord.headers = ['id', 'walpost.position']\n";
 
-/// With this those can be that were put aside for their topic.
-const TOPIC_MENDED: &str =
+/// With this policy the events diverted because of their topic can be delivered.
+const TOPIC_FIXED: &str =
     "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
 
 struct Stage {
-    scene: Scene,
+    fixture: Fixture,
     dead: String,
     directory: TempDir,
 }
@@ -36,15 +36,15 @@ struct Stage {
 impl Stage {
     /// An outbox with a topic that takes little, and a dead-letter topic.
     async fn new() -> Self {
-        let scene = Scene::new().await;
-        scene.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
+        let fixture = Fixture::new().await;
+        fixture.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
         let kafka = Kafka::shared().await;
         let limits =
             [("max.message.bytes", "20000"), ("message.timestamp.before.max.ms", "3600000")];
-        kafka.create_topic_with(&scene.topic("order"), 2, &limits).await;
-        let dead = scene.topic("dead");
+        kafka.create_topic_with(&fixture.topic("order"), 2, &limits).await;
+        let dead = fixture.topic("dead");
         kafka.create_topic_with(&dead, 2, &[]).await;
-        Self { scene, dead, directory: TempDir::new().expect("a directory") }
+        Self { fixture, dead, directory: TempDir::new().expect("a directory") }
     }
 
     /// The arguments for a configuration with this in it.
@@ -58,33 +58,33 @@ impl Stage {
         ["--config".to_owned(), file.to_str().expect("UTF-8").to_owned()]
     }
 
-    /// Has these rows put aside.
-    async fn put_aside(&self, toml: &str, rows: &[&str]) {
+    /// Has these rows diverted.
+    async fn diverted(&self, toml: &str, rows: &[&str]) {
         let arguments = self.configured(toml);
-        let walpost = self.scene.run_with(&arguments.each_ref().map(String::as_str)).await;
+        let walpost = self.fixture.run_with(&arguments.each_ref().map(String::as_str)).await;
         for row in rows {
             let insert = format!(
                 "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, headers, \
                  created_at) VALUES {row}"
             );
-            self.scene.postgres.execute(&insert).await;
-            // One after the other: a refusal repeats what is in flight beside it, letters too.
-            self.scene.confirmed(LATER).await;
+            self.fixture.postgres.execute(&insert).await;
+            // One after the other: a refusal repeats what is in flight next to it, letters too.
+            self.fixture.confirmed(LONG_TIMEOUT).await;
         }
         stop(walpost).await;
     }
 
-    /// Has so many rows put aside, in one transaction, for their topic: of a key each.
-    async fn put_many_aside(&self, count: u32) {
+    /// Has so many rows diverted, in one transaction, for their topic: of a key each.
+    async fn divert_many(&self, count: u32) {
         let rows: Vec<_> = (1..=count)
             .map(|n| format!("('an order', 'k{n}', 'placed', '{{\"n\": {n}}}', NULL, now())"))
             .collect();
-        self.put_aside("", &[&rows.join(", ")]).await;
+        self.diverted("", &[&rows.join(", ")]).await;
     }
 
     /// How a replay with that configuration ends: its code, and what it prints.
     async fn replay(&self, toml: &str, arguments: &[&str]) -> (Option<i32>, Vec<String>) {
-        let command = self.scene.command("replay-dead-letters").args(self.configured(toml));
+        let command = self.fixture.command("replay-dead-letters").args(self.configured(toml));
         let walpost = command.args(arguments).start();
         let (code, said) = ended(&walpost).await;
         eprintln!("{said}");
@@ -93,7 +93,7 @@ impl Stage {
 
     /// What stands in the topics, letters apart.
     async fn records(&self) -> (Vec<Consumed>, Vec<Consumed>) {
-        let records = self.scene.records().await;
+        let records = self.fixture.records().await;
         records.into_iter().partition(|record| record.topic != self.dead)
     }
 
@@ -115,9 +115,9 @@ fn summary(replayed: u64, poison: u64, held_back: u64, passed_over: u64) -> Stri
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_letter_is_put_back_once_when_its_cause_is_mended() {
+async fn dead_letters_are_replayed_once_after_the_fix() {
     let stage = Stage::new().await;
-    stage.put_aside(BY_COLUMN, &BAD.map(|(_, row)| row)).await;
+    stage.diverted(BY_COLUMN, &BAD.map(|(_, row)| row)).await;
     let (published, letters) = stage.records().await;
     assert_eq!((published.len(), letters.len()), (0, 5));
     // Nothing is fixed yet; what would be tried is said, and nothing done.
@@ -127,7 +127,7 @@ async fn each_letter_is_put_back_once_when_its_cause_is_mended() {
         Some(&format!("would {}", summary(2, 3, 0, 0).replace("replayed", "replay")))
     );
     assert_eq!((code, lines.len()), (Some(4), 3), "{lines:?}");
-    let order = stage.scene.topic("order");
+    let order = stage.fixture.topic("order");
     assert!(lines.iter().any(|line| line.contains("(too_large, event ") && line.contains(&order)));
     let unmended = stage.replay(BY_COLUMN, &[]).await;
     assert_eq!(unmended, (Some(4), vec![summary(0, 5, 0, 0)]));
@@ -137,7 +137,7 @@ async fn each_letter_is_put_back_once_when_its_cause_is_mended() {
     let some = stage.replay(BY_COLUMN, &["--cause", "too_large"]).await;
     assert_eq!(some, (Some(0), vec![summary(1, 0, 0, 4)]));
     assert_eq!(stage.published().await, [4]);
-    let fixed = format!("{BY_COLUMN}{MENDED}");
+    let fixed = format!("{BY_COLUMN}{FIXED}");
     let two = stage.replay(&fixed, &["--limit", "2"]).await;
     assert_eq!(two, (Some(0), vec![summary(2, 0, 0, 0)]));
     let rest = stage.replay(&fixed, &[]).await;
@@ -152,16 +152,16 @@ async fn each_letter_is_put_back_once_when_its_cause_is_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_letter_that_stands_there_twice_is_put_back_once() {
+async fn duplicate_dead_letter_is_replayed_once() {
     let stage = Stage::new().await;
     // Each time that the broker is asked again, the one before is written again.
-    stage.put_aside(BY_COLUMN, &[&[BAD[2].1, BAD[4].1].join(", ")]).await;
+    stage.diverted(BY_COLUMN, &[&[BAD[2].1, BAD[4].1].join(", ")]).await;
     let (_, letters) = stage.records().await;
     assert!(letters.len() > 2, "{letters:?}");
-    let order = stage.scene.topic("order");
+    let order = stage.fixture.topic("order");
     let administration = Kafka::shared().await.administration();
     administration.set(&order, "message.timestamp.before.max.ms", "864000000").await;
-    let fixed = format!("{BY_COLUMN}{MENDED}");
+    let fixed = format!("{BY_COLUMN}{FIXED}");
     let again = u64::try_from(letters.len()).expect("few") - 2;
     assert_eq!(stage.replay(&fixed, &[]).await, (Some(0), vec![summary(2, 0, 0, again)]));
     let mut numbers = stage.published().await;
@@ -184,19 +184,19 @@ async fn assert_as_they_were(stage: &Stage, letters: &[Consumed]) {
         let query = format!(
             "SELECT floor(extract(epoch FROM created_at) * 1000)::bigint FROM outbox WHERE id = '{id}'"
         );
-        let millis = stage.scene.postgres.query_text(&query).await.expect("its row");
+        let millis = stage.fixture.postgres.query_text(&query).await.expect("its row");
         assert_eq!(record.timestamp_ms.map(|millis| millis.to_string()), Some(millis));
         assert!(!record.headers.iter().any(|(name, _)| name == "walpost.cause"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_commit_time_is_the_original_one_and_all_headers_come_back() {
+async fn replay_keeps_the_commit_time_and_all_headers() {
     let stage = Stage::new().await;
-    stage.put_aside("", &[BAD[1].1]).await;
+    stage.diverted("", &[BAD[1].1]).await;
     let (_, letters) = stage.records().await;
     assert_eq!(letters.len(), 1);
-    assert_eq!(stage.replay(TOPIC_MENDED, &[]).await.0, Some(0));
+    assert_eq!(stage.replay(TOPIC_FIXED, &[]).await.0, Some(0));
     let (records, _) = stage.records().await;
     let [record] = &records[..] else { panic!("one record: {records:?}") };
     assert_eq!(record.timestamp_ms, letters[0].timestamp_ms);
@@ -206,7 +206,7 @@ async fn the_commit_time_is_the_original_one_and_all_headers_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_letter_that_still_is_poison_holds_back_its_key_and_no_other() {
+async fn dead_letter_that_is_still_poison_blocks_only_its_key() {
     let stage = Stage::new().await;
     let rows = [
         "('order', 'k', 'placed', '{\"n\": 1}', '[1]', now())",
@@ -216,14 +216,14 @@ async fn a_letter_that_still_is_poison_holds_back_its_key_and_no_other() {
         "('dead', 'k', 'placed', '{\"n\": 0}', NULL, now())",
         "('an order', 'm', 'placed', '{\"n\": 4}', NULL, now())",
     ];
-    stage.put_aside("", &rows).await;
-    let first = stage.replay(TOPIC_MENDED, &[]).await;
+    stage.diverted("", &rows).await;
+    let first = stage.replay(TOPIC_FIXED, &[]).await;
     assert_eq!(first, (Some(4), vec![summary(2, 1, 1, 1)]));
     assert_eq!(stage.published().await, [3, 4]);
     // What is no letter was named once.
-    let again = stage.replay(TOPIC_MENDED, &[]).await;
+    let again = stage.replay(TOPIC_FIXED, &[]).await;
     assert_eq!(again, (Some(4), vec![summary(0, 1, 1, 0)]));
-    let last = stage.replay(&format!("{TOPIC_MENDED}record.headers = []\n"), &[]).await;
+    let last = stage.replay(&format!("{TOPIC_FIXED}record.headers = []\n"), &[]).await;
     assert_eq!(last, (Some(0), vec![summary(2, 0, 0, 0)]));
     let mut numbers = stage.published().await;
     numbers.retain(|number| *number < 3);
@@ -233,32 +233,32 @@ async fn a_letter_that_still_is_poison_holds_back_its_key_and_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn columns_and_messages_come_back_as_today_reads_them() {
-    let scene = Scene::new().await.option("--message-prefix", "outbox");
-    let (dead, order) = (scene.topic("dead"), scene.topic("order"));
+async fn replay_uses_the_current_configuration() {
+    let fixture = Fixture::new().await.option("--message-prefix", "outbox");
+    let (dead, order) = (fixture.topic("dead"), fixture.topic("order"));
     let kafka = Kafka::shared().await;
     kafka.create_topic_with(&dead, 1, &[]).await;
     kafka.create_topic_with(&order, 1, &[]).await;
-    let stage = Stage { scene, dead, directory: TempDir::new().expect("a directory") };
-    let scene = &stage.scene;
-    scene.postgres.execute("ALTER TABLE outbox ADD tenant text, ADD region text").await;
+    let stage = Stage { fixture, dead, directory: TempDir::new().expect("a directory") };
+    let fixture = &stage.fixture;
+    fixture.postgres.execute("ALTER TABLE outbox ADD tenant text, ADD region text").await;
     let arguments = stage.configured("record.place = ['tenant:header']\n");
-    let walpost = scene.run_with(&arguments.each_ref().map(String::as_str)).await;
+    let walpost = fixture.run_with(&arguments.each_ref().map(String::as_str)).await;
     let sql = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, tenant) \
                VALUES ('an order', 'a', 'placed', '{\"n\": 1}', 'Acme'); \
                SELECT pg_logical_emit_message(true, 'outbox', 'no JSON'); \
                SELECT pg_logical_emit_message(true, 'outbox', '{\"aggregate_type\": \"an order\", \
                \"aggregate_id\": \"b\", \"payload\": {\"n\": 2}, \"tenant\": null}')";
-    scene.postgres.execute(sql).await;
-    scene.confirmed(SOON).await;
+    fixture.postgres.execute(sql).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     stop(walpost).await;
     // A column that was not placed is not in the letters.
     let place = "record.place = ['tenant:header', 'region:header']\n";
-    let missing = stage.replay(&format!("{TOPIC_MENDED}{place}"), &["--dry-run"]).await;
+    let missing = stage.replay(&format!("{TOPIC_FIXED}{place}"), &["--dry-run"]).await;
     assert_eq!(missing.0, Some(4));
     assert_eq!(missing.1, ["would replay 0, still poison 3, held back 0, passed over 0"]);
     let place = "record.place = ['tenant:header', 'aggregate_type:header:kind']\n";
-    let replayed = stage.replay(&format!("{TOPIC_MENDED}{place}"), &[]).await;
+    let replayed = stage.replay(&format!("{TOPIC_FIXED}{place}"), &[]).await;
     assert_eq!(replayed, (Some(4), vec![summary(2, 1, 0, 0)]));
     let (records, _) = stage.records().await;
     let tenants: Vec<_> = records.iter().map(|record| record.header("tenant")).collect();
@@ -267,33 +267,33 @@ async fn columns_and_messages_come_back_as_today_reads_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_read_or_delivered_ends_it_and_leaves_the_letter() {
+async fn failed_replay_keeps_the_dead_letter() {
     let stage = Stage::new().await;
     let (code, lines) = stage.replay("", &["--from", "no-such-topic"]).await;
     assert_eq!((code, lines.len()), (Some(1), 0), "{lines:?}");
     let walpost =
-        stage.scene.command("replay-dead-letters").args(["-X", "linger.ms=never"]).start();
+        stage.fixture.command("replay-dead-letters").args(["-X", "linger.ms=never"]).start();
     assert_eq!(ended(&walpost).await.0, Some(78));
-    stage.put_aside("", &[BAD[1].1]).await;
+    stage.diverted("", &[BAD[1].1]).await;
     let own = ["--group", "another"];
-    assert_eq!(stage.replay(TOPIC_MENDED, &own).await.1, [summary(1, 0, 0, 0)]);
-    assert_eq!(stage.replay(TOPIC_MENDED, &own).await.1, [summary(0, 0, 0, 0)]);
+    assert_eq!(stage.replay(TOPIC_FIXED, &own).await.1, [summary(1, 0, 0, 0)]);
+    assert_eq!(stage.replay(TOPIC_FIXED, &own).await.1, [summary(0, 0, 0, 0)]);
     assert_eq!(
-        stage.replay(TOPIC_MENDED, &[]).await.1,
+        stage.replay(TOPIC_FIXED, &[]).await.1,
         [summary(1, 0, 0, 0)],
         "another group's marks"
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_is_told_to_stop_commits_what_it_has_done() {
+async fn stopped_replay_commits_its_progress() {
     let stage = Stage::new().await;
-    stage.put_many_aside(3000).await;
+    stage.divert_many(3000).await;
     for terminate in [true, false] {
         let command =
-            stage.scene.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
+            stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_FIXED));
         let stopped = command.start();
-        stopped.await_line("put back", SOON).await;
+        stopped.await_line("put back", SHORT_TIMEOUT).await;
         if terminate {
             stopped.terminate();
         } else {
@@ -303,7 +303,7 @@ async fn one_that_is_told_to_stop_commits_what_it_has_done() {
         assert_eq!(code, Some(1));
         assert!(said.contains("told to stop"), "{said}");
     }
-    assert_eq!(stage.replay(TOPIC_MENDED, &[]).await.0, Some(0));
+    assert_eq!(stage.replay(TOPIC_FIXED, &[]).await.0, Some(0));
     let mut numbers = stage.published().await;
     let came = numbers.len();
     numbers.sort_unstable();
@@ -314,10 +314,10 @@ async fn one_that_is_told_to_stop_commits_what_it_has_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_replays_at_once_one_gives_way_and_no_letter_is_lost() {
+async fn concurrent_replays_lose_no_dead_letter() {
     let stage = Stage::new().await;
-    stage.put_many_aside(3000).await;
-    let command = stage.scene.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
+    stage.divert_many(3000).await;
+    let command = stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_FIXED));
     let both = [command.clone().start(), command.start()];
     let mut ends = Vec::new();
     for one in &both {
@@ -327,7 +327,7 @@ async fn of_two_replays_at_once_one_gives_way_and_no_letter_is_lost() {
     }
     ends.sort_unstable();
     assert_eq!(ends, [Some(0), Some(1)]);
-    assert_eq!(stage.replay(TOPIC_MENDED, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
+    assert_eq!(stage.replay(TOPIC_FIXED, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
     let mut numbers = stage.published().await;
     numbers.sort_unstable();
     numbers.dedup();
@@ -336,15 +336,15 @@ async fn of_two_replays_at_once_one_gives_way_and_no_letter_is_lost() {
 
 #[cfg(feature = "crash-points")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_death_before_the_commit_makes_a_duplicate_and_no_loss() {
+async fn replay_killed_before_its_commit_duplicates_but_loses_nothing() {
     let stage = Stage::new().await;
-    stage.put_many_aside(20).await;
-    let command = stage.scene.command("replay-dead-letters").args(stage.configured(TOPIC_MENDED));
+    stage.divert_many(20).await;
+    let command = stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_FIXED));
     let dying = command.env("FAILPOINTS", "replayed=7*off->return").start();
-    let status = dying.wait(SOON).await.expect("it dies");
+    let status = dying.wait(SHORT_TIMEOUT).await.expect("it dies");
     assert!(!status.success() && status.code().is_none(), "{status:?}");
     assert_eq!(stage.published().await.len(), 8);
-    let (code, lines) = stage.replay(TOPIC_MENDED, &[]).await;
+    let (code, lines) = stage.replay(TOPIC_FIXED, &[]).await;
     assert_eq!(code, Some(0), "{lines:?}");
     let mut numbers = stage.published().await;
     let came = numbers.len();
@@ -352,5 +352,5 @@ async fn a_death_before_the_commit_makes_a_duplicate_and_no_loss() {
     numbers.dedup();
     assert_eq!(numbers, (1..=20).collect::<Vec<_>>());
     assert!((21..=28).contains(&came), "{came}: what was not marked came again");
-    assert_eq!(stage.replay(TOPIC_MENDED, &[]).await.1, [summary(0, 0, 0, 0)]);
+    assert_eq!(stage.replay(TOPIC_FIXED, &[]).await.1, [summary(0, 0, 0, 0)]);
 }

@@ -1,32 +1,34 @@
-//! Outbox tables of every kind: odd names, partitions, column lists, several at
-//! once, among all others, and with Debezium's columns.
+//! All kinds of outbox tables: quoted names, partitions, column lists, several tables, tables
+//! published with all others, and Debezium's columns.
 
 use walpost_bed::Walpost;
-use walpost_bed::scene::{
-    LATER, SOON, Scene, assert_in_log_order, ended, insert, program, record_of, stop,
+use walpost_bed::fixture::{
+    Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, assert_in_log_order, ended, insert, program, record_of,
+    stop,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_want_quotes_are_taken_as_they_are() {
+async fn quoted_identifiers_are_supported() {
     let table = r#""Sales dept"."Out""Box's, ÄÖ""#;
-    let scene = Scene::empty()
+    let fixture = Fixture::empty()
         .await
         .option("--table", table)
         .option("--publication", r#"It's "mine", too"#)
         .option("--slot", "1_odd_slot_")
         .over(r#"CREATE SCHEMA "Sales dept""#)
         .await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(20, 3).replace("public.outbox", table)).await;
-    let rows = scene.rows(&format!("SELECT id, aggregate_id FROM {table} ORDER BY payload")).await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(20, 3).replace("public.outbox", table)).await;
+    let rows =
+        fixture.rows(&format!("SELECT id, aggregate_id FROM {table} ORDER BY payload")).await;
     assert_eq!(rows.len(), 20);
-    scene.assert_published(&rows, SOON).await;
+    fixture.assert_published(&rows, SHORT_TIMEOUT).await;
     stop(walpost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_column_list_that_has_what_records_need_is_enough() {
-    let scene = Scene::empty()
+async fn sufficient_column_list_is_accepted() {
+    let fixture = Fixture::empty()
         .await
         .over(
             "CREATE TABLE public.outbox (secret text DEFAULT 'secret', id serial PRIMARY KEY,
@@ -37,10 +39,10 @@ async fn a_column_list_that_has_what_records_need_is_enough() {
                WITH (publish = 'insert')",
         )
         .await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(30, 4)).await;
-    let rows = scene.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
-    let records = scene.assert_published(&rows, SOON).await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(30, 4)).await;
+    let rows = fixture.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
+    let records = fixture.assert_published(&rows, SHORT_TIMEOUT).await;
     for record in records {
         let names: Vec<_> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["id", "walpost.position"]);
@@ -80,10 +82,10 @@ const SPARSE: [(&str, &str, &str, [&str; 2]); 4] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_table_needs_no_column_that_its_records_do_not_show() {
+async fn columns_not_used_in_records_are_optional() {
     for (columns, record, row, [topic, key]) in SPARSE {
-        let scene = Scene::empty().await;
-        let prefix = scene.topic("");
+        let fixture = Fixture::empty().await;
+        let prefix = fixture.topic("");
         let directory = tempfile::TempDir::new().expect("a directory");
         let file = directory.path().join("walpost.toml");
         let record = record.replace("topic = '", &format!("topic = '{prefix}"));
@@ -91,28 +93,28 @@ async fn a_table_needs_no_column_that_its_records_do_not_show() {
         std::fs::write(&file, toml).expect("it can be written");
         let command = |name: &str| {
             Walpost::builder(program())
-                .args([name, "--source", &scene.source, "--config"])
+                .args([name, "--source", &fixture.source, "--config"])
                 .arg(&file)
-                .args(["--bootstrap-servers", &scene.bootstrap])
+                .args(["--bootstrap-servers", &fixture.bootstrap])
                 .args(["-X", "allow.auto.create.topics=true"])
         };
         let create =
             format!("CREATE TYPE task AS ENUM ('mail'); CREATE TABLE public.outbox ({columns})");
-        scene.postgres.execute(&create).await;
+        fixture.postgres.execute(&create).await;
         for name in ["init", "check"] {
             let apply = (name == "init").then_some("--apply");
             let (code, said) = ended(&command(name).args(apply).start()).await;
             assert_eq!(code, Some(0), "{name} of ({columns}): {said}");
         }
         let walpost = command("run").start();
-        walpost.await_line("streaming from PostgreSQL", SOON).await;
-        scene.postgres.execute(&format!("INSERT INTO public.outbox {row}")).await;
+        walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+        fixture.postgres.execute(&format!("INSERT INTO public.outbox {row}")).await;
         // The same as a logical message, a member for each column.
         let message =
             "SELECT pg_logical_emit_message(true, 'outbox', to_json(o)::text) FROM public.outbox o";
-        scene.postgres.execute(message).await;
-        scene.confirmed(SOON).await;
-        let records = scene.records().await;
+        fixture.postgres.execute(message).await;
+        fixture.confirmed(SHORT_TIMEOUT).await;
+        let records = fixture.records().await;
         assert_eq!(records.len(), 2, "({columns}): {:?}", walpost.stderr());
         for record in records {
             assert_eq!((record.topic, record.key), (format!("{prefix}{topic}"), Some(key.into())));
@@ -122,8 +124,8 @@ async fn a_table_needs_no_column_that_its_records_do_not_show() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partitioned_outbox_is_published_under_its_own_name() {
-    let scene = Scene::empty()
+async fn partitioned_outbox_is_published_under_the_root_name() {
+    let fixture = Fixture::empty()
         .await
         .over(
             "CREATE TABLE public.outbox (id serial, aggregate_type text, aggregate_id text, event_type text,
@@ -131,12 +133,12 @@ async fn a_partitioned_outbox_is_published_under_its_own_name() {
              CREATE TABLE public.outbox_1 PARTITION OF public.outbox FOR VALUES FROM (1) TO (100)",
         )
         .await;
-    let walpost = scene.run().await;
+    let walpost = fixture.run().await;
     let rows = insert(60, 3);
-    scene.postgres.execute(&rows).await;
+    fixture.postgres.execute(&rows).await;
     // A later partition, attached, with its columns in another order, and one
     // in between that was dropped.
-    scene
+    fixture
         .postgres
         .execute(
             "CREATE TABLE public.outbox_2 (payload jsonb, old int, event_type text, aggregate_id text,
@@ -145,27 +147,27 @@ async fn a_partitioned_outbox_is_published_under_its_own_name() {
              ALTER TABLE public.outbox ATTACH PARTITION public.outbox_2 FOR VALUES FROM (100) TO (200)",
         )
         .await;
-    scene.postgres.execute(&rows).await;
-    scene
+    fixture.postgres.execute(&rows).await;
+    fixture
         .postgres
         .execute(
             "INSERT INTO public.outbox_2 (id, aggregate_type, aggregate_id, event_type, payload)
                VALUES (199, 'order', '0', 'placed', '{\"i\": 1}')",
         )
         .await;
-    let rows = scene.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
+    let rows = fixture.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
     assert_eq!(rows.len(), 121);
-    let records = scene.assert_published(&rows, SOON).await;
+    let records = fixture.assert_published(&rows, SHORT_TIMEOUT).await;
     assert_in_log_order(&records);
     assert_eq!(record_of(&records, "199").value_text(), Some("{\"i\": 1}"));
-    scene.postgres.execute("DROP TABLE public.outbox_1").await;
-    scene.confirmed(SOON).await;
+    fixture.postgres.execute("DROP TABLE public.outbox_1").await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     stop(walpost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_of_several_outbox_tables_keep_the_order_of_their_transaction() {
-    let scene = Scene::empty()
+async fn rows_of_several_outbox_tables_keep_transaction_order() {
+    let fixture = Fixture::empty()
         .await
         .option("--table", "public.outbox")
         .option("--table", "billing.outbox")
@@ -181,7 +183,7 @@ async fn rows_of_several_outbox_tables_keep_the_order_of_their_transaction() {
              CREATE TABLE billing.unrelated (id int)",
         )
         .await;
-    let walpost = scene.run().await;
+    let walpost = fixture.run().await;
     let row = |table: &str, names: &str| {
         format!("INSERT INTO {table} ({names}, payload) VALUES ('order', 'k', 'placed', '1')")
     };
@@ -195,18 +197,18 @@ async fn rows_of_several_outbox_tables_keep_the_order_of_their_transaction() {
         let sql = format!(
             "{one}; {two}; {one}; {three}; INSERT INTO billing.unrelated VALUES (1); {two}; {three}; {one}"
         );
-        scene.postgres.execute(&sql).await;
+        fixture.postgres.execute(&sql).await;
     }
     let query = "SELECT i, 'k' FROM generate_series(1, 140) AS i";
-    let rows = scene.rows(query).await;
-    let records = scene.assert_published(&rows, SOON).await;
+    let rows = fixture.rows(query).await;
+    let records = fixture.assert_published(&rows, SHORT_TIMEOUT).await;
     assert_in_log_order(&records);
     stop(walpost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn debeziums_column_names_serve_as_they_are() {
-    let scene = Scene::empty()
+async fn debeziums_column_names_are_supported() {
+    let fixture = Fixture::empty()
         .await
         .over(
             "CREATE TABLE public.outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -214,25 +216,25 @@ async fn debeziums_column_names_serve_as_they_are() {
                type varchar(255) NOT NULL, payload jsonb, n serial)",
         )
         .await;
-    let walpost = scene.run().await;
-    scene
+    let walpost = fixture.run().await;
+    fixture
         .postgres
         .execute(
             "INSERT INTO public.outbox (aggregatetype, aggregateid, type, payload)
                SELECT 'order', i % 3, 'OrderCreated', '{\"a\": 1}' FROM generate_series(1, 9) AS i",
         )
         .await;
-    let rows = scene.rows("SELECT id, aggregateid FROM public.outbox ORDER BY n").await;
-    let records = scene.assert_published(&rows, SOON).await;
-    assert_eq!(records[0].topic, scene.topic("order"));
+    let rows = fixture.rows("SELECT id, aggregateid FROM public.outbox ORDER BY n").await;
+    let records = fixture.assert_published(&rows, SHORT_TIMEOUT).await;
+    assert_eq!(records[0].topic, fixture.topic("order"));
     assert_eq!(records[0].header("event_type"), Some("OrderCreated"));
     assert_eq!(records[0].value_text(), Some("{\"a\": 1}"));
     stop(walpost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_publication_of_all_tables_shows_the_outbox_among_heavy_traffic() {
-    let scene = Scene::empty()
+async fn publication_of_all_tables_works_under_heavy_writes() {
+    let fixture = Fixture::empty()
         .await
         .over(
             "CREATE TABLE public.other (id int, t text);
@@ -242,18 +244,18 @@ async fn a_publication_of_all_tables_shows_the_outbox_among_heavy_traffic() {
              CREATE PUBLICATION walpost FOR ALL TABLES",
         )
         .await;
-    scene.postgres.execute("ALTER TABLE public.outbox ADD COLUMN n bigserial").await;
-    let walpost = scene.run().await;
+    fixture.postgres.execute("ALTER TABLE public.outbox ADD COLUMN n bigserial").await;
+    let walpost = fixture.run().await;
     let heavy = "INSERT INTO public.other
            SELECT i, repeat('x', 300) FROM generate_series(1, 50000) AS i;
          INSERT INTO aside.outbox SELECT i, 'order', i FROM generate_series(1, 100) AS i";
     let rows = insert(20, 3);
-    scene.postgres.execute(&format!("{heavy}; {rows}; {heavy}")).await;
-    scene.postgres.execute(heavy).await;
-    scene.postgres.execute(&rows).await;
-    scene.postgres.execute("UPDATE public.other SET id = -id WHERE id < 1000").await;
-    scene.postgres.execute(heavy).await;
-    scene.assert_exact(LATER).await;
+    fixture.postgres.execute(&format!("{heavy}; {rows}; {heavy}")).await;
+    fixture.postgres.execute(heavy).await;
+    fixture.postgres.execute(&rows).await;
+    fixture.postgres.execute("UPDATE public.other SET id = -id WHERE id < 1000").await;
+    fixture.postgres.execute(heavy).await;
+    fixture.assert_exact(LONG_TIMEOUT).await;
     let last = stop(walpost).await;
     assert_eq!((&last["delivered"], &last["ignored_updates"]), (&40.into(), &0.into()), "{last}");
 }

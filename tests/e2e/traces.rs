@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use walpost_bed::eventually;
-use walpost_bed::scene::{SOON, Scene, stop};
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, stop};
 
 /// Takes what is posted, and says that it is well.
 struct Collector {
@@ -63,17 +63,17 @@ async fn take(stream: &mut TcpStream) -> Option<Posted> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_is_a_span_with_a_link_to_the_trace_of_each_row() {
-    let scene = Scene::new().await;
-    scene.postgres.execute("ALTER TABLE public.outbox ADD COLUMN traceparent text").await;
+async fn batch_span_links_to_the_trace_of_each_row() {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute("ALTER TABLE public.outbox ADD COLUMN traceparent text").await;
     let collector = Collector::start().await;
-    let run = scene
+    let run = fixture
         .command("run")
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", collector.address));
     let walpost = run.env("OTEL_BSP_SCHEDULE_DELAY", "100").start();
-    walpost.await_line("streaming from PostgreSQL", SOON).await;
+    walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-    scene
+    fixture
         .postgres
         .execute(&format!(
             "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload, traceparent) \
@@ -81,13 +81,15 @@ async fn a_batch_is_a_span_with_a_link_to_the_trace_of_each_row() {
              to_char(i, 'FM00') || '-01' FROM generate_series(1, 20) AS i"
         ))
         .await;
-    scene.confirmed(SOON).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     let id: Vec<u8> = (0..16)
         .map(|at| u8::from_str_radix(&trace[2 * at..2 * at + 2], 16).expect("hexadecimal"))
         .collect();
-    eventually(SOON, "each row's trace is linked to", async || match collector.count(&id) {
-        20 => Ok(()),
-        count => Err(count),
+    eventually(SHORT_TIMEOUT, "each row's trace is linked to", async || {
+        match collector.count(&id) {
+            20 => Ok(()),
+            count => Err(count),
+        }
     })
     .await;
     let spans = collector.count(b"messaging.batch.message_count");
@@ -100,18 +102,18 @@ async fn a_batch_is_a_span_with_a_link_to_the_trace_of_each_row() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_that_is_away_is_told_of_once_and_delays_nothing() {
-    let scene = Scene::new().await;
-    let run = scene.command("run").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
+async fn unavailable_collector_is_logged_once_and_delays_nothing() {
+    let fixture = Fixture::new().await;
+    let run = fixture.command("run").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
     let walpost = run.env("OTEL_BSP_SCHEDULE_DELAY", "100").start();
-    walpost.await_line("streaming from PostgreSQL", SOON).await;
-    let insert = walpost_bed::scene::insert(10, 10);
+    walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+    let insert = walpost_bed::fixture::insert(10, 10);
     for _ in 0..5 {
-        scene.postgres.execute(&insert).await;
-        scene.confirmed(SOON).await;
+        fixture.postgres.execute(&insert).await;
+        fixture.confirmed(SHORT_TIMEOUT).await;
     }
-    walpost.await_line("spans cannot be sent", SOON).await;
-    scene.assert_exact(SOON).await;
+    walpost.await_line("spans cannot be sent", SHORT_TIMEOUT).await;
+    fixture.assert_exact(SHORT_TIMEOUT).await;
     let told = |walpost: &walpost_bed::Walpost| {
         walpost.stderr().iter().filter(|line| line.contains("spans cannot be sent")).count()
     };

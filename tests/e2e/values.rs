@@ -1,11 +1,11 @@
-//! What a row's values become: payloads of each type, headers, topics, timestamps.
+//! A row's values in its record: payloads of each type, headers, topics, timestamps.
 
 use walpost_bed::{Major, Postgres};
 
-use walpost_bed::scene::{SOON, Scene, insert, record_of, stop};
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, insert, record_of, stop};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_type_of_payload_comes_out_as_it_was_stored() {
+async fn each_payload_type_is_published_as_stored() {
     let table = |kind: &str| {
         format!(
             "CREATE TABLE public.{kind} (id text PRIMARY KEY, aggregate_type text, aggregate_id text,
@@ -13,11 +13,11 @@ async fn each_type_of_payload_comes_out_as_it_was_stored() {
         )
     };
     let kinds = ["json", "jsonb", "text", "bytea"];
-    let scene = kinds.iter().fold(Scene::empty().await, |scene, kind| {
-        scene.option("--table", &format!("public.{kind}"))
+    let fixture = kinds.iter().fold(Fixture::empty().await, |fixture, kind| {
+        fixture.option("--table", &format!("public.{kind}"))
     });
-    let scene = scene.over(&kinds.map(table).join(";")).await;
-    let walpost = scene.run().await;
+    let fixture = fixture.over(&kinds.map(table).join(";")).await;
+    let walpost = fixture.run().await;
     let row = |kind: &str, id: &str, payload: &str| {
         format!(
             "INSERT INTO public.{kind} VALUES ('{kind} {id}', 'order', '{kind}', 'e', {payload})"
@@ -40,11 +40,11 @@ async fn each_type_of_payload_comes_out_as_it_was_stored() {
         row("text", "none", "NULL"),
         row("bytea", "none", "NULL"),
     ];
-    scene.postgres.execute(&statements.join(";")).await;
+    fixture.postgres.execute(&statements.join(";")).await;
     let query = kinds.map(|kind| format!("SELECT id, aggregate_id FROM public.{kind}"));
-    let rows = scene.rows(&format!("{} ORDER BY 1", query.join(" UNION ALL "))).await;
-    scene.confirmed(SOON).await;
-    let records = scene.records().await;
+    let rows = fixture.rows(&format!("{} ORDER BY 1", query.join(" UNION ALL "))).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
     assert_eq!(records.len(), rows.len());
     let value = |id: &str| record_of(&records, id).value.as_deref();
     assert_eq!(value("json object"), Some(written.as_bytes()));
@@ -62,11 +62,11 @@ async fn each_type_of_payload_comes_out_as_it_was_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rows_headers_become_headers_one_a_key() {
-    let scene = Scene::new().await;
+async fn headers_column_becomes_record_headers() {
+    let fixture = Fixture::new().await;
     let columns = "ADD COLUMN traceparent text, ADD COLUMN tracestate text";
-    scene.postgres.execute(&format!("ALTER TABLE public.outbox {columns}")).await;
-    let walpost = scene.run().await;
+    fixture.postgres.execute(&format!("ALTER TABLE public.outbox {columns}")).await;
+    let walpost = fixture.run().await;
     let row = |headers: &str| {
         format!(
             "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, headers, traceparent)
@@ -75,9 +75,9 @@ async fn a_rows_headers_become_headers_one_a_key() {
     };
     let object = r#"{"tenant": "acme", "n": 1.50, "no": null, "deep": {"k": [1, "x"]}, "ü": "\u00df", "yes": true}"#;
     let sql = format!("{}; {}; {}", row(&format!("'{object}'")), row("NULL"), row("'{}'"));
-    scene.postgres.execute(&sql).await;
-    scene.assert_exact(SOON).await;
-    let records = scene.records().await;
+    fixture.postgres.execute(&sql).await;
+    fixture.assert_exact(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
     let full = &records[0];
     for (name, value) in [
         ("tenant", "acme"),
@@ -98,17 +98,17 @@ async fn a_rows_headers_become_headers_one_a_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_is_made_of_columns_and_their_modifiers() {
-    let scene =
-        Scene::empty().await.template("{region|lower}.{aggregate_type|kebab}.{event_type|snake}");
-    let scene = scene
+async fn topic_template_uses_columns_and_modifiers() {
+    let fixture =
+        Fixture::empty().await.template("{region|lower}.{aggregate_type|kebab}.{event_type|snake}");
+    let fixture = fixture
         .over(
             "CREATE TABLE public.outbox (region text, id int PRIMARY KEY, aggregate_type text,
                aggregate_id text, event_type text, payload text)",
         )
         .await;
-    let walpost = scene.run().await;
-    scene
+    let walpost = fixture.run().await;
+    fixture
         .postgres
         .execute(
             "INSERT INTO public.outbox VALUES
@@ -117,37 +117,37 @@ async fn a_topic_is_made_of_columns_and_their_modifiers() {
                ('US', 3, 'Order', 'k', 'HTTPCalled', 'three')",
         )
         .await;
-    let rows = scene.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
-    let records = scene.assert_published(&rows, SOON).await;
+    let rows = fixture.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY id").await;
+    let records = fixture.assert_published(&rows, SHORT_TIMEOUT).await;
     for (id, topic) in [
         ("1", "eu-west.order-line.line_placed"),
         ("2", "us.order-line.line_placed"),
         ("3", "us.order.http_called"),
     ] {
-        assert_eq!(record_of(&records, id).topic, scene.topic(topic));
+        assert_eq!(record_of(&records, id).topic, fixture.topic(topic));
     }
     stop(walpost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_records_timestamp_is_the_time_of_its_commit() {
+async fn record_timestamp_is_the_commit_time() {
     let builder = Postgres::builder(Major::V15).setting("track_commit_timestamp", "on");
-    let scene = Scene::with(builder).await;
-    let walpost = scene.run().await;
+    let fixture = Fixture::with(builder).await;
+    let walpost = fixture.run().await;
     for count in [1, 10, 1] {
         // What the row itself says of the time is another matter.
-        scene.postgres.execute(&insert(count, 3)).await;
-        scene
+        fixture.postgres.execute(&insert(count, 3)).await;
+        fixture
             .postgres
             .execute(&format!("BEGIN; {}; SELECT pg_sleep(0.05); COMMIT", insert(1, 1)))
             .await;
     }
-    scene.assert_exact(SOON).await;
-    let records = scene.records().await;
+    fixture.assert_exact(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
     let query =
         "SELECT id, floor(extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000)::bigint
                    FROM public.outbox";
-    for row in scene.postgres.query_rows(query).await {
+    for row in fixture.postgres.query_rows(query).await {
         let [Some(id), Some(millis)] = row.as_slice() else { panic!("a NULL in {row:?}") };
         let record = record_of(&records, id);
         assert_eq!(record.timestamp_ms.map(|time| time.to_string()).as_ref(), Some(millis));

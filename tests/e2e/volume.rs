@@ -1,26 +1,28 @@
-//! Many rows: in one transaction, each in its own, and from many writers at once.
+//! Large volumes: many rows in one transaction, in one each, and from many concurrent writers.
 
 use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually, oracle};
 
-use walpost_bed::scene::{LATER, SOON, Scene, assert_in_log_order, insert, stop};
+use walpost_bed::fixture::{
+    Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, assert_in_log_order, insert, stop,
+};
 
 /// What a release build may have, and room for a debug build's.
 const MEMORY_BYTES: u64 = (96 + 32) << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_million_rows_in_one_transaction_need_no_more_memory_than_the_budget() {
+async fn transaction_of_a_million_rows_stays_within_the_memory_budget() {
     let kafka = Kafka::start().await;
-    let scene = Scene::bare(Postgres::start(Major::V15).await, &kafka.bootstrap());
-    scene.init(&[]).await;
+    let fixture = Fixture::bare(Postgres::start(Major::V15).await, &kafka.bootstrap());
+    fixture.init(&[]).await;
     // Rows come faster without a key, and walpost needs none.
     let columns = "DROP CONSTRAINT outbox_pkey, ADD COLUMN n bigserial";
-    scene.postgres.execute(&format!("ALTER TABLE public.outbox {columns}")).await;
-    let walpost = scene.run().await;
+    fixture.postgres.execute(&format!("ALTER TABLE public.outbox {columns}")).await;
+    let walpost = fixture.run().await;
     // One record each for all partitions: the first of one goes alone.
-    scene.postgres.execute(&insert(100, 100)).await;
-    scene.confirmed(SOON).await;
+    fixture.postgres.execute(&insert(100, 100)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
 
-    let client = scene.postgres.client().await;
+    let client = fixture.postgres.client().await;
     client.batch_execute(&format!("BEGIN; {}", insert(1_000_000, 1000))).await.expect("rows");
     let before = walpost.rss_bytes().expect("it runs");
     kafka.pause();
@@ -28,11 +30,11 @@ async fn a_million_rows_in_one_transaction_need_no_more_memory_than_the_budget()
     await_standstill(&walpost, before).await;
     let stalled = walpost.peak_rss_bytes().expect("it runs");
     kafka.resume();
-    scene.confirmed(LATER).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
     let peak = walpost.peak_rss_bytes().expect("it runs");
     assert!(peak < MEMORY_BYTES, "{} MiB, {} MiB of it in the stall", peak >> 20, stalled >> 20);
 
-    let (committed, records) = tokio::join!(scene.committed(), scene.records());
+    let (committed, records) = tokio::join!(fixture.committed(), fixture.records());
     oracle::judge(&committed, [], &records).assert_exact();
     assert_eq!(records.len(), 1_000_100);
     assert_in_log_order(&records);
@@ -43,7 +45,7 @@ async fn a_million_rows_in_one_transaction_need_no_more_memory_than_the_budget()
 /// memory has grown and then stays as it is over many looks.
 async fn await_standstill(walpost: &Walpost, before: u64) {
     let (mut last, mut looks) = (before, 0);
-    eventually(LATER, "nothing more is read", async || {
+    eventually(LONG_TIMEOUT, "nothing more is read", async || {
         let now = walpost.rss_bytes().expect("it runs");
         looks = if now == last && now > before + (8 << 20) { looks + 1 } else { 0 };
         last = now;
@@ -53,10 +55,10 @@ async fn await_standstill(walpost: &Walpost, before: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_thousand_transactions_of_one_row_are_published_as_they_commit() {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
-    scene
+async fn hundred_thousand_single_row_transactions_are_published_as_they_commit() {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
+    fixture
         .postgres
         .execute(
             "CREATE PROCEDURE write_one_by_one(writer int, count int) LANGUAGE plpgsql AS $$
@@ -70,11 +72,11 @@ async fn a_hundred_thousand_transactions_of_one_row_are_published_as_they_commit
         )
         .await;
     let write = async |writer: u32| {
-        scene.postgres.execute(&format!("CALL write_one_by_one({writer}, 25000)")).await;
+        fixture.postgres.execute(&format!("CALL write_one_by_one({writer}, 25000)")).await;
     };
     tokio::join!(write(1), write(2), write(3), write(4));
-    scene.assert_exact(LATER).await;
-    let records = scene.records().await;
+    fixture.assert_exact(LONG_TIMEOUT).await;
+    let records = fixture.records().await;
     assert_eq!(records.len(), 100_000);
     assert_in_log_order(&records);
     let last = stop(walpost).await;
@@ -82,11 +84,11 @@ async fn a_hundred_thousand_transactions_of_one_row_are_published_as_they_commit
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_transactions_that_run_into_each_other_come_whole_and_in_commit_order() {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
+async fn interleaved_transactions_are_published_whole_and_in_commit_order() {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
     let write = async |writer: u32| {
-        let client = scene.postgres.client().await;
+        let client = fixture.postgres.client().await;
         for turn in 0..125 {
             client.batch_execute("BEGIN").await.expect("a transaction");
             for row in 0..=turn % 4 {
@@ -105,9 +107,9 @@ async fn a_thousand_transactions_that_run_into_each_other_come_whole_and_in_comm
     // Else the test would prove nothing.
     let query = "SELECT count(*) FROM (SELECT FROM public.outbox GROUP BY xmin::text
                    HAVING max(n) - min(n) >= count(*)) AS mingled";
-    let mingled = scene.postgres.query_text(query).await.expect("a number");
+    let mingled = fixture.postgres.query_text(query).await.expect("a number");
     assert!(mingled.parse::<u32>().expect("a number") > 100, "{mingled} transactions mingled");
-    scene.assert_exact(SOON).await;
-    assert_in_log_order(&scene.records().await);
+    fixture.assert_exact(SHORT_TIMEOUT).await;
+    assert_in_log_order(&fixture.records().await);
     stop(walpost).await;
 }

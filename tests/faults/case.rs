@@ -1,5 +1,4 @@
-//! A case: a numbered fault, how it is committed, and the account of what came
-//! of it.
+//! A case: a numbered fault, the code that injects it, and its result.
 
 use std::fmt;
 use std::future::Future;
@@ -9,38 +8,38 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use libtest_mimic::Trial;
 use walpost_bed::Walpost;
+use walpost_bed::fixture::ended;
 use walpost_bed::oracle::Verdict;
-use walpost_bed::scene::ended;
 
-use crate::book;
+use crate::faults_page;
 
-type Committed = Pin<Box<dyn Future<Output = ()>>>;
+type Injection = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A fault of `docs/faults.md` and one way to commit it.
+/// A fault of `docs/faults.md` and one way to inject it.
 #[derive(Clone)]
 pub struct Case {
     /// Its number there; several cases may share one.
     pub number: u32,
     name: &'static str,
     long: bool,
-    commit: Arc<dyn Fn(Account) -> Committed + Send + Sync>,
+    inject: Arc<dyn Fn(CaseReport) -> Injection + Send + Sync>,
 }
 
 impl Case {
-    /// One that takes seconds: `name` is what holds, as a sentence.
+    /// A case that takes seconds: `name` is what must hold, as a sentence.
     pub fn new<F>(
         number: u32,
         name: &'static str,
-        commit: impl Fn(Account) -> F + Send + Sync + 'static,
+        inject: impl Fn(CaseReport) -> F + Send + Sync + 'static,
     ) -> Self
     where
         F: Future<Output = ()> + 'static,
     {
-        let commit = Arc::new(move |account| Box::pin(commit(account)) as Committed);
-        Self { number, name, long: false, commit }
+        let inject = Arc::new(move |report| Box::pin(inject(report)) as Injection);
+        Self { number, name, long: false, inject }
     }
 
-    /// It takes longer than a quick look may: committed on demand alone.
+    /// Takes long: runs only on demand (`--include-ignored`).
     pub fn long(mut self) -> Self {
         self.long = true;
         self
@@ -58,29 +57,29 @@ impl Case {
     }
 
     fn run(&self) {
-        let account = Account::default();
+        let report = CaseReport::default();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .expect("a runtime");
-        let work = (self.commit)(account.clone());
+        let work = (self.inject)(report.clone());
         let done = catch_unwind(AssertUnwindSafe(|| runtime.block_on(work)));
         runtime.shutdown_background();
-        let seen = account.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let seen = report.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let passed = done.is_ok() && seen.judged;
         let line = Line { number: self.number, name: self.name, seen, passed };
         TABLE.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         match done {
             Err(panic) => resume_unwind(panic),
-            Ok(()) => assert!(passed, "the oracle was not asked"),
+            Ok(()) => assert!(passed, "the case did not ask the oracle"),
         }
     }
 }
 
-/// What was seen of a case, for its line in the table.
+/// The result of a case, for its row in the table.
 #[derive(Clone, Debug, Default)]
-pub struct Account(Arc<Mutex<Seen>>);
+pub struct CaseReport(Arc<Mutex<Seen>>);
 
 #[derive(Clone, Debug, Default)]
 struct Seen {
@@ -93,8 +92,8 @@ struct Seen {
     did: Vec<String>,
 }
 
-impl Account {
-    /// At least once and in order, by the oracle.
+impl CaseReport {
+    /// The oracle accepts it: at least once and in order.
     #[track_caller]
     pub fn ok(&self, verdict: &Verdict) {
         self.add(verdict);
@@ -120,7 +119,7 @@ impl Account {
         });
     }
 
-    /// What walpost was seen to do, in a few words.
+    /// Notes what walpost did, in a few words.
     pub fn did(&self, what: impl Into<String>) {
         let what = what.into();
         self.change(|seen| {
@@ -130,14 +129,14 @@ impl Account {
         });
     }
 
-    /// It runs still, the same process all along.
+    /// The same process is still running.
     #[track_caller]
-    pub fn goes_on(&self, walpost: &Walpost) {
-        assert!(walpost.pid().is_some(), "it ended: {:?}", walpost.stderr().last());
-        self.did("went on");
+    pub fn still_running(&self, walpost: &Walpost) {
+        assert!(walpost.pid().is_some(), "walpost exited: {:?}", walpost.stderr().last());
+        self.did("continued");
     }
 
-    /// It ends by itself with this exit code; what it said.
+    /// It exits with this code; returns its log.
     pub async fn ends(&self, walpost: &Walpost, code: i32) -> String {
         let (seen, text) = ended(walpost).await;
         assert_eq!(seen, Some(code), "{text}");
@@ -162,7 +161,7 @@ struct Line {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Seen { rows, lost, duplicates, out_of_order, foreign, did, .. } = &self.seen;
-        let fault = book::faults().find(|fault| fault.number == self.number);
+        let fault = faults_page::faults().find(|fault| fault.number == self.number);
         let fault = fault.map_or("", |fault| fault.fault);
         let did = did.join(", ");
         let verdict = if self.passed { "pass" } else { "FAIL" };
@@ -175,7 +174,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// The table of all cases that were committed, to standard output.
+/// Prints the table of all cases that ran.
 pub fn print_table() {
     let mut lines = std::mem::take(&mut *TABLE.lock().unwrap_or_else(PoisonError::into_inner));
     if lines.is_empty() {

@@ -1,19 +1,18 @@
-//! The faults of `docs/faults.md`, each committed against the walpost binary
-//! between a real PostgreSQL and a real Kafka, and judged by what a real
-//! consumer read.
+//! The faults of `docs/faults.md`, each injected into the walpost binary between a real PostgreSQL
+//! and a real Kafka, and verified on what a real consumer read.
 //!
-//! By itself it commits those that take seconds; with `--include-ignored` all.
-//! At the end stands a table of what came of each.
+//! By default it runs the cases that take seconds; with `--include-ignored` all of them. At the end
+//! it prints a table of the results.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
 
-mod book;
 mod case;
+mod faults_page;
 mod kafka;
 mod postgres;
 mod publication;
-mod tailer;
+mod walpost;
 
 use std::process::ExitCode;
 
@@ -23,11 +22,11 @@ use case::Case;
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let cases = [tailer::cases(), kafka::cases(), postgres::cases(), publication::cases()];
+    let cases = [walpost::cases(), kafka::cases(), postgres::cases(), publication::cases()];
     let cases: Vec<Case> = cases.into_iter().flatten().collect();
     let complete = cases.clone();
     let mut trials: Vec<Trial> = cases.into_iter().map(Case::trial).collect();
-    trials.push(Trial::test("the_book_and_the_cases_agree", move || book::check(&complete)));
+    trials.push(Trial::test("faults_page_and_cases_match", move || faults_page::check(&complete)));
     let conclusion = libtest_mimic::run(&arguments, trials);
     case::print_table();
     conclusion.exit_code()

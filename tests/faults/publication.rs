@@ -1,13 +1,13 @@
-//! The publication is changed while walpost reads: what PostgreSQL does not
-//! hand out any more must not be confirmed.
+//! The publication changes while walpost streams (39, 40): rows that PostgreSQL no longer sends
+//! must not be confirmed.
 
 use std::time::Duration;
 
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::oracle::judge;
-use walpost_bed::scene::{LATER, SOON, Scene, insert};
 use walpost_bed::{Major, Postgres, eventually};
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 const MAJORS: [Major; 5] = [Major::V14, Major::V15, Major::V16, Major::V17, Major::V18];
 
@@ -18,49 +18,43 @@ const CREATE: &str = "CREATE PUBLICATION walpost FOR TABLE public.outbox WITH (p
 pub fn cases() -> Vec<Case> {
     let fix = "ALTER PUBLICATION walpost ADD TABLE public.outbox";
     vec![
-        case(39, "a_dropped_publication_covers_no_loss", "DROP PUBLICATION walpost", "", CREATE),
+        case(39, "dropped_publication_hides_no_loss", "DROP PUBLICATION walpost", "", CREATE),
+        case(39, "recreated_publication_hides_no_loss", "DROP PUBLICATION walpost", CREATE, ""),
         case(
             39,
-            "a_publication_that_was_dropped_and_made_again_covers_no_loss",
-            "DROP PUBLICATION walpost",
-            CREATE,
-            "",
-        ),
-        case(
-            39,
-            "a_publication_that_stops_to_publish_inserts_covers_no_loss",
+            "publication_without_inserts_hides_no_loss",
             "ALTER PUBLICATION walpost SET (publish = 'update')",
             "",
             "ALTER PUBLICATION walpost SET (publish = 'insert')",
         ),
         case(
             40,
-            "a_table_that_is_taken_out_covers_no_loss",
+            "table_removed_from_the_publication_hides_no_loss",
             "ALTER PUBLICATION walpost DROP TABLE public.outbox",
             "",
             fix,
         ),
         case(
             40,
-            "a_table_that_was_taken_out_and_put_back_covers_no_loss",
+            "table_removed_and_added_again_hides_no_loss",
             "ALTER PUBLICATION walpost DROP TABLE public.outbox",
             fix,
             "",
         ),
         case(
             40,
-            "a_table_that_is_replaced_by_another_of_its_name_covers_no_loss",
+            "table_replaced_under_the_same_name_hides_no_loss",
             "ALTER TABLE public.outbox RENAME TO outbox_old;
              CREATE TABLE public.outbox (LIKE public.outbox_old INCLUDING ALL)",
             "",
             fix,
         ),
-        Case::new(40, "a_table_that_is_taken_out_while_walpost_is_cut_off", cut_off),
-        Case::new(40, "a_removal_that_stopped_the_other_stops_the_standby_too", standing_by),
-        Case::new(40, "a_removal_that_a_frozen_one_never_saw_stops_the_standby", frozen).long(),
-        Case::new(40, "a_removal_that_nobody_can_see_yet_covers_no_loss", unseen),
-        Case::new(40, "a_removal_before_the_last_confirmation_is_no_clean_stop", stopped),
-        Case::new(40, "a_partition_that_becomes_unlogged_covers_no_loss", unlogged),
+        Case::new(40, "table_removed_while_disconnected_hides_no_loss", cut_off),
+        Case::new(40, "table_removal_stops_the_standby_too", standing_by),
+        Case::new(40, "table_removal_missed_by_a_frozen_instance_stops_the_standby", frozen).long(),
+        Case::new(40, "uncommitted_table_removal_hides_no_loss", unseen),
+        Case::new(40, "table_removed_before_the_last_confirmation_is_not_a_clean_stop", stopped),
+        Case::new(40, "partition_made_unlogged_hides_no_loss", unlogged),
     ]
 }
 
@@ -71,56 +65,56 @@ fn case(
     back: &'static str,
     fix: &'static str,
 ) -> Case {
-    Case::new(number, name, move |account| async move {
+    Case::new(number, name, move |report| async move {
         for major in MAJORS {
-            changed(&account, major, change, back, fix).await;
+            changed(&report, major, change, back, fix).await;
         }
     })
 }
 
 /// The publication changes in a way that hides rows, and perhaps back again at
-/// once; a person fixes it, and walpost goes on.
-async fn changed(account: &Account, major: Major, change: &str, back: &str, fix: &str) {
-    let scene = Scene::on(major).await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    let before = hide(&scene, change).await;
-    scene.postgres.execute(back).await;
-    let text = account.ends(&walpost, 3).await;
+/// once; an operator fixes it, and walpost continues.
+async fn changed(report: &CaseReport, major: Major, change: &str, back: &str, fix: &str) {
+    let fixture = Fixture::on(major).await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let before = hide(&fixture, change).await;
+    fixture.postgres.execute(back).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("publication"), "{text}");
-    assert_covered_less(&scene, &before).await;
-    scene.postgres.execute(fix).await;
+    assert_covered_less(&fixture, &before).await;
+    fixture.postgres.execute(fix).await;
     if let Some((_, advance)) = text.split_once("SELECT pg_catalog.pg_replication_slot_advance(") {
         let (arguments, _) = advance.split_once("())").expect("its end");
         let advance = format!("SELECT pg_catalog.pg_replication_slot_advance({arguments}())");
-        scene.postgres.query_rows(&advance).await;
+        fixture.postgres.query_rows(&advance).await;
     }
-    let _walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    judge_what_was_handed_out(&scene, account).await;
+    let _walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    judge_what_was_handed_out(&fixture, report).await;
 }
 
-/// Rows that nobody is handed; where the log stood before them.
-async fn hide(scene: &Scene, change: &str) -> String {
+/// Inserts rows that are not published; returns the end of WAL before them.
+async fn hide(fixture: &Fixture, change: &str) -> String {
     let query = "SELECT pg_current_wal_insert_lsn()";
-    let before = scene.postgres.query_text(query).await.expect("an LSN");
-    scene.postgres.execute(change).await;
-    scene.postgres.execute(&insert(5, 3).replace("placed", "hidden")).await;
+    let before = fixture.postgres.query_text(query).await.expect("an LSN");
+    fixture.postgres.execute(change).await;
+    fixture.postgres.execute(&insert(5, 3).replace("placed", "hidden")).await;
     before
 }
 
-/// The slot stands before what was hidden, so that nobody is told that it arrived.
-async fn assert_covered_less(scene: &Scene, before: &str) {
-    let confirmed = scene.confirmed_flush().await.expect("a slot");
+/// The slot is before what was hidden, so that nobody is told that it arrived.
+async fn assert_covered_less(fixture: &Fixture, before: &str) {
+    let confirmed = fixture.confirmed_flush().await.expect("a slot");
     let query = format!("SELECT '{confirmed}'::pg_lsn <= '{before}'::pg_lsn");
-    let less = scene.postgres.query_text(&query).await;
+    let less = fixture.postgres.query_text(&query).await;
     assert_eq!(less.as_deref(), Some("t"), "{confirmed} is confirmed, hidden since {before}");
 }
 
-async fn judge_what_was_handed_out(scene: &Scene, account: &Account) {
-    let old = scene.postgres.query_text("SELECT to_regclass('public.outbox_old')").await;
+async fn judge_what_was_handed_out(fixture: &Fixture, report: &CaseReport) {
+    let old = fixture.postgres.query_text("SELECT to_regclass('public.outbox_old')").await;
     let table = if old.is_some() {
         "(TABLE public.outbox_old UNION ALL TABLE public.outbox) AS rows"
     } else {
@@ -128,66 +122,66 @@ async fn judge_what_was_handed_out(scene: &Scene, account: &Account) {
     };
     let query =
         format!("SELECT id, aggregate_id FROM {table} WHERE event_type = 'placed' ORDER BY n");
-    let rows = scene.rows(&query).await;
-    account.ok(&judge(&rows, std::iter::empty(), &scene.records().await));
+    let rows = fixture.rows(&query).await;
+    report.ok(&judge(&rows, std::iter::empty(), &fixture.records().await));
 }
 
 /// One that waits for the slot takes over from one that a change has stopped.
-async fn standing_by(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    let standby = scene.command("run").start();
-    standby.await_line("is in use by server process", SOON).await;
-    let before = hide(&scene, "ALTER PUBLICATION walpost DROP TABLE public.outbox").await;
-    scene.postgres.execute("ALTER PUBLICATION walpost ADD TABLE public.outbox").await;
-    account.ends(&walpost, 3).await;
-    let text = account.ends(&standby, 3).await;
+async fn standing_by(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let standby = fixture.command("run").start();
+    standby.await_line("is in use by server process", SHORT_TIMEOUT).await;
+    let before = hide(&fixture, "ALTER PUBLICATION walpost DROP TABLE public.outbox").await;
+    fixture.postgres.execute("ALTER PUBLICATION walpost ADD TABLE public.outbox").await;
+    report.ends(&walpost, 3).await;
+    let text = report.ends(&standby, 3).await;
     assert!(text.contains("the publication was changed"), "{text}");
-    assert_covered_less(&scene, &before).await;
-    // Once a person has seen to it.
-    let _walpost = scene.run().await;
-    scene.confirmed(SOON).await;
-    judge_what_was_handed_out(&scene, &account).await;
+    assert_covered_less(&fixture, &before).await;
+    // Once an operator has fixed it.
+    let _walpost = fixture.run().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    judge_what_was_handed_out(&fixture, &report).await;
 }
 
 /// The one that holds the slot never looks again, and the server waits for it for long.
-async fn frozen(account: Account) {
+async fn frozen(report: CaseReport) {
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(100));
-    let scene = Scene::with(postgres).await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    let standby = scene.command("run").start();
-    standby.await_line("is in use by server process", SOON).await;
+    let fixture = Fixture::with(postgres).await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let standby = fixture.command("run").start();
+    standby.await_line("is in use by server process", SHORT_TIMEOUT).await;
     walpost.pause();
-    let before = hide(&scene, "ALTER PUBLICATION walpost DROP TABLE public.outbox").await;
-    scene.postgres.execute("ALTER PUBLICATION walpost ADD TABLE public.outbox").await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    let status = standby.wait(LATER).await;
+    let before = hide(&fixture, "ALTER PUBLICATION walpost DROP TABLE public.outbox").await;
+    fixture.postgres.execute("ALTER PUBLICATION walpost ADD TABLE public.outbox").await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    let status = standby.wait(LONG_TIMEOUT).await;
     walpost.kill9().await;
     let text = standby.stderr().join("\n");
     assert_eq!(status.and_then(|status| status.code()), Some(3), "{text}");
-    account.did("exit 3");
+    report.did("exit 3");
     assert!(text.contains("the publication was changed"), "{text}");
-    assert_covered_less(&scene, &before).await;
-    let _walpost = scene.run().await;
-    scene.confirmed(SOON).await;
-    judge_what_was_handed_out(&scene, &account).await;
+    assert_covered_less(&fixture, &before).await;
+    let _walpost = fixture.run().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    judge_what_was_handed_out(&fixture, &report).await;
 }
 
 /// The session is lost, and the table taken out before the next one.
-async fn cut_off(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    let pid = scene.walsender().await.expect("a walsender");
+async fn cut_off(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let pid = fixture.walsender().await.expect("a walsender");
     let query = "SELECT pg_current_wal_insert_lsn()";
-    let before = scene.postgres.query_text(query).await.expect("an LSN");
+    let before = fixture.postgres.query_text(query).await.expect("an LSN");
     let insert_hidden = insert(5, 3).replace("placed", "hidden");
-    scene
+    fixture
         .postgres
         .execute(&format!(
             "DO $$ BEGIN
@@ -198,83 +192,83 @@ async fn cut_off(account: Account) {
              END $$"
         ))
         .await;
-    account.ends(&walpost, 3).await;
-    assert_covered_less(&scene, &before).await;
-    let _walpost = scene.run().await;
-    scene.confirmed(SOON).await;
-    judge_what_was_handed_out(&scene, &account).await;
+    report.ends(&walpost, 3).await;
+    assert_covered_less(&fixture, &before).await;
+    let _walpost = fixture.run().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    judge_what_was_handed_out(&fixture, &report).await;
 }
 
 /// The removal is in the log and waits for a standby: what commits behind it is
 /// not handed out already, and no snapshot shows the removal.
-async fn unseen(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
+async fn unseen(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     let nobody = ["ALTER SYSTEM SET synchronous_standby_names = 'nobody'", RELOAD];
-    scene.postgres.query_rows(nobody[0]).await;
-    scene.postgres.query_rows(nobody[1]).await;
-    eventually(SOON, "commits wait for a standby", async || {
+    fixture.postgres.query_rows(nobody[0]).await;
+    fixture.postgres.query_rows(nobody[1]).await;
+    eventually(SHORT_TIMEOUT, "commits wait for a standby", async || {
         let query = "SHOW synchronous_standby_names";
-        scene.postgres.query_text(query).await.as_deref() == Some("nobody")
+        fixture.postgres.query_text(query).await.as_deref() == Some("nobody")
     })
     .await;
     let query = "SELECT pg_current_wal_insert_lsn()";
-    let before = scene.postgres.query_text(query).await.expect("an LSN");
-    let client = scene.postgres.client().await;
+    let before = fixture.postgres.query_text(query).await.expect("an LSN");
+    let client = fixture.postgres.client().await;
     let removal = tokio::spawn(async move {
         client.batch_execute("ALTER PUBLICATION walpost DROP TABLE public.outbox").await
     });
-    eventually(SOON, "the removal waits", async || {
+    eventually(SHORT_TIMEOUT, "the removal waits", async || {
         let query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-        scene.postgres.query_text(query).await.as_deref() == Some("1")
+        fixture.postgres.query_text(query).await.as_deref() == Some("1")
     })
     .await;
     let hidden = insert(5, 3).replace("placed", "hidden");
-    scene.postgres.execute(&format!("SET synchronous_commit = local; {hidden}")).await;
+    fixture.postgres.execute(&format!("SET synchronous_commit = local; {hidden}")).await;
     // So long it must not be confirmed, though nothing is to be seen.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_covered_less(&scene, &before).await;
-    scene.postgres.query_rows("ALTER SYSTEM RESET synchronous_standby_names").await;
-    scene.postgres.query_rows(RELOAD).await;
+    assert_covered_less(&fixture, &before).await;
+    fixture.postgres.query_rows("ALTER SYSTEM RESET synchronous_standby_names").await;
+    fixture.postgres.query_rows(RELOAD).await;
     removal.await.expect("no panic").expect("the removal commits");
-    account.ends(&walpost, 3).await;
-    assert_covered_less(&scene, &before).await;
-    judge_what_was_handed_out(&scene, &account).await;
+    report.ends(&walpost, 3).await;
+    assert_covered_less(&fixture, &before).await;
+    judge_what_was_handed_out(&fixture, &report).await;
 }
 
 /// The change and the signal come together: the last confirmation looks too.
-async fn stopped(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
+async fn stopped(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     let change = "ALTER PUBLICATION walpost DROP TABLE public.outbox";
-    let before = hide(&scene, change).await;
+    let before = hide(&fixture, change).await;
     walpost.terminate();
-    account.ends(&walpost, 3).await;
-    assert_covered_less(&scene, &before).await;
-    judge_what_was_handed_out(&scene, &account).await;
+    report.ends(&walpost, 3).await;
+    assert_covered_less(&fixture, &before).await;
+    judge_what_was_handed_out(&fixture, &report).await;
 }
 
 /// Rows of an unlogged partition are in no log, whatever the publication says.
-async fn unlogged(account: Account) {
-    let scene = Scene::on(Major::V18).await;
+async fn unlogged(report: CaseReport) {
+    let fixture = Fixture::on(Major::V18).await;
     let parted = "ALTER TABLE public.outbox RENAME TO before;
          CREATE TABLE public.outbox (LIKE public.before INCLUDING DEFAULTS) PARTITION BY RANGE (n);
          CREATE TABLE public.part PARTITION OF public.outbox DEFAULT;
          ALTER PUBLICATION walpost SET TABLE public.outbox;
          ALTER PUBLICATION walpost SET (publish_via_partition_root = true)";
-    scene.postgres.execute(parted).await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    let before = hide(&scene, "ALTER TABLE public.part SET UNLOGGED").await;
-    let text = account.ends(&walpost, 3).await;
+    fixture.postgres.execute(parted).await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let before = hide(&fixture, "ALTER TABLE public.part SET UNLOGGED").await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("ALTER TABLE public.part SET LOGGED"), "{text}");
-    assert_covered_less(&scene, &before).await;
-    let (code, text) = scene.run_to_its_end(&[]).await;
+    assert_covered_less(&fixture, &before).await;
+    let (code, text) = fixture.run_to_its_end(&[]).await;
     assert_eq!(code, Some(78), "{text}");
-    judge_what_was_handed_out(&scene, &account).await;
+    judge_what_was_handed_out(&fixture, &report).await;
 }

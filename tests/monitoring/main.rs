@@ -1,7 +1,7 @@
 //! A real Prometheus that scrapes a real walpost between a real PostgreSQL and a real Kafka: the
-//! alerts fire and clear, and each query of the dashboard has an answer.
+//! alerts fire and clear, and each query of the dashboard returns data.
 //!
-//! Run by `make monitoring`, since it takes minutes, and wants Debian's `prometheus` and Python.
+//! Run by `make monitoring`, since it takes minutes and needs Debian's `prometheus` and Python.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
@@ -12,7 +12,7 @@ mod rules;
 
 use std::net::TcpListener;
 
-use walpost_bed::scene::Scene;
+use walpost_bed::fixture::Fixture;
 use walpost_bed::{Prometheus, Walpost};
 
 /// A port for walpost's endpoints that it can have again after a restart.
@@ -22,9 +22,9 @@ fn endpoint() -> String {
 }
 
 /// `walpost run` with its endpoints there.
-async fn run_at(scene: &Scene, endpoint: &str, arguments: &[&str]) -> Walpost {
+async fn run_at(fixture: &Fixture, endpoint: &str, arguments: &[&str]) -> Walpost {
     let listen = ["--admin-listen", endpoint];
-    scene.run_with(&[&listen, arguments].concat()).await
+    fixture.run_with(&[&listen, arguments].concat()).await
 }
 
 /// Prometheus with these rules, scraping walpost.

@@ -1,8 +1,8 @@
-//! Kafka is away for minutes: the lag rises and comes back to zero, alerts fire and clear.
+//! A Kafka outage of minutes: the lag rises and returns to zero, alerts fire and clear.
 
 use std::time::{Duration, Instant};
 
-use walpost_bed::scene::{LATER, SOON, Scene};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, Prometheus, Stop, eventually};
 
@@ -17,15 +17,15 @@ fn away() -> Duration {
 
 #[ignore = "minutes, and Prometheus: make monitoring"]
 #[tokio::test(flavor = "multi_thread")]
-async fn while_kafka_is_away_the_lag_rises_and_alerts_fire_and_both_are_gone_again_after() {
+async fn lag_and_alerts_rise_during_a_kafka_outage_and_clear_afterwards() {
     let (kafka, endpoint) = (Kafka::start().await, endpoint());
-    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
-    kafka.create_topic(&scene.topic("order"), 3).await;
-    let walpost = run_at(&scene, &endpoint, &[]).await;
+    let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    kafka.create_topic(&fixture.topic("order"), 3).await;
+    let walpost = run_at(&fixture, &endpoint, &[]).await;
     let prometheus = prometheus(&rules::quick(), &endpoint).await;
-    let writer = Writer::start(&scene.postgres, 50);
+    let writer = Writer::start(&fixture.postgres, 50);
     writer.commits(200).await;
-    eventually(SOON, "events arrive, and Prometheus sees it", async || {
+    eventually(SHORT_TIMEOUT, "events arrive, and Prometheus sees it", async || {
         prometheus.value("sum(rate(walpost_events_published_total[10s]))").await > Some(10.0)
     })
     .await;
@@ -37,7 +37,7 @@ async fn while_kafka_is_away_the_lag_rises_and_alerts_fire_and_both_are_gone_aga
     at("Kafka is killed");
     let mut told = Vec::new();
     let needed = away.as_secs_f64();
-    eventually(away + LATER, "the lag is as long as the outage", async || {
+    eventually(away + LONG_TIMEOUT, "the lag is as long as the outage", async || {
         for alert in prometheus.firing().await {
             if !told.contains(&alert) {
                 at(&format!("{alert} fires"));
@@ -57,16 +57,16 @@ async fn while_kafka_is_away_the_lag_rises_and_alerts_fire_and_both_are_gone_aga
 
     kafka.start_again().await;
     at("Kafka is back");
-    eventually(LATER, "nothing is late", async || {
+    eventually(LONG_TIMEOUT, "nothing is late", async || {
         prometheus.value("walpost:lag_seconds").await < Some(2.0)
     })
     .await;
     at("nothing is late");
     is_well(&prometheus).await;
     at("no alert fires");
-    let verdict = scene.judge_after(writer).await;
+    let verdict = fixture.judge_after(writer).await;
     verdict.assert_ok();
-    eventually(SOON, "idle is no lag", async || {
+    eventually(SHORT_TIMEOUT, "idle is no lag", async || {
         let lag = prometheus.value("walpost:lag_seconds").await;
         lag == Some(0.0) && prometheus.value("walpost_in_flight_events").await == Some(0.0)
     })
@@ -79,34 +79,37 @@ async fn while_kafka_is_away_the_lag_rises_and_alerts_fire_and_both_are_gone_aga
 
 #[ignore = "Prometheus: make monitoring"]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relay_that_is_killed_and_a_slot_that_nobody_reads_are_told_until_it_runs_again() {
-    let (scene, endpoint) = (Scene::new().await, endpoint());
-    let walpost = run_at(&scene, &endpoint, &[]).await;
+async fn alerts_report_a_killed_relay_and_an_unread_slot() {
+    let (fixture, endpoint) = (Fixture::new().await, endpoint());
+    let walpost = run_at(&fixture, &endpoint, &[]).await;
     let prometheus = prometheus(&rules::quick(), &endpoint).await;
     is_well(&prometheus).await;
     walpost.kill9().await;
-    eventually(SOON, "it is told", async || prometheus.firing().await == ["WalpostDown"]).await;
+    eventually(SHORT_TIMEOUT, "the alert fires", async || {
+        prometheus.firing().await == ["WalpostDown"]
+    })
+    .await;
 
-    let walpost = run_at(&scene, &endpoint, &[]).await;
+    let walpost = run_at(&fixture, &endpoint, &[]).await;
     is_well(&prometheus).await;
-    scene.postgres.stop(Stop::Fast, SOON).await;
-    eventually(SOON, "the other is told", async || {
+    fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await;
+    eventually(SHORT_TIMEOUT, "the other alert fires", async || {
         prometheus.firing().await == ["WalpostSlotInactive"]
     })
     .await;
 
-    scene.postgres.start_again().await;
+    fixture.postgres.start_again().await;
     is_well(&prometheus).await;
     drop(walpost);
 }
 
 /// walpost is scraped, and no alert fires.
 async fn is_well(prometheus: &Prometheus) {
-    eventually(SOON, "walpost answers", async || {
+    eventually(SHORT_TIMEOUT, "walpost answers", async || {
         prometheus.value("up{job=\"walpost\"}").await == Some(1.0)
     })
     .await;
-    eventually(SOON, "no alert fires", async || {
+    eventually(SHORT_TIMEOUT, "no alert fires", async || {
         let firing = prometheus.firing().await;
         if firing.is_empty() { Ok(()) } else { Err(firing) }
     })

@@ -1,62 +1,63 @@
-//! Each query of the dashboard, and each that a page shows, asked of a Prometheus that scrapes a
-//! delivering walpost.
+//! Runs each query of the dashboard and of the pages in a Prometheus that scrapes a delivering
+//! walpost.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use walpost_bed::scene::{SOON, Scene, insert};
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, insert};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, eventually};
 
 use crate::{endpoint, prometheus, rules, run_at};
 
-/// What is poison is put aside, so that the relay goes on.
+/// Poison is diverted, so that the relay continues.
 const PUT_ASIDE: &str =
     "[poison]\nmissing_field = \"skip\"\ntoo_large = \"dead_letter\"\nretries = 1\n";
 
 #[ignore = "Prometheus and Python: make monitoring"]
 #[tokio::test(flavor = "multi_thread")]
-async fn every_query_of_the_dashboard_and_of_the_pages_has_an_answer() {
+async fn every_dashboard_and_documentation_query_returns_data() {
     let (kafka, endpoint) = (Kafka::start().await, endpoint());
     let postgres = Postgres::builder(Major::V15).setting("max_slot_wal_keep_size", "4GB");
-    let scene = Scene::with_brokers(postgres, &kafka.bootstrap()).await;
-    kafka.create_topic(&scene.topic("order"), 3).await;
-    kafka.create_topic_with(&scene.topic("small"), 1, &[("max.message.bytes", "2000")]).await;
+    let fixture = Fixture::with_brokers(postgres, &kafka.bootstrap()).await;
+    kafka.create_topic(&fixture.topic("order"), 3).await;
+    kafka.create_topic_with(&fixture.topic("small"), 1, &[("max.message.bytes", "2000")]).await;
     kafka.create_topic("walpost.dead-letter", 1).await;
     let directory = tempfile::TempDir::new().unwrap();
     let file = directory.path().join("walpost.toml");
     fs::write(&file, PUT_ASIDE).unwrap();
-    let walpost = run_at(&scene, &endpoint, &["--config", file.to_str().unwrap()]).await;
+    let walpost = run_at(&fixture, &endpoint, &["--config", file.to_str().unwrap()]).await;
     let prometheus = prometheus(rules::RULES, &endpoint).await;
-    let writer = Writer::start(&scene.postgres, 50);
+    let writer = Writer::start(&fixture.postgres, 50);
     writer.commits(100).await;
 
     // What only shows once it has happened: poison, a refusal, a connection that is lost.
-    scene.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
-    scene.postgres.execute(&insert(1, 1).replace("(i % 1)::text", "NULL")).await;
-    walpost.await_line("skipped", SOON).await;
+    fixture.postgres.execute("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL").await;
+    fixture.postgres.execute(&insert(1, 1).replace("(i % 1)::text", "NULL")).await;
+    walpost.await_line("skipped", SHORT_TIMEOUT).await;
     let large =
         insert(1, 1).replace("'order'", "'small'").replace("'i', i", "'i', repeat('x', 5000)");
-    scene.postgres.execute(&large).await;
-    walpost.await_line("dead-letter topic", SOON).await;
+    fixture.postgres.execute(&large).await;
+    walpost.await_line("dead-letter topic", SHORT_TIMEOUT).await;
     let mark = walpost.mark();
-    scene.postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication").await;
-    walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
+    fixture.postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication").await;
+    walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
 
     for (panel, queries) in of_the_dashboard() {
         for query in queries {
             let query = substituted(&query);
             // A rate needs two scrapes, and the figures of the slot are read now and then.
-            eventually(SOON, &format!("{panel}: {query} has an answer"), async || match prometheus
-                .query(&query)
-                .await
-            {
-                Ok(answer) if answer.is_empty() => Err("nothing".to_owned()),
-                Ok(answer) if answer.iter().all(|it| it.value.is_nan()) => Err("NaN".to_owned()),
-                Ok(answer) => Ok(answer),
-                Err(error) => panic!("{panel}: {query}: {error}"),
+            eventually(SHORT_TIMEOUT, &format!("{panel}: {query} has an answer"), async || {
+                match prometheus.query(&query).await {
+                    Ok(answer) if answer.is_empty() => Err("nothing".to_owned()),
+                    Ok(answer) if answer.iter().all(|it| it.value.is_nan()) => {
+                        Err("NaN".to_owned())
+                    }
+                    Ok(answer) => Ok(answer),
+                    Err(error) => panic!("{panel}: {query}: {error}"),
+                }
             })
             .await;
         }

@@ -1,4 +1,4 @@
-//! The rules that people get, and the same made quick, for a test that has minutes.
+//! The shipped alert rules, and the same rules with shorter durations for a test of minutes.
 
 /// As they are.
 pub const RULES: &str = include_str!("../../docker/prometheus/rules/walpost.rules.yml");

@@ -1,9 +1,9 @@
-//! The examples of `docs/security.md`: word for word but for names and addresses.
+//! The examples of `docs/security.md`: verbatim except for names and addresses.
 
 use std::fs;
 use std::path::Path;
 
-use super::place::{Place, USER, number};
+use super::fixture::{SecureFixture, USER, number};
 
 /// The text of the first block of that kind after the heading.
 pub fn example(heading: &str, kind: &str) -> String {
@@ -23,28 +23,28 @@ pub fn hba(heading: &str) -> String {
 
 /// All the files that the examples name, and one that has this example in it.
 pub fn file(
-    place: &Place,
+    fixture: &SecureFixture,
     name: &str,
     heading: &str,
     kind: &str,
     password: &str,
 ) -> std::path::PathBuf {
-    let authority = &place.kafka.authority;
+    let authority = &fixture.kafka.authority;
     let read = |path: &Path| fs::read_to_string(path).expect("it was made");
     for root in ["postgres-ca.pem", "kafka-ca.pem"] {
-        place.file(root, &read(&authority.root()));
+        fixture.file(root, &read(&authority.root()));
     }
     let pair = authority.client(&format!("client-{}", number()), USER);
-    place.file("client.crt", &read(&pair.certificate));
-    let directory = place.file("client.key", &read(&pair.key));
+    fixture.file("client.crt", &read(&pair.certificate));
+    let directory = fixture.file("client.key", &read(&pair.key));
     let (encrypted, key_password) = authority.encrypted(&pair);
-    place.file("client.encrypted.key", &read(&encrypted.key));
+    fixture.file("client.encrypted.key", &read(&encrypted.key));
     let directory = directory.parent().expect("a directory").display();
     let text = example(heading, kind)
         .replace("/etc/walpost", &directory.to_string())
         .replace("ssl.key.password=change-me", &format!("ssl.key.password={key_password}"))
         .replace("change-me", password)
-        .replace("db.example.com:5432", &format!("127.0.0.1:{}", place.scene.postgres.port()))
+        .replace("db.example.com:5432", &format!("127.0.0.1:{}", fixture.fixture.postgres.port()))
         .replace("shop", "postgres");
-    place.file(name, &text)
+    fixture.file(name, &text)
 }

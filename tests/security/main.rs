@@ -1,20 +1,20 @@
-//! walpost between a PostgreSQL and a Kafka that let nobody in without TLS and a
-//! password, a token or a certificate: real servers, certificates signed under way.
+//! walpost between a PostgreSQL and a Kafka that require TLS and a password, a token or a
+//! certificate: real servers, certificates issued during the test.
 
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
 
-mod deliver;
+mod auth_methods;
+mod delivery;
 mod examples;
-mod hijack;
-mod listen;
-mod methods;
-mod place;
-mod process;
-mod refuse;
-mod rogue;
-mod rotate;
+mod fixture;
+mod hostile_server;
+mod invalid_credentials;
+mod listen_address;
+mod local_exposure;
+mod oauth_token;
+mod rotation;
+mod search_path;
 mod secrets;
-mod token;
-mod unfit;
-mod unprivileged;
+mod unprivileged_role;
+mod untrusted_peers;

@@ -1,17 +1,21 @@
-//! No secret in anything that walpost writes: in whatever way it is run, however wrong
-//! what it is given. Every secret here has the same six signs in it.
+//! No secret in any output of walpost, however it is run and however wrong its input is. Every
+//! secret here contains the same six characters.
 
-use walpost_bed::scene::{SOON, insert};
+use walpost_bed::fixture::{SHORT_TIMEOUT, insert};
 use walpost_bed::{Walpost, WalpostBuilder};
 
-use super::place::{PASSWORD, Place, ROLE_PASSWORD, USER, showing};
+use super::fixture::{PASSWORD, ROLE_PASSWORD, SecureFixture, USER, showing};
 
 const SECRET: &str = "s3cret";
 
 /// All that it wrote until it ended, which has to be something.
 async fn written(builder: WalpostBuilder, what: &str) -> String {
     let walpost = builder.start();
-    assert!(walpost.wait(SOON).await.is_some(), "{what}: it still runs: {:?}", walpost.stderr());
+    assert!(
+        walpost.wait(SHORT_TIMEOUT).await.is_some(),
+        "{what}: it still runs: {:?}",
+        walpost.stderr()
+    );
     let text = [walpost.stdout(), walpost.stderr()].concat().join("\n");
     assert!(!text.is_empty(), "{what}");
     text
@@ -25,15 +29,15 @@ fn assert_silent(text: &str, what: &str) {
 
 /// walpost with nothing but what the test gives.
 fn bare(name: &str) -> WalpostBuilder {
-    Walpost::builder(walpost_bed::scene::program()).arg(name)
+    Walpost::builder(walpost_bed::fixture::program()).arg(name)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_walpost_that_delivers_writes_no_secret_at_any_level() {
-    let place = Place::new(PASSWORD).await;
-    let pair = place.kafka.authority.client("silent", USER);
-    let source = place.file("url", &place.source_with(ROLE_PASSWORD, &showing(&pair)));
-    let (encrypted, password) = place.kafka.authority.encrypted(&pair);
+async fn delivering_walpost_logs_no_secret_at_any_level() {
+    let fixture = SecureFixture::new(PASSWORD).await;
+    let pair = fixture.kafka.authority.client("silent", USER);
+    let source = fixture.file("url", &fixture.source_with(ROLE_PASSWORD, &showing(&pair)));
+    let (encrypted, password) = fixture.kafka.authority.encrypted(&pair);
     let certificate = format!(
         "ssl.certificate.location={}\nssl.key.location={}\nssl.key.password={password}\n",
         encrypted.certificate.display(),
@@ -41,14 +45,14 @@ async fn a_walpost_that_delivers_writes_no_secret_at_any_level() {
     );
     // The library itself tells all that it does.
     for login in [
-        place.login("SCRAM-SHA-512", USER, "scr4m-s3cret"),
-        place.login("PLAIN", USER, "pl4in-s3cret"),
+        fixture.login("SCRAM-SHA-512", USER, "scr4m-s3cret"),
+        fixture.login("PLAIN", USER, "pl4in-s3cret"),
     ] {
-        let kafka = place.file("kafka", &format!("{login}{certificate}debug=all\n"));
-        let secure = place.kafka.kafka.secure_bootstrap();
+        let kafka = fixture.file("kafka", &format!("{login}{certificate}debug=all\n"));
+        let secure = fixture.kafka.kafka.secure_bootstrap();
         let command = |name: &str| {
             let levels = ["--log-level", "trace", "--log-format", "json"];
-            let command = place.command(name, &secure, &source, &kafka).args(levels);
+            let command = fixture.command(name, &secure, &source, &kafka).args(levels);
             // Nothing answers there.
             let collector = "http://u:s3cret@127.0.0.1:1";
             command
@@ -57,14 +61,14 @@ async fn a_walpost_that_delivers_writes_no_secret_at_any_level() {
                 .env("OTEL_BSP_SCHEDULE_DELAY", "200")
         };
         let walpost = command("run").args(["--admin-listen", "127.0.0.1:0"]).start();
-        let line = walpost.await_line("walpost starts", SOON).await;
+        let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
         let line: serde_json::Value = serde_json::from_str(&line).expect("a JSON line");
         let address = line["endpoints"].as_str().expect("an address");
-        walpost.await_line("streaming from PostgreSQL", SOON).await;
-        place.scene.postgres.execute(&insert(20, 3)).await;
-        place.scene.confirmed(SOON).await;
+        walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+        fixture.fixture.postgres.execute(&insert(20, 3)).await;
+        fixture.fixture.confirmed(SHORT_TIMEOUT).await;
         if cfg!(feature = "traces") {
-            walpost.await_line("spans cannot be sent", SOON).await;
+            walpost.await_line("spans cannot be sent", SHORT_TIMEOUT).await;
         }
         for page in ["/status", "/metrics", "/livez", "/readyz", "/s3cret"] {
             let (_, body) = walpost::admin::ask(address, page).await.expect("it answers");
@@ -78,15 +82,15 @@ async fn a_walpost_that_delivers_writes_no_secret_at_any_level() {
         }
         let mark = walpost.mark();
         walpost.hangup();
-        walpost.await_line_after(mark, "are as before", SOON).await;
-        place.file("kafka", &format!("{login}{certificate}debug=all\nlinger.ms=s3cret\n"));
+        walpost.await_line_after(mark, "are as before", SHORT_TIMEOUT).await;
+        fixture.file("kafka", &format!("{login}{certificate}debug=all\nlinger.ms=s3cret\n"));
         walpost.hangup();
-        walpost.await_line_after(mark, "cannot be used", SOON).await;
-        place.file("kafka", &format!("{login}{certificate}debug=all\nlinger.ms=6\n"));
+        walpost.await_line_after(mark, "cannot be used", SHORT_TIMEOUT).await;
+        fixture.file("kafka", &format!("{login}{certificate}debug=all\nlinger.ms=6\n"));
         walpost.hangup();
-        walpost.await_line_after(mark, "are in force", SOON).await;
+        walpost.await_line_after(mark, "are in force", SHORT_TIMEOUT).await;
         walpost.terminate();
-        assert!(walpost.wait(SOON).await.is_some(), "it stops");
+        assert!(walpost.wait(SHORT_TIMEOUT).await.is_some(), "walpost stops");
         assert!(walpost.said("librdkafka"), "the library's lines are there");
         let text = [walpost.stdout(), walpost.stderr()].concat().join("\n");
         assert_silent(&text, "run");
@@ -100,18 +104,18 @@ async fn a_walpost_that_delivers_writes_no_secret_at_any_level() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_walpost_that_is_turned_away_writes_no_secret() {
-    let place = Place::new(PASSWORD).await;
-    let secure = place.kafka.kafka.secure_bootstrap();
-    let right = place.source_with(ROLE_PASSWORD, "");
-    let wrong = place.source_with("wrong-s3cret", "");
-    let good = place.login("SCRAM-SHA-512", USER, "scr4m-s3cret");
-    let bad = place.login("SCRAM-SHA-512", USER, "wrong-s3cret");
-    let plain = place.login("PLAIN", USER, "wrong-s3cret");
+async fn rejected_walpost_logs_no_secret() {
+    let fixture = SecureFixture::new(PASSWORD).await;
+    let secure = fixture.kafka.kafka.secure_bootstrap();
+    let right = fixture.source_with(ROLE_PASSWORD, "");
+    let wrong = fixture.source_with("wrong-s3cret", "");
+    let good = fixture.login("SCRAM-SHA-512", USER, "scr4m-s3cret");
+    let bad = fixture.login("SCRAM-SHA-512", USER, "wrong-s3cret");
+    let plain = fixture.login("PLAIN", USER, "wrong-s3cret");
     for (source, kafka) in [(&wrong, &good), (&right, &bad), (&right, &plain)] {
-        let (source, kafka) = (place.file("url", source), place.file("kafka", kafka));
+        let (source, kafka) = (fixture.file("url", source), fixture.file("kafka", kafka));
         for name in ["run", "check"] {
-            let command = place.command(name, &secure, &source, &kafka);
+            let command = fixture.command(name, &secure, &source, &kafka);
             let text = written(command.args(["--log-level", "trace"]), name).await;
             assert!(text.contains("refuse") || text.contains("password"), "{text}");
             assert_silent(&text, name);
@@ -120,7 +124,7 @@ async fn a_walpost_that_is_turned_away_writes_no_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_understood_is_not_repeated_where_it_may_be_a_secret() {
+async fn unparsable_values_are_not_printed_if_they_may_be_secret() {
     for url in [
         "postgres://u:s3cret@h:x/db",
         "postgres://u:a/s3cret@h/db",
@@ -142,8 +146,8 @@ async fn what_cannot_be_understood_is_not_repeated_where_it_may_be_a_secret() {
             let command = bare(name).env("WALPOST_SOURCE_URL", url);
             let command = command.args(["--bootstrap-servers", "127.0.0.1:1"]);
             let command = command.args(["--log-level", "trace"]).start();
-            // One that can be understood in some way goes on to try.
-            let _ = walpost_bed::within(SOON, async || {
+            // One that can be understood in some way continues to try.
+            let _ = walpost_bed::within(SHORT_TIMEOUT, async || {
                 command.pid().is_none() || command.said("PostgreSQL")
             })
             .await;
@@ -156,7 +160,7 @@ async fn what_cannot_be_understood_is_not_repeated_where_it_may_be_a_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_argument_that_is_out_of_place_is_not_repeated_where_it_may_be_a_secret() {
+async fn misplaced_arguments_are_not_printed_if_they_may_be_secret() {
     for arguments in [
         // Without --source.
         &["config", "postgres://u:s3cret@h/db"][..],
@@ -170,7 +174,8 @@ async fn an_argument_that_is_out_of_place_is_not_repeated_where_it_may_be_a_secr
         &["completions", "postgres://u:s3cret@h/db"],
     ] {
         let what = arguments.join(" ");
-        let text = written(Walpost::builder(walpost_bed::scene::program()).args(arguments), &what);
+        let text =
+            written(Walpost::builder(walpost_bed::fixture::program()).args(arguments), &what);
         let text = text.await;
         assert!(text.contains("Usage:") || text.contains("--help"), "{what}: {text}");
         assert_silent(&text, &what);
@@ -178,7 +183,7 @@ async fn an_argument_that_is_out_of_place_is_not_repeated_where_it_may_be_a_secr
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_configuration_that_is_wrong_is_not_repeated_where_it_may_be_a_secret() {
+async fn invalid_configuration_is_not_printed_if_it_may_be_secret() {
     let properties = [
         "s3cret",
         "sasl.pasword=s3cret",
@@ -195,7 +200,7 @@ async fn a_configuration_that_is_wrong_is_not_repeated_where_it_may_be_a_secret(
         for name in ["config", "run"] {
             let command = bare(name).env("WALPOST_KAFKA_PROPERTIES", given);
             let command = command.env("WALPOST_SOURCE_URL", "postgres://u@127.0.0.1:1/db").start();
-            let _ = walpost_bed::within(SOON, async || {
+            let _ = walpost_bed::within(SHORT_TIMEOUT, async || {
                 command.pid().is_none() || command.said("PostgreSQL")
             })
             .await;

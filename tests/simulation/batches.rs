@@ -1,9 +1,9 @@
-//! The server's part in batches: a temporary copy of the slot that is read ahead, and the
-//! slot's moves.
+//! The simulated server's side of catch-up reads: a temporary copy of the slot that is read ahead,
+//! and the slot's advances.
 //!
-//! A copy begins where the slot stands when it is made, whoever has moved it there, and goes
-//! with its session. The log's end is read first, and a batch reads up to there. A move holds the slot
-//! for as long as it takes, whether its client waits for it or has gone.
+//! A copy starts at the slot's position at its creation, whoever advanced it to there, and ends
+//! with its session. The end of WAL is read first, and a batch reads up to it. An advance holds the
+//! slot while it runs, even if its client has disconnected.
 
 use std::collections::VecDeque;
 
@@ -12,12 +12,12 @@ use walpost::pgoutput::Message;
 use walpost::source::{CatchUp, Move, Received, SourceError, WalPosition};
 
 use crate::server::{UNDER_WAY, in_use, moved};
-use crate::trace::{Happened, Mishap};
+use crate::trace::{InjectedFault, TraceEvent};
 use crate::world::World;
 
 /// What a session has for its client.
 #[derive(Debug)]
-pub(crate) enum Came {
+pub(crate) enum ServerMessage {
     Streamed(Received),
     /// A message of a batch.
     Row(Message),
@@ -25,7 +25,7 @@ pub(crate) enum Came {
     ReadUpTo(WalPosition),
     /// Little is left.
     Over,
-    /// The server will not go on so.
+    /// The server will not continue so.
     Refused,
     Failed(SourceError),
 }
@@ -101,14 +101,14 @@ impl World {
             return;
         }
         if let Some(row) = reader.rows.pop_front() {
-            return state.coming.push_back(Came::Row(row));
+            return state.coming.push_back(ServerMessage::Row(row));
         }
         let Some(copy) = reader.copy else {
             let refused = self.server.refuses && rng.u8(0..3) == 0;
             if refused || !self.server.slot_is_there {
                 self.server.refuses = false;
                 reader.is_over = true;
-                return state.coming.push_back(Came::Refused);
+                return state.coming.push_back(ServerMessage::Refused);
             }
             reader.copy = Some(self.server.confirmed);
             return;
@@ -118,12 +118,12 @@ impl World {
             reader.stand = Some(stand);
             if !reader.has_read && stand.begins_beyond(reader.from) {
                 reader.is_over = true;
-                state.coming.push_back(Came::Failed(moved(reader.from, stand.read)));
+                state.coming.push_back(ServerMessage::Failed(moved(reader.from, stand.read)));
             } else if reader.has_read {
-                state.coming.push_back(Came::ReadUpTo(stand));
+                state.coming.push_back(ServerMessage::ReadUpTo(stand));
                 if stand.is_near_the_end(reader.catch_up.little()) {
                     reader.is_over = true;
-                    state.coming.push_back(Came::Over);
+                    state.coming.push_back(ServerMessage::Over);
                 }
             }
             return;
@@ -133,8 +133,8 @@ impl World {
         if !messages.is_empty() && std::mem::take(&mut self.server.refuses) {
             // In the midst of it.
             messages.truncate(rng.usize(0..=messages.len()));
-            state.coming.extend(messages.into_iter().map(Came::Row));
-            state.coming.push_back(Came::Refused);
+            state.coming.extend(messages.into_iter().map(ServerMessage::Row));
+            state.coming.push_back(ServerMessage::Refused);
             reader.is_over = true;
             return;
         }
@@ -144,19 +144,19 @@ impl World {
 
     /// A session asks for a move of the slot.
     pub(crate) fn ask_for_move(&mut self, session: usize, one: Move) {
-        self.note(Happened::Confirmed { session, lsn: one.to });
-        self.may_be_moved_by_somebody();
+        self.note(TraceEvent::Confirmed { session, lsn: one.to });
+        self.may_be_advanced_by_a_foreign_client();
         let late = if self.one_in(3) { 600 } else { 30 };
         let begins_ms = self.now_ms() + self.rng.u64(0..late);
         let takes_ms = self.server.move_ms.take().unwrap_or_else(|| self.rng.u64(0..100));
         self.server.moves.push(Moving { session, one, begins_ms, takes_ms, ends_ms: None });
     }
 
-    /// Where the schedule has it, a person moves the slot when it matters.
-    pub(crate) fn may_be_moved_by_somebody(&mut self) {
-        let may_be = !self.calm && self.schedule.mishaps.contains(&Mishap::SlotMoved);
+    /// Where the schedule has it, an operator moves the slot when it matters.
+    pub(crate) fn may_be_advanced_by_a_foreign_client(&mut self) {
+        let may_be = !self.calm && self.schedule.faults.contains(&InjectedFault::SlotMoved);
         if may_be && self.one_in(6) {
-            self.befall(Mishap::SlotMoved);
+            self.inject(InjectedFault::SlotMoved);
         }
     }
 
@@ -175,7 +175,7 @@ impl World {
                 Some(ends_ms) if now >= ends_ms => {
                     let moved = self.advance_slot(moving.one.to);
                     if moved.is_ok() {
-                        self.note(Happened::Advanced { session: moving.session });
+                        self.note(TraceEvent::Advanced { session: moving.session });
                     }
                     self.has_moved(moving.session, moved);
                 }

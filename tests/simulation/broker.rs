@@ -1,10 +1,9 @@
-//! Kafka as walpost meets it: partitions that append, and a relay's producer.
+//! The simulated Kafka: partitions that append, and a relay's producer.
 //!
-//! A producer appends a partition's records in the order in which they were
-//! produced, and none behind one that failed. It acknowledges late, in batches,
-//! and in any order across partitions. A batch is refused whole for one record
-//! that is too large. What a producer holds when it is replaced is lost, also
-//! where the broker has it; what it had said by then is still heard.
+//! A producer appends a partition's records in the order in which they were produced, and none
+//! behind one that failed. It acknowledges late, in batches, and in any order across partitions. A
+//! batch is rejected as a whole because of one record that is too large. What a producer holds when
+//! it is replaced is lost, even if the broker has it; reports that it delivered before still count.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,9 +16,9 @@ use walpost::outlet::{Ground, Outlet, ProduceError, RECORD_OVERHEAD_BYTES, Refus
 use walpost::record::{Record, dead_letter};
 use walpost::sink::{Condition, Fault, Outcome, Report, Sink, SinkError};
 
-use crate::log::{Guilt, PARTITIONS};
 use crate::process::DEAD_LETTERS;
-use crate::trace::Happened;
+use crate::trace::TraceEvent;
+use crate::wal::{PARTITIONS, Poison};
 use crate::world::{Shared, World};
 
 /// The partition of the dead letters, behind those of the events.
@@ -60,7 +59,7 @@ enum Inquiry {
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 pub(crate) struct Producer {
-    /// Its owner has not let go of it.
+    /// Its owner has not released it.
     pub(crate) open: bool,
     queues: Vec<VecDeque<(Seq, usize)>>,
     queued: usize,
@@ -70,7 +69,7 @@ pub(crate) struct Producer {
     pub(crate) stuck_until: u64,
     /// The oldest record in flight, and since when it is.
     oldest: (Option<Seq>, u64),
-    /// Whether somebody asks what keeps acknowledgements back, and what was told.
+    /// Whether someone asks what keeps acknowledgements back, and what was told.
     inquiry: Inquiry,
     told: Option<Fault>,
     /// Appended or refused, and to be said then.
@@ -84,7 +83,7 @@ pub(crate) struct Producer {
     pub(crate) stirred: Arc<Notify>,
 }
 
-/// The brokers' side, for ever.
+/// The brokers' side, forever.
 pub(crate) async fn serve(world: Shared) {
     loop {
         let nap = world.lock().work();
@@ -189,7 +188,7 @@ impl World {
         let batch: Vec<(Seq, usize)> = producer.queues[partition].drain(..size).collect();
         producer.queued -= size;
         let is_letter = partition == LETTERS;
-        let guilty = |event: &usize| !is_letter && self.log.events[*event].is(Guilt::TooLarge);
+        let guilty = |event: &usize| !is_letter && self.log.events[*event].is(Poison::TooLarge);
         let refused = batch.iter().any(|(_, event)| guilty(event));
         let lost = if refused { None } else { self.broker.loses.take() };
         let outcome = match lost {
@@ -201,9 +200,9 @@ impl World {
             for (_, event) in &batch {
                 let event = *event;
                 self.note(if is_letter {
-                    Happened::DeadLettered { event }
+                    TraceEvent::DeadLettered { event }
                 } else {
-                    Happened::Appended { producer: at, event }
+                    TraceEvent::Appended { producer: at, event }
                 });
             }
         }
@@ -236,7 +235,7 @@ impl World {
         }
         let producer = &mut self.broker.producers[at];
         producer.condition(Condition::Broken("fatal error".into()));
-        self.note(Happened::Failed { producer: at });
+        self.note(TraceEvent::Failed { producer: at });
     }
 
     fn new_producer(&mut self, process: usize) -> usize {
@@ -260,7 +259,7 @@ impl World {
             stirred: Arc::default(),
         });
         let producer = self.broker.producers.len() - 1;
-        self.note(Happened::Made { process, producer });
+        self.note(TraceEvent::Made { process, producer });
         producer
     }
 
@@ -287,7 +286,7 @@ impl World {
         let shown = (record.topic.to_owned(), key, bytes, header("walpost.position"));
         if expected.as_ref() != Some(&shown) {
             let text = format!("I7: the record {shown:?} is that of no event: {expected:?}");
-            self.note(Happened::Strange(text));
+            self.note(TraceEvent::Strange(text));
         }
         found.unwrap_or_default()
     }
@@ -302,7 +301,7 @@ impl Producer {
         }
     }
 
-    /// Nobody can be reached: that somebody can is news then.
+    /// No broker is reachable: recovery must be reported then.
     pub(crate) fn unreachable(&mut self, condition: Condition) {
         if let Some(told) = &mut self.told {
             *told = Fault::OutOfReach;
@@ -343,7 +342,7 @@ impl SimSink {
     }
 
     /// Notes the reports that the relay is about to hear.
-    fn hear(world: &mut World, at: usize, mut reports: Vec<Report>) -> Vec<Report> {
+    fn observe(world: &mut World, at: usize, mut reports: Vec<Report>) -> Vec<Report> {
         if world.schedule.shuffles_reports {
             world.rng.shuffle(&mut reports);
         }
@@ -352,7 +351,7 @@ impl SimSink {
             if let Some((event, bytes)) = producer.in_flight.remove(seq) {
                 producer.in_flight_bytes -= bytes;
                 let (seq, outcome) = (*seq, outcome.clone());
-                world.note(Happened::Reported { producer: at, seq, event, outcome });
+                world.note(TraceEvent::Reported { producer: at, seq, event, outcome });
             }
         }
         reports
@@ -376,10 +375,10 @@ impl Outlet for SimSink {
         }
         let is_letter = record.topic == DEAD_LETTERS;
         let event_of = world.log.events.get(event);
-        if !is_letter && event_of.is_some_and(|event| event.is(Guilt::TooLargeHere)) {
+        if !is_letter && event_of.is_some_and(|event| event.is(Poison::TooLargeHere)) {
             return Err(ProduceError::Refused(too_large()));
         }
-        let partition = event_of.map_or(0, crate::log::Event::partition);
+        let partition = event_of.map_or(0, crate::wal::Event::partition);
         let partition = if is_letter { LETTERS } else { partition };
         let bytes = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
         let producer = &mut world.broker.producers[at];
@@ -388,9 +387,9 @@ impl Outlet for SimSink {
         producer.in_flight_bytes += bytes;
         let in_flight_bytes = producer.in_flight_bytes;
         if producer.in_flight.insert(seq, (event, bytes)).is_some() {
-            world.note(Happened::Strange(format!("I8: production {seq} is there twice")));
+            world.note(TraceEvent::Strange(format!("I8: production {seq} is there twice")));
         }
-        world.note(Happened::Produced { producer: at, seq, event, in_flight_bytes });
+        world.note(TraceEvent::Produced { producer: at, seq, event, in_flight_bytes });
         Ok(())
     }
 }
@@ -401,7 +400,7 @@ impl Sink for SimSink {
         let Some(at) = self.producer.or(self.ending) else { return };
         let mut world = self.world.lock();
         let waiting = std::mem::take(&mut world.broker.producers[at].waiting);
-        into.append(&mut Self::hear(&mut world, at, waiting));
+        into.append(&mut Self::observe(&mut world, at, waiting));
     }
 
     fn take_conditions(&mut self) -> Vec<Condition> {
@@ -452,7 +451,7 @@ impl Sink for SimSink {
                     left.push(Report::new(seq, Outcome::Purged));
                 }
             }
-            self.left.append(&mut Self::hear(&mut world, old, left));
+            self.left.append(&mut Self::observe(&mut world, old, left));
         }
         if std::mem::take(&mut world.broker.replacement_fails) {
             let name = "sasl.mechanisms".to_owned();

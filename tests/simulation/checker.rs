@@ -1,5 +1,5 @@
-//! Judges what happened in a schedule by its trace alone: what delivery is
-//! promised (I1 to I14), and that a process ends only as its schedule allows.
+//! Judges a schedule by its trace alone: the delivery guarantees (I1 to I14), and that a process
+//! exits only as its schedule allows.
 
 mod feeds;
 
@@ -12,9 +12,9 @@ use walpost::sink::Outcome;
 use walpost::source::SourceError;
 
 use self::feeds::{Feeds, Opened};
-use crate::log::{Event, Guilt, Item, Log, PARTITIONS};
 use crate::schedule::Schedule;
-use crate::trace::{Exit, Happened, Mishap, Trace};
+use crate::trace::{Exit, InjectedFault, Trace, TraceEvent};
+use crate::wal::{Event, Item, Log, PARTITIONS, Poison};
 
 /// What the largest row of a log weighs, its overhead included, and more.
 const ROW_BYTES: u64 = 1500;
@@ -25,7 +25,7 @@ const UNATTENDED_MS: u64 = 20_000;
 /// What walpost may take beyond its own limits.
 const SLACK_MS: u64 = 50;
 
-/// A fault, and what it broke.
+/// A violation, and what it broke.
 type Verdict = Result<(), String>;
 
 struct Checker<'a> {
@@ -45,7 +45,7 @@ struct Checker<'a> {
     /// The process of each session.
     sessions: Vec<usize>,
     slot: Lsn,
-    mishaps: Vec<Mishap>,
+    faults: Vec<InjectedFault>,
     arrived: bool,
 }
 
@@ -62,7 +62,7 @@ struct Producer {
 #[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 struct Process {
     until: bool,
-    /// Its last session that went on where it was itself.
+    /// Its last session that continued where it was itself.
     unpassed: usize,
     /// The log's end at its first session.
     reaches: Option<Lsn>,
@@ -76,7 +76,7 @@ struct Process {
     opened: usize,
     session: Option<usize>,
     let_go_ms: Option<u64>,
-    /// Since it was told to stop its session broke, or there was none.
+    /// Since it was asked to stop its session broke, or there was none.
     cut_off: bool,
     /// Something of it came from this session.
     took: bool,
@@ -90,12 +90,12 @@ struct Process {
 /// Judges a whole schedule.
 pub(crate) fn judge(log: &Log, schedule: &Schedule, trace: &Trace) -> Verdict {
     let mut checker = Checker::new(log, schedule);
-    for (at, (now_ms, happened)) in trace.iter().enumerate() {
-        let judged = checker.see(*now_ms, happened);
-        judged.map_err(|fault| format!("{fault} (at {now_ms} ms, entry {at})"))?;
+    for (at, (now_ms, event)) in trace.iter().enumerate() {
+        let judged = checker.see(*now_ms, event);
+        judged.map_err(|violation| format!("{violation} (at {now_ms} ms, entry {at})"))?;
     }
     if !checker.arrived {
-        return Err("I4: all mishaps are over, and the slot does not reach the log's end".into());
+        return Err("I4: all faults are over, and the slot does not reach the log's end".into());
     }
     let missing = |event: &usize| {
         let is_given_up = checker.given_up.contains(&log.events[*event].item);
@@ -129,25 +129,25 @@ impl<'a> Checker<'a> {
             processes: BTreeMap::new(),
             sessions: Vec::new(),
             slot: Lsn::new(1000),
-            mishaps: Vec::new(),
+            faults: Vec::new(),
             arrived: false,
         }
     }
 
-    fn see(&mut self, now_ms: u64, happened: &Happened) -> Verdict {
-        match happened {
-            Happened::Started { process, until } => {
+    fn see(&mut self, now_ms: u64, event: &TraceEvent) -> Verdict {
+        match event {
+            TraceEvent::Started { process, until } => {
                 self.process(*process).until = *until;
             }
-            Happened::Told { process, twice } => {
+            TraceEvent::Told { process, twice } => {
                 let process = self.process(*process);
                 process.cut_off = process.session.is_none();
                 let told = if *twice { &mut process.told_twice_ms } else { &mut process.told_ms };
                 *told = Some(now_ms);
             }
-            Happened::Exited { process, exit } => return self.exited(now_ms, *process, exit),
-            Happened::Opened { .. } => return self.opened(now_ms, happened),
-            Happened::Took { session, up_to, what } => {
+            TraceEvent::Exited { process, exit } => return self.exited(now_ms, *process, exit),
+            TraceEvent::Opened { .. } => return self.opened(now_ms, event),
+            TraceEvent::Took { session, up_to, what } => {
                 let process = self.owner(*session);
                 process.took = true;
                 if *what != "begin" {
@@ -157,18 +157,18 @@ impl<'a> Checker<'a> {
                     process.whole = *up_to;
                 }
             }
-            Happened::Confirmed { session, lsn } => return self.confirmed(*session, *lsn),
-            Happened::Broke { session } => self.cut_off(*session),
-            Happened::Moved { .. } => {
+            TraceEvent::Confirmed { session, lsn } => return self.confirmed(*session, *lsn),
+            TraceEvent::Broke { session } => self.cut_off(*session),
+            TraceEvent::Moved { .. } => {
                 self.processes.values_mut().for_each(|process| process.feeds.moved_by_somebody());
             }
-            Happened::Advanced { session } => {
+            TraceEvent::Advanced { session } => {
                 let owner = self.owner(*session);
                 if owner.session == Some(*session) {
                     return owner.feeds.advanced();
                 }
             }
-            Happened::LetGo { session, unattended_ms, left } => {
+            TraceEvent::Released { session, unattended_ms, left } => {
                 let owner = self.owner(*session);
                 owner.feeds.was_left(now_ms, *left, owner.told_ms.is_some());
                 owner.session = None;
@@ -177,16 +177,16 @@ impl<'a> Checker<'a> {
                     return Err(format!("I14: nobody attended for {unattended_ms} ms"));
                 }
             }
-            Happened::Slot { confirmed } => {
+            TraceEvent::Slot { confirmed } => {
                 self.slot = *confirmed;
                 return self.cover(*confirmed);
             }
-            Happened::Fell { confirmed } => self.slot = *confirmed,
-            Happened::Made { process, .. } => {
+            TraceEvent::Fell { confirmed } => self.slot = *confirmed,
+            TraceEvent::Made { process, .. } => {
                 self.producers.push(Producer { process: *process, ..Producer::default() });
                 self.process(*process).whole = Lsn::ZERO;
             }
-            Happened::Produced { producer, event, in_flight_bytes, .. } => {
+            TraceEvent::Produced { producer, event, in_flight_bytes, .. } => {
                 let commit = self.log.events[*event].commit;
                 let process = self.producers[*producer].process;
                 let process = self.process(process);
@@ -197,38 +197,38 @@ impl<'a> Checker<'a> {
                 }
                 return self.produce(*producer, *event);
             }
-            Happened::DeadLettered { event } => {
-                if self.log.events[*event].guilt == Guilt::None {
+            TraceEvent::DeadLettered { event } => {
+                if self.log.events[*event].poison == Poison::None {
                     return Err(format!("event {event} is a dead letter for no reason"));
                 }
                 self.appended.insert(*event);
             }
-            Happened::Appended { producer, event } => return self.append(*producer, *event),
-            Happened::Reported { producer, outcome, .. } if *outcome != Outcome::Delivered => {
+            TraceEvent::Appended { producer, event } => return self.append(*producer, *event),
+            TraceEvent::Reported { producer, outcome, .. } if *outcome != Outcome::Delivered => {
                 let process = self.producers[*producer].process;
                 self.process(process).failed = true;
             }
-            Happened::Failed { producer } => {
+            TraceEvent::Failed { producer } => {
                 let process = self.producers[*producer].process;
                 self.process(process).failed = true;
             }
-            Happened::GivenUp { item } => {
+            TraceEvent::GivenUp { item } => {
                 self.given_up.insert(*item);
             }
-            Happened::Mishap(mishap) => self.mishaps.push(*mishap),
-            Happened::Arrived => self.arrived = true,
-            Happened::Strange(text) => return Err(text.clone()),
-            Happened::Committed { .. }
-            | Happened::NotOpened { .. }
-            | Happened::Reported { .. }
-            | Happened::Calm => {}
+            TraceEvent::InjectedFault(fault) => self.faults.push(*fault),
+            TraceEvent::Arrived => self.arrived = true,
+            TraceEvent::Strange(text) => return Err(text.clone()),
+            TraceEvent::Committed { .. }
+            | TraceEvent::NotOpened { .. }
+            | TraceEvent::Reported { .. }
+            | TraceEvent::Calm => {}
         }
         Ok(())
     }
 
-    /// I5: a session goes on where the process was.
-    fn opened(&mut self, now_ms: u64, happened: &Happened) -> Verdict {
-        let Happened::Opened {
+    /// I5: a session continues where the process was.
+    fn opened(&mut self, now_ms: u64, event: &TraceEvent) -> Verdict {
+        let TraceEvent::Opened {
             process: number,
             session,
             start,
@@ -237,7 +237,7 @@ impl<'a> Checker<'a> {
             end,
             resumes,
             in_batches,
-        } = happened
+        } = event
         else {
             return Ok(());
         };
@@ -322,13 +322,14 @@ impl<'a> Checker<'a> {
 
     /// Whether that event is not to be in its own topic.
     fn is_put_aside(&self, event: &Event) -> bool {
-        self.schedule.policy != Policy::Halt && event.guilt != Guilt::None
+        self.schedule.policy != Policy::Halt && event.poison != Poison::None
     }
 
     /// Whether the broker has the event, or it is to be skipped.
     fn is_there(&self, event: usize) -> bool {
         let is_skipped = self.schedule.policy == Policy::Skip;
-        self.appended.contains(&event) || is_skipped && self.log.events[event].guilt != Guilt::None
+        self.appended.contains(&event)
+            || is_skipped && self.log.events[event].poison != Poison::None
     }
 
     /// I6: a producer is given a partition's records in commit order, and begins
@@ -422,8 +423,10 @@ impl<'a> Checker<'a> {
             Exit::Source(error) if !self.may_fail_with(error) => {
                 wrong("nothing of that kind went wrong")
             }
-            Exit::Sink if !self.was(Mishap::ReplacementFails) => wrong("no replacement failed"),
-            Exit::Unauthenticated if !self.was(Mishap::Unauthenticated) => wrong("untrue"),
+            Exit::Sink if !self.was(InjectedFault::ReplacementFails) => {
+                wrong("no replacement failed")
+            }
+            Exit::Unauthenticated if !self.was(InjectedFault::Unauthenticated) => wrong("untrue"),
             Exit::Killed
             | Exit::Aborted
             | Exit::Unconfirmed
@@ -457,7 +460,7 @@ impl<'a> Checker<'a> {
             }
             // The last move of the slot may be refused, or take too long.
             let may_fail = process.feeds.in_batches()
-                && (self.was(Mishap::SlotHeld) || self.was(Mishap::MoveSlow));
+                && (self.was(InjectedFault::SlotHeld) || self.was(InjectedFault::MoveSlow));
             let in_time = self.schedule.drain_timeout_ms > 4000;
             if self.slot < summary.confirmed && in_time && !may_fail {
                 return Some(format!("the slot is at {}", self.slot));
@@ -469,16 +472,16 @@ impl<'a> Checker<'a> {
     /// Whether a process that was to end by itself had all that it takes to confirm the end.
     fn has_no_excuse(&self, process: &Process) -> bool {
         let is_alone = self.schedule.walposts == 1 && process.opened > 0;
-        let is_undisturbed = self.mishaps.is_empty() && self.schedule.guilt.is_none();
+        let is_undisturbed = self.faults.is_empty() && self.schedule.poison.is_none();
         let has_time = self.schedule.drain_timeout_ms > 4000;
         is_alone && is_undisturbed && has_time && process.told_ms.is_none()
     }
 
-    /// The halt is at a guilty event, with all before it delivered where it says so.
+    /// The halt is at a rejected event, with all before it delivered where it says so.
     fn halted(&self, commit: Lsn, ordinal: u32, sure: bool) -> Option<String> {
-        let place = |event: &crate::log::Event| (event.commit, event.ordinal);
+        let place = |event: &crate::wal::Event| (event.commit, event.ordinal);
         let at = self.log.events.iter().position(|event| place(event) == (commit, ordinal));
-        let Some(at) = at.filter(|at| self.log.events[*at].guilt != Guilt::None) else {
+        let Some(at) = at.filter(|at| self.log.events[*at].poison != Poison::None) else {
             return Some("that event can be delivered".into());
         };
         let missing = |event: &usize| {
@@ -493,16 +496,18 @@ impl<'a> Checker<'a> {
         let others = self.schedule.walposts > 1;
         match error {
             SourceError::Slot(text) if text.starts_with("moved") => {
-                others || self.was(Mishap::SlotMoved) || !self.given_up.is_empty()
+                others || self.was(InjectedFault::SlotMoved) || !self.given_up.is_empty()
             }
-            SourceError::Slot(text) if text.starts_with("another") => self.was(Mishap::OtherServer),
-            SourceError::Slot(_) => self.was(Mishap::SlotDropped),
-            SourceError::Access(_) => self.was(Mishap::AccessRefused),
+            SourceError::Slot(text) if text.starts_with("another") => {
+                self.was(InjectedFault::OtherServer)
+            }
+            SourceError::Slot(_) => self.was(InjectedFault::SlotDropped),
+            SourceError::Access(_) => self.was(InjectedFault::AccessRefused),
             _ => false,
         }
     }
 
-    fn was(&self, mishap: Mishap) -> bool {
-        self.mishaps.contains(&mishap)
+    fn was(&self, fault: InjectedFault) -> bool {
+        self.faults.contains(&fault)
     }
 }

@@ -1,7 +1,7 @@
-//! A client's end of a session: a stream's, or that of one that reads batches.
+//! A client's end of a session: streaming, or reading batches.
 //!
-//! What it decides is walpost's own: when one feed gives way to the other, what the end of a
-//! batch says, when the slot is moved.
+//! The decisions are walpost's own code: when one feed is replaced by the other, what the end of a
+//! batch means, when the slot is advanced.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use walpost::source::{
     SwitchFeed,
 };
 
-use crate::batches::{Came, Reader};
-use crate::log::{OUTBOXES, relation};
+use crate::batches::{Reader, ServerMessage};
 use crate::server::Look;
-use crate::trace::{Happened, Left, Why};
+use crate::trace::{Left, TraceEvent, Why};
+use crate::wal::{OUTBOXES, relation};
 use crate::world::{Shared, World};
 
 /// For how long nobody may hold the slot while nothing is taken.
@@ -73,7 +73,7 @@ impl SimSource {
             world.advance_slot(one.to)?;
         }
         // Before the copy is made.
-        self.world.lock().may_be_moved_by_somebody();
+        self.world.lock().may_be_advanced_by_a_foreign_client();
         self.pause(20).await;
         let reader = Reader::new(self.catch_up.clone(), look.outset.ack);
         self.world.lock().server.sessions[session].reader = Some(reader);
@@ -92,7 +92,7 @@ impl Source for SimSource {
         let opened = self.begin(resume).await;
         if let Err(error) = &opened {
             let error = error.clone();
-            self.world.lock().note(Happened::NotOpened { process: self.process, error });
+            self.world.lock().note(TraceEvent::NotOpened { process: self.process, error });
         }
         Ok(opened?)
     }
@@ -170,21 +170,23 @@ impl SimFeed {
             let ended = || Err(SourceError::Lost("the session ended".into()));
             return state.ended.then(ended);
         };
-        self.is_refused |= matches!(came, Came::Refused);
+        self.is_refused |= matches!(came, ServerMessage::Refused);
         self.idle = None;
         let received = match (came, &mut self.side) {
-            (Came::Failed(error), _) => return Some(Err(error)),
-            (Came::Streamed(received), Side::Stream(lag)) => {
+            (ServerMessage::Failed(error), _) => return Some(Err(error)),
+            (ServerMessage::Streamed(received), Side::Stream(lag)) => {
                 lag.received(&received);
                 received
             }
-            (Came::Row(message), Side::Batches(handed, _)) => {
+            (ServerMessage::Row(message), Side::Batches(handed, _)) => {
                 handed.message(&message);
                 Received::Message(message)
             }
-            (Came::ReadUpTo(stand), Side::Batches(handed, _)) => handed.read_up_to(stand.read),
-            (Came::Over, Side::Batches(handed, _)) => handed.ended(),
-            (Came::Refused, Side::Batches(handed, _)) => handed.refused("at its pleasure"),
+            (ServerMessage::ReadUpTo(stand), Side::Batches(handed, _)) => {
+                handed.read_up_to(stand.read)
+            }
+            (ServerMessage::Over, Side::Batches(handed, _)) => handed.ended(),
+            (ServerMessage::Refused, Side::Batches(handed, _)) => handed.refused("at its pleasure"),
             (came, _) => unreachable!("{came:?} in the other feed"),
         };
         let told = match &received {
@@ -198,7 +200,7 @@ impl SimFeed {
             if what != "keepalive" {
                 self.within = what == "begin";
             }
-            world.note(Happened::Took { session: self.session, up_to, what });
+            world.note(TraceEvent::Took { session: self.session, up_to, what });
         }
         Some(Ok(received))
     }
@@ -377,7 +379,10 @@ impl Feed for SimFeed {
             Side::Batches(handed, moves) => {
                 let has_rows = {
                     let world = self.world.lock();
-                    matches!(world.server.sessions[self.session].coming.front(), Some(Came::Row(_)))
+                    matches!(
+                        world.server.sessions[self.session].coming.front(),
+                        Some(ServerMessage::Row(_))
+                    )
                 };
                 let turn = handed.turn(has_rows, moves.is_under_way(), Instant::now());
                 let why = match (handed.is_over(), self.is_refused) {
@@ -391,11 +396,11 @@ impl Feed for SimFeed {
         let idle = self.idle.map_or(Duration::ZERO, |since| since.elapsed());
         if turn.is_none() && why == Why::Idle && idle > UNHELD && self.open < 900 {
             let text = "nothing is taken for long, and nobody holds the slot".to_owned();
-            self.world.lock().note(Happened::Strange(text));
+            self.world.lock().note(TraceEvent::Strange(text));
         }
         if turn.is_some() && why == Why::Idle && idle < HELD {
             let text = format!("it gives way for being idle, and something came {idle:?} ago");
-            self.world.lock().note(Happened::Strange(text));
+            self.world.lock().note(TraceEvent::Strange(text));
         }
         let left = Left::Turned { why, within: self.within };
         self.left = turn.map_or(Left::Midway, |_| left);
@@ -438,12 +443,12 @@ impl Drop for SimFeed {
         let session = &world.server.sessions[self.session];
         let unattended_ms = u64::try_from(session.unattended.as_millis()).expect("short");
         let left = if self.has_failed { Left::Midway } else { self.left };
-        world.note(Happened::LetGo { session: self.session, unattended_ms, left });
-        world.let_go(self.session);
+        world.note(TraceEvent::Released { session: self.session, unattended_ms, left });
+        world.release(self.session);
     }
 }
 
-/// While somebody waits for the session to say something.
+/// While someone waits for the session to say something.
 struct Attended {
     world: Shared,
     session: usize,

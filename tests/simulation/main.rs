@@ -1,19 +1,19 @@
-//! The whole relay against a simulated PostgreSQL and a simulated Kafka, on a
-//! time of its own, all from one seed.
+//! The whole relay against a simulated PostgreSQL and a simulated Kafka, in virtual time, all from
+//! one seed.
 //!
-//! `WALPOST_SCHEDULES=100000` judges that many schedules, `WALPOST_SEED=…` one of
-//! them again, and `WALPOST_TRACE=1` prints what happened in it.
+//! `WALPOST_SCHEDULES=100000` runs that many schedules, `WALPOST_SEED=…` repeats one of them, and
+//! `WALPOST_TRACE=1` prints its trace.
 
 mod batches;
 mod broker;
 mod checker;
+mod fault_injection;
 mod feed;
-mod log;
-mod mishaps;
 mod process;
 mod schedule;
 mod server;
 mod trace;
+mod wal;
 mod world;
 
 use std::collections::BTreeMap;
@@ -26,51 +26,51 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::trace::{Happened, Left};
+use crate::trace::{Left, TraceEvent};
 use crate::world::Shared;
 
-/// Schedules where no other number is asked for.
+/// The default number of schedules.
 const SCHEDULES: u64 = 4000;
 
-/// How long it may take, once all mishaps are over, until all is delivered.
+/// How long delivery may take once all faults are over.
 const ARRIVAL_MS: u64 = 300_000;
 
 #[test]
-fn whatever_goes_wrong_what_is_promised_holds() {
+fn guarantees_hold_under_random_faults() {
     if let Some(seed) = number("WALPOST_SEED") {
         let failed = judge(seed, env::var_os("WALPOST_TRACE").is_some());
         return assert_eq!(failed, None, "schedule {seed}");
     }
     let schedules = number("WALPOST_SCHEDULES").unwrap_or(SCHEDULES);
-    // Others each time, so that each run looks at more.
+    // Different seeds in each run, so that coverage grows.
     let first = fastrand::u64(..) >> 16;
     let next = AtomicU64::new(0);
-    let faults: Vec<String> = thread::scope(|scope| {
+    let violations: Vec<String> = thread::scope(|scope| {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let work = || {
-            let mut faults = Vec::new();
-            while faults.is_empty() {
+            let mut violations = Vec::new();
+            while violations.is_empty() {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= schedules {
                     break;
                 }
                 let seed = first + number;
-                if let Some(fault) = judge(seed, false) {
-                    faults.push(format!(
-                        "{fault}\n  WALPOST_TRACE=1 WALPOST_SEED={seed} cargo test --test simulation"
+                if let Some(violation) = judge(seed, false) {
+                    violations.push(format!(
+                        "{violation}\n  WALPOST_TRACE=1 WALPOST_SEED={seed} cargo test --test simulation"
                     ));
                 }
             }
-            faults
+            violations
         };
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("it catches panics")).collect()
     });
-    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+    assert!(violations.is_empty(), "\n{}", violations.join("\n"));
 }
 
 #[test]
-fn a_seed_gives_the_same_schedule_each_time() {
+fn schedules_are_deterministic_per_seed() {
     for seed in 0..20 {
         let traces = [(); 2].map(|()| {
             let world = simulate(seed);
@@ -82,28 +82,28 @@ fn a_seed_gives_the_same_schedule_each_time() {
 }
 
 #[test]
-fn schedules_go_over_from_feed_to_feed_in_every_way() {
+fn schedules_cover_every_feed_switch() {
     let mut seen = BTreeMap::<String, usize>::new();
     for seed in 0..600 {
         let world = simulate(seed);
         let world = world.lock();
         let mut see = |what: String| *seen.entry(what).or_default() += 1;
-        for (_, happened) in &world.trace {
-            match happened {
-                Happened::Opened { start, from, in_batches: true, .. } if start == from => {
+        for (_, event) in &world.trace {
+            match event {
+                TraceEvent::Opened { start, from, in_batches: true, .. } if start == from => {
                     see("batches".into());
                 }
-                Happened::Opened { start, from, in_batches: false, .. } if start < from => {
+                TraceEvent::Opened { start, from, in_batches: false, .. } if start < from => {
                     see("a stream with the ledger kept".into());
                 }
-                Happened::LetGo { left: Left::Turned { why, within }, .. } => {
+                TraceEvent::Released { left: Left::Turned { why, within }, .. } => {
                     see(format!("{why:?}"));
                     if *within {
                         see(format!("{why:?} within a transaction"));
                     }
                 }
-                Happened::Advanced { .. } => see("a move".into()),
-                Happened::Moved { .. } => see("somebody's move".into()),
+                TraceEvent::Advanced { .. } => see("a move".into()),
+                TraceEvent::Moved { .. } => see("somebody's move".into()),
                 _ => {}
             }
         }
@@ -123,15 +123,15 @@ fn schedules_go_over_from_feed_to_feed_in_every_way() {
     }
 }
 
-/// What is wrong with that schedule.
+/// The violation in that schedule, if any.
 fn judge(seed: u64, tell: bool) -> Option<String> {
     let judged = catch_unwind(AssertUnwindSafe(|| {
         let world = simulate(seed);
         let world = world.lock();
         if tell {
             println!("{:#?}", world.schedule);
-            for (at, (now_ms, happened)) in world.trace.iter().enumerate() {
-                println!("{at:>5} {now_ms:>6} ms  {happened:?}");
+            for (at, (now_ms, event)) in world.trace.iter().enumerate() {
+                println!("{at:>5} {now_ms:>6} ms  {event:?}");
             }
         }
         checker::judge(&world.log, &world.schedule, &world.trace).err()
@@ -141,7 +141,7 @@ fn judge(seed: u64, tell: bool) -> Option<String> {
 
 /// Runs the schedule of `seed` to its end.
 fn simulate(seed: u64) -> Shared {
-    // What backon takes its jitter from.
+    // The source of backon's jitter.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -152,10 +152,10 @@ fn simulate(seed: u64) -> Shared {
         let world = Shared::new(seed);
         tokio::spawn(server::serve(world.clone()));
         tokio::spawn(broker::serve(world.clone()));
-        tokio::spawn(mishaps::befall(world.clone()));
-        let writer = tokio::spawn(mishaps::write(world.clone()));
+        tokio::spawn(fault_injection::inject(world.clone()));
+        let writer = tokio::spawn(fault_injection::write(world.clone()));
         let walposts = world.lock().schedule.walposts;
-        // A channel each: who is woken first by a shared one is left to chance.
+        // One channel each: the wake-up order of a shared one is not deterministic.
         let walposts: Vec<_> = (0..walposts)
             .map(|_| {
                 let (over, is_over) = watch::channel(false);
@@ -169,14 +169,14 @@ fn simulate(seed: u64) -> Shared {
         }
         for (_, walpost) in walposts {
             if let Err(error) = walpost.await {
-                world.lock().note(Happened::Strange(format!("a panic: {error}")));
+                world.lock().note(TraceEvent::Strange(format!("a panic: {error}")));
             }
         }
         world
     })
 }
 
-/// Waits until the slot has reached the log's end, as long as that may take.
+/// Waits until the slot has reached the end of WAL, as long as that may take.
 async fn arrive(world: &Shared) {
     while !world.lock().calm {
         sleep(Duration::from_millis(100)).await;
@@ -186,7 +186,7 @@ async fn arrive(world: &Shared) {
         {
             let mut world = world.lock();
             if world.server.confirmed >= world.log.end {
-                return world.note(Happened::Arrived);
+                return world.note(TraceEvent::Arrived);
             }
             if world.now_ms() > limit {
                 return;

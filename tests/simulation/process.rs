@@ -1,5 +1,5 @@
-//! walpost as an operator runs it: started, killed at any await point, told to
-//! stop, started again; and what a person does where one is needed.
+//! walpost as an operator runs it: started, killed at any await point, stopped, restarted; and the
+//! operator's decisions where one is needed.
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
@@ -18,14 +18,14 @@ use walpost::source::{CatchUp, SourceError};
 
 use crate::broker::SimSink;
 use crate::feed::SimSource;
-use crate::log::{Guilt, OUTBOXES, relation};
-use crate::trace::{Exit, Happened};
+use crate::trace::{Exit, TraceEvent};
+use crate::wal::{OUTBOXES, Poison, relation};
 use crate::world::{Shared, World};
 
 /// Where events go that cannot be delivered.
 pub(crate) const DEAD_LETTERS: &str = "t.dead";
 
-/// How long a person lets it wait for Kafka where its slot is gone.
+/// How long an operator lets it wait for Kafka where its slot is gone.
 const GIVEN_UP: Duration = Duration::from_secs(100);
 
 /// How a process will end, unless it ends by itself before.
@@ -44,7 +44,7 @@ pub(crate) async fn keep_running(world: Shared, mut over: watch::Receiver<bool>)
     while !*over.borrow() {
         let (process, life) = world.lock().start();
         let exit = run(&world, process, &life, &mut over).await;
-        world.lock().note(Happened::Exited { process, exit: exit.clone() });
+        world.lock().note(TraceEvent::Exited { process, exit: exit.clone() });
         let pause = world.lock().rng.u64(0..1500);
         sleep(Duration::from_millis(pause)).await;
         world.lock().put_right(&exit);
@@ -53,7 +53,7 @@ pub(crate) async fn keep_running(world: Shared, mut over: watch::Receiver<bool>)
 
 impl World {
     fn start(&mut self) -> (usize, Life) {
-        let process = self.trace.iter().filter(|(_, it)| matches!(it, Happened::Started { .. }));
+        let process = self.trace.iter().filter(|(_, it)| matches!(it, TraceEvent::Started { .. }));
         let process = process.count();
         let mut life = Life::default();
         if !self.calm {
@@ -68,11 +68,11 @@ impl World {
             life.told_again_after_ms = some(&mut self.rng, again, 3000);
             life.until = (self.schedule.untils && self.one_in(2)).then_some(Until::Current);
         }
-        self.note(Happened::Started { process, until: life.until.is_some() });
+        self.note(TraceEvent::Started { process, until: life.until.is_some() });
         (process, life)
     }
 
-    /// What a person does before the next start.
+    /// What an operator does before the next start.
     fn put_right(&mut self, exit: &Exit) {
         match exit {
             Exit::Halted { commit, ordinal, sure, .. } => self.deal_with(*commit, *ordinal, *sure),
@@ -89,20 +89,20 @@ impl World {
     /// Raises the limit that refuses the event, or gives its transaction up.
     fn deal_with(&mut self, commit: Lsn, ordinal: u32, sure: bool) {
         let is_it =
-            |event: &&mut crate::log::Event| event.commit == commit && event.ordinal == ordinal;
+            |event: &&mut crate::wal::Event| event.commit == commit && event.ordinal == ordinal;
         let Some(event) = self.log.events.iter_mut().find(is_it) else {
             let text = format!("halted at {commit}/{ordinal}, where no event is");
-            return self.note(Happened::Strange(text));
+            return self.note(TraceEvent::Strange(text));
         };
-        match event.guilt {
-            Guilt::Keyless if sure && !self.server.is_held() => {
+        match event.poison {
+            Poison::Keyless if sure && !self.server.is_held() => {
                 // All before it is delivered, so that nothing else is given up.
                 let item = event.item;
-                self.note(Happened::GivenUp { item });
-                self.somebody_sets_the_slot(Lsn::new(commit.as_u64() + 1));
+                self.note(TraceEvent::GivenUp { item });
+                self.foreign_client_sets_the_slot(Lsn::new(commit.as_u64() + 1));
             }
-            Guilt::Keyless => {}
-            Guilt::TooLarge | Guilt::TooLargeHere | Guilt::None => event.forgiven = true,
+            Poison::Keyless => {}
+            Poison::TooLarge | Poison::TooLargeHere | Poison::None => event.forgiven = true,
         }
     }
 }
@@ -172,7 +172,7 @@ async fn orders(
     over: &mut watch::Receiver<bool>,
 ) {
     let tell = |twice| {
-        world.lock().note(Happened::Told { process, twice });
+        world.lock().note(TraceEvent::Told { process, twice });
         handle.stop();
     };
     if let Some(after) = life.told_after_ms {
@@ -199,13 +199,13 @@ async fn all_over(over: &mut watch::Receiver<bool>) {
     }
 }
 
-/// Completes once a person gives up what is in flight of a process that cannot use its slot any
+/// Completes once an operator gives up what is in flight of a process that cannot use its slot any
 /// more: it may be in a producer that is stuck for long.
 async fn given_up(world: &Shared, process: usize) {
     let halts = || {
         let world = world.lock();
-        let not_opened = world.trace.iter().any(|(_, happened)| {
-            matches!(happened, Happened::NotOpened { process: one, error: SourceError::Slot(_) }
+        let not_opened = world.trace.iter().any(|(_, event)| {
+            matches!(event, TraceEvent::NotOpened { process: one, error: SourceError::Slot(_) }
                 if *one == process)
         });
         world.calm && (not_opened || !world.server.slot_is_there)

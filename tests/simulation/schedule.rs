@@ -1,31 +1,30 @@
-//! What a seed stands for: how much is written, what may go wrong, how
-//! processes end. Each kind of mishap is left out of half of the schedules, so
-//! that what one hides another shows.
+//! What a seed determines: how much is written, which faults can occur, how processes end. Each
+//! kind of fault is left out of half of the schedules, so that one does not hide another.
 
 use fastrand::Rng;
 use walpost::record::Policy;
 
-use crate::log::Guilt;
-use crate::trace::Mishap;
+use crate::trace::InjectedFault;
+use crate::wal::Poison;
 
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 pub(crate) struct Schedule {
     /// For how long it is written and things go wrong.
-    pub(crate) mishaps_ms: u64,
+    pub(crate) faults_ms: u64,
     /// What may go wrong, and about how long apart.
-    pub(crate) mishaps: Vec<Mishap>,
+    pub(crate) faults: Vec<InjectedFault>,
     pub(crate) apart_ms: u64,
     /// Transactions in all, and events in the largest.
     pub(crate) transactions: usize,
     pub(crate) events_most: usize,
     /// The guilt of one in so many transactions.
-    pub(crate) guilt: Option<(Guilt, u64)>,
+    pub(crate) poison: Option<(Poison, u64)>,
     /// What is done about it.
     pub(crate) policy: Policy,
     /// Walposts on the slot at once.
     pub(crate) walposts: usize,
-    /// Whether they are killed, told to stop, and made to end by themselves.
+    /// Whether they are killed, asked to stop, and made to end by themselves.
     pub(crate) kills: bool,
     pub(crate) stops: bool,
     pub(crate) untils: bool,
@@ -55,12 +54,12 @@ impl Schedule {
     pub(crate) fn new(rng: &mut Rng) -> Self {
         let grave = rng.u8(0..4) == 0;
         let often = rng.u8(0..8);
-        let mishaps = Mishap::ALL
+        let faults = InjectedFault::ALL
             .into_iter()
-            .filter(|mishap| (grave || !mishap.is_grave()) && often > 0 && rng.bool())
+            .filter(|fault| (grave || !fault.is_grave()) && often > 0 && rng.bool())
             .collect();
-        let guilts = [Guilt::Keyless, Guilt::TooLarge, Guilt::TooLargeHere];
-        let guilt = (rng.u8(0..3) == 0).then(|| (guilts[rng.usize(0..3)], rng.u64(3..20)));
+        let poisons = [Poison::Keyless, Poison::TooLarge, Poison::TooLargeHere];
+        let poison = (rng.u8(0..3) == 0).then(|| (poisons[rng.usize(0..3)], rng.u64(3..20)));
         let policies = [Policy::Halt, Policy::Halt, Policy::DeadLetter, Policy::Skip];
         let policy = policies[rng.usize(0..4)];
         let large = rng.u8(0..40) == 0;
@@ -71,12 +70,12 @@ impl Schedule {
         // One record at a time would take minutes for a large transaction.
         let least: u8 = if large { 20 } else { 1 };
         Self {
-            mishaps_ms: rng.u64(0..longest),
-            mishaps,
+            faults_ms: rng.u64(0..longest),
+            faults,
             apart_ms: [50, 300, 1500][rng.usize(0..3)],
             transactions: rng.usize(0..60),
             events_most: if large { 2000 } else { [1, 3, 12, 40][rng.usize(0..4)] },
-            guilt,
+            poison,
             policy,
             walposts: if rng.u8(0..4) == 0 { 2 } else { 1 },
             kills: rng.bool(),

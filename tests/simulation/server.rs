@@ -1,12 +1,11 @@
-//! PostgreSQL as walpost meets it: one slot, and who streams from it or reads batches of a
-//! copy of it.
+//! The simulated PostgreSQL: one slot, and the clients that stream from it or read batches of a
+//! copy.
 //!
-//! The rules are PostgreSQL's own. A transaction is sent exactly when its commit
-//! LSN is at or after the start, and a start before the slot's position is
-//! raised to it. What was confirmed arrives late, or never; a server that
-//! crashes falls back to a position that it had saved. A second client is told
-//! that the slot is in use, also while the first is dead and not noticed yet. While batches
-//! are read nobody has the slot, but its name is locked.
+//! The rules are PostgreSQL's own. A transaction is sent exactly if its commit LSN is at or after
+//! the start, and a start before the slot's position is raised to it. Confirmations arrive late, or
+//! never; a server that crashes falls back to a saved position. A second client gets an error that
+//! the slot is in use, even while the first one is dead and not yet detected. While batches are
+//! read nobody holds the slot, but its name is locked.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,9 +19,9 @@ use walpost::source::{
     StartPosition,
 };
 
-use crate::batches::{Came, Moving, Reader};
-use crate::log::Cursor;
-use crate::trace::Happened;
+use crate::batches::{Moving, Reader, ServerMessage};
+use crate::trace::TraceEvent;
+use crate::wal::Cursor;
 use crate::world::{Shared, World};
 
 /// Messages that lie between walsender and client, at most.
@@ -36,7 +35,7 @@ pub(crate) struct Server {
     /// Until when, in milliseconds, it cannot be reached, or lets nobody in.
     pub(crate) away_until: u64,
     pub(crate) closed_until: u64,
-    /// Until when somebody who is not there holds the slot.
+    /// Until when someone who is not there holds the slot.
     pub(crate) held_until: u64,
     pub(crate) slot_is_there: bool,
     pub(crate) timeline: u32,
@@ -60,7 +59,7 @@ pub(crate) struct SessionState {
     from: Lsn,
     cursor: Cursor,
     /// Sent and not taken.
-    pub(crate) coming: VecDeque<Came>,
+    pub(crate) coming: VecDeque<ServerMessage>,
     pub(crate) ended: bool,
     /// What the client may confirm, and what of it is confirmed: once the session has
     /// looked, which it does in its own time. In batches it may be confirmed then.
@@ -123,7 +122,7 @@ impl Server {
     }
 }
 
-/// The walsender and the checkpointer, for ever.
+/// The walsender and the checkpointer, forever.
 pub(crate) async fn serve(world: Shared) {
     loop {
         let nap = world.lock().serve();
@@ -156,17 +155,17 @@ impl World {
             }
             if self.rng.u64(0..often) == 0 {
                 let sent = self.log.sent(&session.cursor).max(session.from);
-                session.coming.push_back(Came::Streamed(Received::Keepalive(sent)));
+                session.coming.push_back(ServerMessage::Streamed(Received::Keepalive(sent)));
             }
             let Some(message) = self.log.send(&mut session.cursor, session.from) else {
                 all = true;
                 break;
             };
-            session.coming.push_back(Came::Streamed(message));
+            session.coming.push_back(ServerMessage::Streamed(message));
         }
         let idle = all && self.server.confirmed >= self.log.end;
         if all && self.rng.u8(0..3) == 0 {
-            session.coming.push_back(Came::Streamed(Received::Keepalive(self.log.end)));
+            session.coming.push_back(ServerMessage::Streamed(Received::Keepalive(self.log.end)));
         }
         session.wake.notify_one();
         if idle { self.rng.u64(20..200) } else { self.rng.u64(1..25) }
@@ -187,7 +186,7 @@ impl World {
         let state = &mut self.server.sessions[session];
         let lsn = state.offered;
         if std::mem::replace(&mut state.told, lsn) != lsn && is_stream {
-            self.note(Happened::Confirmed { session, lsn });
+            self.note(TraceEvent::Confirmed { session, lsn });
         }
         self.server.sessions[session].wake.notify_one();
     }
@@ -203,15 +202,15 @@ impl World {
 
     pub(crate) fn set_slot(&mut self, confirmed: Lsn) {
         self.server.confirmed = confirmed;
-        self.note(Happened::Slot { confirmed });
+        self.note(TraceEvent::Slot { confirmed });
     }
 
-    /// Somebody who is no walpost moves the slot on, where it is not there yet.
-    pub(crate) fn somebody_sets_the_slot(&mut self, to: Lsn) {
+    /// Someone who is no walpost moves the slot on, where it is not there yet.
+    pub(crate) fn foreign_client_sets_the_slot(&mut self, to: Lsn) {
         if to <= self.server.confirmed {
             return;
         }
-        self.note(Happened::Moved { to });
+        self.note(TraceEvent::Moved { to });
         self.set_slot(to);
     }
 
@@ -224,7 +223,7 @@ impl World {
         session.coming.truncate(left);
         session.ended = true;
         session.wake.notify_one();
-        self.note(Happened::Broke { session: at });
+        self.note(TraceEvent::Broke { session: at });
     }
 
     /// Nobody streams any more; what was confirmed last may still have arrived.
@@ -243,11 +242,11 @@ impl World {
         self.server.lock_lingers = None;
         self.server.confirmed = self.server.saved;
         let confirmed = self.server.confirmed;
-        self.note(Happened::Fell { confirmed });
+        self.note(TraceEvent::Fell { confirmed });
     }
 
     /// The session that has the slot, also where its client has gone already;
-    /// `None` where somebody has it who is no walpost.
+    /// `None` where someone has it who is no walpost.
     fn holder(&self) -> Option<usize> {
         let moving = || self.server.moves.iter().find(|moving| moving.has_begun());
         let lingers = self.server.lingers.filter(|_| self.now_ms() < self.server.held_until);
@@ -360,7 +359,7 @@ impl World {
             self.server.holder = Some(session);
         }
         let (end, resumes) = (self.log.end, matches!(resume, Resume::At { .. }));
-        self.note(Happened::Opened {
+        self.note(TraceEvent::Opened {
             process,
             session,
             start,
@@ -374,7 +373,7 @@ impl World {
     }
 
     /// The client of the session has gone: the server may take its time to notice.
-    pub(crate) fn let_go(&mut self, session: usize) {
+    pub(crate) fn release(&mut self, session: usize) {
         let lingers = if self.one_in(4) { self.rng.u64(0..2000) } else { 0 };
         let until = self.now_ms() + lingers;
         if self.server.holder == Some(session) {

@@ -1,5 +1,5 @@
-//! What happened in a schedule, in order: the simulated world writes it, the
-//! checker judges it, a person reads it.
+//! The events of a schedule, in order: written by the simulated world, judged by the checker, and
+//! readable by people.
 
 use walpost::Lsn;
 use walpost::ledger::Seq;
@@ -8,16 +8,16 @@ use walpost::sink::Outcome;
 use walpost::source::SourceError;
 
 /// What happened, and when: milliseconds of the schedule's own time.
-pub(crate) type Trace = Vec<(u64, Happened)>;
+pub(crate) type Trace = Vec<(u64, TraceEvent)>;
 
 #[derive(Debug, Clone)]
 #[expect(dead_code, reason = "some of it is for people who read the trace")]
-pub(crate) enum Happened {
+pub(crate) enum TraceEvent {
     /// Item number of the log was committed.
     Committed {
         item: usize,
     },
-    /// A person gave up what of that transaction is not delivered.
+    /// An operator gave up what of that transaction is not delivered.
     GivenUp {
         item: usize,
     },
@@ -25,7 +25,7 @@ pub(crate) enum Happened {
         process: usize,
         until: bool,
     },
-    /// A process was told to stop: once, or a second time.
+    /// A process was asked to stop: once, or a second time.
     Told {
         process: usize,
         twice: bool,
@@ -36,7 +36,7 @@ pub(crate) enum Happened {
     },
     /// A session stands: the relay takes A to be `start`, the server sends from `from`;
     /// whether that is where another relay has passed it; where the log ends; whether the
-    /// relay goes on from where it was; whether it reads batches.
+    /// relay continues from where it was; whether it reads batches.
     Opened {
         process: usize,
         session: usize,
@@ -65,9 +65,9 @@ pub(crate) enum Happened {
     Broke {
         session: usize,
     },
-    /// The relay let go of the session; for so long at most nobody attended to it; how it
+    /// The relay released the session; for so long at most nobody attended to it; how it
     /// had come to that.
-    LetGo {
+    Released {
         session: usize,
         unattended_ms: u64,
         left: Left,
@@ -76,7 +76,7 @@ pub(crate) enum Happened {
     Advanced {
         session: usize,
     },
-    /// Somebody who is no walpost moved the slot.
+    /// Someone who is no walpost moved the slot.
     Moved {
         to: Lsn,
     },
@@ -116,10 +116,10 @@ pub(crate) enum Happened {
         event: usize,
         outcome: Outcome,
     },
-    Mishap(Mishap),
-    /// No more mishaps from here on; all that were are over.
+    InjectedFault(InjectedFault),
+    /// No more faults from here on; all that were are over.
     Calm,
-    /// The slot reached the log's end.
+    /// The slot reached the end of WAL.
     Arrived,
     /// What must never happen.
     Strange(String),
@@ -132,7 +132,7 @@ pub(crate) enum Exit {
     Killed,
     Clean(Summary),
     Aborted,
-    /// Halted at the event that stands there, with all before it delivered or not.
+    /// Halted at the event that is there, with all before it delivered or not.
     Halted {
         commit: Lsn,
         ordinal: u32,
@@ -145,7 +145,7 @@ pub(crate) enum Exit {
     Unconfirmed,
 }
 
-/// How a session stood when the relay let go of it.
+/// How a session stood when the relay released it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
     /// It had more to hand out, or was broken.
@@ -171,7 +171,7 @@ pub(crate) enum Why {
 
 /// What goes wrong outside of walpost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mishap {
+pub(crate) enum InjectedFault {
     SessionEnds,
     ServerRestarts,
     ServerAway,
@@ -194,7 +194,7 @@ pub(crate) enum Mishap {
     MoveSlow,
 }
 
-impl Mishap {
+impl InjectedFault {
     pub(crate) const ALL: [Self; 20] = [
         Self::SessionEnds,
         Self::ServerRestarts,
@@ -218,7 +218,7 @@ impl Mishap {
         Self::MoveSlow,
     ];
 
-    /// Whether a person is needed after it.
+    /// Whether an operator is needed after it.
     pub(crate) fn is_grave(self) -> bool {
         matches!(
             self,

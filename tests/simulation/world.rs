@@ -1,4 +1,4 @@
-//! All that is outside of walpost, behind one lock, and the schedule's dice.
+//! Everything outside of walpost, behind one lock, and the schedule's random number generator.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,10 +6,10 @@ use fastrand::Rng;
 use tokio::time::Instant;
 
 use crate::broker::Broker;
-use crate::log::Log;
 use crate::schedule::Schedule;
 use crate::server::Server;
-use crate::trace::{Happened, Trace};
+use crate::trace::{Trace, TraceEvent};
+use crate::wal::Log;
 
 pub(crate) struct World {
     pub(crate) rng: Rng,
@@ -18,7 +18,7 @@ pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) broker: Broker,
     pub(crate) trace: Trace,
-    /// Whether the mishaps are over.
+    /// Whether the faults are over.
     pub(crate) calm: bool,
     began: Instant,
 }
@@ -54,9 +54,9 @@ impl World {
         u64::try_from(self.began.elapsed().as_millis()).expect("a schedule is short")
     }
 
-    pub(crate) fn note(&mut self, happened: Happened) {
+    pub(crate) fn note(&mut self, event: TraceEvent) {
         let now = self.now_ms();
-        self.trace.push((now, happened));
+        self.trace.push((now, event));
     }
 
     /// Once in so many times.

@@ -193,8 +193,7 @@ impl Renewal {
         if self.refused.replace(mark) != Some(mark) {
             tracing::error!(
                 reason,
-                "cannot use the reloaded Kafka properties: going on with those \
-                 from before"
+                "cannot use the reloaded Kafka properties; keeping the current ones"
             );
         }
     }

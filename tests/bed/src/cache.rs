@@ -1,15 +1,15 @@
-//! The directory in which installed servers outlive a test run.
+//! The directory in which installed servers are kept between test runs.
 //!
-//! An entry is made in a partial directory beside its place, under a lock, and
-//! renamed when whole: nobody sees a half-made one, and two runs do not clash.
+//! An entry is built in a partial directory next to its final path, under a lock, and renamed when
+//! complete: nobody sees an incomplete entry, and two runs do not conflict.
 
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::account::is_root;
 use crate::error::{BedError, Doing};
+use crate::os_account::is_root;
 
 /// Where root's cache lies when its home is closed to the user postgres.
 const ROOTS_CACHE: &str = "/var/cache/walpost";
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_directory_on_the_way_is_seen() {
+    fn inaccessible_parent_directory_is_detected() {
         let base = std::env::temp_dir().join(format!("walpost-closed-{}", std::process::id()));
         make_open(&base.join("inner")).unwrap();
         assert!(open_to_all(&base.join("inner/not-there-yet")));
@@ -131,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_named_with_its_package() {
+    fn missing_program_error_names_its_package() {
         let error = run(&mut Command::new("/no/such/npm"), "npm", "npm").unwrap_err();
         assert!(error.to_string().starts_with("npm is missing: apt-get install npm"));
     }
 
     #[test]
-    fn an_entry_that_failed_is_made_anew() {
+    fn failed_cache_entry_is_rebuilt() {
         let name = format!("test-entry-{}", std::process::id());
         let failed = entry(&name, |_| Err(BedError::NoPort));
         assert!(failed.is_err());

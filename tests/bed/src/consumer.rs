@@ -1,9 +1,9 @@
-//! What a topic holds, read back by a consumer that knows nothing of walpost.
+//! Reads the records of a topic with a consumer that is independent of walpost.
 //!
-//! [`read_all`] reads to the end and stops; a [`Tail`] calls back for each
-//! record as it comes; a [`Follower`] is a tail that keeps them. All read
-//! committed records from the beginning of every partition, also of topics and
-//! partitions that appear later, and commit nothing.
+//! [`read_all`] reads to the end and stops; a [`Tail`] calls back for each record as it arrives; a
+//! [`Follower`] is a tail that keeps the records. All of them read committed records from the
+//! beginning of every partition, including topics and partitions created later, and commit no
+//! offsets.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,10 +1,9 @@
-//! The real Debezium: its PostgreSQL connector with the outbox event router, in
-//! a standalone worker of Kafka Connect, between a PostgreSQL and a Kafka of the bed.
+//! The real Debezium: its PostgreSQL connector with the outbox event router, in a standalone Kafka
+//! Connect worker, between a PostgreSQL and a Kafka of the bed.
 //!
-//! Each [`Connector`] reads a slot and a publication that are there already. One
-//! worker runs any number of them, since its start is what takes seconds.
-//! Settings are Debezium's own, by the names of
-//! [its manual](https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html).
+//! Each [`Connector`] reads an existing slot and publication. One worker runs any number of
+//! connectors, since starting a worker takes seconds. Settings have Debezium's names, from [its
+//! manual](https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html).
 
 mod install;
 
@@ -19,11 +18,11 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{BedError, Doing};
 use crate::eventually::within;
+use crate::http;
 use crate::jars::Jvm;
 use crate::kafka::Kafka;
 use crate::port::Port;
 use crate::postgres::Postgres;
-use crate::rest;
 use crate::server::Server;
 
 /// How long the worker may take to answer, and a connector to stream.
@@ -204,7 +203,7 @@ impl Debezium {
         self.server.kill_all().await;
     }
 
-    /// Starts a stopped worker with its connectors, which go on from their offsets.
+    /// Starts a stopped worker with its connectors, which continue from their offsets.
     /// It answers on return; its connectors may not stream yet ([`Debezium::streams`]).
     pub async fn start_again(&self) {
         self.try_start_again().await.unwrap_or_else(|error| panic!("{error}"));
@@ -213,7 +212,7 @@ impl Debezium {
     pub async fn try_start_again(&self) -> Result<(), BedError> {
         let log = self.server.log()?;
         let errors = log.try_clone().doing(|| "sharing the log".into())?;
-        let mut command = self.server.keeper().launcher(&install::java(&self.installed));
+        let mut command = self.server.cleanup().launcher(&install::java(&self.installed));
         command.args(self.jvm.arguments(&self.installed));
         command.arg("org.apache.kafka.connect.cli.ConnectStandalone");
         command.arg(self.directory().join("worker.properties"));
@@ -339,7 +338,7 @@ impl Debezium {
     }
 
     async fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, String> {
-        rest::ask(self.rest.number(), method, path, body).await
+        http::request(self.rest.number(), method, path, body).await
     }
 }
 

@@ -1,13 +1,13 @@
-//! A disk so small that it can be filled: a tmpfs, which only root may mount.
+//! A disk small enough to be filled: a tmpfs, which only root can mount.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::account::is_root;
 use crate::cache;
 use crate::error::BedError;
+use crate::os_account::is_root;
 
-/// Mounted on a directory that a keeper's watchdog sees to. Dropped, it is gone.
+/// Mounted on a directory that a cleanup's watchdog sees to. Dropped, it is gone.
 #[derive(Debug)]
 pub(crate) struct SmallDisk {
     at: PathBuf,

@@ -1,4 +1,4 @@
-//! What can keep the bed from being made. Each error is one line that says what to do.
+//! Errors that prevent the test bed from starting. Each is one line that names the fix.
 
 use std::path::PathBuf;
 

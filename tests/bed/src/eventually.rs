@@ -1,4 +1,4 @@
-//! Awaits a condition. The one place of the bed that sleeps.
+//! Awaits a condition. The only place of the bed that sleeps.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_condition_that_comes_true_yields_its_value() {
+    async fn satisfied_condition_returns_its_value() {
         let mut looks = 0;
         let value = eventually(Duration::from_secs(5), "three looks", async || {
             looks += 1;
@@ -102,12 +102,12 @@ mod tests {
 
     #[tokio::test]
     #[should_panic(expected = "the moon; last seen: \"half\"")]
-    async fn a_condition_that_stays_false_says_what_was_seen() {
+    async fn timeout_reports_the_last_observation() {
         let _: u8 = eventually(Duration::from_millis(50), "the moon", async || Err("half")).await;
     }
 
     #[tokio::test]
-    async fn a_probe_that_hangs_does_not_outlast_the_deadline() {
+    async fn hanging_probe_does_not_exceed_the_deadline() {
         let hung = within(Duration::from_millis(50), async || {
             std::future::pending::<()>().await;
             true

@@ -1,9 +1,8 @@
-//! Golden scenarios: rows of an outbox, and the records that the real Debezium
-//! makes of them.
+//! Golden scenarios: outbox rows, and the records that the real Debezium makes of them.
 //!
-//! A file is JSON lines (`tests/corpus/debezium/README.md` says what is in them).
-//! [`Recorder`] plays a scenario through Debezium, one transaction after the
-//! other, and writes its file; read back as a [`Scenario`] a file can be played again.
+//! A file consists of JSON lines (format: `tests/corpus/debezium/README.md`). [`Recorder`] runs a
+//! scenario through Debezium, one transaction after the other, and writes its file; a file read
+//! back as a [`Scenario`] can be run again.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -32,12 +31,12 @@ pub struct Scenario {
     pub connector: Map<String, Value>,
     /// Makes the table `outbox`.
     pub ddl: String,
-    pub deeds: Vec<Deed>,
+    pub steps: Vec<Step>,
 }
 
 /// One transaction.
 #[derive(Clone, Debug)]
-pub struct Deed {
+pub struct Step {
     pub sql: String,
     /// No record comes of it.
     pub is_quiet: bool,
@@ -52,10 +51,10 @@ impl Scenario {
         let head = lines.next().ok_or("an empty file")??;
         let text = |value: &Value| value.as_str().map(str::to_owned).ok_or("text is missing");
         let map = |value: &Value| value.as_object().cloned().ok_or("an object is missing");
-        let deeds = lines.map(|line| {
+        let steps = lines.map(|line| {
             let line = line?;
             let is_quiet = line["records"].as_array().is_some_and(Vec::is_empty);
-            Ok(Deed { sql: text(&line["sql"])?, is_quiet })
+            Ok(Step { sql: text(&line["sql"])?, is_quiet })
         });
         Ok(Self {
             name: text(&head["scenario"])?,
@@ -63,7 +62,7 @@ impl Scenario {
             router: map(&head["router"])?,
             connector: map(&head["connector"])?,
             ddl: text(&head["ddl"])?,
-            deeds: deeds.collect::<Result<_, String>>()?,
+            steps: steps.collect::<Result<_, String>>()?,
         })
     }
 }
@@ -80,15 +79,15 @@ pub struct Recorder {
     attributed: usize,
 }
 
-/// What became of a deed.
-enum Fate {
+/// What became of a step.
+enum RowOutcome {
     Records(Vec<Consumed>),
     Dies(String),
     /// Neither a record nor an error comes.
     Hangs,
 }
 
-impl Fate {
+impl RowOutcome {
     /// As a member of a golden file's line.
     fn text(&self, scenario: &Scenario) -> String {
         match self {
@@ -123,27 +122,27 @@ impl Recorder {
             .await;
         let mut text = self.head(scenario).await;
         let mut running = None;
-        for deed in &scenario.deeds {
+        for step in &scenario.steps {
             let connector = match running.take() {
                 Some(name) => Ok(name),
                 None => self.connect(scenario).await,
             };
-            let rows = self.commit(&deed.sql).await;
-            let fate = match connector {
+            let rows = self.commit(&step.sql).await;
+            let outcome = match connector {
                 Err(reason) => format!("\"refused\":{}", json!(reason)),
                 Ok(connector) => {
                     // What inserts nothing and is not quiet is to kill the task.
-                    let awaited = if deed.is_quiet { 0 } else { rows.len().max(1) };
-                    let fate = self.fate(&connector, &deed.sql, awaited).await;
-                    if let Fate::Records(_) = fate {
+                    let awaited = if step.is_quiet { 0 } else { rows.len().max(1) };
+                    let outcome = self.outcome(&connector, &step.sql, awaited).await;
+                    if let RowOutcome::Records(_) = outcome {
                         running = Some(connector);
                     } else {
                         self.disconnect(&connector).await;
                     }
-                    fate.text(scenario)
+                    outcome.text(scenario)
                 }
             };
-            writeln!(text, "{{\"sql\":{},\"rows\":{},{fate}}}", json!(deed.sql), json!(rows))
+            writeln!(text, "{{\"sql\":{},\"rows\":{},{outcome}}}", json!(step.sql), json!(rows))
                 .expect("a String takes every text");
         }
         if let Some(connector) = running {
@@ -229,12 +228,12 @@ impl Recorder {
     }
 
     /// Awaits so many records, or the task's death.
-    async fn fate(&mut self, connector: &str, sql: &str, awaited: usize) -> Fate {
+    async fn outcome(&mut self, connector: &str, sql: &str, awaited: usize) -> RowOutcome {
         let (from, mut looks) = (self.attributed, 0_u32);
         let (begin, mut is_repeated) = (Instant::now(), false);
-        let fate = within(ARRIVAL, async || {
+        let outcome = within(ARRIVAL, async || {
             if self.follower.count() >= from + awaited {
-                return Some(Fate::Records(self.follower.records().split_off(from)));
+                return Some(RowOutcome::Records(self.follower.records().split_off(from)));
             }
             // A worker looks at what became of a record when it has another one to send.
             if begin.elapsed() > PATIENCE && !std::mem::replace(&mut is_repeated, true) {
@@ -246,16 +245,16 @@ impl Recorder {
                 return None;
             }
             match self.debezium.task(connector).await {
-                Task::Failed(trace) => Some(Fate::Dies(cause(&trace))),
+                Task::Failed(trace) => Some(RowOutcome::Dies(cause(&trace))),
                 Task::Running | Task::Absent => None,
             }
         });
-        let fate = fate.await.unwrap_or(Fate::Hangs);
-        if let Fate::Records(records) = &fate {
+        let outcome = outcome.await.unwrap_or(RowOutcome::Hangs);
+        if let RowOutcome::Records(records) = &outcome {
             assert_eq!(records.len(), awaited, "more records than rows: {records:?}");
             self.attributed += awaited;
         }
-        fate
+        outcome
     }
 }
 
@@ -332,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_objects_go_and_all_else_stays() {
+    fn java_object_addresses_are_masked() {
         for (text, kept) in [
             ("Struct{scale=0,value=[B@1ffe7929}", "Struct{scale=0,value=[B@?}"),
             ("[[Ljava.lang.String;@4b, [B@9]", "[[Ljava.lang.String;@?, [B@?]"),
@@ -344,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_of_a_trace_is_its_last_cause() {
+    fn root_cause_of_a_trace_is_the_last_cause() {
         let trace = "A: first\n\tat x\nCaused by: B: second\n\tat y\nCaused by: C: third\n\tat z";
         assert_eq!(cause(trace), "C: third");
         assert_eq!(cause("A: alone. At 12:00\n\tat x"), "A: alone");

@@ -1,4 +1,4 @@
-//! Java programs of the bed: their jars by Maven, and what every JVM is told.
+//! Java programs of the bed: installs their jars with Maven, and sets the JVM options.
 
 use std::fs;
 use std::path::Path;
@@ -66,7 +66,7 @@ impl Jvm {
         }
     }
 
-    /// What every java of the bed is told.
+    /// The options of every JVM of the bed.
     pub(crate) fn arguments(self, installed: &Path) -> Vec<String> {
         let mut arguments = self.options();
         let logging = installed.join("log4j2.properties");

@@ -1,8 +1,7 @@
-//! A real Apache Kafka: one node, broker and controller in one, or a
-//! [`Cluster`] of three such.
+//! A real Apache Kafka: one node that is broker and controller, or a [`Cluster`] of three.
 //!
-//! Besides the plain listener that the bed itself uses it may have one with
-//! passwords and one that advertises a proxy's address.
+//! Besides the plain listener for the bed itself it can have a SASL listener, and one that
+//! advertises a proxy's address.
 
 mod cluster;
 mod install;
@@ -21,7 +20,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rustix::process::Signal;
 use tokio::sync::OnceCell;
 
-use crate::authority::{Authority, Pair};
+use crate::ca::{CertificateAuthority, KeyPair};
 use crate::cache;
 use crate::disk::SmallDisk;
 use crate::error::{BedError, Doing};
@@ -31,7 +30,7 @@ use crate::port::Port;
 use crate::server::Server;
 
 pub use cluster::Cluster;
-pub use topics::{Administration, Partition};
+pub use topics::{Admin, Partition};
 
 use install::install;
 
@@ -47,7 +46,7 @@ pub struct KafkaBuilder {
     jvm: Option<Jvm>,
     disk_mebibytes: Option<u32>,
     /// The broker's own certificate, and the authority of its clients'.
-    tls: Option<(Pair, PathBuf)>,
+    tls: Option<(KeyPair, PathBuf)>,
     /// `controller.quorum.voters`, where it is not the node alone.
     voters: Option<String>,
 }
@@ -72,7 +71,7 @@ impl KafkaBuilder {
     /// ([`Kafka::secure_bootstrap`]), in place of that without TLS, and one for clients'
     /// certificates ([`Kafka::mutual_bootstrap`]).
     #[must_use]
-    pub fn tls(mut self, authority: &Authority) -> Self {
+    pub fn tls(mut self, authority: &CertificateAuthority) -> Self {
         self.tls = Some((authority.server("kafka"), authority.root()));
         self
     }
@@ -236,7 +235,7 @@ impl Kafka {
         format!("127.0.0.1:{}", port.number())
     }
 
-    /// Where a proxy is to lead; there is such a port when the builder was told of a proxy.
+    /// The port that a proxy must forward to, if the builder has a proxy.
     pub fn proxied_port(&self) -> Option<u16> {
         self.proxied_port.as_ref().map(Port::number)
     }
@@ -297,7 +296,7 @@ impl Kafka {
         let log = self.server.log()?;
         let errors = log.try_clone().doing(|| "sharing the log".into())?;
         let java = Path::new("java");
-        let mut command = self.server.keeper().launcher(java);
+        let mut command = self.server.cleanup().launcher(java);
         command.args(install::jvm_arguments(self.jvm, &self.installed));
         command.arg("kafka.Kafka").arg(self.properties_path());
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
@@ -335,8 +334,8 @@ impl Kafka {
     }
 
     /// All else that a test wants of its topics.
-    pub fn administration(&self) -> Administration {
-        Administration::of(self.bootstrap(), 1)
+    pub fn administration(&self) -> Admin {
+        Admin::of(self.bootstrap(), 1)
     }
 
     /// Makes its disk larger, or smaller.

@@ -1,47 +1,46 @@
 //! The test bed: real PostgreSQL, real Kafka, the walpost binary and an oracle.
 //!
-//! Tests, benches and the demo stand on it. It installs the servers once into a
-//! cache, starts them on free ports of 127.0.0.1, and sees to it that they and
-//! their files are gone when the process that started them is gone, however it
-//! went. What goes wrong in a bed is a failed test, so the short forms panic
-//! with one line; each has a `try_` form for a caller that wants the error.
+//! Tests, benches and the demo use it. It installs the servers once into a cache, starts them on
+//! free ports of 127.0.0.1, and ensures that they and their files are gone when the process that
+//! started them is gone, however it ended. An error of the bed is a failed test, so the short forms
+//! panic with one line; each has a `try_` form that returns the error.
 //!
-//! It knows nothing of walpost's inside: it sees what an operator sees.
+//! It uses only walpost's external interfaces: it sees what an operator sees.
 #![forbid(unsafe_code)]
 
-mod account;
-mod authority;
+mod ca;
 mod cache;
+mod cleanup;
 mod consumer;
 pub mod debezium;
 mod disk;
 mod error;
 mod eventually;
+pub mod fixture;
 pub mod golden;
+mod http;
 mod jars;
 mod kafka;
-mod keeper;
 pub mod oracle;
+mod os_account;
 mod port;
 mod postgres;
 mod process;
 mod prometheus;
 mod proxy;
-mod rest;
-pub mod scene;
 mod server;
 mod walpost;
 pub mod writer;
 
-pub use authority::{Authority, Pair};
+pub use ca::{CertificateAuthority, KeyPair};
 pub use cache::directory as cache_directory;
 pub use consumer::{Consumed, Follower, Tail, Topics, read_all};
 pub use debezium::Debezium;
 pub use error::BedError;
 pub use eventually::{Outcome, eventually, within};
-pub use kafka::{Administration, Cluster, Kafka, KafkaBuilder, Partition};
-pub use postgres::{Major, Postgres, PostgresBuilder, Saved, Stop};
+pub use kafka::{Admin, Cluster, Kafka, KafkaBuilder, Partition};
+pub use postgres::{DataSnapshot, Major, Postgres, PostgresBuilder, Stop};
 pub use process::Process;
 pub use prometheus::{Prometheus, Sample};
-pub use proxy::{Proxy, Way};
+pub use proxy::{Direction, Proxy};
 pub use walpost::{Walpost, WalpostBuilder};

@@ -1,13 +1,12 @@
-//! The judge of what was delivered, deliberately simple.
+//! The oracle: checks what was delivered, and is deliberately simple.
 //!
-//! Each committed row is there; no rolled-back row is; per key, first
-//! occurrences stand in commit order. Repeats are allowed by [`Verdict::assert_ok`]
-//! (at least once) and refused by [`Verdict::assert_exact`]. It looks at the
-//! header `id` and the key of each record, not at payloads.
+//! Each committed row must be delivered, and no rolled-back row; for each key, first deliveries
+//! must be in commit order. [`Verdict::assert_ok`] allows duplicates (at least once),
+//! [`Verdict::assert_exact`] does not. The oracle looks at the `id` header and the key of each
+//! record, not at payloads.
 //!
-//! Order is judged within a topic: rows of one key that are routed to different
-//! topics have no order. A key found in two partitions of one topic has none
-//! either, which is a fault of its own.
+//! Order is checked within a topic: rows of one key that are routed to different topics have no
+//! order. A key in two partitions of one topic has no order either, and is reported separately.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -39,14 +38,14 @@ impl Row {
 
 /// Where a record lies and whose row it says to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     pub id: String,
     pub topic: String,
     pub partition: i32,
     pub offset: i64,
 }
 
-impl Place {
+impl Location {
     fn of(record: &Consumed) -> Self {
         Self {
             id: record.header("id").unwrap_or("(no id)").to_owned(),
@@ -57,7 +56,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}/{}@{}", self.id, self.topic, self.partition, self.offset)
     }
@@ -72,17 +71,17 @@ pub struct Verdict {
     /// Committed, not delivered.
     pub missing: Vec<Row>,
     /// Delivered, rolled back.
-    pub rolled_back: Vec<Place>,
+    pub rolled_back: Vec<Location>,
     /// Delivered, of no known row.
-    pub unexpected: Vec<Place>,
+    pub unexpected: Vec<Location>,
     /// Under another key than the row's.
-    pub wrong_key: Vec<Place>,
+    pub wrong_key: Vec<Location>,
     /// Each repeat of a row after its first occurrence.
-    pub duplicates: Vec<Place>,
+    pub duplicates: Vec<Location>,
     /// First occurrences that came after one that was committed later (its id is the second).
-    pub out_of_order: Vec<(Place, String)>,
+    pub out_of_order: Vec<(Location, String)>,
     /// In another partition than an earlier record of the same key and topic.
-    pub scattered: Vec<Place>,
+    pub scattered: Vec<Location>,
 }
 
 /// The latest row seen of a key, and where the key lives.
@@ -93,7 +92,7 @@ struct KeyState {
 
 /// Judges records against the committed rows, which stand in commit order per key.
 ///
-/// The records of a partition have to stand in their order, as every reader of
+/// The records of a partition must be in their order, as every reader of
 /// the bed hands them out.
 pub fn judge<'a>(
     committed: &[Row],
@@ -104,7 +103,7 @@ pub fn judge<'a>(
     let mut position: HashMap<&str, usize> = HashMap::with_capacity(committed.len());
     for (at, row) in committed.iter().enumerate() {
         let before = position.insert(&row.id, at);
-        assert!(before.is_none(), "the id {} stands twice among the committed rows", row.id);
+        assert!(before.is_none(), "the id {} appears twice among the committed rows", row.id);
         let both = rolled_back.contains(row.id.as_str());
         assert!(!both, "the id {} is said to be committed and rolled back", row.id);
     }
@@ -117,16 +116,16 @@ pub fn judge<'a>(
         let Some(at) = id.and_then(|id| position.get(id).copied()) else {
             let known = id.is_some_and(|id| rolled_back.contains(id));
             let list = if known { &mut verdict.rolled_back } else { &mut verdict.unexpected };
-            list.push(Place::of(record));
+            list.push(Location::of(record));
             continue;
         };
         let row = &committed[at];
         if row.key.as_deref().map(str::as_bytes) != record.key.as_deref() {
-            verdict.wrong_key.push(Place::of(record));
+            verdict.wrong_key.push(Location::of(record));
         }
         let first = !std::mem::replace(&mut seen[at], true);
         if !first {
-            verdict.duplicates.push(Place::of(record));
+            verdict.duplicates.push(Location::of(record));
         }
         let Some(key) = row.key.as_deref() else {
             continue;
@@ -135,10 +134,10 @@ pub fn judge<'a>(
             .entry((&record.topic, key))
             .or_insert(KeyState { latest: at, partition: record.partition });
         if state.partition != record.partition {
-            verdict.scattered.push(Place::of(record));
+            verdict.scattered.push(Location::of(record));
         } else if first && at < state.latest {
             let later = committed[state.latest].id.clone();
-            verdict.out_of_order.push((Place::of(record), later));
+            verdict.out_of_order.push((Location::of(record), later));
         }
         state.latest = state.latest.max(at);
     }
@@ -181,14 +180,14 @@ impl fmt::Display for Verdict {
             Some(key) => format!("{} (key {key})", row.id),
             None => row.id.clone(),
         };
-        let order = |(place, later): &(Place, String)| format!("{place}, after {later}");
+        let order = |(place, later): &(Location, String)| format!("{place}, after {later}");
         list(f, "missing", &self.missing, row)?;
-        list(f, "rolled back, yet there", &self.rolled_back, Place::to_string)?;
-        list(f, "of no known row", &self.unexpected, Place::to_string)?;
-        list(f, "under a wrong key", &self.wrong_key, Place::to_string)?;
+        list(f, "rolled back, yet there", &self.rolled_back, Location::to_string)?;
+        list(f, "of no known row", &self.unexpected, Location::to_string)?;
+        list(f, "under a wrong key", &self.wrong_key, Location::to_string)?;
         list(f, "out of order", &self.out_of_order, order)?;
-        list(f, "in another partition than their key", &self.scattered, Place::to_string)?;
-        list(f, "repeated", &self.duplicates, Place::to_string)
+        list(f, "in another partition than their key", &self.scattered, Location::to_string)?;
+        list(f, "repeated", &self.duplicates, Location::to_string)
     }
 }
 
@@ -239,12 +238,12 @@ mod tests {
     }
 
     #[test]
-    fn keys_may_overtake_each_other() {
+    fn order_across_keys_is_not_checked() {
         judged(&[("2", "b"), ("4", "b"), ("1", "a"), ("3", "a")]).assert_exact();
     }
 
     #[test]
-    fn a_repeat_of_a_run_is_at_least_once_but_not_exact() {
+    fn replayed_records_are_ok_but_not_exact() {
         let runs = [("1", "a"), ("2", "b"), ("3", "a"), ("1", "a"), ("3", "a"), ("4", "b")];
         let verdict = judged(&runs);
         verdict.assert_ok();
@@ -253,14 +252,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_row_is_caught() {
+    fn missing_row_is_reported() {
         let verdict = judged(&[("1", "a"), ("2", "b"), ("4", "b")]);
         assert!(!verdict.is_ok());
         assert_eq!(verdict.missing, [Row::new(3, "a")]);
     }
 
     #[test]
-    fn a_rolled_back_row_is_caught() {
+    fn rolled_back_row_is_reported() {
         let all = [("1", "a"), ("2", "b"), ("9", "a"), ("3", "a"), ("4", "b")];
         let verdict = judged(&all);
         assert!(!verdict.is_ok());
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_no_row_is_caught() {
+    fn record_without_a_row_is_reported() {
         let all = [("1", "a"), ("2", "b"), ("3", "a"), ("4", "b"), ("77", "a")];
         let verdict = judged(&all);
         assert!(!verdict.is_ok());
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_occurrence_after_a_later_row_is_caught() {
+    fn first_delivery_after_a_later_row_is_reported() {
         let verdict = judged(&[("3", "a"), ("1", "a"), ("2", "b"), ("4", "b")]);
         assert!(!verdict.is_ok());
         assert_eq!(verdict.out_of_order[0].0.id, "1");
@@ -285,21 +284,21 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_a_repeat_fills_is_out_of_order() {
-        // 1 came late, with the second run: its first occurrence stands after 3.
+    fn gap_filled_by_a_replay_is_out_of_order() {
+        // 1 came late, with the second run: its first occurrence is after 3.
         let runs = [("3", "a"), ("2", "b"), ("4", "b"), ("1", "a"), ("3", "a")];
         assert_eq!(judged(&runs).out_of_order.len(), 1);
     }
 
     #[test]
-    fn a_wrong_key_is_caught() {
+    fn wrong_key_is_reported() {
         let verdict = judged(&[("1", "a"), ("2", "a"), ("3", "a"), ("4", "b")]);
         assert!(!verdict.is_ok());
         assert_eq!(verdict.wrong_key[0].id, "2");
     }
 
     #[test]
-    fn a_key_in_two_partitions_is_caught() {
+    fn key_in_two_partitions_is_reported() {
         let rows = [Row::new(1, "a"), Row::new(2, "a")];
         let records = [record("1", "a", 0, 0), record("2", "a", 1, 0)];
         let verdict = judge(&rows, [], &records);
@@ -308,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_rows_are_judged() {
+    fn a_million_rows_are_verified() {
         let rows: Vec<_> = (0..1_000_000).map(|id| Row::new(id, id % 1000)).collect();
         let records: Vec<_> = (0..1_000_000)
             .map(|id: i64| record(&id.to_string(), &(id % 1000).to_string(), 0, id))

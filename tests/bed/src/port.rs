@@ -1,8 +1,7 @@
-//! Ports of 127.0.0.1 that stay ours while a server is down.
+//! Ports of 127.0.0.1 that stay reserved while a server is down.
 //!
-//! They lie below the range from which the kernel picks the local end of
-//! outgoing connections, and each is held by a locked file, so that neither a
-//! client nor another test process takes one between a stop and the next start.
+//! They are below the kernel's range of ephemeral ports, and each is held by a locked file, so that
+//! neither a client nor another test process takes one between a stop and the next start.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_holders_have_two_ports() {
+    fn concurrent_reservations_get_different_ports() {
         let first = Port::reserve().unwrap();
         let second = Port::reserve().unwrap();
         assert_ne!(first.number(), second.number());

@@ -1,11 +1,10 @@
-//! A PostgreSQL server of a chosen major, with its own data, on a port of its own.
+//! A PostgreSQL server of a chosen major version, with its own data and port.
 //!
-//! The bed itself comes in through the socket as the superuser, which stays
-//! open whatever `pg_hba.conf` a test writes for the others. What is decoded,
-//! published or slotted is the test's affair.
+//! The bed connects through the socket as the superuser, which stays possible whatever
+//! `pg_hba.conf` a test writes. Slots, publications and decoding are up to the test.
 
 mod install;
-mod saved;
+mod snapshot;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,17 +18,17 @@ use rustix::process::Signal;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
-use crate::account::Account;
 use crate::cache;
 use crate::disk::SmallDisk;
 use crate::error::{BedError, Doing};
 use crate::eventually::within;
+use crate::os_account::OsAccount;
 use crate::port::Port;
 use crate::server::Server;
 
 use install::install;
 
-pub use saved::Saved;
+pub use snapshot::DataSnapshot;
 
 /// How long a server may take to accept its first connection, recovery included.
 const READY: Duration = Duration::from_secs(60);
@@ -195,14 +194,14 @@ impl PostgresBuilder {
     /// A cluster on disk with its settings, not running yet.
     fn lay_out(self) -> Result<Postgres, BedError> {
         let binaries = install(self.major)?;
-        let account = Account::of_postgres()?;
+        let account = OsAccount::of_postgres()?;
         let server = Server::new("pg", Signal::QUIT)?;
         let port = Port::reserve()?;
         let data = server.directory().join("data");
         let sockets = server.directory().join("sock");
         cache::make_open(&sockets)?;
         account.own(&sockets)?;
-        account.own(&server.keeper().run_directory())?;
+        account.own(&server.cleanup().run_directory())?;
         let disk = self.disk_bytes.map(|bytes| SmallDisk::mount(&data, bytes)).transpose()?;
         if self.own_identity {
             cache::make_open(&data)?;
@@ -241,7 +240,7 @@ pub struct Postgres {
     /// First, since the directory is not removed while it is there.
     _disk: Option<SmallDisk>,
     server: Server,
-    account: Account,
+    account: OsAccount,
     program: PathBuf,
     major: Major,
     port: Port,
@@ -377,7 +376,7 @@ impl Postgres {
     pub async fn try_start_again(&self) -> Result<(), BedError> {
         let log = self.server.log()?;
         let errors = log.try_clone().doing(|| "sharing the log".into())?;
-        let mut command = self.server.keeper().launcher(&self.program);
+        let mut command = self.server.cleanup().launcher(&self.program);
         command.arg("-D").arg(self.data_dir()).stdin(std::process::Stdio::null());
         command.stdout(log).stderr(errors).current_dir("/").env_remove("PGDATA");
         self.account.apply(&mut command);

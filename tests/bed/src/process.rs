@@ -1,4 +1,4 @@
-//! What a process has used, by the operating system's account (proc(5)).
+//! Resource usage of a process, from proc(5).
 
 use std::fs;
 use std::time::Duration;

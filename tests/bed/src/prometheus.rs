@@ -1,4 +1,5 @@
-//! A real Prometheus, Debian's: it scrapes each second what a test names, with rules of the test's.
+//! A real Prometheus (Debian's) that scrapes the test's targets every second, with the test's
+//! rules.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::error::{BedError, Doing};
 use crate::eventually::within;
+use crate::http;
 use crate::port::Port;
-use crate::rest;
 use crate::server::Server;
 
 /// How long it may take to be ready.
@@ -50,7 +51,7 @@ impl Prometheus {
         };
         write("rules.yml", rules)?;
         write("targets.json", "[]")?;
-        // A refresh beside the notice of a change, which may be missed.
+        // A refresh next to the notice of a change, which may be missed.
         write(
             "prometheus.yml",
             "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\n\
@@ -59,7 +60,7 @@ impl Prometheus {
              - job_name: files\n    \
                file_sd_configs: [{files: [targets.json], refresh_interval: 1s}]\n",
         )?;
-        let mut command = prometheus.server.keeper().launcher(Path::new("prometheus"));
+        let mut command = prometheus.server.cleanup().launcher(Path::new("prometheus"));
         command
             .arg(format!("--web.listen-address=127.0.0.1:{}", prometheus.port.number()))
             .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
@@ -90,7 +91,7 @@ impl Prometheus {
     }
 
     async fn ask(&self, path: &str) -> Result<Value, String> {
-        rest::ask(self.port.number(), "GET", path, "").await
+        http::request(self.port.number(), "GET", path, "").await
     }
 
     /// What an instant query yields now, or why it cannot be answered.

@@ -1,9 +1,8 @@
-//! A TCP proxy that can cut connections, swallow them, refuse them or be slow.
+//! A TCP proxy that can cut, blackhole, refuse or slow down connections.
 //!
-//! It looks at no byte, and adds no delay that it was not asked for. It ends
-//! when dropped.
+//! It does not interpret the data, and adds no delay unless configured. It ends when dropped.
 
-mod line;
+mod link;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::error::{BedError, Doing};
 
-use line::{Line, Slowness};
+use link::{Link, Slowness};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -30,19 +29,19 @@ enum Mode {
 
 /// A way through the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     ToServer,
     ToClient,
 }
 
 /// One way of one connection, by its number.
-type Lane = (usize, Way);
+type ConnectionDirection = (usize, Direction);
 
 #[derive(Debug)]
 struct State {
     mode: watch::Sender<Mode>,
     /// Lanes through which no byte and no end passes, whatever the mode.
-    holes: watch::Sender<Vec<Lane>>,
+    holes: watch::Sender<Vec<ConnectionDirection>>,
     /// Counts the cuts; each ends the connections that were made before it.
     cuts: watch::Sender<u64>,
     /// Where connections lead, one after the other in turn.
@@ -127,7 +126,7 @@ impl Proxy {
 
     /// Lets nothing more through one way of a connection, and does not close it:
     /// half-open. Connections count from 0, the refused ones too.
-    pub fn swallow(&self, connection: usize, way: Way) {
+    pub fn blackhole_direction(&self, connection: usize, way: Direction) {
         self.state.holes.send_modify(|holes| holes.push((connection, way)));
     }
 
@@ -159,7 +158,7 @@ impl Drop for Proxy {
 async fn carry(number: usize, client: TcpStream, target: SocketAddr, state: Arc<State>) {
     let mut cuts = state.cuts.subscribe();
     let carried = async {
-        passing(&state, (number, Way::ToServer)).await;
+        passing(&state, (number, Direction::ToServer)).await;
         let Ok(server) = TcpStream::connect(target).await else {
             return;
         };
@@ -168,8 +167,8 @@ async fn carry(number: usize, client: TcpStream, target: SocketAddr, state: Arc<
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         tokio::join!(
-            pump(from_client, to_server, &state, (number, Way::ToServer)),
-            pump(from_server, to_client, &state, (number, Way::ToClient))
+            pump(from_client, to_server, &state, (number, Direction::ToServer)),
+            pump(from_server, to_client, &state, (number, Direction::ToClient))
         );
     };
     tokio::select! {
@@ -179,15 +178,20 @@ async fn carry(number: usize, client: TcpStream, target: SocketAddr, state: Arc<
 }
 
 /// Awaits that bytes may pass; refusing concerns new connections only.
-async fn passing(state: &State, lane: Lane) {
+async fn passing(state: &State, lane: ConnectionDirection) {
     let (mut mode, mut holes) = (state.mode.subscribe(), state.holes.subscribe());
     // An error says that the proxy is gone, and the cut ends the connection then.
     let _ = holes.wait_for(|holes| !holes.contains(&lane)).await;
     let _ = mode.wait_for(|mode| *mode != Mode::Swallow).await;
 }
 
-async fn pump(mut from: OwnedReadHalf, to: OwnedWriteHalf, state: &State, lane: Lane) {
-    let slowed = Line::to(to, state.slowness.subscribe());
+async fn pump(
+    mut from: OwnedReadHalf,
+    to: OwnedWriteHalf,
+    state: &State,
+    lane: ConnectionDirection,
+) {
+    let slowed = Link::to(to, state.slowness.subscribe());
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let read = from.read(&mut buffer).await;
@@ -238,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_swallowed_byte_comes_when_the_way_is_restored() {
+    async fn dropped_traffic_arrives_after_restore() {
         let (proxy, mut client) = echo().await;
         client.write_all(b"a").await.unwrap();
         assert_eq!(answer(&mut client, LONG).await, Some(1));
@@ -250,13 +254,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_way_of_one_connection_can_be_swallowed() {
-        for way in [Way::ToServer, Way::ToClient] {
+    async fn one_direction_of_one_connection_can_be_blackholed() {
+        for way in [Direction::ToServer, Direction::ToClient] {
             let (proxy, mut first) = echo().await;
             first.write_all(b"a").await.unwrap();
             assert_eq!(answer(&mut first, LONG).await, Some(1));
             let mut second = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
-            proxy.swallow(0, way);
+            proxy.blackhole_direction(0, way);
             first.write_all(b"b").await.unwrap();
             second.write_all(b"c").await.unwrap();
             assert_eq!(answer(&mut second, LONG).await, Some(1));
@@ -267,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_byte_takes_the_delay_each_way_and_many_take_the_rate() {
+    async fn delay_and_rate_limit_apply_in_each_direction() {
         let (proxy, mut client) = echo().await;
         let begun = Instant::now();
         proxy.slow(SHORT, None);
@@ -283,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cut_ends_the_old_connections_and_takes_new_ones() {
+    async fn cut_closes_open_connections_and_accepts_new_ones() {
         let (proxy, mut client) = echo().await;
         client.write_all(b"a").await.unwrap();
         assert_eq!(answer(&mut client, LONG).await, Some(1));

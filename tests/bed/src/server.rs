@@ -1,6 +1,6 @@
-//! One process that a test holds: started, signalled, awaited, killed, started again.
+//! One server process: started, signalled, awaited, killed, restarted.
 //!
-//! What it runs and when it is ready is its owner's business.
+//! Its owner decides what it runs and when it is ready.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::cleanup::CleanupGuard;
 use crate::error::{BedError, Doing};
 use crate::eventually::{within, within_blocking};
-use crate::keeper::Keeper;
 
 /// How long a server may take to end by itself when its handle is dropped.
 const FAREWELL: Duration = Duration::from_secs(6);
 
 #[derive(Debug)]
 pub(crate) struct Server {
-    keeper: Keeper,
+    cleanup: CleanupGuard,
     gentle: Signal,
     child: Mutex<Option<Child>>,
     last_exit: Mutex<Option<ExitStatus>>,
@@ -35,26 +35,26 @@ impl Server {
             _ => "KILL",
         };
         Ok(Self {
-            keeper: Keeper::new(name, signal_name)?,
+            cleanup: CleanupGuard::new(name, signal_name)?,
             gentle,
             child: Mutex::new(None),
             last_exit: Mutex::new(None),
         })
     }
 
-    pub(crate) fn keeper(&self) -> &Keeper {
-        &self.keeper
+    pub(crate) fn cleanup(&self) -> &CleanupGuard {
+        &self.cleanup
     }
 
     pub(crate) fn directory(&self) -> &Path {
-        self.keeper.directory()
+        self.cleanup.directory()
     }
 
     pub(crate) fn log_path(&self) -> PathBuf {
         self.directory().join("log")
     }
 
-    /// The log, opened so that a restarted server goes on where the last one ended.
+    /// The log, opened so that a restarted server continues where the last one ended.
     pub(crate) fn log(&self) -> Result<File, BedError> {
         let path = self.log_path();
         File::options()
@@ -108,7 +108,7 @@ impl Server {
         if let Some(status) = ended {
             *child = None;
             *self.last_exit.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-            self.keeper.forget_process();
+            self.cleanup.forget_process();
         }
     }
 

@@ -1,5 +1,5 @@
-//! The walpost program as an operator runs it: a process with arguments, an
-//! environment and signals, whose lines can be read while it runs.
+//! The walpost program as an operator runs it: a process with arguments, an environment and
+//! signals, whose output can be read while it runs.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -73,7 +73,7 @@ impl WalpostBuilder {
         let directory = server.directory().join("work");
         fs::create_dir(&directory).doing(|| format!("making {}", directory.display()))?;
         let program = std::path::absolute(&self.program).doing(|| "the program's path".into())?;
-        let mut command = server.keeper().launcher(&program);
+        let mut command = server.cleanup().launcher(&program);
         command.args(&self.arguments).current_dir(&directory);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(self.stderr()?);
         for (name, _) in std::env::vars_os() {

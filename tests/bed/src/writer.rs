@@ -1,11 +1,9 @@
-//! An application that writes to the outbox for as long as a test wants, at a
-//! known rate: transactions of one to five rows on several keys, some of them
-//! rolled back. It outlives restarts of the server.
+//! An application that writes to the outbox at a known rate until it is stopped: transactions of
+//! one to five rows on several keys, some of them rolled back. It survives restarts of the server.
 //!
-//! What was committed is for the table to say, also where the server went
-//! away in the middle of a COMMIT. What was rolled back the writer remembers, and
-//! where the log stood when a COMMIT returned: a position that is confirmed
-//! beyond that has to have that transaction behind it, published.
+//! What was committed is read from the table, even if the server went down during a COMMIT. The
+//! writer remembers the rolled-back rows, and the end of WAL when each COMMIT returned: a position
+//! confirmed beyond that implies that the transaction was published.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,8 +12,8 @@ use std::time::Duration;
 
 use crate::consumer::Consumed;
 use crate::eventually::eventually;
+use crate::fixture::{Fixture, SHORT_TIMEOUT};
 use crate::postgres::Postgres;
-use crate::scene::{SOON, Scene};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tokio_postgres::{Client, Config, Error, NoTls, SimpleQueryMessage};
@@ -31,7 +29,7 @@ pub struct Writer {
 
 #[derive(Default)]
 struct Shared {
-    told_to_stop: AtomicBool,
+    stop_requested: AtomicBool,
     committed: AtomicU64,
     written: Mutex<Written>,
 }
@@ -82,7 +80,7 @@ impl Writer {
     /// Awaits so many further committed transactions.
     pub async fn commits(&self, further: u64) {
         let goal = self.committed() + further;
-        eventually(SOON, "the writer commits", async || {
+        eventually(SHORT_TIMEOUT, "the writer commits", async || {
             let count = self.committed();
             if count >= goal { Ok(()) } else { Err(count) }
         })
@@ -96,10 +94,10 @@ impl Writer {
 
     /// The ids of rows that the slot has confirmed and no record shows. One is one
     /// too many: it would not be sent again.
-    pub async fn passed_over(&self, scene: &Scene) -> Vec<String> {
+    pub async fn unpublished_ids(&self, fixture: &Fixture) -> Vec<String> {
         // In this order: what is confirmed now is published already.
-        let confirmed = lsn(&scene.confirmed_flush().await.expect("the slot"));
-        self.unpublished(confirmed, &scene.records().await)
+        let confirmed = lsn(&fixture.confirmed_flush().await.expect("the slot"));
+        self.unpublished(confirmed, &fixture.records().await)
     }
 
     /// The ids of rows whose commits lie before `confirmed` and that no record shows.
@@ -113,7 +111,7 @@ impl Writer {
 
     /// Ends the writing between two transactions; the ids of the rows that were rolled back.
     pub async fn stop(mut self) -> Vec<String> {
-        self.shared.told_to_stop.store(true, Ordering::Relaxed);
+        self.shared.stop_requested.store(true, Ordering::Relaxed);
         let task = self.task.take().expect("stopped once");
         task.await.expect("the writer does not panic");
         self.rolled_back()
@@ -133,7 +131,7 @@ async fn write(config: Config, aggregate_type: String, interval: Duration, share
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut client: Option<Client> = None;
     let mut number = 0_u64;
-    while !shared.told_to_stop.load(Ordering::Relaxed) {
+    while !shared.stop_requested.load(Ordering::Relaxed) {
         ticks.tick().await;
         let Some(connected) = &client else {
             match config.connect(NoTls).await {

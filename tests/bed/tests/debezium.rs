@@ -36,7 +36,7 @@ fn golden_files() -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_golden_file_is_a_scenario_of_its_own_name() {
+fn every_golden_file_contains_the_scenario_it_is_named_after() {
     let files = golden_files();
     assert!(files.len() > 100, "too few files: {}", files.len());
     for path in files {
@@ -49,7 +49,7 @@ fn every_golden_file_is_a_scenario_of_its_own_name() {
 
 #[tokio::test]
 #[ignore = "starts Kafka Connect: make debezium"]
-async fn a_golden_file_comes_out_the_same_again() {
+async fn recording_a_golden_file_again_gives_the_same_file() {
     let mut recorder = Recorder::start().await;
     for name in [
         "debezium/type/text",
@@ -71,12 +71,12 @@ async fn a_golden_file_comes_out_the_same_again() {
 
 #[tokio::test]
 #[ignore = "starts Kafka Connect: make debezium"]
-async fn what_becomes_of_a_row_does_not_depend_on_the_rows_before_it() {
+async fn result_of_a_row_does_not_depend_on_earlier_rows() {
     let mut recorder = Recorder::start().await;
     for name in ["debezium-json/expand/text", "debezium-json/expand/envelope"] {
         let golden = golden_text(name);
         let mut scenario = Scenario::parse(&golden).unwrap();
-        scenario.deeds.reverse();
+        scenario.steps.reverse();
         let seen = recorder.record(&scenario).await;
         let (head, turned) = seen.split_once('\n').unwrap();
         let turned: Vec<_> = turned.lines().rev().collect();
@@ -87,7 +87,7 @@ async fn what_becomes_of_a_row_does_not_depend_on_the_rows_before_it() {
 
 #[tokio::test]
 #[ignore = "starts Kafka Connect: make debezium"]
-async fn a_worker_goes_on_after_a_stop_and_after_a_kill() {
+async fn worker_resumes_after_a_stop_and_after_a_kill() {
     let postgres = Postgres::start(Major::V17).await;
     let kafka = Kafka::start().await;
     let outbox = "CREATE TABLE outbox (id int, aggregatetype text, aggregateid text, payload text)";

@@ -1,9 +1,9 @@
-//! The demonstration, as `make demo` runs it, with the broker that needs no Java.
+//! The demo, as `make demo` runs it, with the mock broker that needs no Java.
 
 use std::process::Command;
 
 #[test]
-fn the_demonstration_ends_well_and_shows_what_was_rolled_back_and_what_came_twice() {
+fn demo_succeeds_and_shows_rollbacks_and_duplicates() {
     let demo = env!("CARGO_BIN_EXE_demo");
     let walpost = std::path::Path::new(demo).with_file_name("walpost");
     assert!(walpost.exists(), "build walpost first: cargo build");
@@ -12,7 +12,7 @@ fn the_demonstration_ends_well_and_shows_what_was_rolled_back_and_what_came_twic
         (String::from_utf8(done.stdout).unwrap(), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{out}\n{err}");
     for expected in [
-        "mock broker stands in",
+        "mock broker",
         "rolled back order 1002 paid: card refused      nothing, as it should be",
         "kill -9",
         "229 events committed, all delivered, in order for each key",
@@ -23,12 +23,12 @@ fn the_demonstration_ends_well_and_shows_what_was_rolled_back_and_what_came_twic
     ] {
         assert!(out.contains(expected), "{expected:?} in:\n{out}");
     }
-    assert!(!out.contains('\x1b'), "colour where nobody looks:\n{out}");
+    assert!(!out.contains('\x1b'), "colour without a terminal:\n{out}");
     assert_eq!(err, "");
 }
 
 #[test]
-fn a_demonstration_that_makes_no_sense_is_refused_in_one_line() {
+fn invalid_demo_argument_is_rejected_in_one_line() {
     let done = Command::new(env!("CARGO_BIN_EXE_demo")).arg("dance").output().unwrap();
     assert_eq!(done.status.code(), Some(2));
     assert_eq!(String::from_utf8_lossy(&done.stderr), "usage: demo [stay]\n");

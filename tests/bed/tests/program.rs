@@ -1,4 +1,4 @@
-//! A program under the hands of a test, with a shell in walpost's place.
+//! Controlling a program in tests, with a shell in place of walpost.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn shell(script: &str) -> Walpost {
 }
 
 #[tokio::test]
-async fn lines_of_both_outputs_are_read_while_it_runs() {
+async fn stdout_and_stderr_are_read_while_the_program_runs() {
     let program = shell("echo one; echo two >&2; exec sleep 60");
     program.await_line("one", LONG).await;
     program.await_line("two", LONG).await;
@@ -23,7 +23,7 @@ async fn lines_of_both_outputs_are_read_while_it_runs() {
 }
 
 #[tokio::test]
-async fn signals_arrive_and_the_exit_code_is_told() {
+async fn signals_are_delivered_and_the_exit_code_is_reported() {
     let program = shell("trap 'echo asked; exit 7' TERM; echo ready; while :; do sleep 0.02; done");
     program.await_line("ready", LONG).await;
     assert_eq!(program.wait(Duration::from_millis(100)).await, None);
@@ -34,7 +34,7 @@ async fn signals_arrive_and_the_exit_code_is_told() {
 }
 
 #[tokio::test]
-async fn a_stopped_program_does_nothing_until_it_goes_on() {
+async fn paused_program_does_nothing_until_it_is_resumed() {
     let program = shell("trap 'echo asked; exit 0' INT; echo ready; while :; do sleep 0.02; done");
     program.await_line("ready", LONG).await;
     program.pause();
@@ -45,7 +45,7 @@ async fn a_stopped_program_does_nothing_until_it_goes_on() {
 }
 
 #[tokio::test]
-async fn the_testers_own_settings_do_not_reach_it() {
+async fn environment_of_the_test_is_not_inherited() {
     let program = Walpost::builder("/usr/bin/env").env("WALPOST_SLOT", "mine").start();
     program.wait(LONG).await.unwrap();
     let lines = program.stdout();
@@ -60,14 +60,14 @@ async fn the_testers_own_settings_do_not_reach_it() {
 
 #[tokio::test]
 #[should_panic(expected = "it ended with exit status: 3; it said:\nbye")]
-async fn a_line_that_never_comes_is_told_with_what_was_said() {
+async fn missing_line_error_includes_the_output() {
     let program = shell("echo bye; exit 3");
     program.wait(LONG).await.unwrap();
     program.await_line("hello", Duration::from_millis(100)).await;
 }
 
 #[tokio::test]
-async fn what_children_use_is_told_while_they_run_and_when_they_have_ended() {
+async fn cpu_time_includes_running_and_exited_children() {
     let program = shell(
         "work='i=0; while [ $i -lt 20000000 ]; do i=$((i+1)); done'; \
          sh -c \"$work\" & trap 'kill $!; wait; echo ended; exec sleep 60' TERM; echo begun; wait",

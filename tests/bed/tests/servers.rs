@@ -1,4 +1,4 @@
-//! The bed's own servers: that they start, stop, die and come back as a test says.
+//! The bed's servers start, stop, die and recover as tests request.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn produce(producer: &FutureProducer, topic: &str, key: &str, value: &str)
 }
 
 #[tokio::test]
-async fn a_postgresql_comes_back_after_every_kind_of_stop_with_what_was_committed() {
+async fn postgresql_keeps_commits_after_every_kind_of_stop() {
     let postgres = Postgres::start(Major::V15).await;
     assert_eq!(postgres.query_text("SHOW wal_level").await.unwrap(), "logical");
     postgres.execute("CREATE TABLE seen (how text)").await;
@@ -38,7 +38,7 @@ async fn a_postgresql_comes_back_after_every_kind_of_stop_with_what_was_committe
 }
 
 #[tokio::test]
-async fn a_smart_stop_waits_for_a_session_and_says_so() {
+async fn smart_shutdown_waits_for_a_session() {
     let postgres = Postgres::start(Major::V15).await;
     let session = postgres.client().await;
     assert!(!postgres.stop(Stop::Smart, Duration::from_millis(300)).await);
@@ -48,7 +48,7 @@ async fn a_smart_stop_waits_for_a_session_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_builder_changes_encoding_settings_and_who_may_come_in() {
+async fn builder_sets_encoding_settings_and_pg_hba() {
     let postgres = Postgres::builder(Major::V15)
         .encoding("LATIN1")
         .wal_sender_timeout(Duration::from_secs(1))
@@ -69,7 +69,7 @@ async fn a_builder_changes_encoding_settings_and_who_may_come_in() {
 }
 
 #[tokio::test]
-async fn two_servers_share_an_identity_unless_one_asks_for_its_own() {
+async fn servers_share_a_system_identifier_unless_configured() {
     let ask = async |postgres: &Postgres| {
         let sql = "SELECT system_identifier FROM pg_control_system()";
         postgres.query_text(sql).await.unwrap()
@@ -82,7 +82,7 @@ async fn two_servers_share_an_identity_unless_one_asks_for_its_own() {
 }
 
 #[tokio::test]
-async fn a_setting_that_the_server_refuses_is_told_with_its_log() {
+async fn rejected_setting_is_reported_with_the_server_log() {
     let refused = Postgres::builder(Major::V15).setting("wal_level", "nonsense");
     let error = refused.try_start().await.unwrap_err().to_string();
     assert!(error.contains("PostgreSQL 15 did not start"), "{error}");
@@ -90,7 +90,7 @@ async fn a_setting_that_the_server_refuses_is_told_with_its_log() {
 }
 
 #[tokio::test]
-async fn a_produced_record_is_read_back_with_its_key() {
+async fn produced_record_is_read_back_with_its_key() {
     let kafka = Kafka::shared().await;
     let producer = producer(&kafka.bootstrap());
     produce(&producer, "read-back", "k", "v").await;
@@ -101,7 +101,7 @@ async fn a_produced_record_is_read_back_with_its_key() {
 }
 
 #[tokio::test]
-async fn a_follower_sees_topics_that_are_made_after_it_began() {
+async fn follower_reads_topics_created_later() {
     let kafka = Kafka::shared().await;
     let follower = Follower::start(&kafka.bootstrap(), Topics::starting_with("late-"));
     kafka.create_topic("late-1", 2).await;
@@ -147,7 +147,7 @@ async fn only_committed_records_are_read() {
 }
 
 #[tokio::test]
-async fn a_broker_comes_back_after_a_stop_and_a_kill_with_its_records() {
+async fn broker_keeps_records_after_a_stop_and_a_kill() {
     let kafka = Kafka::builder().user("alice", "secret").start().await;
     let address = kafka.bootstrap();
     let plain = producer(&address);
@@ -173,7 +173,7 @@ async fn a_broker_comes_back_after_a_stop_and_a_kill_with_its_records() {
 }
 
 #[tokio::test]
-async fn a_paused_broker_answers_when_it_is_resumed() {
+async fn paused_broker_responds_after_resume() {
     let kafka = Kafka::start().await;
     let producer = producer(&kafka.bootstrap());
     produce(&producer, "slow", "k", "1").await;
@@ -188,7 +188,7 @@ async fn a_paused_broker_answers_when_it_is_resumed() {
 }
 
 #[tokio::test]
-async fn clients_of_a_broker_behind_a_proxy_stay_behind_it() {
+async fn clients_stay_on_the_brokers_proxied_listener() {
     let proxy = Proxy::start().await;
     let kafka = Kafka::builder().behind(proxy.port()).start().await;
     proxy.point_at(kafka.proxied_port().unwrap());

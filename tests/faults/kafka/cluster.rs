@@ -1,59 +1,59 @@
-//! 14, 15, 19: what befalls a cluster of three while walpost publishes to it.
+//! Faults of a three-broker cluster while walpost publishes to it (14, 15, 19).
 
 use std::time::Duration;
 
 use tokio::sync::MutexGuard;
-use walpost_bed::scene::{LATER, SOON, Scene, insert};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Cluster, eventually};
 
-use super::{AWAY, BACK, confirms_nothing, scene_with, times};
-use crate::case::{Account, Case};
+use super::{KAFKA_RECOVERED, KAFKA_UNAVAILABLE, confirms_nothing, fixture_with, times};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(14, "three_brokers_are_restarted_one_by_one", rolling_restart),
-        Case::new(15, "a_leader_that_moves_by_election_is_followed_in_order", elected),
-        Case::new(15, "a_leader_that_freezes_and_thaws_is_replaced_in_order", zombie),
-        Case::new(19, "too_few_replicas_in_sync_are_named_and_waited_for", too_few),
-        Case::new(19, "too_few_replicas_again_and_again_leave_no_producer_stuck", again).long(),
-        Case::new(19, "a_producer_that_stays_stuck_is_replaced", stuck).long(),
+        Case::new(14, "rolling_restart_of_three_brokers_is_survived", rolling_restart),
+        Case::new(15, "elected_leader_is_followed_in_order", elected),
+        Case::new(15, "frozen_leader_is_replaced_in_order", zombie),
+        Case::new(19, "too_few_in_sync_replicas_are_reported_and_retried", too_few),
+        Case::new(19, "repeated_loss_of_replicas_leaves_no_producer_stuck", again).long(),
+        Case::new(19, "stuck_producer_is_replaced", stuck).long(),
     ]
 }
 
-/// The cluster, and a scene whose topic has so many partitions and takes a record
+/// The cluster, and a fixture whose topic has so many partitions and takes a record
 /// only with so many replicas in sync.
 async fn scene_of(
     min_in_sync: &str,
     partitions: i32,
-) -> (MutexGuard<'static, Cluster>, Scene, String) {
+) -> (MutexGuard<'static, Cluster>, Fixture, String) {
     let cluster = Cluster::shared().await;
-    let scene = scene_with(&cluster.bootstrap()).await;
-    let topic = scene.topic("order");
+    let fixture = fixture_with(&cluster.bootstrap()).await;
+    let topic = fixture.topic("order");
     let settings = [("min.insync.replicas", min_in_sync)];
     cluster.administration().create(&topic, partitions, &settings).await;
-    (cluster, scene, topic)
+    (cluster, fixture, topic)
 }
 
-async fn rolling_restart(account: Account) {
-    let (cluster, scene, topic) = scene_of("2", 3).await;
-    let walpost = scene.run().await;
-    let writer = Writer::start(&scene.postgres, 100);
+async fn rolling_restart(report: CaseReport) {
+    let (cluster, fixture, topic) = scene_of("2", 3).await;
+    let walpost = fixture.run().await;
+    let writer = Writer::start(&fixture.postgres, 100);
     for node in cluster.nodes() {
         writer.commits(50).await;
-        assert!(node.stop(LATER).await, "it stops");
+        assert!(node.stop(LONG_TIMEOUT).await, "walpost stops");
         node.start_again().await;
         cluster.administration().in_sync(&topic, 3, 3).await;
     }
     writer.commits(50).await;
-    account.ok(&scene.judge_after(writer).await);
-    account.goes_on(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
-async fn elected(account: Account) {
-    let (cluster, scene, topic) = scene_of("2", 1).await;
-    let walpost = scene.run().await;
-    let writer = Writer::start(&scene.postgres, 200);
+async fn elected(report: CaseReport) {
+    let (cluster, fixture, topic) = scene_of("2", 1).await;
+    let walpost = fixture.run().await;
+    let writer = Writer::start(&fixture.postgres, 200);
     let mut leaders = vec![cluster.leader(&topic, 0).await];
     for _ in 0..3 {
         writer.commits(50).await;
@@ -61,79 +61,80 @@ async fn elected(account: Account) {
     }
     writer.commits(50).await;
     assert!(leaders.windows(2).all(|pair| pair[0] != pair[1]), "{leaders:?}");
-    account.ok(&scene.judge_after(writer).await);
-    account.goes_on(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
 /// The old leader wakes up believing that it still leads.
-async fn zombie(account: Account) {
-    let (cluster, scene, topic) = scene_of("2", 1).await;
-    let walpost = scene.run().await;
-    let writer = Writer::start(&scene.postgres, 200);
+async fn zombie(report: CaseReport) {
+    let (cluster, fixture, topic) = scene_of("2", 1).await;
+    let walpost = fixture.run().await;
+    let writer = Writer::start(&fixture.postgres, 200);
     for _ in 0..2 {
         writer.commits(50).await;
         let old = cluster.leader(&topic, 0).await;
         cluster.node(old).pause();
-        eventually(LATER, "another leads", async || cluster.leader(&topic, 0).await != old).await;
+        eventually(LONG_TIMEOUT, "another leads", async || cluster.leader(&topic, 0).await != old)
+            .await;
         writer.commits(50).await;
         cluster.node(old).resume();
         cluster.administration().in_sync(&topic, 1, 3).await;
     }
-    account.ok(&scene.judge_after(writer).await);
-    account.goes_on(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
-async fn too_few(account: Account) {
-    let (cluster, scene, topic) = scene_of("3", 2).await;
-    let walpost = scene.run().await;
-    let writer = Writer::start(&scene.postgres, 50);
+async fn too_few(report: CaseReport) {
+    let (cluster, fixture, topic) = scene_of("3", 2).await;
+    let walpost = fixture.run().await;
+    let writer = Writer::start(&fixture.postgres, 50);
     writer.commits(50).await;
     let dead = &cluster.nodes()[2];
     dead.kill9().await;
-    let line = walpost.await_line(AWAY, Duration::from_secs(60)).await;
+    let line = walpost.await_line(KAFKA_UNAVAILABLE, Duration::from_secs(60)).await;
     for word in ["min.insync.replicas", &topic, "2 of 3"] {
         assert!(line.contains(word), "{word:?} in {line}");
     }
-    confirms_nothing(&scene, &writer).await;
+    confirms_nothing(&fixture, &writer).await;
     dead.start_again().await;
-    walpost.await_line(BACK, SOON).await;
-    account.ok(&scene.judge_after(writer).await);
-    account.did("said which replicas are missing");
-    account.goes_on(&walpost);
+    walpost.await_line(KAFKA_RECOVERED, SHORT_TIMEOUT).await;
+    report.ok(&fixture.judge_after(writer).await);
+    report.did("said which replicas are missing");
+    report.still_running(&walpost);
 }
 
 /// Each node is killed in its turn, the leader of a partition among them, with
 /// several requests in flight; half a minute below the minimum each time.
-async fn again(account: Account) {
-    let (cluster, scene, topic) = scene_of("3", 3).await;
+async fn again(report: CaseReport) {
+    let (cluster, fixture, topic) = scene_of("3", 3).await;
     let several = ["-X", "max.in.flight.requests.per.connection=5"];
-    let walpost = scene.command("run").args(several).start();
-    let writer = Writer::start(&scene.postgres, 200);
+    let walpost = fixture.command("run").args(several).start();
+    let writer = Writer::start(&fixture.postgres, 200);
     for (round, node) in (1..).zip(cluster.nodes().iter().cycle().take(6)) {
         writer.commits(200).await;
         node.kill9().await;
-        let told = async || times(&walpost, AWAY) == round;
-        eventually(LATER, "it says so", told).await;
+        let told = async || times(&walpost, KAFKA_UNAVAILABLE) == round;
+        eventually(LONG_TIMEOUT, "it is reported", told).await;
         writer.commits(1500).await;
         node.start_again().await;
         cluster.administration().in_sync(&topic, 3, 3).await;
-        let back = async || times(&walpost, BACK) == round;
-        eventually(LATER, "the producer goes on", back).await;
+        let back = async || times(&walpost, KAFKA_RECOVERED) == round;
+        eventually(LONG_TIMEOUT, "the producer goes on", back).await;
     }
-    account.ok(&scene.judge_after(writer).await);
-    account.goes_on(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
 }
 
 /// One acknowledgement never comes, though all is well with the broker.
-async fn stuck(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.command("run").env("FAILPOINTS", "unacknowledged=20*off->1*return->off");
+async fn stuck(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.command("run").env("FAILPOINTS", "unacknowledged=20*off->1*return->off");
     let walpost = walpost.start();
-    scene.postgres.execute(&insert(100, 5)).await;
-    walpost.await_line(AWAY, Duration::from_secs(40)).await;
-    walpost.await_line("no acknowledgement came for long", LATER).await;
-    scene.confirmed(LATER).await;
-    account.ok(&scene.judge().await);
-    account.did("replaced the producer");
-    account.goes_on(&walpost);
+    fixture.postgres.execute(&insert(100, 5)).await;
+    walpost.await_line(KAFKA_UNAVAILABLE, Duration::from_secs(40)).await;
+    walpost.await_line("no acknowledgement came for long", LONG_TIMEOUT).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    report.ok(&fixture.judge().await);
+    report.did("replaced the producer");
+    report.still_running(&walpost);
 }

@@ -1,79 +1,79 @@
-//! 22, 30: the topic is not there, is taken away, or grows.
+//! The topic is missing, is deleted, or gets more partitions (22, 30).
 
 use walpost_bed::eventually;
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::oracle::judge;
-use walpost_bed::scene::{LATER, SOON, insert};
 use walpost_bed::writer::Writer;
 
-use super::{BACK, confirms_nothing, scene_with, strict_broker, times};
-use crate::case::{Account, Case};
+use super::{KAFKA_RECOVERED, confirms_nothing, fixture_with, strict_broker, times};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(22, "a_topic_that_is_missing_is_named_and_used_once_it_is_there", missing),
-        Case::new(22, "a_topic_that_is_deleted_under_way_holds_back_what_follows", deleted),
-        Case::new(30, "partitions_that_are_added_are_warned_of_and_lose_nothing", grown),
+        Case::new(22, "missing_topic_is_reported_and_used_once_created", missing),
+        Case::new(22, "topic_deleted_at_run_time_blocks_later_records", deleted),
+        Case::new(30, "added_partitions_are_logged_and_lose_nothing", grown),
     ]
 }
 
-async fn missing(account: Account) {
+async fn missing(report: CaseReport) {
     let kafka = strict_broker().await;
-    let scene = scene_with(&kafka.bootstrap()).await;
-    let walpost = scene.run_with(&["--log-level", "info,walpost=debug"]).await;
-    let writer = Writer::start(&scene.postgres, 50);
-    let topic = scene.topic("order");
-    let line = walpost.await_line("delivery failed; replaying", SOON).await;
+    let fixture = fixture_with(&kafka.bootstrap()).await;
+    let walpost = fixture.run_with(&["--log-level", "info,walpost=debug"]).await;
+    let writer = Writer::start(&fixture.postgres, 50);
+    let topic = fixture.topic("order");
+    let line = walpost.await_line("delivery failed; replaying", SHORT_TIMEOUT).await;
     assert!(line.contains(&format!("kafka-topics.sh --create --topic {topic}")), "{line}");
-    confirms_nothing(&scene, &writer).await;
+    confirms_nothing(&fixture, &writer).await;
     // It tries again and again, and has said so already.
     let tried = async || times(&walpost, "a record still is not delivered") >= 2;
-    eventually(SOON, "further attempts", tried).await;
+    eventually(SHORT_TIMEOUT, "further attempts", tried).await;
     assert_eq!(times(&walpost, "delivery failed; replaying"), 1, "{:?}", walpost.stderr());
     kafka.create_topic(&topic, 3).await;
-    account.ok(&scene.judge_after(writer).await);
-    walpost.await_line(BACK, SOON).await;
-    account.did("named the topic once");
-    account.goes_on(&walpost);
+    report.ok(&fixture.judge_after(writer).await);
+    walpost.await_line(KAFKA_RECOVERED, SHORT_TIMEOUT).await;
+    report.did("named the topic once");
+    report.still_running(&walpost);
 }
 
-async fn deleted(account: Account) {
+async fn deleted(report: CaseReport) {
     let kafka = strict_broker().await;
-    let scene = scene_with(&kafka.bootstrap()).await;
-    let topic = scene.topic("order");
+    let fixture = fixture_with(&kafka.bootstrap()).await;
+    let topic = fixture.topic("order");
     kafka.create_topic(&topic, 3).await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.assert_exact(SOON).await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.assert_exact(SHORT_TIMEOUT).await;
     kafka.delete_topic(&topic).await;
-    scene.postgres.execute("DELETE FROM public.outbox").await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    walpost.await_line(&format!("--create --topic {topic}"), SOON).await;
+    fixture.postgres.execute("DELETE FROM public.outbox").await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    walpost.await_line(&format!("--create --topic {topic}"), SHORT_TIMEOUT).await;
     kafka.create_topic(&topic, 3).await;
-    scene.confirmed(LATER).await;
-    account.ok(&scene.judge().await);
-    account.goes_on(&walpost);
+    fixture.confirmed(LONG_TIMEOUT).await;
+    report.ok(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
-async fn grown(account: Account) {
+async fn grown(report: CaseReport) {
     let kafka = strict_broker().await;
-    let scene = scene_with(&kafka.bootstrap()).await;
-    let topic = scene.topic("order");
+    let fixture = fixture_with(&kafka.bootstrap()).await;
+    let topic = fixture.topic("order");
     kafka.create_topic(&topic, 2).await;
-    let walpost = scene.run_with(&["-X", "topic.metadata.refresh.interval.ms=500"]).await;
-    scene.postgres.execute(&insert(100, 20)).await;
-    scene.assert_exact(SOON).await;
-    let writer = Writer::start(&scene.postgres, 200);
+    let walpost = fixture.run_with(&["-X", "topic.metadata.refresh.interval.ms=500"]).await;
+    fixture.postgres.execute(&insert(100, 20)).await;
+    fixture.assert_exact(SHORT_TIMEOUT).await;
+    let writer = Writer::start(&fixture.postgres, 200);
     writer.commits(50).await;
     kafka.administration().grow(&topic, 5).await;
-    let line = walpost.await_line("partitions", SOON).await;
+    let line = walpost.await_line("partitions", SHORT_TIMEOUT).await;
     for word in [&topic, "2", "5", "order"] {
         assert!(line.contains(word), "{word:?} in {line}");
     }
     writer.commits(200).await;
     let rolled_back = writer.stop().await;
-    scene.confirmed(LATER).await;
+    fixture.confirmed(LONG_TIMEOUT).await;
     assert_eq!(times(&walpost, "partitions"), 1, "{:?}", walpost.stderr());
-    let (rows, records) = (scene.committed().await, scene.records().await);
+    let (rows, records) = (fixture.committed().await, fixture.records().await);
     assert!(records.iter().any(|record| record.partition >= 2), "the new ones are used");
     let verdict = judge(&rows, rolled_back.iter().map(String::as_str), &records);
     // The order of a key across that moment is what is not kept.
@@ -86,8 +86,8 @@ async fn grown(account: Account) {
         let here: Vec<_> = rows.iter().filter(|row| ids.contains(&row.id.as_str())).collect();
         let here: Vec<_> = here.into_iter().cloned().collect();
         let of_it: Vec<_> = of_it.into_iter().cloned().collect();
-        account.ok(&judge(&here, std::iter::empty(), &of_it));
+        report.ok(&judge(&here, std::iter::empty(), &of_it));
     }
-    account.did("warned once");
-    account.goes_on(&walpost);
+    report.did("warned once");
+    report.still_running(&walpost);
 }

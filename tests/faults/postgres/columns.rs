@@ -1,48 +1,45 @@
 //! The outbox table's columns change while walpost streams (41 to 43).
 
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, assert_in_log_order, insert, record_of};
 use walpost_bed::oracle::judge;
-use walpost_bed::scene::{SOON, Scene, assert_in_log_order, insert, record_of};
 
-use super::{covers, end_of_log};
-use crate::case::{Account, Case};
+use super::{covers, current_wal_lsn};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     let changed = |name, changes: &'static [&'static str]| {
-        move |number| Case::new(number, name, move |account| changes_pass(account, changes))
+        move |number| Case::new(number, name, move |report| changes_pass(report, changes))
     };
-    let gone = |name, change| Case::new(42, name, move |account| halts_at(account, change));
+    let gone = |name, change| Case::new(42, name, move |report| halts_at(report, change));
     vec![
         changed(
-            "columns_that_come_are_taken_as_they_are",
+            "added_columns_are_accepted",
             &[
                 "ADD COLUMN region text",
-                // It writes the whole table anew.
+                // It writes the whole table again.
                 "ADD COLUMN note text DEFAULT md5(random()::text)",
                 "ADD COLUMN always int GENERATED ALWAYS AS (1) STORED",
             ],
         )(41),
+        gone("dropped_aggregate_id_halts", ("DROP COLUMN aggregate_id", "aggregate_id")),
+        gone("dropped_payload_halts", ("DROP COLUMN payload", "payload")),
+        gone("dropped_id_halts", ("DROP COLUMN id", "id")),
         gone(
-            "without_its_aggregate_id_an_event_is_none",
-            ("DROP COLUMN aggregate_id", "aggregate_id"),
-        ),
-        gone("without_its_payload_an_event_is_none", ("DROP COLUMN payload", "payload")),
-        gone("without_its_id_an_event_is_none", ("DROP COLUMN id", "id")),
-        gone(
-            "a_renamed_aggregate_type_is_asked_for",
+            "renamed_aggregate_type_halts",
             ("RENAME COLUMN aggregate_type TO kind", "aggregate_type"),
         ),
-        gone("a_renamed_payload_is_asked_for", ("RENAME COLUMN payload TO body", "payload")),
+        gone("renamed_payload_halts", ("RENAME COLUMN payload TO body", "payload")),
         gone(
-            "a_configured_event_type_is_asked_for",
+            "renamed_event_type_column_halts_if_configured",
             ("RENAME COLUMN event_type TO happened", "event_type"),
         ),
-        Case::new(42, "after_a_rename_and_its_configuration_nothing_is_missing", renamed),
-        Case::new(42, "a_rename_that_walpost_slept_through_is_gone_through_again", slept_through),
-        Case::new(42, "columns_that_walpost_does_not_read_may_go", not_needed),
-        Case::new(42, "a_column_that_events_can_do_without_does_not_go_in_silence", optional),
-        Case::new(42, "nor_does_it_go_between_two_sessions", optional_between),
+        Case::new(42, "renamed_column_with_updated_configuration_loses_nothing", renamed),
+        Case::new(42, "rename_while_stopped_halts", slept_through),
+        Case::new(42, "unused_columns_can_be_dropped", not_needed),
+        Case::new(42, "dropped_optional_column_halts", optional),
+        Case::new(42, "optional_column_dropped_between_two_sessions_halts", optional_between),
         changed(
-            "types_may_change_in_the_middle_of_a_transaction",
+            "column_types_can_change_within_a_transaction",
             &[
                 "ALTER COLUMN payload TYPE text",
                 "ALTER COLUMN payload TYPE json USING payload::json",
@@ -51,115 +48,115 @@ pub fn cases() -> Vec<Case> {
                 "ALTER COLUMN event_type TYPE name",
             ],
         )(43),
-        Case::new(43, "a_key_and_a_payload_take_the_form_of_their_new_type", new_forms),
+        Case::new(43, "changed_types_apply_to_key_and_payload", new_forms),
     ]
 }
 
 /// Each change stands in the middle of a transaction that inserts before and after.
-async fn changes_pass(account: Account, changes: &'static [&'static str]) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
+async fn changes_pass(report: CaseReport, changes: &'static [&'static str]) {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
     let row = insert(10, 2);
     for change in changes {
         let sql = format!("BEGIN; {row}; ALTER TABLE public.outbox {change}; {row}; COMMIT");
-        scene.postgres.execute(&sql).await;
-        scene.postgres.execute(&row).await;
+        fixture.postgres.execute(&sql).await;
+        fixture.postgres.execute(&row).await;
     }
-    scene.confirmed(SOON).await;
-    let records = scene.records().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
     assert_eq!(records.len(), changes.len() * 30);
     assert!(records.iter().all(|record| record.value_text().is_some()));
     assert_in_log_order(&records);
-    account.exact(&scene.judge().await);
-    account.goes_on(&walpost);
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
 /// Delivers all before the change, in its transaction too, and names what is missing.
-async fn halts_at(account: Account, (change, role): (&'static str, &'static str)) {
+async fn halts_at(report: CaseReport, (change, role): (&'static str, &'static str)) {
     let configured = ["[outbox.columns]", "event_type = \"event_type\""].join("\n");
-    let scene = Scene::new().await;
+    let fixture = Fixture::new().await;
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("walpost.toml");
     std::fs::write(&file, configured).expect("written");
-    let walpost = scene.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
+    let walpost = fixture.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     let rows = {
-        scene.postgres.execute(&insert(10, 3)).await;
-        scene.committed().await
+        fixture.postgres.execute(&insert(10, 3)).await;
+        fixture.committed().await
     };
-    let before = end_of_log(&scene).await;
-    scene.postgres.execute(&format!("ALTER TABLE public.outbox {change}")).await;
+    let before = current_wal_lsn(&fixture).await;
+    fixture.postgres.execute(&format!("ALTER TABLE public.outbox {change}")).await;
     let columns = match role {
         "event_type" => "(aggregate_type, aggregate_id, happened) VALUES ('order', '1', 'placed')",
         "aggregate_id" => "(aggregate_type, event_type) VALUES ('order', 'placed')",
         "aggregate_type" => "(kind, aggregate_id, event_type) VALUES ('order', '1', 'placed')",
         _ => "(aggregate_type, aggregate_id, event_type) VALUES ('order', '1', 'placed')",
     };
-    scene.postgres.execute(&format!("INSERT INTO public.outbox {columns}")).await;
-    let after = end_of_log(&scene).await;
-    let text = account.ends(&walpost, 4).await;
+    fixture.postgres.execute(&format!("INSERT INTO public.outbox {columns}")).await;
+    let after = current_wal_lsn(&fixture).await;
+    let text = report.ends(&walpost, 4).await;
     let line = text.lines().last().unwrap_or_default();
     assert!(line.contains("table public.outbox has no column for `"), "{line}");
     assert!(line.contains(&format!("outbox.columns.{role}")), "{line}");
-    assert!(covers(&scene, &before).await && !covers(&scene, &after).await);
-    account.exact(&judge(&rows, std::iter::empty(), &scene.records().await));
+    assert!(covers(&fixture, &before).await && !covers(&fixture, &after).await);
+    report.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
 }
 
 /// What the halt asks for is enough, where no transaction has rows of both names.
-async fn renamed(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
+async fn renamed(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
     let row = insert(10, 3);
     let renamed = row.replace("payload", "body");
-    scene.postgres.execute(&row).await;
-    scene.confirmed(SOON).await;
-    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
-    scene.postgres.execute(&renamed).await;
-    scene.postgres.execute(&renamed).await;
-    account.ends(&walpost, 4).await;
-    published_as_body(&account, &scene).await;
+    fixture.postgres.execute(&row).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    fixture.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
+    fixture.postgres.execute(&renamed).await;
+    fixture.postgres.execute(&renamed).await;
+    report.ends(&walpost, 4).await;
+    published_as_body(&report, &fixture).await;
 }
 
 /// With rows of the old name still to be read, the column has to have it again.
-async fn slept_through(account: Account) {
-    let scene = Scene::new().await;
+async fn slept_through(report: CaseReport) {
+    let fixture = Fixture::new().await;
     let row = insert(10, 3);
-    scene.postgres.execute(&row).await;
-    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
-    scene.postgres.execute(&row.replace("payload", "body")).await;
-    account.ends(&scene.command("run").start(), 78).await;
-    assert!(scene.records().await.is_empty());
-    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN body TO payload").await;
-    account.ends(&scene.command("run").start(), 4).await;
-    assert_eq!(scene.records().await.len(), 10);
-    scene.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
-    published_as_body(&account, &scene).await;
+    fixture.postgres.execute(&row).await;
+    fixture.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
+    fixture.postgres.execute(&row.replace("payload", "body")).await;
+    report.ends(&fixture.command("run").start(), 78).await;
+    assert!(fixture.records().await.is_empty());
+    fixture.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN body TO payload").await;
+    report.ends(&fixture.command("run").start(), 4).await;
+    assert_eq!(fixture.records().await.len(), 10);
+    fixture.postgres.execute("ALTER TABLE public.outbox RENAME COLUMN payload TO body").await;
+    published_as_body(&report, &fixture).await;
 }
 
 /// All is published once walpost is told that the payload is in `body` now.
-async fn published_as_body(account: &Account, scene: &Scene) {
+async fn published_as_body(report: &CaseReport, fixture: &Fixture) {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("walpost.toml");
     std::fs::write(&file, "[outbox.columns]\npayload = \"body\"\n").expect("written");
-    let next = scene.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
-    scene.postgres.execute(&insert(10, 3).replace("payload", "body")).await;
-    scene.confirmed(SOON).await;
-    account.exact(&scene.judge().await);
-    account.goes_on(&next);
+    let next = fixture.run_with(&["--config", file.to_str().expect("UTF-8")]).await;
+    fixture.postgres.execute(&insert(10, 3).replace("payload", "body")).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    report.exact(&fixture.judge().await);
+    report.still_running(&next);
 }
 
-async fn not_needed(account: Account) {
+async fn not_needed(report: CaseReport) {
     changes_pass(
-        account,
+        report,
         &["ADD COLUMN region text", "DROP COLUMN region", "DROP COLUMN created_at"],
     )
     .await;
 }
 
-async fn new_forms(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
+async fn new_forms(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
     let row = |id: u32, key: &str, payload: &str| {
         format!(
             "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload) \
@@ -176,41 +173,41 @@ async fn new_forms(account: Account) {
         row(3, "7", "'\\xff00'"),
         "COMMIT".to_owned(),
     ];
-    scene.postgres.execute(&sql.join(";")).await;
+    fixture.postgres.execute(&sql.join(";")).await;
     let rows = "SELECT md5(i::text)::uuid, CASE WHEN i < 3 THEN '007' ELSE '7' END
                   FROM generate_series(1, 3) AS i";
-    let rows = scene.rows(rows).await;
-    scene.confirmed(SOON).await;
-    let records = scene.records().await;
-    account.exact(&judge(&rows, std::iter::empty(), &records));
+    let rows = fixture.rows(rows).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
+    report.exact(&judge(&rows, std::iter::empty(), &records));
     let value = |at: usize| record_of(&records, &rows[at].id).value.clone();
     assert_eq!(value(0).as_deref(), Some(b"{\"a\": 1}".as_slice()));
     assert_eq!(value(1).as_deref(), Some([0, 0xff].as_slice()));
     assert_eq!(value(2).as_deref(), Some([0xff, 0].as_slice()));
-    account.goes_on(&walpost);
+    report.still_running(&walpost);
 }
 
-/// Events had a type so far: whether they go on without is for a person to say.
-async fn optional(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.postgres.execute("ALTER TABLE public.outbox DROP COLUMN event_type").await;
+/// Events had a type so far: whether they continue without is for an operator to say.
+async fn optional(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.postgres.execute("ALTER TABLE public.outbox DROP COLUMN event_type").await;
     let row = "INSERT INTO public.outbox (aggregate_type, aggregate_id) VALUES ('order', '1')";
-    scene.postgres.execute(row).await;
-    let text = account.ends(&walpost, 4).await;
+    fixture.postgres.execute(row).await;
+    let text = report.ends(&walpost, 4).await;
     assert!(text.contains("no column `event_type` any more"), "{text}");
-    let _walpost = scene.run().await;
-    scene.confirmed(SOON).await;
-    account.exact(&scene.judge().await);
+    let _walpost = fixture.run().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    report.exact(&fixture.judge().await);
 }
 
-async fn optional_between(account: Account) {
-    let scene = Scene::new().await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    let pid = scene.walsender().await.expect("a walsender");
+async fn optional_between(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let pid = fixture.walsender().await.expect("a walsender");
     let change = format!(
         "DO $$ BEGIN
            PERFORM pg_terminate_backend({pid});
@@ -218,11 +215,11 @@ async fn optional_between(account: Account) {
            INSERT INTO public.outbox (aggregate_type, aggregate_id, kind) VALUES ('order', '1', 'k');
          END $$"
     );
-    scene.postgres.execute(&change).await;
-    let text = account.ends(&walpost, 4).await;
+    fixture.postgres.execute(&change).await;
+    let text = report.ends(&walpost, 4).await;
     assert!(text.contains("no column `event_type` any more"), "{text}");
-    assert_eq!(scene.records().await.len(), 10);
-    let _walpost = scene.run().await;
-    scene.confirmed(SOON).await;
-    account.exact(&scene.judge().await);
+    assert_eq!(fixture.records().await.len(), 10);
+    let _walpost = fixture.run().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    report.exact(&fixture.judge().await);
 }

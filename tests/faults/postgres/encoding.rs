@@ -1,100 +1,103 @@
-//! Databases in another encoding than UTF-8 (63).
+//! Databases in encodings other than UTF-8 (63).
 
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, record_of};
 use walpost_bed::oracle::{Row, judge};
-use walpost_bed::scene::{SOON, Scene, record_of};
 use walpost_bed::{Kafka, Major, Postgres};
 
-use super::{covers, end_of_log};
-use crate::case::{Account, Case};
+use super::{covers, current_wal_lsn};
+use crate::case::{Case, CaseReport};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(63, "text_of_a_latin1_database_arrives_as_utf8", latin1),
-        Case::new(63, "utf8_in_a_database_without_an_encoding_arrives_as_it_is", sql_ascii),
-        Case::new(63, "bytes_of_no_known_encoding_halt_the_run", unknown_bytes),
-        Case::new(63, "nobody_is_led_past_what_waits_for_kafka_before_them", led_past_nothing),
+        Case::new(63, "text_of_a_latin1_database_is_published_as_utf8", latin1),
+        Case::new(63, "utf8_in_a_sql_ascii_database_is_published_unchanged", sql_ascii),
+        Case::new(63, "bytes_of_unknown_encoding_halt", unknown_bytes),
+        Case::new(63, "printed_fix_skips_nothing_that_waits_for_kafka", fix_skips_nothing),
     ]
 }
 
-async fn latin1(account: Account) {
+async fn latin1(report: CaseReport) {
     let postgres = Postgres::builder(Major::V15).encoding("LATIN1").start().await;
-    let scene = Scene::bare(postgres, &Kafka::shared().await.bootstrap())
+    let fixture = Fixture::bare(postgres, &Kafka::shared().await.bootstrap())
         .option("--table", "public.\"Ausgänge\"");
-    scene.init(&[]).await;
-    assert_eq!(scene.postgres.query_text("SHOW server_encoding").await.as_deref(), Some("LATIN1"));
-    let walpost = scene.run().await;
-    scene
+    fixture.init(&[]).await;
+    assert_eq!(
+        fixture.postgres.query_text("SHOW server_encoding").await.as_deref(),
+        Some("LATIN1")
+    );
+    let walpost = fixture.run().await;
+    fixture
         .postgres
         .execute(
             "INSERT INTO public.\"Ausgänge\" (aggregate_type, aggregate_id, event_type, payload, headers)
                VALUES ('order', 'Käse', 'geprüft', '{\"größe\": \"½ Maß\"}', '{\"für\": \"Jürgen\"}')",
         )
         .await;
-    let rows = scene.rows("SELECT id, aggregate_id FROM public.\"Ausgänge\"").await;
-    scene.confirmed(SOON).await;
-    let records = scene.records().await;
-    account.exact(&judge(&rows, std::iter::empty(), &records));
+    let rows = fixture.rows("SELECT id, aggregate_id FROM public.\"Ausgänge\"").await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
+    report.exact(&judge(&rows, std::iter::empty(), &records));
     assert_eq!(records[0].key_text(), Some("Käse"));
     assert_eq!(records[0].value_text(), Some(r#"{"größe": "½ Maß"}"#));
     assert_eq!(records[0].header("event_type"), Some("geprüft"));
     assert_eq!(records[0].header("für"), Some("Jürgen"));
-    account.goes_on(&walpost);
+    report.still_running(&walpost);
 }
 
 /// A database that takes any bytes for text, with an outbox of plain text.
-async fn without_encoding() -> Scene {
+async fn without_encoding() -> Fixture {
     with_brokers(&Kafka::shared().await.bootstrap()).await
 }
 
-async fn with_brokers(bootstrap: &str) -> Scene {
+async fn with_brokers(bootstrap: &str) -> Fixture {
     let postgres = Postgres::builder(Major::V15).encoding("SQL_ASCII").start().await;
-    let scene = Scene::bare(postgres, bootstrap);
+    let fixture = Fixture::bare(postgres, bootstrap);
     let table = "CREATE TABLE public.outbox (id text PRIMARY KEY, aggregate_type text,
                    aggregate_id text, event_type text, payload text)";
-    scene.over(table).await
+    fixture.over(table).await
 }
 
-async fn sql_ascii(account: Account) {
-    let scene = without_encoding().await;
-    let walpost = scene.run().await;
+async fn sql_ascii(report: CaseReport) {
+    let fixture = without_encoding().await;
+    let walpost = fixture.run().await;
     let row = "INSERT INTO public.outbox VALUES ('ä', 'order', 'Käse', 'geprüft', '½ Maß')";
-    scene.postgres.execute(row).await;
-    let rows = scene.rows("SELECT id, aggregate_id FROM public.outbox").await;
-    scene.confirmed(SOON).await;
-    let records = scene.records().await;
-    account.exact(&judge(&rows, std::iter::empty(), &records));
+    fixture.postgres.execute(row).await;
+    let rows = fixture.rows("SELECT id, aggregate_id FROM public.outbox").await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
+    report.exact(&judge(&rows, std::iter::empty(), &records));
     assert_eq!(record_of(&records, "ä").value_text(), Some("½ Maß"));
-    account.goes_on(&walpost);
+    report.still_running(&walpost);
 }
 
-async fn unknown_bytes(account: Account) {
-    let scene = without_encoding().await;
-    let walpost = scene.run().await;
+async fn unknown_bytes(report: CaseReport) {
+    let fixture = without_encoding().await;
+    let walpost = fixture.run().await;
     let row = |id: &str, payload: &str| {
         format!("INSERT INTO public.outbox VALUES ('{id}', 'order', 'k', 'e', {payload})")
     };
-    scene.postgres.execute(&row("before", "'p'")).await;
-    scene.confirmed(SOON).await;
-    let good = end_of_log(&scene).await;
-    scene.postgres.execute(&row("guilty", r"E'p\344'")).await;
-    let bad = end_of_log(&scene).await;
-    scene.postgres.execute(&row("after", "'p'")).await;
-    let text = account.ends(&walpost, 4).await;
+    fixture.postgres.execute(&row("before", "'p'")).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let good = current_wal_lsn(&fixture).await;
+    fixture.postgres.execute(&row("guilty", r"E'p\344'")).await;
+    let bad = current_wal_lsn(&fixture).await;
+    fixture.postgres.execute(&row("after", "'p'")).await;
+    let text = report.ends(&walpost, 4).await;
     assert!(text.contains("of a logical message has no form in UTF-8"), "{text}");
-    assert!(covers(&scene, &good).await && !covers(&scene, &bad).await);
+    assert!(covers(&fixture, &good).await && !covers(&fixture, &bad).await);
     let row = |id: &str| Row::new(id, "k");
-    judge(&[row("before")], std::iter::empty(), &scene.records().await).assert_exact();
+    judge(&[row("before")], std::iter::empty(), &fixture.records().await).assert_exact();
 
-    // The way out that it names is one.
-    scene.postgres.execute(&way_out(&text)).await;
-    let next = scene.run().await;
-    scene.confirmed(SOON).await;
+    // The printed fix that it names is one.
+    fixture.postgres.execute(&way_out(&text)).await;
+    let next = fixture.run().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     let rows = [row("before"), row("after")];
-    account.exact(&judge(&rows, std::iter::empty(), &scene.records().await));
-    account.goes_on(&next);
+    report.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
+    report.still_running(&next);
 }
 
-/// The statements that a text names as the way out.
+/// The statements that a text names as the printed fix.
 fn way_out(text: &str) -> String {
     let (_, way) = text.split_once("publish it by hand, then ").expect("a way out");
     let (way, _) = way.split_once("; and start").expect("its end");
@@ -102,27 +105,27 @@ fn way_out(text: &str) -> String {
 }
 
 /// What is before the row is in no topic yet when walpost meets it.
-async fn led_past_nothing(account: Account) {
+async fn fix_skips_nothing(report: CaseReport) {
     let kafka = Kafka::start().await;
-    let scene = with_brokers(&kafka.bootstrap()).await.option("--drain-timeout", "2s");
+    let fixture = with_brokers(&kafka.bootstrap()).await.option("--drain-timeout", "2s");
     let row = |id: &str, payload: &str| {
         format!("INSERT INTO public.outbox VALUES ('{id}', 'order', 'k', 'e', {payload})")
     };
-    let walpost = scene.run().await;
-    scene.postgres.execute(&row("first", "'p'")).await;
-    scene.confirmed(SOON).await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&row("first", "'p'")).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     kafka.kill9().await;
-    scene.postgres.execute(&row("good", "'p'")).await;
-    scene.postgres.execute(&row("guilty", r"E'p\344'")).await;
-    scene.postgres.execute(&row("after", "'p'")).await;
-    let text = account.ends(&walpost, 4).await;
+    fixture.postgres.execute(&row("good", "'p'")).await;
+    fixture.postgres.execute(&row("guilty", r"E'p\344'")).await;
+    fixture.postgres.execute(&row("after", "'p'")).await;
+    let text = report.ends(&walpost, 4).await;
     assert!(text.contains("start walpost again first") && !text.contains("advance"), "{text}");
     kafka.start_again().await;
-    let text = account.ends(&scene.command("run").start(), 4).await;
-    scene.postgres.execute(&way_out(&text)).await;
-    let next = scene.run().await;
-    scene.confirmed(SOON).await;
+    let text = report.ends(&fixture.command("run").start(), 4).await;
+    fixture.postgres.execute(&way_out(&text)).await;
+    let next = fixture.run().await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     let rows = ["first", "good", "after"].map(|id| Row::new(id, "k"));
-    account.exact(&judge(&rows, std::iter::empty(), &scene.records().await));
-    account.goes_on(&next);
+    report.exact(&judge(&rows, std::iter::empty(), &fixture.records().await));
+    report.still_running(&next);
 }

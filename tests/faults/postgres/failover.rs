@@ -1,58 +1,58 @@
-//! The server is another one, or not what it was (58, 59, 61): a standby was promoted, a backup
-//! or a disk snapshot was put back, an address leads to two servers.
+//! The server is a different one, or was reset (58, 59, 61): a standby was promoted, a backup or a
+//! disk snapshot was restored, an address leads to two servers.
 
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, proxied};
 use walpost_bed::oracle::{Row, judge};
-use walpost_bed::scene::{LATER, SOON, Scene, insert, proxied};
-use walpost_bed::{Kafka, Major, Postgres, Proxy, Saved, Stop, Walpost, eventually};
+use walpost_bed::{DataSnapshot, Kafka, Major, Postgres, Proxy, Stop, Walpost, eventually};
 
 use super::retain_published;
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 const WAITS: &str = "is in use by server process";
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(58, "a_failover_that_lost_nothing_is_for_a_person_to_accept", lost_nothing),
-        Case::new(59, "a_failover_that_lost_commits_ends_the_run", lost_commits),
-        Case::new(59, "a_failover_that_lost_commits_ends_the_standby_instance_too", both_end),
-        Case::new(61, "a_server_that_was_set_back_ends_the_run", set_back),
-        Case::new(61, "a_server_that_was_set_back_and_grew_again_ends_the_run", grew_again),
-        Case::new(61, "a_comparison_that_is_cut_short_is_made_again", cut_short),
-        Case::new(61, "a_transaction_that_replaced_the_last_one_ends_the_run", replaced),
-        Case::new(61, "a_server_that_was_set_back_behind_a_replay_publishes_nothing", replayed),
-        Case::new(61, "a_server_that_was_set_back_ends_the_standby_instance_too", waited),
-        Case::new(61, "an_address_that_leads_to_two_servers_moves_neither_slot", two_servers),
-        Case::new(61, "a_backlog_is_not_read_from_a_second_server", two_servers_in_batches),
+        Case::new(58, "lossless_failover_needs_an_operators_restart", lost_nothing),
+        Case::new(59, "failover_that_lost_commits_ends_the_run", lost_commits),
+        Case::new(59, "failover_that_lost_commits_ends_the_standby_instance", both_end),
+        Case::new(61, "restored_server_ends_the_run", restore_data),
+        Case::new(61, "restored_server_with_new_wal_ends_the_run", grew_again),
+        Case::new(61, "interrupted_wal_comparison_is_repeated", cut_short),
+        Case::new(61, "different_transaction_at_the_last_position_ends_the_run", replaced),
+        Case::new(61, "restored_server_during_a_replay_publishes_nothing", replayed),
+        Case::new(61, "restored_server_ends_the_standby_instance", waited),
+        Case::new(61, "address_of_two_servers_advances_neither_slot", two_servers),
+        Case::new(61, "backlog_is_not_read_from_a_different_server", two_servers_in_batches),
     ]
 }
 
-/// A scene behind a proxy, so that walpost meets the server only when the test lets it.
+/// A fixture behind a proxy, so that walpost meets the server only when the test lets it.
 struct Behind {
-    scene: Scene,
+    fixture: Fixture,
     proxy: Proxy,
 }
 
 impl Behind {
     async fn new() -> Self {
-        let mut scene = Scene::new().await;
-        let proxy = Proxy::to(scene.postgres.port()).await;
-        scene.source = proxied(&proxy);
-        Self { scene, proxy }
+        let mut fixture = Fixture::new().await;
+        let proxy = Proxy::to(fixture.postgres.port()).await;
+        fixture.source = proxied(&proxy);
+        Self { fixture, proxy }
     }
 
     async fn rows(&self, count: u32) {
-        self.scene.postgres.execute(&insert(count, 3)).await;
-        self.scene.confirmed(SOON).await;
+        self.fixture.postgres.execute(&insert(count, 3)).await;
+        self.fixture.confirmed(SHORT_TIMEOUT).await;
     }
 
     /// Rows are published; the data is saved; more rows are published; the server is stopped.
-    async fn saved_in_between(&self) -> (Saved, Vec<Row>) {
+    async fn saved_in_between(&self) -> (DataSnapshot, Vec<Row>) {
         self.rows(10).await;
         self.stop().await;
-        let saved = self.scene.postgres.save();
+        let saved = self.fixture.postgres.snapshot_data();
         self.start().await;
         self.rows(10).await;
-        let rows = self.scene.committed().await;
+        let rows = self.fixture.committed().await;
         self.stop().await;
         (saved, rows)
     }
@@ -60,19 +60,19 @@ impl Behind {
     async fn stop(&self) {
         self.proxy.refuse();
         self.proxy.cut();
-        assert!(self.scene.postgres.stop(Stop::Fast, SOON).await, "it stops");
+        assert!(self.fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await, "walpost stops");
     }
 
     async fn start(&self) {
-        self.scene.postgres.start_again().await;
+        self.fixture.postgres.start_again().await;
         self.proxy.restore();
     }
 
     /// Starts the server as one that was a standby, and promotes it.
     async fn promote(&self) {
-        self.scene.postgres.make_standby();
-        self.scene.postgres.start_again().await;
-        self.scene.postgres.execute("SELECT pg_promote()").await;
+        self.fixture.postgres.make_standby();
+        self.fixture.postgres.start_again().await;
+        self.fixture.postgres.execute("SELECT pg_promote()").await;
         self.proxy.restore();
     }
 
@@ -80,244 +80,252 @@ impl Behind {
     async fn burn(&self) {
         let switch = "CREATE TABLE burn AS SELECT; SELECT pg_switch_wal(); DROP TABLE burn";
         for _ in 0..3 {
-            self.scene.postgres.execute(switch).await;
+            self.fixture.postgres.execute(switch).await;
         }
     }
 
-    async fn judged(&self, account: &Account, rows: &[Row]) {
-        account.exact(&judge(rows, std::iter::empty(), &self.scene.records().await));
+    async fn judged(&self, report: &CaseReport, rows: &[Row]) {
+        report.exact(&judge(rows, std::iter::empty(), &self.fixture.records().await));
     }
 
-    /// A person accepts the slot's position: of the history from the saved data on nothing is
+    /// An operator accepts the slot's position: of the history from the saved data on nothing is
     /// missing.
-    async fn accepted(&self, account: &Account, mut rows: Vec<Row>) {
-        let next = self.scene.run().await;
-        self.scene.confirmed(SOON).await;
-        rows.extend_from_slice(&self.scene.committed().await[10..]);
-        self.judged_with_repeats(account, &rows).await;
-        account.goes_on(&next);
+    async fn accepted(&self, report: &CaseReport, mut rows: Vec<Row>) {
+        let next = self.fixture.run().await;
+        self.fixture.confirmed(SHORT_TIMEOUT).await;
+        rows.extend_from_slice(&self.fixture.committed().await[10..]);
+        self.judged_with_repeats(report, &rows).await;
+        report.still_running(&next);
     }
 
     /// The same after the next start: a server that was stopped may have forgotten the slot's last
     /// position (until 17), and repeats what follows it.
-    async fn judged_with_repeats(&self, account: &Account, rows: &[Row]) {
-        account.ok(&judge(rows, std::iter::empty(), &self.scene.records().await));
+    async fn judged_with_repeats(&self, report: &CaseReport, rows: &[Row]) {
+        report.ok(&judge(rows, std::iter::empty(), &self.fixture.records().await));
     }
 }
 
 /// Ends with 3 and these words.
-async fn refused(account: &Account, walpost: &Walpost, words: &str) {
-    let text = account.ends(walpost, 3).await;
+async fn refused(report: &CaseReport, walpost: &Walpost, words: &str) {
+    let text = report.ends(walpost, 3).await;
     assert!(text.contains(words), "{words}: {text}");
 }
 
-async fn lost_nothing(account: Account) {
+async fn lost_nothing(report: CaseReport) {
     let behind = Behind::new().await;
-    let walpost = behind.scene.run().await;
+    let walpost = behind.fixture.run().await;
     behind.rows(10).await;
     behind.stop().await;
     behind.promote().await;
-    refused(&account, &walpost, "another server answers at this address").await;
-    let next = behind.scene.run().await;
+    refused(&report, &walpost, "another server answers at this address").await;
+    let next = behind.fixture.run().await;
     behind.rows(10).await;
-    behind.judged_with_repeats(&account, &behind.scene.committed().await).await;
-    account.goes_on(&next);
+    behind.judged_with_repeats(&report, &behind.fixture.committed().await).await;
+    report.still_running(&next);
 }
 
-async fn lost_commits(account: Account) {
+async fn lost_commits(report: CaseReport) {
     let behind = Behind::new().await;
-    let walpost = behind.scene.run().await;
+    let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
-    behind.scene.postgres.set_back(&saved);
+    behind.fixture.postgres.restore_data(&saved);
     behind.promote().await;
     behind.burn().await;
-    behind.scene.postgres.execute(&insert(5, 3)).await;
-    refused(&account, &walpost, "another server answers at this address").await;
-    behind.judged(&account, &rows).await;
-    behind.accepted(&account, rows).await;
+    behind.fixture.postgres.execute(&insert(5, 3)).await;
+    refused(&report, &walpost, "another server answers at this address").await;
+    behind.judged(&report, &rows).await;
+    behind.accepted(&report, rows).await;
 }
 
-async fn both_end(account: Account) {
+async fn both_end(report: CaseReport) {
     let behind = Behind::new().await;
-    let first = behind.scene.run().await;
+    let first = behind.fixture.run().await;
     behind.rows(10).await;
-    let second = behind.scene.command("run").start();
-    second.await_line(WAITS, SOON).await;
+    let second = behind.fixture.command("run").start();
+    second.await_line(WAITS, SHORT_TIMEOUT).await;
     let (saved, rows) = behind.saved_in_between().await;
-    behind.scene.postgres.set_back(&saved);
+    behind.fixture.postgres.restore_data(&saved);
     behind.promote().await;
     behind.burn().await;
-    behind.scene.postgres.execute(&insert(5, 3)).await;
-    refused(&account, &first, "another server answers at this address").await;
-    refused(&account, &second, "another server answers at this address").await;
-    behind.judged_with_repeats(&account, &rows).await;
+    behind.fixture.postgres.execute(&insert(5, 3)).await;
+    refused(&report, &first, "another server answers at this address").await;
+    refused(&report, &second, "another server answers at this address").await;
+    behind.judged_with_repeats(&report, &rows).await;
 }
 
-async fn set_back(account: Account) {
+async fn restore_data(report: CaseReport) {
     let behind = Behind::new().await;
-    let walpost = behind.scene.run().await;
+    let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
-    behind.scene.postgres.set_back(&saved);
+    behind.fixture.postgres.restore_data(&saved);
     behind.start().await;
-    refused(&account, &walpost, "lost WAL or was restored").await;
-    behind.judged(&account, &rows).await;
+    refused(&report, &walpost, "lost WAL or was restored").await;
+    behind.judged(&report, &rows).await;
 }
 
-async fn grew_again(account: Account) {
+async fn grew_again(report: CaseReport) {
     let behind = Behind::new().await;
-    let walpost = behind.scene.run().await;
+    let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
-    behind.scene.postgres.set_back(&saved);
-    behind.scene.postgres.start_again().await;
-    behind.scene.postgres.execute(&insert(100, 3)).await;
+    behind.fixture.postgres.restore_data(&saved);
+    behind.fixture.postgres.start_again().await;
+    behind.fixture.postgres.execute(&insert(100, 3)).await;
     behind.burn().await;
-    let before = behind.scene.confirmed_flush().await;
+    let before = behind.fixture.confirmed_flush().await;
     behind.proxy.restore();
-    refused(&account, &walpost, "is not the one that walpost has published from").await;
-    assert_eq!(behind.scene.confirmed_flush().await, before, "nothing is confirmed to it");
-    behind.judged(&account, &rows).await;
-    behind.accepted(&account, rows).await;
+    refused(&report, &walpost, "is not the one that walpost has published from").await;
+    assert_eq!(behind.fixture.confirmed_flush().await, before, "nothing is confirmed to it");
+    behind.judged(&report, &rows).await;
+    behind.accepted(&report, rows).await;
 }
 
 /// The session in which the histories are compared ends before anything has come.
-async fn cut_short(account: Account) {
+async fn cut_short(report: CaseReport) {
     let behind = Behind::new().await;
-    let walpost = behind.scene.run().await;
+    let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
-    behind.scene.postgres.set_back(&saved);
-    behind.scene.postgres.start_again().await;
+    behind.fixture.postgres.restore_data(&saved);
+    behind.fixture.postgres.start_again().await;
     // The server reads this log before it has anything to send.
     let others = "CREATE TABLE other (i int); INSERT INTO other SELECT generate_series(1, 1000000)";
-    behind.scene.postgres.execute(others).await;
-    behind.scene.postgres.execute(&insert(100, 3)).await;
-    let before = behind.scene.confirmed_flush().await;
+    behind.fixture.postgres.execute(others).await;
+    behind.fixture.postgres.execute(&insert(100, 3)).await;
+    let before = behind.fixture.confirmed_flush().await;
     let mark = walpost.mark();
     behind.proxy.restore();
-    walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
+    walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication";
-    behind.scene.postgres.execute(end).await;
-    walpost.await_line_after(mark, "lost the connection to PostgreSQL; reconnecting", SOON).await;
-    refused(&account, &walpost, "is not the one that walpost has published from").await;
-    assert_eq!(behind.scene.confirmed_flush().await, before, "nothing is confirmed to it");
-    behind.judged(&account, &rows).await;
+    behind.fixture.postgres.execute(end).await;
+    walpost
+        .await_line_after(mark, "lost the connection to PostgreSQL; reconnecting", SHORT_TIMEOUT)
+        .await;
+    refused(&report, &walpost, "is not the one that walpost has published from").await;
+    assert_eq!(behind.fixture.confirmed_flush().await, before, "nothing is confirmed to it");
+    behind.judged(&report, &rows).await;
 }
 
 /// The new history has a transaction that commits at the same LSN.
-async fn replaced(account: Account) {
+async fn replaced(report: CaseReport) {
     let behind = Behind::new().await;
-    let walpost = behind.scene.run().await;
+    let walpost = behind.fixture.run().await;
     let (saved, rows) = behind.saved_in_between().await;
-    behind.scene.postgres.set_back(&saved);
-    behind.scene.postgres.start_again().await;
+    behind.fixture.postgres.restore_data(&saved);
+    behind.fixture.postgres.start_again().await;
     // As the lost transaction was, byte for byte, but at another time.
-    behind.scene.postgres.execute(&insert(10, 3)).await;
+    behind.fixture.postgres.execute(&insert(10, 3)).await;
     behind.burn().await;
     behind.proxy.restore();
-    refused(&account, &walpost, "is not the one that walpost has published from").await;
-    behind.judged(&account, &rows).await;
+    refused(&report, &walpost, "is not the one that walpost has published from").await;
+    behind.judged(&report, &rows).await;
 }
 
 /// A record waits for its topic, so that the producer is replaced again and again, and reading
 /// begins at that record's transaction each time.
-async fn replayed(account: Account) {
+async fn replayed(report: CaseReport) {
     let behind = Behind::new().await;
     let kafka = Kafka::shared().await;
-    let scene = &behind.scene;
-    kafka.create_topic(&scene.topic("order"), 3).await;
-    let walpost = scene.run_with(&["-X", "allow.auto.create.topics=false"]).await;
+    let fixture = &behind.fixture;
+    kafka.create_topic(&fixture.topic("order"), 3).await;
+    let walpost = fixture.run_with(&["-X", "allow.auto.create.topics=false"]).await;
     behind.rows(10).await;
     behind.stop().await;
-    let saved = scene.postgres.save();
+    let saved = fixture.postgres.snapshot_data();
     behind.start().await;
-    scene.postgres.execute(&insert(1, 3).replace("'order'", "'absent'")).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    walpost.await_line("replaying", LATER).await;
-    eventually(SOON, "what follows is published", async || scene.records().await.len() >= 20).await;
-    let mut rows = scene.committed().await;
+    fixture.postgres.execute(&insert(1, 3).replace("'order'", "'absent'")).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    walpost.await_line("replaying", LONG_TIMEOUT).await;
+    eventually(SHORT_TIMEOUT, "what follows is published", async || {
+        fixture.records().await.len() >= 20
+    })
+    .await;
+    let mut rows = fixture.committed().await;
     behind.stop().await;
-    scene.postgres.set_back(&saved);
-    scene.postgres.start_again().await;
+    fixture.postgres.restore_data(&saved);
+    fixture.postgres.start_again().await;
     for _ in 0..3 {
-        scene.postgres.execute(&insert(2, 3)).await;
+        fixture.postgres.execute(&insert(2, 3)).await;
     }
     behind.burn().await;
     behind.proxy.restore();
-    refused(&account, &walpost, "is not the one that walpost has published from").await;
+    refused(&report, &walpost, "is not the one that walpost has published from").await;
     // None of the other history's rows, and not the one without a topic.
-    let records = scene.records().await;
+    let records = fixture.records().await;
     retain_published(&mut rows, &records);
     assert_eq!(rows.len(), 20);
-    account.ok(&judge(&rows, std::iter::empty(), &records));
+    report.ok(&judge(&rows, std::iter::empty(), &records));
 }
 
-async fn waited(account: Account) {
+async fn waited(report: CaseReport) {
     let behind = Behind::new().await;
-    let first = behind.scene.run().await;
+    let first = behind.fixture.run().await;
     behind.rows(10).await;
     behind.stop().await;
-    let saved = behind.scene.postgres.save();
+    let saved = behind.fixture.postgres.snapshot_data();
     behind.start().await;
     behind.rows(10).await;
-    let second = behind.scene.command("run").start();
-    second.await_line(WAITS, SOON).await;
-    let rows = behind.scene.committed().await;
+    let second = behind.fixture.command("run").start();
+    second.await_line(WAITS, SHORT_TIMEOUT).await;
+    let rows = behind.fixture.committed().await;
     behind.stop().await;
-    behind.scene.postgres.set_back(&saved);
+    behind.fixture.postgres.restore_data(&saved);
     behind.start().await;
     for walpost in [&first, &second] {
-        let text = account.ends(walpost, 3).await;
+        let text = report.ends(walpost, 3).await;
         let words = ["lost WAL or was restored", "has halted, and a person has to decide"];
         assert!(words.iter().any(|words| text.contains(words)), "{text}");
     }
-    behind.judged_with_repeats(&account, &rows).await;
+    behind.judged_with_repeats(&report, &rows).await;
 }
 
 /// Two servers with a slot and rows of their own, behind one address.
-async fn two(behind: &Behind) -> Scene {
+async fn two(behind: &Behind) -> Fixture {
     let other = Postgres::builder(Major::V15).own_identity().start().await;
-    let other = Scene::bare(other, &behind.scene.bootstrap);
+    let other = Fixture::bare(other, &behind.fixture.bootstrap);
     other.init(&[]).await;
     other.postgres.execute(&insert(20, 3)).await;
     other
 }
 
-async fn two_servers(account: Account) {
+async fn two_servers(report: CaseReport) {
     let mut behind = Behind::new().await;
-    behind.scene.source.push_str("?sslmode=disable");
+    behind.fixture.source.push_str("?sslmode=disable");
     let other = two(&behind).await;
-    let (here, there) = (behind.scene.postgres.port(), other.postgres.port());
-    let before = (behind.scene.confirmed_flush().await, other.confirmed_flush().await);
-    behind.scene.postgres.execute(&insert(10, 3)).await;
+    let (here, there) = (behind.fixture.postgres.port(), other.postgres.port());
+    let before = (behind.fixture.confirmed_flush().await, other.confirmed_flush().await);
+    behind.fixture.postgres.execute(&insert(10, 3)).await;
     behind.proxy.point_in_turn(&[here, there]);
-    let walpost = behind.scene.command("run").start();
-    walpost.await_line("two connections reached two servers", SOON).await;
-    behind.judged(&account, &[]).await;
-    let after = (behind.scene.confirmed_flush().await, other.confirmed_flush().await);
+    let walpost = behind.fixture.command("run").start();
+    walpost.await_line("two connections reached two servers", SHORT_TIMEOUT).await;
+    behind.judged(&report, &[]).await;
+    let after = (behind.fixture.confirmed_flush().await, other.confirmed_flush().await);
     assert_eq!(before, after, "neither slot is moved");
     behind.proxy.point_at(here);
-    walpost.await_line("streaming from PostgreSQL", SOON).await;
-    behind.scene.confirmed(SOON).await;
-    behind.judged(&account, &behind.scene.committed().await).await;
-    account.goes_on(&walpost);
+    walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+    behind.fixture.confirmed(SHORT_TIMEOUT).await;
+    behind.judged(&report, &behind.fixture.committed().await).await;
+    report.still_running(&walpost);
 }
 
-async fn two_servers_in_batches(account: Account) {
+async fn two_servers_in_batches(report: CaseReport) {
     let mut behind = Behind::new().await;
-    behind.scene.source.push_str("?sslmode=disable");
+    behind.fixture.source.push_str("?sslmode=disable");
     let other = two(&behind).await;
-    let (here, there) = (behind.scene.postgres.port(), other.postgres.port());
+    let (here, there) = (behind.fixture.postgres.port(), other.postgres.port());
     let before = other.confirmed_flush().await;
-    behind.scene.postgres.execute(&insert(1000, 3)).await;
+    behind.fixture.postgres.execute(&insert(1000, 3)).await;
     // Control, replication; then the connection that reads, and the one that moves the slot.
     behind.proxy.point_in_turn(&[here, here, there, here]);
     let catching_up = ("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB");
-    let walpost = behind.scene.command("run").env(catching_up.0, catching_up.1).start();
-    walpost.await_line("two connections reached two servers", SOON).await;
-    behind.judged(&account, &[]).await;
+    let walpost = behind.fixture.command("run").env(catching_up.0, catching_up.1).start();
+    walpost.await_line("two connections reached two servers", SHORT_TIMEOUT).await;
+    behind.judged(&report, &[]).await;
     behind.proxy.point_at(here);
-    eventually(LATER, "all come", async || behind.scene.records().await.len() >= 1000).await;
-    behind.scene.confirmed(SOON).await;
+    eventually(LONG_TIMEOUT, "all records arrive", async || {
+        behind.fixture.records().await.len() >= 1000
+    })
+    .await;
+    behind.fixture.confirmed(SHORT_TIMEOUT).await;
     assert_eq!(other.confirmed_flush().await, before, "the other slot is not moved");
-    behind.judged(&account, &behind.scene.committed().await).await;
-    account.goes_on(&walpost);
+    behind.judged(&report, &behind.fixture.committed().await).await;
+    report.still_running(&walpost);
 }

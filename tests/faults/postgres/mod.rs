@@ -1,41 +1,41 @@
-//! What befalls PostgreSQL.
+//! Faults of PostgreSQL.
 
-mod access;
 mod columns;
+mod credentials;
+mod dead_connections;
 mod disk;
 mod encoding;
-mod events;
 mod failover;
 mod halts;
-mod passed_over;
+mod ignored_events;
+mod invalid_events;
 mod restarts;
-mod shapes;
-mod silence;
 mod slot;
+mod transactions;
 mod volume;
 
 use std::collections::HashSet;
 
 use walpost_bed::Consumed;
+use walpost_bed::fixture::Fixture;
 use walpost_bed::oracle::Row;
-use walpost_bed::scene::Scene;
 
 use crate::case::Case;
 
 pub fn cases() -> Vec<Case> {
     let parts = [
         restarts::cases(),
-        silence::cases(),
+        dead_connections::cases(),
         slot::cases(),
         failover::cases(),
         halts::cases(),
         columns::cases(),
-        events::cases(),
-        shapes::cases(),
-        passed_over::cases(),
+        invalid_events::cases(),
+        transactions::cases(),
+        ignored_events::cases(),
         volume::cases(),
         disk::cases(),
-        access::cases(),
+        credentials::cases(),
         encoding::cases(),
     ];
     parts.into_iter().flatten().collect()
@@ -57,14 +57,14 @@ fn repeated_transactions(records: &[Consumed]) -> usize {
 }
 
 /// Where the log ends now.
-async fn end_of_log(scene: &Scene) -> String {
-    scene.postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("an LSN")
+async fn current_wal_lsn(fixture: &Fixture) -> String {
+    fixture.postgres.query_text("SELECT pg_current_wal_lsn()").await.expect("an LSN")
 }
 
 /// Whether the slot has confirmed up to there.
-async fn covers(scene: &Scene, lsn: &str) -> bool {
+async fn covers(fixture: &Fixture, lsn: &str) -> bool {
     let query = format!(
         "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = 'walpost'"
     );
-    scene.postgres.query_text(&query).await.expect("the slot") == "t"
+    fixture.postgres.query_text(&query).await.expect("the slot") == "t"
 }

@@ -1,15 +1,15 @@
-//! The server stops, dies, comes back, or ends a connection (32 to 34).
+//! The server stops, crashes, restarts, or terminates a connection (32 to 34).
 
 use std::time::Duration;
 
-use walpost_bed::scene::{LATER, SOON, Scene, insert, proxied};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, proxied};
 use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, Proxy, Stop, Walpost, eventually};
 
 use super::repeated_transactions;
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
-/// A server that was told to stop may take this long, walpost or not.
+/// A server that was asked to stop may take this long, walpost or not.
 const PROMPT: Duration = Duration::from_secs(8);
 
 /// In a case under load.
@@ -17,26 +17,22 @@ const RESTARTS: usize = 3;
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(32, "a_fast_restart_under_load_repeats_no_finished_transaction", |account| {
-            under_load(account, Death::Told(Stop::Fast))
+        Case::new(32, "fast_restart_under_load_repeats_no_finished_transaction", |report| {
+            under_load(report, Death::Told(Stop::Fast))
         }),
-        Case::new(32, "a_server_can_stop_while_kafka_is_away", stop_without_kafka),
-        Case::new(32, "a_server_that_is_not_there_yet_is_waited_for", not_there_yet),
-        Case::new(
-            33,
-            "an_immediate_restart_under_load_repeats_no_finished_transaction",
-            |account| under_load(account, Death::Told(Stop::Immediate)),
-        ),
-        Case::new(33, "a_crash_under_load_repeats_no_finished_transaction", |account| {
-            under_load(account, Death::Crash)
+        Case::new(32, "server_can_shut_down_while_kafka_is_unavailable", stop_without_kafka),
+        Case::new(32, "server_not_started_yet_is_retried", not_there_yet),
+        Case::new(33, "immediate_restart_under_load_repeats_no_finished_transaction", |report| {
+            under_load(report, Death::Told(Stop::Immediate))
         }),
-        Case::new(33, "a_column_that_was_added_before_a_crash_is_no_change", added_before_a_crash),
-        Case::new(33, "a_server_that_forgot_the_last_confirmation_is_told_again", forgotten),
-        Case::new(34, "a_walsender_that_is_terminated_is_replaced", |account| {
-            terminated(account, "walsender")
+        Case::new(33, "server_crash_under_load_repeats_no_finished_transaction", |report| {
+            under_load(report, Death::Crash)
         }),
-        Case::new(34, "a_control_connection_that_is_terminated_is_replaced", |account| {
-            terminated(account, "client backend")
+        Case::new(33, "column_added_before_a_crash_is_not_a_change", added_before_a_crash),
+        Case::new(33, "lost_confirmation_is_sent_again", forgotten),
+        Case::new(34, "terminated_walsender_is_replaced", |report| terminated(report, "walsender")),
+        Case::new(34, "terminated_control_connection_is_replaced", |report| {
+            terminated(report, "client backend")
         }),
     ]
 }
@@ -48,118 +44,120 @@ enum Death {
     Crash,
 }
 
-async fn under_load(account: Account, death: Death) {
-    let scene = Scene::new().await;
-    let writer = Writer::start(&scene.postgres, 200);
-    let walpost = scene.run().await;
+async fn under_load(report: CaseReport, death: Death) {
+    let fixture = Fixture::new().await;
+    let writer = Writer::start(&fixture.postgres, 200);
+    let walpost = fixture.run().await;
     for _ in 0..RESTARTS {
         writer.commits(30).await;
         let mark = walpost.mark();
         match death {
-            Death::Crash => scene.postgres.kill9().await,
+            Death::Crash => fixture.postgres.kill9().await,
             Death::Told(how) => {
-                let stopped = scene.postgres.stop(how, PROMPT).await;
-                assert!(stopped, "PostgreSQL does not stop:\n{}", scene.postgres.log_tail(10));
+                let stopped = fixture.postgres.stop(how, PROMPT).await;
+                assert!(stopped, "PostgreSQL does not stop:\n{}", fixture.postgres.log_tail(10));
             }
         }
-        scene.postgres.start_again().await;
+        fixture.postgres.start_again().await;
         comes_back(&walpost, mark).await;
     }
     writer.commits(30).await;
-    account.ok(&scene.judge_after(writer).await);
+    report.ok(&fixture.judge_after(writer).await);
     // One that was being read when the server went is read again from its begin.
-    let repeated = repeated_transactions(&scene.records().await);
+    let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= RESTARTS, "rows of {repeated} transactions came again");
-    account.goes_on(&walpost);
+    report.still_running(&walpost);
 }
 
 /// It says that the session is gone, and that there is one again.
 async fn comes_back(walpost: &Walpost, mark: (usize, usize)) {
-    walpost.await_line_after(mark, "lost the connection to PostgreSQL; reconnecting", SOON).await;
-    walpost.await_line_after(mark, "streaming from PostgreSQL", SOON).await;
+    walpost
+        .await_line_after(mark, "lost the connection to PostgreSQL; reconnecting", SHORT_TIMEOUT)
+        .await;
+    walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
 }
 
-async fn stop_without_kafka(account: Account) {
+async fn stop_without_kafka(report: CaseReport) {
     let kafka = Kafka::start().await;
-    let scene = Scene::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
-    let walpost = scene.run_with(&["--in-flight-bytes", "1MiB"]).await;
+    let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
+    let walpost = fixture.run_with(&["--in-flight-bytes", "1MiB"]).await;
     // To each partition, so that it is the budget which stops the reading.
-    scene.postgres.execute(&insert(50, 50)).await;
-    scene.confirmed(SOON).await;
+    fixture.postgres.execute(&insert(50, 50)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     kafka.pause();
     // More than the budget: reading has stopped, and the walsender has more to send.
-    let client = scene.postgres.client().await;
+    let client = fixture.postgres.client().await;
     for _ in 0..500 {
         client.batch_execute(&insert(100, 50)).await.expect("rows");
     }
     drop(client);
     let mark = walpost.mark();
-    let stopped = scene.postgres.stop(Stop::Fast, PROMPT).await;
-    assert!(stopped, "PostgreSQL does not stop:\n{}", scene.postgres.log_tail(10));
-    account.did("let the server stop");
-    scene.postgres.start_again().await;
+    let stopped = fixture.postgres.stop(Stop::Fast, PROMPT).await;
+    assert!(stopped, "PostgreSQL does not stop:\n{}", fixture.postgres.log_tail(10));
+    report.did("let the server stop");
+    fixture.postgres.start_again().await;
     kafka.resume();
     comes_back(&walpost, mark).await;
-    scene.confirmed(LATER).await;
-    account.ok(&scene.judge().await);
+    fixture.confirmed(LONG_TIMEOUT).await;
+    report.ok(&fixture.judge().await);
     // Of what was in flight only the transaction that was being read.
-    let repeated = repeated_transactions(&scene.records().await);
+    let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= 1, "rows of {repeated} transactions came again");
-    account.goes_on(&walpost);
+    report.still_running(&walpost);
 }
 
-async fn not_there_yet(account: Account) {
-    let scene = Scene::new().await;
-    assert!(scene.postgres.stop(Stop::Fast, PROMPT).await);
-    let walpost = scene.command("run").start();
-    walpost.await_line("cannot connect to PostgreSQL; retrying", SOON).await;
-    scene.postgres.start_again().await;
-    walpost.await_line("streaming from PostgreSQL", SOON).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    account.exact(&scene.judge().await);
-    account.goes_on(&walpost);
+async fn not_there_yet(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    assert!(fixture.postgres.stop(Stop::Fast, PROMPT).await);
+    let walpost = fixture.command("run").start();
+    walpost.await_line("cannot connect to PostgreSQL; retrying", SHORT_TIMEOUT).await;
+    fixture.postgres.start_again().await;
+    walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
-async fn forgotten(account: Account) {
-    let mut scene = Scene::new().await;
-    let proxy = Proxy::to(scene.postgres.port()).await;
-    scene.source = proxied(&proxy);
-    let walpost = scene.run().await;
+async fn forgotten(report: CaseReport) {
+    let mut fixture = Fixture::new().await;
+    let proxy = Proxy::to(fixture.postgres.port()).await;
+    fixture.source = proxied(&proxy);
+    let walpost = fixture.run().await;
     for _ in 0..3 {
-        scene.postgres.execute(&insert(10, 3)).await;
-        scene.confirmed(SOON).await;
+        fixture.postgres.execute(&insert(10, 3)).await;
+        fixture.confirmed(SHORT_TIMEOUT).await;
     }
-    let before = scene.confirmed_flush().await.expect("the slot");
+    let before = fixture.confirmed_flush().await.expect("the slot");
     // Nobody may tell it again before it was looked at.
     proxy.refuse();
     proxy.cut();
     let mark = walpost.mark();
-    scene.postgres.kill9().await;
-    scene.postgres.start_again().await;
-    let after = scene.confirmed_flush().await.expect("the slot");
+    fixture.postgres.kill9().await;
+    fixture.postgres.start_again().await;
+    let after = fixture.confirmed_flush().await.expect("the slot");
     let fell = format!("SELECT '{after}'::pg_lsn < '{before}'::pg_lsn");
-    let fell = scene.postgres.query_text(&fell).await;
+    let fell = fixture.postgres.query_text(&fell).await;
     assert_eq!(fell.as_deref(), Some("t"), "nothing was forgotten: {before}, then {after}");
     proxy.restore();
     comes_back(&walpost, mark).await;
     let told =
         format!("SELECT '{before}'::pg_lsn <= confirmed_flush_lsn FROM pg_replication_slots");
-    eventually(SOON, "the slot stands again where it stood", async || {
-        scene.postgres.query_text(&told).await == Some("t".into())
+    eventually(SHORT_TIMEOUT, "the slot is back at its position", async || {
+        fixture.postgres.query_text(&told).await == Some("t".into())
     })
     .await;
-    account.did("confirmed again");
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    account.exact(&scene.judge().await);
-    account.goes_on(&walpost);
+    report.did("confirmed again");
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }
 
-async fn terminated(account: Account, whose: &str) {
-    let scene = Scene::new().await;
-    let writer = Writer::start(&scene.postgres, 200);
-    let walpost = scene.run().await;
+async fn terminated(report: CaseReport, whose: &str) {
+    let fixture = Fixture::new().await;
+    let writer = Writer::start(&fixture.postgres, 200);
+    let walpost = fixture.run().await;
     let end = format!(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
          WHERE application_name = 'walpost' AND backend_type = '{whose}'"
@@ -167,29 +165,29 @@ async fn terminated(account: Account, whose: &str) {
     for _ in 0..RESTARTS {
         writer.commits(20).await;
         let mark = walpost.mark();
-        assert_eq!(scene.postgres.query_text(&end).await, Some("t".into()));
+        assert_eq!(fixture.postgres.query_text(&end).await, Some("t".into()));
         comes_back(&walpost, mark).await;
     }
-    account.ok(&scene.judge_after(writer).await);
-    let repeated = repeated_transactions(&scene.records().await);
+    report.ok(&fixture.judge_after(writer).await);
+    let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= RESTARTS, "rows of {repeated} transactions came again");
-    account.goes_on(&walpost);
+    report.still_running(&walpost);
 }
 
 /// The slot's position on disk is from before the change: its rows are read again, and described as
 /// they were then.
-async fn added_before_a_crash(account: Account) {
-    let scene = Scene::new().await;
-    scene.postgres.execute("ALTER TABLE public.outbox DROP COLUMN headers; CHECKPOINT").await;
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    scene.postgres.execute("ALTER TABLE public.outbox ADD COLUMN headers jsonb").await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    scene.postgres.restart(Stop::Immediate).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    account.exact(&scene.judge().await);
-    account.goes_on(&walpost);
+async fn added_before_a_crash(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute("ALTER TABLE public.outbox DROP COLUMN headers; CHECKPOINT").await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    fixture.postgres.execute("ALTER TABLE public.outbox ADD COLUMN headers jsonb").await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    fixture.postgres.restart(Stop::Immediate).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
 }

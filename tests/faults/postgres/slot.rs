@@ -1,13 +1,13 @@
-//! The slot goes, loses its log, or is moved by somebody else (36 to 38):
-//! walpost never goes on as if nothing had happened.
+//! The slot is dropped, invalidated, or advanced by another client (36 to 38): walpost never
+//! continues silently.
 
 use std::time::Duration;
 
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, proxied};
 use walpost_bed::oracle::{Row, judge};
-use walpost_bed::scene::{LATER, SOON, Scene, ended, insert, proxied};
 use walpost_bed::{Kafka, Major, Postgres, PostgresBuilder, Proxy, Walpost, eventually};
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 const DROP: &str = "SELECT pg_drop_replication_slot('walpost')";
 
@@ -16,58 +16,49 @@ pub(super) const ADVANCE: &str = "pg_replication_slot_advance('walpost', pg_curr
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(36, "a_slot_that_was_dropped_before_the_start_is_not_made_anew", dropped_before),
-        Case::new(36, "a_slot_that_is_dropped_under_way_ends_the_run", dropped_under_way),
-        Case::new(37, "a_slot_that_lost_its_log_before_the_start_ends_the_run", lost_before),
-        Case::new(37, "a_slot_that_loses_its_log_under_way_ends_the_run", lost_between),
-        Case::new(37, "a_slot_that_loses_its_log_while_kafka_is_away_ends_the_run", lost_in_use),
-        Case::new(37, "a_slot_that_was_idle_for_too_long_ends_the_run", idle_for_too_long),
-        Case::new(38, "a_slot_that_somebody_moved_ends_the_run_with_both_positions", moved),
-        Case::new(38, "who_moves_the_slot_while_walpost_looks_is_no_other_walpost", moved_in_use),
-        Case::new(
-            36,
-            "a_backlog_whose_slot_is_dropped_is_published_to_its_end",
-            dropped_in_a_backlog,
-        ),
-        Case::new(38, "a_backlog_whose_slot_is_moved_is_published_to_its_end", moved_in_a_backlog),
-        Case::new(
-            38,
-            "a_distant_standby_sees_that_the_active_one_halts",
-            moved_beside_a_distant_one,
-        )
-        .long(),
-        Case::new(38, "a_slot_that_somebody_made_anew_ends_the_run_with_both_positions", made_anew),
+        Case::new(36, "slot_dropped_before_the_start_is_not_recreated", dropped_before),
+        Case::new(36, "slot_dropped_at_run_time_ends_the_run", dropped_under_way),
+        Case::new(37, "slot_invalidated_before_the_start_ends_the_run", lost_before),
+        Case::new(37, "slot_invalidated_at_run_time_ends_the_run", lost_between),
+        Case::new(37, "slot_invalidated_while_kafka_is_unavailable_ends_the_run", lost_in_use),
+        Case::new(37, "slot_invalidated_by_idle_timeout_ends_the_run", idle_for_too_long),
+        Case::new(38, "advanced_slot_ends_the_run_with_both_positions", moved),
+        Case::new(38, "foreign_client_using_the_slot_is_not_taken_for_walpost", moved_in_use),
+        Case::new(36, "backlog_of_a_dropped_slot_is_published_completely", dropped_in_a_backlog),
+        Case::new(38, "backlog_of_an_advanced_slot_is_published_completely", moved_in_a_backlog),
+        Case::new(38, "high_latency_standby_observes_the_halt", moved_beside_a_distant_one).long(),
+        Case::new(38, "recreated_slot_ends_the_run_with_both_positions", recreated),
     ]
 }
 
-/// walpost on a scene, ten rows published and confirmed.
-async fn ten_rows(scene: &Scene) -> (Walpost, Vec<Row>) {
-    let walpost = scene.run().await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    scene.confirmed(SOON).await;
-    (walpost, scene.committed().await)
+/// walpost on a fixture, ten rows published and confirmed.
+async fn ten_rows(fixture: &Fixture) -> (Walpost, Vec<Row>) {
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    (walpost, fixture.committed().await)
 }
 
-async fn judged(account: &Account, scene: &Scene, rows: &[Row]) {
-    account.exact(&judge(rows, std::iter::empty(), &scene.records().await));
+async fn judged(report: &CaseReport, fixture: &Fixture, rows: &[Row]) {
+    report.exact(&judge(rows, std::iter::empty(), &fixture.records().await));
 }
 
-async fn dropped_before(account: Account) {
-    let scene = Scene::new().await;
-    let (walpost, rows) = ten_rows(&scene).await;
+async fn dropped_before(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    let (walpost, rows) = ten_rows(&fixture).await;
     walpost.terminate();
     assert_eq!(ended(&walpost).await.0, Some(0));
-    scene.postgres.execute(DROP).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    let text = account.ends(&scene.command("run").start(), 3).await;
+    fixture.postgres.execute(DROP).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    let text = report.ends(&fixture.command("run").start(), 3).await;
     assert!(text.contains("find out who dropped it"), "{text}");
-    assert_eq!(scene.confirmed_flush().await, None);
-    judged(&account, &scene, &rows).await;
+    assert_eq!(fixture.confirmed_flush().await, None);
+    judged(&report, &fixture, &rows).await;
 }
 
-async fn dropped_under_way(account: Account) {
-    let scene = Scene::new().await;
-    let (walpost, rows) = ten_rows(&scene).await;
+async fn dropped_under_way(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    let (walpost, rows) = ten_rows(&fixture).await;
     // Before walpost is back: it waits for a moment after so short a session.
     let end_and_drop = "DO $$ BEGIN
            PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots;
@@ -78,13 +69,13 @@ async fn dropped_under_way(account: Account) {
              EXCEPTION WHEN object_in_use THEN PERFORM pg_sleep(0.001); END;
            END LOOP;
          END $$";
-    scene.postgres.execute(end_and_drop).await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    let text = account.ends(&walpost, 3).await;
+    fixture.postgres.execute(end_and_drop).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("lost the connection to PostgreSQL; reconnecting"), "{text}");
     assert!(text.contains("find out who dropped it"), "{text}");
-    assert_eq!(scene.confirmed_flush().await, None);
-    judged(&account, &scene, &rows).await;
+    assert_eq!(fixture.confirmed_flush().await, None);
+    judged(&report, &fixture, &rows).await;
 }
 
 /// A server that keeps little log for slots.
@@ -94,114 +85,118 @@ fn short_of_log() -> PostgresBuilder {
 }
 
 /// Writes log until the server gives the slot up.
-async fn burn(scene: &Scene) {
-    eventually(SOON, "the server invalidates the slot", async || {
+async fn burn(fixture: &Fixture) {
+    eventually(SHORT_TIMEOUT, "the server invalidates the slot", async || {
         // A CHECKPOINT looks after each switch of the log's file.
         let burn = "CREATE TABLE IF NOT EXISTS burn (b text); INSERT INTO burn VALUES ('x')";
-        scene.postgres.execute(burn).await;
-        scene.postgres.execute("SELECT pg_switch_wal()").await;
-        scene.postgres.execute("CHECKPOINT").await;
+        fixture.postgres.execute(burn).await;
+        fixture.postgres.execute("SELECT pg_switch_wal()").await;
+        fixture.postgres.execute("CHECKPOINT").await;
         let state = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'walpost'";
-        let state = scene.postgres.query_text(state).await;
+        let state = fixture.postgres.query_text(state).await;
         if state.as_deref() == Some("lost") { Ok(()) } else { Err(state) }
     })
     .await;
 }
 
-async fn lost_before(account: Account) {
-    let scene = Scene::with(short_of_log()).await;
-    burn(&scene).await;
-    let text = account.ends(&scene.command("run").start(), 3).await;
+async fn lost_before(report: CaseReport) {
+    let fixture = Fixture::with(short_of_log()).await;
+    burn(&fixture).await;
+    let text = report.ends(&fixture.command("run").start(), 3).await;
     assert!(text.contains("was invalidated by the server"), "{text}");
-    judged(&account, &scene, &[]).await;
+    judged(&report, &fixture, &[]).await;
 }
 
-async fn lost_between(account: Account) {
-    let mut scene = Scene::with(short_of_log()).await;
-    let proxy = Proxy::to(scene.postgres.port()).await;
-    scene.source = proxied(&proxy);
-    let (walpost, rows) = ten_rows(&scene).await;
-    cut_off(&scene, &proxy).await;
-    burn(&scene).await;
-    scene.postgres.execute(&insert(10, 3)).await;
+async fn lost_between(report: CaseReport) {
+    let mut fixture = Fixture::with(short_of_log()).await;
+    let proxy = Proxy::to(fixture.postgres.port()).await;
+    fixture.source = proxied(&proxy);
+    let (walpost, rows) = ten_rows(&fixture).await;
+    cut_off(&fixture, &proxy).await;
+    burn(&fixture).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
     proxy.restore();
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("was invalidated by the server"), "{text}");
-    judged(&account, &scene, &rows).await;
+    judged(&report, &fixture, &rows).await;
 }
 
-async fn lost_in_use(account: Account) {
+async fn lost_in_use(report: CaseReport) {
     let kafka = Kafka::start().await;
-    let scene = Scene::with_brokers(short_of_log(), &kafka.bootstrap()).await;
-    let (walpost, _) = ten_rows(&scene).await;
+    let fixture = Fixture::with_brokers(short_of_log(), &kafka.bootstrap()).await;
+    let (walpost, _) = ten_rows(&fixture).await;
     kafka.pause();
-    scene.postgres.execute(&insert(10, 3)).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
     let read = "SELECT sent_lsn >= pg_current_wal_lsn() FROM pg_stat_replication";
-    eventually(SOON, "walpost has read the rows", async || {
-        scene.postgres.query_text(read).await == Some("t".into())
+    eventually(SHORT_TIMEOUT, "walpost has read the rows", async || {
+        fixture.postgres.query_text(read).await == Some("t".into())
     })
     .await;
-    burn(&scene).await;
+    burn(&fixture).await;
     kafka.resume();
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("was invalidated by the server"), "{text}");
     // What it had read it delivers still: nobody else can.
-    judged(&account, &scene, &scene.committed().await).await;
+    judged(&report, &fixture, &fixture.committed().await).await;
 }
 
 /// Whoever reads the slot by SQL holds it meanwhile, as another walpost would.
-async fn moved_in_use(account: Account) {
+async fn moved_in_use(report: CaseReport) {
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(2));
-    let scene = Scene::with(postgres).await;
-    let (walpost, rows) = ten_rows(&scene).await;
+    let fixture = Fixture::with(postgres).await;
+    let (walpost, rows) = ten_rows(&fixture).await;
     walpost.pause();
-    eventually(SOON, "the slot is free", async || scene.walsender().await.is_none()).await;
-    scene.postgres.execute(&insert(200_000, 3)).await;
-    let client = scene.postgres.client().await;
+    eventually(SHORT_TIMEOUT, "the slot is free", async || fixture.walsender().await.is_none())
+        .await;
+    fixture.postgres.execute(&insert(200_000, 3)).await;
+    let client = fixture.postgres.client().await;
     let read = "SELECT count(*) FROM pg_logical_slot_get_binary_changes('walpost', NULL, NULL,
                   'proto_version', '1', 'publication_names', 'walpost')";
     let moved = tokio::spawn(async move { client.batch_execute(read).await });
     let held = "SELECT active_pid::text FROM pg_replication_slots";
-    eventually(SOON, "somebody holds it", async || scene.postgres.query_text(held).await.is_some())
-        .await;
+    eventually(SHORT_TIMEOUT, "another client holds the slot", async || {
+        fixture.postgres.query_text(held).await.is_some()
+    })
+    .await;
     walpost.resume();
-    walpost.await_line("is in use by server process", SOON).await;
+    walpost.await_line("is in use by server process", SHORT_TIMEOUT).await;
     moved.await.expect("it runs").expect("it is read");
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains("by somebody else"), "{text}");
-    judged(&account, &scene, &rows).await;
+    judged(&report, &fixture, &rows).await;
 }
 
-async fn idle_for_too_long(account: Account) {
+async fn idle_for_too_long(report: CaseReport) {
     let postgres = Postgres::builder(Major::V18).setting("idle_replication_slot_timeout", "1s");
-    let scene = Scene::with(postgres).await;
-    let (walpost, rows) = ten_rows(&scene).await;
+    let fixture = Fixture::with(postgres).await;
+    let (walpost, rows) = ten_rows(&fixture).await;
     walpost.terminate();
     assert_eq!(ended(&walpost).await.0, Some(0));
-    eventually(SOON, "the server invalidates the slot", async || {
-        scene.postgres.execute("CHECKPOINT").await;
+    eventually(SHORT_TIMEOUT, "the server invalidates the slot", async || {
+        fixture.postgres.execute("CHECKPOINT").await;
         let reason = "SELECT invalidation_reason FROM pg_replication_slots";
-        let reason = scene.postgres.query_text(reason).await;
+        let reason = fixture.postgres.query_text(reason).await;
         if reason.as_deref() == Some("idle_timeout") { Ok(()) } else { Err(reason) }
     })
     .await;
-    scene.postgres.execute(&insert(10, 3)).await;
-    let text = account.ends(&scene.command("run").start(), 3).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    let text = report.ends(&fixture.command("run").start(), 3).await;
     assert!(text.contains("was invalidated by the server (idle_timeout)"), "{text}");
-    judged(&account, &scene, &rows).await;
+    judged(&report, &fixture, &rows).await;
 }
 
 /// Cuts the connections through the proxy and lets none through; the slot is free then.
-async fn cut_off(scene: &Scene, proxy: &Proxy) {
+async fn cut_off(fixture: &Fixture, proxy: &Proxy) {
     proxy.refuse();
     proxy.cut();
-    eventually(SOON, "the slot is free", async || scene.walsender().await.is_none()).await;
+    eventually(SHORT_TIMEOUT, "the slot is free", async || fixture.walsender().await.is_none())
+        .await;
 }
 
-async fn moved(account: Account) {
+async fn moved(report: CaseReport) {
     let advance =
         "SELECT end_lsn FROM pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
-    elsewhere(account, advance).await;
+    elsewhere(report, advance).await;
 }
 
 /// Does this to the slot while nobody moves it.
@@ -212,30 +207,30 @@ pub(super) fn at_rest(what: &str) -> String {
     )
 }
 
-async fn dropped_in_a_backlog(account: Account) {
-    in_a_backlog(account, "pg_drop_replication_slot('walpost')", "find out who dropped it").await;
+async fn dropped_in_a_backlog(report: CaseReport) {
+    in_a_backlog(report, "pg_drop_replication_slot('walpost')", "find out who dropped it").await;
 }
 
-async fn moved_in_a_backlog(account: Account) {
-    in_a_backlog(account, ADVANCE, "by somebody else").await;
+async fn moved_in_a_backlog(report: CaseReport) {
+    in_a_backlog(report, ADVANCE, "by somebody else").await;
 }
 
-/// Somebody lays hands on the slot while one instance reads a backlog and another one waits: the
+/// Someone lays hands on the slot while one instance reads a backlog and another one waits: the
 /// first one publishes what its copy of the slot has, and neither continues.
-async fn in_a_backlog(account: Account, what: &str, words: &str) {
-    let scene = Scene::new().await;
-    scene.postgres.execute(&many_transactions(600)).await;
-    let (first, second) = (slow_in_batches(&scene), slow_in_batches(&scene));
-    let begun = async || scene.records().await.len() > 500;
-    eventually(SOON, "some come", begun).await;
-    scene.postgres.execute(&at_rest(what)).await;
-    assert!(scene.records().await.len() < 8_000, "in the midst");
-    let texts = (account.ends(&first, 3).await, account.ends(&second, 3).await);
+async fn in_a_backlog(report: CaseReport, what: &str, words: &str) {
+    let fixture = Fixture::new().await;
+    fixture.postgres.execute(&many_transactions(600)).await;
+    let (first, second) = (slow_in_batches(&fixture), slow_in_batches(&fixture));
+    let begun = async || fixture.records().await.len() > 500;
+    eventually(SHORT_TIMEOUT, "some records arrive", begun).await;
+    fixture.postgres.execute(&at_rest(what)).await;
+    assert!(fixture.records().await.len() < 8_000, "in the middle");
+    let texts = (report.ends(&first, 3).await, report.ends(&second, 3).await);
     let said = |text: &str| {
         text.contains(words) || text.contains("has halted, and a person has to decide")
     };
     assert!(said(&texts.0) && said(&texts.1), "{texts:?}");
-    account.exact(&scene.judge().await);
+    report.exact(&fixture.judge().await);
 }
 
 /// So many transactions of twenty rows.
@@ -251,61 +246,61 @@ pub(super) fn many_transactions(count: u32) -> String {
 }
 
 /// One that reads any backlog in batches, and has room for a few records at a time.
-pub(super) fn slow_in_batches(scene: &Scene) -> Walpost {
+pub(super) fn slow_in_batches(fixture: &Fixture) -> Walpost {
     let slow = ["--in-flight-bytes", "8KiB", "-X", "linger.ms=10"];
-    scene.command("run").args(slow).env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start()
+    fixture.command("run").args(slow).env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start()
 }
 
 /// Each answer takes a second for the one that waits, and it learns that the other
-/// one halts all the same.
-async fn moved_beside_a_distant_one(account: Account) {
-    let mut scene = Scene::new().await;
-    scene.postgres.execute(&many_transactions(1500)).await;
-    let first = slow_in_batches(&scene);
-    first.await_line("starting a catch-up read", SOON).await;
-    let proxy = Proxy::to(scene.postgres.port()).await;
+/// one halts anyway.
+async fn moved_beside_a_distant_one(report: CaseReport) {
+    let mut fixture = Fixture::new().await;
+    fixture.postgres.execute(&many_transactions(1500)).await;
+    let first = slow_in_batches(&fixture);
+    first.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
+    let proxy = Proxy::to(fixture.postgres.port()).await;
     proxy.slow(Duration::from_millis(500), None);
-    scene.source = proxied(&proxy);
-    let second = slow_in_batches(&scene);
-    second.await_line("is in use by", SOON).await;
+    fixture.source = proxied(&proxy);
+    let second = slow_in_batches(&fixture);
+    second.await_line("is in use by", SHORT_TIMEOUT).await;
     let move_it = "pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
-    scene.postgres.execute(&at_rest(move_it)).await;
-    let status = first.wait(LATER).await;
+    fixture.postgres.execute(&at_rest(move_it)).await;
+    let status = first.wait(LONG_TIMEOUT).await;
     assert_eq!(status.and_then(|status| status.code()), Some(3), "{:?}", first.stderr());
-    let text = account.ends(&second, 3).await;
+    let text = report.ends(&second, 3).await;
     assert!(text.contains("has halted, and a person has to decide"), "{text}");
-    account.exact(&scene.judge().await);
+    report.exact(&fixture.judge().await);
 }
 
-async fn made_anew(account: Account) {
+async fn recreated(report: CaseReport) {
     let make = "SELECT pg_drop_replication_slot('walpost'), \
                 (pg_create_logical_replication_slot('walpost', 'pgoutput')).lsn";
     let make = format!("SELECT lsn FROM ({make}) AS one");
-    elsewhere(account, &make).await;
+    elsewhere(report, &make).await;
 }
 
 /// Somebody else puts the slot elsewhere while walpost is cut off; gives where.
-async fn elsewhere(account: Account, sql: &str) {
-    let mut scene = Scene::new().await;
-    let proxy = Proxy::to(scene.postgres.port()).await;
-    scene.source = proxied(&proxy);
-    let (walpost, mut rows) = ten_rows(&scene).await;
-    cut_off(&scene, &proxy).await;
-    let ours = scene.confirmed_flush().await.expect("the slot");
-    scene.postgres.execute(&insert(5, 3)).await;
-    let passed = scene.committed().await.len();
-    let theirs = scene.postgres.query_text(sql).await.expect("the slot");
-    scene.postgres.execute(&insert(5, 3)).await;
+async fn elsewhere(report: CaseReport, sql: &str) {
+    let mut fixture = Fixture::new().await;
+    let proxy = Proxy::to(fixture.postgres.port()).await;
+    fixture.source = proxied(&proxy);
+    let (walpost, mut rows) = ten_rows(&fixture).await;
+    cut_off(&fixture, &proxy).await;
+    let ours = fixture.confirmed_flush().await.expect("the slot");
+    fixture.postgres.execute(&insert(5, 3)).await;
+    let passed = fixture.committed().await.len();
+    let theirs = fixture.postgres.query_text(sql).await.expect("the slot");
+    fixture.postgres.execute(&insert(5, 3)).await;
     proxy.restore();
-    let text = account.ends(&walpost, 3).await;
+    let text = report.ends(&walpost, 3).await;
     assert!(text.contains(&format!("up to {theirs} by somebody else")), "{theirs} in {text}");
     assert!(text.contains(&format!("itself had confirmed {ours}")), "{ours} in {text}");
-    assert_eq!(scene.confirmed_flush().await, Some(theirs));
-    // What was committed between the two positions is for a person; the rest is not.
-    let next = scene.run().await;
-    scene.confirmed(Duration::from_secs(30)).await;
-    rows.extend_from_slice(&scene.committed().await[passed..]);
-    judged(&account, &scene, &rows).await;
-    account.did("the next start went on from the slot");
-    account.goes_on(&next);
+    assert_eq!(fixture.confirmed_flush().await, Some(theirs));
+    // What was committed between the two positions is for an operator; the rest is not.
+    let next = fixture.run().await;
+    fixture.confirmed(Duration::from_secs(30)).await;
+    rows.extend_from_slice(&fixture.committed().await[passed..]);
+    judged(&report, &fixture, &rows).await;
+    report.did("the next start went on from the slot");
+    report.still_running(&next);
 }

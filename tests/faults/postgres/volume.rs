@@ -1,5 +1,5 @@
-//! Very many rows: in one transaction, and each in its own (46, 47). Judged as
-//! they come, since so many records cannot be kept.
+//! Very large numbers of rows: in one transaction, and in one each (46, 47). Verified as they
+//! arrive, since so many records cannot be kept.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use rdkafka::Message;
 use rdkafka::message::{BorrowedMessage, Headers};
-use walpost_bed::oracle::{Place, Row, Verdict};
-use walpost_bed::scene::{SOON, Scene, stop};
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, stop};
+use walpost_bed::oracle::{Location, Row, Verdict};
 use walpost_bed::{Kafka, Major, Postgres, Tail, Walpost, eventually};
 
-use crate::case::{Account, Case};
+use crate::case::{Case, CaseReport};
 
 /// What a release build may have, and room for a debug build's.
 const MEMORY_BYTES: u64 = (96 + 32) << 20;
@@ -24,33 +24,33 @@ const KEYS: u32 = 1000;
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(46, "ten_million_rows_in_one_transaction_need_no_more_memory", one_transaction)
+        Case::new(46, "transaction_of_ten_million_rows_keeps_memory_bounded", one_transaction)
             .long(),
-        Case::new(47, "a_million_transactions_of_one_row_are_published_in_order", each_its_own)
+        Case::new(47, "million_single_row_transactions_are_published_in_order", each_its_own)
             .long(),
     ]
 }
 
-async fn one_transaction(account: Account) {
+async fn one_transaction(report: CaseReport) {
     let rows = 10_000_000;
     let stage = Stage::new(rows).await;
-    let walpost = stage.scene.run().await;
+    let walpost = stage.fixture.run().await;
     stage.insert_in_one(rows).await;
     stage.published(&walpost).await;
     let peak = walpost.peak_rss_bytes().expect("it runs");
     assert!(peak < MEMORY_BYTES, "{} MiB", peak >> 20);
-    account.did(format!("{} MiB at the most", peak >> 20));
-    account.exact(&stage.verdict());
-    account.goes_on(&walpost);
+    report.did(format!("{} MiB at the most", peak >> 20));
+    report.exact(&stage.verdict());
+    report.still_running(&walpost);
     stop(walpost).await;
 }
 
-async fn each_its_own(account: Account) {
+async fn each_its_own(report: CaseReport) {
     let rows = 1_000_000;
     let stage = Stage::new(rows).await;
-    let walpost = stage.scene.run().await;
+    let walpost = stage.fixture.run().await;
     stage
-        .scene
+        .fixture
         .postgres
         .execute(
             "CREATE PROCEDURE write_one_by_one(first int, last int) LANGUAGE plpgsql AS $$
@@ -62,19 +62,19 @@ async fn each_its_own(account: Account) {
              END $$",
         )
         .await;
-    stage.scene.postgres.execute(&format!("CALL write_one_by_one(0, {})", rows - 1)).await;
+    stage.fixture.postgres.execute(&format!("CALL write_one_by_one(0, {})", rows - 1)).await;
     stage.published(&walpost).await;
     let peak = walpost.peak_rss_bytes().expect("it runs");
-    account.did(format!("{} MiB at the most", peak >> 20));
-    account.exact(&stage.verdict());
-    account.goes_on(&walpost);
+    report.did(format!("{} MiB at the most", peak >> 20));
+    report.exact(&stage.verdict());
+    report.still_running(&walpost);
     let last = stop(walpost).await;
     assert!(last["transactions"].as_u64() >= Some(u64::from(rows)), "{last}");
 }
 
 /// An outbox whose ids are numbers from 0, and a consumer that judges.
 struct Stage {
-    scene: Scene,
+    fixture: Fixture,
     judge: Arc<Mutex<Judge>>,
     _tail: Tail,
     _kafka: Kafka,
@@ -83,9 +83,9 @@ struct Stage {
 impl Stage {
     async fn new(rows: u32) -> Self {
         let kafka = Kafka::start().await;
-        let scene = Scene::bare(Postgres::start(Major::V15).await, &kafka.bootstrap());
+        let fixture = Fixture::bare(Postgres::start(Major::V15).await, &kafka.bootstrap());
         // Rows come faster without a key, and walpost needs none.
-        let scene = scene
+        let fixture = fixture
             .over(
                 "CREATE TABLE public.outbox (id int, aggregate_type text, aggregate_id text,
                    event_type text, payload jsonb)",
@@ -93,10 +93,10 @@ impl Stage {
             .await;
         let judge = Arc::new(Mutex::new(Judge::new(rows)));
         let shared = Arc::clone(&judge);
-        let tail = Tail::start(&kafka.bootstrap(), scene.topics(), move |message| {
+        let tail = Tail::start(&kafka.bootstrap(), fixture.topics(), move |message| {
             shared.lock().unwrap_or_else(PoisonError::into_inner).take(message);
         });
-        Self { scene, judge, _tail: tail, _kafka: kafka }
+        Self { fixture, judge, _tail: tail, _kafka: kafka }
     }
 
     async fn insert_in_one(&self, rows: u32) {
@@ -105,19 +105,19 @@ impl Stage {
             "INSERT INTO public.outbox
                SELECT i, 'order', i % {KEYS}, 'placed', '{{\"a\": 1}}' FROM generate_series(0, {last}) AS i"
         );
-        self.scene.postgres.execute(&sql).await;
+        self.fixture.postgres.execute(&sql).await;
     }
 
     /// Awaits that all is confirmed, and read.
     async fn published(&self, walpost: &Walpost) {
         let confirmed = async {
-            self.scene.confirmed(MUCH_LATER).await;
+            self.fixture.confirmed(MUCH_LATER).await;
         };
         tokio::select! {
             () = confirmed => {}
             ended = walpost.wait(MUCH_LATER) => panic!("{ended:?}: {:?}", walpost.stderr().last()),
         }
-        eventually(SOON * 10, "all that is confirmed is read", async || {
+        eventually(SHORT_TIMEOUT * 10, "all that is confirmed is read", async || {
             let judge = self.judge.lock().unwrap_or_else(PoisonError::into_inner);
             if judge.unseen == 0 { Ok(()) } else { Err(judge.unseen) }
         })
@@ -152,7 +152,7 @@ impl Judge {
         let headers = message.headers();
         let id = headers.and_then(|all| all.iter().find(|one| one.key == "id"));
         let id = id.and_then(|header| number(header.value));
-        let place = || Place {
+        let place = || Location {
             id: id.map_or_else(|| "(no id)".to_owned(), |id| id.to_string()),
             topic: message.topic().to_owned(),
             partition: message.partition(),

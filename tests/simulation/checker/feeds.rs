@@ -1,6 +1,6 @@
-//! What is promised of the two feeds and of going over from one to the other: nothing is
-//! passed over, nothing comes twice that was not cut off, and nobody goes on behind a slot
-//! that somebody else has moved.
+//! Guarantees of the two feeds and of switching between them: nothing is lost, nothing is
+//! duplicated unless it was interrupted, and no process continues after another client has advanced
+//! the slot.
 
 use std::collections::HashSet;
 
@@ -8,8 +8,8 @@ use walpost::Lsn;
 use walpost::record::Policy;
 
 use super::{Checker, Process, Verdict};
-use crate::log::{Guilt, Item};
 use crate::trace::{Left, Why};
+use crate::wal::{Item, Poison};
 
 /// For how long a stream holds the slot after nothing was taken of a batch, at least.
 const HELD_MS: u64 = 10_000;
@@ -21,7 +21,7 @@ pub(super) struct Feeds {
     in_batches: bool,
     /// How the last one was left, and when.
     left: Option<(u64, Left)>,
-    /// It was left for another although the process was told to stop.
+    /// It was left for another although the process was asked to stop.
     left_late: bool,
     broke: bool,
     /// Somebody else has moved the slot since it began.
@@ -119,8 +119,8 @@ impl Checker<'_> {
         }
     }
 
-    /// What a process confirms it has delivered itself, since it began, or went on behind
-    /// another: a slot that somebody has moved on passes nothing over unseen.
+    /// What a process confirms it has delivered itself, since it began, or continued behind
+    /// another: a slot that someone has moved on passes nothing over unseen.
     pub(super) fn own_cover(&mut self, process: usize, lsn: Lsn) -> Verdict {
         let (log, policy) = (self.log, self.schedule.policy);
         let Process { feeds, .. } = self.process(process);
@@ -129,7 +129,7 @@ impl Checker<'_> {
                 break;
             }
             let is_skipped =
-                |event: &usize| policy == Policy::Skip && log.events[*event].guilt != Guilt::None;
+                |event: &usize| policy == Policy::Skip && log.events[*event].poison != Poison::None;
             let mut events = item.events();
             if let Some(event) = events.find(|it| !feeds.own.contains(it) && !is_skipped(it)) {
                 return Err(format!("I12: {lsn} is confirmed, and event {event} never came"));

@@ -1,8 +1,8 @@
-//! Records what pgoutput says on each major version of PostgreSQL: the corpus
-//! that the decoders are tested with.
+//! Records the pgoutput messages of each PostgreSQL major version: the corpus for the decoder
+//! tests.
 //!
-//! `make corpus`. A file for each major, a message a line in hexadecimal, each
-//! transaction once with its values as text and once in binary.
+//! Run by `make corpus`. Writes one file per major version, one hexadecimal message per line, and
+//! each transaction twice: with values as text and in binary.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -41,7 +41,7 @@ const TABLES: &str = r#"
 
 const SLOT: &str = "SELECT pg_create_logical_replication_slot('corpus', 'pgoutput')";
 
-/// What is done, each in a transaction of its own.
+/// The statements, each in its own transaction.
 const DEEDS: [(&str, &str); 24] = [
     (
         "an outbox row with every column",
@@ -142,15 +142,15 @@ async fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// All deeds on one server, as the file's text.
+/// All steps on one server, as the file's text.
 async fn record(major: Major) -> String {
     let postgres = Postgres::start(major).await;
     postgres.execute(TABLES).await;
     postgres.execute(SLOT).await;
     let mut titles = HashMap::new();
     for (title, sql) in DEEDS {
-        let deed = format!("BEGIN; SELECT pg_current_xact_id()::xid; {sql}; COMMIT");
-        let xid = postgres.query_text(&deed).await.expect("a transaction has an id");
+        let step = format!("BEGIN; SELECT pg_current_xact_id()::xid; {sql}; COMMIT");
+        let xid = postgres.query_text(&step).await.expect("a transaction has an id");
         titles.insert(xid, title);
     }
     let version = postgres.query_text("SHOW server_version").await.expect("a version");

@@ -1,8 +1,7 @@
-//! Brings Debezium's connector, Kafka Connect and a Java of its own into the cache.
+//! Installs Debezium's connector, Kafka Connect and a Java runtime into the cache.
 //!
-//! The system's Java may be older than 19, which spells some floating point
-//! numbers otherwise (`1.9999999999999998E23` for `2.0E23`) than the one that
-//! Debezium's images have.
+//! The system's Java may be older than 19, which formats some floating point numbers differently
+//! (`1.9999999999999998E23` for `2.0E23`) from the one in Debezium's images.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,7 +1,7 @@
-//! Three brokers that are controllers too: what a test needs of a cluster.
+//! A cluster of three nodes, each broker and controller.
 //!
-//! Every topic has three replicas. A node that falls silent is out within three
-//! seconds, so that tests need not wait for long.
+//! Every topic has three replicas. A node that stops responding is fenced within three seconds, so
+//! that tests need not wait long.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use super::install::install;
-use super::{Administration, Kafka, KafkaBuilder, READY, tools};
+use super::{Admin, Kafka, KafkaBuilder, READY, tools};
 use crate::error::BedError;
 use crate::eventually::eventually;
 use crate::port::Port;
@@ -79,8 +79,8 @@ impl Cluster {
     }
 
     /// Its topics.
-    pub fn administration(&self) -> Administration {
-        Administration::of(self.bootstrap(), 3)
+    pub fn administration(&self) -> Admin {
+        Admin::of(self.bootstrap(), 3)
     }
 
     /// The node that leads a partition.

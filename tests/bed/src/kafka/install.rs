@@ -1,8 +1,8 @@
-//! Brings Apache Kafka's jars into the cache, with all that makes a broker start fast.
+//! Installs Apache Kafka's jars into the cache, with everything that speeds up a broker's start.
 //!
-//! Two entries: the jars with an empty formatted log directory, then an archive
-//! of the classes that a broker loads. The archive is bound to the jars' final
-//! path, so it is made after them; it halves the time of a start.
+//! There are two entries: the jars with an empty formatted log directory, and a class data archive
+//! of the classes that a broker loads. The archive depends on the jars' final path, so it is built
+//! after them; it halves the start time.
 
 use std::fs;
 use std::net::TcpStream;
@@ -35,7 +35,7 @@ pub(super) fn version() -> &'static str {
     jars::version(POM, "kafka_2.13")
 }
 
-/// What a JVM with Kafka's classes is told.
+/// The options of a JVM with Kafka's classes.
 pub(super) fn jvm_arguments(jvm: Jvm, installed: &Path) -> Vec<String> {
     let mut classes = installed.as_os_str().to_owned();
     classes.push("-classes/kafka.jsa");
@@ -74,7 +74,7 @@ fn archive(installed: &Path, partial: &Path) -> Result<(), BedError> {
     let kafka = KafkaBuilder::default().lay_out(installed.to_owned(), 1, Port::reserve()?)?;
     let log = kafka.server.log()?;
     let archive = partial.join("kafka.jsa");
-    let mut command = kafka.server.keeper().launcher(Path::new("java"));
+    let mut command = kafka.server.cleanup().launcher(Path::new("java"));
     command
         .arg(format!("-XX:ArchiveClassesAtExit={}", archive.display()))
         .args(Jvm::QUICK.arguments(installed))

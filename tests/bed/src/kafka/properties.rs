@@ -1,6 +1,6 @@
-//! The text of a node's `server.properties`.
+//! The content of a node's `server.properties`.
 //!
-//! Why it is so: <https://kafka.apache.org/documentation/#brokerconfigs>.
+//! Reference: <https://kafka.apache.org/documentation/#brokerconfigs>.
 
 use std::fmt::Write as _;
 

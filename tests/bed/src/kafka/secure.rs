@@ -1,10 +1,10 @@
-//! A broker's listeners with TLS, and their certificates.
+//! TLS listeners of a broker, and their certificates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Kafka;
-use crate::authority::{Authority, Pair};
+use crate::ca::{CertificateAuthority, KeyPair};
 use crate::error::{BedError, Doing};
 
 /// The lines of `server.properties`; who logs in how stands elsewhere.
@@ -23,7 +23,7 @@ pub(super) fn text(kafka: &Kafka) -> String {
 
 impl Kafka {
     /// Replaces the broker's certificate, in force for new connections on return.
-    pub async fn change_certificate(&self, pair: &Pair) {
+    pub async fn change_certificate(&self, pair: &KeyPair) {
         self.write_certificate(pair).unwrap_or_else(|error| panic!("{error}"));
         let node = self.node.to_string();
         let entity = ["--entity-type", "brokers", "--entity-name", &node];
@@ -37,14 +37,14 @@ impl Kafka {
         }
     }
 
-    pub(super) fn write_certificates(&self, pair: &Pair, root: &Path) -> Result<(), BedError> {
+    pub(super) fn write_certificates(&self, pair: &KeyPair, root: &Path) -> Result<(), BedError> {
         fs::copy(root, self.roots_path()).doing(|| format!("copying {}", root.display()))?;
         self.write_certificate(pair)
     }
 
-    fn write_certificate(&self, pair: &Pair) -> Result<(), BedError> {
+    fn write_certificate(&self, pair: &KeyPair) -> Result<(), BedError> {
         let path = self.certificate_path();
-        let text = Authority::together(pair).doing(|| "reading a certificate".into())?;
+        let text = CertificateAuthority::together(pair).doing(|| "reading a certificate".into())?;
         fs::write(&path, text).doing(|| format!("writing {}", path.display()))
     }
 

@@ -1,5 +1,5 @@
-//! What only Kafka's own Java can do: users, access, elections, and what its clients
-//! are asked by a test.
+//! Operations that need Kafka's own Java tools: users, ACLs, leader elections, and questions to its
+//! clients.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

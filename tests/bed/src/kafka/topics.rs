@@ -1,4 +1,4 @@
-//! Topics made, changed, looked at and deleted by whoever administers brokers.
+//! Creates, changes, describes and deletes topics.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::eventually::eventually;
 
 /// Brokers, by their addresses.
 #[derive(Clone, Debug)]
-pub struct Administration {
+pub struct Admin {
     bootstrap: String,
     replicas: i32,
 }
 
-impl Administration {
+impl Admin {
     /// Topics that it makes have so many replicas.
     pub fn of(bootstrap: String, replicas: i32) -> Self {
         Self { bootstrap, replicas }

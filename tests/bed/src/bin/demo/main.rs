@@ -1,34 +1,33 @@
-//! The demonstration behind `make demo`: an order-taking shop, its outbox, the
-//! walpost binary beside this one, and a consumer that reads everything back.
+//! The demo behind `make demo`: a shop with an outbox, the walpost binary, and a consumer that
+//! reads everything back.
 //!
-//! It starts its own PostgreSQL and Kafka, kills walpost in the middle, judges
-//! what arrived, and ends by itself; with `stay` it then runs on until Ctrl-C.
-//! It measures nothing for comparison: servers, shop and consumer share one
-//! machine.
+//! It starts its own PostgreSQL and Kafka, kills walpost in the middle, verifies what was
+//! delivered, and exits; with `stay` it keeps running until Ctrl-C. It is not a benchmark: servers,
+//! shop and consumer share one machine.
 
-mod screen;
+mod consumer;
+mod interactive;
+mod scenario;
+mod services;
 mod shop;
-mod stage;
-mod stay;
-mod story;
-mod watch;
+mod terminal;
 
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use screen::Screen;
-use stage::Stage;
+use services::Services;
+use terminal::Terminal;
 
 /// Whatever keeps the demonstration from going on; one line.
-type Fault = Box<dyn Error>;
+type DemoError = Box<dyn Error>;
 
 /// A demonstration that takes longer hangs; what is fetched the first time does not count.
-const STORY: Duration = Duration::from_secs(90);
+const SCENARIO_TIMEOUT: Duration = Duration::from_secs(90);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    end_with_one_line();
+    report_panics_in_one_line();
     let mut arguments = std::env::args().skip(1);
     let stays = match (arguments.next().as_deref(), arguments.next()) {
         (None, _) => false,
@@ -47,26 +46,27 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn show(stays: bool) -> Result<(), Fault> {
-    let screen = Screen::of_stdout();
+async fn show(stays: bool) -> Result<(), DemoError> {
+    let terminal = Terminal::of_stdout();
     let cache = walpost_bed::cache_directory()?;
-    let mut stage = Stage::set(&screen).await?;
-    let told = tokio::time::timeout(STORY, story::tell(&screen, &mut stage));
-    told.await.map_err(|_| format!("the demonstration hangs: not done within {STORY:?}"))??;
+    let mut services = Services::set(&terminal).await?;
+    let told = tokio::time::timeout(SCENARIO_TIMEOUT, scenario::run(&terminal, &mut services));
+    told.await
+        .map_err(|_| format!("the demo hangs: not finished within {SCENARIO_TIMEOUT:?}"))??;
     if stays {
-        stay::until_interrupted(&screen, &mut stage).await?;
+        interactive::until_interrupted(&terminal, &mut services).await?;
     }
-    stage.clear().await?;
-    screen.heading("What to try next");
+    services.clear().await?;
+    terminal.heading("What to try next");
     if !stays {
-        screen.say(
-            "make demo DEMO=stay   the same, and then it runs on: insert by hand, kill walpost",
+        terminal.say(
+            "make demo DEMO=stay   the same, and keep it running: insert by hand, kill walpost",
         );
     }
-    screen.say("make test             the whole test suite");
-    screen.say("README.md             the quick start against your own PostgreSQL and Kafka");
-    screen.note(&format!(
-        "All that was started is stopped. What stays for the next time: {} and cargo's target directory.",
+    terminal.say("make test             the whole test suite");
+    terminal.say("README.md             the quick start against your own PostgreSQL and Kafka");
+    terminal.note(&format!(
+        "Everything that was started is stopped. Kept for the next run: {} and cargo's target directory.",
         cache.display()
     ));
     Ok(())
@@ -74,7 +74,7 @@ async fn show(stays: bool) -> Result<(), Fault> {
 
 /// The bed panics when a server does not do as it should: that is one line here,
 /// and the end. The bed's watchdogs then stop the servers.
-fn end_with_one_line() {
+fn report_panics_in_one_line() {
     std::panic::set_hook(Box::new(|panic| {
         let text = panic.payload().downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.payload().downcast_ref::<&str>().copied());

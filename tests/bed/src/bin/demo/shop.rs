@@ -1,13 +1,13 @@
-//! The business: orders are placed, paid and shipped, each in one transaction
-//! together with the row in the outbox that tells of it. Some are rolled back.
+//! The business application: orders are placed, paid and shipped, each in one transaction together
+//! with its outbox row. Some are rolled back.
 //!
-//! It knows nothing of walpost or Kafka; that is the point of an outbox.
+//! It does not know walpost or Kafka; that is the point of an outbox.
 
 use std::time::Instant;
 
 use tokio_postgres::{Client, Transaction};
 
-use crate::Fault;
+use crate::DemoError;
 
 /// The tables of the business; the outbox is made by `walpost init --apply`.
 pub(crate) const SCHEMA: &str = "
@@ -65,7 +65,7 @@ impl Shop {
         order: i64,
         customer: &str,
         end: End,
-    ) -> Result<Written, Fault> {
+    ) -> Result<Written, DemoError> {
         let work = self.client.transaction().await?;
         let insert = "INSERT INTO orders VALUES ($1, $2, 'placed')";
         work.execute(insert, &[&order, &customer]).await?;
@@ -80,7 +80,7 @@ impl Shop {
         order: i64,
         status: &str,
         end: End,
-    ) -> Result<Written, Fault> {
+    ) -> Result<Written, DemoError> {
         let work = self.client.transaction().await?;
         let update = "UPDATE orders SET status = $2 WHERE id = $1";
         work.execute(update, &[&order, &status]).await?;
@@ -94,7 +94,7 @@ async fn finish(
     order: i64,
     event: &str,
     end: End,
-) -> Result<Written, Fault> {
+) -> Result<Written, DemoError> {
     let id: String = work.query_one(EVENT, &[&order, &event]).await?.get(0);
     let at = Instant::now();
     match end {

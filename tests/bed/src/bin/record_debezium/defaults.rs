@@ -1,4 +1,4 @@
-//! NULL in columns that have a default, and what NOT NULL makes of a value.
+//! NULL in columns that have a default, and the effect of NOT NULL on a value.
 
 use walpost_bed::golden::Scenario;
 

@@ -1,8 +1,8 @@
-//! Records what the real Debezium makes of outbox rows: the corpus that walpost's
-//! Debezium profiles are tested with.
+//! Records what the real Debezium makes of outbox rows: the corpus for the tests of walpost's
+//! Debezium profiles.
 //!
-//! `make debezium-corpus`. A file for each scenario; with a second argument only
-//! those whose name has one of its words in them.
+//! Run by `make debezium-corpus`. Writes one file per scenario; a second argument limits it to
+//! scenarios whose name contains one of its words.
 
 mod defaults;
 mod modes;

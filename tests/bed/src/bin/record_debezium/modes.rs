@@ -1,4 +1,4 @@
-//! The connector's own choices of how a type is written.
+//! The connector's options for how types are represented.
 
 use walpost_bed::golden::Scenario;
 

@@ -1,4 +1,4 @@
-//! The event router's other options, and what else is done to an outbox.
+//! The event router's other options, and other changes to an outbox table.
 
 use walpost_bed::golden::Scenario;
 
@@ -90,7 +90,7 @@ fn absent_columns() -> Vec<Scenario> {
     options.map(plan).into()
 }
 
-/// Other deeds than inserts.
+/// Other steps than inserts.
 fn operations() -> Vec<Scenario> {
     let update =
         "UPDATE outbox SET payload = '2' WHERE id = '00000000-0000-0000-0000-000000000001'";
@@ -99,11 +99,11 @@ fn operations() -> Vec<Scenario> {
         Plan::new(Profile::Text, &format!("option/operations_{behavior}"), COLUMNS)
             .router(&[("table.op.invalid.behavior", behavior)])
             .rows(ROW, ["", ""])
-            .deed(update, is_survived)
+            .step(update, is_survived)
             .row("'00000000-0000-0000-0000-000000000003', 'order', 'key', '3'")
-            .deed("DELETE FROM outbox WHERE payload = '3'", true)
+            .step("DELETE FROM outbox WHERE payload = '3'", true)
             .row("'00000000-0000-0000-0000-000000000004', 'order', 'key', '4'")
-            .deed("TRUNCATE outbox", true)
+            .step("TRUNCATE outbox", true)
             .row("'00000000-0000-0000-0000-000000000005', 'order', 'key', '5'")
             .done()
     };

@@ -1,4 +1,4 @@
-//! Each type as the payload: as it is, expanded, and with tombstones.
+//! Each type as the payload: unchanged, expanded, and with tombstones.
 
 use walpost_bed::golden::Scenario;
 

@@ -1,4 +1,4 @@
-//! Further columns: into headers, the envelope and the choice of the partition.
+//! Additional columns: placed in headers, in the envelope, or as the partition.
 
 use walpost_bed::golden::Scenario;
 

@@ -1,7 +1,7 @@
-//! All scenarios, and the words to write them with.
+//! All scenarios, and the builder they are written with.
 
 use serde_json::{Map, Value, json};
-use walpost_bed::golden::{Deed, Scenario};
+use walpost_bed::golden::{Scenario, Step};
 
 use crate::{defaults, modes, options, payloads, placement, routing, types};
 
@@ -61,7 +61,7 @@ impl Plan {
             router: Map::new(),
             connector: settings(&profile.converters()),
             ddl: format!("CREATE TABLE outbox ({columns})"),
-            deeds: Vec::new(),
+            steps: Vec::new(),
         })
     }
 
@@ -86,12 +86,12 @@ impl Plan {
     /// A row that Debezium makes a record of, or dies of.
     pub(crate) fn row(self, values: &str) -> Self {
         let sql = format!("INSERT INTO outbox VALUES ({values})");
-        self.deed(&sql, false)
+        self.step(&sql, false)
     }
 
     /// A transaction that inserts nothing.
-    pub(crate) fn deed(mut self, sql: &str, is_quiet: bool) -> Self {
-        self.0.deeds.push(Deed { sql: sql.to_owned(), is_quiet });
+    pub(crate) fn step(mut self, sql: &str, is_quiet: bool) -> Self {
+        self.0.steps.push(Step { sql: sql.to_owned(), is_quiet });
         self
     }
 

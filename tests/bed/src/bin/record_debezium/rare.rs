@@ -1,5 +1,5 @@
-//! Types that an outbox rarely has: the other arrays, geometry, numbers of the server's
-//! own, domains over all sorts. Recorded as key, header and in the envelope only.
+//! Types that are rare in an outbox: other arrays, geometry, the server's internal numbers, domains
+//! over other types. Recorded only as key, header and in the envelope.
 
 use crate::values::{Kind, kind};
 

@@ -36,7 +36,7 @@ const NAMES: [&str; 25] = [
     "'after'",
 ];
 
-/// Types that somebody could route by.
+/// Types that can be routed by.
 const ROUTED_BY: [&str; 16] = [
     "uuid",
     "varchar",

@@ -1,5 +1,5 @@
-//! The types, and of each the values that tell how it is written: ordinary ones,
-//! the ends of its range, and what has a spelling of its own.
+//! The types, with values that show their representation: ordinary ones, both ends of the range,
+//! and special spellings.
 
 pub(crate) struct Kind {
     /// The file's name.

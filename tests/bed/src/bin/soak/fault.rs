@@ -1,15 +1,15 @@
-//! What can be killed, how, and how it comes back.
+//! The faults: what is killed, how, and how it recovers.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 use std::time::Duration;
 
-use walpost_bed::scene::{LATER, SOON};
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT};
 use walpost_bed::{Proxy, Stop};
 
 use crate::Broken;
-use crate::dice::Dice;
-use crate::stage::Stage;
+use crate::rng::Rng;
+use crate::services::Services;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
@@ -30,7 +30,7 @@ pub(crate) enum Fault {
     BrokerLinkDead,
 }
 
-/// Each with how often it comes beside the others: a broker takes seconds to start.
+/// Each fault with its weight: a broker takes seconds to start.
 const DECK: [(Fault, usize); 15] = [
     (Fault::WalpostKilled, 3),
     (Fault::WalpostTerminated, 2),
@@ -62,10 +62,10 @@ const ABORTED: Option<i32> = Some(6);
 
 impl Fault {
     /// All of them in no order, the usual ones several times.
-    pub(crate) fn deck(dice: &mut Dice) -> Vec<Self> {
+    pub(crate) fn deck(rng: &mut Rng) -> Vec<Self> {
         let mut deck: Vec<_> =
             DECK.iter().flat_map(|(fault, times)| std::iter::repeat_n(*fault, *times)).collect();
-        dice.shuffle(&mut deck);
+        rng.shuffle(&mut deck);
         deck
     }
 
@@ -94,87 +94,87 @@ impl Fault {
         matches!(self, Self::WalpostKilled | Self::WalpostTerminated | Self::WalpostCrashed)
     }
 
-    /// Commits it; on return all else stands again, though walpost may not know yet.
-    pub(crate) async fn commit(self, stage: &mut Stage, dice: &mut Dice) -> Result<(), Broken> {
-        let moment = Duration::from_millis(dice.of(0..500));
-        let seconds = Duration::from_millis(dice.of(1000..4500));
+    /// Injects it; on return everything else is up again, though walpost may not know yet.
+    pub(crate) async fn inject(self, services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
+        let moment = Duration::from_millis(rng.of(0..500));
+        let seconds = Duration::from_millis(rng.of(1000..4500));
         match self {
-            Self::WalpostKilled => stage.walpost.kill9().await,
+            Self::WalpostKilled => services.walpost.kill9().await,
             Self::WalpostTerminated => {
-                stage.walpost.terminate();
-                let status = stage.walpost.wait(SOON).await;
+                services.walpost.terminate();
+                let status = services.walpost.wait(SHORT_TIMEOUT).await;
                 if status.and_then(|status| status.code()) != Some(0) {
-                    return Err(stage.said(&format!("SIGTERM: {status:?}")));
+                    return Err(services.said(&format!("SIGTERM: {status:?}")));
                 }
             }
-            Self::WalpostCrashed => crash(stage, dice).await?,
+            Self::WalpostCrashed => crash(services, rng).await?,
             Self::BrokerKilled => {
-                stage.kafka.kill9().await;
-                stage.meanwhile(moment, dice).await;
-                stage.kafka.start_again().await;
+                services.kafka.kill9().await;
+                services.meanwhile(moment, rng).await;
+                services.kafka.start_again().await;
             }
             Self::BrokerFrozen => {
-                stage.kafka.pause();
-                stage.meanwhile(seconds, dice).await;
-                stage.kafka.resume();
+                services.kafka.pause();
+                services.meanwhile(seconds, rng).await;
+                services.kafka.resume();
             }
             Self::BrokerStopped => {
-                if !stage.kafka.stop(LATER).await {
+                if !services.kafka.stop(LONG_TIMEOUT).await {
                     return Err("the broker does not stop".to_owned());
                 }
-                stage.meanwhile(moment, dice).await;
-                stage.kafka.start_again().await;
+                services.meanwhile(moment, rng).await;
+                services.kafka.start_again().await;
             }
             Self::ServerKilled => {
-                stage.scene.postgres.kill9().await;
-                stage.scene.postgres.start_again().await;
+                services.fixture.postgres.kill9().await;
+                services.fixture.postgres.start_again().await;
             }
-            Self::ServerStoppedFast => stage.scene.postgres.restart(Stop::Fast).await,
-            Self::ServerStoppedAtOnce => stage.scene.postgres.restart(Stop::Immediate).await,
-            Self::BackendKilled => kill_a_backend(stage, dice).await?,
+            Self::ServerStoppedFast => services.fixture.postgres.restart(Stop::Fast).await,
+            Self::ServerStoppedAtOnce => services.fixture.postgres.restart(Stop::Immediate).await,
+            Self::BackendKilled => kill_a_backend(services, rng).await?,
             Self::SessionTerminated => {
                 let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication";
-                stage.ask(terminate).await?;
+                services.ask(terminate).await?;
             }
-            Self::ServerLinkCut => stage.postgres_link.cut(),
-            Self::BrokerLinkCut => stage.kafka_link.cut(),
+            Self::ServerLinkCut => services.postgres_link.cut(),
+            Self::BrokerLinkCut => services.kafka_link.cut(),
             Self::ServerLinkDead | Self::BrokerLinkDead => {
-                self.link(stage).blackhole();
-                stage.meanwhile(seconds, dice).await;
-                self.link(stage).restore();
+                self.link(services).blackhole();
+                services.meanwhile(seconds, rng).await;
+                self.link(services).restore();
             }
         }
         Ok(())
     }
 
-    fn link(self, stage: &Stage) -> &Proxy {
-        if self == Self::ServerLinkDead { &stage.postgres_link } else { &stage.kafka_link }
+    fn link(self, services: &Services) -> &Proxy {
+        if self == Self::ServerLinkDead { &services.postgres_link } else { &services.kafka_link }
     }
 }
 
 /// It starts with a point armed and dies there.
-async fn crash(stage: &mut Stage, dice: &mut Dice) -> Result<(), Broken> {
-    let (point, how) = dice.one_of(&POINTS);
-    let armed = format!("{point}={}*off->{how}", dice.of(0..200));
-    stage.walpost.kill9().await;
-    stage.start_walpost(Some(&armed));
-    let status = stage.walpost.wait(LATER).await;
+async fn crash(services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
+    let (point, how) = rng.one_of(&POINTS);
+    let armed = format!("{point}={}*off->{how}", rng.of(0..200));
+    services.walpost.kill9().await;
+    services.start_walpost(Some(&armed));
+    let status = services.walpost.wait(LONG_TIMEOUT).await;
     if status.and_then(|status| status.signal()) != ABORTED {
-        return Err(stage.said(&format!("{armed}: {status:?}")));
+        return Err(services.said(&format!("{armed}: {status:?}")));
     }
     Ok(())
 }
 
 /// The server then ends all sessions and recovers by itself.
-async fn kill_a_backend(stage: &mut Stage, dice: &mut Dice) -> Result<(), Broken> {
-    let whose = dice.one_of(&["backend_type = 'walsender'", "application_name = 'writer'"]);
-    // The one that is always there stands last.
+async fn kill_a_backend(services: &mut Services, rng: &mut Rng) -> Result<(), Broken> {
+    let whose = rng.one_of(&["backend_type = 'walsender'", "application_name = 'writer'"]);
+    // The one that is always there is last.
     let query = format!(
         "SELECT pid FROM pg_stat_activity WHERE {whose} OR backend_type = 'checkpointer' \
          ORDER BY backend_type = 'checkpointer' LIMIT 1"
     );
-    let pid = stage.ask(&query).await?;
+    let pid = services.ask(&query).await?;
     let killed = Command::new("kill").args(["-KILL", &pid]).status();
     killed.map_err(|error| format!("kill: {error}"))?;
-    stage.ask("SELECT 1").await.map(drop)
+    services.ask("SELECT 1").await.map(drop)
 }

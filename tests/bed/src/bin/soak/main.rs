@@ -1,22 +1,22 @@
-//! The program behind `make soak`: a writer, PostgreSQL, walpost, Kafka, and
-//! something that kills one of them at random, again and again.
+//! The program behind `make soak`: a writer, PostgreSQL, walpost and Kafka, of which one is killed
+//! at random, again and again.
 //!
-//! `soak KILLS [SEED]`. After each kill delivery has to go on, nothing may be
-//! confirmed that was not published, and what was published is judged; at the
-//! end stands a table, and exit code 1 for whatever was not as promised. The same
-//! seed chooses the same kills, though never the same moments to the microsecond.
+//! `soak KILLS [SEED]`. After each kill delivery must resume, nothing may be confirmed without
+//! having been published, and the oracle checks the published records. At the end it prints a
+//! table, and exits with 1 on any violation. The same seed chooses the same kills, though not at
+//! exactly the same moments.
 
-mod dice;
 mod fault;
+mod report;
+mod rng;
 mod rounds;
-mod stage;
-mod tally;
+mod services;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tally::Tally;
+use report::Report;
 use tokio::task::{LocalSet, spawn_local};
 
 /// Why it is over before its end: a promise that was not kept.
@@ -34,9 +34,9 @@ async fn main() -> ExitCode {
         }
     };
     println!("{kills} kills; SEED={seed} chooses the same ones again");
-    let tally = Arc::new(Mutex::new(Tally::default()));
+    let report = Arc::new(Mutex::new(Report::default()));
     // On a task of its own: a panic of the bed's is a failure as any other.
-    let soaking = rounds::soak(kills, seed, Arc::clone(&tally));
+    let soaking = rounds::soak(kills, seed, Arc::clone(&report));
     let here = LocalSet::new();
     let ended = here.run_until(async {
         tokio::select! {
@@ -45,8 +45,8 @@ async fn main() -> ExitCode {
         }
     });
     let ended = ended.await;
-    let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
-    println!("{tally}");
+    let report = report.lock().unwrap_or_else(PoisonError::into_inner);
+    println!("{report}");
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(broken) => {

@@ -1,0 +1,122 @@
+//! The programs under comparison, and how a bench starts and stops them.
+
+use std::time::{Duration, Instant};
+
+use walpost_bed::debezium::Connector;
+use walpost_bed::{Debezium, Process, Walpost, eventually};
+
+use crate::fixture::{Fixture, TIMEOUT};
+
+/// The programs that are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contender {
+    Walpost,
+    /// walpost that always streams.
+    WalpostStreaming,
+    /// Debezium's connector with the outbox event router, on a worker of Kafka Connect, with large
+    /// batches and short waits, as its manual and Kafka's advise where it is to be fast.
+    Debezium,
+}
+
+/// A running contender.
+pub(crate) enum Running {
+    Walpost(Box<Walpost>),
+    Debezium(Box<Debezium>),
+}
+
+impl Contender {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Walpost => "walpost",
+            Self::WalpostStreaming => "walpost --catch-up stream",
+            Self::Debezium => "Debezium",
+        }
+    }
+
+    /// Its name in slots and topics.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Walpost => "walpost",
+            Self::WalpostStreaming => "streaming",
+            Self::Debezium => "debezium",
+        }
+    }
+
+    /// Reads that slot of that publication into that topic. It may not have begun when this returns.
+    pub(crate) async fn start(
+        self,
+        fixture: &Fixture,
+        (slot, publication): (&str, &str),
+        topic: &str,
+    ) -> Running {
+        let walpost = |mode: &str| {
+            let run = fixture.run(topic).args(["--slot", slot, "--publication", publication]);
+            Running::Walpost(Box::new(run.args(["--catch-up", mode]).start()))
+        };
+        match self {
+            Self::Walpost => walpost("auto"),
+            Self::WalpostStreaming => walpost("stream"),
+            Self::Debezium => debezium(fixture, (slot, publication), topic).await,
+        }
+    }
+}
+
+async fn debezium(fixture: &Fixture, (slot, publication): (&str, &str), topic: &str) -> Running {
+    let (postgres, kafka) = fixture.servers.own.as_ref().expect("servers of the bench's own");
+    let connector = Connector::new(&format!("bench-{topic}"), slot, publication)
+        .setting("table.include.list", "public.outbox")
+        .setting("max.batch.size", "20480")
+        .setting("max.queue.size", "81920")
+        .setting("poll.interval.ms", "1")
+        .setting("producer.override.linger.ms", "1")
+        .setting("producer.override.batch.size", "262144")
+        .setting("producer.override.enable.idempotence", "true")
+        // Only a heartbeat lets it confirm what it sent last.
+        .setting("heartbeat.interval.ms", "1000")
+        .router("table.field.event.key", "aggregate_id")
+        .router("table.field.event.type", "event_type")
+        .router("route.by.field", "aggregate_type")
+        .router("route.topic.replacement", topic)
+        .router("table.expand.json.payload", "false");
+    let debezium = Debezium::with(postgres, kafka, connector).await;
+    Running::Debezium(Box::new(debezium))
+}
+
+impl Running {
+    pub(crate) fn process(&self) -> Process {
+        let pid = match self {
+            Self::Walpost(walpost) => walpost.pid(),
+            Self::Debezium(debezium) => debezium.pid(),
+        };
+        Process(pid.expect("it runs"))
+    }
+
+    /// Awaits that it streams.
+    pub(crate) async fn streams(&self, fixture: &Fixture, slot: &str) {
+        if let Self::Walpost(walpost) = self {
+            walpost.await_line("streaming from PostgreSQL", TIMEOUT).await;
+        }
+        fixture.await_active(slot, true).await;
+    }
+
+    /// Ends it in order, and awaits that its slot is free.
+    pub(crate) async fn stop(self, fixture: &Fixture, slot: &str) {
+        match &self {
+            Self::Walpost(walpost) => {
+                walpost.terminate();
+                let status = walpost.wait(TIMEOUT).await.expect("walpost stops");
+                assert!(status.success(), "{:?}", walpost.stderr());
+            }
+            Self::Debezium(debezium) => {
+                assert!(debezium.stop(Duration::from_secs(60)).await, "walpost stops");
+            }
+        }
+        fixture.await_active(slot, false).await;
+    }
+}
+
+/// Seconds until `done`, looked at each few milliseconds.
+pub(crate) async fn seconds_until(begun: Instant, what: &str, done: impl Fn() -> bool) -> f64 {
+    eventually(TIMEOUT, what, async || done()).await;
+    begun.elapsed().as_secs_f64()
+}

@@ -1,0 +1,130 @@
+//! A database with an outbox and a Kafka, and the operations on both.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use walpost_bed::{Process, Walpost, WalpostBuilder, eventually};
+
+use crate::Plan;
+use crate::servers::Servers;
+
+/// Long enough for everything here.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(900);
+
+pub(crate) struct Fixture {
+    pub(crate) servers: Servers,
+    /// Arguments of the user's own for walpost.
+    arguments: Vec<String>,
+}
+
+impl Fixture {
+    pub(crate) async fn new(plan: &Plan) -> Self {
+        let fixture = Self { servers: Servers::of(plan).await, arguments: plan.walpost.clone() };
+        // A server that was given may have a slot walpost, and alerts on all that begin so.
+        let init = fixture.walpost("init").args(["--apply", "--slot", "bench"]).start();
+        let status = init.wait(TIMEOUT).await.expect("init ends");
+        assert!(status.success(), "init failed: {:?}", init.stderr());
+        fixture
+    }
+
+    fn walpost(&self, name: &str) -> WalpostBuilder {
+        Walpost::builder(env!("CARGO_BIN_EXE_walpost"))
+            .arg(name)
+            .args(["--source", &self.servers.source])
+            .args(["--bootstrap-servers", &self.servers.bootstrap])
+    }
+
+    /// `walpost run` into that topic.
+    pub(crate) fn run(&self, topic: &str) -> WalpostBuilder {
+        self.walpost("run").args(["--topic", topic]).args(&self.arguments)
+    }
+
+    /// Runs statements in a session of their own.
+    pub(crate) async fn execute(&self, sql: &str) {
+        let done = self.servers.client().await.batch_execute(sql).await;
+        done.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// The first column of the only row.
+    pub(crate) async fn text(&self, sql: &str) -> String {
+        let row = self.servers.client().await.query_one(sql, &[]).await;
+        row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
+    }
+
+    /// What the server has used so far, all its processes; of its own alone.
+    pub(crate) fn server_cpu_time(&self) -> Option<Duration> {
+        let (postgres, _) = self.servers.own.as_ref()?;
+        Process(postgres.pid()?).family_cpu_time()
+    }
+
+    /// A slot at the end of the log.
+    pub(crate) async fn create_slot(&self, name: &str) {
+        self.execute(&format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')"))
+            .await;
+    }
+
+    /// A slot that is where `base` stands.
+    pub(crate) async fn copy_slot(&self, base: &str, copy: &str) {
+        let sql = format!("SELECT pg_copy_logical_replication_slot('{base}', '{copy}')");
+        self.execute(&sql).await;
+    }
+
+    /// Awaits that someone streams from the slot, or that nobody does.
+    pub(crate) async fn await_active(&self, slot: &str, active: bool) {
+        let query =
+            format!("SELECT active::text FROM pg_replication_slots WHERE slot_name = '{slot}'");
+        eventually(TIMEOUT, "the slot's activity", async || {
+            self.text(&query).await == active.to_string()
+        })
+        .await;
+    }
+
+    pub(crate) async fn drop_slot(&self, slot: &str) {
+        self.execute(&format!("SELECT pg_drop_replication_slot('{slot}')")).await;
+    }
+
+    pub(crate) async fn wal_end(&self) -> String {
+        self.text("SELECT pg_current_wal_flush_lsn()::text").await
+    }
+
+    /// Bytes of log that were written since.
+    pub(crate) async fn wal_since(&self, begun: &str) -> f64 {
+        let bytes = format!("SELECT (pg_current_wal_lsn() - pg_lsn '{begun}')::text");
+        self.text(&bytes).await.parse().expect("a number")
+    }
+
+    /// Seconds that `pg_recvlogical` takes from that slot to that position, with these options
+    /// for its session.
+    pub(crate) async fn receive(&self, base: &str, end: &str, options: &str) -> f64 {
+        self.copy_slot(base, "receiver").await;
+        let begun = Instant::now();
+        let status = tokio::process::Command::new(pg_recvlogical())
+            .args(["--dbname", &self.servers.source, "--slot", "receiver", "--start"])
+            .args(["--endpos", end, "--no-loop", "--file", "/dev/null"])
+            .args(["-o", "proto_version=1", "-o", "publication_names=walpost"])
+            .env("PGOPTIONS", options)
+            .stdout(Stdio::null())
+            .status()
+            .await
+            .expect("pg_recvlogical runs");
+        assert!(status.success(), "pg_recvlogical: {status}");
+        let seconds = begun.elapsed().as_secs_f64();
+        self.drop_slot("receiver").await;
+        seconds
+    }
+}
+
+/// `pg_recvlogical` of the machine's own PostgreSQL.
+fn pg_recvlogical() -> PathBuf {
+    let output = Command::new("pg_config").arg("--bindir").output();
+    let directory = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    PathBuf::from(directory.expect("pg_config runs")).join("pg_recvlogical")
+}
+
+/// The version that it prints.
+pub(crate) fn pg_recvlogical_version() -> String {
+    let output = Command::new(pg_recvlogical()).arg("--version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    text.unwrap_or_else(|error| error.to_string())
+}

@@ -1,0 +1,155 @@
+//! The services of the demo: PostgreSQL, Kafka or a mock of it, walpost and the consumer.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use walpost_bed::{BedError, Kafka, Major, Postgres, Walpost};
+
+use crate::DemoError;
+use crate::consumer::Consumer;
+use crate::shop::SCHEMA;
+use crate::terminal::Terminal;
+
+/// The topic that the orders' events go to, by walpost's default template.
+pub(crate) const TOPIC: &str = "outbox.event.order";
+const PARTITIONS: i32 = 3;
+/// For what takes a moment on a busy machine.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Brokers, real or not.
+enum Brokers {
+    Real(Kafka),
+    /// librdkafka's own, in this process.
+    Mock(MockCluster<'static, DefaultProducerContext>),
+}
+
+/// All running services.
+pub(crate) struct Services {
+    pub(crate) postgres: Postgres,
+    brokers: Brokers,
+    program: PathBuf,
+    walpost: Walpost,
+    pub(crate) consumer: Consumer,
+}
+
+impl Services {
+    /// Starts everything, and says so.
+    pub(crate) async fn set(terminal: &Terminal) -> Result<Self, DemoError> {
+        let program = std::env::current_exe()?.with_file_name("walpost");
+        if !program.exists() {
+            return Err(format!("{} is missing: run `make demo`", program.display()).into());
+        }
+        terminal.heading("Starting the services on free ports of 127.0.0.1");
+        let major = Major::of_the_system().unwrap_or(Major::V17);
+        // As in production: a commit is on disk before it is one.
+        let postgres = Postgres::builder(major).setting("fsync", "on").try_start().await?;
+        terminal.say(&format!("PostgreSQL {} is up: {}", major.number(), postgres.url()));
+        let brokers = brokers(terminal).await?;
+        postgres.execute(SCHEMA).await;
+        terminal.say("created the shop's tables: orders, order_items");
+        terminal.say("walpost init --apply:");
+        let init =
+            Walpost::builder(&program).args(["init", "--apply", "--source", &postgres.url()]);
+        let init = init.try_start()?;
+        let status = init.wait(SHORT_TIMEOUT).await.ok_or("walpost init does not exit")?;
+        if !status.success() {
+            return Err(format!("walpost init failed: {}", init.stderr().join(" ")).into());
+        }
+        for line in init.stdout() {
+            terminal.note(&format!("  {line}"));
+        }
+        let consumer = Consumer::start(&brokers.bootstrap(), TOPIC);
+        let walpost = run(&program, &postgres, &brokers)?;
+        let services = Self { postgres, brokers, program, walpost, consumer };
+        services.streaming().await;
+        let pid = services.walpost.pid().unwrap_or_default();
+        terminal.say(&format!("walpost run streams (process {pid}), a consumer reads {TOPIC}"));
+        Ok(services)
+    }
+
+    /// The brokers' address.
+    pub(crate) fn bootstrap(&self) -> String {
+        self.brokers.bootstrap()
+    }
+
+    /// The running walpost, or the one that ended last.
+    pub(crate) fn walpost(&self) -> &Walpost {
+        &self.walpost
+    }
+
+    /// Starts walpost again after its end; it streams a moment later.
+    pub(crate) fn start_walpost(&mut self) -> Result<(), DemoError> {
+        self.walpost = run(&self.program, &self.postgres, &self.brokers)?;
+        Ok(())
+    }
+
+    /// Awaits that walpost streams.
+    pub(crate) async fn streaming(&self) {
+        self.walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+    }
+
+    /// Log that is written and not confirmed as delivered, as PostgreSQL puts it.
+    pub(crate) async fn lag(&self) -> String {
+        let query = "SELECT pg_size_pretty(pg_current_wal_lsn() - confirmed_flush_lsn) \
+                       FROM pg_replication_slots WHERE slot_name = 'walpost'";
+        self.postgres.query_text(query).await.unwrap_or_else(|| "unknown".to_owned())
+    }
+
+    /// Stops everything, walpost first, which has to end well.
+    pub(crate) async fn clear(self) -> Result<(), DemoError> {
+        self.walpost.terminate();
+        let status = self.walpost.wait(SHORT_TIMEOUT).await.ok_or("walpost does not stop")?;
+        if status.success() { Ok(()) } else { Err(format!("walpost ended with {status}").into()) }
+    }
+}
+
+impl Brokers {
+    fn bootstrap(&self) -> String {
+        match self {
+            Self::Real(kafka) => kafka.bootstrap(),
+            Self::Mock(cluster) => cluster.bootstrap_servers(),
+        }
+    }
+}
+
+fn run(program: &PathBuf, postgres: &Postgres, brokers: &Brokers) -> Result<Walpost, BedError> {
+    Walpost::builder(program)
+        .args(["run", "--source", &postgres.url_for("walpost")])
+        .args(["--bootstrap-servers", &brokers.bootstrap()])
+        .args(["--log-format", "text"])
+        .try_start()
+}
+
+/// Kafka; where it cannot be had, librdkafka's in-process broker.
+async fn brokers(terminal: &Terminal) -> Result<Brokers, DemoError> {
+    let asked = std::env::var_os("WALPOST_DEMO_MOCK").is_some_and(|it| !it.is_empty() && it != "0");
+    let reason = if asked {
+        "WALPOST_DEMO_MOCK is set".to_owned()
+    } else {
+        terminal.note(
+            "Kafka starts (the first time Maven fetches its jars, some 60 MB, into the cache) …",
+        );
+        match Kafka::builder().try_start().await {
+            Ok(kafka) => {
+                kafka.create_topic(TOPIC, PARTITIONS).await;
+                terminal.say(&format!("Apache Kafka is up: {}", kafka.bootstrap()));
+                return Ok(Brokers::Real(kafka));
+            }
+            // It cannot be installed here: no JDK, no Maven, no network.
+            Err(error @ (BedError::Missing { .. } | BedError::Command { .. })) => error.to_string(),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let cluster = MockCluster::new(1)?;
+    cluster.create_topic(TOPIC, PARTITIONS, 1)?;
+    terminal.say(&format!(
+        "no Apache Kafka ({reason}): using librdkafka's in-process mock broker, {}",
+        cluster.bootstrap_servers()
+    ));
+    terminal.note(
+        "it delays consumers by up to half a second, which accounts for most of the delays below",
+    );
+    Ok(Brokers::Mock(cluster))
+}

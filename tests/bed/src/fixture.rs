@@ -1,0 +1,321 @@
+//! A database with an outbox, a topic of its own on the shared broker, and the walpost binary
+//! between them.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::consumer::{Consumed, Topics, read_all};
+use crate::eventually::eventually;
+use crate::kafka::Kafka;
+use crate::oracle::{self, Row, Verdict};
+use crate::postgres::{Major, Postgres, PostgresBuilder};
+use crate::proxy::Proxy;
+use crate::walpost::{Walpost, WalpostBuilder};
+use crate::writer::Writer;
+
+/// For conditions that normally hold at once.
+pub const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// For slow operations on two busy cores.
+pub const LONG_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// The program under test: the one that was built with the test that runs.
+pub fn program() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own file");
+    let mut directories = test.ancestors().skip(1).map(|directory| directory.join("walpost"));
+    let program = directories.find(|program| program.is_file());
+    program.unwrap_or_else(|| panic!("no walpost next to {}", test.display()))
+}
+
+/// The default outbox with its servers.
+pub struct Fixture {
+    /// The database's server.
+    pub postgres: Postgres,
+    /// The server's address for walpost.
+    pub source: String,
+    /// The brokers' address.
+    pub bootstrap: String,
+    prefix: String,
+    template: String,
+    slot: String,
+    options: Vec<String>,
+}
+
+impl Fixture {
+    /// On Debian's PostgreSQL, with the shared broker, after `walpost init --apply`.
+    pub async fn new() -> Self {
+        Self::on(Major::V15).await
+    }
+
+    /// The same on another major version.
+    pub async fn on(major: Major) -> Self {
+        Self::with(Postgres::builder(major)).await
+    }
+
+    /// The same on a given server.
+    pub async fn with(postgres: PostgresBuilder) -> Self {
+        Self::with_brokers(postgres, &Kafka::shared().await.bootstrap()).await
+    }
+
+    /// The same with given brokers.
+    pub async fn with_brokers(postgres: PostgresBuilder, bootstrap: &str) -> Self {
+        let fixture = Self::bare(postgres.start().await, bootstrap);
+        fixture.init(&[]).await;
+        // The order of commits, for each key that one session writes.
+        fixture.postgres.execute("ALTER TABLE public.outbox ADD COLUMN n bigserial").await;
+        fixture
+    }
+
+    /// Without an outbox yet.
+    pub fn bare(postgres: Postgres, bootstrap: &str) -> Self {
+        static FIXTURES: AtomicUsize = AtomicUsize::new(0);
+        let number = FIXTURES.fetch_add(1, Ordering::Relaxed);
+        Self {
+            source: postgres.url(),
+            postgres,
+            bootstrap: bootstrap.to_owned(),
+            prefix: format!("e2e-{}-{number}.", std::process::id()),
+            template: "{aggregate_type}".to_owned(),
+            slot: "walpost".to_owned(),
+            options: Vec::new(),
+        }
+    }
+
+    /// The same on Debian's PostgreSQL with the shared broker.
+    pub async fn empty() -> Self {
+        Self::bare(Postgres::start(Major::V15).await, &Kafka::shared().await.bootstrap())
+    }
+
+    /// An option that every command has from here on.
+    #[must_use]
+    pub fn option(mut self, name: &str, value: &str) -> Self {
+        if name == "--slot" {
+            value.clone_into(&mut self.slot);
+        }
+        self.options.extend([name.to_owned(), value.to_owned()]);
+        self
+    }
+
+    /// Another end of the topic's name than the aggregate type.
+    #[must_use]
+    pub fn template(mut self, template: &str) -> Self {
+        template.clone_into(&mut self.template);
+        self
+    }
+
+    /// Runs statements, then init: what they create stays as it is.
+    pub async fn over(self, sql: &str) -> Self {
+        self.postgres.execute(sql).await;
+        self.init(&[]).await;
+        self
+    }
+
+    /// Runs `walpost init --apply`.
+    pub async fn init(&self, arguments: &[&str]) {
+        let init = self.command("init").arg("--apply").args(arguments).start();
+        let status = init.wait(SHORT_TIMEOUT).await.expect("init ends");
+        assert!(status.success(), "init failed: {:?}", init.stderr());
+    }
+
+    /// A command with the fixture's source, topic and brokers.
+    pub fn command(&self, name: &str) -> WalpostBuilder {
+        Walpost::builder(program())
+            .arg(name)
+            .args(["--source", &self.source])
+            .args(["--bootstrap-servers", &self.bootstrap])
+            .args(["--topic", &format!("{}{}", self.prefix, self.template)])
+            // Rows name topics as they please, and brokers make them.
+            .args(["-X", "allow.auto.create.topics=true"])
+            .args(&self.options)
+    }
+
+    /// `walpost run`, streaming.
+    pub async fn run(&self) -> Walpost {
+        self.run_with(&[]).await
+    }
+
+    /// The same with further arguments.
+    pub async fn run_with(&self, arguments: &[&str]) -> Walpost {
+        let walpost = self.command("run").args(arguments).start();
+        walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
+        walpost
+    }
+
+    /// How `walpost run` with these arguments ends, and what it said.
+    pub async fn run_to_its_end(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        ended(&self.command("run").args(arguments).start()).await
+    }
+
+    /// The fixture's topics.
+    pub fn topics(&self) -> Topics {
+        Topics::starting_with(self.prefix.clone())
+    }
+
+    /// The topic of that aggregate type.
+    pub fn topic(&self, aggregate_type: &str) -> String {
+        format!("{}{aggregate_type}", self.prefix)
+    }
+
+    /// What the fixture's topics hold now.
+    pub async fn records(&self) -> Vec<Consumed> {
+        read_all(&self.bootstrap, self.topics()).await
+    }
+
+    /// The committed rows, in commit order for each key that one session wrote.
+    pub async fn committed(&self) -> Vec<Row> {
+        self.rows("SELECT id, aggregate_id FROM public.outbox ORDER BY n").await
+    }
+
+    /// The rows of a query for id and key.
+    pub async fn rows(&self, query: &str) -> Vec<Row> {
+        let rows = self.postgres.query_rows(query).await;
+        let text = |value: &Option<String>| value.clone().expect("not null");
+        rows.iter().map(|row| Row::new(text(&row[0]), text(&row[1]))).collect()
+    }
+
+    /// Awaits that the slot has confirmed everything that is committed now.
+    pub async fn confirmed(&self, deadline: Duration) {
+        let query = "SELECT pg_current_wal_lsn()";
+        let lsn = self.postgres.query_text(query).await.expect("an LSN");
+        let query = format!(
+            "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = '{}'",
+            self.slot
+        );
+        eventually(deadline, "the slot to confirm what is committed", async || {
+            self.postgres.query_text(&query).await == Some("t".into())
+        })
+        .await;
+    }
+
+    /// Up to where the slot has confirmed.
+    pub async fn confirmed_flush(&self) -> Option<String> {
+        let query =
+            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'walpost'";
+        self.postgres.query_text(query).await
+    }
+
+    /// The same, once it has stood still for a second: walpost looks at the
+    /// publication before it confirms, ten times a second.
+    pub async fn confirmed_at_rest(&self) -> Option<String> {
+        let mut last = self.confirmed_flush().await;
+        eventually(SHORT_TIMEOUT, "the last confirmations arrive", async || {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let now = self.confirmed_flush().await;
+            std::mem::replace(&mut last, now.clone()) == now
+        })
+        .await;
+        last
+    }
+
+    /// The server process that streams to walpost.
+    pub async fn walsender(&self) -> Option<String> {
+        self.postgres.query_text("SELECT pid FROM pg_stat_replication").await
+    }
+
+    /// The oracle on everything: the table against the topics.
+    pub async fn judge(&self) -> Verdict {
+        self.judge_with(&[]).await
+    }
+
+    /// The same, with the ids of rows that were rolled back.
+    pub async fn judge_with(&self, rolled_back: &[String]) -> Verdict {
+        let (committed, records) = (self.committed().await, self.records().await);
+        oracle::judge(&committed, rolled_back.iter().map(String::as_str), &records)
+    }
+
+    /// Stops the writer; the oracle on everything once that is confirmed.
+    pub async fn judge_after(&self, writer: Writer) -> Verdict {
+        let rolled_back = writer.stop().await;
+        self.confirmed(LONG_TIMEOUT).await;
+        self.judge_with(&rolled_back).await
+    }
+
+    /// Everything is confirmed, and each row was published once.
+    pub async fn assert_exact(&self, deadline: Duration) {
+        self.confirmed(deadline).await;
+        self.judge().await.assert_exact();
+    }
+
+    /// Everything is confirmed, and these rows were published once each, no others.
+    pub async fn assert_published(&self, rows: &[Row], deadline: Duration) -> Vec<Consumed> {
+        self.confirmed(deadline).await;
+        let records = self.records().await;
+        oracle::judge(rows, std::iter::empty(), &records).assert_exact();
+        records
+    }
+
+    /// Everything is confirmed, and each row was published, perhaps again.
+    pub async fn assert_ok(&self, deadline: Duration) {
+        self.confirmed(deadline).await;
+        self.judge().await.assert_ok();
+    }
+}
+
+/// Stops it; what its last line says.
+pub async fn stop(walpost: Walpost) -> serde_json::Value {
+    walpost.terminate();
+    let status = walpost.wait(SHORT_TIMEOUT).await.expect("walpost stops");
+    assert!(status.success(), "{:?}", walpost.stderr());
+    let lines = walpost.stderr();
+    let last = lines.iter().find(|line| line.contains("walpost stops")).expect("a last line");
+    serde_json::from_str(last).expect("a JSON line")
+}
+
+/// The only record of that id.
+#[track_caller]
+pub fn record_of<'a>(records: &'a [Consumed], id: &str) -> &'a Consumed {
+    let mut found = records.iter().filter(|record| record.header("id") == Some(id));
+    let first = found.next().unwrap_or_else(|| panic!("no record of {id}"));
+    assert!(found.next().is_none(), "{id} came twice");
+    first
+}
+
+/// Within each partition, positions rise from record to record: commits stand
+/// in their order, and rows in that of their transaction.
+#[track_caller]
+pub fn assert_in_log_order(records: &[Consumed]) {
+    for pair in records.windows(2) {
+        let [one, next] = pair else { continue };
+        if (&one.topic, one.partition) == (&next.topic, next.partition) {
+            let [before, after] =
+                [one, next].map(|record| record.header("walpost.position").expect("a position"));
+            assert!(before < after, "{after} follows {before} in {}", one.topic);
+        }
+    }
+}
+
+/// The address for walpost of a server behind a proxy.
+pub fn proxied(proxy: &Proxy) -> String {
+    format!("postgres://postgres@127.0.0.1:{}/postgres", proxy.port())
+}
+
+/// How a program that ends by itself ended, and its lines of standard error.
+pub async fn ended(walpost: &Walpost) -> (Option<i32>, String) {
+    let status = walpost.wait(SHORT_TIMEOUT).await;
+    let text = walpost.stderr().join("\n");
+    let status =
+        status.unwrap_or_else(|| panic!("it still runs after {SHORT_TIMEOUT:?}; its log:\n{text}"));
+    (status.code(), text)
+}
+
+/// Inserts `count` rows with keys from `keys`, one transaction in all.
+pub fn insert(count: u32, keys: u32) -> String {
+    format!(
+        "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+         SELECT 'order', (i % {keys})::text, 'placed', jsonb_build_object('i', i) \
+           FROM generate_series(1, {count}) AS i"
+    )
+}
+
+/// Copies `count` rows with keys from `keys` into the outbox, by way of a file.
+pub fn copy(fixture: &Fixture, count: u32, keys: u32) -> String {
+    let file = fixture.postgres.data_dir().join("copied");
+    let file = file.display();
+    let columns = "id, aggregate_type, aggregate_id, event_type, payload";
+    format!(
+        "COPY (SELECT gen_random_uuid(), 'order', i % {keys}, 'copied', jsonb_build_object('i', i) \
+                 FROM generate_series(1, {count}) AS i) TO '{file}'; \
+         COPY public.outbox ({columns}) FROM '{file}'"
+    )
+}

@@ -1,0 +1,44 @@
+//! Copies and restores a stopped server's data, as a disk snapshot or a file-system backup does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Postgres;
+use crate::cache;
+use crate::error::{BedError, Doing};
+
+/// The data of a server as it was at one time.
+#[derive(Debug)]
+pub struct DataSnapshot(PathBuf);
+
+impl Postgres {
+    /// Keeps the data as it is now; the server is stopped.
+    pub fn snapshot_data(&self) -> DataSnapshot {
+        assert_eq!(self.pid(), None, "a running server's files do not fit together");
+        let saved = self.data_dir().with_extension("saved");
+        copy(&self.data_dir(), &saved).unwrap_or_else(|error| panic!("{error}"));
+        DataSnapshot(saved)
+    }
+
+    /// Sets the stopped server back to what was saved.
+    pub fn restore_data(&self, saved: &DataSnapshot) {
+        assert_eq!(self.pid(), None, "it runs");
+        copy(&saved.0, &self.data_dir()).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Makes the stopped server one that can be promoted: it begins a timeline then.
+    pub fn make_standby(&self) {
+        let file = self.data_dir().join("standby.signal");
+        fs::write(&file, "").unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), BedError> {
+    if to.exists() {
+        fs::remove_dir_all(to).doing(|| format!("removing {}", to.display()))?;
+    }
+    let mut copy = Command::new("cp");
+    copy.args(["-a", "--no-target-directory"]).arg(from).arg(to);
+    cache::run(&mut copy, "cp", "coreutils").map(drop)
+}

@@ -1,0 +1,60 @@
+//! Faults of Kafka.
+
+mod authorization;
+mod cluster;
+mod latency;
+mod record_limits;
+mod topics;
+mod unavailable;
+
+use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT};
+use walpost_bed::writer::Writer;
+use walpost_bed::{Kafka, Major, Postgres, Walpost, eventually};
+
+use crate::case::Case;
+
+const KAFKA_UNAVAILABLE: &str = "cannot deliver to Kafka; retrying";
+const KAFKA_RECOVERED: &str = "delivering to Kafka again";
+
+pub fn cases() -> Vec<Case> {
+    let parts = [
+        authorization::cases(),
+        unavailable::cases(),
+        cluster::cases(),
+        record_limits::cases(),
+        latency::cases(),
+        topics::cases(),
+    ];
+    parts.into_iter().flatten().collect()
+}
+
+/// A fixture with its own brokers.
+async fn fixture_with(bootstrap: &str) -> Fixture {
+    Fixture::with_brokers(Postgres::builder(Major::V15), bootstrap).await
+}
+
+/// A broker that makes no topics by itself, as most are.
+async fn strict_broker() -> Kafka {
+    Kafka::builder().property("auto.create.topics.enable", "false").start().await
+}
+
+/// How many lines of standard error have this text.
+fn times(walpost: &Walpost, text: &str) -> usize {
+    walpost.stderr().iter().filter(|line| line.contains(text)).count()
+}
+
+/// The slot's position does not advance while the application keeps writing.
+async fn confirms_nothing(fixture: &Fixture, writer: &Writer) {
+    let position = fixture.confirmed_at_rest().await;
+    writer.commits(100).await;
+    assert_eq!(fixture.confirmed_flush().await, position, "nothing is confirmed");
+}
+
+/// One line tells that Kafka is unavailable and one that it is back, each so many times.
+async fn outage_logged(walpost: &Walpost, outages: usize) {
+    eventually(SHORT_TIMEOUT, "a line for each change", async || {
+        let seen = (times(walpost, KAFKA_UNAVAILABLE), times(walpost, KAFKA_RECOVERED));
+        if seen == (outages, outages) { Ok(()) } else { Err(seen) }
+    })
+    .await;
+}

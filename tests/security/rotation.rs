@@ -1,0 +1,187 @@
+//! Passwords, certificates and CAs that change while rows are written.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use walpost_bed::fixture::{LONG_TIMEOUT, SHORT_TIMEOUT};
+use walpost_bed::writer::Writer;
+use walpost_bed::{CertificateAuthority, KeyPair, Walpost, eventually};
+
+use super::fixture::{
+    Broker, CERTIFICATE, PASSWORD, ROLE_PASSWORD, SecureFixture, SecureKafka, USER, showing,
+};
+
+const NEW_SESSION: &str = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots";
+const BACK: &str = "delivering to Kafka again";
+const IN_FORCE: &str = "properties that were read again are in force";
+const STREAMING: &str = "streaming from PostgreSQL";
+
+/// Puts a pair in the fixture of another, under the same names.
+fn replace(pair: &KeyPair, by: &KeyPair) {
+    fs::copy(&by.certificate, &pair.certificate).expect("copied");
+    fs::copy(&by.key, &pair.key).expect("copied");
+}
+
+async fn said_after(walpost: &Walpost, mark: (usize, usize), text: &str) {
+    walpost.await_line_after(mark, text, LONG_TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn password_rotation_loses_nothing_without_a_restart() {
+    let fixture = SecureFixture::new(PASSWORD).await;
+    let (broker, postgres) = (&fixture.kafka.kafka, &fixture.fixture.postgres);
+    broker.set_password("rotating", "first").await;
+    let source = fixture.file("url", &fixture.source_with(ROLE_PASSWORD, ""));
+    let kafka = fixture.file("kafka", &fixture.login("SCRAM-SHA-512", "rotating", "first"));
+    let walpost = fixture.command("run", &broker.secure_bootstrap(), &source, &kafka).start();
+    walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
+    let (pid, writer) = (walpost.pid(), Writer::start(postgres, 100));
+    writer.commits(50).await;
+    let came = async || !fixture.fixture.records().await.is_empty();
+    eventually(SHORT_TIMEOUT, "records come", came).await;
+
+    // Sessions that are open stay so for two seconds at Kafka, forever at PostgreSQL.
+    let mark = walpost.mark();
+    broker.set_password("rotating", "second").await;
+    said_after(&walpost, mark, "the credentials are refused").await;
+    postgres.execute("ALTER ROLE walpost PASSWORD 'second'").await;
+    postgres.query_text(NEW_SESSION).await;
+    said_after(&walpost, mark, "password authentication failed").await;
+    writer.commits(50).await;
+
+    let mark = walpost.mark();
+    fixture.file("url", &fixture.source_with("second", ""));
+    fixture.file("kafka", &fixture.login("SCRAM-SHA-512", "rotating", "second"));
+    said_after(&walpost, mark, STREAMING).await;
+    said_after(&walpost, mark, BACK).await;
+    writer.commits(50).await;
+    fixture.fixture.judge_after(writer).await.assert_ok();
+    assert_eq!(walpost.pid(), pid, "it was not started again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sighup_switches_the_kafka_user_without_duplicates() {
+    let fixture = SecureFixture::new(PASSWORD).await;
+    let broker = &fixture.kafka.kafka;
+    broker.set_password("leaving", "one").await;
+    broker.set_password("coming", "two").await;
+    let source = fixture.file("url", &fixture.source_with(ROLE_PASSWORD, ""));
+    let kafka = fixture.file("kafka", &fixture.login("SCRAM-SHA-512", "leaving", "one"));
+    let walpost = fixture.command("run", &broker.secure_bootstrap(), &source, &kafka).start();
+    walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
+    let writer = Writer::start(&fixture.fixture.postgres, 200);
+    writer.commits(50).await;
+
+    // What is as it was is left alone, and what cannot be is refused.
+    let mark = walpost.mark();
+    walpost.hangup();
+    said_after(&walpost, mark, "are as before").await;
+    for (wrong, told) in [("linger.ms=soon", "`linger.ms`"), ("acks=1", "`acks`")] {
+        let mark = walpost.mark();
+        fixture.file("kafka", &format!("{}{wrong}\n", fixture.login("PLAIN", USER, "wrong")));
+        walpost.hangup();
+        let line = walpost.await_line_after(mark, told, SHORT_TIMEOUT).await;
+        assert!(line.contains("ERROR") && !line.contains("wrong"), "{line}");
+    }
+    writer.commits(50).await;
+
+    // What the brokers do not take neither.
+    let mark = walpost.mark();
+    fixture.file("kafka", &fixture.login("SCRAM-SHA-512", "coming", "three"));
+    walpost.hangup();
+    let line = walpost.await_line_after(mark, "keeping the current ones", SHORT_TIMEOUT).await;
+    assert!(line.contains("ERROR") && line.contains("uthentication"), "{line}");
+    writer.commits(50).await;
+
+    let mark = walpost.mark();
+    fixture.file("kafka", &fixture.login("SCRAM-SHA-512", "coming", "two"));
+    walpost.hangup();
+    said_after(&walpost, mark, IN_FORCE).await;
+    // Who leaves is asked for a password within two seconds, and has none.
+    broker.drop_password("leaving").await;
+    let since = Instant::now();
+    let over = async || since.elapsed() > Duration::from_secs(3);
+    eventually(SHORT_TIMEOUT, "the old user would have been asked", over).await;
+    writer.commits(50).await;
+    let rolled_back = writer.stop().await;
+    fixture.fixture.confirmed(LONG_TIMEOUT).await;
+    fixture.fixture.judge_with(&rolled_back).await.assert_exact();
+    for trouble in ["Kafka cannot be used", "delivery failed; replaying"] {
+        assert!(!walpost.said(trouble), "{:?}", walpost.stderr());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewed_certificates_are_reloaded() {
+    let fixture = SecureFixture::new(CERTIFICATE).await;
+    let authority = &fixture.kafka.authority;
+    let pair = authority.client("renewed", USER);
+    let source = fixture.source(&showing(&pair));
+    let (source, kafka) =
+        (fixture.file("url", &source), fixture.file("kafka", &fixture.certified(&pair)));
+    let mutual = fixture.kafka.kafka.mutual_bootstrap();
+    let walpost = fixture.command("run", &mutual, &source, &kafka).start();
+    walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
+    let writer = Writer::start(&fixture.fixture.postgres, 100);
+    writer.commits(50).await;
+
+    // A certificate whose key has not come yet.
+    let (mark, next) = (walpost.mark(), authority.client("next", USER));
+    fs::copy(&next.certificate, &pair.certificate).expect("copied");
+    walpost.hangup();
+    let line = walpost
+        .await_line_after(mark, "cannot use the reloaded Kafka properties", SHORT_TIMEOUT)
+        .await;
+    assert!(line.contains("ssl.key.location"), "{line}");
+    writer.commits(20).await;
+    let mark = walpost.mark();
+    replace(&pair, &next);
+    walpost.hangup();
+    said_after(&walpost, mark, IN_FORCE).await;
+
+    // PostgreSQL's sessions take it up when they begin.
+    let mark = walpost.mark();
+    fixture.fixture.postgres.query_text(NEW_SESSION).await;
+    said_after(&walpost, mark, STREAMING).await;
+    writer.commits(50).await;
+    fixture.fixture.judge_after(writer).await.assert_ok();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_ca_is_trusted_once_its_root_is_in_the_file() {
+    let fixture =
+        SecureFixture::with(Broker::Own(Box::new(SecureKafka::new().await)), PASSWORD).await;
+    let broker = &fixture.kafka.kafka;
+    broker.set_password(USER, "scram").await;
+    let root = fixture.file("root.pem", &read(&fixture.kafka.authority.root()));
+    let login = fixture.login("SCRAM-SHA-512", USER, "scram");
+    let login = login.replace(
+        &fixture.kafka.authority.root().display().to_string(),
+        &root.display().to_string(),
+    );
+    let source = fixture.file("url", &fixture.source_with(ROLE_PASSWORD, ""));
+    let kafka = fixture.file("kafka", &login);
+    let command = fixture.command("run", &broker.secure_bootstrap(), &source, &kafka);
+    let walpost = command.args(["--log-level", "debug"]).start();
+    walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
+    let writer = Writer::start(&fixture.fixture.postgres, 100);
+    let came = async || !fixture.fixture.records().await.is_empty();
+    eventually(SHORT_TIMEOUT, "records come", came).await;
+
+    let (mark, other) = (walpost.mark(), CertificateAuthority::new());
+    broker.change_certificate(&other.server("kafka")).await;
+    // Connections that there are would stay forever.
+    broker.kill9().await;
+    broker.start_again().await;
+    said_after(&walpost, mark, "certificate verify failed").await;
+    let mark = walpost.mark();
+    fixture.file("root.pem", &read(&other.root()));
+    said_after(&walpost, mark, BACK).await;
+    writer.commits(20).await;
+    fixture.fixture.judge_after(writer).await.assert_ok();
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).expect("readable")
+}

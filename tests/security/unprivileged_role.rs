@@ -1,0 +1,174 @@
+//! A role that can only connect to the database: what it creates or locks there does not block
+//! delivery.
+
+use std::time::Duration;
+
+use tokio_postgres::{Client, NoTls};
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, program, stop};
+use walpost_bed::{Consumed, Kafka, Major, Postgres, Walpost, eventually};
+
+const STREAMS: &str = "streaming from PostgreSQL";
+const LOCKED_BY_ANOTHER: &str = "another role holds the advisory lock";
+
+/// The lock by which instances of walpost take turns: its class is `walp`.
+const KEY: &str = "2002873456, hashtext('walpost')";
+
+/// A session of a new role with these rights.
+async fn session_of(fixture: &Fixture, role: &str, rights: &str) -> Client {
+    fixture.postgres.execute(&format!("CREATE ROLE {role} LOGIN {rights}")).await;
+    let (client, connection) = tokio_postgres::connect(&fixture.postgres.url_for(role), NoTls)
+        .await
+        .expect("the role may connect");
+    tokio::spawn(connection);
+    client
+}
+
+/// A chain of domains, each over the one before.
+async fn chain_of_domains(client: &Client, length: u32) {
+    for from in (0..length).step_by(1000) {
+        let sql = format!(
+            "DO $$ BEGIN FOR i IN {from}..{from} + 999 LOOP
+               EXECUTE format('CREATE DOMAIN pg_temp.d%s AS %s', i,
+                              CASE WHEN i = 0 THEN 'text' ELSE 'pg_temp.d' || (i - 1) END);
+             END LOOP; END $$"
+        );
+        client.batch_execute(&sql).await.expect("its own schema");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chain_of_domains_does_not_block_delivery() {
+    let fixture = Fixture::on(Major::V18).await;
+    let mallory = session_of(&fixture, "mallory", "").await;
+    chain_of_domains(&mallory, 12_000).await;
+    let walpost = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.assert_exact(SHORT_TIMEOUT).await;
+    stop(walpost).await;
+    drop(mallory);
+}
+
+/// Where records depend on types, those of the outbox's columns are found among any others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chain_of_domains_does_not_block_delivery_of_typed_records() {
+    let postgres = Postgres::start(Major::V18).await;
+    let fixture = Fixture::bare(postgres, &Kafka::shared().await.bootstrap());
+    let mallory = session_of(&fixture, "mallory", "").await;
+    chain_of_domains(&mallory, 12_000).await;
+    let fixture = fixture
+        .over(
+            "CREATE DOMAIN money_of_ours AS numeric(12,2); CREATE DOMAIN price AS money_of_ours; \
+             CREATE TABLE outbox (id int PRIMARY KEY, aggregatetype text, aggregateid text, \
+                                  payload text, type text, amount price)",
+        )
+        .await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("walpost.toml");
+    let toml = format!(
+        "record.profile = 'debezium-json'\n[debezium]\nroute.topic.replacement = '{}'\n\
+         table.fields.additional.placement = 'amount:envelope'\n",
+        fixture.topic("order")
+    );
+    std::fs::write(&file, toml).expect("it can be written");
+    let walpost = Walpost::builder(program())
+        .args(["run", "--config"])
+        .arg(&file)
+        .args(["--source", &fixture.source, "--bootstrap-servers", &fixture.bootstrap])
+        .args(["-X", "allow.auto.create.topics=true"])
+        .start();
+    walpost.await_line(STREAMS, SHORT_TIMEOUT).await;
+    fixture.postgres.execute("INSERT INTO outbox VALUES (1, 'order', 'a', 'x', 't', 1.50)").await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    let records = fixture.records().await;
+    let values: Vec<_> = records.iter().filter_map(Consumed::value_text).collect();
+    assert_eq!(values, [r#"{"payload":"x","amount":"AJY="}"#]);
+    drop(mallory);
+}
+
+/// An attempt to connect that is given up leaves no statement behind that the server continues with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statement_of_an_abandoned_attempt_is_cancelled() {
+    let fixture = Fixture::new().await;
+    let holder = fixture.postgres.client().await;
+    let lock = "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE";
+    holder.batch_execute(lock).await.expect("a superuser is allowed to");
+    let walpost = fixture.command("run").args(["--catch-up", "stream"]).start();
+    walpost.await_line("cannot connect to PostgreSQL", SHORT_TIMEOUT * 2).await;
+    let left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'walpost' \
+                AND state = 'active' AND query_start < now() - interval '32 s'";
+    eventually(Duration::from_secs(10), "no statement is left", async || {
+        // A new session would wait for the lock.
+        let row = holder.query_one(left, &[]).await.expect("an answer");
+        row.get::<_, i64>(0) == 0
+    })
+    .await;
+    holder.batch_execute("ROLLBACK").await.expect("released");
+    walpost.await_line(STREAMS, SHORT_TIMEOUT * 2).await;
+}
+
+/// Delivery continues, in either feed, while someone holds the lock by `statements`.
+async fn delivers_despite(fixture: &Fixture, mallory: &Client, statements: &str) {
+    mallory.batch_execute(statements).await.expect("PUBLIC is allowed to");
+    for feed in ["stream", "auto"] {
+        fixture.postgres.execute(&insert(1000, 3)).await;
+        let run = fixture.command("run").args(["--catch-up", feed]);
+        let walpost = run.env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB").start();
+        walpost.await_line(STREAMS, SHORT_TIMEOUT).await;
+        fixture.assert_exact(LONG_TIMEOUT).await;
+        let lines = walpost.stderr();
+        let warnings: Vec<_> =
+            lines.iter().filter(|line| line.contains(LOCKED_BY_ANOTHER)).collect();
+        assert_eq!(warnings.len(), 1, "{feed}: {lines:?}");
+        assert!(warnings[0].contains("pg_terminate_backend"), "{feed}: {}", warnings[0]);
+        assert!(!walpost.said("waiting for it"), "{feed}: nobody has the slot: {lines:?}");
+        stop(walpost).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn advisory_lock_of_an_unprivileged_role_does_not_block_delivery() {
+    let fixture = Fixture::new().await;
+    let mallory = session_of(&fixture, "mallory", "").await;
+    delivers_despite(&fixture, &mallory, &format!("SELECT pg_advisory_lock({KEY})")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shared_advisory_locks_do_not_block_delivery() {
+    let fixture = Fixture::new().await;
+    let mallory = session_of(&fixture, "mallory", "").await;
+    let moriarty = session_of(&fixture, "moriarty", "").await;
+    let lock = format!("SELECT pg_advisory_lock_shared({KEY})");
+    moriarty.batch_execute(&lock).await.expect("PUBLIC is allowed to");
+    delivers_despite(&fixture, &mallory, &lock).await;
+}
+
+/// It has no session at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn advisory_lock_of_a_prepared_transaction_does_not_block_delivery() {
+    let postgres = Postgres::builder(Major::V15).setting("max_prepared_transactions", "2");
+    let fixture = Fixture::with(postgres).await;
+    let mallory = session_of(&fixture, "mallory", "").await;
+    let lock =
+        format!("BEGIN; SELECT pg_advisory_xact_lock({KEY}); PREPARE TRANSACTION 'for ever'");
+    mallory.batch_execute(&lock).await.expect("PUBLIC is allowed to");
+    fixture.postgres.execute(&insert(10, 3)).await;
+    let walpost = fixture.run_with(&["--catch-up", "stream"]).await;
+    fixture.assert_exact(SHORT_TIMEOUT).await;
+    let warning = walpost.await_line(LOCKED_BY_ANOTHER, SHORT_TIMEOUT).await;
+    assert!(warning.contains("ROLLBACK PREPARED"), "{warning}");
+}
+
+/// A role that may replicate can be another walpost, whatever it calls itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn advisory_lock_of_a_replication_role_is_waited_for() {
+    let fixture = Fixture::new().await;
+    let other = session_of(&fixture, "other", "REPLICATION").await;
+    other.batch_execute(&format!("SELECT pg_advisory_lock({KEY})")).await.expect("it may lock");
+    fixture.postgres.execute(&insert(10, 3)).await;
+    let walpost = fixture.command("run").args(["--catch-up", "stream"]).start();
+    walpost.await_line("waiting for it", SHORT_TIMEOUT).await;
+    assert!(!walpost.said(STREAMS) && !walpost.said(LOCKED_BY_ANOTHER), "{:?}", walpost.stderr());
+    other.batch_execute("SELECT pg_advisory_unlock_all()").await.expect("unlocked");
+    walpost.await_line(STREAMS, SHORT_TIMEOUT).await;
+    fixture.assert_exact(SHORT_TIMEOUT).await;
+}
