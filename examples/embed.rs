@@ -49,7 +49,7 @@ pub(crate) async fn relay_until(
     file: Option<PathBuf>,
     environment: &Environment,
 ) -> anyhow::Result<Summary> {
-    walpost::source::install_crypto_provider();
+    walpost::install_crypto_provider();
     let config = Config::load(&Flags::new(file), environment)?;
     let (relay, stop) = assembly::relay(&config, environment, None)?;
     let mut running = Box::pin(relay.run());

@@ -61,7 +61,10 @@ pub fn relay(
 
 /// Opens the dead letters and the configured Kafka, to put them back as records of the
 /// configured look.
-pub fn replay(config: &Config, settings: ReplaySettings) -> Result<Replay, ReplayAssemblyError> {
+pub(crate) fn replay(
+    config: &Config,
+    settings: ReplaySettings,
+) -> Result<Replay, ReplayAssemblyError> {
     let profile = profile(config)?;
     let (outbox, columns) = (outbox(config, &profile), columns(config, &profile));
     Ok(Replay::open(router(config, profile)?, outbox, columns, kafka(config), settings)?)
@@ -69,7 +72,7 @@ pub fn replay(config: &Config, settings: ReplaySettings) -> Result<Replay, Repla
 
 /// Why no dead letters can be put back.
 #[derive(Debug, thiserror::Error)]
-pub enum ReplayAssemblyError {
+pub(crate) enum ReplayAssemblyError {
     /// A value of the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -79,7 +82,10 @@ pub enum ReplayAssemblyError {
 }
 
 /// The configured source.
-pub fn source(config: &Config, environment: &Environment) -> Result<SourceConfig, ConfigError> {
+pub(crate) fn source(
+    config: &Config,
+    environment: &Environment,
+) -> Result<SourceConfig, ConfigError> {
     // What is wrong from the beginning is said as an error of the configuration.
     conninfo(config, environment)?;
     let (config_then, environment) = (config.clone(), environment.clone());
@@ -103,6 +109,7 @@ pub fn source(config: &Config, environment: &Environment) -> Result<SourceConfig
 
 /// The configured connection string, resolved as libpq does; what stands in a
 /// file is read now.
+#[doc(hidden)]
 pub fn conninfo(config: &Config, environment: &Environment) -> Result<ConnInfo, ConfigError> {
     let url = config.source_url(environment)?;
     let text = url.as_ref().map(ExposeSecret::expose_secret);
@@ -111,6 +118,7 @@ pub fn conninfo(config: &Config, environment: &Environment) -> Result<ConnInfo, 
 }
 
 /// The configured outbox, records and budget.
+#[doc(hidden)]
 pub fn core(config: &Config) -> Result<Core, ConfigError> {
     let profile = profile(config)?;
     let outbox = outbox(config, &profile);
@@ -129,6 +137,7 @@ fn router(config: &Config, profile: Profile) -> Result<Router, ConfigError> {
 }
 
 /// What the configured records look like.
+#[doc(hidden)]
 pub fn profile(config: &Config) -> Result<Profile, ConfigError> {
     let Some(converters) = config.record.profile else {
         return records(config).map(Profile::from);
@@ -221,7 +230,7 @@ fn placements(config: &Config) -> Result<Vec<Placement>, ConfigError> {
 }
 
 /// The outbox's columns, by the configuration or by a Debezium profile's options.
-pub fn columns(config: &Config, profile: &Profile) -> ColumnNames {
+pub(crate) fn columns(config: &Config, profile: &Profile) -> ColumnNames {
     match profile {
         Profile::Walpost(_) => config.outbox.columns.clone(),
         Profile::Debezium(debezium) => debezium.columns(),
@@ -229,12 +238,12 @@ pub fn columns(config: &Config, profile: &Profile) -> ColumnNames {
 }
 
 /// Whether records depend on the columns' data types.
-pub fn is_typed(profile: &Profile) -> bool {
+pub(crate) fn is_typed(profile: &Profile) -> bool {
     matches!(profile, Profile::Debezium(_))
 }
 
 /// The configured outbox, with the columns that `profile` names.
-pub fn outbox(config: &Config, profile: &Profile) -> Outbox {
+pub(crate) fn outbox(config: &Config, profile: &Profile) -> Outbox {
     let placed_optional = match profile {
         Profile::Walpost(_) => false,
         Profile::Debezium(debezium) => debezium.placed_optional(),
@@ -252,6 +261,7 @@ pub fn outbox(config: &Config, profile: &Profile) -> Outbox {
 }
 
 /// The configured Kafka.
+#[doc(hidden)]
 pub fn kafka(config: &Config) -> KafkaConfig {
     let properties = config.kafka.properties.iter();
     let mut properties = properties.map(|(name, value)| (name.into(), value.into())).collect();

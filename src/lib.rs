@@ -1,94 +1,97 @@
-//! walpost tails a transactional outbox out of PostgreSQL's logical replication
-//! into Kafka: in order, at least once, without polling the table.
+//! walpost streams a transactional outbox from PostgreSQL's WAL to Kafka: in order, at least once,
+//! without polling the table.
 //!
-//! An application writes a row to its outbox table in the transaction that makes
-//! the change the row tells of. PostgreSQL's write-ahead log then has both or
-//! neither, and has them in commit order. walpost reads that log and makes one
-//! Kafka record of each row. This crate is both the program and the library it
-//! is made of; the program is a command line over [`assembly::relay`].
+//! An application inserts a row into its outbox table in the transaction of the change that the row
+//! describes. The WAL then contains both or neither, in commit order. walpost decodes the WAL through
+//! a logical replication slot and publishes one Kafka record per row. This crate is the program and
+//! the library behind it; the program is a command line over [`assembly::relay`].
 //!
-//! # The way of an event
+//! # Data path
 //!
 //! ```text
-//!   PostgreSQL                                                         Kafka
-//!   walsender                                                         brokers
-//!      │  bytes of pgoutput                                              ▲
-//!      ▼                                                                 │
-//!   source ──► pgoutput ──► outbox ──► record ──► relay::core ──► sink ──┘
-//!      ▲       message      event      topic,        │  ▲           │
-//!      │                               key, …        ▼  │ reports   │
-//!      └───────── confirm A ◄──────────────────── ledger ◄───────────┘
+//!   PostgreSQL                                                           Kafka
+//!   walsender                                                           brokers
+//!      │  pgoutput                                                         ▲
+//!      ▼                                                                   │
+//!   source ──► pgoutput ──► outbox ──► record ──► relay::core ──► sink ────┘
+//!      ▲        message      event      topic,       │   ▲          │
+//!      │                                key, …       ▼   │ delivery │
+//!      └── publication guard ◄── flush LSN ◄──── ledger ◄─ reports ─┘
 //! ```
 //!
-//! Rows go to the right as they come, a large transaction's too: PostgreSQL
-//! sends a transaction only once it has committed, so nothing is held back
-//! here, and memory follows a budget, not the size of a transaction. Positions
-//! come back to the left: delivery reports let the [`ledger`] raise the
-//! position that is confirmed to the replication slot.
+//! Rows flow to the right as they arrive, also those of a large transaction: PostgreSQL sends a
+//! transaction only after its commit, so walpost buffers none, and memory follows the in-flight
+//! limit, not the size of a transaction. Positions flow back to the left: delivery reports let the
+//! ledger advance the flush LSN, the position that is confirmed to the replication slot.
 //!
-//! # What is promised, and why it holds
+//! # The guarantee, and why it holds
 //!
-//! Every event of a committed transaction is delivered at least once; no event
-//! of one that was rolled back ever is. In each partition, first deliveries
-//! stand in commit order, and what comes twice is a repeated stretch of the same
-//! order. Records with the same key share a partition.
+//! Every event of a committed transaction is delivered at least once; no event of a rolled-back
+//! transaction is ever delivered. Within a partition, first deliveries are in commit order, and
+//! repeats are a repeated stretch of the same order. Records with the same key share a partition.
 //!
-//! All rests on one rule for one position, **A**, which becomes the slot's
-//! `confirmed_flush_lsn`. PostgreSQL sends a transaction again after a restart
-//! at A exactly when its commit record lies at or after A. So:
+//! All of it rests on one rule for the **flush LSN**, which becomes the slot's
+//! `confirmed_flush_lsn`. After a restart at that position, PostgreSQL sends a transaction again
+//! exactly if its commit record lies at or after it. Therefore:
 //!
-//! > A may pass a transaction only when the brokers have acknowledged, at
-//! > `acks=all`, every record of it and of all that committed before it.
+//! > The flush LSN passes a transaction only after the brokers have acknowledged, with `acks=all`,
+//! > every record of that transaction and of all transactions that committed before it.
 //!
-//! A is the end of the last transaction for which that holds without a gap. An
-//! outbox in which nothing happens would pin A while others write, and the log
-//! with it: so where nothing is in flight and no transaction is open, A rises to
-//! **K**, the position up to which the server says, in a keepalive of this very
-//! session, to have sent everything. Nothing else moves A, and it never falls.
+//! The flush LSN is the end of the last transaction for which that holds without a gap. If nothing
+//! is in flight and no transaction is open, it advances to `wal_end`: the position up to which the
+//! server, in a keepalive of this session, reports to have sent everything. Otherwise an outbox
+//! without writes would retain the WAL of the other tables. Nothing else moves the flush LSN, and it
+//! never moves backwards.
 //!
-//! What was never handed out has no acknowledgement to wait for. PostgreSQL
-//! passes over rows that are committed while their table is not in the
-//! publication, so A is confirmed only after a look at the catalogs has shown the
-//! publication to be the same all along (`source/publication_guard.rs`).
+//! Rows that PostgreSQL never sent cannot be awaited: it skips rows that are committed while their
+//! table is not in the publication. So the flush LSN is confirmed only after the publication guard
+//! has seen in the catalogs that the publication has not changed.
 //!
-//! A failed delivery counts for nothing: the producer is thrown away with all
-//! that it holds and everything from A on is read and produced again, so that
-//! no record is ever retried behind its successors. An event that cannot be
-//! delivered at all halts the relay before A passes it.
+//! After a failed delivery the producer is discarded with everything in its queues, and everything
+//! after the flush LSN is read and produced again, so no record is retried behind its successors. An
+//! event that cannot be delivered at all halts the relay before the flush LSN passes it.
 //!
-//! # The modules
+//! The invariants, with their tests, and the decisions behind them are in `docs/design`.
 //!
-//! Data goes down this list, and imports point up it: what stands higher knows
-//! nothing of what stands lower. What decides is pure and takes no clock; what
-//! does I/O decides nothing about delivery.
+//! # Modules
 //!
-//! | module | job |
+//! Data flows down this list. A module imports only modules above it (`tests/tidy.rs` checks that).
+//! Code that decides is pure and takes the time as an argument; code that does I/O decides nothing
+//! about delivery.
+//!
+//! | module | purpose |
 //! |---|---|
-//! | [`lsn`] | a position in the log, as a type |
-//! | [`pgoutput`] | bytes to messages; any bytes at all give a message or an error |
-//! | [`outbox`] | rows and logical messages to [`outbox::Event`] |
-//! | [`record`] | event to [`record::Record`]: topic, key, headers, timestamp; or [`record::Poison`] |
-//! | [`ledger`] | what is in flight, and from it A |
-//! | [`relay::core`] | the state machine: what to produce, confirm, replay, when to stop |
-//! | [`conninfo`] | connection strings as libpq reads them |
-//! | [`source`] | the replication session, and the checks before it |
-//! | [`sink`] | the [`sink::Sink`] trait and the idempotent Kafka producer behind it |
-//! | [`relay`] | the loop that joins source, core and sink; reconnects, drains |
-//! | [`replay`] | dead letters back through [`record`] and [`sink`] |
-//! | [`config`] | flags, environment and file to values that are valid |
-//! | [`import`] | a Debezium connector's configuration to walpost's |
+//! | [`lsn`], `position` | a position in the WAL; the position of an event |
+//! | `pgoutput` | bytes to messages; any input gives a message or an error |
+//! | `outbox` | rows and logical messages to events |
+//! | `record` | event to Kafka record (topic, key, headers, timestamp), and what makes one undeliverable |
+//! | `ledger` | records in flight, and the flush LSN that follows from them |
+//! | `outlet` | the trait through which the core publishes |
+//! | `conninfo` | connection strings, as libpq reads them |
+//! | `source` | the replication session, catch-up reads, and the checks before them |
+//! | [`metrics`] | the metrics' names and values |
+//! | `sink` | the sink trait, and the idempotent Kafka producer behind it |
+//! | [`relay`] | `core`, the state machine that decides; the driver, which joins source, core and sink |
+//! | `dead_letter_replay` | publishes dead letters again |
+//! | [`config`] | flags, environment and file to valid values |
+//! | `admin` | health, status and metrics over HTTP; systemd notifications |
 //! | [`assembly`] | from a configuration to a relay |
-//! | [`cli`] | the commands |
+//! | `debezium_import` | a Debezium connector's configuration to walpost's |
+//! | `setup`, `preflight` | what `init` creates, and what `check` finds |
+//! | `cli` | arguments, printing, exit codes |
 //!
 //! # As a library
+//!
+//! The documented modules are the library's interface. The hidden ones are public for this
+//! project's own tests, benchmarks and fuzz targets, and may change in any release.
 //!
 //! ```no_run
 //! use walpost::assembly;
 //! use walpost::config::{Config, Environment, Flags};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! // Once in a process, before the first connection.
-//! walpost::source::install_crypto_provider();
+//! // Once per process, before the first connection.
+//! walpost::install_crypto_provider();
 //! let environment = Environment::of_process();
 //! let config = Config::load(&Flags::new(Some("walpost.toml".into())), &environment)?;
 //! let (relay, stop) = assembly::relay(&config, &environment, None)?;
@@ -102,35 +105,48 @@
 //! # }
 //! ```
 //!
-//! `examples/embed.rs` is this as a whole program. A [`relay::Relay`] fixes lost
-//! connections by itself; what [`relay::Relay::run`] returns as an error is for
-//! a person to act on.
+//! `examples/embed.rs` is a complete program. A [`relay::Relay`] reconnects by itself; an error of
+//! [`relay::Relay::run`] needs an operator.
 
-pub mod admin;
 pub mod assembly;
-pub mod cli;
 pub mod config;
-pub mod conninfo;
-mod crash_points;
-pub mod dead_letter_replay;
-pub mod debezium_import;
-mod excerpt;
-pub mod ledger;
 pub mod lsn;
 pub mod metrics;
+pub mod relay;
+
+#[doc(hidden)]
+pub mod admin;
+#[doc(hidden)]
+pub mod cli;
+#[doc(hidden)]
+pub mod conninfo;
+mod crash_points;
+mod dead_letter_replay;
+#[doc(hidden)]
+pub mod debezium_import;
+mod excerpt;
+#[doc(hidden)]
+pub mod ledger;
+#[doc(hidden)]
 pub mod outbox;
+#[doc(hidden)]
 pub mod outlet;
+#[doc(hidden)]
 pub mod pgoutput;
+#[doc(hidden)]
 pub mod position;
 mod preflight;
 #[cfg(test)]
 mod property;
+#[doc(hidden)]
 pub mod record;
-pub mod relay;
-pub mod setup;
+mod setup;
+#[doc(hidden)]
 pub mod sink;
+#[doc(hidden)]
 pub mod source;
 #[cfg(feature = "traces")]
-pub mod traces;
+mod traces;
 
 pub use lsn::Lsn;
+pub use source::install_crypto_provider;

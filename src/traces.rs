@@ -20,7 +20,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
 
 /// Whether an endpoint is set, and spans are not turned off.
-pub fn are_sent() -> bool {
+pub(crate) fn are_sent() -> bool {
     static ARE_SENT: OnceLock<bool> = OnceLock::new();
     *ARE_SENT.get_or_init(|| {
         let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|it| it == value);
@@ -32,7 +32,7 @@ pub fn are_sent() -> bool {
 }
 
 /// Sends spans as long as it is; as it goes, the last ones.
-pub struct Traces(SdkTracerProvider);
+pub(crate) struct Traces(SdkTracerProvider);
 
 impl Drop for Traces {
     fn drop(&mut self) {
@@ -43,7 +43,7 @@ impl Drop for Traces {
 
 /// What sends spans, where an endpoint is set; nothing is sent yet. An error names what is wrong
 /// with the variables.
-pub fn exporter() -> Result<Option<SpanExporter>, String> {
+pub(crate) fn exporter() -> Result<Option<SpanExporter>, String> {
     if !are_sent() {
         return Ok(None);
     }
@@ -52,7 +52,7 @@ pub fn exporter() -> Result<Option<SpanExporter>, String> {
 }
 
 /// Begins to send spans, where an endpoint is set, or says as [`exporter`] why it cannot.
-pub fn start(slot: &str) -> Result<Option<Traces>, String> {
+pub(crate) fn start(slot: &str) -> Result<Option<Traces>, String> {
     let Some(exporter) = exporter()? else { return Ok(None) };
     let resource = Resource::builder()
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))

@@ -7,7 +7,7 @@ use super::stdout::print;
 use super::{Exit, block_on, complain, logged, run};
 use crate::assembly::{self, ReplayAssemblyError};
 use crate::config::Config;
-use crate::dead_letter_replay::{ReplayError, ReplaySettings, Replayed};
+use crate::dead_letter_replay::{ReplayError, ReplaySettings, ReplaySummary};
 
 pub(super) fn command(arguments: ReplayArguments) -> Exit {
     let ReplayArguments { dry_run, cause, limit, from, group, options } = arguments;
@@ -57,8 +57,8 @@ async fn replay(config: &Config, settings: ReplaySettings) -> Exit {
     }
 }
 
-fn summary(replayed: Replayed, dry_run: bool) -> String {
-    let Replayed { replayed, poison, held_back, passed_over } = replayed;
+fn summary(replayed: ReplaySummary, dry_run: bool) -> String {
+    let ReplaySummary { replayed, poison, held_back, passed_over } = replayed;
     let verb = if dry_run { "would replay" } else { "replayed" };
     format!(
         "{verb} {replayed}, still poison {poison}, held back {held_back}, passed over {passed_over}"
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_summary_says_what_became_of_the_letters() {
-        let replayed = Replayed { replayed: 12, poison: 1, held_back: 2, passed_over: 3 };
+        let replayed = ReplaySummary { replayed: 12, poison: 1, held_back: 2, passed_over: 3 };
         let text = "replayed 12, still poison 1, held back 2, passed over 3";
         assert_eq!(summary(replayed, false), text);
         assert_eq!(

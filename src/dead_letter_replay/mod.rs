@@ -50,7 +50,7 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is to be put back.
 #[derive(Debug, Clone)]
-pub struct ReplaySettings {
+pub(crate) struct ReplaySettings {
     /// The dead-letter topic.
     pub topic: String,
     /// The consumer group that the marks are committed for.
@@ -65,7 +65,7 @@ pub struct ReplaySettings {
 
 /// What became of the letters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Replayed {
+pub(crate) struct ReplaySummary {
     /// Published, and done with.
     pub replayed: u64,
     /// Still poison, and left.
@@ -78,7 +78,7 @@ pub struct Replayed {
 
 /// Why a replay ended early. What was done before is committed.
 #[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
+pub(crate) enum ReplayError {
     /// The producer cannot be made.
     #[error(transparent)]
     Sink(#[from] SinkError),
@@ -142,14 +142,14 @@ impl From<ReachError> for ReplayError {
 }
 
 /// Puts dead letters back.
-pub struct Replay {
+pub(crate) struct Replay {
     router: Router,
     outbox: Outbox,
     columns: ColumnNames,
     producer: Producer,
     letters: Letters,
     settings: ReplaySettings,
-    replayed: Replayed,
+    replayed: ReplaySummary,
     held_back: HashSet<(i32, Vec<u8>)>,
     /// The letters that were put back.
     put_back: HashSet<Identity>,
@@ -162,7 +162,7 @@ type Identity = (EventPosition, u64);
 /// What is to be said of a record of the dead-letter topic.
 enum Fate {
     /// It was published, or would be.
-    Replayed(String),
+    ReplaySummary(String),
     Poison(Poison),
     Unreadable(String),
     HeldBack,
@@ -175,7 +175,7 @@ enum Fate {
 impl Replay {
     /// Opens both ends. Events are made of letters with `columns` as the roles' names, and as
     /// `outbox` reads messages.
-    pub fn open(
+    pub(crate) fn open(
         router: Router,
         outbox: Outbox,
         columns: ColumnNames,
@@ -195,7 +195,7 @@ impl Replay {
             producer,
             letters,
             settings,
-            replayed: Replayed::default(),
+            replayed: ReplaySummary::default(),
             held_back: HashSet::new(),
             put_back: HashSet::new(),
         })
@@ -203,11 +203,11 @@ impl Replay {
 
     /// Puts back what there is, until the end or until `stop` completes; `show` is given a
     /// line of each letter that a dry run would publish.
-    pub async fn run(
+    pub(crate) async fn run(
         mut self,
         stop: impl Future<Output = ()>,
         show: impl FnMut(&str),
-    ) -> (Replayed, Result<(), ReplayError>) {
+    ) -> (ReplaySummary, Result<(), ReplayError>) {
         let worked = tokio::select! {
             biased;
             () = stop => Err(ReplayError::Stopped),
@@ -224,7 +224,7 @@ impl Replay {
             let Some(message) = self.letters.next().await? else { break };
             let place = format!("{}/{}", message.partition(), message.offset());
             match self.put_back(&message, &place).await? {
-                Fate::Replayed(record) => {
+                Fate::ReplaySummary(record) => {
                     self.replayed.replayed += 1;
                     self.letters.done(message.partition(), message.offset());
                     if dry_run {
@@ -311,7 +311,7 @@ impl Replay {
         if self.settings.dry_run {
             drop(record);
             self.put_back.insert(identity);
-            return Ok(Fate::Replayed(line + &dropped(&self.router)));
+            return Ok(Fate::ReplaySummary(line + &dropped(&self.router)));
         }
         if !self.letters.has_room(message.partition()) {
             return Err(ReplayError::Scattered { place: place.to_owned() });
@@ -323,7 +323,7 @@ impl Replay {
         Ok(match refused {
             None => {
                 self.put_back.insert(identity);
-                Fate::Replayed(line + &dropped(&self.router))
+                Fate::ReplaySummary(line + &dropped(&self.router))
             }
             Some(refusal) => Fate::Poison(Poison::new(refusal.cause(&topic), &event)),
         })

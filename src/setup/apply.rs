@@ -20,7 +20,7 @@ const LOCKED_AT_MOST: Duration = Duration::from_secs(300);
 
 /// What became of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub(crate) struct Step {
     /// The object.
     pub object: Object,
     /// Whether it was created; else it was there.
@@ -52,7 +52,7 @@ impl std::fmt::Display for Object {
 
 /// Why init cannot go on. What was created before stays; init can be run again.
 #[derive(Debug, thiserror::Error)]
-pub enum InitError {
+pub(crate) enum InitError {
     /// The server does not write what logical replication reads.
     #[error("wal_level is `{level}`, and logical replication needs `logical`: {fix}")]
     WalLevel {

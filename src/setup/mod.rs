@@ -4,7 +4,7 @@ mod apply;
 mod managed_service;
 mod sql;
 
+pub(crate) use apply::InitError;
 pub(crate) use apply::apply;
-pub use apply::{InitError, Step};
 pub(crate) use managed_service::Service;
-pub use sql::{InitPlan, UnwritableName};
+pub(crate) use sql::InitPlan;

@@ -21,7 +21,7 @@ const DOLLAR_QUOTE: &str = "$init$";
 
 /// What init is to create, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InitPlan {
+pub(crate) struct InitPlan {
     tables: Vec<TableName>,
     columns: ColumnNames,
     role: Option<String>,
@@ -35,11 +35,11 @@ pub struct InitPlan {
 #[error(
     "init cannot write SQL for the name {0:?}: it is empty, longer than 63 bytes, or holds a control character or `{DOLLAR_QUOTE}`"
 )]
-pub struct UnwritableName(String);
+pub(crate) struct UnwritableName(String);
 
 /// One thing to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Object {
+pub(crate) enum Object {
     /// A table.
     Table(TableName),
     /// A role, by its plain name.
@@ -52,7 +52,7 @@ pub enum Object {
 
 /// One thing to create, and the SQL that creates it where it is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub(crate) struct Part {
     /// What is created.
     pub object: Object,
     /// Runs in psql as it is, in a transaction of its own.
@@ -61,7 +61,7 @@ pub struct Part {
 
 impl InitPlan {
     /// What the configuration names; `role`: the role to create, if any.
-    pub fn new(
+    pub(crate) fn new(
         config: &Config,
         columns: ColumnNames,
         role: Option<&str>,
@@ -89,34 +89,34 @@ impl InitPlan {
 
     /// The same with a slot that standbys keep, which PostgreSQL knows since 17.
     #[must_use]
-    pub fn with_failover(mut self, failover: bool) -> Self {
+    pub(crate) fn with_failover(mut self, failover: bool) -> Self {
         self.failover = failover;
         self
     }
 
     /// Whether standbys are to keep the slot.
-    pub fn failover(&self) -> bool {
+    pub(crate) fn failover(&self) -> bool {
         self.failover
     }
 
     /// The tables.
-    pub fn tables(&self) -> &[TableName] {
+    pub(crate) fn tables(&self) -> &[TableName] {
         &self.tables
     }
 
     /// The publication's plain name.
-    pub fn publication(&self) -> &str {
+    pub(crate) fn publication(&self) -> &str {
         &self.publication
     }
 
     /// The slot's name.
-    pub fn slot(&self) -> &str {
+    pub(crate) fn slot(&self) -> &str {
         &self.slot
     }
 
     /// What to create, in the order in which it must be: a slot sees only the
     /// publications that are older than itself.
-    pub fn parts(&self) -> Vec<Part> {
+    pub(crate) fn parts(&self) -> Vec<Part> {
         let tables = self
             .tables
             .iter()
@@ -137,7 +137,7 @@ impl InitPlan {
     }
 
     /// Everything, for psql. With default names these are the files, byte for byte.
-    pub fn sql(&self) -> String {
+    pub(crate) fn sql(&self) -> String {
         self.parts().into_iter().map(|part| part.sql).collect()
     }
 

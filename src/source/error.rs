@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 
 use super::connection::error::ConnectError;
 use super::publication_fingerprint::PublicationFingerprint;
-use super::resume::ServerIdentity;
+use super::server_identity::ServerIdentity;
 use super::wire::WireError;
 use crate::excerpt::{at_most, line};
 use crate::lsn::Lsn;

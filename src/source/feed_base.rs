@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::connection::connect::Control;
 use super::error::SourceError;
 use super::publication_guard::PublicationGuard;
-use super::resume::ServerIdentity;
+use super::server_identity::ServerIdentity;
 use super::slot_metrics::Observer;
 use super::wire::Security;
 use crate::lsn::Lsn;

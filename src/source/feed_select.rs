@@ -23,7 +23,8 @@ use super::history::HistoryCheck;
 use super::postgres_feed::{ActiveFeed, PostgresFeed};
 use super::publication_fingerprint::PublicationFingerprint;
 use super::publication_guard::{Catalogs, PublicationGuard};
-use super::resume::{Resume, ServerIdentity};
+use super::resume::Resume;
+use super::server_identity::ServerIdentity;
 use super::session_setup::{
     Found, create_temporary_slot, own_process, session_settings, silence_limit, start_replication,
     wal_sender_timeout,

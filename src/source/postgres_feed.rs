@@ -14,7 +14,7 @@ use super::feed_base::FeedBase;
 use super::halt_notice;
 use super::history::{HistoryCheck, SkippedRelations, Verdict};
 use super::publication_fingerprint::PublicationFingerprint;
-use super::resume::ServerIdentity;
+use super::server_identity::ServerIdentity;
 use super::stream::Session;
 use super::wire::Security;
 use crate::lsn::Lsn;

@@ -1,27 +1,9 @@
-//! From where a session resumes, and the server that its positions belong to.
+//! From where a session resumes.
 
 use super::history::ReceivedTransactions;
 use super::publication_fingerprint::PublicationFingerprint;
+use super::server_identity::ServerIdentity;
 use crate::lsn::Lsn;
-
-/// Which server a position belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerIdentity {
-    /// `IDENTIFY_SYSTEM`'s system identifier.
-    pub system_identifier: String,
-    /// The timeline of its WAL.
-    pub timeline: u32,
-    /// When its postmaster was started, in microseconds since 1970.
-    pub postmaster_start: i64,
-}
-
-impl ServerIdentity {
-    /// Whether positions of the one mean something to the other. A restart changes nothing in
-    /// that.
-    pub fn has_history_of(&self, other: &Self) -> bool {
-        (&self.system_identifier, self.timeline) == (&other.system_identifier, other.timeline)
-    }
-}
 
 /// What an instance saw while another client held the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]

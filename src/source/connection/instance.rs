@@ -12,7 +12,7 @@
 use tokio_postgres::Client;
 
 use crate::source::error::SourceError;
-use crate::source::resume::ServerIdentity;
+use crate::source::server_identity::ServerIdentity;
 
 /// When the postmaster was started, in microseconds since 1970. A postmaster that lost a server
 /// process and recovered is still the same.
