@@ -25,6 +25,7 @@ use crate::source::SlotFigures;
 use crate::source::SourceError;
 use crate::source::catalog::Facts;
 use crate::source::connection::connect::Control;
+use crate::source::connection::deadline::answered;
 use crate::source::feed::{Received, SwitchFeed};
 use crate::source::feed_base::{Connection, FeedBase, connection_ended, message};
 
@@ -142,7 +143,9 @@ impl Mover {
 
     /// Sees that the slot stands where it was moved to last.
     async fn look(&self) -> Result<(), SourceError> {
-        let found = Facts::read(&self.peer.client, &self.slot).await?.require_slot(&self.slot)?;
+        let facts = Facts::read(&self.peer.client, &self.slot);
+        let facts = answered("the connection that the slot is moved on", facts).await?;
+        let found = facts.require_slot(&self.slot)?;
         if found > self.moves.stands() {
             return Err(SourceError::slot_moved(&self.slot, self.moves.stands(), found));
         }

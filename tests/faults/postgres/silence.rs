@@ -8,6 +8,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Kafka, Major, Postgres, PostgresBuilder, Proxy, Walpost, Way, eventually};
 
 use super::repeated_transactions;
+use super::slot::many_transactions;
 use crate::case::{Account, Case};
 
 /// `wal_sender_timeout` here. walpost takes ten seconds of silence for the end,
@@ -57,6 +58,9 @@ pub fn cases() -> Vec<Case> {
         Case::new(72, "the_backlog_of_a_distant_server_is_read_in_batches", distant_backlog).long(),
         Case::new(35, "a_connection_for_batches_that_never_opens_gives_way_to_a_stream", no_third),
         Case::new(72, "batches_that_never_begin_give_way_to_a_stream", never_begun).long(),
+        Case::new(35, "a_catch_up_on_a_dead_connection_that_gives_way_can_be_stopped", stopped),
+        Case::new(35, "a_catch_up_on_a_dead_connection_that_gives_way_is_replaced", gives_way)
+            .long(),
     ]
 }
 
@@ -324,6 +328,53 @@ async fn never_begun(account: Account) {
     signal("CONT", &pid);
     scene.confirmed(SOON).await;
     account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+/// For how long nothing is taken before a catch-up gives way to a stream, and a little more.
+const GIVES_WAY_AFTER: Duration = Duration::from_secs(13);
+
+/// A catch-up of which Kafka takes nothing any more, and whose connections are dead once it gives
+/// way to a stream for that.
+async fn gives_way_in_silence() -> (Scene, Kafka, Proxy, Walpost) {
+    let kafka = Kafka::start().await;
+    let mut scene = Scene::with_brokers(impatient(), &kafka.bootstrap()).await;
+    scene = scene.option("--in-flight-bytes", "8KiB").option("-X", "linger.ms=10");
+    scene = scene.option("--drain-timeout", "5s");
+    scene.postgres.execute(&many_transactions(600)).await;
+    let proxy = behind_a_proxy(&mut scene).await;
+    let walpost = in_batches(&scene);
+    walpost.await_line("reading the backlog in batches", SOON).await;
+    eventually(SOON, "some come", async || scene.records().await.len() > 500).await;
+    kafka.pause();
+    proxy.blackhole();
+    let since = Instant::now();
+    eventually(SOON, "it is time to give way", async || since.elapsed() > GIVES_WAY_AFTER).await;
+    assert!(!walpost.said("lost PostgreSQL"), "{:?}", walpost.stderr());
+    (scene, kafka, proxy, walpost)
+}
+
+async fn stopped(account: Account) {
+    let (scene, kafka, proxy, walpost) = gives_way_in_silence().await;
+    walpost.terminate();
+    let status = walpost.wait(SOON).await;
+    assert!(status.is_some(), "it ends within its drain timeout: {:?}", walpost.stderr());
+    account.did("ended when it was told to");
+    proxy.restore();
+    kafka.resume();
+    let next = scene.run().await;
+    scene.confirmed(LATER).await;
+    account.ok(&scene.judge().await);
+    account.goes_on(&next);
+}
+
+async fn gives_way(account: Account) {
+    let (scene, kafka, proxy, walpost) = gives_way_in_silence().await;
+    walpost.await_line("lost PostgreSQL, connecting again", LATER).await;
+    proxy.restore();
+    kafka.resume();
+    scene.confirmed(LATER).await;
+    account.ok(&scene.judge().await);
     account.goes_on(&walpost);
 }
 
