@@ -26,6 +26,11 @@ pub fn cases() -> Vec<Case> {
         Case::new(38, "who_moves_the_slot_while_walpost_looks_is_no_other_walpost", moved_in_use),
         Case::new(
             36,
+            "a_slot_dropped_in_the_catch_up_of_a_far_server_is_noticed",
+            dropped_far_away,
+        ),
+        Case::new(
+            36,
             "a_backlog_whose_slot_is_dropped_is_published_to_its_end",
             dropped_in_a_backlog,
         ),
@@ -236,6 +241,26 @@ async fn in_a_backlog(account: Account, what: &str, words: &str) {
     };
     assert!(said(&texts.0) && said(&texts.1), "{texts:?}");
     account.exact(&scene.judge().await);
+}
+
+/// Each answer takes longer than the relay waits before it looks at delivery reports.
+async fn dropped_far_away(account: Account) {
+    let mut scene = Scene::new().await;
+    let proxy = Proxy::to(scene.postgres.port()).await;
+    scene.source = proxied(&proxy);
+    scene.postgres.execute(&many_transactions(1500)).await;
+    proxy.slow(Duration::from_millis(100), None);
+    let walpost = slow_in_batches(&scene);
+    eventually(SOON, "some come", async || scene.records().await.len() > 500).await;
+    scene.postgres.execute(&at_rest("pg_drop_replication_slot('walpost')")).await;
+    walpost.await_line("the slot cannot be used any more", SOON).await;
+    assert!(scene.records().await.len() < 25_000, "in the midst");
+    let status = walpost.wait(LATER).await;
+    assert_eq!(status.and_then(|status| status.code()), Some(3), "{:?}", walpost.stderr());
+    let text = walpost.stderr().join("\n");
+    assert!(text.contains("find out who dropped it"), "{text}");
+    account.exact(&scene.judge().await);
+    account.did("exit 3");
 }
 
 /// So many transactions of twenty rows.
