@@ -1,7 +1,7 @@
 //! What the catalogs say of the slot, the publication and the outbox tables,
 //! and whether that is what a relay needs. A few small queries at each connect.
 
-use postgres_protocol::escape::escape_identifier;
+use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
@@ -36,6 +36,7 @@ pub struct Facts {
 }
 
 /// A row of `pg_replication_slots`.
+#[allow(clippy::struct_excessive_bools, reason = "they are columns of it")]
 #[derive(Debug, Clone)]
 pub struct Slot {
     /// `physical` or `logical`.
@@ -57,10 +58,17 @@ pub struct Slot {
     /// Whether it is a standby's copy of a slot on the primary (PostgreSQL 17
     /// and later).
     pub synced: bool,
-    /// Whether standbys keep it (PostgreSQL 17 and later), or it decodes prepared
-    /// transactions: a copy of it is another in that.
-    pub is_special: bool,
+    /// Whether standbys keep it (PostgreSQL 17 and later); they keep no copy of it.
+    pub failover: bool,
+    /// Whether it sends a transaction when it is prepared, rather than when it commits.
+    pub two_phase: bool,
 }
+
+/// The longest name that a slot has, in bytes: `NAMEDATALEN` less one.
+pub(crate) const SLOT_NAME_MAX: usize = 63;
+
+/// The end of a copy's name.
+const COPY: &str = "_copy";
 
 /// `messages` is an option of pgoutput since 14.
 const LEAST_VERSION: i32 = 140_000;
@@ -79,8 +87,7 @@ const FACTS: &str = "
            pg_catalog.pg_is_in_recovery(),
            EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
                     WHERE a.pid = s.active_pid AND a.application_name = $2),
-           coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false)
-             OR coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false),
+           coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false),
            -- Anybody may take such a lock, or such a name: only a walpost of the same role counts.
            (SELECT pg_catalog.min(a.pid) FROM pg_catalog.pg_stat_activity a
              WHERE a.usename = current_user AND a.datname = pg_catalog.current_database()
@@ -91,7 +98,8 @@ const FACTS: &str = "
                           AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
                           AND l.classid::pg_catalog.int8 = $3::pg_catalog.int4::pg_catalog.int8
                           AND l.objid::pg_catalog.int8 =
-                              pg_catalog.hashtext($1)::pg_catalog.int8 & 4294967295)))
+                              pg_catalog.hashtext($1)::pg_catalog.int8 & 4294967295))),
+           coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false)
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
 
@@ -126,7 +134,8 @@ impl Facts {
                 wal_status: row.try_get(10)?,
                 invalidation_reason: row.try_get(11)?,
                 synced: row.try_get(12)?,
-                is_special: row.try_get(15)?,
+                failover: row.try_get(15)?,
+                two_phase: row.try_get(17)?,
             }),
         };
         Ok(Self {
@@ -200,10 +209,32 @@ impl Facts {
                  `walpost init --apply` for a new one"
             ));
         }
+        if slot.two_phase {
+            return unusable(format!(
+                "has two_phase enabled: it sends a transaction when it is prepared, and walpost reads \
+                 committed transactions only; replace it with a copy, which has two_phase disabled and \
+                 the same position: {}",
+                disable_two_phase(name)
+            ));
+        }
         slot.confirmed_flush.ok_or_else(|| {
             SourceError::Lost(format!("replication slot \"{name}\" is still being created"))
         })
     }
+}
+
+/// The SQL that replaces a slot with a copy of it, by way of another copy: copies have `two_phase`
+/// disabled.
+pub(crate) fn disable_two_phase(slot: &str) -> String {
+    let copy: String = slot.chars().take(SLOT_NAME_MAX - COPY.len()).chain(COPY.chars()).collect();
+    let (slot, copy) = (escape_literal(slot), escape_literal(&copy));
+    let (slot, copy) = (slot.trim_start(), copy.trim_start());
+    format!(
+        "SELECT pg_catalog.pg_copy_logical_replication_slot({slot}, {copy}); \
+         SELECT pg_catalog.pg_drop_replication_slot({slot}); \
+         SELECT pg_catalog.pg_copy_logical_replication_slot({copy}, {slot}); \
+         SELECT pg_catalog.pg_drop_replication_slot({copy});"
+    )
 }
 
 const PUBLICATION: &str =

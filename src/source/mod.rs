@@ -29,6 +29,7 @@ mod types;
 mod wire;
 
 pub use catalog::{Facts, Slot, published_tables};
+pub(crate) use catalog::{SLOT_NAME_MAX, disable_two_phase};
 pub use catchup::feed::Backlog;
 pub use catchup::policy::{
     CatchupProgress, LagDetector, Move, SlotAdvanceSchedule, StartPosition, WalPosition,

@@ -39,6 +39,24 @@ async fn the_name_is_anothers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_decodes_prepared_transactions() {
+    for stage in [Stage::new().await, Stage::on(sound(Major::V18)).await] {
+        let slot = stage.slot();
+        let drop = format!("SELECT pg_drop_replication_slot('{slot}')");
+        stage.execute(&drop).await;
+        let create =
+            format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', false, true)");
+        stage.execute(&create).await;
+        let position = format!(
+            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{slot}'"
+        );
+        let before = stage.postgres.query_text(&position).await;
+        stage.fixed("error", "slot_two_phase").await;
+        assert_eq!(stage.postgres.query_text(&position).await, before);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_belongs_to_another_database() {
     let other = Stage::new().await;
     let mut stage = Stage::new().await;

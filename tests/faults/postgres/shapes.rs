@@ -20,6 +20,7 @@ pub fn cases() -> Vec<Case> {
         })
         .long(),
         Case::new(50, "a_prepared_transaction_is_published_when_it_commits", prepared),
+        Case::new(50, "a_slot_that_sends_prepared_transactions_is_refused", two_phase),
         Case::new(54, "copied_rows_and_those_of_one_insert_come_in_their_order", many_at_once),
         Case::new(56, "what_commits_beside_a_long_transaction_is_published", long_open),
     ]
@@ -109,6 +110,34 @@ async fn prepared(account: Account) {
     let records = scene.records().await;
     assert_eq!(records.len(), 7);
     assert!(records.iter().all(|record| record.key_text() != Some("dropped")));
+    account.exact(&scene.judge().await);
+    account.goes_on(&walpost);
+}
+
+/// The error tells how to replace the slot, and with its copy nothing is missing.
+async fn two_phase(account: Account) {
+    let scene = Scene::new().await;
+    scene
+        .postgres
+        .execute(
+            "SELECT pg_drop_replication_slot('walpost');
+             SELECT pg_create_logical_replication_slot('walpost', 'pgoutput', false, true)",
+        )
+        .await;
+    scene.postgres.execute(&insert(4, 2)).await;
+    scene.postgres.execute(&format!("BEGIN; {}; PREPARE TRANSACTION 'one'", insert(3, 1))).await;
+    let text = account.ends(&scene.command("run").start(), 3).await;
+    assert!(text.contains("two_phase"), "{text}");
+    let (_, sql) = text.split_once("the same position: ").expect("what to do");
+    let (sql, _) = sql.split_once('"').expect("the end of the message");
+    // Each by itself, as psql sends them.
+    for statement in sql.split_inclusive(';') {
+        scene.postgres.execute(statement).await;
+    }
+    let walpost = scene.run().await;
+    scene.postgres.execute("COMMIT PREPARED 'one'").await;
+    scene.postgres.execute(&insert(4, 2)).await;
+    scene.confirmed(SOON).await;
     account.exact(&scene.judge().await);
     account.goes_on(&walpost);
 }
