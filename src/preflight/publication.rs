@@ -19,11 +19,10 @@ const PUBLICATION: &str = "
                                 CASE WHEN pubtruncate THEN 'truncate' END)
       FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1";
 
-/// What the table is, and how the publication comes to have it. `{schemas}` stands for
-/// whether its schema is published as a whole, since 15.
+/// What the table is, and how the publication comes to have it.
 const TABLE: &str = "
     WITH RECURSIVE this AS (
-        SELECT c.oid, c.relkind::pg_catalog.text AS kind, c.relnamespace
+        SELECT c.oid, c.relkind, c.relnamespace, c.relpersistence, c.relispartition
           FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
          WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
     ), below AS (
@@ -32,24 +31,11 @@ const TABLE: &str = "
         SELECT i.inhrelid FROM below
           JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
           JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition)
-    SELECT this.kind,
-           EXISTS (SELECT FROM pg_catalog.pg_publication_rel r
-                     JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
-                    WHERE p.pubname::pg_catalog.text = $3 AND r.prrelid = this.oid),
-           {schemas},
-           EXISTS (SELECT FROM pg_catalog.pg_publication_tables t
-                    WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname::pg_catalog.text = $1
-                      AND t.tablename::pg_catalog.text = $2),
-           (SELECT pg_catalog.to_jsonb(t) ->> 'rowfilter'::pg_catalog.text FROM pg_catalog.pg_publication_tables t
-             WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname::pg_catalog.text = $1
-                      AND t.tablename::pg_catalog.text = $2),
+    SELECT c.relkind::pg_catalog.text, coalesce(m.listed, false), coalesce(m.by_schema, false),
+           coalesce(m.published, false), CASE WHEN m.published THEN m.row_filter END,
            (SELECT c.oid::pg_catalog.regclass::pg_catalog.text FROM below JOIN pg_catalog.pg_class c USING (oid)
              WHERE c.relpersistence <> 'p' LIMIT 1)
-      FROM this";
-
-const SCHEMAS: &str = "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s
-              JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid
-             WHERE p.pubname::pg_catalog.text = $3 AND s.pnnspid = this.relnamespace)";
+      FROM this AS c LEFT JOIN {membership} ON true";
 
 /// The publication as SQL names it, and what it does.
 struct Publication {
@@ -80,8 +66,7 @@ pub(crate) async fn check(
     }
     let mut tables = Vec::new();
     for table in &source.tables {
-        let query =
-            TABLE.replace("{schemas}", if facts.version >= 150_000 { SCHEMAS } else { "false" });
+        let query = TABLE.replace("{membership}", &source::membership(facts.version, "$3"));
         let row = client.query_opt(&query, &[&table.schema, &table.name, name]).await;
         match findings.answer(("table", "table"), row)? {
             None => findings.add(

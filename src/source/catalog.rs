@@ -8,6 +8,7 @@ use tokio_postgres::{Client, Row};
 use super::SourceError;
 use super::config::APPLICATION_NAME;
 use super::halt_notice;
+use super::membership::{membership, sends};
 use super::types;
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, TableName};
@@ -238,18 +239,13 @@ pub(crate) fn disable_two_phase(slot: &str) -> String {
 }
 
 const PUBLICATION: &str =
-    "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1";
+    "SELECT pubinsert, pg_catalog.current_setting('server_version_num')::pg_catalog.int4
+       FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1";
 
 /// The publication's view of a table's columns: all of them, or its column list.
 const TABLE: &str = "
     SELECT c.oid, c.relkind::pg_catalog.text, a.attname::pg_catalog.text, a.atttypid,
-           EXISTS (SELECT FROM pg_catalog.pg_publication_tables t
-                    WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname = n.nspname AND t.tablename = c.relname),
-           coalesce((SELECT pg_catalog.to_jsonb(t) -> 'attnames'::pg_catalog.text ? a.attname::pg_catalog.text
-                       FROM pg_catalog.pg_publication_tables t
-                      WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname = n.nspname AND t.tablename = c.relname
-                        AND pg_catalog.to_jsonb(t) ? 'attnames'::pg_catalog.text), true)
-             AND (a.attgenerated = '' OR pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 180000),
+           coalesce(m.published, false), {sends},
            EXISTS (SELECT FROM pg_catalog.pg_type d
                     WHERE d.oid = a.atttypid AND d.typtype = 'd'
                       AND d.typbasetype = 'pg_catalog.bytea'::pg_catalog.regtype::pg_catalog.oid),
@@ -257,6 +253,7 @@ const TABLE: &str = "
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      LEFT JOIN {membership} ON true
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
      ORDER BY a.attnum";
 
@@ -303,7 +300,7 @@ pub async fn published_tables(
     }
     let known = types::of(client, tables, typed).await?;
     for table in tables {
-        let relation = published_table(client, publication, table).await?;
+        let relation = published_table(client, row.get(1), publication, table).await?;
         found.push(FoundTable { relation, types: known.clone() });
     }
     Ok(found)
@@ -311,11 +308,15 @@ pub async fn published_tables(
 
 async fn published_table(
     client: &Client,
+    version: i32,
     publication: &str,
     table: &TableName,
 ) -> Result<Relation, SourceError> {
+    let query = TABLE
+        .replace("{sends}", &sends(version))
+        .replace("{membership}", &membership(version, "$3"));
     let rows = client
-        .query(TABLE, &[&table.schema, &table.name, &publication])
+        .query(&query, &[&table.schema, &table.name, &publication])
         .await
         .map_err(|error| SourceError::query("reading the outbox table's columns", &error))?;
     let Some(first) = rows.first() else {

@@ -12,6 +12,7 @@ mod goings_over;
 mod hashing;
 mod library;
 mod majors;
+mod membership;
 mod messages;
 mod neighbours;
 mod partitions;
