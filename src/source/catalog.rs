@@ -246,9 +246,8 @@ const PUBLICATION: &str =
 const TABLE: &str = "
     SELECT c.oid, c.relkind::pg_catalog.text, a.attname::pg_catalog.text, a.atttypid,
            coalesce(m.published, false), {sends},
-           EXISTS (SELECT FROM pg_catalog.pg_type d
-                    WHERE d.oid = a.atttypid AND d.typtype = 'd'
-                      AND d.typbasetype = 'pg_catalog.bytea'::pg_catalog.regtype::pg_catalog.oid),
+           coalesce(a.atttypid <> 'pg_catalog.bytea'::pg_catalog.regtype::pg_catalog.oid
+                    AND 'pg_catalog.bytea'::pg_catalog.regtype::pg_catalog.oid = {base_type}, false),
            a.atttypmod
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -313,6 +312,7 @@ async fn published_table(
     table: &TableName,
 ) -> Result<Relation, SourceError> {
     let query = TABLE
+        .replace("{base_type}", types::BASE_TYPE)
         .replace("{sends}", &sends(version))
         .replace("{membership}", &membership(version, "$3"));
     let rows = client

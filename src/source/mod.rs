@@ -56,5 +56,6 @@ pub(crate) use session_setup::identify_server;
 pub use slot_metrics::SlotFigures;
 pub(crate) use slot_metrics::slot_figures;
 pub use stream::Session;
+pub(crate) use types::BASE_TYPE;
 pub use wire::{Frame, FrameError, Frames, Method, Security};
 pub(crate) use wire::{Refused, SqlState};

@@ -139,8 +139,10 @@ async fn init_says_what_a_table_that_was_there_lacks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_payload_of_a_domain_over_bytea_is_refused() {
     let scene = Scene::new().await;
-    let change = "CREATE DOMAIN blob AS bytea; \
-                  ALTER TABLE outbox DROP COLUMN payload, ADD COLUMN payload blob";
-    scene.postgres.execute(change).await;
-    refused(&scene, &[], &["domain over bytea", "TYPE bytea"]).await;
+    scene.postgres.execute("CREATE DOMAIN blob AS bytea; CREATE DOMAIN image AS blob").await;
+    for domain in ["blob", "image"] {
+        let change = format!("ALTER TABLE outbox DROP COLUMN payload, ADD COLUMN payload {domain}");
+        scene.postgres.execute(&change).await;
+        refused(&scene, &[], &["domain over bytea", "TYPE bytea"]).await;
+    }
 }
