@@ -2,7 +2,7 @@
 
 use walpost_bed::{Major, Stop};
 
-use crate::stage::{Stage, sound};
+use crate::stage::{Report, Stage, sound};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_missing_beside_a_slot() {
@@ -85,10 +85,22 @@ async fn it_filters_rows_or_columns() {
 async fn it_has_the_table_by_its_schema_or_with_all_others() {
     let stage = Stage::new().await;
     stage.execute("DROP PUBLICATION walpost").await;
-    stage.execute("CREATE PUBLICATION walpost FOR TABLES IN SCHEMA public").await;
+    stage
+        .execute(
+            "CREATE SCHEMA \"Others\"; \
+             CREATE PUBLICATION walpost FOR TABLES IN SCHEMA public, \"Others\"",
+        )
+        .await;
+    let halts = |report: &Report, code| {
+        let why = report.finding("warning", code)["why"].as_str().expect("a reason").to_owned();
+        assert!(why.contains("can halt `run` (exit code 4)"), "{why}");
+    };
+    halts(&stage.fixed("warning", "publication_schema").await, "publication_schema");
+    // A table that is listed does not keep others from being published.
+    stage.execute("ALTER PUBLICATION walpost ADD TABLES IN SCHEMA \"Others\"").await;
     stage.fixed("warning", "publication_schema").await;
     stage.execute("DROP PUBLICATION walpost; CREATE PUBLICATION walpost FOR ALL TABLES").await;
-    stage.fixed("warning", "publication_all_tables").await;
+    halts(&stage.fixed("warning", "publication_all_tables").await, "publication_all_tables");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
