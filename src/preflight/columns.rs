@@ -13,22 +13,19 @@ use crate::source::{self, SourceConfig};
 
 const SUBJECT: &str = "columns";
 
-/// A table's columns, with the type that a domain is over.
+/// A table's columns, with the type that a domain is over in the end.
 const COLUMNS: &str = "
     SELECT a.attname::pg_catalog.text, NOT a.attnotnull AND NOT t.typnotnull, a.atthasdef,
-           coalesce(b.typname, t.typname)::pg_catalog.text, coalesce(b.typcategory, t.typcategory)::pg_catalog.text,
+           b.typname::pg_catalog.text, b.typcategory::pg_catalog.text,
            t.typtype = 'd',
-           EXISTS (SELECT FROM pg_catalog.pg_publication_tables p
-                    WHERE p.pubname::pg_catalog.text = $3 AND p.schemaname::pg_catalog.text = $1
-                      AND p.tablename::pg_catalog.text = $2
-                      AND a.attgenerated = '' AND pg_catalog.to_jsonb(p) ? 'attnames'::pg_catalog.text
-                      AND NOT pg_catalog.to_jsonb(p) -> 'attnames'::pg_catalog.text ? a.attname::pg_catalog.text),
+           coalesce(m.published AND a.attgenerated = '' AND a.attnum <> ALL (m.columns), false),
            a.attgenerated <> ''
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
       JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-      LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd'
+      JOIN pg_catalog.pg_type b ON b.oid = {base_type}
+      LEFT JOIN {membership} ON true
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
      ORDER BY a.attnum";
 
@@ -95,10 +92,13 @@ pub(crate) async fn check(
     let Ok(profile) = assembly::profile(config) else {
         return;
     };
+    let query = COLUMNS
+        .replace("{base_type}", source::BASE_TYPE)
+        .replace("{membership}", &source::membership(version, "$3"));
     for table in tables {
         let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
             [&table.schema, &table.name, &source.publication];
-        let rows = client.query(COLUMNS, &parameters).await;
+        let rows = client.query(&query, &parameters).await;
         let Some(rows) = findings.answer((SUBJECT, "columns"), rows) else {
             return;
         };

@@ -11,19 +11,30 @@ use crate::source::{self, Facts, SourceConfig, SqlClient};
 
 const SUBJECT: &str = "publication";
 
-/// Whether it publishes inserts, all tables, and by the root; and what else it publishes.
+/// Why a table that others may create should not be published.
+const OTHERS: &str = "every role that may create a table there can halt `run` (exit code 4) with a \
+                      row that PostgreSQL cannot send";
+
+/// Whether it publishes inserts, all tables, and by the root; what else it publishes, and the schemas
+/// whose tables it has. `{schemas}` stands for these, since 15.
 const PUBLICATION: &str = "
     SELECT pubinsert, puballtables, pubviaroot,
            pg_catalog.concat_ws(', ', CASE WHEN pubupdate THEN 'update' END,
                                 CASE WHEN pubdelete THEN 'delete' END,
-                                CASE WHEN pubtruncate THEN 'truncate' END)
-      FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1";
+                                CASE WHEN pubtruncate THEN 'truncate' END),
+           {schemas}
+      FROM pg_catalog.pg_publication p WHERE pubname::pg_catalog.text = $1";
 
-/// What the table is, and how the publication comes to have it. `{schemas}` stands for
-/// whether its schema is published as a whole, since 15.
+const SCHEMAS: &str = "ARRAY(SELECT pg_catalog.quote_ident(n.nspname)
+                   FROM pg_catalog.pg_publication_namespace s
+                   JOIN pg_catalog.pg_namespace n ON n.oid = s.pnnspid
+                  WHERE s.pnpubid = p.oid ORDER BY 1)";
+const NO_SCHEMAS: &str = "ARRAY[]::pg_catalog.text[]";
+
+/// What the table is, and how the publication comes to have it.
 const TABLE: &str = "
     WITH RECURSIVE this AS (
-        SELECT c.oid, c.relkind::pg_catalog.text AS kind, c.relnamespace
+        SELECT c.oid, c.relkind, c.relnamespace, c.relpersistence, c.relispartition
           FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
          WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
     ), below AS (
@@ -32,24 +43,11 @@ const TABLE: &str = "
         SELECT i.inhrelid FROM below
           JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
           JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition)
-    SELECT this.kind,
-           EXISTS (SELECT FROM pg_catalog.pg_publication_rel r
-                     JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
-                    WHERE p.pubname::pg_catalog.text = $3 AND r.prrelid = this.oid),
-           {schemas},
-           EXISTS (SELECT FROM pg_catalog.pg_publication_tables t
-                    WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname::pg_catalog.text = $1
-                      AND t.tablename::pg_catalog.text = $2),
-           (SELECT pg_catalog.to_jsonb(t) ->> 'rowfilter'::pg_catalog.text FROM pg_catalog.pg_publication_tables t
-             WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname::pg_catalog.text = $1
-                      AND t.tablename::pg_catalog.text = $2),
+    SELECT c.relkind::pg_catalog.text, coalesce(m.listed, false), coalesce(m.by_schema, false),
+           coalesce(m.published, false), CASE WHEN m.published THEN m.row_filter END,
            (SELECT c.oid::pg_catalog.regclass::pg_catalog.text FROM below JOIN pg_catalog.pg_class c USING (oid)
              WHERE c.relpersistence <> 'p' LIMIT 1)
-      FROM this";
-
-const SCHEMAS: &str = "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s
-              JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid
-             WHERE p.pubname::pg_catalog.text = $3 AND s.pnnspid = this.relnamespace)";
+      FROM this AS c LEFT JOIN {membership} ON true";
 
 /// The publication as SQL names it, and what it does.
 struct Publication {
@@ -66,7 +64,8 @@ pub(crate) async fn check(
     findings: &mut Findings,
 ) -> Option<(bool, Vec<TableName>)> {
     let name = &source.publication;
-    let row = client.query_opt(PUBLICATION, &[name]).await;
+    let schemas = if facts.version >= 150_000 { SCHEMAS } else { NO_SCHEMAS };
+    let row = client.query_opt(&PUBLICATION.replace("{schemas}", schemas), &[name]).await;
     let row = findings.answer((SUBJECT, "publication"), row)?;
     let quoted = escape_identifier(name);
     let found = row.as_ref().map(|row| Publication {
@@ -78,10 +77,9 @@ pub(crate) async fn check(
         None => findings.add(missing(source, facts)),
         Some(row) => operations(row, &quoted, source, findings),
     }
-    let mut tables = Vec::new();
+    let (mut tables, mut unlisted) = (Vec::new(), Vec::new());
     for table in &source.tables {
-        let query =
-            TABLE.replace("{schemas}", if facts.version >= 150_000 { SCHEMAS } else { "false" });
+        let query = TABLE.replace("{membership}", &source::membership(facts.version, "$3"));
         let row = client.query_opt(&query, &[&table.schema, &table.name, name]).await;
         match findings.answer(("table", "table"), row)? {
             None => findings.add(
@@ -98,8 +96,16 @@ pub(crate) async fn check(
             Some(row) => {
                 check_table(&row, table, found.as_ref(), findings);
                 tables.push(table.clone());
+                let is_table = matches!(row.get(0), "r" | "p");
+                if is_table && !row.get::<_, bool>(1) {
+                    unlisted.push(table.to_string());
+                }
             }
         }
+    }
+    let schemas: Vec<String> = row.as_ref().map(|row| row.get(4)).unwrap_or_default();
+    if !schemas.is_empty() {
+        findings.add(by_schema(&quoted, &schemas.join(", "), &unlisted.join(", ")));
     }
     Some((found.is_some(), tables))
 }
@@ -154,11 +160,11 @@ fn operations(row: &Row, quoted: &str, source: &SourceConfig, findings: &mut Fin
                 (SUBJECT, "publication_all_tables"),
                 format!("{quoted} is FOR ALL TABLES"),
             )
-            .why(
+            .why(format!(
                 "PostgreSQL decodes the changes of every table for walpost, which cannot tell \
-                 whether the outbox was away from it for a while; change it with walpost stopped \
-                 and nothing left to deliver (run --until current)",
-            )
+                     whether the outbox was away from it for a while, and {OTHERS}; change it with \
+                     walpost stopped and nothing left to deliver (run --until current)"
+            ))
             .sql(format!(
                 "BEGIN; DROP PUBLICATION {quoted}; {} COMMIT;",
                 create(quoted, &source.tables)
@@ -228,17 +234,6 @@ fn check_table(
             .sql(format!("ALTER PUBLICATION {quoted} ADD TABLE {table};")),
         );
     }
-    if by_schema && !listed {
-        let text = format!("{quoted} has {table} by its schema");
-        findings.add(
-            Finding::warning((SUBJECT, "publication_schema"), text)
-                .why(
-                    "walpost cannot tell whether the table was away from it for a while; list it \
-                     (with walpost stopped: a change of the publication ends it)",
-                )
-                .sql(format!("ALTER PUBLICATION {quoted} ADD TABLE {table};")),
-        );
-    }
     if let Some(filter) = row.get::<_, Option<String>>(4) {
         let text = format!("{quoted} has a row filter on {table}: WHERE {filter}");
         findings.add(
@@ -247,6 +242,25 @@ fn check_table(
                 .sql(relist(quoted, table)),
         );
     }
+}
+
+/// A publication that has tables by their schemas, and these outbox tables in no other way.
+fn by_schema(quoted: &str, schemas: &str, unlisted: &str) -> Finding {
+    let text = format!("{quoted} has all tables of a schema: {schemas}");
+    let list = if unlisted.is_empty() {
+        String::new()
+    } else {
+        format!("ALTER PUBLICATION {quoted} ADD TABLE {unlisted}; ")
+    };
+    Finding::warning((SUBJECT, "publication_schema"), text)
+        .why(format!(
+            "walpost cannot tell whether a table that is not listed was away from it for a while, and \
+             {OTHERS}; list the outbox tables alone (with walpost stopped: a change of the \
+             publication ends it)"
+        ))
+        .sql(format!(
+            "BEGIN; {list}ALTER PUBLICATION {quoted} DROP TABLES IN SCHEMA {schemas}; COMMIT;"
+        ))
 }
 
 /// Takes the table out and puts it back whole, in one transaction: nothing is missed.

@@ -6,12 +6,9 @@ use tokio_postgres::Client;
 use super::connection::APPLICATION_NAME;
 use super::findings::{Finding, Findings};
 use crate::setup::Service;
-use crate::source::{Facts, Slot};
+use crate::source::{Facts, SLOT_NAME_MAX, Slot, disable_two_phase};
 
 const SUBJECT: &str = "slot";
-
-/// The longest name that a slot has, in bytes: `NAMEDATALEN` less one.
-const NAME_MAX: usize = 63;
 
 /// What the catalogs say of the slot beyond what `run` asks.
 const MORE: &str = "
@@ -46,7 +43,9 @@ pub(crate) async fn check(
     let Some(slot) = &facts.slot else {
         return findings.add(missing(name, publication));
     };
-    if let Some(finding) = foreign(name, slot, facts).or_else(|| lost(name, slot)) {
+    if let Some(finding) =
+        foreign(name, slot, facts).or_else(|| lost(name, slot)).or_else(|| two_phase(name, slot))
+    {
         return findings.add(finding);
     }
     let confirmed = match facts.require_slot(name) {
@@ -127,7 +126,7 @@ fn name_of_ours(name: &str, database: &str) -> String {
     let sign = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
     let database: String = database.chars().take(20).map(sign).collect();
     let with = |end: String| {
-        let begin: String = name.chars().take(NAME_MAX - end.len()).collect();
+        let begin: String = name.chars().take(SLOT_NAME_MAX - end.len()).collect();
         begin + &end
     };
     let ours = with(format!("_{database}"));
@@ -152,6 +151,17 @@ fn lost(name: &str, slot: &Slot) -> Option<Finding> {
              pg_catalog.pg_create_logical_replication_slot({quoted}, 'pgoutput');"
         ));
     Some(finding)
+}
+
+fn two_phase(name: &str, slot: &Slot) -> Option<Finding> {
+    slot.two_phase.then(|| {
+        Finding::error((SUBJECT, "slot_two_phase"), format!("\"{name}\" has two_phase enabled"))
+            .why(
+                "it sends a transaction when it is prepared, and `run` reads committed transactions \
+                 only; a copy of the slot has two_phase disabled and the same position",
+            )
+            .sql(disable_two_phase(name))
+    })
 }
 
 fn active(name: &str, pid: i32, is_walposts: bool, holder: Option<&str>) -> Finding {
@@ -356,7 +366,7 @@ mod tests {
             (&("a".repeat(58) + "_shop"), "shop", "a".repeat(56) + "_shop_2"),
         ] {
             assert_eq!(name_of_ours(name, database), ours);
-            assert!(ours.len() <= NAME_MAX && ours != name);
+            assert!(ours.len() <= SLOT_NAME_MAX && ours != name);
         }
     }
 }

@@ -13,7 +13,7 @@ use super::managed_service::Service;
 use super::sql::{InitPlan, Object, Part};
 use crate::excerpt::excerpt;
 use crate::outbox::TableName;
-use crate::source::{Limit, Silent, with_patience};
+use crate::source::{self, Limit, Silent, with_patience};
 
 /// How long a statement may wait for others' locks.
 const LOCKED_AT_MOST: Duration = Duration::from_secs(300);
@@ -198,7 +198,7 @@ pub(crate) async fn apply(
 ) -> Result<(), InitError> {
     let service = limit.first(Service::of(client)).await?;
     let service = service.map_err(database("asking who runs the server"))?;
-    let user = limit.on(server_is_ready(client, plan, service)).await??;
+    let (user, version) = limit.on(server_is_ready(client, plan, service)).await??;
     limit.on(slot_is_ours_or_free(client, plan)).await??;
     for Part { object, sql } in plan.parts() {
         let created = if limit.on(exists(client, &object)).await?? {
@@ -213,7 +213,7 @@ pub(crate) async fn apply(
         };
         match &object {
             Object::Publication(name) if !created => {
-                limit.on(publication_serves(client, name, plan.tables())).await??;
+                limit.on(publication_serves(client, version, name, plan.tables())).await??;
             }
             Object::Slot(_) if !created => limit.on(slot_is_ours_or_free(client, plan)).await??,
             _ => {}
@@ -283,12 +283,12 @@ async fn lacks(client: &Client, role: &str, service: Service) -> Result<Option<S
     })
 }
 
-/// The connected user, where slots such as asked for can be created.
+/// The connected user and the server's version, where slots such as asked for can be created.
 async fn server_is_ready(
     client: &Client,
     plan: &InitPlan,
     service: Service,
-) -> Result<String, InitError> {
+) -> Result<(String, i32), InitError> {
     let row = client
         .query_one(
             "SELECT pg_catalog.current_setting('wal_level'), pg_catalog.pg_is_in_recovery(), \
@@ -312,7 +312,7 @@ async fn server_is_ready(
     if plan.failover() && version < 170_000 {
         return Err(InitError::NoFailover(version / 10_000));
     }
-    Ok(row.get(2))
+    Ok((row.get(2), version))
 }
 
 /// Looked at before anything is created, since it is what a person must decide about.
@@ -404,6 +404,7 @@ fn failed(
 /// table's own name where it has partitions.
 async fn publication_serves(
     client: &Client,
+    version: i32,
     name: &str,
     tables: &[TableName],
 ) -> Result<(), InitError> {
@@ -414,7 +415,7 @@ async fn publication_serves(
         fix,
     };
     for table in tables {
-        let row = publication_row(client, name, table).await?;
+        let row = publication_row(client, version, name, table).await?;
         let [inserts, listed, partitioned, via_root]: [bool; 4] =
             [0, 1, 2, 3].map(|column| row.get(column));
         if !inserts {
@@ -435,18 +436,21 @@ async fn publication_serves(
     Ok(())
 }
 
-async fn publication_row(client: &Client, name: &str, table: &TableName) -> Result<Row, InitError> {
-    let query = "WITH this AS (SELECT oid, relname, relnamespace, relkind = 'p' \
-                 AS partitioned FROM pg_catalog.pg_class \
-                 WHERE oid = pg_catalog.to_regclass($2)::pg_catalog.oid) \
-                 SELECT p.pubinsert, EXISTS (SELECT FROM this c \
-                 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-                 JOIN pg_catalog.pg_publication_tables t \
-                 ON t.schemaname = n.nspname AND t.tablename = c.relname \
-                 WHERE t.pubname = p.pubname), EXISTS (SELECT FROM this WHERE partitioned), \
-                 p.pubviaroot FROM pg_catalog.pg_publication p WHERE p.pubname = $1";
+async fn publication_row(
+    client: &Client,
+    version: i32,
+    name: &str,
+    table: &TableName,
+) -> Result<Row, InitError> {
+    let query = format!(
+        "SELECT p.pubinsert, coalesce(m.published, false), coalesce(c.relkind = 'p', false), \
+         p.pubviaroot FROM pg_catalog.pg_publication p LEFT JOIN pg_catalog.pg_class c \
+         ON c.oid = pg_catalog.to_regclass($2)::pg_catalog.oid LEFT JOIN {} ON true \
+         WHERE p.pubname = $1",
+        source::membership(version, "p.pubname::pg_catalog.text")
+    );
     client
-        .query_one(query, &[&name, &table.to_string()])
+        .query_one(&query, &[&name, &table.to_string()])
         .await
         .map_err(database("looking at the publication"))
 }

@@ -1,13 +1,14 @@
 //! What the catalogs say of the slot, the publication and the outbox tables,
 //! and whether that is what a relay needs. A few small queries at each connect.
 
-use postgres_protocol::escape::escape_identifier;
+use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use super::SourceError;
 use super::config::APPLICATION_NAME;
 use super::halt_notice;
+use super::membership::{membership, sends};
 use super::types;
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, TableName};
@@ -36,6 +37,7 @@ pub struct Facts {
 }
 
 /// A row of `pg_replication_slots`.
+#[allow(clippy::struct_excessive_bools, reason = "they are columns of it")]
 #[derive(Debug, Clone)]
 pub struct Slot {
     /// `physical` or `logical`.
@@ -57,10 +59,17 @@ pub struct Slot {
     /// Whether it is a standby's copy of a slot on the primary (PostgreSQL 17
     /// and later).
     pub synced: bool,
-    /// Whether standbys keep it (PostgreSQL 17 and later), or it decodes prepared
-    /// transactions: a copy of it is another in that.
-    pub is_special: bool,
+    /// Whether standbys keep it (PostgreSQL 17 and later); they keep no copy of it.
+    pub failover: bool,
+    /// Whether it sends a transaction when it is prepared, rather than when it commits.
+    pub two_phase: bool,
 }
+
+/// The longest name that a slot has, in bytes: `NAMEDATALEN` less one.
+pub(crate) const SLOT_NAME_MAX: usize = 63;
+
+/// The end of a copy's name.
+const COPY: &str = "_copy";
 
 /// `messages` is an option of pgoutput since 14.
 const LEAST_VERSION: i32 = 140_000;
@@ -79,8 +88,7 @@ const FACTS: &str = "
            pg_catalog.pg_is_in_recovery(),
            EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
                     WHERE a.pid = s.active_pid AND a.application_name = $2),
-           coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false)
-             OR coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false),
+           coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false),
            -- Anybody may take such a lock, or such a name: only a walpost of the same role counts.
            (SELECT pg_catalog.min(a.pid) FROM pg_catalog.pg_stat_activity a
              WHERE a.usename = current_user AND a.datname = pg_catalog.current_database()
@@ -91,7 +99,8 @@ const FACTS: &str = "
                           AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
                           AND l.classid::pg_catalog.int8 = $3::pg_catalog.int4::pg_catalog.int8
                           AND l.objid::pg_catalog.int8 =
-                              pg_catalog.hashtext($1)::pg_catalog.int8 & 4294967295)))
+                              pg_catalog.hashtext($1)::pg_catalog.int8 & 4294967295))),
+           coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false)
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
 
@@ -126,7 +135,8 @@ impl Facts {
                 wal_status: row.try_get(10)?,
                 invalidation_reason: row.try_get(11)?,
                 synced: row.try_get(12)?,
-                is_special: row.try_get(15)?,
+                failover: row.try_get(15)?,
+                two_phase: row.try_get(17)?,
             }),
         };
         Ok(Self {
@@ -200,32 +210,49 @@ impl Facts {
                  `walpost init --apply` for a new one"
             ));
         }
+        if slot.two_phase {
+            return unusable(format!(
+                "has two_phase enabled: it sends a transaction when it is prepared, and walpost reads \
+                 committed transactions only; replace it with a copy, which has two_phase disabled and \
+                 the same position: {}",
+                disable_two_phase(name)
+            ));
+        }
         slot.confirmed_flush.ok_or_else(|| {
             SourceError::Lost(format!("replication slot \"{name}\" is still being created"))
         })
     }
 }
 
+/// The SQL that replaces a slot with a copy of it, by way of another copy: copies have `two_phase`
+/// disabled.
+pub(crate) fn disable_two_phase(slot: &str) -> String {
+    let copy: String = slot.chars().take(SLOT_NAME_MAX - COPY.len()).chain(COPY.chars()).collect();
+    let (slot, copy) = (escape_literal(slot), escape_literal(&copy));
+    let (slot, copy) = (slot.trim_start(), copy.trim_start());
+    format!(
+        "SELECT pg_catalog.pg_copy_logical_replication_slot({slot}, {copy}); \
+         SELECT pg_catalog.pg_drop_replication_slot({slot}); \
+         SELECT pg_catalog.pg_copy_logical_replication_slot({copy}, {slot}); \
+         SELECT pg_catalog.pg_drop_replication_slot({copy});"
+    )
+}
+
 const PUBLICATION: &str =
-    "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1";
+    "SELECT pubinsert, pg_catalog.current_setting('server_version_num')::pg_catalog.int4
+       FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1";
 
 /// The publication's view of a table's columns: all of them, or its column list.
 const TABLE: &str = "
     SELECT c.oid, c.relkind::pg_catalog.text, a.attname::pg_catalog.text, a.atttypid,
-           EXISTS (SELECT FROM pg_catalog.pg_publication_tables t
-                    WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname = n.nspname AND t.tablename = c.relname),
-           coalesce((SELECT pg_catalog.to_jsonb(t) -> 'attnames'::pg_catalog.text ? a.attname::pg_catalog.text
-                       FROM pg_catalog.pg_publication_tables t
-                      WHERE t.pubname::pg_catalog.text = $3 AND t.schemaname = n.nspname AND t.tablename = c.relname
-                        AND pg_catalog.to_jsonb(t) ? 'attnames'::pg_catalog.text), true)
-             AND (a.attgenerated = '' OR pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 180000),
-           EXISTS (SELECT FROM pg_catalog.pg_type d
-                    WHERE d.oid = a.atttypid AND d.typtype = 'd'
-                      AND d.typbasetype = 'pg_catalog.bytea'::pg_catalog.regtype::pg_catalog.oid),
+           coalesce(m.published, false), {sends},
+           coalesce(a.atttypid <> 'pg_catalog.bytea'::pg_catalog.regtype::pg_catalog.oid
+                    AND 'pg_catalog.bytea'::pg_catalog.regtype::pg_catalog.oid = {base_type}, false),
            a.atttypmod
       FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      LEFT JOIN {membership} ON true
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
      ORDER BY a.attnum";
 
@@ -272,7 +299,7 @@ pub async fn published_tables(
     }
     let known = types::of(client, tables, typed).await?;
     for table in tables {
-        let relation = published_table(client, publication, table).await?;
+        let relation = published_table(client, row.get(1), publication, table).await?;
         found.push(FoundTable { relation, types: known.clone() });
     }
     Ok(found)
@@ -280,11 +307,16 @@ pub async fn published_tables(
 
 async fn published_table(
     client: &Client,
+    version: i32,
     publication: &str,
     table: &TableName,
 ) -> Result<Relation, SourceError> {
+    let query = TABLE
+        .replace("{base_type}", types::BASE_TYPE)
+        .replace("{sends}", &sends(version))
+        .replace("{membership}", &membership(version, "$3"));
     let rows = client
-        .query(TABLE, &[&table.schema, &table.name, &publication])
+        .query(&query, &[&table.schema, &table.name, &publication])
         .await
         .map_err(|error| SourceError::query("reading the outbox table's columns", &error))?;
     let Some(first) = rows.first() else {

@@ -72,7 +72,7 @@ impl Opening<'_> {
         let Self { config, facts, outset, .. } = &self;
         let is_for_batches = !config.temporary_slot
             && !facts.in_recovery
-            && facts.slot.as_ref().is_some_and(|slot| !slot.is_special);
+            && facts.slot.as_ref().is_some_and(|slot| !slot.failover);
         if is_for_batches && !settled && config.catch_up.is_for(outset.behind(facts.flushed)) {
             // A stream that falls behind must not give way to another stream.
             config.catch_up.put_off();

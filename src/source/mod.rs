@@ -16,6 +16,7 @@ mod feed_select;
 mod halt_notice;
 mod history;
 mod last_look;
+mod membership;
 mod open;
 mod postgres_feed;
 mod publication_fingerprint;
@@ -30,6 +31,7 @@ mod types;
 mod wire;
 
 pub use catalog::{Facts, Slot, published_tables};
+pub(crate) use catalog::{SLOT_NAME_MAX, disable_two_phase};
 pub use catchup::feed::Backlog;
 pub use catchup::policy::{
     CatchupProgress, LagDetector, Move, SlotAdvanceSchedule, StartPosition, WalPosition,
@@ -46,6 +48,7 @@ pub use error::{Holder, SourceError};
 pub use feed::{Announcement, Feed, OpenError, Received, Source, SwitchFeed};
 pub use history::{LastTransaction, ReceivedTransactions};
 pub use last_look::LastLook;
+pub(crate) use membership::membership;
 pub use postgres_feed::PostgresFeed;
 pub use publication_fingerprint::PublicationFingerprint;
 pub(crate) use publication_guard::is_young;
@@ -55,5 +58,6 @@ pub(crate) use session_setup::identify_server;
 pub use slot_metrics::SlotFigures;
 pub(crate) use slot_metrics::slot_figures;
 pub use stream::Session;
+pub(crate) use types::BASE_TYPE;
 pub use wire::{Frame, FrameError, Frames, Method, Security};
 pub(crate) use wire::{Refused, SqlState};

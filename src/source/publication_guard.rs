@@ -34,6 +34,7 @@ use super::SourceError;
 use super::catalog::published_tables;
 use super::config::SourceConfig;
 use super::connection::connect::SqlClient;
+use super::connection::deadline::answered;
 use super::publication_fingerprint::PublicationFingerprint;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
@@ -49,8 +50,8 @@ const LOOK_SHARE: u32 = 10;
 /// nothing is to be confirmed.
 const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long a look may take before the connection counts as dead.
-const LOOK_LIMIT: Duration = Duration::from_secs(30);
+/// The connection that looks are made on.
+const CONTROL: &str = "the control connection";
 
 /// How long looks may conclude nothing before a person is told.
 const UNSETTLED_LIMIT: Duration = Duration::from_secs(60);
@@ -382,13 +383,10 @@ struct Looker {
 impl Looker {
     /// Whether all is as it was, where that can be told; an error where it is not.
     async fn look(&self, verified: Lsn) -> Result<bool, SourceError> {
-        let looked = timeout(LOOK_LIMIT, self.catalogs.look()).await;
-        let look = looked.unwrap_or_else(|_| {
-            let silent = format!("the control connection did not answer for {LOOK_LIMIT:?}");
-            Err(SourceError::Lost(silent))
-        })?;
+        let look = answered(CONTROL, self.catalogs.look()).await?;
         if look.mark != self.mark {
-            return Err(self.catalogs.changed(&self.mark, &look, verified).await);
+            let changed = async { Err(self.catalogs.changed(&self.mark, &look, verified).await) };
+            return answered(CONTROL, changed).await;
         }
         if self.walsender.is_some() && look.walsender != self.walsender {
             return Err(SourceError::Lost("the server has given this session up".to_owned()));

@@ -352,7 +352,8 @@ mod tests {
             wal_status: Some("reserved".into()),
             invalidation_reason: None,
             synced: false,
-            is_special: false,
+            failover: false,
+            two_phase: false,
         };
         Facts {
             version: 150_000,

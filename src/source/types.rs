@@ -19,6 +19,16 @@ const MOST: i64 = 10_000;
 /// How many domains may be over one another.
 const DEEPEST: i32 = 32;
 
+/// The type of column `a` of `pg_attribute`, or what a domain is over in the end.
+pub(crate) const BASE_TYPE: &str = "(
+    WITH RECURSIVE base AS (
+        SELECT t.oid, t.typtype, t.typbasetype FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid
+         UNION ALL
+        SELECT t.oid, t.typtype, t.typbasetype
+          FROM base JOIN pg_catalog.pg_type t ON t.oid = base.typbasetype
+         WHERE base.typtype = 'd')
+    SELECT oid FROM base WHERE typtype <> 'd')";
+
 /// Domains are followed to what they are over; the innermost modifier counts.
 const TYPES: &str = "
     WITH RECURSIVE outbox AS (

@@ -2,7 +2,7 @@
 
 use walpost_bed::{Major, Stop};
 
-use crate::fixture::{Fixture, sound};
+use crate::fixture::{Fixture, Report, sound};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_publication_with_an_existing_slot_is_reported() {
@@ -89,10 +89,25 @@ async fn row_filters_and_column_lists_are_reported() {
 async fn publication_of_schema_or_all_tables_is_reported() {
     let fixture = Fixture::new().await;
     fixture.execute("DROP PUBLICATION walpost").await;
-    fixture.execute("CREATE PUBLICATION walpost FOR TABLES IN SCHEMA public").await;
+    fixture
+        .execute(
+            "CREATE SCHEMA \"Others\"; \
+             CREATE PUBLICATION walpost FOR TABLES IN SCHEMA public, \"Others\"",
+        )
+        .await;
+    let halts = |report: &Report, code| {
+        let why = report.finding("warning", code)["why"].as_str().expect("a reason").to_owned();
+        assert!(why.contains("can halt `run` (exit code 4)"), "{why}");
+    };
+    halts(&fixture.finding_is_fixed("warning", "publication_schema").await, "publication_schema");
+    // A table that is listed does not keep others from being published.
+    fixture.execute("ALTER PUBLICATION walpost ADD TABLES IN SCHEMA \"Others\"").await;
     fixture.finding_is_fixed("warning", "publication_schema").await;
     fixture.execute("DROP PUBLICATION walpost; CREATE PUBLICATION walpost FOR ALL TABLES").await;
-    fixture.finding_is_fixed("warning", "publication_all_tables").await;
+    halts(
+        &fixture.finding_is_fixed("warning", "publication_all_tables").await,
+        "publication_all_tables",
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -39,6 +39,24 @@ async fn slot_name_in_use_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_decodes_prepared_transactions() {
+    for fixture in [Fixture::new().await, Fixture::on(sound(Major::V18)).await] {
+        let slot = fixture.slot();
+        let drop = format!("SELECT pg_drop_replication_slot('{slot}')");
+        fixture.execute(&drop).await;
+        let create =
+            format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', false, true)");
+        fixture.execute(&create).await;
+        let position = format!(
+            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{slot}'"
+        );
+        let before = fixture.postgres.query_text(&position).await;
+        fixture.finding_is_fixed("error", "slot_two_phase").await;
+        assert_eq!(fixture.postgres.query_text(&position).await, before);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_of_another_database_is_reported() {
     let other = Fixture::new().await;
     let mut fixture = Fixture::new().await;

@@ -12,6 +12,7 @@ mod debezium;
 mod endpoints;
 mod feed_switching;
 mod library;
+mod membership;
 mod messages;
 mod partitioner;
 mod partitions;

@@ -172,3 +172,34 @@ async fn advisory_lock_of_a_replication_role_is_waited_for() {
     walpost.await_line(STREAMS, SHORT_TIMEOUT).await;
     fixture.assert_exact(SHORT_TIMEOUT).await;
 }
+
+/// Where all tables are published, those of others are, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_on_a_published_table_of_its_own_stops_no_delivery() {
+    for published in ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public, theirs"] {
+        let postgres = Postgres::start(Major::V18).await;
+        let fixture = Fixture::bare(postgres, &Kafka::shared().await.bootstrap());
+        let publication = format!(
+            "CREATE SCHEMA theirs; GRANT CREATE, USAGE ON SCHEMA theirs TO PUBLIC; \
+             CREATE PUBLICATION walpost {published} WITH (publish = 'insert')"
+        );
+        fixture.postgres.execute(&publication).await;
+        // A new slot waits for every transaction, whatever it locks.
+        fixture.init(&[]).await;
+        fixture.postgres.execute("ALTER TABLE public.outbox ADD COLUMN n bigserial").await;
+        let mallory = session_of(&fixture, "mallory", "").await;
+        mallory.batch_execute("CREATE TABLE theirs.own (i int)").await.expect("its own table");
+        mallory.batch_execute("BEGIN; LOCK TABLE theirs.own").await.expect("its own table");
+        // It looks at a publication that is there.
+        fixture.init(&[]).await;
+        fixture.postgres.execute(&insert(10, 3)).await;
+        let walpost = fixture.command("run").start();
+        walpost.await_line(STREAMS, SHORT_TIMEOUT).await;
+        fixture.assert_exact(SHORT_TIMEOUT).await;
+        let check = fixture.command("check").start();
+        assert!(check.wait(SHORT_TIMEOUT).await.is_some(), "check ends: {:?}", check.stderr());
+        let lines = check.stdout().join("\n");
+        assert!(!lines.contains("could not be looked at"), "{lines}");
+        stop(walpost).await;
+    }
+}

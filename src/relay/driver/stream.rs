@@ -96,10 +96,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
             }
             let turn = self.turn(session);
             if turn == Some(SwitchFeed::Now) || turn.is_some() && self.core.in_flight().0 == 0 {
-                match session.may_switch().await {
-                    Ok(true) => return Ok(Ended::Over),
-                    Ok(false) => continue,
-                    Err(error) => return Ok(failed_or_lost(error)),
+                match self.meanwhile(session.may_switch()).await? {
+                    // Stopping has begun in between: see `turn`.
+                    Some(Ok(true)) if self.deadline.is_none() => return Ok(Ended::Over),
+                    None | Some(Ok(_)) => continue,
+                    Some(Err(error)) => return Ok(failed_or_lost(error)),
                 }
             }
             let reading = held.is_none() && self.core.wants_input() && turn.is_none();

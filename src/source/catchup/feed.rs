@@ -10,6 +10,7 @@
 //! so, and where nothing is taken for a while: then the slot is to be held by a stream, since
 //! the server may give up one that nobody uses, and people are alarmed by it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -25,6 +26,7 @@ use crate::source::SlotFigures;
 use crate::source::SourceError;
 use crate::source::catalog::Facts;
 use crate::source::connection::connect::Control;
+use crate::source::connection::deadline::answered;
 use crate::source::feed::{Received, SwitchFeed};
 use crate::source::feed_base::{Connection, FeedBase, connection_ended, message};
 
@@ -56,8 +58,16 @@ pub struct Backlog {
     handed: CatchupProgress,
     mover: Mover,
     progress: Progress,
-    /// Why the slot is of no use any more: its copy is read to its end, and then the feed ends so.
-    abandoned: Option<SourceError>,
+    /// Where the slot is of no use any more.
+    abandoned: Option<Abandoned>,
+}
+
+/// A slot that is of no use any more: its copy is read to its end, and then the feed ends with the
+/// error.
+struct Abandoned {
+    error: SourceError,
+    /// Asks where the WAL ends, which is up to where the copy is read.
+    end: Option<Query<Facts>>,
 }
 
 /// Moves the slot, on a connection of its own: the server may take its time.
@@ -65,13 +75,26 @@ struct Mover {
     peer: Backend,
     slot: String,
     moves: SlotAdvanceSchedule,
-    moving: Option<Moving>,
+    moving: Option<Query<Lsn>>,
 }
 
-/// A move that is under way.
-struct Moving(JoinHandle<Result<Lsn, SourceError>>);
+/// A query on a task of its own: what waits for the answer may be dropped and wait again. Ended
+/// when it is dropped.
+struct Query<T>(JoinHandle<Result<T, SourceError>>);
 
-impl Drop for Moving {
+impl<T: Send + 'static> Query<T> {
+    fn start(answer: impl Future<Output = Result<T, SourceError>> + Send + 'static) -> Self {
+        Self(tokio::spawn(answer))
+    }
+
+    /// The answer. Cancel-safe; not to be called again after it has come.
+    async fn answer(&mut self) -> Result<T, SourceError> {
+        let answer = (&mut self.0).await;
+        answer.unwrap_or_else(|_| Err(SourceError::Lost("a query was given up".to_owned())))
+    }
+}
+
+impl<T> Drop for Query<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -107,9 +130,7 @@ impl Mover {
     async fn moved(&mut self) -> Result<(), SourceError> {
         loop {
             if let Some(moving) = &mut self.moving {
-                let stands = (&mut moving.0).await.unwrap_or_else(|_| {
-                    Err(SourceError::Lost("moving the slot was given up".to_owned()))
-                });
+                let stands = moving.answer().await;
                 self.moving = None;
                 self.moves.ended(stands.as_ref().ok().copied(), Instant::now());
                 stands?;
@@ -122,11 +143,10 @@ impl Mover {
             sleep_until(due).await;
             let peer = self.peer.clone();
             let (slot, one) = (self.slot.clone(), self.moves.begin(Instant::now()));
-            let task = tokio::spawn(async move {
+            self.moving = Some(Query::start(async move {
                 crate::crash_points::point!("moving");
                 peer.awaited(advance(&peer.client, &slot, one)).await?
-            });
-            self.moving = Some(Moving(task));
+            }));
         }
     }
 
@@ -142,7 +162,9 @@ impl Mover {
 
     /// Sees that the slot stands where it was moved to last.
     async fn look(&self) -> Result<(), SourceError> {
-        let found = Facts::read(&self.peer.client, &self.slot).await?.require_slot(&self.slot)?;
+        let facts = Facts::read(&self.peer.client, &self.slot);
+        let facts = answered("the connection that the slot is moved on", facts).await?;
+        let found = facts.require_slot(&self.slot)?;
         if found > self.moves.stands() {
             return Err(SourceError::slot_moved(&self.slot, self.moves.stands(), found));
         }
@@ -233,21 +255,36 @@ impl Backlog {
     /// The slot was dropped, or somebody moved it: the copy of it that batches are read from is
     /// the last that has what is not delivered, and goes with its session. So it is read to where
     /// the WAL ends now.
-    async fn abandon(&mut self, error: SourceError) -> Result<(), SourceError> {
-        let flushed = Facts::read(&self.base.control.client, &self.base.slot).await?.flushed;
-        tracing::error!(
-            %error,
-            up_to = %flushed,
-            "the slot is no longer usable; publishing the rest of its temporary copy, then halting"
-        );
+    fn abandon(&mut self, error: SourceError) {
+        let (client, slot) = (Arc::clone(&self.base.control.client), self.base.slot.clone());
+        let end = Query::start(async move {
+            answered("the control connection", Facts::read(&client, &slot)).await
+        });
+        self.abandoned = Some(Abandoned { error, end: Some(end) });
+    }
+
+    /// The copy of an abandoned slot is read to there.
+    fn read_to_the_end(&mut self, end: Result<Facts, SourceError>) -> Result<(), SourceError> {
+        let flushed = match end {
+            Ok(facts) => facts.flushed,
+            Err(because) => return Err(self.abandoned(Some(&because)).unwrap_or(because)),
+        };
+        if let Some(Abandoned { error, end }) = &mut self.abandoned {
+            *end = None;
+            tracing::error!(
+                %error,
+                up_to = %flushed,
+                "the slot is no longer usable; publishing the rest of its temporary copy, then \
+                 halting"
+            );
+        }
         self.batches.read_to(flushed);
-        self.abandoned = Some(error);
         Ok(())
     }
 
     /// The end of an abandoned feed; `because` the copy could not be read to its end.
     fn abandoned(&mut self, because: Option<&SourceError>) -> Option<SourceError> {
-        let error = self.abandoned.take()?;
+        let Abandoned { error, .. } = self.abandoned.take()?;
         let (read, _) = self.handed.reached();
         let copy =
             format!("{error}. What committed before {read} was read from a copy of the slot");
@@ -345,15 +382,15 @@ impl Backlog {
                 }
                 moved = self.mover.moved(), if self.abandoned.is_none() => {
                     match moved {
-                        Err(error @ SourceError::Slot(_)) => self.abandon(error).await?,
-                        moved => moved?,
+                        Err(error @ SourceError::Slot(_)) => self.abandon(error),
+                        Err(error) => return Err(error),
+                        Ok(()) if self.handed.is_over() => return Ok(self.handed.stands()),
+                        Ok(()) => {}
                     }
-                    if self.abandoned.is_some() {
-                        continue;
-                    }
-                    if self.handed.is_over() {
-                        return Ok(self.handed.stands());
-                    }
+                    continue;
+                }
+                end = end_of_wal(&mut self.abandoned) => {
+                    self.read_to_the_end(end)?;
                     continue;
                 }
                 ended = &mut self.base.control.ended => {
@@ -421,7 +458,10 @@ impl Backlog {
     pub(in crate::source) async fn may_switch(&mut self) -> Result<bool, SourceError> {
         match self.mover.look().await {
             Ok(()) => Ok(true),
-            Err(error @ SourceError::Slot(_)) => self.abandon(error).await.map(|()| false),
+            Err(error @ SourceError::Slot(_)) => {
+                self.abandon(error);
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
@@ -443,6 +483,14 @@ impl Backlog {
             let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
             Err(SourceError::Lost(unseen))
         })
+    }
+}
+
+/// Where the WAL ends, once it was asked for. Cancel-safe.
+async fn end_of_wal(abandoned: &mut Option<Abandoned>) -> Result<Facts, SourceError> {
+    match abandoned {
+        Some(Abandoned { end: Some(end), .. }) => end.answer().await,
+        _ => std::future::pending().await,
     }
 }
 

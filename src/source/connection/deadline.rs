@@ -7,6 +7,7 @@ use tokio::time::{Instant, timeout};
 
 use super::connect::Control;
 use crate::conninfo::ConnInfo;
+use crate::source::error::SourceError;
 
 /// How long all that is asked of the server after connecting may take beyond
 /// `connect_timeout`: a handful of small queries and the stream's beginning,
@@ -80,6 +81,20 @@ impl Silent {
     pub(crate) fn what(&self) -> String {
         format!("{}: no answer within {:.1?}", self.host, self.within)
     }
+}
+
+/// How long a small query of a session may take before its connection counts as dead.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// The answer to a small query on `connection`; an error if it takes longer than
+/// [`ANSWER_LIMIT`].
+pub(in crate::source) async fn answered<T>(
+    connection: &str,
+    answer: impl Future<Output = Result<T, SourceError>>,
+) -> Result<T, SourceError> {
+    timeout(ANSWER_LIMIT, answer).await.unwrap_or_else(|_| {
+        Err(SourceError::Lost(format!("{connection} did not answer for {ANSWER_LIMIT:?}")))
+    })
 }
 
 /// Waits for as long as it takes, and says so where it takes long.

@@ -8,6 +8,7 @@ use walpost_bed::writer::Writer;
 use walpost_bed::{Direction, Kafka, Major, Postgres, PostgresBuilder, Proxy, Walpost, eventually};
 
 use super::repeated_transactions;
+use super::slot::many_transactions;
 use crate::case::{Case, CaseReport};
 
 /// `wal_sender_timeout` here. walpost takes ten seconds of silence for the end,
@@ -56,6 +57,9 @@ pub fn cases() -> Vec<Case> {
         Case::new(71, "row_slower_than_the_timeout_is_published_once", narrow),
         Case::new(72, "final_confirmation_waits_for_a_high_latency_server", distant).long(),
         Case::new(72, "backlog_of_a_high_latency_server_is_read_by_catch_up", distant_backlog)
+            .long(),
+        Case::new(35, "a_catch_up_on_a_dead_connection_that_gives_way_can_be_stopped", stopped),
+        Case::new(35, "a_catch_up_on_a_dead_connection_that_gives_way_is_replaced", gives_way)
             .long(),
         Case::new(35, "unavailable_catch_up_connection_falls_back_to_streaming", no_third),
         Case::new(72, "catch_up_that_never_begins_falls_back_to_streaming", never_begun).long(),
@@ -322,6 +326,54 @@ async fn never_begun(report: CaseReport) {
     signal("CONT", &pid);
     fixture.confirmed(SHORT_TIMEOUT).await;
     report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
+}
+
+/// For how long nothing is taken before a catch-up gives way to a stream, and a little more.
+const GIVES_WAY_AFTER: Duration = Duration::from_secs(13);
+
+/// A catch-up of which Kafka takes nothing any more, and whose connections are dead once it gives
+/// way to a stream for that.
+async fn gives_way_in_silence() -> (Fixture, Kafka, Proxy, Walpost) {
+    let kafka = Kafka::start().await;
+    let mut fixture = Fixture::with_brokers(with_short_timeouts(), &kafka.bootstrap()).await;
+    fixture = fixture.option("--in-flight-bytes", "8KiB").option("-X", "linger.ms=10");
+    fixture = fixture.option("--drain-timeout", "5s");
+    fixture.postgres.execute(&many_transactions(600)).await;
+    let proxy = behind_a_proxy(&mut fixture).await;
+    let walpost = in_batches(&fixture);
+    walpost.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
+    eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 500).await;
+    kafka.pause();
+    proxy.blackhole();
+    let since = Instant::now();
+    eventually(SHORT_TIMEOUT, "it is time to give way", async || since.elapsed() > GIVES_WAY_AFTER)
+        .await;
+    assert!(!walpost.said("lost the connection to PostgreSQL"), "{:?}", walpost.stderr());
+    (fixture, kafka, proxy, walpost)
+}
+
+async fn stopped(report: CaseReport) {
+    let (fixture, kafka, proxy, walpost) = gives_way_in_silence().await;
+    walpost.terminate();
+    let status = walpost.wait(SHORT_TIMEOUT).await;
+    assert!(status.is_some(), "it ends within its drain timeout: {:?}", walpost.stderr());
+    report.did("ended when it was told to");
+    proxy.restore();
+    kafka.resume();
+    let next = fixture.run().await;
+    fixture.confirmed(LONG_TIMEOUT).await;
+    report.ok(&fixture.judge().await);
+    report.still_running(&next);
+}
+
+async fn gives_way(report: CaseReport) {
+    let (fixture, kafka, proxy, walpost) = gives_way_in_silence().await;
+    walpost.await_line("lost the connection to PostgreSQL; reconnecting", LONG_TIMEOUT).await;
+    proxy.restore();
+    kafka.resume();
+    fixture.confirmed(LONG_TIMEOUT).await;
+    report.ok(&fixture.judge().await);
     report.still_running(&walpost);
 }
 

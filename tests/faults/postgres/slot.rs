@@ -24,6 +24,11 @@ pub fn cases() -> Vec<Case> {
         Case::new(37, "slot_invalidated_by_idle_timeout_ends_the_run", idle_for_too_long),
         Case::new(38, "advanced_slot_ends_the_run_with_both_positions", moved),
         Case::new(38, "foreign_client_using_the_slot_is_not_taken_for_walpost", moved_in_use),
+        Case::new(
+            36,
+            "a_slot_dropped_in_the_catch_up_of_a_far_server_is_noticed",
+            dropped_far_away,
+        ),
         Case::new(36, "backlog_of_a_dropped_slot_is_published_completely", dropped_in_a_backlog),
         Case::new(38, "backlog_of_an_advanced_slot_is_published_completely", moved_in_a_backlog),
         Case::new(38, "high_latency_standby_observes_the_halt", moved_beside_a_distant_one).long(),
@@ -231,6 +236,26 @@ async fn in_a_backlog(report: CaseReport, what: &str, words: &str) {
     };
     assert!(said(&texts.0) && said(&texts.1), "{texts:?}");
     report.exact(&fixture.judge().await);
+}
+
+/// Each answer takes longer than the relay waits before it looks at delivery reports.
+async fn dropped_far_away(report: CaseReport) {
+    let mut fixture = Fixture::new().await;
+    let proxy = Proxy::to(fixture.postgres.port()).await;
+    fixture.source = proxied(&proxy);
+    fixture.postgres.execute(&many_transactions(1500)).await;
+    proxy.slow(Duration::from_millis(100), None);
+    let walpost = slow_in_batches(&fixture);
+    eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 500).await;
+    fixture.postgres.execute(&at_rest("pg_drop_replication_slot('walpost')")).await;
+    walpost.await_line("the slot no longer usable", SHORT_TIMEOUT).await;
+    assert!(fixture.records().await.len() < 25_000, "in the midst");
+    let status = walpost.wait(LONG_TIMEOUT).await;
+    assert_eq!(status.and_then(|status| status.code()), Some(3), "{:?}", walpost.stderr());
+    let text = walpost.stderr().join("\n");
+    assert!(text.contains("find out who dropped it"), "{text}");
+    report.exact(&fixture.judge().await);
+    report.did("exit 3");
 }
 
 /// So many transactions of twenty rows.

@@ -20,6 +20,7 @@ pub fn cases() -> Vec<Case> {
         .long(),
         Case::new(50, "prepared_transaction_is_published_on_commit", prepared),
         Case::new(54, "copy_and_multi_row_inserts_are_published_in_order", many_at_once),
+        Case::new(50, "a_slot_that_sends_prepared_transactions_is_refused", two_phase),
         Case::new(56, "commits_during_a_long_transaction_are_published", long_open),
     ]
 }
@@ -108,6 +109,34 @@ async fn prepared(report: CaseReport) {
     let records = fixture.records().await;
     assert_eq!(records.len(), 7);
     assert!(records.iter().all(|record| record.key_text() != Some("dropped")));
+    report.exact(&fixture.judge().await);
+    report.still_running(&walpost);
+}
+
+/// The error tells how to replace the slot, and with its copy nothing is missing.
+async fn two_phase(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    fixture
+        .postgres
+        .execute(
+            "SELECT pg_drop_replication_slot('walpost');
+             SELECT pg_create_logical_replication_slot('walpost', 'pgoutput', false, true)",
+        )
+        .await;
+    fixture.postgres.execute(&insert(4, 2)).await;
+    fixture.postgres.execute(&format!("BEGIN; {}; PREPARE TRANSACTION 'one'", insert(3, 1))).await;
+    let text = report.ends(&fixture.command("run").start(), 3).await;
+    assert!(text.contains("two_phase"), "{text}");
+    let (_, sql) = text.split_once("the same position: ").expect("what to do");
+    let (sql, _) = sql.split_once('"').expect("the end of the message");
+    // Each by itself, as psql sends them.
+    for statement in sql.split_inclusive(';') {
+        fixture.postgres.execute(statement).await;
+    }
+    let walpost = fixture.run().await;
+    fixture.postgres.execute("COMMIT PREPARED 'one'").await;
+    fixture.postgres.execute(&insert(4, 2)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
     report.exact(&fixture.judge().await);
     report.still_running(&walpost);
 }
