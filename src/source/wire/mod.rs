@@ -37,6 +37,6 @@ pub use framing::{Frame, FrameError, Frames};
 pub(super) use guard::{Guard, Handshaken, Limits};
 pub(super) use line::{Socket, secure};
 pub(crate) use policy::Refused;
-pub(super) use policy::{Login, Policy};
+pub(super) use policy::{Login, MESSAGE, Policy};
 pub use policy::{Method, Security};
 pub(super) use stream::Event;

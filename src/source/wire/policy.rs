@@ -24,7 +24,7 @@ const STARTUP_BYTES: usize = 1 << 20;
 pub(super) const MESSAGE_COST: usize = 128;
 
 /// Longest message of a session that hands out rows, in bytes: PostgreSQL allocates no more for one.
-pub(super) const MESSAGE: u32 = 1 << 30;
+pub(in crate::source) const MESSAGE: u32 = 1 << 30;
 
 /// Most SCRAM iterations: 26 ms where the processor knows SHA-256, and some tenths of a second where
 /// it does not. This is `postgres-protocol`'s own limit, judged here for the sake of the message.
