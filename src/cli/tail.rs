@@ -128,8 +128,7 @@ async fn peek(
     printer: &mut Printer,
 ) -> Result<(), TailError> {
     let conninfo = source.conninfo.resolve()?;
-    let control =
-        source::control_for_rows(&conninfo, "walpost tail").await.map_err(SourceError::from)?;
+    let control = source::control(&conninfo, "walpost tail").await.map_err(SourceError::from)?;
     let client = &control.client;
     let mut limit = Limit::new(&conninfo, &control);
     let facts = limit.first(Facts::read(client, &source.slot)).await??;
@@ -151,6 +150,7 @@ async fn peek(
     let messages = source.messages.to_string();
     let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
         [&source.slot, &publication, &messages];
+    let _large = client.large_rows();
     let first = async {
         let mut rows = Box::pin(client.query_raw(&statement, parameters).await?);
         let first = rows.try_next().await?;

@@ -132,6 +132,11 @@ pub(crate) enum Refused {
     /// Too much of it, once the session is ready.
     #[error("it sends more than {limit} bytes of {what}")]
     TooMuch { limit: u64, what: &'static str },
+    /// It would ask about the type, and the answer about others.
+    #[error(
+        "it describes a value of the data type with OID {0}; walpost queries only built-in types"
+    )]
+    DataType(u32),
     /// No message.
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -163,9 +168,11 @@ impl Refused {
                 "check that this is the right server and the right password; walpost supports \
                  trust, password, md5, scram-sha-256 and cert"
             }
-            Self::Flood | Self::TooMuch { .. } | Self::Frame(_) | Self::OutOfOrder(_) => {
-                "check host and port"
-            }
+            Self::Flood
+            | Self::TooMuch { .. }
+            | Self::DataType(_)
+            | Self::Frame(_)
+            | Self::OutOfOrder(_) => "check host and port",
         }
     }
 }
