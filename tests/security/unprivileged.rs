@@ -1,7 +1,10 @@
-//! A role that may only connect to the database: what it creates or locks there stops no delivery.
+//! A role that may only connect to the database: what it creates or locks there stops no delivery,
+//! unless it uses up what all clients share; then no event is lost.
 
+use std::process::Command;
 use std::time::Duration;
 
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 use walpost_bed::scene::{LATER, SOON, Scene, insert, program, stop};
 use walpost_bed::{Consumed, Kafka, Major, Postgres, Walpost, eventually};
@@ -170,4 +173,63 @@ async fn a_role_that_may_replicate_is_waited_for() {
     other.batch_execute("SELECT pg_advisory_unlock_all()").await.expect("unlocked");
     walpost.await_line(STREAMS, SOON).await;
     scene.assert_exact(SOON).await;
+}
+
+/// The code of the error that a statement ends with.
+fn code(done: Result<(), tokio_postgres::Error>) -> Option<String> {
+    done.err().and_then(|error| error.code().map(|code| code.code().to_owned()))
+}
+
+/// Nobody can work then, and walpost resumes once it can.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_table_that_is_full_loses_no_event() {
+    const OUT_OF_MEMORY: &str = "53200";
+    let scene = Scene::new().await;
+    let writer = scene.postgres.client().await;
+    writer.batch_execute(&insert(10, 3)).await.expect("written");
+    let mallory = session_of(&scene, "mallory", "").await;
+    let process = mallory.query_one("SELECT pg_backend_pid()", &[]).await.expect("its own");
+    let process: i32 = process.get(0);
+    let fill = "SELECT pg_advisory_lock(i) FROM generate_series(1, 1000000) i";
+    assert_eq!(code(mallory.batch_execute(fill).await).as_deref(), Some(OUT_OF_MEMORY));
+    let written = writer.batch_execute(&insert(10, 3)).await;
+    assert_eq!(code(written).as_deref(), Some(OUT_OF_MEMORY), "writers fail as well");
+    let walpost = scene.command("run").start();
+    let line = walpost.await_line("cannot be used", SOON).await;
+    assert!(line.contains(OUT_OF_MEMORY), "{line}");
+    // A statement, a superuser's too, may find no room.
+    let killed = Command::new("kill").arg(process.to_string()).status().expect("it runs");
+    assert!(killed.success());
+    eventually(SOON, "the session is ended", async || mallory.is_closed()).await;
+    walpost.await_line(STREAMS, SOON * 2).await;
+    writer.batch_execute(&insert(10, 3)).await.expect("written");
+    scene.assert_exact(SOON).await;
+}
+
+/// With connections that are reserved for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_of_other_roles_keep_nobody_from_those_that_are_reserved() {
+    let postgres = Postgres::builder(Major::V18)
+        .setting("max_connections", "20")
+        .setting("reserved_connections", "5");
+    let mut scene = Scene::with(postgres).await;
+    scene.postgres.execute("CREATE ROLE ours LOGIN REPLICATION").await;
+    scene.postgres.execute("GRANT pg_use_reserved_connections TO ours").await;
+    scene.source = scene.postgres.url_for("ours");
+    scene.postgres.execute(&insert(10, 3)).await;
+    let mut all = vec![session_of(&scene, "mallory", "").await];
+    let refused = loop {
+        match tokio_postgres::connect(&scene.postgres.url_for("mallory"), NoTls).await {
+            Ok((client, connection)) => {
+                tokio::spawn(connection);
+                all.push(client);
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.code().map(SqlState::code), Some("53300"), "{refused}");
+    let walpost = scene.run().await;
+    scene.assert_exact(SOON).await;
+    stop(walpost).await;
+    drop(all);
 }
