@@ -106,6 +106,8 @@
 //! connections by itself; what [`relay::Relay::run`] returns as an error is for
 //! a person to act on.
 
+#![warn(clippy::disallowed_methods)]
+
 pub mod admin;
 pub mod assembly;
 pub mod cli;

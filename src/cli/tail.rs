@@ -166,7 +166,7 @@ async fn peek(
     };
     let (mut rows, mut next) = with_patience(say, first).await.map_err(failed)?;
     while let Some(row) = next {
-        let data = Bytes::from(row.get::<_, Vec<u8>>(0));
+        let data = Bytes::from(row.try_get::<_, Vec<u8>>(0).map_err(failed)?);
         let message =
             pgoutput::decode(&data).map_err(|error| TailError::Query(error.to_string()))?;
         if take(core, &message, printer)? {

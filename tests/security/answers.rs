@@ -3,13 +3,14 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
-use walpost_bed::scene::{SOON, Scene};
+use walpost_bed::scene::{LATER, SOON, Scene, insert};
 
 /// A message of that type.
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
@@ -160,6 +161,63 @@ async fn pass_on(
     }
 }
 
+/// How the answers of a server are altered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Altered {
+    /// Each column is of a type that nobody reads.
+    Types,
+    /// Each value is NULL.
+    Values,
+}
+
+impl Altered {
+    fn is_of(self, tag: u8) -> bool {
+        tag == if self == Self::Types { b'T' } else { b'D' }
+    }
+
+    fn alter(self, body: &[u8]) -> Vec<u8> {
+        const POINT: u32 = 600;
+        let columns = usize::from(u16::from_be_bytes([body[0], body[1]]));
+        match self {
+            Self::Types => columns_of(&vec![POINT; columns]),
+            Self::Values => row(&vec![None; columns]),
+        }
+    }
+}
+
+/// A server in front of `real` that alters the answer of that number among those which have
+/// something to alter; they are counted over all connections.
+async fn alters(
+    client: TcpStream,
+    real: u16,
+    how: Altered,
+    number: usize,
+    count: Arc<AtomicUsize>,
+) -> Option<()> {
+    let (mut client, mut answers) = client.into_split();
+    let server = TcpStream::connect(("127.0.0.1", real)).await.ok()?;
+    let (mut server, mut requests) = server.into_split();
+    let asking = tokio::spawn(async move { copy(&mut client, &mut requests).await });
+    let mut this = None;
+    while let Some((tag, body)) = received(&mut server, false).await {
+        if tag == b'Z' {
+            this = None;
+        }
+        let mut message = message(tag, &body);
+        if how.is_of(tag) {
+            let this = this.get_or_insert_with(|| count.fetch_add(1, Ordering::SeqCst));
+            if *this == number {
+                message = how.alter(&body);
+            }
+        }
+        if answers.write_all(&message).await.is_err() {
+            break;
+        }
+    }
+    asking.abort();
+    None
+}
+
 /// A server for as long as this is there.
 struct Server {
     port: u16,
@@ -234,4 +292,50 @@ async fn a_server_cannot_fill_the_memory_of_tail_before_rows_are_asked_for() {
     assert_eq!(status.code(), Some(1), "{said:?}");
     let told = said.iter().any(|line| line.contains("more than 67108864 bytes of rows"));
     assert!(told, "{said:?}");
+}
+
+/// One command after the other, with one answer after the other altered.
+async fn ends_without_a_panic(name: &str, arguments: &[&str], how: Altered) {
+    let mut scene = Scene::new().await;
+    let real = scene.postgres.port();
+    scene.postgres.execute(&insert(3, 1)).await;
+    for number in 0.. {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let alter = move |client| alters(client, real, how, number, Arc::clone(&counted));
+        let server = Server::start(alter).await;
+        scene.source = server.source();
+        let walpost = scene.command(name).args(arguments.iter().copied()).start();
+        let status = walpost.wait(LATER).await;
+        let said = [walpost.stdout(), walpost.stderr()].concat();
+        let status = status.unwrap_or_else(|| panic!("{how:?} {number}: it goes on: {said:?}"));
+        let is_panic = said.iter().any(|line| line.contains("panicked"));
+        let code = status.code().filter(|code| *code < 100);
+        assert!(!is_panic && code.is_some(), "{name} {how:?} {number}: {status}: {said:?}");
+        if count.load(Ordering::SeqCst) <= number {
+            assert!(number > 3, "{name} {how:?}: only {number} answers");
+            assert!(status.success(), "{name} as it is: {said:?}");
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_of_other_types_than_asked_for_is_an_error() {
+    tokio::join!(
+        ends_without_a_panic("check", &[], Altered::Types),
+        ends_without_a_panic("init", &["--apply"], Altered::Types),
+        ends_without_a_panic("tail", &["--from-slot"], Altered::Types),
+        ends_without_a_panic("run", &["--until", "current"], Altered::Types),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_of_nulls_is_an_error() {
+    tokio::join!(
+        ends_without_a_panic("check", &[], Altered::Values),
+        ends_without_a_panic("init", &["--apply"], Altered::Values),
+        ends_without_a_panic("tail", &["--from-slot"], Altered::Values),
+        ends_without_a_panic("run", &["--until", "current"], Altered::Values),
+    );
 }
