@@ -108,6 +108,8 @@
 //! `examples/embed.rs` is a complete program. A [`relay::Relay`] reconnects by itself; an error of
 //! [`relay::Relay::run`] needs an operator.
 
+#![warn(clippy::disallowed_methods)]
+
 pub mod assembly;
 pub mod config;
 pub mod lsn;

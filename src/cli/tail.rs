@@ -8,18 +8,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io;
 
 use bytes::Bytes;
 use futures_util::TryStreamExt as _;
 use postgres_protocol::escape::escape_identifier;
 use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
 
 use super::args::TailArguments;
 use super::{Exit, block_on, complain, logged};
 use crate::assembly;
 use crate::config::{Config, ConfigError, Environment};
-use crate::excerpt::excerpt;
+use crate::excerpt::{excerpt, is_harmless};
 use crate::ledger::Seq;
 use crate::outlet::{Outlet, ProduceError};
 use crate::pgoutput;
@@ -128,8 +129,7 @@ async fn peek(
     printer: &mut Printer,
 ) -> Result<(), TailError> {
     let conninfo = source.conninfo.resolve()?;
-    let control =
-        source::control_for_rows(&conninfo, "walpost tail").await.map_err(SourceError::from)?;
+    let control = source::control(&conninfo, "walpost tail").await.map_err(SourceError::from)?;
     let client = &control.client;
     let mut limit = Limit::new(&conninfo, &control);
     let facts = limit.first(Facts::read(client, &source.slot)).await??;
@@ -151,6 +151,7 @@ async fn peek(
     let messages = source.messages.to_string();
     let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
         [&source.slot, &publication, &messages];
+    let _large = client.large_rows();
     let first = async {
         let mut rows = Box::pin(client.query_raw(&statement, parameters).await?);
         let first = rows.try_next().await?;
@@ -165,7 +166,7 @@ async fn peek(
     };
     let (mut rows, mut next) = with_patience(say, first).await.map_err(failed)?;
     while let Some(row) = next {
-        let data = Bytes::from(row.get::<_, Vec<u8>>(0));
+        let data = Bytes::from(row.try_get::<_, Vec<u8>>(0).map_err(failed)?);
         let message =
             pgoutput::decode(&data).map_err(|error| TailError::Query(error.to_string()))?;
         if take(core, &message, printer)? {
@@ -263,12 +264,70 @@ impl Outlet for Printer {
                 .map(|header| (&*header.name, header.value.as_deref().map(Text::from)))
                 .collect(),
         };
-        let mut stdout = io::stdout().lock();
-        let written = serde_json::to_writer(&mut stdout, &line)
-            .map_err(io::Error::from)
-            .and_then(|()| writeln!(stdout));
-        self.failed = written.err();
+        self.failed = print(&mut io::stdout().lock(), &line).err();
         self.left -= 1;
         Ok(())
+    }
+}
+
+fn print(output: &mut impl io::Write, line: &Line<'_>) -> io::Result<()> {
+    line.serialize(&mut Serializer::with_formatter(&mut *output, ForTerminals))?;
+    writeln!(output)
+}
+
+/// Escapes in strings what a terminal would act on or not show: JSON itself demands that only up to
+/// U+001F.
+struct ForTerminals;
+
+impl Formatter for ForTerminals {
+    fn write_string_fragment<W>(&mut self, output: &mut W, fragment: &str) -> io::Result<()>
+    where
+        W: ?Sized + io::Write,
+    {
+        let mut rest = fragment;
+        while let Some((at, sign)) = rest.char_indices().find(|(_, sign)| !is_harmless(*sign)) {
+            output.write_all(&rest.as_bytes()[..at])?;
+            for unit in sign.encode_utf16(&mut [0; 2]) {
+                write!(output, "\\u{unit:04x}")?;
+            }
+            rest = &rest[at + sign.len_utf8()..];
+        }
+        output.write_all(rest.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::property;
+
+    #[test]
+    fn a_line_gives_no_orders_to_the_terminal_and_says_the_same() {
+        let texts = prop_oneof![
+            any::<String>(),
+            "[a\\\\\"\u{0}\u{1b}\u{7f}\u{9b}\u{200e}\u{202e}\u{feff}\u{e0041}\u{10ffff}ö]{0,9}",
+        ];
+        let name = "a_line_gives_no_orders_to_the_terminal_and_says_the_same";
+        property::holds(name, 1000, &(texts.clone(), texts), |(one, other)| {
+            let line = Line {
+                topic: &one,
+                key: Some(Text::Utf8(&other)),
+                value: Some(Text::Utf8(&one)),
+                timestamp: Some(1),
+                headers: BTreeMap::from([(&*other, Some(Text::Utf8(&one)))]),
+            };
+            let mut printed = Vec::new();
+            print(&mut printed, &line).expect("a Vec takes it");
+            let printed = String::from_utf8(printed).expect("text");
+            let json = printed.strip_suffix('\n').expect("a line");
+            assert!(json.chars().all(is_harmless), "{json:?}");
+            let read: serde_json::Value = serde_json::from_str(json).expect("JSON");
+            let expected = serde_json::json!({
+                "topic": one, "key": other, "value": one, "timestamp": 1, "headers": {other: one},
+            });
+            assert_eq!(read, expected);
+        });
     }
 }

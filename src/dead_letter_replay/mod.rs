@@ -14,7 +14,7 @@ mod progress;
 
 use crate::position::EventPosition;
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{BuildHasher as _, DefaultHasher, Hash as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -150,9 +150,31 @@ pub(crate) struct Replay {
     letters: Letters,
     settings: ReplaySettings,
     replayed: ReplaySummary,
-    held_back: HashSet<(i32, Vec<u8>)>,
+    held_back: HeldBack,
     /// The letters that were put back.
     put_back: HashSet<Identity>,
+}
+
+/// The keys of letters that are left, by partition: 128 bits of each, since a key can be as large as
+/// a record. Two keys with the same ones hold each other's letters back, which reorders nothing.
+#[derive(Default)]
+struct HeldBack {
+    hashers: [RandomState; 2],
+    keys: HashSet<[u64; 2]>,
+}
+
+impl HeldBack {
+    fn hash(&self, partition: i32, key: &[u8]) -> [u64; 2] {
+        self.hashers.each_ref().map(|hasher| hasher.hash_one((partition, key)))
+    }
+
+    fn insert(&mut self, partition: i32, key: &[u8]) {
+        self.keys.insert(self.hash(partition, key));
+    }
+
+    fn contains(&self, partition: i32, key: &[u8]) -> bool {
+        self.keys.contains(&self.hash(partition, key))
+    }
 }
 
 /// What tells letters apart: the position, and a hash of the rest, since another cluster's log may
@@ -196,7 +218,7 @@ impl Replay {
             letters,
             settings,
             replayed: ReplaySummary::default(),
-            held_back: HashSet::new(),
+            held_back: HeldBack::default(),
             put_back: HashSet::new(),
         })
     }
@@ -269,7 +291,7 @@ impl Replay {
     fn leave(&mut self, message: &OwnedMessage) {
         self.replayed.poison += 1;
         if let Some(key) = message.key() {
-            self.held_back.insert((message.partition(), key.to_vec()));
+            self.held_back.insert(message.partition(), key);
         }
     }
 
@@ -290,8 +312,8 @@ impl Replay {
         if self.settings.cause.as_deref().is_some_and(|cause| cause != letter.cause) {
             return Ok(Fate::OtherCause);
         }
-        let key = message.key().map(|key| (message.partition(), key.to_vec()));
-        if key.is_some_and(|key| self.held_back.contains(&key)) {
+        let is_held_back = |key| self.held_back.contains(message.partition(), key);
+        if message.key().is_some_and(is_held_back) {
             return Ok(Fate::HeldBack);
         }
         let unread = unread(&letter);

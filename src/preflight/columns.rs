@@ -55,18 +55,20 @@ enum Unsent {
 }
 
 impl Column {
-    fn of(row: &Row) -> Self {
-        Self {
-            name: row.get(0),
-            nullable: row.get(1),
-            has_default: row.get(2),
-            kind: Kind { name: row.get(3), category: row.get(4), is_domain: row.get(5) },
-            unsent: match (row.get(6), row.get(7)) {
+    fn of(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        let kind =
+            Kind { name: row.try_get(3)?, category: row.try_get(4)?, is_domain: row.try_get(5)? };
+        Ok(Self {
+            name: row.try_get(0)?,
+            nullable: row.try_get(1)?,
+            has_default: row.try_get(2)?,
+            kind,
+            unsent: match (row.try_get(6)?, row.try_get(7)?) {
                 (true, _) => Some(Unsent::LeftOut),
                 (false, true) => Some(Unsent::Generated),
                 (false, false) => None,
             },
-        }
+        })
     }
 }
 
@@ -99,10 +101,10 @@ pub(crate) async fn check(
         let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
             [&table.schema, &table.name, &source.publication];
         let rows = client.query(&query, &parameters).await;
-        let Some(rows) = findings.answer((SUBJECT, "columns"), rows) else {
+        let columns = rows.and_then(|rows| rows.iter().map(Column::of).collect());
+        let Some(columns) = findings.answer((SUBJECT, "columns"), columns) else {
             return;
         };
-        let columns = rows.iter().map(Column::of).collect();
         let looked = Looked { config, source, profile: &profile, version, table, columns };
         let before = findings.count(Level::Error);
         looked.check(findings);

@@ -52,8 +52,50 @@ const TABLE: &str = "
 /// The publication as SQL names it, and what it does.
 struct Publication {
     quoted: String,
+    inserts: bool,
     all_tables: bool,
     via_root: bool,
+    /// What else it publishes.
+    others: String,
+    /// Schemas of which it publishes all tables.
+    schemas: Vec<String>,
+}
+
+impl Publication {
+    fn of(row: &Row, name: &str) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self {
+            quoted: escape_identifier(name),
+            inserts: row.try_get(0)?,
+            all_tables: row.try_get(1)?,
+            via_root: row.try_get(2)?,
+            others: row.try_get(3)?,
+            schemas: row.try_get(4)?,
+        })
+    }
+}
+
+/// A table, and how the publication comes to have it.
+struct Table {
+    kind: String,
+    is_listed: bool,
+    is_by_schema: bool,
+    is_published: bool,
+    filter: Option<String>,
+    /// A part of it that is unlogged.
+    unlogged: Option<String>,
+}
+
+impl Table {
+    fn of(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self {
+            kind: row.try_get(0)?,
+            is_listed: row.try_get(1)?,
+            is_by_schema: row.try_get(2)?,
+            is_published: row.try_get(3)?,
+            filter: row.try_get(4)?,
+            unlogged: row.try_get(5)?,
+        })
+    }
 }
 
 /// Looks at it; whether there is one, and the tables whose columns are worth a look.
@@ -66,22 +108,18 @@ pub(crate) async fn check(
     let name = &source.publication;
     let schemas = if facts.version >= 150_000 { SCHEMAS } else { NO_SCHEMAS };
     let row = client.query_opt(&PUBLICATION.replace("{schemas}", schemas), &[name]).await;
-    let row = findings.answer((SUBJECT, "publication"), row)?;
-    let quoted = escape_identifier(name);
-    let found = row.as_ref().map(|row| Publication {
-        quoted: quoted.clone(),
-        all_tables: row.get(1),
-        via_root: row.get(2),
-    });
-    match &row {
+    let found = row.and_then(|row| row.map(|row| Publication::of(&row, name)).transpose());
+    let found = findings.answer((SUBJECT, "publication"), found)?;
+    match &found {
         None => findings.add(missing(source, facts)),
-        Some(row) => operations(row, &quoted, source, findings),
+        Some(found) => operations(found, source, findings),
     }
     let (mut tables, mut unlisted) = (Vec::new(), Vec::new());
     for table in &source.tables {
         let query = TABLE.replace("{membership}", &source::membership(facts.version, "$3"));
         let row = client.query_opt(&query, &[&table.schema, &table.name, name]).await;
-        match findings.answer(("table", "table"), row)? {
+        let found_table = row.and_then(|row| row.as_ref().map(Table::of).transpose());
+        match findings.answer(("table", "table"), found_table)? {
             None => findings.add(
                 Finding::error(
                     ("table", "table_missing"),
@@ -93,19 +131,20 @@ pub(crate) async fn check(
                 )
                 .command("walpost init --apply"),
             ),
-            Some(row) => {
-                check_table(&row, table, found.as_ref(), findings);
+            Some(found_table) => {
+                check_table(&found_table, table, found.as_ref(), findings);
                 tables.push(table.clone());
-                let is_table = matches!(row.get(0), "r" | "p");
-                if is_table && !row.get::<_, bool>(1) {
+                let is_table = matches!(found_table.kind.as_str(), "r" | "p");
+                if is_table && !found_table.is_listed {
                     unlisted.push(table.to_string());
                 }
             }
         }
     }
-    let schemas: Vec<String> = row.as_ref().map(|row| row.get(4)).unwrap_or_default();
-    if !schemas.is_empty() {
-        findings.add(by_schema(&quoted, &schemas.join(", "), &unlisted.join(", ")));
+    if let Some(Publication { quoted, schemas, .. }) = &found
+        && !schemas.is_empty()
+    {
+        findings.add(by_schema(quoted, &schemas.join(", "), &unlisted.join(", ")));
     }
     Some((found.is_some(), tables))
 }
@@ -137,8 +176,8 @@ fn create(quoted: &str, tables: &[TableName]) -> String {
     )
 }
 
-fn operations(row: &Row, quoted: &str, source: &SourceConfig, findings: &mut Findings) {
-    let (inserts, others): (bool, String) = (row.get(0), row.get(3));
+fn operations(publication: &Publication, source: &SourceConfig, findings: &mut Findings) {
+    let Publication { quoted, inserts, all_tables, others, .. } = publication;
     if source.tables.is_empty() {
         let text = format!("{quoted} is there; messages need no table in it");
         return findings.add(Finding::ok((SUBJECT, "publication"), text));
@@ -154,7 +193,7 @@ fn operations(row: &Row, quoted: &str, source: &SourceConfig, findings: &mut Fin
             .sql(format!("ALTER PUBLICATION {quoted} SET (publish = '{all}');")),
         );
     }
-    if row.get(1) {
+    if *all_tables {
         findings.add(
             Finding::warning(
                 (SUBJECT, "publication_all_tables"),
@@ -184,12 +223,12 @@ fn operations(row: &Row, quoted: &str, source: &SourceConfig, findings: &mut Fin
 }
 
 fn check_table(
-    row: &Row,
+    found: &Table,
     table: &TableName,
     publication: Option<&Publication>,
     findings: &mut Findings,
 ) {
-    let kind: String = row.get(0);
+    let Table { kind, is_listed, is_by_schema, is_published, filter, unlogged } = found;
     if !matches!(kind.as_str(), "r" | "p") {
         let text = format!("{table} is no ordinary or partitioned table");
         return findings.add(
@@ -198,7 +237,7 @@ fn check_table(
                 .advice("name the table that the rows are stored in by --table"),
         );
     }
-    if let Some(part) = row.get::<_, Option<String>>(5) {
+    if let Some(part) = unlogged {
         let text = format!("{part}, where rows of {table} are stored, is unlogged");
         findings.add(
             Finding::error(("table", "table_unlogged"), text)
@@ -206,11 +245,10 @@ fn check_table(
                 .sql(format!("ALTER TABLE {part} SET LOGGED;")),
         );
     }
-    let Some(Publication { quoted, all_tables, via_root }) = publication else {
+    let Some(Publication { quoted, all_tables, via_root, .. }) = publication else {
         return;
     };
-    let [listed, by_schema, published]: [bool; 3] = [1, 2, 3].map(|column| row.get(column));
-    if kind == "p" && !via_root && (listed || by_schema || *all_tables) {
+    if kind == "p" && !via_root && (*is_listed || *is_by_schema || *all_tables) {
         let text =
             format!("{quoted} publishes the partitions of {table} in place of {table} itself");
         return findings.add(
@@ -221,7 +259,7 @@ fn check_table(
                 )),
         );
     }
-    if !published {
+    if !is_published {
         return findings.add(
             Finding::error(
                 (SUBJECT, "publication_table"),
@@ -234,7 +272,7 @@ fn check_table(
             .sql(format!("ALTER PUBLICATION {quoted} ADD TABLE {table};")),
         );
     }
-    if let Some(filter) = row.get::<_, Option<String>>(4) {
+    if let Some(filter) = filter {
         let text = format!("{quoted} has a row filter on {table}: WHERE {filter}");
         findings.add(
             Finding::warning((SUBJECT, "publication_row_filter"), text)

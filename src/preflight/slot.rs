@@ -1,7 +1,7 @@
 //! The slot: whether it is one that `run` can use, and whether it would outlive a failover.
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row};
 
 use super::connection::APPLICATION_NAME;
 use super::findings::{Finding, Findings};
@@ -62,10 +62,11 @@ pub(crate) async fn check(
     };
     findings.add(Finding::ok((SUBJECT, "slot"), format!("\"{name}\" stands at {confirmed}")));
     let more = client.query_one(MORE, &[&name]).await;
-    let Some(row) = findings.answer((SUBJECT, "slot"), more) else {
+    let more = more.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)));
+    let Some(more) = findings.answer((SUBJECT, "slot"), more) else {
         return;
     };
-    let (holder, retained): (Option<String>, Option<i64>) = (row.get(0), row.get(1));
+    let (holder, retained, has_failover): (Option<String>, Option<i64>, bool) = more;
     if let Some(pid) = slot.active_pid {
         findings.add(active(name, pid, slot.is_walposts, holder.as_deref()));
     }
@@ -73,7 +74,7 @@ pub(crate) async fn check(
         findings.add(unreserved(name, retained.unwrap_or_default(), service));
     }
     if facts.version >= 170_000 {
-        failover(client, name, row.get(2), service, findings).await;
+        failover(client, name, has_failover, service, findings).await;
     }
 }
 
@@ -197,6 +198,26 @@ fn unreserved(name: &str, retained: i64, service: Service) -> Finding {
         .sql_or_advice(service.set("max_slot_wal_keep_size", &proposed))
 }
 
+/// A row of [`STANDBYS`].
+struct Standby {
+    slot: Option<String>,
+    is_active: bool,
+    is_lost: bool,
+    /// Whether walpost's role may not see what it does.
+    is_hidden: bool,
+}
+
+impl Standby {
+    fn of(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self {
+            slot: row.try_get(0)?,
+            is_active: row.try_get(1)?,
+            is_lost: row.try_get(2)?,
+            is_hidden: row.try_get(3)?,
+        })
+    }
+}
+
 /// Whether the slot goes on after a failover, and whether it holds the stream up for a standby
 /// (<https://www.postgresql.org/docs/current/logicaldecoding-explanation.html#LOGICALDECODING-REPLICATION-SLOTS-SYNCHRONIZATION>).
 async fn failover(
@@ -208,25 +229,28 @@ async fn failover(
 ) {
     let asked = async {
         let rows = client.query(STANDBYS, &[&APPLICATION_NAME]).await?;
+        let slots = rows.iter().map(Standby::of).collect::<Result<Vec<_>, _>>()?;
         let query = "SELECT pg_catalog.current_setting('synchronized_standby_slots'), \
                      current_user::pg_catalog.text";
         let row = client.query_one(query, &[]).await?;
-        Ok::<_, tokio_postgres::Error>((rows, row.get::<_, String>(0), row.get::<_, String>(1)))
+        let (awaited, role): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        Ok::<_, tokio_postgres::Error>((slots, awaited, role))
     };
-    let Some((rows, awaited, role)) = findings.answer(("failover", "slot_failover"), asked.await)
+    let Some((standbys, awaited, role)) =
+        findings.answer(("failover", "slot_failover"), asked.await)
     else {
         return;
     };
-    let slots: Vec<(String, bool, bool)> = rows
+    let slots: Vec<(String, bool, bool)> = standbys
         .iter()
-        .filter_map(|row| Some((row.get::<_, Option<String>>(0)?, row.get(1), row.get(2))))
+        .filter_map(|standby| Some((standby.slot.clone()?, standby.is_active, standby.is_lost)))
         .collect();
     if !is_on {
-        let hidden = rows.iter().filter(|row| row.get(3)).count();
-        findings.add(if hidden > 0 && hidden == rows.len() {
+        let hidden = standbys.iter().filter(|standby| standby.is_hidden).count();
+        findings.add(if hidden > 0 && hidden == standbys.len() {
             unseen_standbys(hidden, &role)
         } else {
-            without_failover(name, !rows.is_empty())
+            without_failover(name, !standbys.is_empty())
         });
         return;
     }
@@ -337,10 +361,12 @@ async fn on_standby(
                  ('sync_replication_slots', 'hot_standby_feedback') AND setting <> 'on' ORDER BY \
                  name";
     let rows = client.query(query, &[]).await;
-    for row in findings.answer(("failover", "settings"), rows).unwrap_or_default() {
-        let (setting, code): (String, _) = match row.get::<_, String>(0).as_str() {
-            "hot_standby_feedback" => ("hot_standby_feedback".into(), "hot_standby_feedback"),
-            other => (other.to_owned(), "sync_replication_slots"),
+    let settings: Result<Vec<String>, _> =
+        rows.and_then(|rows| rows.iter().map(|row| row.try_get(0)).collect());
+    for setting in findings.answer(("failover", "settings"), settings).unwrap_or_default() {
+        let code = match setting.as_str() {
+            "hot_standby_feedback" => "hot_standby_feedback",
+            _ => "sync_replication_slots",
         };
         findings.add(
             Finding::warning(("failover", code), format!("{setting} is off on this standby"))

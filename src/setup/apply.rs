@@ -273,8 +273,9 @@ async fn lacks(client: &Client, role: &str, service: Service) -> Result<Option<S
                      SELECT FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles g ON g.oid = m.roleid
                       WHERE m.member = r.oid AND g.rolname = 'rds_replication')
                  FROM pg_catalog.pg_roles r WHERE r.rolname = $1";
-    let row = client.query_one(query, &[&role]).await.map_err(database("looking at the role"))?;
-    Ok(match (row.get(0), row.get(1)) {
+    let row = client.query_one(query, &[&role]).await;
+    let rights = row.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+    Ok(match rights.map_err(database("looking at the role"))? {
         (true, true) => None,
         (false, _) => {
             Some(format!("it may not log in: ALTER ROLE {} LOGIN;", escape_identifier(role)))
@@ -297,9 +298,10 @@ async fn server_is_ready(
             &[],
         )
         .await
-        .map_err(database("asking for the server's settings"))?;
-    let (level, version): (String, i32) = (row.get(0), row.get(3));
-    if row.get(1) {
+        .and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)));
+    let (level, in_recovery, user, version): (String, bool, String, i32) =
+        row.map_err(database("asking for the server's settings"))?;
+    if in_recovery {
         return Err(InitError::Standby);
     }
     if level != "logical" {
@@ -312,7 +314,33 @@ async fn server_is_ready(
     if plan.failover() && version < 170_000 {
         return Err(InitError::NoFailover(version / 10_000));
     }
-    Ok((row.get(2), version))
+    Ok((user, version))
+}
+
+/// A slot of that name.
+struct FoundSlot {
+    plugin: String,
+    database: String,
+    wal_status: String,
+    current_database: String,
+    /// Whether there is the publication.
+    has_publication: bool,
+    has_failover: bool,
+    is_unfinished: bool,
+}
+
+impl FoundSlot {
+    fn of(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self {
+            plugin: row.try_get(0)?,
+            database: row.try_get(1)?,
+            wal_status: row.try_get(2)?,
+            current_database: row.try_get(3)?,
+            has_publication: row.try_get(4)?,
+            has_failover: row.try_get(5)?,
+            is_unfinished: row.try_get(6)?,
+        })
+    }
 }
 
 /// Looked at before anything is created, since it is what a person must decide about.
@@ -327,28 +355,29 @@ async fn slot_is_ours_or_free(client: &Client, plan: &InitPlan) -> Result<(), In
     let row = client
         .query_opt(query, &[&plan.slot(), &plan.publication()])
         .await
+        .and_then(|row| row.as_ref().map(FoundSlot::of).transpose())
         .map_err(database("looking for the slot"))?;
-    let Some(row) = row else { return Ok(()) };
-    let text = |column: usize| row.get::<_, String>(column);
+    let Some(slot) = row else { return Ok(()) };
     let name = plan.slot().to_owned();
-    if text(0) != "pgoutput" {
-        let problem = match text(0) {
+    if slot.plugin != "pgoutput" {
+        let problem = match slot.plugin {
             none if none.is_empty() => "is for physical replication".to_owned(),
             plugin => format!("its plugin is {plugin}, not pgoutput"),
         };
         return Err(InitError::ForeignSlot { name, problem });
     }
-    if text(1) != text(3) {
-        let problem = format!("belongs to database {}, not {}", text(1), text(3));
+    if slot.database != slot.current_database {
+        let FoundSlot { database, current_database, .. } = slot;
+        let problem = format!("belongs to database {database}, not {current_database}");
         return Err(InitError::ForeignSlot { name, problem });
     }
-    if text(2) == "lost" {
+    if slot.wal_status == "lost" {
         return Err(InitError::LostSlot(name));
     }
-    if row.get(6) {
+    if slot.is_unfinished {
         return Err(InitError::UnfinishedSlot(name));
     }
-    match (row.get(4), row.get::<_, bool>(5) || !plan.failover()) {
+    match (slot.has_publication, slot.has_failover || !plan.failover()) {
         (true, true) => Ok(()),
         (true, false) => Err(InitError::SlotWithoutFailover(name)),
         (false, _) => {
@@ -377,7 +406,7 @@ async fn exists(client: &Client, object: &Object) -> Result<bool, InitError> {
         }
     };
     let row = client.query_one(query, &[&name]).await;
-    row.map(|row| row.get(0)).map_err(database(&format!("looking for {object}")))
+    row.and_then(|row| row.try_get(0)).map_err(database(&format!("looking for {object}")))
 }
 
 fn failed(
@@ -416,8 +445,10 @@ async fn publication_serves(
     };
     for table in tables {
         let row = publication_row(client, version, name, table).await?;
-        let [inserts, listed, partitioned, via_root]: [bool; 4] =
-            [0, 1, 2, 3].map(|column| row.get(column));
+        let read = |column: usize| {
+            row.try_get::<_, bool>(column).map_err(database("looking at the publication"))
+        };
+        let (inserts, listed, partitioned, via_root) = (read(0)?, read(1)?, read(2)?, read(3)?);
         if !inserts {
             let fix = format!("ALTER PUBLICATION {quoted} SET (publish = 'insert');");
             return Err(problem("does not publish inserts".to_owned(), fix));

@@ -39,7 +39,7 @@ impl Service {
         let query = "SELECT rolname::pg_catalog.text FROM pg_catalog.pg_roles \
                      WHERE rolname::pg_catalog.text = ANY ($1)";
         let row = client.query_opt(&format!("{query} LIMIT 1"), &[&&names[..]]).await?;
-        let found = row.map(|row| row.get::<_, String>(0));
+        let found: Option<String> = row.map(|row| row.try_get(0)).transpose()?;
         let service = ROLES.iter().find(|(name, _)| found.as_deref() == Some(name));
         Ok(service.map_or(Self::Own, |(_, service)| *service))
     }

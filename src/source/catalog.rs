@@ -276,19 +276,19 @@ pub async fn published_tables(
     tables: &[TableName],
     typed: bool,
 ) -> Result<Vec<FoundTable>, SourceError> {
-    let row = client
-        .query_opt(PUBLICATION, &[&publication])
-        .await
+    let row = client.query_opt(PUBLICATION, &[&publication]).await;
+    let found: Option<(bool, i32)> = row
+        .and_then(|row| row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose())
         .map_err(|error| SourceError::query("reading the publication", &error))?;
     let quoted = escape_identifier(publication);
-    let Some(row) = row else {
+    let Some((inserts, version)) = found else {
         return Err(SourceError::Setup(format!(
             "publication {quoted} does not exist in this database; for a new outbox run `walpost init \
              --apply`, which makes it before the slot; where the slot is there already, run the SQL that \
              `walpost init` prints for it (what was committed before stays out of the slot's reach)"
         )));
     };
-    if !tables.is_empty() && !row.get::<_, bool>(0) {
+    if !tables.is_empty() && !inserts {
         return Err(SourceError::Setup(format!(
             "publication {quoted} does not publish inserts: ALTER PUBLICATION {quoted} SET (publish = 'insert')"
         )));
@@ -299,10 +299,38 @@ pub async fn published_tables(
     }
     let known = types::of(client, tables, typed).await?;
     for table in tables {
-        let relation = published_table(client, row.get(1), publication, table).await?;
+        let relation = published_table(client, version, publication, table).await?;
         found.push(FoundTable { relation, types: known.clone() });
     }
     Ok(found)
+}
+
+/// A row of [`TABLE`].
+struct TableColumn {
+    table: u32,
+    table_kind: String,
+    column: Column,
+    /// Whether the publication has the table.
+    is_published: bool,
+    is_sent: bool,
+    is_domain_over_bytea: bool,
+}
+
+impl TableColumn {
+    fn of(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self {
+            table: row.try_get(0)?,
+            table_kind: row.try_get(1)?,
+            column: Column {
+                name: row.try_get(2)?,
+                type_oid: row.try_get(3)?,
+                type_modifier: row.try_get(7)?,
+            },
+            is_published: row.try_get(4)?,
+            is_sent: row.try_get(5)?,
+            is_domain_over_bytea: row.try_get(6)?,
+        })
+    }
 }
 
 async fn published_table(
@@ -315,18 +343,18 @@ async fn published_table(
         .replace("{base_type}", types::BASE_TYPE)
         .replace("{sends}", &sends(version))
         .replace("{membership}", &membership(version, "$3"));
-    let rows = client
-        .query(&query, &[&table.schema, &table.name, &publication])
-        .await
-        .map_err(|error| SourceError::query("reading the outbox table's columns", &error))?;
+    let rows = client.query(&query, &[&table.schema, &table.name, &publication]).await;
+    let rows: Vec<TableColumn> =
+        rows.and_then(|rows| rows.iter().map(TableColumn::of).collect())
+            .map_err(|error| SourceError::query("reading the outbox table's columns", &error))?;
     let Some(first) = rows.first() else {
         return Err(SourceError::Setup(format!(
             "there is no table {table} in this database; run `walpost init --apply` or name yours with --table"
         )));
     };
     let quoted = escape_identifier(publication);
-    if !first.get::<_, bool>(4) {
-        let partitioned = first.get::<_, String>(1) == "p";
+    if !first.is_published {
+        let partitioned = first.table_kind == "p";
         let fix = if partitioned {
             format!(
                 "ALTER PUBLICATION {quoted} ADD TABLE {table} where it is missing, and ALTER PUBLICATION \
@@ -339,31 +367,26 @@ async fn published_table(
             "publication {quoted} does not publish table {table}: {fix}"
         )));
     }
-    let oid: u32 = first.get(0);
-    let unlogged = client
-        .query_opt(UNLOGGED, &[&oid])
-        .await
+    let oid = first.table;
+    let unlogged = client.query_opt(UNLOGGED, &[&oid]).await;
+    let unlogged: Option<String> = unlogged
+        .and_then(|row| row.map(|row| row.try_get(0)).transpose())
         .map_err(|error| SourceError::query("reading the outbox table's partitions", &error))?;
-    if let Some(row) = unlogged {
-        let part: String = row.get(0);
+    if let Some(part) = unlogged {
         return Err(SourceError::Setup(format!(
             "{part}, where rows of table {table} are stored, is unlogged, and its rows are never \
              handed out: ALTER TABLE {part} SET LOGGED"
         )));
     }
-    if let Some(row) = rows.iter().find(|row| row.get(6)) {
+    if let Some(column) = rows.iter().find(|column| column.is_domain_over_bytea) {
         // The stream names the domain only: its bytes would pass for their hex text.
-        let column = escape_identifier(row.get(2));
+        let column = escape_identifier(&column.column.name);
         return Err(SourceError::Setup(format!(
             "column {column} of table {table} is of a domain over bytea, which walpost cannot tell \
              from text: ALTER TABLE {table} ALTER {column} TYPE bytea"
         )));
     }
-    let columns = rows.iter().filter(|row| row.get::<_, bool>(5)).map(|row| Column {
-        name: row.get(2),
-        type_oid: row.get(3),
-        type_modifier: row.get(7),
-    });
+    let columns = rows.into_iter().filter(|column| column.is_sent).map(|column| column.column);
     Ok(Relation {
         oid,
         schema: table.schema.clone(),

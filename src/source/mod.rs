@@ -38,7 +38,7 @@ pub use catchup::policy::{
 };
 pub(crate) use config::APPLICATION_NAME;
 pub use config::{CatchUp, ConnInfoSource, SourceConfig};
-pub(crate) use connection::connect::{Control, SqlClient, control, control_for_rows};
+pub(crate) use connection::connect::{Control, SqlClient, control};
 pub use connection::deadline::Silent;
 pub(crate) use connection::deadline::{Limit, with_patience};
 pub(crate) use connection::error::{ConnectError, TlsFault};

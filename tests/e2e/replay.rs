@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, stop};
-use walpost_bed::{Consumed, Kafka};
+use walpost_bed::{Consumed, Kafka, eventually};
 
 /// What is the matter with one event of each cause; all are refused by this configuration.
 const BAD: [(&str, &str); 5] = [
@@ -353,4 +353,34 @@ async fn replay_killed_before_its_commit_duplicates_but_loses_nothing() {
     assert_eq!(numbers, (1..=20).collect::<Vec<_>>());
     assert!((21..=28).contains(&came), "{came}: what was not marked came again");
     assert_eq!(stage.replay(TOPIC_FIXED, &[]).await.1, [summary(0, 0, 0, 0)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn letters_that_are_left_are_not_kept_whatever_their_keys() {
+    const KEYS: usize = 300;
+    let stage = Stage::new().await;
+    let rows = format!(
+        "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
+         SELECT 'an order', concat(i % {KEYS}, repeat('k', 900000)), 'placed', '{{}}'
+           FROM generate_series(1, {}) AS i",
+        KEYS + 10
+    );
+    let arguments = stage.configured("");
+    let walpost = stage.fixture.run_with(&arguments.each_ref().map(String::as_str)).await;
+    stage.fixture.postgres.execute(&rows).await;
+    stage.fixture.confirmed(LONG_TIMEOUT).await;
+    stop(walpost).await;
+    let replay = stage.fixture.command("replay-dead-letters").args(arguments).start();
+    let mut peak = 0;
+    eventually(LONG_TIMEOUT, "it ends", async || match replay.peak_rss_bytes() {
+        Some(bytes) => {
+            peak = bytes;
+            false
+        }
+        None => true,
+    })
+    .await;
+    let status = replay.wait(LONG_TIMEOUT).await.expect("it ends");
+    assert_eq!(replay.stdout().last(), Some(&summary(0, KEYS as u64, 10, 0)), "{status}");
+    assert!(peak > 0 && peak < 200 << 20, "{} MiB", peak >> 20);
 }

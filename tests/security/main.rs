@@ -4,6 +4,7 @@
 // Nothing is reachable from outside a test's program.
 #![allow(unreachable_pub)]
 
+mod answers;
 mod auth_methods;
 mod delivery;
 mod examples;

@@ -1,8 +1,10 @@
 //! A role that can only connect to the database: what it creates or locks there does not block
-//! delivery.
+//! delivery, unless it exhausts what all clients share; then no event is lost.
 
+use std::process::Command;
 use std::time::Duration;
 
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert, program, stop};
 use walpost_bed::{Consumed, Kafka, Major, Postgres, Walpost, eventually};
@@ -202,4 +204,63 @@ async fn a_lock_on_a_published_table_of_its_own_stops_no_delivery() {
         assert!(!lines.contains("could not be looked at"), "{lines}");
         stop(walpost).await;
     }
+}
+
+/// The code of the error that a statement ends with.
+fn code(done: Result<(), tokio_postgres::Error>) -> Option<String> {
+    done.err().and_then(|error| error.code().map(|code| code.code().to_owned()))
+}
+
+/// Nobody can work then, and walpost resumes once it can.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_table_that_is_full_loses_no_event() {
+    const OUT_OF_MEMORY: &str = "53200";
+    let fixture = Fixture::new().await;
+    let writer = fixture.postgres.client().await;
+    writer.batch_execute(&insert(10, 3)).await.expect("written");
+    let mallory = session_of(&fixture, "mallory", "").await;
+    let process = mallory.query_one("SELECT pg_backend_pid()", &[]).await.expect("its own");
+    let process: i32 = process.get(0);
+    let fill = "SELECT pg_advisory_lock(i) FROM generate_series(1, 1000000) i";
+    assert_eq!(code(mallory.batch_execute(fill).await).as_deref(), Some(OUT_OF_MEMORY));
+    let written = writer.batch_execute(&insert(10, 3)).await;
+    assert_eq!(code(written).as_deref(), Some(OUT_OF_MEMORY), "writers fail as well");
+    let walpost = fixture.command("run").start();
+    let line = walpost.await_line("cannot be used", SHORT_TIMEOUT).await;
+    assert!(line.contains(OUT_OF_MEMORY), "{line}");
+    // A statement, a superuser's too, may find no room.
+    let killed = Command::new("kill").arg(process.to_string()).status().expect("it runs");
+    assert!(killed.success());
+    eventually(SHORT_TIMEOUT, "the session is ended", async || mallory.is_closed()).await;
+    walpost.await_line(STREAMS, SHORT_TIMEOUT * 2).await;
+    writer.batch_execute(&insert(10, 3)).await.expect("written");
+    fixture.assert_exact(SHORT_TIMEOUT).await;
+}
+
+/// With connections that are reserved for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_of_other_roles_keep_nobody_from_those_that_are_reserved() {
+    let postgres = Postgres::builder(Major::V18)
+        .setting("max_connections", "20")
+        .setting("reserved_connections", "5");
+    let mut fixture = Fixture::with(postgres).await;
+    fixture.postgres.execute("CREATE ROLE ours LOGIN REPLICATION").await;
+    fixture.postgres.execute("GRANT pg_use_reserved_connections TO ours").await;
+    fixture.source = fixture.postgres.url_for("ours");
+    fixture.postgres.execute(&insert(10, 3)).await;
+    let mut all = vec![session_of(&fixture, "mallory", "").await];
+    let refused = loop {
+        match tokio_postgres::connect(&fixture.postgres.url_for("mallory"), NoTls).await {
+            Ok((client, connection)) => {
+                tokio::spawn(connection);
+                all.push(client);
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.code().map(SqlState::code), Some("53300"), "{refused}");
+    let walpost = fixture.run().await;
+    fixture.assert_exact(SHORT_TIMEOUT).await;
+    stop(walpost).await;
+    drop(all);
 }

@@ -4,6 +4,8 @@
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
+use crate::source::wire::MESSAGE;
+
 /// How the first bytes read.
 const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0";
 
@@ -81,7 +83,7 @@ impl Iterator for Rows {
 
 /// The bytes are none of COPY's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the rows are not in the binary form of COPY")]
+#[error("the rows are not in the binary form of COPY, or one is larger than PostgreSQL makes any")]
 pub(crate) struct CopyError;
 
 /// Takes what comes in pieces of any size. The server sends a row a piece, but nothing says
@@ -101,6 +103,10 @@ impl CopyRows {
             piece
         } else {
             self.rest.extend_from_slice(&piece);
+            // A copy for each piece would be one too many.
+            if !self.is_more_than_a_part()? {
+                return Ok(());
+            }
             std::mem::take(&mut self.rest).freeze()
         };
         if !self.is_begun {
@@ -131,6 +137,14 @@ impl CopyRows {
         Ok(())
     }
 
+    /// Whether what has come so far is more than a part of the header or of a row.
+    fn is_more_than_a_part(&self) -> Result<bool, CopyError> {
+        if !self.is_begun {
+            return Ok(header(&self.rest)?.is_some());
+        }
+        Ok(self.is_ended || !matches!(row(&self.rest)?, Next::More))
+    }
+
     /// Whether all has come.
     pub(crate) fn is_ended(&self) -> bool {
         self.is_ended
@@ -155,8 +169,7 @@ fn header(bytes: &[u8]) -> Result<Option<usize>, CopyError> {
     // The signature, flags, and an extension after its length.
     let at = SIGNATURE.len() + 4;
     let Some(length) = bytes.get(at..at + 4) else { return Ok(None) };
-    let length = usize::try_from(int(length)).map_err(|_| CopyError)?;
-    let whole = at + 4 + length;
+    let whole = at + 4 + size(length)?;
     Ok((bytes.len() >= whole).then_some(whole))
 }
 
@@ -169,16 +182,23 @@ fn row(bytes: &[u8]) -> Result<Next, CopyError> {
     }
     let Some(length) = bytes.get(2..6) else { return Ok(Next::More) };
     // A NULL has the length -1: no message is one.
-    let to = 6 + usize::try_from(int(length)).map_err(|_| CopyError)?;
+    let to = 6 + size(length)?;
     Ok(if bytes.len() < to { Next::More } else { Next::Row(to) })
 }
 
-fn int(four: &[u8]) -> i32 {
-    four.first_chunk().map_or(-1, |four| i32::from_be_bytes(*four))
+/// A length of four bytes.
+fn size(length: &[u8]) -> Result<usize, CopyError> {
+    let length = length.first_chunk().map_or(-1, |four| i32::from_be_bytes(*four));
+    match usize::try_from(length) {
+        Ok(size) if size <= MESSAGE as usize => Ok(size),
+        _ => Err(CopyError),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use proptest::prelude::*;
 
     use super::*;
@@ -239,5 +259,36 @@ mod tests {
             let taken = CopyRows::default().take(Bytes::from(bytes), &mut Packing::default());
             assert_eq!(taken, Err(CopyError), "{wrong:?}");
         }
+    }
+    #[test]
+    fn what_is_longer_than_any_value_is_refused_once_its_length_is_known() {
+        let header = written(&[])[..22].to_vec();
+        let row = |length: i32| [&[0, 1][..], &length.to_be_bytes()].concat();
+        let taken =
+            |bytes: Vec<u8>| CopyRows::default().take(Bytes::from(bytes), &mut Packing::default());
+        assert_eq!(taken([&header[..], &row(1 << 30)].concat()), Ok(()));
+        for length in [(1 << 30) + 1, i32::MAX] {
+            assert_eq!(taken([&header[..], &row(length)].concat()), Err(CopyError), "{length}");
+            let extension = [SIGNATURE, &[0; 4], &length.to_be_bytes()].concat();
+            assert_eq!(taken(extension), Err(CopyError), "an extension of {length}");
+        }
+    }
+
+    /// With a copy of all that has come for each piece this takes minutes.
+    #[test]
+    fn a_row_of_many_pieces_is_copied_once() {
+        let value: Vec<u8> = (0..32 << 20).map(|byte: u32| byte.to_be_bytes()[2]).collect();
+        let rows = [value, vec![7; 100]];
+        let bytes = Bytes::from(written(&rows));
+        let (mut copy, mut packing) = (CopyRows::default(), Packing::default());
+        let began = Instant::now();
+        for at in (0..bytes.len()).step_by(1000) {
+            let piece = bytes.slice(at..bytes.len().min(at + 1000));
+            copy.take(piece, &mut packing).expect("sound");
+            assert!(began.elapsed() < Duration::from_secs(20), "{at} of {} bytes", bytes.len());
+        }
+        assert!(copy.is_ended());
+        let found: Vec<Bytes> = packing.take().collect();
+        assert!(found == rows, "{} rows", found.len());
     }
 }

@@ -275,6 +275,7 @@ impl Reader {
             escape_literal(&escape_identifier(&self.publication)),
             self.messages,
         );
+        let _large = self.peer.client.large_rows();
         // It is asked again after its end where that came together with its last rows.
         let stream = self.peer.client.copy_out(query.as_str());
         let mut stream = pin!(self.answer("reading a batch of the backlog", stream).await?.fuse());

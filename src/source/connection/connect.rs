@@ -27,7 +27,9 @@ use super::error::ConnectError;
 use super::tls::Tls;
 use crate::conninfo::{ChannelBinding, ConnInfo, Host, HostAddress, SslMode, TargetSession};
 use crate::source::wire;
-use crate::source::wire::{Guard, Handshaken, Limits, Login, Method, Policy, Security, Socket};
+use crate::source::wire::{
+    AnswerLimit, Guard, Handshaken, Lifted, Login, Method, Policy, Security, Socket,
+};
 
 /// The server that was reached, and how.
 #[derive(Clone)]
@@ -60,6 +62,15 @@ impl Endpoint {
 pub(crate) struct SqlClient {
     client: Client,
     connection: AbortHandle,
+    answer_limit: AnswerLimit,
+}
+
+impl SqlClient {
+    /// For a statement whose rows are taken one by one, and may have any size: held from before it
+    /// begins until its last row.
+    pub(crate) fn large_rows(&self) -> Lifted {
+        self.answer_limit.lift()
+    }
 }
 
 /// How long a connection whose client is gone may take to say goodbye. One that waits for an answer
@@ -108,27 +119,11 @@ pub(crate) async fn control(
     conninfo: &ConnInfo,
     application_name: &str,
 ) -> Result<Control, ConnectError> {
-    control_within(Limits::QUERIES, conninfo, application_name).await
-}
-
-/// The same for rows of any size, which are taken one by one.
-pub(crate) async fn control_for_rows(
-    conninfo: &ConnInfo,
-    application_name: &str,
-) -> Result<Control, ConnectError> {
-    control_within(Limits::ROWS, conninfo, application_name).await
-}
-
-async fn control_within(
-    limits: Limits,
-    conninfo: &ConnInfo,
-    application_name: &str,
-) -> Result<Control, ConnectError> {
     let tls = match conninfo.sslmode {
         SslMode::Disable => None,
         _ => Some(Tls::new(conninfo)?),
     };
-    let attempt = Attempt { conninfo, application_name, tls: tls.as_ref(), limits };
+    let attempt = Attempt { conninfo, application_name, tls: tls.as_ref() };
     let passes: &[TargetSession] = match &conninfo.target_session {
         TargetSession::PreferStandby => &[TargetSession::Standby, TargetSession::Any],
         one => &[*one],
@@ -148,15 +143,13 @@ async fn control_within(
     })
 }
 
-/// Opens another ordinary connection to the server that `control` reached, in the same way, for rows
-/// of any size.
+/// Opens another ordinary connection to the server that `control` reached, in the same way.
 pub(crate) async fn beside(
     conninfo: &ConnInfo,
     endpoint: &Endpoint,
     application_name: &str,
 ) -> Result<Control, ConnectError> {
-    let (tls, limits) = (endpoint.tls.as_ref(), Limits::ROWS);
-    let attempt = Attempt { conninfo, application_name, tls, limits };
+    let attempt = Attempt { conninfo, application_name, tls: endpoint.tls.as_ref() };
     let after = conninfo.connect_timeout;
     let opened = attempt.open(&endpoint.host, endpoint.address, attempt.tls);
     timeout(after, opened)
@@ -169,7 +162,6 @@ struct Attempt<'a> {
     conninfo: &'a ConnInfo,
     application_name: &'a str,
     tls: Option<&'a Tls>,
-    limits: Limits,
 }
 
 impl Attempt<'_> {
@@ -253,15 +245,16 @@ impl Attempt<'_> {
             .map_err(|error| failed(error.into()))?;
         let line = wire::secure(socket, endpoint.tls()).await.map_err(failed)?;
         let version = line.tls_version();
-        let guard = Guard::new(line, policy(conninfo), self.limits);
-        let method = guard.method();
+        let guard = Guard::new(line, policy(conninfo));
+        let (method, answer_limit) = (guard.method(), guard.answer_limit());
         let config = control_config(conninfo, host, application_name);
         let (client, connection) =
             begin(&config, guard).await.map_err(|error| ConnectError::of_control(&name, error))?;
         let method = method.get().copied().unwrap_or(Method::None);
         let security = Security { tls: version, method, is_local: endpoint.is_local() };
         let ended = tokio::spawn(connection);
-        let client = Arc::new(SqlClient { client, connection: ended.abort_handle() });
+        let connection = ended.abort_handle();
+        let client = Arc::new(SqlClient { client, connection, answer_limit });
         Ok(Control { client, ended, endpoint, security })
     }
 }

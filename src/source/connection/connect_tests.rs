@@ -63,8 +63,7 @@ async fn answered(answer: &[u8], with_tls: bool) -> ConnectError {
             Ok(line) => line,
             Err(error) => return ConnectError::of_wire("db:5432", &error),
         };
-        let error =
-            begin(&config, Guard::new(line, policy(&conninfo), Limits::QUERIES)).await.err();
+        let error = begin(&config, Guard::new(line, policy(&conninfo))).await.err();
         ConnectError::of_control("db:5432", error.expect("refused"))
     };
     tokio::join!(serve, attempt).1

@@ -2,19 +2,25 @@
 //! once the policy has seen it.
 //!
 //! Until the session is ready it hands over whole messages that were judged. Afterwards it follows
-//! the messages' types and lengths alone, so that what a server sends has a limit: what nobody asked
-//! for, and what answers a request.
+//! the messages' types and lengths, so that what a server sends has a limit: what nobody asked for,
+//! and what answers a request. Of what follows it reads only which data types a statement has: for
+//! one that `tokio-postgres` does not know it would ask the server, and for the types in the answer
+//! again, without an end.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready as ready_or_pending};
 
 use bytes::{Buf as _, BytesMut};
+use postgres_protocol::message::backend::Message;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio_postgres::fallible_iterator::FallibleIterator as _;
 use tokio_postgres::tls::{self, TlsConnect};
+use tokio_postgres::types::{Oid, Type};
 
 use super::framing::{HEADER, length};
 use super::line::Line;
@@ -25,7 +31,7 @@ const LEAST: usize = 1024;
 
 /// What a server may send once the session is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
+struct Limits {
     /// A message, in bytes.
     message: u32,
     /// All that answers one request, in bytes.
@@ -33,12 +39,45 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Of a connection for small queries, whose rows are collected.
-    pub(crate) const QUERIES: Self = Self { message: 16 << 20, answer: 64 << 20 };
+    /// Of small queries, whose rows are collected.
+    const QUERIES: Self = Self { message: 16 << 20, answer: 64 << 20 };
 
-    /// Of one whose rows are taken one by one: each may be as large as a value can be.
-    pub(crate) const ROWS: Self = Self { message: MESSAGE, answer: u64::MAX };
+    /// Of a request whose rows are taken one by one: each may be as large as a value can be.
+    const ROWS: Self = Self { message: MESSAGE, answer: u64::MAX };
 }
+
+/// What the answers on a connection are limited to: as those of small queries, unless that is
+/// lifted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AnswerLimit {
+    is_lifted: Arc<AtomicBool>,
+}
+
+impl AnswerLimit {
+    /// Admits rows of any size and number, in the answers that begin while `Lifted` is there.
+    pub(crate) fn lift(&self) -> Lifted {
+        self.is_lifted.store(true, Ordering::Relaxed);
+        Lifted(self.clone())
+    }
+
+    fn limits(&self) -> Limits {
+        if self.is_lifted.load(Ordering::Relaxed) { Limits::ROWS } else { Limits::QUERIES }
+    }
+}
+
+/// Whoever has it takes rows one by one.
+#[must_use = "the limit holds again once this is dropped"]
+#[derive(Debug)]
+pub(crate) struct Lifted(AnswerLimit);
+
+impl Drop for Lifted {
+    fn drop(&mut self) {
+        self.0.is_lifted.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Longest description of a statement's columns or parameters, in bytes: of walpost's none has 20.
+const DESCRIPTION: u32 = 64 << 10;
 
 /// Most bytes of parameters that a server reports once the session is ready: each may be another,
 /// and is kept for as long as the session lasts.
@@ -61,14 +100,14 @@ pub(crate) struct Guard<S> {
 }
 
 impl<S> Guard<S> {
-    pub(crate) fn new(line: Line<S>, policy: Policy, limits: Limits) -> Self {
+    pub(crate) fn new(line: Line<S>, policy: Policy) -> Self {
         let checker = Checker::new(policy, line.binding());
         Self {
             line,
             checker,
             received: BytesMut::new(),
             judged: 0,
-            lengths: Lengths::new(limits),
+            lengths: Lengths::default(),
             method: Arc::default(),
         }
     }
@@ -76,6 +115,11 @@ impl<S> Guard<S> {
     /// Where the authentication method stands once the session is ready.
     pub(crate) fn method(&self) -> Arc<OnceLock<Method>> {
         Arc::clone(&self.method)
+    }
+
+    /// What limits the answers.
+    pub(crate) fn answer_limit(&self) -> AnswerLimit {
+        self.lengths.limit.clone()
     }
 
     /// Judges the messages that are whole.
@@ -97,14 +141,18 @@ impl<S> Guard<S> {
 }
 
 /// The messages that pass by.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Lengths {
-    limits: Limits,
+    limit: AnswerLimit,
+    /// Those of the answer that has begun: they hold to its end.
+    limits: Option<Limits>,
     header: [u8; HEADER],
     /// Bytes of the header that have passed.
     have: usize,
     /// Bytes of the body that have not.
     left: usize,
+    /// A description that has passed in part, its header included.
+    description: Option<BytesMut>,
     /// Bytes of reported parameters.
     parameters: u64,
     /// Bytes of notices since the last `ReadyForQuery`.
@@ -114,44 +162,93 @@ struct Lengths {
 }
 
 impl Lengths {
-    fn new(limits: Limits) -> Self {
-        let header = [0; HEADER];
-        Self { limits, header, have: 0, left: 0, parameters: 0, notices: 0, answer: 0 }
-    }
-
     fn follow(&mut self, mut bytes: &[u8]) -> Result<(), Refused> {
         while !bytes.is_empty() {
             let passed = self.left.min(bytes.len());
+            if let Some(description) = &mut self.description {
+                description.extend_from_slice(&bytes[..passed]);
+            }
             self.left -= passed;
             bytes = &bytes[passed..];
+            if self.left == 0
+                && let Some(mut whole) = self.description.take()
+            {
+                data_types(&mut whole)?;
+            }
             let taken = (HEADER - self.have).min(bytes.len());
             self.header[self.have..self.have + taken].copy_from_slice(&bytes[..taken]);
             self.have += taken;
             bytes = &bytes[taken..];
             if self.have == HEADER {
-                let length = length(self.header, self.limits.message)?;
-                self.count(self.header[0], length)?;
-                self.left = length as usize - (HEADER - 1);
+                self.begin()?;
                 self.have = 0;
             }
         }
         Ok(())
     }
 
-    /// Judges a message that begins.
-    fn count(&mut self, tag: u8, length: u32) -> Result<(), Refused> {
+    /// Judges a message of which the header has passed.
+    fn begin(&mut self) -> Result<(), Refused> {
+        let tag = self.header[0];
+        let is_description = matches!(tag, b'T' | b't');
+        let limits = self.limits(tag);
+        let limit = if is_description { DESCRIPTION } else { limits.message };
+        let length = length(self.header, limit)?;
+        self.count(tag, length, limits)?;
+        self.left = length as usize - (HEADER - 1);
+        self.description = is_description.then(|| BytesMut::from(&self.header[..]));
+        Ok(())
+    }
+
+    /// What limits a message of that type.
+    fn limits(&mut self, tag: u8) -> Limits {
+        match (self.limits, tag) {
+            (Some(limits), _) => limits,
+            // These may come where there is no answer.
+            (None, b'S' | b'N' | b'A' | b'Z') => Limits::QUERIES,
+            (None, _) => *self.limits.insert(self.limit.limits()),
+        }
+    }
+
+    fn count(&mut self, tag: u8, length: u32, limits: Limits) -> Result<(), Refused> {
         let (count, limit, what) = match tag {
             b'S' => (&mut self.parameters, PARAMETERS, "parameters"),
             b'N' | b'A' => (&mut self.notices, NOTICES, "notices"),
             b'Z' => {
-                (self.notices, self.answer) = (0, 0);
+                (self.notices, self.answer, self.limits) = (0, 0, None);
                 return Ok(());
             }
-            _ => (&mut self.answer, self.limits.answer, "rows"),
+            _ => (&mut self.answer, limits.answer, "rows"),
         };
         *count = count.saturating_add(u64::from(length) + MESSAGE_COST as u64);
         if *count > limit { Err(Refused::TooMuch { limit, what }) } else { Ok(()) }
     }
+}
+
+/// Judges the data types in a description of columns or parameters: PostgreSQL's own, whose ids are
+/// always the same. Each query of walpost's casts what else there is.
+fn data_types(message: &mut BytesMut) -> Result<(), Refused> {
+    let unreadable = |_| Refused::OutOfOrder("a description of columns or parameters is malformed");
+    let known = |oid: Oid| match Type::from_oid(oid) {
+        Some(_) => Ok(()),
+        None => Err(Refused::DataType(oid)),
+    };
+    match Message::parse(message).map_err(unreadable)? {
+        Some(Message::RowDescription(body)) => {
+            let mut fields = body.fields();
+            while let Some(field) = fields.next().map_err(unreadable)? {
+                known(field.type_oid())?;
+            }
+        }
+        Some(Message::ParameterDescription(body)) => {
+            let mut oids = body.parameters();
+            while let Some(oid) = oids.next().map_err(unreadable)? {
+                known(oid)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 fn refused(error: Refused) -> io::Error {
@@ -178,7 +275,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guard<S> {
                 ready_or_pending!(Pin::new(&mut this.line).poll_read(context, buffer))?;
                 this.lengths.follow(&buffer.filled()[before..]).map_err(|error| {
                     // Whoever waits for an answer learns only that the connection is closed.
-                    tracing::warn!(%error, "closing a connection to PostgreSQL: its response is too large");
+                    tracing::warn!(%error, "closing a connection to PostgreSQL: unexpected response");
                     refused(error)
                 })?;
                 return Poll::Ready(Ok(()));

@@ -16,22 +16,23 @@ fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn guard(limits: Limits) -> (Guard<DuplexStream>, DuplexStream) {
+fn guard() -> (Guard<DuplexStream>, DuplexStream) {
     let (ours, theirs) = duplex(1 << 20);
     let policy =
         Policy { require_auth: RequireAuth::default(), channel_binding: ChannelBinding::Prefer };
-    (Guard::new(Line::Plain(ours), policy, limits), theirs)
+    (Guard::new(Line::Plain(ours), policy), theirs)
 }
 
 /// All that comes through, from a server that sends these pieces and closes.
 fn passed(pieces: &[&[u8]]) -> (Vec<u8>, io::Result<()>, Option<Method>) {
-    passed_within(Limits::ROWS, pieces)
+    passed_within(true, pieces)
 }
 
-fn passed_within(limits: Limits, pieces: &[&[u8]]) -> (Vec<u8>, io::Result<()>, Option<Method>) {
+fn passed_within(large_rows: bool, pieces: &[&[u8]]) -> (Vec<u8>, io::Result<()>, Option<Method>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
-        let (mut guard, mut server) = guard(limits);
+        let (mut guard, mut server) = guard();
+        let _lifted = large_rows.then(|| guard.answer_limit().lift());
         let method = guard.method();
         let serve = async {
             for piece in pieces {
@@ -64,7 +65,9 @@ fn welcome() -> Vec<u8> {
 
 #[test]
 fn whatever_the_pieces_all_of_a_sound_session_passes() {
-    let bodies = vec((any::<u8>(), vec(any::<u8>(), 0..300)), 0..6);
+    // Descriptions are read.
+    let tags = any::<u8>().prop_filter("a description", |tag| !matches!(tag, b'T' | b't'));
+    let bodies = vec((tags, vec(any::<u8>(), 0..300)), 0..6);
     let cases = (bodies, vec(1..200_usize, 1..5));
     let name = "whatever_the_pieces_all_of_a_sound_session_passes";
     property::holds(name, 300, &cases, |(messages, lengths)| {
@@ -133,7 +136,7 @@ fn a_message_of_a_session_is_no_longer_than_postgresqls_are() {
 fn too_much(after: &[&[u8]]) -> Option<&'static str> {
     let welcome = welcome();
     let pieces: Vec<_> = [&welcome[..]].into_iter().chain(after.iter().copied()).collect();
-    let (_, end, _) = passed_within(Limits::QUERIES, &pieces);
+    let (_, end, _) = passed_within(false, &pieces);
     let error = end.err()?;
     match error.get_ref().and_then(|error| error.downcast_ref::<Refused>()) {
         Some(Refused::TooMuch { what, .. }) => Some(what),
@@ -166,4 +169,70 @@ fn an_answer_has_a_limit_where_rows_are_collected() {
     assert_eq!(too_much(&[&header]), Some("a message"));
     let (_, end, _) = passed(&[&welcome(), &rows, &rows]);
     end.expect("rows that are taken one by one");
+}
+
+/// Whether so much is within the limits of an answer.
+fn follows(lengths: &mut Lengths, bytes: &[u8]) -> bool {
+    lengths.follow(bytes).is_ok()
+}
+
+#[test]
+fn the_limit_of_an_answer_is_that_at_its_beginning() {
+    let (rows, ready) = (message(b'D', &vec![b'v'; 1 << 20]).repeat(70), message(b'Z', b"I"));
+    let notice = message(b'N', b"x");
+    let mut lengths = Lengths::default();
+    let lifted = lengths.limit.lift();
+    assert!(follows(&mut lengths, &rows) && follows(&mut lengths, &rows[..1 << 20]));
+    drop(lifted);
+    assert!(follows(&mut lengths, &rows[1 << 20..]), "what has begun ends in the same way");
+    assert!(follows(&mut lengths, &[&ready[..], &notice].concat()));
+    let lifted = lengths.limit.lift();
+    assert!(follows(&mut lengths, &rows), "a notice begins no answer");
+    drop(lifted);
+    assert!(follows(&mut lengths, &ready));
+    assert!(!follows(&mut lengths, &rows), "the next answer");
+}
+
+/// Descriptions of columns and of parameters with these types.
+fn descriptions(types: &[u32]) -> [Vec<u8>; 2] {
+    let count = u16::try_from(types.len()).expect("few").to_be_bytes();
+    let column =
+        |oid: &u32| [&b"a column\0"[..], &[0; 6], &oid.to_be_bytes(), &[255; 6], &[0, 1]].concat();
+    let columns: Vec<_> = types.iter().map(column).collect();
+    let parameters: Vec<_> = types.iter().map(|oid| oid.to_be_bytes()).collect();
+    [(b'T', columns.concat()), (b't', parameters.concat())]
+        .map(|(tag, rest)| message(tag, &[&count[..], &rest].concat()))
+}
+
+#[test]
+fn no_data_type_reaches_the_reader_that_it_would_ask_about() {
+    for own in descriptions(&[16, 19, 25, 1009, 2249, 3220]) {
+        let (seen, end, _) = passed(&[&welcome(), &own, &own]);
+        end.expect("PostgreSQL's own");
+        assert!(seen.ends_with(&own));
+    }
+    for foreign in descriptions(&[25, 16384, 25]) {
+        for at in 0..foreign.len() {
+            let (one, other) = foreign.split_at(at);
+            assert_eq!(refusal(&[&welcome(), one, other]), Refused::DataType(16384), "{at}");
+        }
+        let with_welcome = [welcome(), foreign.clone()].concat();
+        assert_eq!(refusal(&[&with_welcome]), Refused::DataType(16384));
+        let (seen, ..) = passed(&[&welcome(), &foreign[..10], &foreign[10..]]);
+        assert!(seen.len() < welcome().len() + foreign.len(), "it has no end");
+    }
+}
+
+#[test]
+fn a_description_that_cannot_be_read_is_refused() {
+    for sound in descriptions(&[25, 25]) {
+        let short = message(sound[0], &sound[HEADER..sound.len() - 1]);
+        let long = message(sound[0], &[&sound[HEADER..], b"x"].concat());
+        for wrong in [short, long] {
+            let refused = refusal(&[&welcome(), &wrong]);
+            assert!(matches!(refused, Refused::OutOfOrder(_)), "{refused:?}: {wrong:?}");
+        }
+        let endless = [&sound[..1], &(1_u32 << 20).to_be_bytes()].concat();
+        assert!(matches!(refusal(&[&welcome(), &endless]), Refused::Frame(_)));
+    }
 }

@@ -24,7 +24,7 @@ const STARTUP_BYTES: usize = 1 << 20;
 pub(super) const MESSAGE_COST: usize = 128;
 
 /// Longest message of a session that hands out rows, in bytes: PostgreSQL allocates no more for one.
-pub(super) const MESSAGE: u32 = 1 << 30;
+pub(in crate::source) const MESSAGE: u32 = 1 << 30;
 
 /// Most SCRAM iterations: 26 ms where the processor knows SHA-256, and some tenths of a second where
 /// it does not. This is `postgres-protocol`'s own limit, judged here for the sake of the message.
@@ -132,6 +132,11 @@ pub(crate) enum Refused {
     /// Too much of it, once the session is ready.
     #[error("it sends more than {limit} bytes of {what}")]
     TooMuch { limit: u64, what: &'static str },
+    /// It would ask about the type, and the answer about others.
+    #[error(
+        "it describes a value of the data type with OID {0}; walpost queries only built-in types"
+    )]
+    DataType(u32),
     /// No message.
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -163,9 +168,11 @@ impl Refused {
                 "check that this is the right server and the right password; walpost supports \
                  trust, password, md5, scram-sha-256 and cert"
             }
-            Self::Flood | Self::TooMuch { .. } | Self::Frame(_) | Self::OutOfOrder(_) => {
-                "check host and port"
-            }
+            Self::Flood
+            | Self::TooMuch { .. }
+            | Self::DataType(_)
+            | Self::Frame(_)
+            | Self::OutOfOrder(_) => "check host and port",
         }
     }
 }
