@@ -291,6 +291,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 confirmed: self.core.confirmable(),
                 start: self.core.resume_at(),
                 after_another: standby.is_after_another(),
+                by_others: standby.by_walposts(),
                 seen: standby.confirmed(),
                 received: self.received.clone(),
             },

@@ -105,7 +105,7 @@ async fn await_voucher(
             return Ok(facts);
         }
         if let Some(pid) = voucher(client, slot).await? {
-            return Err(in_use(slot, Some(LockHolder::walpost(pid)), None, seen));
+            return Err(in_use(slot, Some(LockHolder::voucher(pid)), None, seen));
         }
         if Instant::now() >= until {
             return Ok(facts);

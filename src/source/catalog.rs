@@ -7,6 +7,7 @@ use tokio_postgres::{Client, Row};
 
 use super::SourceError;
 use super::config::APPLICATION_NAME;
+use super::error::HeldBy;
 use super::halt_notice;
 use super::types;
 use crate::lsn::Lsn;
@@ -46,8 +47,9 @@ pub struct Slot {
     pub database: Option<String>,
     /// The server process that uses the slot.
     pub active_pid: Option<i32>,
-    /// Whether that process serves a walpost, by the name that its client gave itself.
-    pub is_walposts: bool,
+    /// Whether that process serves a walpost, by its session's name; `None` where it has ended
+    /// since.
+    pub is_walposts: Option<bool>,
     /// Up to where its consumer has confirmed.
     pub confirmed_flush: Option<Lsn>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
@@ -60,6 +62,19 @@ pub struct Slot {
     /// Whether standbys keep it (PostgreSQL 17 and later), or it decodes prepared
     /// transactions: a copy of it is another in that.
     pub is_special: bool,
+}
+
+impl Slot {
+    /// By what kind of client it is held; `own`: the server process that was this walpost's last,
+    /// which may take a while to end.
+    pub(super) fn held_by(&self, own: Option<i32>) -> HeldBy {
+        match self.is_walposts {
+            _ if self.active_pid.is_none() || self.active_pid == own => HeldBy::Unknown,
+            None => HeldBy::Unknown,
+            Some(true) => HeldBy::Walpost,
+            Some(false) => HeldBy::Other,
+        }
+    }
 }
 
 /// `messages` is an option of pgoutput since 14.
@@ -77,8 +92,8 @@ const FACTS: &str = "
            pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::pg_catalog.text,
            coalesce((pg_catalog.to_jsonb(s) ->> 'synced'::pg_catalog.text)::pg_catalog.bool, false),
            pg_catalog.pg_is_in_recovery(),
-           EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
-                    WHERE a.pid = s.active_pid AND a.application_name = $2),
+           (SELECT a.application_name = $2 FROM pg_catalog.pg_stat_activity a
+             WHERE a.pid = s.active_pid),
            coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false)
              OR coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false),
            -- Anybody may take such a lock, or such a name: only a walpost of the same role counts.

@@ -16,7 +16,7 @@ use super::connection::connect;
 use super::connection::connect::Control;
 use super::connection::error::ConnectError;
 use super::connection::instance::Instance;
-use super::error::{Holder, SourceError};
+use super::error::{HeldBy, Holder, SourceError};
 use super::feed_base::FeedBase;
 use super::halt_notice;
 use super::history::HistoryCheck;
@@ -278,5 +278,5 @@ pub(super) fn seen(
     flushed: Lsn,
 ) -> Holder {
     let (mark, identity) = (mark.clone(), identity.clone());
-    Holder { is_walpost: false, mark, identity, confirmed, flushed }
+    Holder { by: HeldBy::Unknown, mark, identity, confirmed, flushed }
 }

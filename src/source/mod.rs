@@ -41,7 +41,7 @@ pub(crate) use connection::deadline::{Limit, with_patience};
 pub(crate) use connection::error::{ConnectError, TlsFault};
 pub use connection::tls::install_crypto_provider;
 pub(crate) use connection::tls::system_bundle;
-pub use error::{Holder, SourceError};
+pub use error::{HeldBy, Holder, SourceError};
 pub use feed::{Announcement, Feed, OpenError, Received, Source, SwitchFeed};
 pub use history::{LastTransaction, ReceivedTransactions};
 pub use last_look::LastLook;

@@ -16,7 +16,7 @@ use super::connection::connect;
 use super::connection::connect::Control;
 use super::connection::deadline::opening_limit;
 use super::connection::instance::Instance;
-use super::error::SourceError;
+use super::error::{HeldBy, Holder, SourceError};
 use super::feed::{Announcement, OpenError, Source};
 use super::feed_select::{Opening, Progress, seen};
 use super::halt_notice;
@@ -51,8 +51,10 @@ async fn open(config: &SourceConfig, resume: &Resume) -> Result<PostgresFeed, Op
     let beside = Arc::clone(&control.client);
     let opened = open_in_time(control, &conninfo, config, resume).await;
     opened.map_err(|error| {
-        // One that has never streamed knows of no change that the others do not see.
-        let knows = matches!(resume, Resume::At { .. }) && error.is_for_a_person();
+        // One that has neither streamed nor seen who moved the slot knows of no change that the
+        // others do not see.
+        let knows = matches!(resume, Resume::At { .. }) || resume.accounted().is_some();
+        let knows = knows && error.is_for_a_person();
         let announcement = knows.then(|| -> Announcement {
             let slot = config.slot.clone();
             // The session, and with it the lock on the slot's name, lasts as long.
@@ -142,8 +144,9 @@ async fn open_beside(
         if control.security.shows_password() { control.security } else { client.security() };
     // Before the catalogs: another server's slot and tables say nothing of ours.
     let identity = identify(config, &mut client, &control, &facts, resume, &instance).await?;
-    let seen = seen(&look.mark, &identity, at_slot, facts.flushed);
     let own = own_process(resume, &identity);
+    let by = facts.slot.as_ref().map_or(HeldBy::Unknown, |slot| slot.held_by(own));
+    let seen = Holder { by, ..seen(&look.mark, &identity, at_slot, facts.flushed) };
     let client_beside = &control.client;
     let (facts, is_locked) =
         advanced_slot::beside_others(client_beside, config, resume, (facts, holder), own, seen)

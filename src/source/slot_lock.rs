@@ -18,7 +18,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect::SqlClient;
-use super::error::{Holder, SourceError};
+use super::error::{HeldBy, Holder, SourceError};
 
 /// The first half of the lock's key, of all that walpost locks: `walp`. The second is of the
 /// slot; two slots may share one, and then wait for each other.
@@ -86,17 +86,16 @@ fn failed(error: &tokio_postgres::Error) -> SourceError {
 pub(super) struct LockHolder {
     /// None of a prepared transaction.
     pid: Option<i32>,
-    /// By the name that its client gave itself.
-    is_walpost: bool,
+    by: HeldBy,
     role: Option<String>,
     /// It could be a walpost, by its role and its lock.
     pub(super) counts: bool,
 }
 
 impl LockHolder {
-    /// A walpost, by its server process.
-    pub(super) fn walpost(pid: i32) -> Self {
-        Self { pid: Some(pid), is_walpost: true, role: None, counts: true }
+    /// A walpost that vouches for the slot's position, by its server process.
+    pub(super) fn voucher(pid: i32) -> Self {
+        Self { pid: Some(pid), by: HeldBy::Voucher, role: None, counts: true }
     }
 }
 
@@ -109,7 +108,7 @@ pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHol
     let holder = |row: tokio_postgres::Row| {
         Ok::<_, tokio_postgres::Error>(LockHolder {
             pid: row.try_get(0)?,
-            is_walpost: row.try_get(1)?,
+            by: if row.try_get(1)? { HeldBy::Walpost } else { HeldBy::Unknown },
             role: row.try_get(2)?,
             counts: row.try_get(3)?,
         })
@@ -178,9 +177,14 @@ pub(super) fn in_use(
     seen: Holder,
 ) -> SourceError {
     let pid = holder.as_ref().and_then(|holder| holder.pid);
-    // This process's own last session may take a while to end.
-    let is_walpost = holder.is_some_and(|holder| holder.is_walpost && holder.pid != own);
-    let holder = Some(Box::new(Holder { is_walpost, ..seen }));
+    let by = match holder {
+        // Whoever has the slot itself can move it.
+        _ if seen.by == HeldBy::Other => HeldBy::Other,
+        // This process's own last session may take a while to end.
+        Some(holder) if holder.pid != own => holder.by,
+        _ => HeldBy::Unknown,
+    };
+    let holder = Some(Box::new(Holder { by, ..seen }));
     SourceError::InUse { slot: slot.to_owned(), pid, holder }
 }
 

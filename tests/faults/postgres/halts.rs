@@ -2,6 +2,8 @@
 //! instance (36, 38, 39, 40). The reason is said, the code stays, nothing that only walpost has is
 //! thrown away.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -33,6 +35,12 @@ pub fn cases() -> Vec<Case> {
         Case::new(38, "a_stop_while_the_copy_is_published_is_announced", stopped_in_the_copy),
         Case::new(38, "a_strangers_lock_hides_no_halt_from_a_standby", announced_despite_a_lock),
         Case::new(38, "a_stop_before_a_moved_slot_is_seen_is_no_clean_stop", stopped_unseen),
+        Case::new(38, "a_standby_that_saw_another_client_read_the_slot_halts", |account| {
+            read_between(account, false)
+        }),
+        Case::new(38, "nor_does_the_active_one_continue_after_another_client", |account| {
+            read_between(account, true)
+        }),
         Case::new(36, "a_backlog_is_published_to_its_end_once_kafka_is_back", dropped_and_away),
         Case::new(36, "what_is_in_flight_is_published_once_kafka_is_back", in_flight),
         Case::new(36, "what_a_person_gives_up_is_counted", given_up),
@@ -193,6 +201,99 @@ async fn stopped_unseen(account: Account) {
     assert!(!text.contains("confirmed to PostgreSQL"), "{text}");
     kafka.resume();
     published_so_far(&account, &scene).await;
+}
+
+/// A client that is not walpost, and streams from the slot until it is dropped.
+struct OtherClient(TcpStream);
+
+impl OtherClient {
+    fn begin(port: u16) -> Self {
+        let mut client = Self(TcpStream::connect(("127.0.0.1", port)).expect("it listens"));
+        let login = b"\0\x03\0\0user\0postgres\0database\0postgres\0replication\0database\0\0";
+        client.say(None, login);
+        client.await_message(b'Z');
+        let options = "proto_version '1', publication_names 'walpost'";
+        let start = format!("START_REPLICATION SLOT walpost LOGICAL 0/0 ({options})\0");
+        client.say(Some(b'Q'), start.as_bytes());
+        client.await_message(b'W');
+        client
+    }
+
+    fn say(&mut self, kind: Option<u8>, body: &[u8]) {
+        let length = u32::try_from(body.len() + 4).expect("short").to_be_bytes();
+        let message: Vec<u8> = kind.into_iter().chain(length).chain(body.iter().copied()).collect();
+        self.0.write_all(&message).expect("it reads");
+    }
+
+    fn await_message(&mut self, kind: u8) {
+        loop {
+            let mut header = [0; 5];
+            self.0.read_exact(&mut header).expect("an answer");
+            let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]);
+            let mut body = vec![0; usize::try_from(length).expect("short") - 4];
+            self.0.read_exact(&mut body).expect("the rest of it");
+            assert_ne!(header[0], b'E', "{}", String::from_utf8_lossy(&body));
+            if header[0] == kind {
+                return;
+            }
+        }
+    }
+
+    /// Confirms everything before `lsn`.
+    fn confirm(&mut self, lsn: &str) {
+        let (high, low) = lsn.split_once('/').expect("an LSN");
+        let half = |text| u32::from_str_radix(text, 16).expect("hexadecimal").to_be_bytes();
+        let lsn = [half(high), half(low)].concat();
+        let update = [b"r".as_slice(), &lsn, &lsn, &lsn, &[0; 8], &[0]].concat();
+        self.say(Some(b'd'), &update);
+    }
+}
+
+/// Another client reads from the slot while the standby looks. The active instance is back before
+/// that client has gone, or only once the standby has judged.
+async fn read_between(account: Account, is_back: bool) {
+    let scene = Scene::new().await;
+    let first = scene.run().await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+    let second = scene.command("run").start();
+    second.await_line("is in use by", SOON).await;
+    first.pause();
+    second.pause();
+    let end = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots";
+    scene.postgres.execute(end).await;
+    eventually(SOON, "the slot is free", async || scene.walsender().await.is_none()).await;
+    let mut other = OtherClient::begin(scene.postgres.port());
+    let pid = "SELECT active_pid::text FROM pg_replication_slots";
+    let pid = scene.postgres.query_text(pid).await.expect("it has the slot");
+    second.resume();
+    second.await_line(&format!("is in use by server process {pid}"), SOON).await;
+    if is_back {
+        first.resume();
+        first.await_line(&format!("is in use by server process {pid}"), SOON).await;
+    }
+    scene.postgres.execute(&insert(5, 3)).await;
+    let end = "SELECT pg_current_wal_lsn()::text";
+    let end = scene.postgres.query_text(end).await.expect("a position");
+    other.confirm(&end);
+    eventually(SOON, "it is confirmed", async || {
+        scene.confirmed_flush().await.as_ref() == Some(&end)
+    })
+    .await;
+    drop(other);
+    let text = account.ends(&second, 3).await;
+    let says = |text: &str| {
+        text.contains("has halted, and a person has to decide") || text.contains("by somebody else")
+    };
+    assert!(says(&text), "{text}");
+    if !is_back {
+        assert!(text.contains(&format!("is confirmed up to {end}")), "{end} in {text}");
+        first.resume();
+    }
+    let text = account.ends(&first, 3).await;
+    assert!(says(&text), "{text}");
+    assert_eq!(scene.confirmed_flush().await, Some(end), "nobody continued");
 }
 
 async fn dropped_and_away(account: Account) {
