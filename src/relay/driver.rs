@@ -235,8 +235,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
         loop {
             let resume = self.resume(&standby);
             let source = self.source.clone();
-            let Some(opened) = self.meanwhile(source.open(&resume)).await? else {
-                return Ok(Opened::Stopped);
+            let opened = match self.meanwhile(source.open(&resume)).await {
+                Ok(Some(opened)) => opened,
+                stopped @ (Ok(None) | Err(RelayError::Aborted)) => {
+                    let unjudged = self.source.unjudged().map(Opened::Never);
+                    return unjudged.map_or(stopped.map(|_| Opened::Stopped), Ok);
+                }
+                Err(error) => return Err(error),
             };
             let error = match opened {
                 Ok(session) => {

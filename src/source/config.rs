@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::SourceError;
+use super::advanced_slot::Judgement;
 use super::last_look::LastLook;
 use crate::conninfo::ConnInfo;
 use crate::outbox::TableName;
@@ -33,6 +34,8 @@ pub struct SourceConfig {
     pub catch_up: CatchUp,
     /// Of an instance that waits for the slot.
     pub last_look: LastLook,
+    /// Of an instance that found the slot advanced.
+    pub judgement: Judgement,
     /// Ask for logical messages too. Any role that may connect can emit them, of any prefix and
     /// size, so this is only for who has events in them.
     pub messages: bool,

@@ -28,6 +28,7 @@ mod stream;
 mod types;
 mod wire;
 
+pub use advanced_slot::Judgement;
 pub use catalog::{Facts, Slot, published_tables};
 pub use catchup::feed::Backlog;
 pub use catchup::policy::{

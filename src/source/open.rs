@@ -13,7 +13,7 @@ use super::catalog::Facts;
 use super::catchup::policy::StartPosition;
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect;
-use super::connection::connect::Control;
+use super::connection::connect::{Control, SqlClient};
 use super::connection::deadline::opening_limit;
 use super::connection::instance::Instance;
 use super::error::{HeldBy, Holder, SourceError};
@@ -42,6 +42,11 @@ impl Source for SourceConfig {
     async fn open(&self, resume: &Resume) -> Result<PostgresFeed, OpenError> {
         open(self, resume).await
     }
+
+    fn unjudged(&self) -> Option<OpenError> {
+        let (client, error) = self.judgement.take()?;
+        Some(OpenError { error, announcement: Some(announcement(client, &self.slot)) })
+    }
 }
 
 /// Connects, checks, and begins. Dropping the future gives up, and nothing stays behind.
@@ -55,13 +60,15 @@ async fn open(config: &SourceConfig, resume: &Resume) -> Result<PostgresFeed, Op
         // others do not see.
         let knows = matches!(resume, Resume::At { .. }) || resume.accounted().is_some();
         let knows = knows && error.is_for_a_person();
-        let announcement = knows.then(|| -> Announcement {
-            let slot = config.slot.clone();
-            // The session, and with it the lock on the slot's name, lasts as long.
-            Box::pin(async move { halt_notice::announce(&beside, &slot).await })
-        });
+        let announcement = knows.then(|| announcement(beside, &config.slot));
         OpenError { error, announcement }
     })
+}
+
+/// The session of `client`, and with it the lock on the slot's name, lasts as long.
+fn announcement(client: Arc<SqlClient>, slot: &str) -> Announcement {
+    let slot = slot.to_owned();
+    Box::pin(async move { halt_notice::announce(&client, &slot).await })
 }
 
 async fn open_in_time(

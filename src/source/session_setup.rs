@@ -342,7 +342,7 @@ mod tests {
     use super::*;
     use crate::property;
     use crate::source::catalog::Slot;
-    use crate::source::{HeldBy, LastLook};
+    use crate::source::{HeldBy, Judgement, LastLook};
 
     fn facts(confirmed: Lsn, active_pid: Option<i32>) -> Facts {
         let slot = Slot {
@@ -445,6 +445,7 @@ mod tests {
             temporary_slot: false,
             catch_up: CatchUp::default(),
             last_look: LastLook::default(),
+            judgement: Judgement::default(),
             messages: false,
         };
         property::holds(name, 2000, &cases, |(resume, confirmed, held)| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tokio_postgres::{NoTls, connect};
-use walpost_bed::oracle::judge;
+use walpost_bed::oracle::{Verdict, judge};
 use walpost_bed::scene::{SOON, Scene, ended, insert, proxied};
 use walpost_bed::{Kafka, Major, Postgres, Proxy, Walpost, eventually};
 
@@ -40,6 +40,12 @@ pub fn cases() -> Vec<Case> {
         }),
         Case::new(38, "nor_does_the_active_one_continue_after_another_client", |account| {
             read_between(account, true)
+        }),
+        Case::new(38, "a_signal_while_a_moved_slot_is_judged_is_no_clean_stop", |account| {
+            signalled_while_judging(account, 1)
+        }),
+        Case::new(38, "nor_are_two_signals_while_a_moved_slot_is_judged", |account| {
+            signalled_while_judging(account, 2)
         }),
         Case::new(36, "a_backlog_is_published_to_its_end_once_kafka_is_back", dropped_and_away),
         Case::new(36, "what_is_in_flight_is_published_once_kafka_is_back", in_flight),
@@ -74,6 +80,38 @@ async fn freeze(kafka: &Kafka, scene: &Scene) {
 }
 
 async fn signalled_while_opening(account: Account, signals: u32) {
+    let (scene, walpost, _proxy, before) = moved_while_away().await;
+    announced(&scene).await;
+    for _ in 0..signals {
+        walpost.terminate();
+    }
+    let text = account.ends(&walpost, 3).await;
+    assert!(text.contains("by somebody else"), "{text}");
+    account.exact(&before);
+}
+
+async fn signalled_while_judging(account: Account, signals: u32) {
+    let (scene, walpost, _proxy, before) = moved_while_away().await;
+    let line = walpost.await_line("waiting to see whether it is a walpost", SOON).await;
+    for part in ["WARN", "\"confirmed\"", "\"stands\""] {
+        assert!(line.contains(part), "{line}");
+    }
+    let second = scene.command("run").start();
+    second.await_line("is in use by", SOON).await;
+    for _ in 0..signals {
+        walpost.terminate();
+    }
+    if signals == 1 {
+        let text = account.ends(&second, 3).await;
+        assert!(text.contains("has halted, and a person has to decide"), "{text}");
+    }
+    let text = account.ends(&walpost, 3).await;
+    assert!(text.contains("by somebody else"), "{text}");
+    account.exact(&before);
+}
+
+/// walpost on a scene whose slot somebody moved while it was cut off.
+async fn moved_while_away() -> (Scene, Walpost, Proxy, Verdict) {
     let mut scene = Scene::new().await;
     let proxy = Proxy::to(scene.postgres.port()).await;
     scene.source = proxied(&proxy);
@@ -87,13 +125,7 @@ async fn signalled_while_opening(account: Account, signals: u32) {
     scene.postgres.execute(&insert(5, 3)).await;
     scene.postgres.execute(&at_rest(ADVANCE)).await;
     proxy.restore();
-    announced(&scene).await;
-    for _ in 0..signals {
-        walpost.terminate();
-    }
-    let text = account.ends(&walpost, 3).await;
-    assert!(text.contains("by somebody else"), "{text}");
-    account.exact(&before);
+    (scene, walpost, proxy, before)
 }
 
 async fn signalled_in_a_session(account: Account) {
