@@ -26,6 +26,8 @@ pub(super) struct Standby {
     by_walposts: Option<Lsn>,
     /// A client that is not walpost was seen to hold the slot.
     other: Option<OtherClient>,
+    /// Whose halts this instance cannot see: that was said.
+    warned_of: Option<String>,
     /// How the publication has to be when this relay takes over.
     mark: Option<PublicationFingerprint>,
     /// How it is since then, where that is different.
@@ -58,6 +60,7 @@ impl Standby {
             another: false,
             by_walposts: None,
             other: None,
+            warned_of: None,
             mark,
             newer: None,
             identity: None,
@@ -68,7 +71,17 @@ impl Standby {
     /// Somebody was seen to hold the slot, a walpost or not, while the publication
     /// had this mark.
     pub(super) fn saw(&mut self, holder: &Holder) {
-        let Holder { by, mark, identity, confirmed, flushed } = holder;
+        let Holder { by, other_role, mark, identity, confirmed, flushed } = holder;
+        if let Some(role) = other_role.as_ref().filter(|role| self.warned_of.as_ref() != Some(role))
+        {
+            self.warned_of = Some(role.clone());
+            tracing::warn!(
+                role,
+                "the walpost that has the slot uses another role: this instance cannot see whether \
+                 it halts, and may continue where a person has to decide; let all instances log in \
+                 with the same role"
+            );
+        }
         let is_walpost = matches!(by, HeldBy::Walpost | HeldBy::Voucher);
         self.another |= is_walpost;
         self.saw_who_confirmed(*by, *confirmed);
@@ -146,7 +159,7 @@ mod tests {
         let system_identifier = "7".to_owned();
         let identity = ServerIdentity { system_identifier, timeline, postmaster_start: 1 };
         let (mark, confirmed) = (mark.clone(), Lsn::new(confirmed));
-        Holder { by, mark, identity, confirmed, flushed: confirmed }
+        Holder { by, other_role: None, mark, identity, confirmed, flushed: confirmed }
     }
 
     #[test]

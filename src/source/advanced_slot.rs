@@ -61,7 +61,7 @@ impl Judgement {
 /// Anybody may take such a lock: only a walpost of the same role counts.
 const VOUCHER: &str = "
     SELECT l.pid FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-     WHERE a.application_name = $3 AND a.usename = current_user
+     WHERE a.application_name = $3 AND a.usename = session_user
        AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
        AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
        AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295

@@ -50,6 +50,8 @@ pub struct Slot {
     /// Whether that process serves a walpost, by its session's name; `None` where it has ended
     /// since.
     pub is_walposts: Option<bool>,
+    /// The role of that walpost, where it is not this session's own.
+    pub other_role: Option<String>,
     /// Up to where its consumer has confirmed.
     pub confirmed_flush: Option<Lsn>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
@@ -94,11 +96,13 @@ const FACTS: &str = "
            pg_catalog.pg_is_in_recovery(),
            (SELECT a.application_name = $2 FROM pg_catalog.pg_stat_activity a
              WHERE a.pid = s.active_pid),
+           (SELECT a.usename::pg_catalog.text FROM pg_catalog.pg_stat_activity a
+             WHERE a.pid = s.active_pid AND a.application_name = $2 AND a.usename <> session_user),
            coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false)
              OR coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false),
            -- Anybody may take such a lock, or such a name: only a walpost of the same role counts.
            (SELECT pg_catalog.min(a.pid) FROM pg_catalog.pg_stat_activity a
-             WHERE a.usename = current_user AND a.datname = pg_catalog.current_database()
+             WHERE a.usename = session_user AND a.datname = pg_catalog.current_database()
                AND (a.application_name = pg_catalog.concat($4, pg_catalog.hashtext($1))
                     OR a.application_name = $2 AND EXISTS (
                        SELECT FROM pg_catalog.pg_locks l
@@ -141,7 +145,8 @@ impl Facts {
                 wal_status: row.try_get(10)?,
                 invalidation_reason: row.try_get(11)?,
                 synced: row.try_get(12)?,
-                is_special: row.try_get(15)?,
+                other_role: row.try_get(15)?,
+                is_special: row.try_get(16)?,
             }),
         };
         Ok(Self {
@@ -152,7 +157,7 @@ impl Facts {
             in_recovery: row.try_get(13)?,
             flushed: lsn(row.try_get(4)?).unwrap_or_default(),
             slot,
-            halted_by: row.try_get(16)?,
+            halted_by: row.try_get(17)?,
         })
     }
 

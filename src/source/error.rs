@@ -92,6 +92,8 @@ pub enum HeldBy {
 pub struct Holder {
     /// What kind of client it is.
     pub by: HeldBy,
+    /// The role by which it has logged in, where it is a walpost's and not this one's.
+    pub other_role: Option<String>,
     /// What the catalogs hold of the publication meanwhile.
     pub mark: PublicationFingerprint,
     /// The server.

@@ -278,5 +278,5 @@ pub(super) fn seen(
     flushed: Lsn,
 ) -> Holder {
     let (mark, identity) = (mark.clone(), identity.clone());
-    Holder { by: HeldBy::Unknown, mark, identity, confirmed, flushed }
+    Holder { by: HeldBy::Unknown, other_role: None, mark, identity, confirmed, flushed }
 }

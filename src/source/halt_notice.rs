@@ -66,7 +66,7 @@ const LOOKING: &str = "
     WITH held AS (
         SELECT l.pid, l.classid::pg_catalog.int8 AS class
           FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-         WHERE a.application_name = $4 AND a.usename = current_user
+         WHERE a.application_name = $4 AND a.usename = session_user
            AND l.pid <> pg_catalog.pg_backend_pid()
            AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
            AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($3)::pg_catalog.int8 & 4294967295

@@ -153,7 +153,8 @@ async fn open_beside(
     let identity = identify(config, &mut client, &control, &facts, resume, &instance).await?;
     let own = own_process(resume, &identity);
     let by = facts.slot.as_ref().map_or(HeldBy::Unknown, |slot| slot.held_by(own));
-    let seen = Holder { by, ..seen(&look.mark, &identity, at_slot, facts.flushed) };
+    let other_role = facts.slot.as_ref().and_then(|slot| slot.other_role.clone());
+    let seen = Holder { by, other_role, ..seen(&look.mark, &identity, at_slot, facts.flushed) };
     let client_beside = &control.client;
     let (facts, is_locked) =
         advanced_slot::beside_others(client_beside, config, resume, (facts, holder), own, seen)

@@ -129,7 +129,8 @@ fn check_slot(
     if let Some(slot) = facts.slot.as_ref().filter(|slot| slot.active_pid.is_some()) {
         let by = slot.held_by(own_process(resume, identity));
         let (mark, identity, flushed) = (mark.clone(), identity.clone(), facts.flushed);
-        let holder = Holder { by, mark, identity, confirmed, flushed };
+        let other_role = slot.other_role.clone();
+        let holder = Holder { by, other_role, mark, identity, confirmed, flushed };
         let (pid, holder) = (slot.active_pid, Some(Box::new(holder)));
         return Err(SourceError::InUse { slot: config.slot.clone(), pid, holder });
     }
@@ -351,6 +352,7 @@ mod tests {
             database: Some("shop".into()),
             active_pid,
             is_walposts: Some(true),
+            other_role: None,
             confirmed_flush: Some(confirmed),
             wal_status: Some("reserved".into()),
             invalidation_reason: None,

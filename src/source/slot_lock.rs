@@ -44,10 +44,11 @@ const SPEAKS_EVERY: Duration = Duration::from_secs(15);
 const HOLDERS: &str = "
     SELECT l.pid, coalesce(a.application_name = $3, false), a.usename::pg_catalog.text,
            coalesce(l.mode = 'ExclusiveLock' AND l.pid IS NOT NULL
-             AND (a.pid IS NULL OR a.usename = current_user OR r.rolsuper OR r.rolreplication
+             AND (a.pid IS NULL OR a.usename = session_user OR r.rolsuper OR r.rolreplication
                   OR EXISTS (SELECT FROM pg_catalog.pg_roles g
                               WHERE g.rolname = 'rds_replication'
-                                AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER'))), false)
+                                AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER'))), false),
+           coalesce(a.usename <> session_user, false)
       FROM pg_catalog.pg_locks l
       LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
       LEFT JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid
@@ -88,6 +89,8 @@ pub(super) struct LockHolder {
     pid: Option<i32>,
     by: HeldBy,
     role: Option<String>,
+    /// That role is not this session's own.
+    is_of_other_role: bool,
     /// It could be a walpost, by its role and its lock.
     pub(super) counts: bool,
 }
@@ -95,7 +98,13 @@ pub(super) struct LockHolder {
 impl LockHolder {
     /// A walpost that vouches for the slot's position, by its server process.
     pub(super) fn voucher(pid: i32) -> Self {
-        Self { pid: Some(pid), by: HeldBy::Voucher, role: None, counts: true }
+        Self {
+            pid: Some(pid),
+            by: HeldBy::Voucher,
+            role: None,
+            is_of_other_role: false,
+            counts: true,
+        }
     }
 }
 
@@ -111,6 +120,7 @@ pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHol
             by: if row.try_get(1)? { HeldBy::Walpost } else { HeldBy::Unknown },
             role: row.try_get(2)?,
             counts: row.try_get(3)?,
+            is_of_other_role: row.try_get(4)?,
         })
     };
     row.map(holder).transpose().map_err(|error| failed(&error))
@@ -177,6 +187,10 @@ pub(super) fn in_use(
     seen: Holder,
 ) -> SourceError {
     let pid = holder.as_ref().and_then(|holder| holder.pid);
+    let is_walpost = |by| matches!(by, HeldBy::Walpost | HeldBy::Voucher);
+    let other_role =
+        holder.as_ref().filter(|holder| is_walpost(holder.by) && holder.is_of_other_role);
+    let other_role = other_role.and_then(|holder| holder.role.clone()).or(seen.other_role.clone());
     let by = match holder {
         // Whoever has the slot itself can move it.
         _ if seen.by == HeldBy::Other => HeldBy::Other,
@@ -184,7 +198,7 @@ pub(super) fn in_use(
         Some(holder) if holder.pid != own => holder.by,
         _ => HeldBy::Unknown,
     };
-    let holder = Some(Box::new(Holder { by, ..seen }));
+    let holder = Some(Box::new(Holder { by, other_role, ..seen }));
     SourceError::InUse { slot: slot.to_owned(), pid, holder }
 }
 

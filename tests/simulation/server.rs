@@ -394,6 +394,7 @@ impl World {
             matches!(resume, Resume::At { walsender, .. } if pid.is_some() && *walsender == pid);
         let holder = Holder {
             by: if pid.is_some() && !is_own { HeldBy::Walpost } else { HeldBy::Unknown },
+            other_role: None,
             mark: PublicationFingerprint::default(),
             identity: self.identity(),
             confirmed: self.server.confirmed,

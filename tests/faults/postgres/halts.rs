@@ -47,6 +47,12 @@ pub fn cases() -> Vec<Case> {
         Case::new(38, "nor_are_two_signals_while_a_moved_slot_is_judged", |account| {
             signalled_while_judging(account, 2)
         }),
+        Case::new(38, "a_role_that_takes_on_another_one_hides_no_halt", |account| {
+            with_roles(account, "same", "same")
+        }),
+        Case::new(38, "an_instance_of_another_role_says_that_it_sees_no_halt", |account| {
+            with_roles(account, "one", "other")
+        }),
         Case::new(36, "a_backlog_is_published_to_its_end_once_kafka_is_back", dropped_and_away),
         Case::new(36, "what_is_in_flight_is_published_once_kafka_is_back", in_flight),
         Case::new(36, "what_a_person_gives_up_is_counted", given_up),
@@ -211,6 +217,34 @@ async fn announced_despite_a_lock(account: Account) {
     assert!(warning.contains("pg_terminate_backend("), "{warning}");
     account.exact(&scene.judge().await);
     drop(stranger);
+}
+
+/// A halt is seen where both instances log in with the same role, whatever role they take on then.
+async fn with_roles(account: Account, active: &str, standby: &str) {
+    let mut scene = Scene::new().await;
+    let roles = "CREATE ROLE one LOGIN REPLICATION; CREATE ROLE other LOGIN REPLICATION;
+                 CREATE ROLE same LOGIN REPLICATION; CREATE ROLE taken_on REPLICATION;
+                 GRANT taken_on TO same; ALTER ROLE same SET role = 'taken_on'";
+    scene.postgres.execute(roles).await;
+    scene.postgres.execute(&many_transactions(300)).await;
+    scene.source = scene.postgres.url_for(active);
+    let first = slow_in_batches(&scene);
+    first.await_line("reading the backlog in batches", SOON).await;
+    scene.source = scene.postgres.url_for(standby);
+    let second = slow_in_batches(&scene);
+    second.await_line("is in use by", SOON).await;
+    if active != standby {
+        let line = second.await_line("cannot see whether it halts", SOON).await;
+        assert!(line.contains(active), "{line}");
+        published_so_far(&account, &scene).await;
+        return;
+    }
+    scene.postgres.execute(&at_rest(ADVANCE)).await;
+    let texts = (account.ends(&first, 3).await, account.ends(&second, 3).await);
+    assert!(texts.0.contains("by somebody else"), "{texts:?}");
+    assert!(texts.1.contains("has halted, and a person has to decide"), "{texts:?}");
+    assert!(!second.said("cannot see whether it halts"), "{texts:?}");
+    account.exact(&scene.judge().await);
 }
 
 /// Nothing out of order among what was published before it was stopped.
