@@ -51,7 +51,7 @@ impl Source for SourceConfig {
 
 /// Connects, checks, and begins. Dropping the future gives up, and nothing stays behind.
 async fn open(config: &SourceConfig, resume: &Resume) -> Result<PostgresFeed, OpenError> {
-    let conninfo = config.conninfo.resolve()?;
+    let conninfo = config.conninfo.resolve_under_own_name()?;
     let control = connect::control(&conninfo, APPLICATION_NAME).await?;
     let beside = Arc::clone(&control.client);
     let opened = open_in_time(control, &conninfo, config, resume).await;

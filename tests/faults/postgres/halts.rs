@@ -53,6 +53,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(38, "an_instance_of_another_role_says_that_it_sees_no_halt", |account| {
             with_roles(account, "one", "other")
         }),
+        Case::new(38, "a_name_in_the_connection_string_hides_no_halt", with_names),
         Case::new(36, "a_backlog_is_published_to_its_end_once_kafka_is_back", dropped_and_away),
         Case::new(36, "what_is_in_flight_is_published_once_kafka_is_back", in_flight),
         Case::new(36, "what_a_person_gives_up_is_counted", given_up),
@@ -244,6 +245,26 @@ async fn with_roles(account: Account, active: &str, standby: &str) {
     assert!(texts.0.contains("by somebody else"), "{texts:?}");
     assert!(texts.1.contains("has halted, and a person has to decide"), "{texts:?}");
     assert!(!second.said("cannot see whether it halts"), "{texts:?}");
+    account.exact(&scene.judge().await);
+}
+
+/// Instances recognise each other, whatever names their connection strings give them.
+async fn with_names(account: Account) {
+    let mut scene = Scene::new().await;
+    scene.postgres.execute(&many_transactions(600)).await;
+    let url = scene.source.clone();
+    scene.source = format!("{url}?application_name=orders-relay");
+    let first = slow_in_batches(&scene);
+    first.await_line("reading the backlog in batches", SOON).await;
+    let line = first.await_line("application_name is ignored", SOON).await;
+    assert!(line.contains("orders-relay"), "{line}");
+    scene.source = url;
+    let second = slow_in_batches(&scene);
+    second.await_line("is in use by", SOON).await;
+    scene.postgres.execute(&at_rest(ADVANCE)).await;
+    let texts = (account.ends(&first, 3).await, account.ends(&second, 3).await);
+    assert!(texts.0.contains("by somebody else"), "{texts:?}");
+    assert!(texts.1.contains("has halted, and a person has to decide"), "{texts:?}");
     account.exact(&scene.judge().await);
 }
 
