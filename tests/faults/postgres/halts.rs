@@ -4,12 +4,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 use tokio_postgres::{NoTls, connect};
 use walpost_bed::oracle::{Verdict, judge};
-use walpost_bed::scene::{SOON, Scene, ended, insert, proxied};
+use walpost_bed::scene::{LATER, SOON, Scene, ended, insert, proxied};
 use walpost_bed::{Kafka, Major, Postgres, Proxy, Walpost, eventually};
 
 use super::retain_published;
@@ -54,6 +54,14 @@ pub fn cases() -> Vec<Case> {
             with_roles(account, "one", "other")
         }),
         Case::new(38, "a_name_in_the_connection_string_hides_no_halt", with_names),
+        Case::new(40, "a_stop_does_not_wait_for_a_frozen_standby", beside_a_frozen_one),
+        Case::new(40, "a_stop_while_a_silent_server_is_shown_a_halt_ends", |account| {
+            shown_to_a_silent_server(account, true)
+        }),
+        Case::new(40, "a_halt_that_a_silent_server_is_shown_ends", |account| {
+            shown_to_a_silent_server(account, false)
+        })
+        .long(),
         Case::new(36, "a_backlog_is_published_to_its_end_once_kafka_is_back", dropped_and_away),
         Case::new(36, "what_is_in_flight_is_published_once_kafka_is_back", in_flight),
         Case::new(36, "what_a_person_gives_up_is_counted", given_up),
@@ -175,6 +183,50 @@ async fn found_at_the_end(account: Account) {
     let words = ["the publication was changed", "has halted, and a person has to decide"];
     assert!(words.iter().any(|words| text.contains(words)), "{text}");
     kafka.resume();
+}
+
+/// It never looks: the halt is announced for a minute otherwise.
+async fn beside_a_frozen_one(account: Account) {
+    let scene = Scene::new().await;
+    let first = scene.run_with(&["--drain-timeout", "4s"]).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+    let second = scene.command("run").start();
+    second.await_line("is in use by", SOON).await;
+    // Until the session of its first look is kept.
+    second.await_line("is in use by", SOON).await;
+    second.pause();
+    take_out_and_put_back(&scene).await;
+    announced(&scene).await;
+    first.terminate();
+    let told = Instant::now();
+    let text = account.ends(&first, 3).await;
+    assert!(text.contains("the publication was changed"), "{text}");
+    assert!(told.elapsed() < Duration::from_secs(12), "{:?}: {text}", told.elapsed());
+    second.resume();
+}
+
+/// PostgreSQL says nothing any more while a halt is announced.
+async fn shown_to_a_silent_server(account: Account, is_told: bool) {
+    let mut scene = Scene::new().await;
+    let proxy = Proxy::to(scene.postgres.port()).await;
+    scene.source = proxied(&proxy);
+    let walpost = scene.run_with(&["--drain-timeout", "4s"]).await;
+    scene.postgres.execute(&insert(10, 3)).await;
+    scene.confirmed(SOON).await;
+    account.exact(&scene.judge().await);
+    take_out_and_put_back(&scene).await;
+    announced(&scene).await;
+    proxy.blackhole();
+    if is_told {
+        walpost.terminate();
+    }
+    let status = walpost.wait(if is_told { SOON } else { LATER }).await;
+    let text = format!("{:?}", walpost.stderr());
+    assert_eq!(status.and_then(|status| status.code()), Some(3), "{text}");
+    account.did("exit 3");
+    assert!(text.contains("the publication was changed"), "{text}");
 }
 
 async fn stopped_in_the_copy(account: Account) {
