@@ -95,7 +95,11 @@ pub(super) async fn beside_others(
         return Ok((facts, false));
     }
     // Nobody else may begin before this one has said what it found.
-    let is_locked = lock(client, config, own, seen.clone()).await? == Lock::Held;
+    let locked = lock(client, config, own, seen.clone()).await;
+    if let Err(SourceError::InUse { .. }) = &locked {
+        config.last_look.keep(client);
+    }
+    let is_locked = locked? == Lock::Held;
     let Some(accounted) = resume.accounted() else { return Ok((facts, is_locked)) };
     // Who is told to stop meanwhile must not leave the slot to one that knows nothing of it.
     let error = moved(slot, resume, accounted, seen.confirmed);

@@ -180,7 +180,11 @@ async fn open_beside(
         check,
     };
     let beside = Arc::clone(&opening.control.client);
-    let opened = opening.begin(client, settled, progress).await?;
+    let opened = opening.begin(client, settled, progress).await;
+    if let Err(SourceError::InUse { .. }) = &opened {
+        config.last_look.keep(&beside);
+    }
+    let opened = opened?;
     unlimited(&beside).await?;
     Ok(opened)
 }

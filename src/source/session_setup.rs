@@ -21,6 +21,7 @@ use super::halt_notice;
 use super::publication_fingerprint::PublicationFingerprint;
 use super::publication_guard::{Catalogs, Look};
 use super::resume::{Resume, ServerIdentity, Waited};
+use super::slot_lock::NOTICED_SOON;
 use super::wire::{self, Connection, Replication, StreamSettings, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -68,7 +69,7 @@ pub(super) struct Found {
 
 /// Prepares the control connection.
 pub(super) async fn prepare(client: &Client, config: &SourceConfig) -> Result<(), SourceError> {
-    let looks = halt_notice::looks(&config.slot);
+    let looks = format!("{NOTICED_SOON}; {}", halt_notice::looks(&config.slot));
     let looks = if config.temporary_slot { "" } else { &looks };
     set(client, &format!("{CONTROL_SETTINGS}; {}; {looks}", limit_statements())).await
 }

@@ -146,12 +146,7 @@ pub(super) async fn lock(
 ) -> Result<Lock, SourceError> {
     let slot = config.slot.as_str();
     let key = key(&CLASS, &slot);
-    let (noticed, row) = tokio::join!(
-        biased;
-        client.batch_execute(NOTICED_SOON),
-        client.query_typed_one(LOCK, &key)
-    );
-    noticed.map_err(|error| failed(&error))?;
+    let row = client.query_typed_one(LOCK, &key).await;
     if row.and_then(|row| row.try_get(0)).map_err(|error| failed(&error))? {
         config.catch_up.blocked_by(None);
         return Ok(Lock::Held);
