@@ -25,7 +25,7 @@ use crate::record::{
 use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
 use crate::sink::{KafkaConfig, KafkaSink, KafkaSource, WaitsFor};
-use crate::source::{self, CatchUp, ConnInfoSource, LastLook, SourceConfig};
+use crate::source::{self, CatchUp, ConnInfoSource, Judgement, LastLook, SourceConfig};
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +102,7 @@ pub(crate) fn source(
             CatchUpMode::Stream => CatchUp::default(),
         },
         last_look: LastLook::default(),
+        judgement: Judgement::default(),
         messages: config.outbox.message_prefix.is_some()
             || config.outbox.plain_message_prefix.is_some(),
     })

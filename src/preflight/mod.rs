@@ -78,6 +78,14 @@ fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Find
     for warning in conninfo.warnings() {
         findings.add(Finding::warning((SUBJECT, "connection_string"), warning));
     }
+    if conninfo.application_name.as_ref().is_some_and(|name| name != source::APPLICATION_NAME) {
+        let text = "the connection string, or PGAPPNAME, sets application_name, which is ignored";
+        findings.add(
+            Finding::warning((SUBJECT, "application_name"), text)
+                .why("instances recognise each other by it: sessions of `run` are called walpost")
+                .advice("remove it from --source, or unset PGAPPNAME"),
+        );
+    }
 }
 
 /// Whether the outbox tables, as the publication sends them, have the columns that

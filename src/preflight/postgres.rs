@@ -50,8 +50,7 @@ async fn beside(
     let Some(facts) = findings.answer(("server", "server"), facts) else {
         return;
     };
-    let name = conninfo.application_name.as_deref().unwrap_or(APPLICATION_NAME);
-    server::check(client, &facts, service, name, findings).await;
+    server::check(client, &facts, service, APPLICATION_NAME, findings).await;
     let published = publication::check(client, source, &facts, findings).await;
     let Some((has_publication, tables)) = published else {
         return;

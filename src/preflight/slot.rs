@@ -68,7 +68,7 @@ pub(crate) async fn check(
     };
     let (holder, retained, has_failover): (Option<String>, Option<i64>, bool) = more;
     if let Some(pid) = slot.active_pid {
-        findings.add(active(name, pid, slot.is_walposts, holder.as_deref()));
+        findings.add(active(name, pid, slot.is_walposts == Some(true), holder.as_deref()));
     }
     if slot.wal_status.as_deref() == Some("unreserved") {
         findings.add(unreserved(name, retained.unwrap_or_default(), service));

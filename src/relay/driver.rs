@@ -68,6 +68,8 @@ pub struct Relay<P, S> {
     finished: bool,
     /// Set once stopping began.
     deadline: Option<Instant>,
+    /// When the first signal was seen.
+    told_to_stop: Option<Instant>,
     /// When it was made.
     began: Instant,
     reconnect_delay: Backoff,
@@ -137,6 +139,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             is_last_copy: false,
             finished: false,
             deadline: None,
+            told_to_stop: None,
             began: Instant::now(),
             reconnect_delay: backoff(BACKOFF_LIMIT),
             reports: Vec::new(),
@@ -182,17 +185,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Opened::Stopped => return self.outcome(),
                 Opened::Never(OpenError { error, announcement }) => {
                     self.tell_of_the_end(&error);
-                    return match announcement {
-                        // Beside what is still to be delivered.
-                        Some(announcement) => self.leave(error, announcement).await,
-                        None => self.leave(error, std::future::ready(())).await,
-                    };
+                    return self.leave(error, announcement).await;
                 }
             };
             let began = Instant::now();
             match self.stream(*session).await? {
                 Ended::Done => return self.outcome(),
-                Ended::Failed(error) => return self.leave(error, std::future::ready(())).await,
+                Ended::Failed(error) => return self.leave(error, None).await,
                 Ended::Lost(error) => {
                     self.meter.lost(&error);
                     tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost the connection to PostgreSQL; reconnecting");
@@ -235,8 +234,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
         loop {
             let resume = self.resume(&standby);
             let source = self.source.clone();
-            let Some(opened) = self.meanwhile(source.open(&resume)).await? else {
-                return Ok(Opened::Stopped);
+            let opened = match self.meanwhile(source.open(&resume)).await {
+                Ok(Some(opened)) => opened,
+                stopped @ (Ok(None) | Err(RelayError::Aborted)) => {
+                    let unjudged = self.source.unjudged().map(Opened::Never);
+                    return unjudged.map_or(stopped.map(|_| Opened::Stopped), Ok);
+                }
+                Err(error) => return Err(error),
             };
             let error = match opened {
                 Ok(session) => {
@@ -291,6 +295,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 confirmed: self.core.confirmable(),
                 start: self.core.resume_at(),
                 after_another: standby.is_after_another(),
+                by_others: standby.by_walposts(),
                 seen: standby.confirmed(),
                 received: self.received.clone(),
             },
@@ -389,6 +394,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
         if self.stop.order() == Order::Abort {
             return Err(RelayError::Aborted);
+        }
+        if self.stop.order() == Order::Drain {
+            self.told_to_stop.get_or_insert_with(Instant::now);
         }
         let told = self.leaving || self.stop.order() == Order::Drain;
         if told {

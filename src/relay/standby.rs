@@ -8,15 +8,26 @@
 //! change: a walpost confirms nothing unless it has looked at the publication afterwards, and found
 //! the one that it began with ([`crate::source::Feed::confirm`]). That it holds the slot says
 //! nothing: it may be frozen, and never look again.
+//!
+//! A client that is not walpost can move the slot past rows that nobody published, and be gone
+//! before anybody looks. So once one was seen to hold the slot, a position is a walpost's doing only
+//! up to where walposts were seen to have confirmed before, until a walpost vouches for it, or was
+//! seen to confirm more after it: that one has judged the position that it began from.
 
 use crate::lsn::Lsn;
-use crate::source::{Holder, PublicationFingerprint, ServerIdentity, Waited};
+use crate::source::{HeldBy, Holder, PublicationFingerprint, ServerIdentity, Waited};
 
 /// A relay that waits for the slot.
 #[derive(Debug)]
 pub(super) struct Standby {
     /// Another walpost was seen to hold the slot.
     another: bool,
+    /// The furthest that walposts were seen to have confirmed, before a client that is none.
+    by_walposts: Option<Lsn>,
+    /// A client that is not walpost was seen to hold the slot.
+    other: Option<OtherClient>,
+    /// Whose halts this instance cannot see: that was said.
+    warned_of: Option<String>,
     /// How the publication has to be when this relay takes over.
     mark: Option<PublicationFingerprint>,
     /// How it is since then, where that is different.
@@ -25,6 +36,13 @@ pub(super) struct Standby {
     identity: Option<ServerIdentity>,
     /// The furthest that the slot was seen to be confirmed.
     confirmed: Lsn,
+}
+
+/// Since a client that is not walpost held the slot.
+#[derive(Debug, Default)]
+struct OtherClient {
+    /// Where the slot was confirmed when a walpost was first seen to have it again.
+    after: Option<Lsn>,
 }
 
 /// A changed publication.
@@ -38,14 +56,35 @@ struct Newer {
 impl Standby {
     /// One that has worked with a publication of that mark, if it has worked.
     pub(super) fn new(mark: Option<PublicationFingerprint>) -> Self {
-        Self { another: false, mark, newer: None, identity: None, confirmed: Lsn::ZERO }
+        Self {
+            another: false,
+            by_walposts: None,
+            other: None,
+            warned_of: None,
+            mark,
+            newer: None,
+            identity: None,
+            confirmed: Lsn::ZERO,
+        }
     }
 
     /// Somebody was seen to hold the slot, a walpost or not, while the publication
     /// had this mark.
     pub(super) fn saw(&mut self, holder: &Holder) {
-        let Holder { is_walpost, mark, identity, confirmed, flushed } = holder;
+        let Holder { by, other_role, mark, identity, confirmed, flushed } = holder;
+        if let Some(role) = other_role.as_ref().filter(|role| self.warned_of.as_ref() != Some(role))
+        {
+            self.warned_of = Some(role.clone());
+            tracing::warn!(
+                role,
+                "the walpost that has the slot uses another role: this instance cannot see whether \
+                 it halts, and may continue where a person has to decide; let all instances log in \
+                 with the same role"
+            );
+        }
+        let is_walpost = matches!(by, HeldBy::Walpost | HeldBy::Voucher);
         self.another |= is_walpost;
+        self.saw_who_confirmed(*by, *confirmed);
         self.identity.get_or_insert_with(|| identity.clone());
         self.confirmed = self.confirmed.max(*confirmed);
         if self.mark.as_ref().is_none_or(|known| known == mark) {
@@ -54,7 +93,7 @@ impl Standby {
             return;
         }
         match &mut self.newer {
-            Some(newer) if newer.mark == *mark && *is_walpost => {
+            Some(newer) if newer.mark == *mark && is_walpost => {
                 // What the first look found may have been changed after its position was read.
                 let after = *newer.after.get_or_insert(*flushed);
                 if *confirmed > after {
@@ -65,9 +104,34 @@ impl Standby {
         }
     }
 
-    /// Whether another walpost was seen to hold the slot.
+    fn saw_who_confirmed(&mut self, by: HeldBy, confirmed: Lsn) {
+        match (by, &mut self.other) {
+            (HeldBy::Unknown, _) => return,
+            (HeldBy::Other, other) => {
+                *other = Some(OtherClient::default());
+                return;
+            }
+            (HeldBy::Voucher, other) => *other = None,
+            (HeldBy::Walpost, None) => {}
+            (HeldBy::Walpost, Some(other)) => {
+                // One that only has the lock may be judging the position, and find it moved.
+                if confirmed <= *other.after.get_or_insert(confirmed) {
+                    return;
+                }
+                self.other = None;
+            }
+        }
+        self.by_walposts = self.by_walposts.max(Some(confirmed));
+    }
+
+    /// Whether another walpost was seen to hold the slot, and no other client after it.
     pub(super) fn is_after_another(&self) -> bool {
-        self.another
+        self.another && self.other.is_none()
+    }
+
+    /// The furthest that walposts were seen to have confirmed.
+    pub(super) fn by_walposts(&self) -> Lsn {
+        self.by_walposts.unwrap_or_default()
     }
 
     pub(super) fn mark(&self) -> Option<&PublicationFingerprint> {
@@ -82,7 +146,8 @@ impl Standby {
     /// All that was seen, of an instance that has not worked itself.
     pub(super) fn waited(&self) -> Option<Waited> {
         let (mark, identity) = self.mark.clone().zip(self.identity.clone())?;
-        Some(Waited { mark, identity, confirmed: self.confirmed })
+        let moved_from = self.by_walposts.filter(|_| self.other.is_some());
+        Some(Waited { mark, identity, confirmed: self.confirmed, moved_from })
     }
 }
 
@@ -90,16 +155,11 @@ impl Standby {
 mod tests {
     use super::*;
 
-    fn holder(
-        is_walpost: bool,
-        mark: &PublicationFingerprint,
-        confirmed: u64,
-        timeline: u32,
-    ) -> Holder {
+    fn holder(by: HeldBy, mark: &PublicationFingerprint, confirmed: u64, timeline: u32) -> Holder {
         let system_identifier = "7".to_owned();
         let identity = ServerIdentity { system_identifier, timeline, postmaster_start: 1 };
         let (mark, confirmed) = (mark.clone(), Lsn::new(confirmed));
-        Holder { is_walpost, mark, identity, confirmed, flushed: confirmed }
+        Holder { by, other_role: None, mark, identity, confirmed, flushed: confirmed }
     }
 
     #[test]
@@ -108,7 +168,7 @@ mod tests {
         let mut standby = Standby::new(None);
         assert_eq!(standby.waited(), None, "nobody was seen");
         for (confirmed, timeline) in [(5, 1), (9, 1), (7, 2)] {
-            standby.saw(&holder(true, &mark, confirmed, timeline));
+            standby.saw(&holder(HeldBy::Walpost, &mark, confirmed, timeline));
         }
         let waited = standby.waited().expect("somebody was seen");
         assert_eq!((waited.confirmed, waited.identity.timeline), (Lsn::new(9), 1));
@@ -122,7 +182,8 @@ mod tests {
         let mut standby = Standby::new(None);
         let mut saw = |is_walpost, mark, confirmed, flushed| {
             let flushed = Lsn::new(flushed);
-            standby.saw(&Holder { flushed, ..holder(is_walpost, mark, confirmed, 1) });
+            let by = if is_walpost { HeldBy::Walpost } else { HeldBy::Unknown };
+            standby.saw(&Holder { flushed, ..holder(by, mark, confirmed, 1) });
             standby.mark().cloned()
         };
         assert_eq!(saw(true, &before, 10, 10).as_ref(), Some(&before));
@@ -143,7 +204,39 @@ mod tests {
     fn who_has_worked_before_waits_with_what_it_worked_with() {
         let before = PublicationFingerprint::of("before");
         let mut standby = Standby::new(Some(before.clone()));
-        standby.saw(&holder(false, &PublicationFingerprint::default(), 1, 1));
+        standby.saw(&holder(HeldBy::Unknown, &PublicationFingerprint::default(), 1, 1));
         assert_eq!((standby.mark(), standby.is_after_another()), (Some(&before), false));
+    }
+
+    /// What was seen, one look after the other, and from where the slot may not be moved then.
+    #[test]
+    fn a_client_that_held_the_slot_accounts_for_no_position() {
+        use HeldBy::{Other, Unknown, Voucher, Walpost};
+        type Looks = &'static [(HeldBy, u64)];
+        let cases: [(Looks, Option<u64>); 10] = [
+            (&[(Walpost, 10)], None),
+            (&[(Walpost, 10), (Unknown, 20)], None),
+            // A fresh instance takes the slot as it finds it.
+            (&[(Other, 10)], None),
+            (&[(Walpost, 10), (Other, 10)], Some(10)),
+            (&[(Walpost, 10), (Other, 15), (Other, 20)], Some(10)),
+            // Another standby that judges where the slot is may die meanwhile.
+            (&[(Walpost, 10), (Other, 20), (Walpost, 25), (Walpost, 25)], Some(10)),
+            (&[(Walpost, 10), (Other, 20), (Walpost, 25), (Unknown, 30)], Some(10)),
+            (&[(Walpost, 10), (Other, 20), (Walpost, 25), (Walpost, 26)], None),
+            (&[(Walpost, 10), (Other, 20), (Voucher, 25)], None),
+            (&[(Walpost, 10), (Other, 9), (Voucher, 25), (Other, 25)], Some(25)),
+        ];
+        let mark = PublicationFingerprint::default();
+        for (looks, moved_from) in cases {
+            let mut standby = Standby::new(None);
+            for (by, confirmed) in looks {
+                standby.saw(&holder(*by, &mark, *confirmed, 1));
+            }
+            let waited = standby.waited().expect("somebody was seen");
+            assert_eq!(waited.moved_from, moved_from.map(Lsn::new), "{looks:?}");
+            let is_after_another = looks[0].0 == Walpost && moved_from.is_none();
+            assert_eq!(standby.is_after_another(), is_after_another, "{looks:?}");
+        }
     }
 }

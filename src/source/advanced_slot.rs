@@ -6,7 +6,7 @@
 //! within seconds, finds the slot's name locked by the first one, and vouches: it holds an
 //! advisory lock that says that all up to the slot's position is delivered.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -18,7 +18,7 @@ use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect::SqlClient;
 use super::error::{Holder, SourceError};
 use super::resume::Resume;
-use super::session_setup::is_moved_unseen;
+use super::session_setup::{is_moved_unseen, moved};
 use super::slot_lock::{Lock, LockHolder, in_use, lock, share};
 use crate::lsn::Lsn;
 
@@ -32,10 +32,36 @@ const LONGEST_GAP: Duration = Duration::from_secs(12);
 /// How often is looked whether somebody vouches.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
+/// What an instance ends with that is told to stop while it waits to see who has advanced the slot.
+#[derive(Debug, Clone, Default)]
+pub struct Judgement(Arc<Mutex<Option<Pending>>>);
+
+/// The session that has locked the slot's name, and what it ends with unless somebody vouches.
+type Pending = (Arc<SqlClient>, SourceError);
+
+impl Judgement {
+    fn begin(&self, client: &Arc<SqlClient>, error: SourceError) {
+        *self.pending() = Some((Arc::clone(client), error));
+    }
+
+    fn end(&self) {
+        *self.pending() = None;
+    }
+
+    /// What was being judged when the opening was given up.
+    pub(super) fn take(&self) -> Option<Pending> {
+        self.pending().take()
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Option<Pending>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Anybody may take such a lock: only a walpost of the same role counts.
 const VOUCHER: &str = "
     SELECT l.pid FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-     WHERE a.application_name = $3 AND a.usename = current_user
+     WHERE a.application_name = $3 AND a.usename = session_user
        AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
        AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
        AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295
@@ -69,8 +95,18 @@ pub(super) async fn beside_others(
         return Ok((facts, false));
     }
     // Nobody else may begin before this one has said what it found.
-    let is_locked = lock(client, config, own, seen.clone()).await? == Lock::Held;
-    Ok((await_voucher(client, slot, resume, seen).await?, is_locked))
+    let locked = lock(client, config, own, seen.clone()).await;
+    if let Err(SourceError::InUse { .. }) = &locked {
+        config.last_look.keep(client);
+    }
+    let is_locked = locked? == Lock::Held;
+    let Some(accounted) = resume.accounted() else { return Ok((facts, is_locked)) };
+    // Who is told to stop meanwhile must not leave the slot to one that knows nothing of it.
+    let error = moved(slot, resume, accounted, seen.confirmed);
+    config.judgement.begin(client, error);
+    let judged = await_voucher(client, slot, resume, (accounted, seen)).await;
+    config.judgement.end();
+    Ok((judged?, is_locked))
 }
 
 /// An instance that has delivered all before `confirmed`, where the slot stands, says so as long as
@@ -95,7 +131,7 @@ async fn await_voucher(
     client: &Client,
     slot: &str,
     resume: &Resume,
-    seen: Holder,
+    (accounted, seen): (Lsn, Holder),
 ) -> Result<Facts, SourceError> {
     let until = Instant::now() + LONGEST_GAP;
     let mut is_told = false;
@@ -105,14 +141,15 @@ async fn await_voucher(
             return Ok(facts);
         }
         if let Some(pid) = voucher(client, slot).await? {
-            return Err(in_use(slot, Some(LockHolder::walpost(pid)), None, seen));
+            return Err(in_use(slot, Some(LockHolder::voucher(pid)), None, seen));
         }
         if Instant::now() >= until {
             return Ok(facts);
         }
         if !std::mem::replace(&mut is_told, true) {
-            tracing::info!(
+            tracing::warn!(
                 slot,
+                confirmed = %accounted,
                 stands = %seen.confirmed,
                 "the slot was advanced by another client: waiting to see whether it is a walpost"
             );

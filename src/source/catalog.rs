@@ -7,6 +7,7 @@ use tokio_postgres::{Client, Row};
 
 use super::SourceError;
 use super::config::APPLICATION_NAME;
+use super::error::HeldBy;
 use super::halt_notice;
 use super::membership::{membership, sends};
 use super::types;
@@ -48,8 +49,11 @@ pub struct Slot {
     pub database: Option<String>,
     /// The server process that uses the slot.
     pub active_pid: Option<i32>,
-    /// Whether that process serves a walpost, by the name that its client gave itself.
-    pub is_walposts: bool,
+    /// Whether that process serves a walpost, by its session's name; `None` where it has ended
+    /// since.
+    pub is_walposts: Option<bool>,
+    /// The role of that walpost, where it is not this session's own.
+    pub other_role: Option<String>,
     /// Up to where its consumer has confirmed.
     pub confirmed_flush: Option<Lsn>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
@@ -71,6 +75,19 @@ pub(crate) const SLOT_NAME_MAX: usize = 63;
 /// The end of a copy's name.
 const COPY: &str = "_copy";
 
+impl Slot {
+    /// By what kind of client it is held; `own`: the server process that was this walpost's last,
+    /// which may take a while to end.
+    pub(super) fn held_by(&self, own: Option<i32>) -> HeldBy {
+        match self.is_walposts {
+            _ if self.active_pid.is_none() || self.active_pid == own => HeldBy::Unknown,
+            None => HeldBy::Unknown,
+            Some(true) => HeldBy::Walpost,
+            Some(false) => HeldBy::Other,
+        }
+    }
+}
+
 /// `messages` is an option of pgoutput since 14.
 const LEAST_VERSION: i32 = 140_000;
 
@@ -86,12 +103,14 @@ const FACTS: &str = "
            pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::pg_catalog.text,
            coalesce((pg_catalog.to_jsonb(s) ->> 'synced'::pg_catalog.text)::pg_catalog.bool, false),
            pg_catalog.pg_is_in_recovery(),
-           EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
-                    WHERE a.pid = s.active_pid AND a.application_name = $2),
+           (SELECT a.application_name = $2 FROM pg_catalog.pg_stat_activity a
+             WHERE a.pid = s.active_pid),
+           (SELECT a.usename::pg_catalog.text FROM pg_catalog.pg_stat_activity a
+             WHERE a.pid = s.active_pid AND a.application_name = $2 AND a.usename <> session_user),
            coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false),
            -- Anybody may take such a lock, or such a name: only a walpost of the same role counts.
            (SELECT pg_catalog.min(a.pid) FROM pg_catalog.pg_stat_activity a
-             WHERE a.usename = current_user AND a.datname = pg_catalog.current_database()
+             WHERE a.usename = session_user AND a.datname = pg_catalog.current_database()
                AND (a.application_name = pg_catalog.concat($4, pg_catalog.hashtext($1))
                     OR a.application_name = $2 AND EXISTS (
                        SELECT FROM pg_catalog.pg_locks l
@@ -135,8 +154,9 @@ impl Facts {
                 wal_status: row.try_get(10)?,
                 invalidation_reason: row.try_get(11)?,
                 synced: row.try_get(12)?,
-                failover: row.try_get(15)?,
-                two_phase: row.try_get(17)?,
+                other_role: row.try_get(15)?,
+                failover: row.try_get(16)?,
+                two_phase: row.try_get(18)?,
             }),
         };
         Ok(Self {
@@ -147,7 +167,7 @@ impl Facts {
             in_recovery: row.try_get(13)?,
             flushed: lsn(row.try_get(4)?).unwrap_or_default(),
             slot,
-            halted_by: row.try_get(16)?,
+            halted_by: row.try_get(17)?,
         })
     }
 

@@ -1,12 +1,14 @@
 //! What a session is opened on: the server, the slot, the publication, the tables.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::SourceError;
+use super::advanced_slot::Judgement;
 use super::last_look::LastLook;
 use crate::conninfo::ConnInfo;
 use crate::outbox::TableName;
@@ -33,6 +35,8 @@ pub struct SourceConfig {
     pub catch_up: CatchUp,
     /// Of an instance that waits for the slot.
     pub last_look: LastLook,
+    /// Of an instance that found the slot advanced.
+    pub judgement: Judgement,
     /// Ask for logical messages too. Any role that may connect can emit them, of any prefix and
     /// size, so this is only for who has events in them.
     pub messages: bool,
@@ -119,17 +123,38 @@ impl CatchUp {
 /// Says how to connect, anew each time, so that a password that was changed in
 /// its file is taken up without a restart.
 #[derive(Clone)]
-pub struct ConnInfoSource(Arc<dyn Fn() -> Result<ConnInfo, String> + Send + Sync>);
+pub struct ConnInfoSource {
+    resolve: Arc<dyn Fn() -> Result<ConnInfo, String> + Send + Sync>,
+    /// The name was said that is not used.
+    is_said: Arc<AtomicBool>,
+}
 
 impl ConnInfoSource {
     /// From a function that reads everything again; its error is for people.
     pub fn new(resolve: impl Fn() -> Result<ConnInfo, String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(resolve))
+        Self { resolve: Arc::new(resolve), is_said: Arc::default() }
     }
 
     /// What holds now.
     pub fn resolve(&self) -> Result<ConnInfo, SourceError> {
-        (self.0)().map_err(SourceError::Access)
+        (self.resolve)().map_err(SourceError::Access)
+    }
+
+    /// What holds now, for sessions that other instances have to recognise: by a name of walpost's
+    /// own.
+    pub(super) fn resolve_under_own_name(&self) -> Result<ConnInfo, SourceError> {
+        let mut conninfo = self.resolve()?;
+        let given = conninfo.application_name.take().filter(|name| name != APPLICATION_NAME);
+        if let Some(application_name) = given
+            && !self.is_said.swap(true, Relaxed)
+        {
+            tracing::warn!(
+                application_name,
+                "application_name is ignored: instances recognise each other by the name walpost; \
+                 remove it from the connection string, or unset PGAPPNAME"
+            );
+        }
+        Ok(conninfo)
     }
 }
 
@@ -172,6 +197,19 @@ mod tests {
         catch_up.was_of_use();
         catch_up.bar();
         assert!(is_about(left(), 1));
+    }
+
+    #[test]
+    fn sessions_have_the_name_by_which_instances_recognise_each_other() {
+        let source = ConnInfoSource::new(|| {
+            let of = |_: &str| None;
+            ConnInfo::resolve(Some("postgres://u@db/shop?application_name=relay"), &of)
+                .map_err(|error| error.to_string())
+        });
+        let name = |conninfo: ConnInfo| conninfo.application_name;
+        assert_eq!(source.resolve().map(name), Ok(Some("relay".to_owned())));
+        assert_eq!(source.resolve_under_own_name().map(name), Ok(None));
+        assert!(source.is_said.load(Relaxed));
     }
 
     #[test]

@@ -74,11 +74,26 @@ pub enum SourceError {
     Unprintable(String),
 }
 
+/// What kind of client holds the slot, or has locked its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldBy {
+    /// Another walpost, by the name that its session has.
+    Walpost,
+    /// Another walpost that has delivered everything up to the slot's position.
+    Voucher,
+    /// A client that is not walpost: it may advance the slot past rows that nobody published.
+    Other,
+    /// It has ended since, or is this walpost's own last session, or cannot use the slot.
+    Unknown,
+}
+
 /// The client that holds the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// It is another walpost's session, by the name that it gave itself.
-    pub is_walpost: bool,
+    /// What kind of client it is.
+    pub by: HeldBy,
+    /// The role by which it has logged in, where it is a walpost's and not this one's.
+    pub other_role: Option<String>,
     /// What the catalogs hold of the publication meanwhile.
     pub mark: PublicationFingerprint,
     /// The server.
@@ -200,6 +215,17 @@ impl SourceError {
             "replication slot \"{slot}\" was confirmed up to {theirs} by somebody else, walpost \
              itself had confirmed {ours}: what was committed between these was not published by \
              this walpost; find out who moved the slot, then start walpost again to go on from {theirs}"
+        ))
+    }
+
+    /// The same, by an instance that has waited: another client held the slot since a walpost did,
+    /// and walposts were seen to have confirmed `by_walposts`.
+    pub(super) fn slot_moved_while_waiting(slot: &str, by_walposts: Lsn, now: Lsn) -> Self {
+        Self::Slot(format!(
+            "replication slot \"{slot}\" is confirmed up to {now}, and was used by somebody else \
+             who is not walpost; the last walpost was seen to have confirmed {by_walposts}: what was \
+             committed between these may not be published; find out who moved the slot, then start \
+             walpost again to go on from {now}"
         ))
     }
 }

@@ -21,6 +21,12 @@ pub trait Source: Clone {
 
     /// Opens a feed. Dropping the future gives up, and nothing stays behind.
     fn open(&self, resume: &Resume) -> impl Future<Output = Result<Self::Feed, OpenError>> + Send;
+
+    /// What an opening was judging that has been given up: nobody has judged it then, so it is for
+    /// a person.
+    fn unjudged(&self) -> Option<OpenError> {
+        None
+    }
 }
 
 /// Why no feed was opened.

@@ -16,7 +16,7 @@ use super::connection::connect;
 use super::connection::connect::Control;
 use super::connection::error::ConnectError;
 use super::connection::instance::Instance;
-use super::error::{Holder, SourceError};
+use super::error::{HeldBy, Holder, SourceError};
 use super::feed_base::FeedBase;
 use super::halt_notice;
 use super::history::HistoryCheck;
@@ -141,8 +141,17 @@ impl Opening<'_> {
             create_temporary_slot(&config.slot, &mut client).await.map_err(failed)?;
             progress.creates_slot.store(false, Relaxed);
         }
-        let client =
-            start_replication(config, client, &self.facts, self.outset).await.map_err(failed)?;
+        let started = start_replication(config, client, &self.facts, self.outset).await;
+        let client = match started.map_err(failed) {
+            Ok(client) => client,
+            Err(error) => {
+                // The session may be kept as that of the last look, and must not lock others out.
+                if let (SourceError::InUse { .. }, Some(Lock::Held)) = (&error, locked) {
+                    unlock(&beside, &config.slot).await?;
+                }
+                return Err(error);
+            }
+        };
         let now = Facts::read(&beside, &config.slot).await?;
         self.check_started(&now)?;
         if let Some(locked) = locked {
@@ -279,5 +288,5 @@ pub(super) fn seen(
     flushed: Lsn,
 ) -> Holder {
     let (mark, identity) = (mark.clone(), identity.clone());
-    Holder { is_walpost: false, mark, identity, confirmed, flushed }
+    Holder { by: HeldBy::Unknown, other_role: None, mark, identity, confirmed, flushed }
 }

@@ -17,7 +17,7 @@
 use std::time::Duration;
 
 use postgres_protocol::escape::escape_literal;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
@@ -66,7 +66,7 @@ const LOOKING: &str = "
     WITH held AS (
         SELECT l.pid, l.classid::pg_catalog.int8 AS class
           FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-         WHERE a.application_name = $4 AND a.usename = current_user
+         WHERE a.application_name = $4 AND a.usename = session_user
            AND l.pid <> pg_catalog.pg_backend_pid()
            AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
            AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($3)::pg_catalog.int8 & 4294967295
@@ -89,10 +89,17 @@ pub(super) async fn looks_no_more(client: &Client, slot: &str) -> Result<(), Sou
 }
 
 /// Lets the instances that wait for the slot see that this one halts, for as long as they need to
-/// see it.
+/// see it, and no longer than a minute: the server may say nothing more.
 pub(super) async fn announce(client: &Client, slot: &str) {
-    if let Err(error) = hold(client, slot).await {
-        tracing::debug!(%error, "waiting instances do not see that this one halts");
+    match timeout(ANNOUNCED_FOR_AT_MOST, hold(client, slot)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "standby instances do not see that this one halts");
+        }
+        Err(_) => tracing::warn!(
+            "a standby instance did not look in time, or PostgreSQL says nothing: it may not see \
+             that this one halts"
+        ),
     }
 }
 
@@ -110,9 +117,7 @@ async fn hold(client: &Client, slot: &str) -> Result<(), SourceError> {
     }
     let since = Instant::now();
     let mut unaware = looking(client, slot).await?;
-    while since.elapsed() < ANNOUNCED_FOR
-        || !unaware.is_empty() && since.elapsed() < ANNOUNCED_FOR_AT_MOST
-    {
+    while since.elapsed() < ANNOUNCED_FOR || !unaware.is_empty() {
         sleep(INTERVAL).await;
         let looking = looking(client, slot).await?;
         unaware.retain(|pid| looking.contains(pid));

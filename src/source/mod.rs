@@ -30,6 +30,7 @@ mod stream;
 mod types;
 mod wire;
 
+pub use advanced_slot::Judgement;
 pub use catalog::{Facts, Slot, published_tables};
 pub(crate) use catalog::{SLOT_NAME_MAX, disable_two_phase};
 pub use catchup::feed::Backlog;
@@ -44,7 +45,7 @@ pub(crate) use connection::deadline::{Limit, with_patience};
 pub(crate) use connection::error::{ConnectError, TlsFault};
 pub use connection::tls::install_crypto_provider;
 pub(crate) use connection::tls::system_bundle;
-pub use error::{Holder, SourceError};
+pub use error::{HeldBy, Holder, SourceError};
 pub use feed::{Announcement, Feed, OpenError, Received, Source, SwitchFeed};
 pub use history::{LastTransaction, ReceivedTransactions};
 pub use last_look::LastLook;

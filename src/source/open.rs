@@ -13,10 +13,10 @@ use super::catalog::Facts;
 use super::catchup::policy::StartPosition;
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect;
-use super::connection::connect::Control;
+use super::connection::connect::{Control, SqlClient};
 use super::connection::deadline::opening_limit;
 use super::connection::instance::Instance;
-use super::error::SourceError;
+use super::error::{HeldBy, Holder, SourceError};
 use super::feed::{Announcement, OpenError, Source};
 use super::feed_select::{Opening, Progress, seen};
 use super::halt_notice;
@@ -42,24 +42,33 @@ impl Source for SourceConfig {
     async fn open(&self, resume: &Resume) -> Result<PostgresFeed, OpenError> {
         open(self, resume).await
     }
+
+    fn unjudged(&self) -> Option<OpenError> {
+        let (client, error) = self.judgement.take()?;
+        Some(OpenError { error, announcement: Some(announcement(client, &self.slot)) })
+    }
 }
 
 /// Connects, checks, and begins. Dropping the future gives up, and nothing stays behind.
 async fn open(config: &SourceConfig, resume: &Resume) -> Result<PostgresFeed, OpenError> {
-    let conninfo = config.conninfo.resolve()?;
+    let conninfo = config.conninfo.resolve_under_own_name()?;
     let control = connect::control(&conninfo, APPLICATION_NAME).await?;
     let beside = Arc::clone(&control.client);
     let opened = open_in_time(control, &conninfo, config, resume).await;
     opened.map_err(|error| {
-        // One that has never streamed knows of no change that the others do not see.
-        let knows = matches!(resume, Resume::At { .. }) && error.is_for_a_person();
-        let announcement = knows.then(|| -> Announcement {
-            let slot = config.slot.clone();
-            // The session, and with it the lock on the slot's name, lasts as long.
-            Box::pin(async move { halt_notice::announce(&beside, &slot).await })
-        });
+        // One that has neither streamed nor seen who moved the slot knows of no change that the
+        // others do not see.
+        let knows = matches!(resume, Resume::At { .. }) || resume.accounted().is_some();
+        let knows = knows && error.is_for_a_person();
+        let announcement = knows.then(|| announcement(beside, &config.slot));
         OpenError { error, announcement }
     })
+}
+
+/// The session of `client`, and with it the lock on the slot's name, lasts as long.
+fn announcement(client: Arc<SqlClient>, slot: &str) -> Announcement {
+    let slot = slot.to_owned();
+    Box::pin(async move { halt_notice::announce(&client, &slot).await })
 }
 
 async fn open_in_time(
@@ -142,8 +151,10 @@ async fn open_beside(
         if control.security.shows_password() { control.security } else { client.security() };
     // Before the catalogs: another server's slot and tables say nothing of ours.
     let identity = identify(config, &mut client, &control, &facts, resume, &instance).await?;
-    let seen = seen(&look.mark, &identity, at_slot, facts.flushed);
     let own = own_process(resume, &identity);
+    let by = facts.slot.as_ref().map_or(HeldBy::Unknown, |slot| slot.held_by(own));
+    let other_role = facts.slot.as_ref().and_then(|slot| slot.other_role.clone());
+    let seen = Holder { by, other_role, ..seen(&look.mark, &identity, at_slot, facts.flushed) };
     let client_beside = &control.client;
     let (facts, is_locked) =
         advanced_slot::beside_others(client_beside, config, resume, (facts, holder), own, seen)
@@ -169,7 +180,11 @@ async fn open_beside(
         check,
     };
     let beside = Arc::clone(&opening.control.client);
-    let opened = opening.begin(client, settled, progress).await?;
+    let opened = opening.begin(client, settled, progress).await;
+    if let Err(SourceError::InUse { .. }) = &opened {
+        config.last_look.keep(&beside);
+    }
+    let opened = opened?;
     unlimited(&beside).await?;
     Ok(opened)
 }

@@ -14,6 +14,9 @@ pub struct Waited {
     pub identity: ServerIdentity,
     /// The furthest that the slot was confirmed.
     pub confirmed: Lsn,
+    /// Where a client that is not walpost held the slot since: the furthest that walposts were seen
+    /// to have confirmed before.
+    pub moved_from: Option<Lsn>,
 }
 
 /// Where a session starts.
@@ -37,12 +40,28 @@ pub enum Resume {
         confirmed: Lsn,
         /// Where to read from: at or after A.
         start: Lsn,
-        /// Another walpost was seen to hold the slot since: that it has moved it on
-        /// is no surprise.
+        /// Another walpost was seen to hold the slot since, and no other client after it: that the
+        /// slot is ahead is no surprise.
         after_another: bool,
+        /// The furthest that other walposts were seen to have confirmed since.
+        by_others: Lsn,
         /// The furthest that the slot was seen to be confirmed meanwhile.
         seen: Lsn,
         /// The transactions that were received whole.
         received: ReceivedTransactions,
     },
+}
+
+impl Resume {
+    /// The furthest that the slot may be confirmed without that somebody must have moved it who is
+    /// not walpost; `None` where it may be anywhere.
+    pub fn accounted(&self) -> Option<Lsn> {
+        match self {
+            Self::At { after_another: false, confirmed, by_others, .. } => {
+                Some((*confirmed).max(*by_others))
+            }
+            Self::AtSlot { waited: Some(waited) } => waited.moved_from,
+            Self::At { .. } | Self::AtSlot { waited: None } => None,
+        }
+    }
 }

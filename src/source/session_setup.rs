@@ -22,6 +22,7 @@ use super::publication_fingerprint::PublicationFingerprint;
 use super::publication_guard::{Catalogs, Look};
 use super::resume::{Resume, Waited};
 use super::server_identity::ServerIdentity;
+use super::slot_lock::NOTICED_SOON;
 use super::wire::{self, Connection, Replication, StreamSettings, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -69,7 +70,7 @@ pub(super) struct Found {
 
 /// Prepares the control connection.
 pub(super) async fn prepare(client: &Client, config: &SourceConfig) -> Result<(), SourceError> {
-    let looks = halt_notice::looks(&config.slot);
+    let looks = format!("{NOTICED_SOON}; {}", halt_notice::looks(&config.slot));
     let looks = if config.temporary_slot { "" } else { &looks };
     set(client, &format!("{CONTROL_SETTINGS}; {}; {looks}", limit_statements())).await
 }
@@ -128,31 +129,35 @@ fn check_slot(
     let confirmed = facts.require_slot(&config.slot)?;
     // First, since whoever holds it may move it.
     if let Some(slot) = facts.slot.as_ref().filter(|slot| slot.active_pid.is_some()) {
-        // This process's own last session may take a while to end.
-        let is_own = slot.active_pid == own_process(resume, identity);
-        let is_walpost = slot.is_walposts && !is_own;
+        let by = slot.held_by(own_process(resume, identity));
         let (mark, identity, flushed) = (mark.clone(), identity.clone(), facts.flushed);
-        let holder = Holder { is_walpost, mark, identity, confirmed, flushed };
+        let other_role = slot.other_role.clone();
+        let holder = Holder { by, other_role, mark, identity, confirmed, flushed };
         let (pid, holder) = (slot.active_pid, Some(Box::new(holder)));
         return Err(SourceError::InUse { slot: config.slot.clone(), pid, holder });
     }
-    if let Resume::At { confirmed: ours, .. } = resume
-        && is_moved_unseen(facts, resume)
+    if is_moved_unseen(facts, resume)
+        && let Some(accounted) = resume.accounted()
     {
-        return Err(SourceError::slot_moved(&config.slot, *ours, confirmed));
+        return Err(moved(&config.slot, resume, accounted, confirmed));
     }
     Ok(confirmed)
 }
 
-/// Whether the slot is ahead of what this process had confirmed, and no other walpost was seen to
-/// hold it.
+/// What an instance ends with that finds the slot at `confirmed`, where only up to `accounted` is
+/// known to be a walpost's doing.
+pub(super) fn moved(slot: &str, resume: &Resume, accounted: Lsn, confirmed: Lsn) -> SourceError {
+    match resume {
+        Resume::At { .. } => SourceError::slot_moved(slot, accounted, confirmed),
+        Resume::AtSlot { .. } => SourceError::slot_moved_while_waiting(slot, accounted, confirmed),
+    }
+}
+
+/// Whether nobody uses the slot, and it is ahead of what walposts are known to have confirmed.
 pub(super) fn is_moved_unseen(facts: &Facts, resume: &Resume) -> bool {
     let slot = facts.slot.as_ref().filter(|slot| slot.active_pid.is_none());
     let confirmed = slot.and_then(|slot| slot.confirmed_flush);
-    match resume {
-        Resume::At { confirmed: ours, after_another: false, .. } => confirmed > Some(*ours),
-        Resume::At { .. } | Resume::AtSlot { .. } => false,
-    }
+    resume.accounted().is_some_and(|accounted| confirmed > Some(accounted))
 }
 
 /// The server process of this process's last session, on the server that it was one of: after a
@@ -338,8 +343,8 @@ mod tests {
     use super::super::config::{CatchUp, ConnInfoSource};
     use super::*;
     use crate::property;
-    use crate::source::LastLook;
     use crate::source::catalog::Slot;
+    use crate::source::{HeldBy, Judgement, LastLook};
 
     fn facts(confirmed: Lsn, active_pid: Option<i32>) -> Facts {
         let slot = Slot {
@@ -347,7 +352,8 @@ mod tests {
             plugin: Some("pgoutput".into()),
             database: Some("shop".into()),
             active_pid,
-            is_walposts: true,
+            is_walposts: Some(true),
+            other_role: None,
             confirmed_flush: Some(confirmed),
             wal_status: Some("reserved".into()),
             invalidation_reason: None,
@@ -375,22 +381,28 @@ mod tests {
 
     /// At times a position to resume from, or what was seen while waiting, in a WAL of few positions.
     fn resume() -> impl Strategy<Value = Resume> {
-        let at = (identity(), 0..20_u64, 0..20_u64, any::<bool>(), any::<bool>());
-        let waited = (identity(), 0..40_u64).prop_map(|(identity, confirmed)| Waited {
-            mark: PublicationFingerprint::default(),
-            identity,
-            confirmed: Lsn::new(confirmed),
-        });
+        let at = (identity(), 0..20_u64, 0..20_u64, any::<bool>(), any::<bool>(), 0..20_u64);
+        let moved_from = proptest::option::of((0..20_u64).prop_map(Lsn::new));
+        let waited =
+            (identity(), 0..40_u64, moved_from).prop_map(|(identity, confirmed, moved_from)| {
+                Waited {
+                    mark: PublicationFingerprint::default(),
+                    identity,
+                    confirmed: Lsn::new(confirmed),
+                    moved_from,
+                }
+            });
         prop_oneof![
             1 => Just(Resume::AtSlot { waited: None }),
             2 => waited.prop_map(|waited| Resume::AtSlot { waited: Some(waited) }),
-            2 => at.prop_map(|(identity, confirmed, ahead, after_another, own)| Resume::At {
+            2 => at.prop_map(|(identity, confirmed, ahead, after_another, own, others)| Resume::At {
                 identity,
                 mark: PublicationFingerprint::default(),
                 walsender: own.then_some(7),
                 confirmed: Lsn::new(confirmed),
                 start: Lsn::new(confirmed + ahead),
                 after_another,
+                by_others: Lsn::new(others),
                 seen: if after_another { Lsn::new(confirmed + ahead / 2) } else { Lsn::ZERO },
                 received: crate::source::ReceivedTransactions::default(),
             })
@@ -437,13 +449,19 @@ mod tests {
             temporary_slot: false,
             catch_up: CatchUp::default(),
             last_look: LastLook::default(),
+            judgement: Judgement::default(),
             messages: false,
         };
         property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
             let facts = facts(confirmed, held.then_some(7));
             let ahead_unseen = match &resume {
+                Resume::AtSlot { waited: Some(Waited { moved_from: Some(from), .. }) } => {
+                    confirmed > *from
+                }
                 Resume::AtSlot { .. } | Resume::At { after_another: true, .. } => false,
-                Resume::At { confirmed: ours, .. } => confirmed > *ours,
+                Resume::At { confirmed: ours, by_others, .. } => {
+                    confirmed > *ours && confirmed > *by_others
+                }
             };
             let identity =
                 ServerIdentity { system_identifier: "1".into(), timeline: 1, postmaster_start: 1 };
@@ -461,7 +479,7 @@ mod tests {
                 Err(SourceError::InUse { pid, holder, .. }) => {
                     assert!(held && pid == Some(7));
                     let is_own = own_process(&resume, &identity) == Some(7);
-                    let is_another = holder.is_some_and(|holder| holder.is_walpost);
+                    let is_another = holder.is_some_and(|holder| holder.by == HeldBy::Walpost);
                     assert_eq!(is_another, !is_own, "I12: its own end passes for another");
                 }
                 Err(SourceError::Slot(text)) => {

@@ -18,7 +18,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect::SqlClient;
-use super::error::{Holder, SourceError};
+use super::error::{HeldBy, Holder, SourceError};
 
 /// The first half of the lock's key, of all that walpost locks: `walp`. The second is of the
 /// slot; two slots may share one, and then wait for each other.
@@ -44,10 +44,11 @@ const SPEAKS_EVERY: Duration = Duration::from_secs(15);
 const HOLDERS: &str = "
     SELECT l.pid, coalesce(a.application_name = $3, false), a.usename::pg_catalog.text,
            coalesce(l.mode = 'ExclusiveLock' AND l.pid IS NOT NULL
-             AND (a.pid IS NULL OR a.usename = current_user OR r.rolsuper OR r.rolreplication
+             AND (a.pid IS NULL OR a.usename = session_user OR r.rolsuper OR r.rolreplication
                   OR EXISTS (SELECT FROM pg_catalog.pg_roles g
                               WHERE g.rolname = 'rds_replication'
-                                AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER'))), false)
+                                AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER'))), false),
+           coalesce(a.usename <> session_user, false)
       FROM pg_catalog.pg_locks l
       LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
       LEFT JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid
@@ -86,17 +87,24 @@ fn failed(error: &tokio_postgres::Error) -> SourceError {
 pub(super) struct LockHolder {
     /// None of a prepared transaction.
     pid: Option<i32>,
-    /// By the name that its client gave itself.
-    is_walpost: bool,
+    by: HeldBy,
     role: Option<String>,
+    /// That role is not this session's own.
+    is_of_other_role: bool,
     /// It could be a walpost, by its role and its lock.
     pub(super) counts: bool,
 }
 
 impl LockHolder {
-    /// A walpost, by its server process.
-    pub(super) fn walpost(pid: i32) -> Self {
-        Self { pid: Some(pid), is_walpost: true, role: None, counts: true }
+    /// A walpost that vouches for the slot's position, by its server process.
+    pub(super) fn voucher(pid: i32) -> Self {
+        Self {
+            pid: Some(pid),
+            by: HeldBy::Voucher,
+            role: None,
+            is_of_other_role: false,
+            counts: true,
+        }
     }
 }
 
@@ -109,9 +117,10 @@ pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHol
     let holder = |row: tokio_postgres::Row| {
         Ok::<_, tokio_postgres::Error>(LockHolder {
             pid: row.try_get(0)?,
-            is_walpost: row.try_get(1)?,
+            by: if row.try_get(1)? { HeldBy::Walpost } else { HeldBy::Unknown },
             role: row.try_get(2)?,
             counts: row.try_get(3)?,
+            is_of_other_role: row.try_get(4)?,
         })
     };
     row.map(holder).transpose().map_err(|error| failed(&error))
@@ -137,12 +146,7 @@ pub(super) async fn lock(
 ) -> Result<Lock, SourceError> {
     let slot = config.slot.as_str();
     let key = key(&CLASS, &slot);
-    let (noticed, row) = tokio::join!(
-        biased;
-        client.batch_execute(NOTICED_SOON),
-        client.query_typed_one(LOCK, &key)
-    );
-    noticed.map_err(|error| failed(&error))?;
+    let row = client.query_typed_one(LOCK, &key).await;
     if row.and_then(|row| row.try_get(0)).map_err(|error| failed(&error))? {
         config.catch_up.blocked_by(None);
         return Ok(Lock::Held);
@@ -178,9 +182,18 @@ pub(super) fn in_use(
     seen: Holder,
 ) -> SourceError {
     let pid = holder.as_ref().and_then(|holder| holder.pid);
-    // This process's own last session may take a while to end.
-    let is_walpost = holder.is_some_and(|holder| holder.is_walpost && holder.pid != own);
-    let holder = Some(Box::new(Holder { is_walpost, ..seen }));
+    let is_walpost = |by| matches!(by, HeldBy::Walpost | HeldBy::Voucher);
+    let other_role =
+        holder.as_ref().filter(|holder| is_walpost(holder.by) && holder.is_of_other_role);
+    let other_role = other_role.and_then(|holder| holder.role.clone()).or(seen.other_role.clone());
+    let by = match holder {
+        // Whoever has the slot itself can move it.
+        _ if seen.by == HeldBy::Other => HeldBy::Other,
+        // This process's own last session may take a while to end.
+        Some(holder) if holder.pid != own => holder.by,
+        _ => HeldBy::Unknown,
+    };
+    let holder = Some(Box::new(Holder { by, other_role, ..seen }));
     SourceError::InUse { slot: slot.to_owned(), pid, holder }
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use walpost::Lsn;
 use walpost::source::{
-    CatchUp, Holder, PublicationFingerprint, Received, Resume, ServerIdentity, SourceError,
+    CatchUp, HeldBy, Holder, PublicationFingerprint, Received, Resume, ServerIdentity, SourceError,
     StartPosition,
 };
 
@@ -392,7 +392,8 @@ impl World {
         let is_own =
             matches!(resume, Resume::At { walsender, .. } if pid.is_some() && *walsender == pid);
         let holder = Holder {
-            is_walpost: pid.is_some() && !is_own,
+            by: if pid.is_some() && !is_own { HeldBy::Walpost } else { HeldBy::Unknown },
+            other_role: None,
             mark: PublicationFingerprint::default(),
             identity: self.identity(),
             confirmed: self.server.confirmed,

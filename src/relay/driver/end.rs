@@ -1,12 +1,21 @@
 //! How a run ends: with the reason said first, what is in flight delivered, and the outcome.
 
 use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
 
 use super::{Relay, UNDELIVERED};
 use crate::metrics::Phase;
+use crate::relay::backoff::wait_until;
 use crate::relay::run_result::{RelayError, Summary};
+use crate::relay::stats::HEARTBEAT;
 use crate::sink::Sink;
-use crate::source::{Source, SourceError};
+use crate::source::{Announcement, Source, SourceError};
+
+/// How long a halt is announced at least, whatever is left of the time for a stop: the announcement
+/// itself lasts four seconds where everybody has seen it.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
 
 impl<P: Source, S: Sink> Relay<P, S> {
     /// Says why the relay ends, before anything that takes time, or that a signal can cut short.
@@ -29,28 +38,63 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
-    /// Delivers what is in flight, which a lost slot would not hand out again, while
-    /// `announcement` lasts, and ends with `error`. A second signal cuts that short, and changes
-    /// nothing else.
-    pub(super) async fn leave(
-        mut self,
-        error: SourceError,
-        announcement: impl Future<Output = ()>,
-    ) -> Result<Summary, RelayError> {
-        let open = self.core.open_transaction();
+    /// Nothing more is read: what is in flight is delivered, and then it ends with `error`.
+    pub(super) fn begin_to_leave(&mut self, error: &SourceError) {
         self.core.session_lost();
         self.leaving = true;
         self.is_last_copy = matches!(error, SourceError::Slot(_));
         self.meter.metrics.enter(Phase::Stopping);
-        let mut aborted = self.stop.clone();
-        let announced = async {
-            tokio::select! {
-                () = announcement => {}
-                () = aborted.aborted() => {}
+    }
+
+    /// Waits for `announcement`, by which waiting instances see that this one halts, while what is
+    /// in flight is delivered. Who was told to stop waits for what is left of the time for a stop,
+    /// or for as long as an instance needs that is near; a second signal ends it.
+    pub(super) async fn announce(
+        &mut self,
+        announcement: impl Future<Output = ()>,
+    ) -> Result<(), RelayError> {
+        let at_least = Instant::now() + SEEN_WITHIN;
+        let mut announcement = std::pin::pin!(announcement);
+        loop {
+            match self.settle() {
+                Ok(()) => {}
+                // How it ends is known already.
+                Err(RelayError::Aborted) => return Ok(()),
+                Err(other) => return Err(other),
             }
-        };
-        let (delivered, ()) = tokio::join!(self.meanwhile(std::future::pending::<()>()), announced);
-        match delivered {
+            let until =
+                self.told_to_stop.map(|told| at_least.max(told + self.settings.drain_timeout));
+            if until.is_some_and(|until| Instant::now() >= until) {
+                tracing::warn!(
+                    "told to stop: a standby instance may not have seen that this one halts"
+                );
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                () = self.stop.changed() => {}
+                () = self.sink.stirred(true) => {}
+                () = &mut announcement => return Ok(()),
+                () = wait_until(until) => {}
+                () = sleep(HEARTBEAT) => {}
+            }
+        }
+    }
+
+    /// Delivers what is in flight, which a lost slot would not hand out again, during and after
+    /// `announcement`, and ends with `error`. A second signal cuts that short, and changes nothing
+    /// else.
+    pub(super) async fn leave(
+        mut self,
+        error: SourceError,
+        announcement: Option<Announcement>,
+    ) -> Result<Summary, RelayError> {
+        let open = self.core.open_transaction();
+        self.begin_to_leave(&error);
+        if let Some(announcement) = announcement {
+            self.announce(announcement).await?;
+        }
+        match self.meanwhile(std::future::pending::<()>()).await {
             Ok(_) | Err(RelayError::Aborted) => {}
             Err(other) => return Err(other),
         }

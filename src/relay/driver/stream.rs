@@ -50,10 +50,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
         match &ended {
             Ended::Failed(error) => {
                 self.tell_of_the_end(error);
-                // Before the slot is let go of. No signal changes how it ends from here on.
-                tokio::select! {
-                    () = session.halting(error) => {}
-                    () = self.stop.aborted() => {}
+                if error.is_for_a_person() {
+                    self.begin_to_leave(error);
+                    // Before the slot is let go of. No signal changes how it ends from here on.
+                    self.announce(session.halting(error)).await?;
                 }
             }
             Ended::Done => session.close().await,

@@ -2,11 +2,13 @@
 //! 38, 39, 40). The reason is logged, the exit code stays, and nothing that only walpost holds is
 //! discarded.
 
-use std::time::Duration;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use tokio_postgres::{NoTls, connect};
-use walpost_bed::fixture::{Fixture, SHORT_TIMEOUT, ended, insert, proxied};
-use walpost_bed::oracle::judge;
+use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, ended, insert, proxied};
+use walpost_bed::oracle::{Verdict, judge};
 use walpost_bed::{Kafka, Major, Postgres, Proxy, Walpost, eventually};
 
 use super::retain_published;
@@ -34,6 +36,31 @@ pub fn cases() -> Vec<Case> {
             "publication_change_found_by_the_final_check_stops_the_standby",
             found_at_the_end,
         ),
+        Case::new(38, "standby_halts_after_another_client_used_the_slot", |report| {
+            read_between(report, false)
+        }),
+        Case::new(38, "active_instance_halts_after_another_client_used_the_slot", |report| {
+            read_between(report, true)
+        }),
+        Case::new(38, "signal_while_judging_an_advanced_slot_is_no_clean_stop", |report| {
+            signalled_while_judging(report, 1)
+        }),
+        Case::new(38, "two_signals_while_judging_an_advanced_slot_are_no_clean_stop", |report| {
+            signalled_while_judging(report, 2)
+        }),
+        Case::new(38, "set_role_does_not_hide_a_halt", |report| with_roles(report, "same", "same")),
+        Case::new(38, "instance_of_another_role_warns_that_it_sees_no_halt", |report| {
+            with_roles(report, "one", "other")
+        }),
+        Case::new(38, "application_name_does_not_hide_a_halt", with_names),
+        Case::new(40, "shutdown_does_not_wait_for_a_frozen_standby", beside_a_frozen_one),
+        Case::new(40, "shutdown_while_announcing_to_a_silent_server_ends", |report| {
+            shown_to_a_silent_server(report, true)
+        }),
+        Case::new(40, "announcement_to_a_silent_server_ends", |report| {
+            shown_to_a_silent_server(report, false)
+        })
+        .long(),
         Case::new(38, "shutdown_while_publishing_the_slot_copy_is_announced", stopped_in_the_copy),
         Case::new(
             38,
@@ -78,6 +105,38 @@ async fn freeze(kafka: &Kafka, fixture: &Fixture) {
 }
 
 async fn signalled_while_opening(report: CaseReport, signals: u32) {
+    let (fixture, walpost, _proxy, before) = moved_while_away().await;
+    announced(&fixture).await;
+    for _ in 0..signals {
+        walpost.terminate();
+    }
+    let text = report.ends(&walpost, 3).await;
+    assert!(text.contains("by somebody else"), "{text}");
+    report.exact(&before);
+}
+
+async fn signalled_while_judging(report: CaseReport, signals: u32) {
+    let (fixture, walpost, _proxy, before) = moved_while_away().await;
+    let line = walpost.await_line("waiting to see whether it is a walpost", SHORT_TIMEOUT).await;
+    for part in ["WARN", "\"confirmed\"", "\"stands\""] {
+        assert!(line.contains(part), "{line}");
+    }
+    let second = fixture.command("run").start();
+    second.await_line("is in use by", SHORT_TIMEOUT).await;
+    for _ in 0..signals {
+        walpost.terminate();
+    }
+    if signals == 1 {
+        let text = report.ends(&second, 3).await;
+        assert!(text.contains("has halted, and a person has to decide"), "{text}");
+    }
+    let text = report.ends(&walpost, 3).await;
+    assert!(text.contains("by somebody else"), "{text}");
+    report.exact(&before);
+}
+
+/// walpost on a fixture whose slot somebody moved while it was cut off.
+async fn moved_while_away() -> (Fixture, Walpost, Proxy, Verdict) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
     fixture.source = proxied(&proxy);
@@ -92,13 +151,7 @@ async fn signalled_while_opening(report: CaseReport, signals: u32) {
     fixture.postgres.execute(&insert(5, 3)).await;
     fixture.postgres.execute(&at_rest(ADVANCE)).await;
     proxy.restore();
-    announced(&fixture).await;
-    for _ in 0..signals {
-        walpost.terminate();
-    }
-    let text = report.ends(&walpost, 3).await;
-    assert!(text.contains("by somebody else"), "{text}");
-    report.exact(&before);
+    (fixture, walpost, proxy, before)
 }
 
 async fn signalled_in_a_session(report: CaseReport) {
@@ -141,6 +194,50 @@ async fn found_at_the_end(report: CaseReport) {
     let words = ["the publication was changed", "has halted, and a person has to decide"];
     assert!(words.iter().any(|words| text.contains(words)), "{text}");
     kafka.resume();
+}
+
+/// It never looks: the halt is announced for a minute otherwise.
+async fn beside_a_frozen_one(report: CaseReport) {
+    let fixture = Fixture::new().await;
+    let first = fixture.run_with(&["--drain-timeout", "4s"]).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    report.exact(&fixture.judge().await);
+    let second = fixture.command("run").start();
+    second.await_line("is in use by", SHORT_TIMEOUT).await;
+    // Until the session of its first look is kept.
+    second.await_line("is in use by", SHORT_TIMEOUT).await;
+    second.pause();
+    take_out_and_put_back(&fixture).await;
+    announced(&fixture).await;
+    first.terminate();
+    let told = Instant::now();
+    let text = report.ends(&first, 3).await;
+    assert!(text.contains("the publication was changed"), "{text}");
+    assert!(told.elapsed() < Duration::from_secs(12), "{:?}: {text}", told.elapsed());
+    second.resume();
+}
+
+/// PostgreSQL says nothing any more while a halt is announced.
+async fn shown_to_a_silent_server(report: CaseReport, is_told: bool) {
+    let mut fixture = Fixture::new().await;
+    let proxy = Proxy::to(fixture.postgres.port()).await;
+    fixture.source = proxied(&proxy);
+    let walpost = fixture.run_with(&["--drain-timeout", "4s"]).await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    report.exact(&fixture.judge().await);
+    take_out_and_put_back(&fixture).await;
+    announced(&fixture).await;
+    proxy.blackhole();
+    if is_told {
+        walpost.terminate();
+    }
+    let status = walpost.wait(if is_told { SHORT_TIMEOUT } else { LONG_TIMEOUT }).await;
+    let text = format!("{:?}", walpost.stderr());
+    assert_eq!(status.and_then(|status| status.code()), Some(3), "{text}");
+    report.did("exit 3");
+    assert!(text.contains("the publication was changed"), "{text}");
 }
 
 async fn stopped_in_the_copy(report: CaseReport) {
@@ -186,6 +283,53 @@ async fn announced_despite_a_lock(report: CaseReport) {
     report.exact(&fixture.judge().await);
     drop(stranger);
 }
+/// A halt is seen where both instances log in with the same role, whatever role they take on then.
+async fn with_roles(report: CaseReport, active: &str, standby: &str) {
+    let mut fixture = Fixture::new().await;
+    let roles = "CREATE ROLE one LOGIN REPLICATION; CREATE ROLE other LOGIN REPLICATION;
+                 CREATE ROLE same LOGIN REPLICATION; CREATE ROLE taken_on REPLICATION;
+                 GRANT taken_on TO same; ALTER ROLE same SET role = 'taken_on'";
+    fixture.postgres.execute(roles).await;
+    fixture.postgres.execute(&many_transactions(300)).await;
+    fixture.source = fixture.postgres.url_for(active);
+    let first = slow_in_batches(&fixture);
+    first.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
+    fixture.source = fixture.postgres.url_for(standby);
+    let second = slow_in_batches(&fixture);
+    second.await_line("is in use by", SHORT_TIMEOUT).await;
+    if active != standby {
+        let line = second.await_line("cannot see whether it halts", SHORT_TIMEOUT).await;
+        assert!(line.contains(active), "{line}");
+        published_so_far(&report, &fixture).await;
+        return;
+    }
+    fixture.postgres.execute(&at_rest(ADVANCE)).await;
+    let texts = (report.ends(&first, 3).await, report.ends(&second, 3).await);
+    assert!(texts.0.contains("by somebody else"), "{texts:?}");
+    assert!(texts.1.contains("has halted, and a person has to decide"), "{texts:?}");
+    assert!(!second.said("cannot see whether it halts"), "{texts:?}");
+    report.exact(&fixture.judge().await);
+}
+
+/// Instances recognise each other, whatever names their connection strings give them.
+async fn with_names(report: CaseReport) {
+    let mut fixture = Fixture::new().await;
+    fixture.postgres.execute(&many_transactions(600)).await;
+    let url = fixture.source.clone();
+    fixture.source = format!("{url}?application_name=orders-relay");
+    let first = slow_in_batches(&fixture);
+    first.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
+    let line = first.await_line("application_name is ignored", SHORT_TIMEOUT).await;
+    assert!(line.contains("orders-relay"), "{line}");
+    fixture.source = url;
+    let second = slow_in_batches(&fixture);
+    second.await_line("is in use by", SHORT_TIMEOUT).await;
+    fixture.postgres.execute(&at_rest(ADVANCE)).await;
+    let texts = (report.ends(&first, 3).await, report.ends(&second, 3).await);
+    assert!(texts.0.contains("by somebody else"), "{texts:?}");
+    assert!(texts.1.contains("has halted, and a person has to decide"), "{texts:?}");
+    report.exact(&fixture.judge().await);
+}
 
 /// Everything published so far is in order.
 async fn published_so_far(report: &CaseReport, fixture: &Fixture) {
@@ -208,6 +352,100 @@ async fn stopped_unseen(report: CaseReport) {
     assert!(!text.contains("confirmed to PostgreSQL"), "{text}");
     kafka.resume();
     published_so_far(&report, &fixture).await;
+}
+
+/// A client that is not walpost, and streams from the slot until it is dropped.
+struct OtherClient(TcpStream);
+
+impl OtherClient {
+    fn begin(port: u16) -> Self {
+        let mut client = Self(TcpStream::connect(("127.0.0.1", port)).expect("it listens"));
+        let login = b"\0\x03\0\0user\0postgres\0database\0postgres\0replication\0database\0\0";
+        client.say(None, login);
+        client.await_message(b'Z');
+        let options = "proto_version '1', publication_names 'walpost'";
+        let start = format!("START_REPLICATION SLOT walpost LOGICAL 0/0 ({options})\0");
+        client.say(Some(b'Q'), start.as_bytes());
+        client.await_message(b'W');
+        client
+    }
+
+    fn say(&mut self, kind: Option<u8>, body: &[u8]) {
+        let length = u32::try_from(body.len() + 4).expect("short").to_be_bytes();
+        let message: Vec<u8> = kind.into_iter().chain(length).chain(body.iter().copied()).collect();
+        self.0.write_all(&message).expect("it reads");
+    }
+
+    fn await_message(&mut self, kind: u8) {
+        loop {
+            let mut header = [0; 5];
+            self.0.read_exact(&mut header).expect("an answer");
+            let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]);
+            let mut body = vec![0; usize::try_from(length).expect("short") - 4];
+            self.0.read_exact(&mut body).expect("the rest of it");
+            assert_ne!(header[0], b'E', "{}", String::from_utf8_lossy(&body));
+            if header[0] == kind {
+                return;
+            }
+        }
+    }
+
+    /// Confirms everything before `lsn`.
+    fn confirm(&mut self, lsn: &str) {
+        let (high, low) = lsn.split_once('/').expect("an LSN");
+        let half = |text| u32::from_str_radix(text, 16).expect("hexadecimal").to_be_bytes();
+        let lsn = [half(high), half(low)].concat();
+        let update = [b"r".as_slice(), &lsn, &lsn, &lsn, &[0; 8], &[0]].concat();
+        self.say(Some(b'd'), &update);
+    }
+}
+
+/// Another client reads from the slot while the standby looks. The active instance is back before
+/// that client has gone, or only once the standby has judged.
+async fn read_between(report: CaseReport, is_back: bool) {
+    let fixture = Fixture::new().await;
+    let first = fixture.run().await;
+    fixture.postgres.execute(&insert(10, 3)).await;
+    fixture.confirmed(SHORT_TIMEOUT).await;
+    report.exact(&fixture.judge().await);
+    let second = fixture.command("run").start();
+    second.await_line("is in use by", SHORT_TIMEOUT).await;
+    first.pause();
+    second.pause();
+    let end = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots";
+    fixture.postgres.execute(end).await;
+    eventually(SHORT_TIMEOUT, "the slot is free", async || fixture.walsender().await.is_none())
+        .await;
+    let mut other = OtherClient::begin(fixture.postgres.port());
+    let pid = "SELECT active_pid::text FROM pg_replication_slots";
+    let pid = fixture.postgres.query_text(pid).await.expect("it has the slot");
+    second.resume();
+    second.await_line(&format!("is in use by server process {pid}"), SHORT_TIMEOUT).await;
+    if is_back {
+        first.resume();
+        first.await_line(&format!("is in use by server process {pid}"), SHORT_TIMEOUT).await;
+    }
+    fixture.postgres.execute(&insert(5, 3)).await;
+    let end = "SELECT pg_current_wal_lsn()::text";
+    let end = fixture.postgres.query_text(end).await.expect("a position");
+    other.confirm(&end);
+    eventually(SHORT_TIMEOUT, "it is confirmed", async || {
+        fixture.confirmed_flush().await.as_ref() == Some(&end)
+    })
+    .await;
+    drop(other);
+    let text = report.ends(&second, 3).await;
+    let says = |text: &str| {
+        text.contains("has halted, and a person has to decide") || text.contains("by somebody else")
+    };
+    assert!(says(&text), "{text}");
+    if !is_back {
+        assert!(text.contains(&format!("is confirmed up to {end}")), "{end} in {text}");
+        first.resume();
+    }
+    let text = report.ends(&first, 3).await;
+    assert!(says(&text), "{text}");
+    assert_eq!(fixture.confirmed_flush().await, Some(end), "nobody continued");
 }
 
 async fn dropped_and_away(report: CaseReport) {
