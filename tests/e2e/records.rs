@@ -69,7 +69,7 @@ async fn row_cannot_forge_position_or_id_headers() {
     assert_eq!(names, ["id", "event_type", "own", "walpost.position"]);
     assert_eq!(record.header("id"), Some("c4ca4238-a0b9-2382-0dcc-509a6f75849b"));
     assert!(record.header("walpost.position").is_some_and(|it| it.starts_with("00000000")));
-    assert!(walpost.said("dropped headers of a row"), "{:?}", walpost.stderr());
+    assert!(walpost.said("dropped row headers with reserved names"), "{:?}", walpost.stderr());
     assert_eq!(stop(walpost).await["dropped_headers"], 3);
 }
 

@@ -138,7 +138,7 @@ async fn kafka_user_without_write_acl_is_not_switched_to() {
     assert!(line.contains("uthorization"), "{line}");
     fixture.fixture.postgres.execute(&row("'2'")).await;
     come(&fixture, 2).await;
-    assert!(!walpost.said("are in force"), "{:?}", walpost.stderr());
+    assert!(!walpost.said("are in effect"), "{:?}", walpost.stderr());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

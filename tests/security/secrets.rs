@@ -82,13 +82,13 @@ async fn delivering_walpost_logs_no_secret_at_any_level() {
         }
         let mark = walpost.mark();
         walpost.hangup();
-        walpost.await_line_after(mark, "are as before", SHORT_TIMEOUT).await;
+        walpost.await_line_after(mark, "their files: unchanged", SHORT_TIMEOUT).await;
         fixture.file("kafka", &format!("{login}{certificate}debug=all\nlinger.ms=s3cret\n"));
         walpost.hangup();
         walpost.await_line_after(mark, "cannot be used", SHORT_TIMEOUT).await;
         fixture.file("kafka", &format!("{login}{certificate}debug=all\nlinger.ms=6\n"));
         walpost.hangup();
-        walpost.await_line_after(mark, "are in force", SHORT_TIMEOUT).await;
+        walpost.await_line_after(mark, "are in effect", SHORT_TIMEOUT).await;
         walpost.terminate();
         assert!(walpost.wait(SHORT_TIMEOUT).await.is_some(), "walpost stops");
         assert!(walpost.said("librdkafka"), "the library's lines are there");

@@ -1,8 +1,8 @@
 //! In place of the spans, where this build has none.
 
-use super::Report;
 use crate::ledger::Seq;
 use crate::record::Record;
+use crate::sink::Report;
 
 /// Nothing at all.
 #[derive(Default)]

@@ -248,7 +248,7 @@ async fn dropped_far_away(report: CaseReport) {
     let walpost = slow_in_batches(&fixture);
     eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 500).await;
     fixture.postgres.execute(&at_rest("pg_drop_replication_slot('walpost')")).await;
-    walpost.await_line("the slot no longer usable", SHORT_TIMEOUT).await;
+    walpost.await_line("the slot is no longer usable", SHORT_TIMEOUT).await;
     assert!(fixture.records().await.len() < 25_000, "in the midst");
     let status = walpost.wait(LONG_TIMEOUT).await;
     assert_eq!(status.and_then(|status| status.code()), Some(3), "{:?}", walpost.stderr());
