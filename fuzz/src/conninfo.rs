@@ -9,7 +9,7 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 use tempfile::TempDir;
 use walpost::config::{Config, Environment, Flags, Setting};
-use walpost::conninfo::{ConnInfo, Surroundings};
+use walpost::conninfo::{ConnInfo, Env};
 
 use super::input::parts;
 
@@ -47,11 +47,8 @@ fn resolve(text: &str, secret: bool, files: &Files) {
     hides(&format!("{config:?}"));
 
     let variable = |name: &str| files.variable(name);
-    let surroundings = Surroundings {
-        environment: &variable,
-        home: None,
-        socket_directory: "/nonexistent".into(),
-    };
+    let surroundings =
+        Env { environment: &variable, home: None, socket_directory: "/nonexistent".into() };
     match ConnInfo::resolve_in(Some(text), &surroundings) {
         Ok(info) => {
             assert!(!info.hosts().is_empty());

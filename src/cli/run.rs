@@ -11,7 +11,7 @@ use crate::assembly::{self, AssemblyError};
 use crate::config::{self, Config, CoreDumps, Environment, Flags};
 use crate::relay::core::Halt;
 use crate::relay::{RelayError, StopHandle, Summary, Until};
-use crate::sink::RenewHandle;
+use crate::sink::ReloadHandle;
 use crate::source::SourceError;
 
 pub(super) fn command(arguments: RunArguments) -> Exit {
@@ -171,7 +171,7 @@ fn obey_signals(stop: StopHandle) -> std::io::Result<()> {
 /// SIGHUP reads the configuration again and takes over its log level, Kafka's properties
 /// and the files that these name; the rest waits for a restart. (PostgreSQL's address,
 /// passwords and certificates are read again at each connect anyway.)
-fn heed_hangups(mut hangup: Signal, config: Config, level: LogLevel, kafka: RenewHandle) {
+fn heed_hangups(mut hangup: Signal, config: Config, level: LogLevel, kafka: ReloadHandle) {
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             admin::reloading();

@@ -186,7 +186,7 @@ fn take(
     let next = core.next_seq();
     let taken =
         core.receive(message, printer).map_err(|error| TailError::Query(error.to_string()))?;
-    for Diverted { origin, poison, topic } in core.take_put_aside() {
+    for Diverted { origin, poison, topic } in core.take_diverted() {
         let cause = poison.cause.key();
         if let Some(topic) = topic {
             tracing::warn!(cause, topic, "{origin}, {poison}: would be dead-lettered");

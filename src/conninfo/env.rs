@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// What surrounds the process, as far as it matters to a connection.
-pub struct Surroundings<'a> {
+pub struct Env<'a> {
     /// The value of an environment variable.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
     /// The user's home directory.
@@ -12,7 +12,7 @@ pub struct Surroundings<'a> {
     pub socket_directory: PathBuf,
 }
 
-impl<'a> Surroundings<'a> {
+impl<'a> Env<'a> {
     /// Those of a process with that environment.
     pub fn of(environment: &'a dyn Fn(&str) -> Option<String>) -> Self {
         Self {

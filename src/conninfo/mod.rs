@@ -22,7 +22,7 @@ mod service;
 mod text;
 
 pub use auth::{AuthMethod, ChannelBinding, RequireAuth};
-pub use env::Surroundings;
+pub use env::Env;
 pub use error::{ConnInfoError, Origin};
 pub use info::{
     ClientCertificate, ConnInfo, Host, HostAddress, Keepalive, Roots, SslMode, TargetSession,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::auth::{ChannelBinding, RequireAuth};
-use super::env::Surroundings;
+use super::env::Env;
 use super::error::{ConnInfoError, Origin};
 use super::info::{
     ClientCertificate, ConnInfo, Host, HostAddress, Keepalive, Roots, SslMode, TargetSession,
@@ -30,14 +30,11 @@ impl ConnInfo {
         text: Option<&str>,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConnInfoError> {
-        Self::resolve_in(text, &Surroundings::of(env))
+        Self::resolve_in(text, &Env::of(env))
     }
 
     /// [`ConnInfo::resolve`] with everything around it given.
-    pub fn resolve_in(
-        text: Option<&str>,
-        surroundings: &Surroundings<'_>,
-    ) -> Result<Self, ConnInfoError> {
+    pub fn resolve_in(text: Option<&str>, surroundings: &Env<'_>) -> Result<Self, ConnInfoError> {
         let settings = Settings::gather(text.unwrap_or_default(), surroundings)?;
         let hosts = hosts(&settings, surroundings)?;
         let user = ["USER", "LOGNAME"]
@@ -84,7 +81,7 @@ impl ConnInfo {
     }
 
     /// Looks in the password file, where no password was given.
-    fn ask_passfile(&mut self, settings: &Settings, surroundings: &Surroundings<'_>) {
+    fn ask_passfile(&mut self, settings: &Settings, surroundings: &Env<'_>) {
         let in_home = || surroundings.home.as_ref().map(|home| home.join(".pgpass"));
         let named = settings.text("passfile").map(PathBuf::from);
         let Some(path) = named.or_else(in_home).filter(|_| self.password.is_none()) else {
@@ -119,7 +116,7 @@ impl ConnInfo {
 struct Settings(BTreeMap<&'static str, (String, Origin)>);
 
 impl Settings {
-    fn gather(text: &str, surroundings: &Surroundings<'_>) -> Result<Self, ConnInfoError> {
+    fn gather(text: &str, surroundings: &Env<'_>) -> Result<Self, ConnInfoError> {
         let mut settings = Self(BTreeMap::new());
         for (name, value) in text::parse(text)? {
             settings.0.insert(name, (value, Origin::Text));
@@ -216,7 +213,7 @@ fn seconds_of(seconds: i32) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-fn hosts(settings: &Settings, surroundings: &Surroundings<'_>) -> Result<Vec<Host>, ConnInfoError> {
+fn hosts(settings: &Settings, surroundings: &Env<'_>) -> Result<Vec<Host>, ConnInfoError> {
     let names = settings.list("host");
     let addresses = settings.list("hostaddr");
     let ports = settings.list("port");
@@ -257,7 +254,7 @@ fn host_address(
     name: String,
     hostaddr: Option<IpAddr>,
     settings: &Settings,
-    surroundings: &Surroundings<'_>,
+    surroundings: &Env<'_>,
 ) -> Result<HostAddress, ConnInfoError> {
     if name.contains('@') {
         // Likelier a piece of a password than an abstract socket.
@@ -282,7 +279,7 @@ fn host_address(
 /// takes one, as in libpq; a file that was named but is missing is an error in every mode.
 fn protection(
     settings: &Settings,
-    surroundings: &Surroundings<'_>,
+    surroundings: &Env<'_>,
 ) -> Result<(SslMode, Roots), ConnInfoError> {
     let expected = "disable, allow, prefer, require, verify-ca or verify-full";
     let asked = settings.choice("sslmode", &SslMode::ALL, expected)?;
@@ -322,7 +319,7 @@ fn require_auth(settings: &Settings) -> Result<RequireAuth, ConnInfoError> {
 
 fn client_certificate(
     settings: &Settings,
-    surroundings: &Surroundings<'_>,
+    surroundings: &Env<'_>,
 ) -> Result<Option<ClientCertificate>, ConnInfoError> {
     if settings.text("sslcertmode").as_deref() == Some("disable") {
         return Ok(None);

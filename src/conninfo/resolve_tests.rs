@@ -39,10 +39,10 @@ impl Bed {
         };
         ConnInfo::resolve_in(
             Some(text),
-            &Surroundings {
+            &Env {
                 home: Some(self.home.path().to_owned()),
                 socket_directory: self.home.path().join("sockets"),
-                ..Surroundings::of(&environment)
+                ..Env::of(&environment)
             },
         )
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::env::Surroundings;
+use super::env::Env;
 use super::error::ConnInfoError;
 use super::parameters::{known, unknown};
 use super::text::Pairs;
@@ -14,7 +14,7 @@ use super::text::Pairs;
 const SYSTEM_DIRECTORY: &str = "/etc/postgresql-common";
 
 /// The parameters of a service: from the user's file, else from the system's.
-pub(super) fn load(service: &str, surroundings: &Surroundings<'_>) -> Result<Pairs, ConnInfoError> {
+pub(super) fn load(service: &str, surroundings: &Env<'_>) -> Result<Pairs, ConnInfoError> {
     for (path, must_exist) in files(surroundings) {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -28,7 +28,7 @@ pub(super) fn load(service: &str, surroundings: &Surroundings<'_>) -> Result<Pai
     Err(ConnInfoError::ServiceNotFound(service.to_owned()))
 }
 
-fn files(surroundings: &Surroundings<'_>) -> Vec<(PathBuf, bool)> {
+fn files(surroundings: &Env<'_>) -> Vec<(PathBuf, bool)> {
     let users = match surroundings.variable("PGSERVICEFILE") {
         Some(named) => Some((PathBuf::from(named), true)),
         None => surroundings.home.as_ref().map(|home| (home.join(".pg_service.conf"), false)),

@@ -7,7 +7,7 @@ use super::topics;
 use crate::assembly;
 use crate::config::Config;
 use crate::sink::{
-    self, BrokerTls, Brokers, KafkaConfig, Silence, SinkError, Survey, asks_for_topics,
+    self, BrokerTls, Brokers, ClusterMetadata, KafkaConfig, Silence, SinkError, asks_for_topics,
     message_max_bytes,
 };
 
@@ -37,13 +37,13 @@ pub(crate) fn check(config: &Config, offline: bool, findings: &mut Findings) {
         let text = "brokers, credentials and topics were not looked at";
         return findings.add(Finding::skipped((SUBJECT, "kafka"), text));
     }
-    match Survey::open(&kafka) {
+    match ClusterMetadata::open(&kafka) {
         Ok(survey) => ask(config, &kafka, &survey, findings),
         Err(error) => findings.add(client_refusal(&error)),
     }
 }
 
-fn ask(config: &Config, kafka: &KafkaConfig, survey: &Survey, findings: &mut Findings) {
+fn ask(config: &Config, kafka: &KafkaConfig, survey: &ClusterMetadata, findings: &mut Findings) {
     let servers = &kafka.bootstrap_servers;
     let brokers = match survey.brokers(TIMEOUT) {
         Ok(brokers) => brokers,
@@ -81,7 +81,7 @@ fn ask(config: &Config, kafka: &KafkaConfig, survey: &Survey, findings: &mut Fin
 fn check_settings(
     config: &Config,
     kafka: &KafkaConfig,
-    survey: &Survey,
+    survey: &ClusterMetadata,
     brokers: &Brokers,
     findings: &mut Findings,
 ) -> Option<bool> {

@@ -8,7 +8,7 @@ use crate::assembly;
 use crate::config::Config;
 use crate::record::Policy;
 use crate::record::Profile;
-use crate::sink::{Brokers, KafkaConfig, NoTopic, Survey, Topic, message_max_bytes};
+use crate::sink::{Brokers, ClusterMetadata, KafkaConfig, NoTopic, Topic, message_max_bytes};
 
 const SUBJECT: &str = "topic";
 
@@ -20,7 +20,7 @@ const RETENTION_SHORT_MS: i64 = 3 * 24 * 3_600_000;
 pub(crate) fn check(
     config: &Config,
     kafka: &KafkaConfig,
-    survey: &Survey,
+    survey: &ClusterMetadata,
     brokers: &Brokers,
     makes_topics: Option<bool>,
     findings: &mut Findings,
@@ -49,7 +49,7 @@ enum Use {
 
 struct Look<'a> {
     kafka: &'a KafkaConfig,
-    survey: &'a Survey,
+    survey: &'a ClusterMetadata,
     brokers: &'a Brokers,
     makes_topics: Option<bool>,
     /// Whether records have the time at which they are produced.

@@ -34,13 +34,13 @@ const REST_IF_PACKED: Duration = Duration::from_millis(1);
 
 /// How thick messages come.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct BatchingPause {
     window: Instant,
     messages: u32,
     rest: Option<Duration>,
 }
 
-impl Pace {
+impl BatchingPause {
     pub(super) fn new(now: Instant) -> Self {
         Self { window: now, messages: 0, rest: None }
     }
@@ -71,7 +71,7 @@ mod tests {
     /// Rests in a second of messages that come one by one, `micros` apart.
     fn rests(micros: u64) -> usize {
         let begun = Instant::now();
-        let mut pace = Pace::new(begun);
+        let mut pace = BatchingPause::new(begun);
         let count = 1_000_000 / micros;
         (1..=count)
             .filter(|n| pace.taken(1, begun + Duration::from_micros(n * micros)).is_some())
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn how_long_the_rest_is_goes_by_how_thick_they_come() {
         let begun = Instant::now();
-        let mut pace = Pace::new(begun);
+        let mut pace = BatchingPause::new(begun);
         assert_eq!(pace.taken(THICK, begun + WINDOW), Some(REST_IF_THICK));
         assert_eq!(pace.taken(DENSE, begun + WINDOW * 2), Some(REST_IF_DENSE));
         assert_eq!(pace.taken(PACKED, begun + WINDOW * 3), Some(REST_IF_PACKED));
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn the_rests_end_with_the_rush() {
         let begun = Instant::now();
-        let mut pace = Pace::new(begun);
+        let mut pace = BatchingPause::new(begun);
         assert!(pace.taken(1000, begun + WINDOW).is_some());
         assert!(pace.taken(0, begun + WINDOW).is_none(), "nothing came");
         assert!(pace.taken(1, begun + Duration::from_secs(1)).is_none());

@@ -117,7 +117,7 @@ pub struct Core {
     verdicts: Quarantine,
     /// Counts them.
     judged: u64,
-    put_aside: Vec<Diverted>,
+    diverted: Vec<Diverted>,
     /// Of an event since the last look at it.
     dropped_headers: Option<DroppedHeaders>,
     /// The last production that is no dead letter.
@@ -176,7 +176,7 @@ impl Core {
             policies: Policies::default(),
             verdicts: Quarantine::default(),
             judged: 0,
-            put_aside: Vec::new(),
+            diverted: Vec::new(),
             dropped_headers: None,
             ordinary: None,
             counters: Counters::default(),
@@ -191,8 +191,8 @@ impl Core {
     }
 
     /// The events that were put aside since the last call.
-    pub fn take_put_aside(&mut self) -> Vec<Diverted> {
-        std::mem::take(&mut self.put_aside)
+    pub fn take_diverted(&mut self) -> Vec<Diverted> {
+        std::mem::take(&mut self.diverted)
     }
 
     /// The first event since the last call that said in its own headers what is walpost's to

@@ -17,11 +17,11 @@ use super::backoff::{Backoff, backoff, wait_until};
 use super::core::{Core, Counters};
 use super::event_log::{EventLog, SinkState};
 use super::run_result::{RelayError, RelaySettings, Summary, Until};
-use super::stalled_producer::Stall;
+use super::stalled_producer::StalledProducer;
 use super::standby::Standby;
-use super::stats::{HEARTBEAT, Meter};
+use super::stats::{HEARTBEAT, Stats};
 use super::stop::{Order, StopReceiver};
-use super::stuck_stream::Stuck;
+use super::stuck_stream::StuckStream;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::sink::{Condition, Outcome, Report, Sink};
@@ -75,15 +75,15 @@ pub struct Relay<P, S> {
     reconnect_delay: Backoff,
     reports: Vec<Report>,
     delivered: u64,
-    news: EventLog,
-    stall: Stall,
-    stuck: Stuck,
+    event_log: EventLog,
+    stall: StalledProducer,
+    stuck: StuckStream,
     /// A and the verdicts when the last replay began: where neither has risen since, the
     /// next replay has to wait longer.
     reached_at_replay: Option<(Lsn, u64)>,
     replay_delay: Backoff,
     warned: Counters,
-    meter: Meter,
+    stats: Stats,
     /// Up to where was received before the last replay.
     replayed_to: Lsn,
     /// What the next replay is for, in a word.
@@ -144,13 +144,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
             reconnect_delay: backoff(BACKOFF_LIMIT),
             reports: Vec::new(),
             delivered: 0,
-            news: EventLog::default(),
-            stall: Stall::new(Instant::now()),
-            stuck: Stuck::default(),
+            event_log: EventLog::default(),
+            stall: StalledProducer::new(Instant::now()),
+            stuck: StuckStream::default(),
             reached_at_replay: None,
             replay_delay: backoff(BACKOFF_LIMIT),
             warned: Counters::default(),
-            meter: Meter::new(Arc::default()),
+            stats: Stats::new(Arc::default()),
             replayed_to: Lsn::ZERO,
             replay_cause: BROKEN,
         }
@@ -165,13 +165,13 @@ impl<P: Source, S: Sink> Relay<P, S> {
     #[must_use]
     pub fn observed_by(mut self, metrics: Arc<Metrics>) -> Self {
         metrics.in_flight_limit_bytes.set(self.core.budget_bytes());
-        self.meter = Meter::new(metrics);
+        self.stats = Stats::new(metrics);
         self
     }
 
     /// Its figures.
     pub fn metrics(&self) -> Arc<Metrics> {
-        Arc::clone(&self.meter.metrics)
+        Arc::clone(&self.stats.metrics)
     }
 
     /// Runs until it is told to stop, has reached its end, or a person must act.
@@ -193,7 +193,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Ended::Done => return self.outcome(),
                 Ended::Failed(error) => return self.leave(error, None).await,
                 Ended::Lost(error) => {
-                    self.meter.lost(&error);
+                    self.stats.lost(&error);
                     tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost the connection to PostgreSQL; reconnecting");
                     self.see_whether_stuck(&error);
                     self.core.session_lost();
@@ -206,7 +206,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     self.core.session_lost();
                 }
                 Ended::Replay => {
-                    self.meter.metrics.enter(Phase::Replaying);
+                    self.stats.metrics.enter(Phase::Replaying);
                     if !self.replace_producer().await? {
                         return self.outcome();
                     }
@@ -270,7 +270,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 _ => return Ok(Opened::Never(OpenError { error, announcement })),
             };
             let delay = delays.next().unwrap_or(limit).min(limit);
-            self.meter.refused(&error);
+            self.stats.refused(&error);
             if told.as_ref() == Some(&error) {
                 tracing::debug!(%error, ?delay, "PostgreSQL still cannot be used");
             } else if matches!(error, SourceError::InUse { .. }) {
@@ -318,12 +318,12 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Until::Lsn(lsn) => lsn,
             });
         }
-        self.meter.session_began(session);
+        self.stats.session_began(session);
         self.stuck.opened(session.flushed());
         let identity = session.identity().clone();
         let (mark, walsender) = (session.mark().clone(), session.walsender());
         self.known = Some(Known { identity: identity.clone(), mark, walsender });
-        if self.news.is_told() {
+        if self.event_log.is_told() {
             // What is tried every few seconds is no news.
             tracing::debug!(confirmed = %self.core.confirmable(), "streaming from PostgreSQL");
             return;
@@ -359,7 +359,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     self.delivered += 1;
                     if let Some(committed) = self.core.commit_time(report.seq) {
                         let ago = now.saturating_duration_since(report.at);
-                        self.meter.acknowledged(committed, wall, ago);
+                        self.stats.acknowledged(committed, wall, ago);
                     }
                     self.core.delivered(report.seq);
                     crate::crash_points::point!("acknowledged");
@@ -375,7 +375,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Outcome::Purged => self.core.purged(report.seq),
             }
         }
-        self.meter.delivered(self.delivered);
+        self.stats.delivered(self.delivered);
     }
 
     /// Credits reports, tells of changes, and sees whether to begin stopping.
@@ -383,14 +383,14 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.take_reports();
         self.tell_of_the_sink()?;
         self.tell_of_refused_messages();
-        self.news.put_aside(self.core.take_put_aside(), &self.meter.metrics);
+        self.event_log.diverted(self.core.take_diverted(), &self.stats.metrics);
         if let Some(dropped) = self.core.take_dropped_headers() {
             let count = self.core.counters().dropped_headers;
-            self.news.dropped_headers(&dropped, count, Instant::now());
+            self.event_log.dropped_headers(&dropped, count, Instant::now());
         }
-        self.meter.turned(&self.core);
+        self.stats.turned(&self.core);
         if self.stuck.received(self.core.resume_at()) {
-            self.meter.metrics.source_trouble(None);
+            self.stats.metrics.source_trouble(None);
         }
         if self.stop.order() == Order::Abort {
             return Err(RelayError::Aborted);
@@ -411,7 +411,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             let kept = (self.settings.drain_timeout / 4).min(Duration::from_secs(2));
             self.deadline = Some(Instant::now() + self.settings.drain_timeout.saturating_sub(kept));
             let (records, bytes) = self.core.in_flight();
-            self.meter.metrics.enter(Phase::Stopping);
+            self.stats.metrics.enter(Phase::Stopping);
             tracing::info!(records, bytes, "stopping: draining in-flight records");
         }
         Ok(())
@@ -441,14 +441,14 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
                 other => {
                     self.stall.heard(&other);
-                    self.news.heard(other, self.delivered);
+                    self.event_log.heard(other, self.delivered);
                 }
             }
         }
         let connected = self.sink.is_connected();
-        self.meter.metrics.sink_connected(connected);
-        let metrics = &self.meter.metrics;
-        self.news.tell(SinkState {
+        self.stats.metrics.sink_connected(connected);
+        let metrics = &self.stats.metrics;
+        self.event_log.tell(SinkState {
             delivered: self.delivered,
             in_flight: self.core.in_flight().0,
             failed: self.core.suspects() || self.core.halted().is_some(),
@@ -459,7 +459,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             },
             now: Instant::now(),
         });
-        self.meter.metrics.sink_trouble(self.news.trouble());
+        self.stats.metrics.sink_trouble(self.event_log.trouble());
         let (oldest, confirmed) = (self.core.oldest_in_flight(), self.core.confirmable());
         let replays = self.core.wants_replay().is_some();
         if !replays && self.stall.is_out_of_patience(oldest, confirmed, Instant::now()) {
@@ -486,7 +486,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// came first.
     async fn replace_producer(&mut self) -> Result<bool, RelayError> {
         let cause = std::mem::replace(&mut self.replay_cause, BROKEN);
-        self.meter.metrics.reconnected("kafka", cause);
+        self.stats.metrics.reconnected("kafka", cause);
         let reason = self.core.wants_replay().unwrap_or("asked for");
         let from = self.core.confirmable();
         let reached = (from, self.core.verdicts());
@@ -494,7 +494,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             self.replay_delay = backoff(BACKOFF_LIMIT);
         }
         let delay = self.replay_delay.next().unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT);
-        self.news.replay(reason, from, delay, self.delivered);
+        self.event_log.replay(reason, from, delay, self.delivered);
         self.reached_at_replay = Some(reached);
         self.replayed_to = self.replayed_to.max(self.core.resume_at());
         Ok(self.new_producer().await? && self.meanwhile(sleep(delay)).await?.is_some())
@@ -511,7 +511,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     // The old one may take its time, and nothing of it counts any more.
                     () = self.stop.changed() => break None,
                     () = wait_until(self.deadline) => return Ok(false),
-                    () = sleep(HEARTBEAT) => self.meter.metrics.turned(),
+                    () = sleep(HEARTBEAT) => self.stats.metrics.turned(),
                 }
             }
         };

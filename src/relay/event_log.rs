@@ -156,7 +156,7 @@ impl EventLog {
     }
 
     /// Tells of each event that was put aside, once: a replay meets it again.
-    pub(super) fn put_aside(&mut self, events: Vec<Diverted>, metrics: &Metrics) {
+    pub(super) fn diverted(&mut self, events: Vec<Diverted>, metrics: &Metrics) {
         for Diverted { origin, poison, topic } in events {
             if !self.told_aside.insert(poison.position) {
                 continue;
@@ -245,10 +245,16 @@ mod tests {
     use crate::sink::Fault;
 
     /// Tells, so long after the beginning.
-    fn tell(news: &mut EventLog, delivered: u64, in_flight: usize, open: bool, after: Duration) {
+    fn tell(
+        event_log: &mut EventLog,
+        delivered: u64,
+        in_flight: usize,
+        open: bool,
+        after: Duration,
+    ) {
         let now = *BEGAN.get_or_init(Instant::now) + after;
         let open = || open;
-        news.tell(SinkState { delivered, in_flight, failed: false, open, now });
+        event_log.tell(SinkState { delivered, in_flight, failed: false, open, now });
     }
 
     static BEGAN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
@@ -259,32 +265,32 @@ mod tests {
 
     #[test]
     fn what_was_told_is_over_where_brokers_are_connected_and_nothing_is_to_be_sent() {
-        let mut news = EventLog::default();
-        news.heard(unreachable(), 0);
-        tell(&mut news, 0, 0, false, Duration::ZERO);
-        assert!(news.trouble().is_some_and(|told| told.contains("refused")));
-        tell(&mut news, 0, 0, true, QUIET);
-        assert!(news.trouble().is_some(), "they may be gone again at once");
-        tell(&mut news, 0, 0, true, QUIET * 2);
-        assert_eq!(news.trouble(), None);
+        let mut event_log = EventLog::default();
+        event_log.heard(unreachable(), 0);
+        tell(&mut event_log, 0, 0, false, Duration::ZERO);
+        assert!(event_log.trouble().is_some_and(|told| told.contains("refused")));
+        tell(&mut event_log, 0, 0, true, QUIET);
+        assert!(event_log.trouble().is_some(), "they may be gone again at once");
+        tell(&mut event_log, 0, 0, true, QUIET * 2);
+        assert_eq!(event_log.trouble(), None);
         // The same for a producer that was replaced.
-        news.replay("fatal", Lsn::ZERO, Duration::ZERO, 7);
-        tell(&mut news, 7, 0, true, QUIET * 3);
-        tell(&mut news, 7, 1, true, QUIET * 4);
-        assert_eq!(news.trouble(), Some("fatal"), "a record is on its way");
-        tell(&mut news, 7, 0, true, QUIET * 5);
-        tell(&mut news, 7, 0, false, QUIET * 6);
-        tell(&mut news, 7, 0, true, QUIET * 7);
-        assert_eq!(news.trouble(), Some("fatal"), "not for long enough");
-        tell(&mut news, 7, 0, true, QUIET * 8);
-        assert_eq!(news.trouble(), None);
+        event_log.replay("fatal", Lsn::ZERO, Duration::ZERO, 7);
+        tell(&mut event_log, 7, 0, true, QUIET * 3);
+        tell(&mut event_log, 7, 1, true, QUIET * 4);
+        assert_eq!(event_log.trouble(), Some("fatal"), "a record is on its way");
+        tell(&mut event_log, 7, 0, true, QUIET * 5);
+        tell(&mut event_log, 7, 0, false, QUIET * 6);
+        tell(&mut event_log, 7, 0, true, QUIET * 7);
+        assert_eq!(event_log.trouble(), Some("fatal"), "not for long enough");
+        tell(&mut event_log, 7, 0, true, QUIET * 8);
+        assert_eq!(event_log.trouble(), None);
     }
 
     #[test]
     fn a_reason_is_one_line_of_bounded_length() {
         let text = format!("a\nforged\u{1b}[2J{}", "x".repeat(1 << 20));
-        let assert_tame = |news: &EventLog| {
-            let told = news.trouble().expect("it is told");
+        let assert_tame = |event_log: &EventLog| {
+            let told = event_log.trouble().expect("it is told");
             assert!(told.len() < 10_000, "{} bytes", told.len());
             assert!(told.contains(r"a\nforged\u{1b}[2Jx"), "{told}");
         };
@@ -293,29 +299,29 @@ mod tests {
             Condition::Unauthenticated(text.clone()),
             Condition::Stalled { reason: text.clone(), fault: Fault::Brokers },
         ] {
-            let mut news = EventLog::default();
-            news.heard(condition, 0);
-            tell(&mut news, 0, 0, false, Duration::ZERO);
-            assert_tame(&news);
+            let mut event_log = EventLog::default();
+            event_log.heard(condition, 0);
+            tell(&mut event_log, 0, 0, false, Duration::ZERO);
+            assert_tame(&event_log);
         }
-        let mut news = EventLog::default();
-        news.replay(&text, Lsn::ZERO, Duration::ZERO, 7);
-        assert_tame(&news);
+        let mut event_log = EventLog::default();
+        event_log.replay(&text, Lsn::ZERO, Duration::ZERO, 7);
+        assert_tame(&event_log);
     }
 
     #[test]
     fn an_outage_while_nothing_was_to_be_sent_is_not_told_later() {
-        let mut news = EventLog::default();
-        news.heard(unreachable(), 3);
-        tell(&mut news, 3, 0, true, Duration::ZERO);
-        tell(&mut news, 3, 0, true, QUIET);
-        tell(&mut news, 3, 1, true, QUIET * 100);
-        assert_eq!(news.trouble(), None);
+        let mut event_log = EventLog::default();
+        event_log.heard(unreachable(), 3);
+        tell(&mut event_log, 3, 0, true, Duration::ZERO);
+        tell(&mut event_log, 3, 0, true, QUIET);
+        tell(&mut event_log, 3, 1, true, QUIET * 100);
+        assert_eq!(event_log.trouble(), None);
         // But one that lasts is.
-        news.heard(unreachable(), 3);
-        tell(&mut news, 3, 0, false, QUIET * 101);
-        assert_eq!(news.trouble(), None);
-        tell(&mut news, 3, 1, false, QUIET * 102);
-        assert!(news.trouble().is_some());
+        event_log.heard(unreachable(), 3);
+        tell(&mut event_log, 3, 0, false, QUIET * 101);
+        assert_eq!(event_log.trouble(), None);
+        tell(&mut event_log, 3, 1, false, QUIET * 102);
+        assert!(event_log.trouble().is_some());
     }
 }

@@ -29,7 +29,7 @@ const DOUBLINGS: u32 = 6;
 
 /// The oldest record in flight, since when it is, and what the sink says of it.
 #[derive(Debug)]
-pub(super) struct Stall {
+pub(super) struct StalledProducer {
     oldest: Option<Seq>,
     since: Instant,
     fault: Option<Fault>,
@@ -39,7 +39,7 @@ pub(super) struct Stall {
     replaced: (u32, Lsn),
 }
 
-impl Stall {
+impl StalledProducer {
     pub(super) fn new(now: Instant) -> Self {
         Self { oldest: None, since: now, fault: None, afresh: false, replaced: (0, Lsn::ZERO) }
     }
@@ -98,7 +98,11 @@ mod tests {
     }
 
     /// After how many seconds a producer that keeps record `seq` is thrown away.
-    fn seconds(stall: &mut Stall, confirmable: u64, seq: impl Fn(u32) -> Seq) -> Option<u32> {
+    fn seconds(
+        stall: &mut StalledProducer,
+        confirmable: u64,
+        seq: impl Fn(u32) -> Seq,
+    ) -> Option<u32> {
         let begun = Instant::now();
         stall.oldest = None;
         (0..100_000).find(|n| {
@@ -109,7 +113,7 @@ mod tests {
 
     #[test]
     fn patience_grows_with_each_producer_that_did_not_help() {
-        let mut stall = Stall::new(Instant::now());
+        let mut stall = StalledProducer::new(Instant::now());
         stall.heard(&stalled(Fault::Unknown));
         assert_eq!(seconds(&mut stall, 7, |_| 1), Some(60));
         assert_eq!(seconds(&mut stall, 7, |_| 2), Some(120));
@@ -120,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_producer_is_kept_while_records_move_or_nobody_can_be_reached() {
-        let mut stall = Stall::new(Instant::now());
+        let mut stall = StalledProducer::new(Instant::now());
         assert_eq!(seconds(&mut stall, 7, |_| 1), None, "nobody has said that it stalls");
         stall.heard(&stalled(Fault::Unknown));
         let moving = |second| Seq::from(second / 50);
@@ -135,8 +139,8 @@ mod tests {
     #[test]
     fn what_is_heard_twice_in_a_row_begins_afresh_once_all_the_same() {
         let begun = Instant::now();
-        let mut stall = Stall::new(begun);
-        let out = |stall: &mut Stall, seconds| {
+        let mut stall = StalledProducer::new(begun);
+        let out = |stall: &mut StalledProducer, seconds| {
             stall.is_out_of_patience(Some(1), Lsn::new(7), begun + Duration::from_secs(seconds))
         };
         stall.heard(&stalled(Fault::OutOfReach));
@@ -149,8 +153,8 @@ mod tests {
     #[test]
     fn an_outage_does_not_use_up_the_patience() {
         let begun = Instant::now();
-        let mut stall = Stall::new(begun);
-        let out = |stall: &mut Stall, seconds| {
+        let mut stall = StalledProducer::new(begun);
+        let out = |stall: &mut StalledProducer, seconds| {
             stall.is_out_of_patience(Some(1), Lsn::new(7), begun + Duration::from_secs(seconds))
         };
         stall.heard(&stalled(Fault::OutOfReach));

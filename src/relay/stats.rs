@@ -17,7 +17,7 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// What was set last, where only the difference matters.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(super) struct Stats {
     pub(super) metrics: Arc<Metrics>,
     transactions: u64,
     events: u64,
@@ -31,7 +31,7 @@ pub(super) struct Meter {
     halted: bool,
 }
 
-impl Meter {
+impl Stats {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
         Self {
             metrics,

@@ -8,7 +8,7 @@ const AGAIN: u32 = 5;
 
 /// Sessions in a row that the server ended with an error.
 #[derive(Debug, Default)]
-pub(super) struct Stuck {
+pub(super) struct StuckStream {
     /// Everything that committed before was received.
     at: Lsn,
     times: u32,
@@ -16,7 +16,7 @@ pub(super) struct Stuck {
     flushed: Lsn,
 }
 
-impl Stuck {
+impl StuckStream {
     /// A session was opened while the server's log ended there.
     pub(super) fn opened(&mut self, flushed: Lsn) {
         self.flushed = flushed;
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn five_failures_in_a_row_at_one_position_are_told_of_until_it_is_passed() {
-        let mut stuck = Stuck::default();
+        let mut stuck = StuckStream::default();
         let at = Lsn::new;
         for _ in 0..4 {
             stuck.opened(at(900));
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn where_nothing_more_is_to_come_it_is_passed() {
-        let mut stuck = Stuck::default();
+        let mut stuck = StuckStream::default();
         for _ in 0..5 {
             stuck.failed(Lsn::new(7));
         }

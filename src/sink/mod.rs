@@ -16,9 +16,9 @@ use crate::outlet::{Outlet, Refusal};
 
 pub(crate) use kafka::oauth_token;
 pub use kafka::{
-    BrokerTls, Brokers, KafkaConfig, KafkaSink, KafkaSource, NoTopic, ReachError, RenewHandle,
-    Silence, Survey, Topic, WaitsFor, accepts, asks_for_topics, is_in_reach, message_max_bytes,
-    partition_of, reach,
+    BrokerTls, Brokers, ClusterMetadata, KafkaConfig, KafkaSink, KafkaSource, NoTopic, ReachError,
+    ReloadHandle, Silence, Topic, WaitsFor, accepts, asks_for_topics, is_in_reach,
+    message_max_bytes, partition_of, reach,
 };
 
 /// What the Kafka client library of this build can do: librdkafka's `builtin.features`.

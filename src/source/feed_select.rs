@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use super::catalog::Facts;
 use super::catchup::backend_liveness::{AuxConnection, Backend};
 use super::catchup::feed as catchup_feed;
-use super::catchup::feed::Backlog;
+use super::catchup::feed::CatchupFeed;
 use super::catchup::policy::StartPosition;
 use super::config::{APPLICATION_NAME, CatchUp, SourceConfig};
 use super::connection::connect;
@@ -31,7 +31,7 @@ use super::session_setup::{
 };
 use super::slot_lock::{Lock, NOTICED_SOON, keep, lock, require_no_other, unlock};
 use super::slot_metrics::Observer;
-use super::stream::Session;
+use super::stream::StreamFeed;
 use super::wire::{Connection, Security, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -164,7 +164,7 @@ impl Opening<'_> {
             Resume::AtSlot { .. } => None,
         };
         let base = self.base(walsender, walsender);
-        let feed = ActiveFeed::Stream(Session::start(base, config, client, catch_up));
+        let feed = ActiveFeed::Stream(StreamFeed::start(base, config, client, catch_up));
         Ok(PostgresFeed::comparing(feed, check, before))
     }
 
@@ -188,8 +188,8 @@ impl Opening<'_> {
         let keeps_idle_slots = self.facts.version < 180_000;
         let base = self.base(None, Some(moving.peer.pid));
         let kept = keep(client).await?;
-        let feed = Backlog::start(base, config, reading, moving, kept, keeps_idle_slots);
-        Ok(PostgresFeed::over(ActiveFeed::Backlog(feed)))
+        let feed = CatchupFeed::start(base, config, reading, moving, kept, keeps_idle_slots);
+        Ok(PostgresFeed::over(ActiveFeed::Catchup(feed)))
     }
 
     /// The two connections that batches take; or why the server gives none, where it is there.

@@ -33,7 +33,7 @@ mod wire;
 pub use advanced_slot::Judgement;
 pub use catalog::{Facts, Slot, published_tables};
 pub(crate) use catalog::{SLOT_NAME_MAX, disable_two_phase};
-pub use catchup::feed::Backlog;
+pub use catchup::feed::CatchupFeed;
 pub use catchup::policy::{
     CatchupProgress, LagDetector, Move, SlotAdvanceSchedule, StartPosition, WalPosition,
 };
@@ -58,7 +58,7 @@ pub use server_identity::ServerIdentity;
 pub(crate) use session_setup::identify_server;
 pub use slot_metrics::SlotFigures;
 pub(crate) use slot_metrics::slot_figures;
-pub use stream::Session;
+pub use stream::StreamFeed;
 pub(crate) use types::BASE_TYPE;
 pub use wire::{Frame, FrameError, Frames, Method, Security};
 pub(crate) use wire::{Refused, SqlState};

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::catchup::feed::Backlog;
+use super::catchup::feed::CatchupFeed;
 use super::error::SourceError;
 use super::feed::{Feed, Received, SwitchFeed};
 use super::feed_base::FeedBase;
@@ -15,7 +15,7 @@ use super::halt_notice;
 use super::history::{HistoryCheck, SkippedRelations, Verdict};
 use super::publication_fingerprint::PublicationFingerprint;
 use super::server_identity::ServerIdentity;
-use super::stream::Session;
+use super::stream::StreamFeed;
 use super::wire::Security;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
@@ -39,16 +39,16 @@ pub struct PostgresFeed {
 #[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(super) enum ActiveFeed {
     /// What is written comes as it is written.
-    Stream(Session),
+    Stream(StreamFeed),
     /// What was written comes in batches.
-    Backlog(Backlog),
+    Catchup(CatchupFeed),
 }
 
 impl PostgresFeed {
     fn base(&self) -> &FeedBase {
         match &self.feed {
             ActiveFeed::Stream(session) => session.base(),
-            ActiveFeed::Backlog(backlog) => backlog.base(),
+            ActiveFeed::Catchup(backlog) => backlog.base(),
         }
     }
 
@@ -136,7 +136,7 @@ impl Feed for PostgresFeed {
         loop {
             let received = match &mut self.feed {
                 ActiveFeed::Stream(session) => session.next(reading).await?,
-                ActiveFeed::Backlog(backlog) => backlog.next(reading).await?,
+                ActiveFeed::Catchup(backlog) => backlog.next(reading).await?,
             };
             if let Some(received) = self.compare(received)? {
                 return Ok(received);
@@ -151,7 +151,7 @@ impl Feed for PostgresFeed {
         loop {
             let received = match &mut self.feed {
                 ActiveFeed::Stream(session) => session.try_next()?,
-                ActiveFeed::Backlog(backlog) => backlog.try_next()?,
+                ActiveFeed::Catchup(backlog) => backlog.try_next()?,
             };
             let compared = received.and_then(|received| self.compare(received));
             if let Some(received) = compared.transpose() {
@@ -163,7 +163,7 @@ impl Feed for PostgresFeed {
     fn is_backed_up(&mut self) -> bool {
         match &mut self.feed {
             ActiveFeed::Stream(session) => session.is_backed_up(),
-            ActiveFeed::Backlog(_) => true,
+            ActiveFeed::Catchup(_) => true,
         }
     }
 
@@ -182,14 +182,14 @@ impl Feed for PostgresFeed {
     fn slot_figures(&mut self) -> Option<SlotFigures> {
         match &mut self.feed {
             ActiveFeed::Stream(session) => session.slot_figures(),
-            ActiveFeed::Backlog(backlog) => backlog.slot_figures(),
+            ActiveFeed::Catchup(backlog) => backlog.slot_figures(),
         }
     }
 
     fn backlog_bytes(&self) -> Option<u64> {
         match &self.feed {
             ActiveFeed::Stream(_) => None,
-            ActiveFeed::Backlog(backlog) => Some(backlog.bytes()),
+            ActiveFeed::Catchup(backlog) => Some(backlog.bytes()),
         }
     }
 
@@ -200,7 +200,7 @@ impl Feed for PostgresFeed {
         }
         match &mut self.feed {
             ActiveFeed::Stream(session) => session.turn(),
-            ActiveFeed::Backlog(backlog) => backlog.turn(),
+            ActiveFeed::Catchup(backlog) => backlog.turn(),
         }
     }
 
@@ -208,7 +208,7 @@ impl Feed for PostgresFeed {
         match &mut self.feed {
             // What it has not handed out is in the slot.
             ActiveFeed::Stream(_) => Ok(true),
-            ActiveFeed::Backlog(backlog) => backlog.may_switch().await,
+            ActiveFeed::Catchup(backlog) => backlog.may_switch().await,
         }
     }
 
@@ -233,7 +233,7 @@ impl Feed for PostgresFeed {
         }
         match &mut self.feed {
             ActiveFeed::Stream(session) => session.finish(lsn, within).await,
-            ActiveFeed::Backlog(backlog) => backlog.finish(lsn, within).await,
+            ActiveFeed::Catchup(backlog) => backlog.finish(lsn, within).await,
         }
     }
 

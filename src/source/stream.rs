@@ -27,7 +27,7 @@ use crate::source::SlotFigures;
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An open replication session.
-pub struct Session {
+pub struct StreamFeed {
     base: FeedBase,
     client: Replication,
     temporary_slot: bool,
@@ -35,7 +35,7 @@ pub struct Session {
     lag: LagDetector,
 }
 
-impl Session {
+impl StreamFeed {
     /// Over `base`, by a client whose replication has been started. Where it falls behind it
     /// gives way to batches, as `catch_up` says.
     pub(super) fn start(
@@ -101,7 +101,7 @@ impl Session {
     }
 }
 
-impl Session {
+impl StreamFeed {
     pub(super) fn base(&self) -> &FeedBase {
         &self.base
     }

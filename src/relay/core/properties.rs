@@ -502,12 +502,12 @@ fn a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confir
 }
 
 #[test]
-fn an_event_that_is_put_aside_keeps_no_other_from_arriving() {
+fn a_diverted_event_does_not_block_others() {
     let reasons = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
     let policies = prop_oneof![Just(Policy::DeadLetter), Just(Policy::Skip)];
     let whose = (any::<prop::sample::Index>(), reasons, policies);
     let cases = (sizes(), 1_u64..40, whose, prop::collection::vec(step(), 0..100));
-    let name = "an_event_that_is_put_aside_keeps_no_other_from_arriving";
+    let name = "a_diverted_event_does_not_block_others";
     property::holds(name, CASES, &cases, |(sizes, budget_rows, (at, reason, policy), steps)| {
         let all: usize = sizes.iter().map(|size| usize::from(*size)).sum();
         if all == 0 {

@@ -47,7 +47,7 @@ impl Core {
             (Some(Ok(event)), _) => self.publish(message, &event, outlet),
             (Some(Err(error)), Message::Logical(logical)) => {
                 let event = Outbox::unread(logical, position, commit_time);
-                self.put_aside(message, &event, error.into(), true, outlet)
+                self.divert(message, &event, error.into(), true, outlet)
             }
             // A row that cannot be read is no event's fault, but a setting's of the server.
             (Some(Err(error)), _) => {
@@ -100,12 +100,12 @@ impl Core {
         poison: Poison,
         outlet: &mut impl Outlet,
     ) -> Result<Taken, StreamError> {
-        self.put_aside(message, event, poison, false, outlet)
+        self.divert(message, event, poison, false, outlet)
     }
 
     /// An event that cannot be delivered: what its cause's policy says. One that is
     /// `is_unread` is a message's content and nothing more.
-    fn put_aside(
+    fn divert(
         &mut self,
         message: &Message,
         event: &Event<'_>,
@@ -122,7 +122,7 @@ impl Core {
             Policy::Skip => {
                 self.counters.skipped += 1;
                 self.count_event();
-                self.put_aside.push(Diverted { origin, poison, topic: None });
+                self.diverted.push(Diverted { origin, poison, topic: None });
                 return Ok(Taken::Yes);
             }
             Policy::DeadLetter => {}
@@ -157,7 +157,7 @@ impl Core {
                     .map(|topic| IsolatedRecord::new(seq, origin.clone(), event, topic, true));
                 self.produced(event, weight, alone)?;
                 self.counters.dead_letters += 1;
-                self.put_aside.push(Diverted { origin, poison, topic: Some(topic) });
+                self.diverted.push(Diverted { origin, poison, topic: Some(topic) });
                 Ok(Taken::Yes)
             }
             Offered::Full => Ok(Taken::NotYet),

@@ -43,7 +43,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.core.session_lost();
         self.leaving = true;
         self.is_last_copy = matches!(error, SourceError::Slot(_));
-        self.meter.metrics.enter(Phase::Stopping);
+        self.stats.metrics.enter(Phase::Stopping);
     }
 
     /// Waits for `announcement`, by which waiting instances see that this one halts, while what is

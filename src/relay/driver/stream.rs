@@ -10,7 +10,7 @@ use super::{Ended, Relay, failed_or_lost};
 use crate::ledger::StreamError;
 use crate::pgoutput::Message;
 use crate::relay::backoff::wait_until;
-use crate::relay::batching_pause::Pace;
+use crate::relay::batching_pause::BatchingPause;
 use crate::relay::core::Taken;
 use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
@@ -64,7 +64,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
 
     async fn stream_from(&mut self, session: &mut P::Feed) -> Result<Ended, RelayError> {
         let mut held: Option<Message> = None;
-        let mut pace = Pace::new(Instant::now());
+        let mut pace = BatchingPause::new(Instant::now());
         // Messages that came while they were waited for.
         let mut awaited = 0;
         let mut look = interval(REPORTS_INTERVAL);
@@ -104,7 +104,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
             }
             let reading = held.is_none() && self.core.wants_input() && turn.is_none();
-            self.meter.reads(reading, Instant::now);
+            self.stats.reads(reading, Instant::now);
             if let Some(rest) = pace.taken(taken + mem::take(&mut awaited), Instant::now())
                 && reading
                 && !session.is_backed_up()
@@ -141,7 +141,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             %error, times, received = %at, transaction = self.core.open_transaction().map(tracing::field::display),
             "PostgreSQL repeatedly ends the stream at the same position; later changes are not delivered"
         );
-        self.meter.metrics.source_trouble(Some(format!(
+        self.stats.metrics.source_trouble(Some(format!(
             "PostgreSQL ended the stream behind {at} {times} times in a row: {error}"
         )));
     }
@@ -153,9 +153,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     fn measure(&mut self, session: &mut P::Feed) {
-        self.meter.session_bytes(session.received_bytes());
+        self.stats.session_bytes(session.received_bytes());
         if let Some(figures) = session.slot_figures() {
-            self.meter.metrics.slot(figures);
+            self.stats.metrics.slot(figures);
         }
     }
 
@@ -184,7 +184,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     fn take(&mut self, received: Received, held: &mut Option<Message>) -> Result<(), SourceError> {
-        self.meter.received(&received);
+        self.stats.received(&received);
         match received {
             Received::Keepalive(wal_end) => self.core.keepalive(wal_end),
             Received::Message(message) => {

@@ -22,7 +22,7 @@ const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// The length of batches, in bytes.
 #[derive(Debug)]
-pub(crate) struct Batches {
+pub(crate) struct BatchSize {
     configured: u32,
     bytes: u32,
     wait: Duration,
@@ -31,7 +31,7 @@ pub(crate) struct Batches {
     restored_at: Option<Instant>,
 }
 
-impl Batches {
+impl BatchSize {
     pub(crate) fn new(configured: u32) -> Self {
         Self {
             configured,
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn batches_shrink_to_single_records_and_are_restored_after_a_while() {
-        let (mut batches, began) = (Batches::new(1_000_000), Instant::now());
+        let (mut batches, began) = (BatchSize::new(1_000_000), Instant::now());
         let lengths: Vec<_> = std::iter::from_fn(|| batches.refused(began)).collect();
         assert_eq!(lengths, [62_500, 3_906, 244, 15, 1]);
         let later = began + FIRST_WAIT / 2;
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_again_soon_is_restored_later_each_time_and_at_last_seldom() {
-        let (mut batches, mut now) = (Batches::new(1_000), Instant::now());
+        let (mut batches, mut now) = (BatchSize::new(1_000), Instant::now());
         let mut waits = Vec::new();
         for _ in 0..8 {
             batches.refused(now);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn another_configuration_counts_once_batches_are_restored() {
-        let (mut batches, now) = (Batches::new(1_000), Instant::now());
+        let (mut batches, now) = (BatchSize::new(1_000), Instant::now());
         batches.configure(2_000);
         assert_eq!(batches.at_most(2_000), 2_000);
         batches.refused(now);

@@ -36,7 +36,7 @@ const ATTEMPTS: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(2);
 
 /// A client that only asks.
-pub struct Survey {
+pub struct ClusterMetadata {
     producer: ThreadedProducer<Ears>,
     admin: AdminClient<Quiet>,
     heard: Arc<Mutex<Heard>>,
@@ -117,7 +117,7 @@ struct Heard {
 #[derive(Clone)]
 struct Ears(Arc<Mutex<Heard>>);
 
-impl Survey {
+impl ClusterMetadata {
     /// Makes the client, which connects in the background.
     pub fn open(config: &KafkaConfig) -> Result<Self, SinkError> {
         let servers = config.bootstrap_servers.split(',').map(|one| one.trim().to_owned());

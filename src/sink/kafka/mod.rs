@@ -28,8 +28,8 @@ mod statistics;
 pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
 pub(super) use features::{built_in, refusal};
 pub use first_batch_gate::partition_of;
-pub use metadata::{BrokerTls, Brokers, NoTopic, Silence, Survey, Topic, is_in_reach};
+pub use metadata::{BrokerTls, Brokers, ClusterMetadata, NoTopic, Silence, Topic, is_in_reach};
 pub(crate) use oauth_token::token as oauth_token;
-pub use producer::{KafkaSink, ReachError, RenewHandle, reach};
+pub use producer::{KafkaSink, ReachError, ReloadHandle, reach};
 
 pub use reload::KafkaSource;

@@ -16,19 +16,19 @@ const SHARE: u32 = 4;
 
 /// When something last happened: a record was given to the producer, or it called back.
 #[derive(Debug)]
-pub(super) struct Pulse {
+pub(super) struct PollInterval {
     made: Instant,
     /// Microseconds after that.
     beat: AtomicU64,
 }
 
-impl Default for Pulse {
+impl Default for PollInterval {
     fn default() -> Self {
         Self { made: Instant::now(), beat: AtomicU64::new(0) }
     }
 }
 
-impl Pulse {
+impl PollInterval {
     pub(super) fn beat(&self, now: Instant) {
         let micros = now.saturating_duration_since(self.made).as_micros();
         self.beat.store(u64::try_from(micros).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn what_has_just_happened_is_looked_at_soon_and_a_long_silence_seldom() {
-        let pulse = Pulse::default();
+        let pulse = PollInterval::default();
         let now = pulse.made + Duration::from_secs(100);
         assert_eq!(pulse.rest(now, true), LONGEST);
         pulse.beat(now);

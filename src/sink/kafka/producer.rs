@@ -9,7 +9,7 @@
 //! being larger than the topic's `max.message.bytes` although none of its
 //! records is. So a producer that follows on such a refusal makes smaller
 //! batches, down to single records, where a refusal names the guilty one; a while after the last
-//! refusal batches are as configured again ([`Batches`]).
+//! refusal batches are as configured again ([`BatchSize`]).
 //!
 //! Facts relied on (librdkafka's CONFIGURATION.md and INTRODUCTION.md):
 //! idempotence keeps order with up to five requests in flight;
@@ -36,13 +36,13 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::sleep;
 
 use super::ack_monitor::AckMonitor;
-use super::batch_size::Batches;
+use super::batch_size::BatchSize;
 use super::config::{KafkaConfig, MESSAGE_MAX_BYTES, WaitsFor, batch_bytes, client_config};
 use super::first_batch_gate::{
     Admission, Change, Counts, FirstBatchGate, KeyPartitioner, PartitionKey,
 };
 use super::partitioner::{Found, Partitions, Verdict};
-use super::reload::Renewal;
+use super::reload::Reload;
 use super::spans::Spans;
 use super::{diagnostics, error, features, oauth_token, partitioner, statistics};
 use crate::crash_points;
@@ -54,8 +54,8 @@ use crate::record::Record;
 use crate::sink::{Condition, Outcome, Report, Sink, SinkError};
 
 use super::delivery_reports::{Reports, Signals};
-use super::poll_interval::Pulse;
-pub use swap::RenewHandle;
+use super::poll_interval::PollInterval;
+pub use swap::ReloadHandle;
 
 /// How long a process that ends waits for its producer.
 const DROP_LIMIT: Duration = Duration::from_secs(2);
@@ -77,7 +77,7 @@ type Producer = BaseProducer<Context, KeyPartitioner>;
 pub struct KafkaSink {
     config: ClientConfig,
     /// `batch.size`: the longest batch that the producer makes of several records.
-    batches: Batches,
+    batches: BatchSize,
     /// `None` only while one is being replaced, or after that failed.
     producer: Option<Producer>,
     leads: FirstBatchGate,
@@ -89,8 +89,8 @@ pub struct KafkaSink {
     /// What the producer says.
     reports: Arc<Reports>,
     signals: Arc<Signals>,
-    pulse: Pulse,
-    renewal: Renewal,
+    pulse: PollInterval,
+    renewal: Reload,
     /// A producer that is to take the other's place.
     successor: Option<swap::Successor>,
     fatal: Fatal,
@@ -110,7 +110,7 @@ impl KafkaSink {
     /// be reached is no error here.
     /// What it does shows in `metrics`.
     pub fn new(config: &KafkaConfig, metrics: Arc<Metrics>) -> Result<Self, SinkError> {
-        let (batch_bytes, renewal) = (batch_bytes(&config.properties), Renewal::new(config));
+        let (batch_bytes, renewal) = (batch_bytes(&config.properties), Reload::new(config));
         let waits_for = config.waits_for.clone();
         let config = client_config(config);
         let signals = Arc::default();
@@ -120,7 +120,7 @@ impl KafkaSink {
         let now = Instant::now();
         Ok(Self {
             config,
-            batches: Batches::new(batch_bytes),
+            batches: BatchSize::new(batch_bytes),
             producer: Some(producer),
             leads,
             leads_since: now,
@@ -130,7 +130,7 @@ impl KafkaSink {
             watch: AckMonitor::new(now),
             reports,
             signals,
-            pulse: Pulse::default(),
+            pulse: PollInterval::default(),
             renewal,
             successor: None,
             fatal: Fatal::new(now),

@@ -44,7 +44,7 @@ impl fmt::Debug for KafkaSource {
 }
 
 /// What was read last, and when to read again.
-pub(crate) struct Renewal {
+pub(crate) struct Reload {
     source: Option<KafkaSource>,
     hashes: RandomState,
     /// What the producer was made with, and what stands for it.
@@ -78,7 +78,7 @@ pub(crate) struct Fresh {
     mark: u64,
 }
 
-impl Renewal {
+impl Reload {
     /// For a producer that was made with `config`, now.
     pub(crate) fn new(config: &KafkaConfig) -> Self {
         let hashes = RandomState::new();
@@ -231,10 +231,10 @@ mod tests {
     }
 
     /// A renewal whose source gives what is in the cell.
-    fn renewal(first: &KafkaConfig) -> (Renewal, Arc<Mutex<Result<KafkaConfig, String>>>) {
+    fn renewal(first: &KafkaConfig) -> (Reload, Arc<Mutex<Result<KafkaConfig, String>>>) {
         let cell = Arc::new(Mutex::new(Ok(first.clone())));
         let shared = Arc::clone(&cell);
-        let mut renewal = Renewal::new(first);
+        let mut renewal = Reload::new(first);
         renewal.set_source(KafkaSource::new(move || shared.lock().expect("whole").clone()));
         (renewal, cell)
     }

@@ -20,7 +20,7 @@ use tokio_postgres::Client;
 use super::backend_liveness::{AuxConnection, Backend};
 use super::copy::Rows;
 use super::policy::{CatchupProgress, Move, SlotAdvanceSchedule};
-use super::reader::{Batches, Part, Stopped};
+use super::reader::{BatchReader, Part, Stopped};
 use crate::lsn::Lsn;
 use crate::source::SlotFigures;
 use crate::source::SourceError;
@@ -45,7 +45,7 @@ const ADVANCE: &str = "
        AND confirmed_flush_lsn <= $3::pg_catalog.text::pg_catalog.pg_lsn";
 
 /// A backlog that is read in batches.
-pub struct Backlog {
+pub struct CatchupFeed {
     base: FeedBase,
     /// The connection that the batches are read on.
     reading: Control,
@@ -53,7 +53,7 @@ pub struct Backlog {
     moving: Control,
     /// Keeps the lock.
     kept: JoinHandle<()>,
-    batches: Batches,
+    batches: BatchReader,
     rows: Rows,
     handed: CatchupProgress,
     mover: Mover,
@@ -172,7 +172,7 @@ impl Mover {
     }
 }
 
-impl Drop for Backlog {
+impl Drop for CatchupFeed {
     fn drop(&mut self) {
         // A batch that is under way is not waited for.
         self.kept.abort();
@@ -217,7 +217,7 @@ impl Progress {
     }
 }
 
-impl Backlog {
+impl CatchupFeed {
     /// Over `base`, whose slot stands at its start and whose name is locked; `reading` and
     /// `moving` are connections beside it, `kept` keeps the lock. A server that does not keep
     /// idle slots is shown that this one is in use.
@@ -230,7 +230,7 @@ impl Backlog {
         keeps_idle_slots: bool,
     ) -> Self {
         let little = config.catch_up.little();
-        let batches = Batches::start(reading.peer.clone(), config, base.start, little);
+        let batches = BatchReader::start(reading.peer.clone(), config, base.start, little);
         let (now, at, flushed) = (Instant::now(), base.start, base.flushed);
         let mover = Mover {
             peer: moving.peer,

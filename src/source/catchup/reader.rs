@@ -67,7 +67,7 @@ pub(crate) enum Part {
     Rows(Rows),
     /// A batch has ended.
     ReadUpTo(WalPosition),
-    /// What is left is little; more comes only after [`Batches::read_to`].
+    /// What is left is little; more comes only after [`BatchReader::read_to`].
     NearEnd,
 }
 
@@ -80,7 +80,7 @@ pub(crate) enum Stopped {
 }
 
 /// Batches, read until it is dropped or what is left is little.
-pub(crate) struct Batches {
+pub(crate) struct BatchReader {
     parts: UnboundedReceiver<Result<Part, Stopped>>,
     room: Arc<Semaphore>,
     /// Up to where is read in any case, if that is known.
@@ -88,13 +88,13 @@ pub(crate) struct Batches {
     task: JoinHandle<()>,
 }
 
-impl Drop for Batches {
+impl Drop for BatchReader {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Batches {
+impl BatchReader {
     /// Begins where the slot stands, and pauses once no more than `little` bytes of log are left.
     /// It is expected to stand at `from`.
     pub(crate) fn start(peer: Backend, config: &SourceConfig, from: Lsn, little: u64) -> Self {

@@ -68,9 +68,9 @@ impl Successor {
 
 /// Has a running [`KafkaSink`] read its properties and certificates again.
 #[derive(Clone)]
-pub struct RenewHandle(Arc<Signals>);
+pub struct ReloadHandle(Arc<Signals>);
 
-impl RenewHandle {
+impl ReloadHandle {
     /// Soon, and with a line in the log in any case.
     pub fn renew(&self) {
         self.0.asked.store(true, Ordering::SeqCst);
@@ -80,7 +80,7 @@ impl RenewHandle {
 
 impl KafkaSink {
     /// The same that reads its configuration again from `source`: for each new producer,
-    /// while Kafka cannot be used, and when [`RenewHandle::renew`] asks for it.
+    /// while Kafka cannot be used, and when [`ReloadHandle::renew`] asks for it.
     #[must_use]
     pub fn renewed_by(mut self, source: KafkaSource) -> Self {
         self.renewal.set_source(source);
@@ -88,8 +88,8 @@ impl KafkaSink {
     }
 
     /// By which it is told to read again.
-    pub fn renew_handle(&self) -> RenewHandle {
-        RenewHandle(Arc::clone(&self.signals))
+    pub fn renew_handle(&self) -> ReloadHandle {
+        ReloadHandle(Arc::clone(&self.signals))
     }
 
     /// Whether records have to wait for the producer that is to follow.
