@@ -231,7 +231,7 @@ async fn ready_once_kafka_is_reachable_even_without_writes() {
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;
     assert!(kafka.stop(SHORT_TIMEOUT).await);
     let answering = Answering::run(&fixture, &[]).await;
-    answering.walpost.await_line("Kafka cannot be used", SHORT_TIMEOUT).await;
+    answering.walpost.await_line("cannot deliver to Kafka", SHORT_TIMEOUT).await;
     let text = answering.await_ready(503).await;
     assert!(text.contains("Kafka does not take records"), "{text}");
     kafka.start_again().await;

@@ -293,7 +293,7 @@ async fn stopped_replay_commits_its_progress() {
         let command =
             stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_FIXED));
         let stopped = command.start();
-        stopped.await_line("put back", SHORT_TIMEOUT).await;
+        stopped.await_line("replayed: ", SHORT_TIMEOUT).await;
         if terminate {
             stopped.terminate();
         } else {

@@ -273,7 +273,7 @@ async fn a_server_cannot_crash_walpost_by_a_chain_of_data_types() {
     }
     let walpost = fixture.command("run").start();
     walpost.await_line(UNKNOWN_TYPE, SHORT_TIMEOUT).await;
-    walpost.await_line("cannot be used", SHORT_TIMEOUT).await;
+    walpost.await_line("cannot connect to PostgreSQL", SHORT_TIMEOUT).await;
     walpost.terminate();
     let status = walpost.wait(SHORT_TIMEOUT).await.expect("it stops");
     assert!(status.success(), "{:?}", walpost.stderr());

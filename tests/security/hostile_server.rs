@@ -168,7 +168,7 @@ async fn announced_message_length_reserves_no_memory() {
         let server =
             HostileServer::start(fixture.postgres.port(), after, announces_a_huge_length).await;
         let walpost = run(&mut fixture, server.source(""));
-        let line = walpost.await_line("cannot be used", SHORT_TIMEOUT).await;
+        let line = walpost.await_line("cannot connect to PostgreSQL", SHORT_TIMEOUT).await;
         assert!(line.contains("1073741824 bytes; at most 65536"), "{after}: {line}");
         let peak = walpost.peak_rss_bytes().expect("it runs");
         assert!(peak < 200 << 20, "{after}: {} MiB", peak >> 20);
@@ -457,7 +457,7 @@ async fn server_messages_are_one_short_line_in_logs_and_endpoints() {
     let line = walpost.await_line("walpost starts", SHORT_TIMEOUT).await;
     let (_, address) = line.split_once("endpoints=").expect("where its pages are");
     let address = address.split_whitespace().next().expect("an address").trim_matches('"');
-    walpost.await_line("cannot be used", SHORT_TIMEOUT).await;
+    walpost.await_line("cannot connect to PostgreSQL", SHORT_TIMEOUT).await;
     let assert_tame = |text: &str, what: &str| {
         assert!(text.len() < 20_000, "{what}: {} bytes", text.len());
         let is_raw = |sign: char| (sign != '\n' && sign.is_control()) || sign == '\u{202e}';

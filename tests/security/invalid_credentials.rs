@@ -89,7 +89,7 @@ async fn restored_files_are_reloaded() {
     walpost.await_line(KEPT, SHORT_TIMEOUT).await;
     let mark = walpost.mark();
     fixture.fixture.postgres.execute(&large()).await;
-    walpost.await_line_after(mark, "Kafka cannot be used", LONG_TIMEOUT).await;
+    walpost.await_line_after(mark, "cannot deliver to Kafka", LONG_TIMEOUT).await;
     fixture.fixture.postgres.execute(&row("'2'")).await;
     fs::write(&pair.certificate, &before[0]).expect("written");
     fs::write(&pair.key, &before[1]).expect("written");

@@ -14,7 +14,7 @@ use super::fixture::{
 
 const NEW_SESSION: &str = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots";
 const BACK: &str = "delivering to Kafka again";
-const IN_FORCE: &str = "properties that were read again are in force";
+const IN_FORCE: &str = "the reloaded Kafka properties are in effect";
 const STREAMING: &str = "streaming from PostgreSQL";
 
 /// Puts a pair in the fixture of another, under the same names.
@@ -107,7 +107,7 @@ async fn sighup_switches_the_kafka_user_without_duplicates() {
     let rolled_back = writer.stop().await;
     fixture.fixture.confirmed(LONG_TIMEOUT).await;
     fixture.fixture.judge_with(&rolled_back).await.assert_exact();
-    for trouble in ["Kafka cannot be used", "delivery failed; replaying"] {
+    for trouble in ["cannot deliver to Kafka", "delivery failed; replaying"] {
         assert!(!walpost.said(trouble), "{:?}", walpost.stderr());
     }
 }

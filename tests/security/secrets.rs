@@ -85,7 +85,7 @@ async fn delivering_walpost_logs_no_secret_at_any_level() {
         walpost.await_line_after(mark, "their files: unchanged", SHORT_TIMEOUT).await;
         fixture.file("kafka", &format!("{login}{certificate}debug=all\nlinger.ms=s3cret\n"));
         walpost.hangup();
-        walpost.await_line_after(mark, "cannot be used", SHORT_TIMEOUT).await;
+        walpost.await_line_after(mark, "cannot use the reloaded Kafka properties", SHORT_TIMEOUT).await;
         fixture.file("kafka", &format!("{login}{certificate}debug=all\nlinger.ms=6\n"));
         walpost.hangup();
         walpost.await_line_after(mark, "are in effect", SHORT_TIMEOUT).await;

@@ -226,7 +226,7 @@ async fn a_lock_table_that_is_full_loses_no_event() {
     let written = writer.batch_execute(&insert(10, 3)).await;
     assert_eq!(code(written).as_deref(), Some(OUT_OF_MEMORY), "writers fail as well");
     let walpost = fixture.command("run").start();
-    let line = walpost.await_line("cannot be used", SHORT_TIMEOUT).await;
+    let line = walpost.await_line("cannot connect to PostgreSQL", SHORT_TIMEOUT).await;
     assert!(line.contains(OUT_OF_MEMORY), "{line}");
     // A statement, a superuser's too, may find no room.
     let killed = Command::new("kill").arg(process.to_string()).status().expect("it runs");

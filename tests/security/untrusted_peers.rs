@@ -19,7 +19,7 @@ async fn out_of_reach(fixture: &SecureFixture, bootstrap: &str, kafka: &str) -> 
     let right = fixture.source_with(ROLE_PASSWORD, "");
     let (source, kafka) = (fixture.file("url", &right), fixture.file("kafka", kafka));
     let walpost = fixture.command("run", bootstrap, &source, &kafka).start();
-    let line = walpost.await_line("Kafka cannot be used", SHORT_TIMEOUT).await;
+    let line = walpost.await_line("cannot deliver to Kafka", SHORT_TIMEOUT).await;
     let check = fixture.command("check", bootstrap, &source, &kafka).start();
     let (status, _) = ended(&check).await;
     assert_eq!(status, Some(1), "{:?}", check.stdout());
