@@ -129,7 +129,7 @@ fn traced(_: &Config) -> Result<Option<()>, String> {
         ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
     if let Some(name) = ENDPOINTS.iter().find(|name| std::env::var_os(name).is_some()) {
         tracing::warn!(
-            "{name} is set, and this build of walpost sends no traces: it takes the feature `traces`"
+            "{name} is set, but this build of walpost sends no traces: it takes the feature `traces`"
         );
     }
     Ok(None)

@@ -306,7 +306,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// what this one has in flight is of the past. False when stopping came first.
     async fn give_way(&mut self, start: Lsn) -> Result<bool, RelayError> {
         let ours = self.core.confirmable();
-        tracing::info!(%ours, %start, "another walpost has gone on in between: going on where it ended");
+        tracing::info!(%ours, %start, "another walpost advanced the slot; resuming from there");
         self.new_producer().await
     }
 

@@ -151,7 +151,7 @@ async fn await_voucher(
                 slot,
                 confirmed = %accounted,
                 stands = %seen.confirmed,
-                "the slot was advanced by another client: waiting to see whether it is a walpost"
+                "another client advanced the slot; waiting to see whether it is a walpost"
             );
         }
         sleep(LOOK_INTERVAL).await;

@@ -150,7 +150,7 @@ impl ConnInfoSource {
         {
             tracing::warn!(
                 application_name,
-                "application_name is ignored: instances recognise each other by the name walpost; \
+                "ignoring application_name: instances recognise each other by the name walpost; \
                  remove it from the connection string, or unset PGAPPNAME"
             );
         }

@@ -94,7 +94,7 @@ pub(super) async fn announce(client: &Client, slot: &str) {
     match timeout(ANNOUNCED_FOR_AT_MOST, hold(client, slot)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::warn!(%error, "standby instances do not see that this one halts");
+            tracing::warn!(%error, "cannot announce this halt to standby instances");
         }
         Err(_) => tracing::warn!(
             "a standby instance did not look in time, or PostgreSQL says nothing: it may not see \

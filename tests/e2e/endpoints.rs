@@ -278,7 +278,7 @@ async fn lost_postgresql_is_reported_and_liveness_stays_ok() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unreadable_slot_statistics_are_logged_once_and_recover() {
-    const CANNOT: &str = "the slot's figures cannot be read";
+    const CANNOT: &str = "cannot read the slot's metrics";
     const AGAIN: &str = "reading the slot's metrics again";
     let mut fixture = Fixture::new().await;
     // A role that may not do whatever it wants.

@@ -112,10 +112,10 @@ async fn unavailable_collector_is_logged_once_and_delays_nothing() {
         fixture.postgres.execute(&insert).await;
         fixture.confirmed(SHORT_TIMEOUT).await;
     }
-    walpost.await_line("spans cannot be sent", SHORT_TIMEOUT).await;
+    walpost.await_line("cannot export spans", SHORT_TIMEOUT).await;
     fixture.assert_exact(SHORT_TIMEOUT).await;
     let told = |walpost: &walpost_bed::Walpost| {
-        walpost.stderr().iter().filter(|line| line.contains("spans cannot be sent")).count()
+        walpost.stderr().iter().filter(|line| line.contains("cannot export spans")).count()
     };
     assert_eq!(told(&walpost), 1);
     stop(walpost).await;

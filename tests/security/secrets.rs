@@ -68,7 +68,7 @@ async fn delivering_walpost_logs_no_secret_at_any_level() {
         fixture.fixture.postgres.execute(&insert(20, 3)).await;
         fixture.fixture.confirmed(SHORT_TIMEOUT).await;
         if cfg!(feature = "traces") {
-            walpost.await_line("spans cannot be sent", SHORT_TIMEOUT).await;
+            walpost.await_line("cannot export spans", SHORT_TIMEOUT).await;
         }
         for page in ["/status", "/metrics", "/livez", "/readyz", "/s3cret"] {
             let (_, body) = walpost::admin::ask(address, page).await.expect("it answers");
@@ -85,7 +85,9 @@ async fn delivering_walpost_logs_no_secret_at_any_level() {
         walpost.await_line_after(mark, "their files: unchanged", SHORT_TIMEOUT).await;
         fixture.file("kafka", &format!("{login}{certificate}debug=all\nlinger.ms=s3cret\n"));
         walpost.hangup();
-        walpost.await_line_after(mark, "cannot use the reloaded Kafka properties", SHORT_TIMEOUT).await;
+        walpost
+            .await_line_after(mark, "cannot use the reloaded Kafka properties", SHORT_TIMEOUT)
+            .await;
         fixture.file("kafka", &format!("{login}{certificate}debug=all\nlinger.ms=6\n"));
         walpost.hangup();
         walpost.await_line_after(mark, "are in effect", SHORT_TIMEOUT).await;

@@ -65,9 +65,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             let until =
                 self.told_to_stop.map(|told| at_least.max(told + self.settings.drain_timeout));
             if until.is_some_and(|until| Instant::now() >= until) {
-                tracing::warn!(
-                    "told to stop: a standby instance may not have seen that this one halts"
-                );
+                tracing::warn!("stopping before every standby instance has seen this halt");
                 return Ok(());
             }
             tokio::select! {

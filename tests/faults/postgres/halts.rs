@@ -319,7 +319,7 @@ async fn with_names(report: CaseReport) {
     fixture.source = format!("{url}?application_name=orders-relay");
     let first = slow_in_batches(&fixture);
     first.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
-    let line = first.await_line("application_name is ignored", SHORT_TIMEOUT).await;
+    let line = first.await_line("ignoring application_name", SHORT_TIMEOUT).await;
     assert!(line.contains("orders-relay"), "{line}");
     fixture.source = url;
     let second = slow_in_batches(&fixture);

@@ -11,7 +11,7 @@ use crate::case::{Case, CaseReport};
 const WAITS: &str = "is in use by server process";
 const IN_BATCHES: &str = "starting a catch-up read";
 const WORKS: &str = "streaming from PostgreSQL";
-const GAVE_WAY: &str = "another walpost has gone on in between";
+const GAVE_WAY: &str = "another walpost advanced the slot; resuming";
 
 pub fn cases() -> Vec<Case> {
     vec![
