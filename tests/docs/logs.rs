@@ -32,6 +32,27 @@ fn every_log_event_is_documented_with_level_and_fields() {
     assert!(stale.is_none(), "{PAGE} has what nobody says: {:?}", stale.map(|(_, row)| row.begins));
 }
 
+/// What a runbook greps walpost's log for.
+#[test]
+fn runbooks_grep_for_messages_that_exist() {
+    let page = read(PAGE);
+    let mut seen = 0;
+    for path in files_below("docs/runbooks", "md") {
+        let text = read(&path);
+        for line in text.lines().filter(|line| line.contains("journalctl")) {
+            let Some((_, rest)) = line.split_once("| grep ") else { continue };
+            let quote = rest.find(['\'', '"']).expect("a quoted pattern");
+            let (mark, rest) = rest[quote..].split_at(1);
+            let (pattern, _) = rest.split_once(mark).expect("the end of the pattern");
+            seen += 1;
+            // A pattern with quotes in it is of JSON's fields.
+            let is_there = pattern.contains('"') || page.contains(pattern);
+            assert!(is_there, "{}: {PAGE} has no `{pattern}`", path.display());
+        }
+    }
+    assert!(seen > 2, "only {seen} patterns were found");
+}
+
 #[test]
 fn log_events_are_extracted_from_source_code() {
     let code = r#"
