@@ -18,7 +18,7 @@
 //!
 //! PostgreSQL sends a transaction T again after a restart at A exactly when its
 //! commit LSN c(T) is at or after A. So it is enough that c(T) < A implies that
-//! every event of T is durable (I1). A rises in two places only.
+//! every event of T is durable (I1). A rises in three places only.
 //!
 //! In [`Ledger::commit`] and [`Ledger::delivered`] it takes the `end_lsn` of an
 //! entry that has left the front of the queue. Entries stand in commit order
@@ -35,7 +35,10 @@
 //! transaction it is ignored: `wal_end` may lie beyond that transaction's commit,
 //! whose rows are still to come.
 //!
-//! A never falls (I2): both places take a maximum. And it is never ahead of what
+//! In [`Ledger::begin_anew`] it takes the position that another instance confirmed under the same
+//! rule.
+//!
+//! A never falls (I2): each place takes a maximum. And it is never ahead of what
 //! the server has sent in this session: `end_lsn` and `wal_end` both come from the
 //! stream, and a transaction that a lost session left open is sealed by its own Commit only.
 //!

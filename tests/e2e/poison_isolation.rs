@@ -255,7 +255,7 @@ async fn tail_shows_diverted_events_and_halts_like_run() {
     stage.fixture.postgres.execute(&format!("BEGIN; {}COMMIT", rows.collect::<String>())).await;
     for (policy, code, printed, told) in [
         ("skip", 0, 3, ": skipped"),
-        ("dead_letter", 0, 5, "a dead letter instead"),
+        ("dead_letter", 0, 5, "would be dead-lettered"),
         ("halt", 4, 1, "an order"),
     ] {
         let command =

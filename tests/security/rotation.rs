@@ -76,7 +76,7 @@ async fn sighup_switches_the_kafka_user_without_duplicates() {
     // What is as it was is left alone, and what cannot be is refused.
     let mark = walpost.mark();
     walpost.hangup();
-    said_after(&walpost, mark, "are as before").await;
+    said_after(&walpost, mark, "their files: unchanged").await;
     for (wrong, told) in [("linger.ms=soon", "`linger.ms`"), ("acks=1", "`acks`")] {
         let mark = walpost.mark();
         fixture.file("kafka", &format!("{}{wrong}\n", fixture.login("PLAIN", USER, "wrong")));
