@@ -50,6 +50,8 @@ lint: setup ## Check formatting, run clippy and rustdoc with warnings as errors
 	  /^fail / { crash = 1 } END { exit !seen || crash }' || \
 	  { echo "a default build of walpost would contain crash points" >&2; exit 1; }
 	cargo clippy --workspace --all-targets --features $(FEATURES) -- -D warnings
+	@# Users build without the features of the tests.
+	cargo check --package walpost
 	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
 
 # A quarter of an hour. Prints a table of the outcomes. BED_CATCH_UP_THRESHOLD=1KiB in the
