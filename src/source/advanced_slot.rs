@@ -6,7 +6,7 @@
 //! within seconds, finds the slot's name locked by the first one, and vouches: it holds an
 //! advisory lock that says that all up to the slot's position is delivered.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -31,32 +31,6 @@ const LONGEST_GAP: Duration = Duration::from_secs(12);
 
 /// How often is looked whether somebody vouches.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-
-/// What an instance ends with that is told to stop while it waits to see who has advanced the slot.
-#[derive(Debug, Clone, Default)]
-pub struct Judgement(Arc<Mutex<Option<Pending>>>);
-
-/// The session that has locked the slot's name, and what it ends with unless somebody vouches.
-type Pending = (Arc<SqlClient>, SourceError);
-
-impl Judgement {
-    fn begin(&self, client: &Arc<SqlClient>, error: SourceError) {
-        *self.pending() = Some((Arc::clone(client), error));
-    }
-
-    fn end(&self) {
-        *self.pending() = None;
-    }
-
-    /// What was being judged when the opening was given up.
-    pub(super) fn take(&self) -> Option<Pending> {
-        self.pending().take()
-    }
-
-    fn pending(&self) -> MutexGuard<'_, Option<Pending>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Anybody may take such a lock: only a walpost of the same role counts.
 const VOUCHER: &str = "

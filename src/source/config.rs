@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::SourceError;
-use super::advanced_slot::Judgement;
+use super::judgement::Judgement;
 use super::last_look::LastLook;
 use crate::conninfo::ConnInfo;
 use crate::outbox::TableName;
