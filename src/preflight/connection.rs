@@ -83,7 +83,7 @@ pub(crate) async fn replication(
         Some("42501") => {
             let text = format!("role {} has no right to replicate", conninfo.user);
             let finding = Finding::error(("role", "role_replication"), text)
-                .why("without it PostgreSQL refuses the session that hands out the log")
+                .why("without it PostgreSQL refuses the replication connection")
                 .sql(service.grant_replication(&conninfo.user));
             findings.add(finding);
             true
