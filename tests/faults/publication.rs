@@ -96,11 +96,12 @@ async fn changed(report: &CaseReport, major: Major, change: &str, back: &str, fi
     judge_what_was_handed_out(&fixture, report).await;
 }
 
-/// Inserts rows that are not published; returns the end of WAL before them.
+/// Inserts rows that are not published; returns the end of WAL before them. It is read after the
+/// change: WAL that `ALTER TABLE … SET UNLOGGED` writes before its commit may be confirmed.
 async fn hide(fixture: &Fixture, change: &str) -> String {
+    fixture.postgres.execute(change).await;
     let query = "SELECT pg_current_wal_insert_lsn()";
     let before = fixture.postgres.query_text(query).await.expect("an LSN");
-    fixture.postgres.execute(change).await;
     fixture.postgres.execute(&insert(5, 3).replace("placed", "hidden")).await;
     before
 }
