@@ -321,7 +321,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Whether that event is not to be in its own topic.
-    fn is_put_aside(&self, event: &Event) -> bool {
+    fn is_diverted(&self, event: &Event) -> bool {
         self.schedule.policy != Policy::Halt && event.poison != Poison::None
     }
 
@@ -369,7 +369,7 @@ impl<'a> Checker<'a> {
         };
         let left_out = |place: &usize| {
             let event = &self.log.events[self.order[partition][*place]];
-            !self.given_up.contains(&event.item) && !self.is_put_aside(event)
+            !self.given_up.contains(&event.item) && !self.is_diverted(event)
         };
         if let Some(place) = (first..place).find(left_out) {
             let left_out = self.order[partition][place];
