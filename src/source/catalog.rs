@@ -69,12 +69,6 @@ pub struct Slot {
     pub two_phase: bool,
 }
 
-/// The longest name that a slot has, in bytes: `NAMEDATALEN` less one.
-pub(crate) const SLOT_NAME_MAX: usize = 63;
-
-/// The end of a copy's name.
-const COPY: &str = "_copy";
-
 impl Slot {
     /// By what kind of client it is held; `own`: the server process that was this walpost's last,
     /// which may take a while to end.
@@ -243,6 +237,12 @@ impl Facts {
         })
     }
 }
+
+/// The longest name that a slot has, in bytes: `NAMEDATALEN` less one.
+pub(crate) const SLOT_NAME_MAX: usize = 63;
+
+/// The end of a copy's name.
+const COPY: &str = "_copy";
 
 /// The SQL that replaces a slot with a copy of it, by way of another copy: copies have `two_phase`
 /// disabled.

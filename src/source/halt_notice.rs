@@ -23,7 +23,7 @@ use tokio_postgres::{Client, Row};
 
 use super::config::APPLICATION_NAME;
 use super::error::SourceError;
-use super::slot_lock::{key, share};
+use super::slot_lock::{end_session, key, share};
 
 /// The first half of the lock's key: `walh`. The second is of the slot's name.
 pub(super) const CLASS: i32 = 0x7761_6c68;
@@ -129,10 +129,7 @@ fn warn(slot: &str, holder: Option<&Row>) {
     let pid: Option<i32> = holder.and_then(|row| row.try_get(0).ok());
     let role: Option<String> = holder.and_then(|row| row.try_get(1).ok());
     let remedy = match pid {
-        Some(pid) => format!(
-            "end that session: SELECT pg_catalog.pg_terminate_backend({pid}); and let only trusted \
-             roles connect to this database"
-        ),
+        Some(pid) => end_session(pid),
         None => "see pg_prepared_xacts and max_locks_per_transaction".to_owned(),
     };
     tracing::warn!(

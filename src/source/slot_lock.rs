@@ -197,14 +197,19 @@ pub(super) fn in_use(
     SourceError::InUse { slot: slot.to_owned(), pid, holder }
 }
 
+/// How to end a session that holds a lock which only a walpost should have.
+pub(super) fn end_session(pid: i32) -> String {
+    format!(
+        "end that session: SELECT pg_catalog.pg_terminate_backend({pid}); and let only trusted \
+         roles connect to this database"
+    )
+}
+
 /// Once for each holder.
 fn warn(config: &SourceConfig, holder: &LockHolder) {
     let LockHolder { pid, role, .. } = holder;
     let remedy = match pid {
-        Some(pid) => format!(
-            "end that session: SELECT pg_catalog.pg_terminate_backend({pid}); and let only \
-             trusted roles connect to this database"
-        ),
+        Some(pid) => end_session(*pid),
         None => "end the prepared transaction: ROLLBACK PREPARED with its gid out of \
                  pg_prepared_xacts"
             .to_owned(),
