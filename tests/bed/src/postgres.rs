@@ -24,7 +24,7 @@ use crate::error::{BedError, Doing};
 use crate::eventually::within;
 use crate::os_account::OsAccount;
 use crate::port::Port;
-use crate::server::Server;
+use crate::server::{Server, signal};
 
 use install::install;
 
@@ -366,6 +366,13 @@ impl Postgres {
     /// Kills the postmaster and all its children with SIGKILL; they are gone on return.
     pub async fn kill9(&self) {
         self.server.kill_all().await;
+    }
+
+    /// Stops its background writer with SIGSTOP, until the server ends.
+    pub async fn pause_background_writer(&self) {
+        let pid = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'";
+        let pid = self.query_text(pid).await.expect("a server has one");
+        signal(pid.parse().expect("a process id"), Signal::STOP);
     }
 
     /// Starts a stopped server on its port with its data, and awaits that it is ready.

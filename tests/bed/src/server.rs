@@ -117,7 +117,7 @@ impl Server {
         self.reap();
         // The child is unreaped under the lock: the id is still its own.
         if let Some(child) = self.child().as_ref() {
-            let _ = kill_process(pid_of(child.id()), signal);
+            crate::server::signal(child.id(), signal);
         }
     }
 
@@ -133,7 +133,7 @@ impl Server {
         let family = children_of(pid);
         self.signal(Signal::KILL);
         for child in &family {
-            let _ = kill_process(pid_of(*child), Signal::KILL);
+            signal(*child, Signal::KILL);
         }
         self.ended(FAREWELL).await;
         let _ = within(FAREWELL, async || family.iter().all(|pid| !is_alive(*pid))).await;
@@ -149,6 +149,11 @@ impl Drop for Server {
             let _ = within_blocking(FAREWELL, || self.pid().is_none());
         }
     }
+}
+
+/// Sends a signal to a process that may be gone.
+pub(crate) fn signal(id: u32, signal: Signal) {
+    let _ = kill_process(pid_of(id), signal);
 }
 
 fn pid_of(id: u32) -> Pid {
