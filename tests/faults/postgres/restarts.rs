@@ -69,11 +69,13 @@ async fn under_load(report: CaseReport, death: Death) {
     report.still_running(&walpost);
 }
 
-/// It says that the session is gone, and that there is one again.
+/// Where the server went during a session ("lost the connection … reconnecting"), or between two:
+/// that of a catch-up read and the next ("cannot connect … retrying").
+const DISCONNECTED: &str = "PostgreSQL; re";
+
+/// It logs that the session is gone, and that there is one again.
 async fn comes_back(walpost: &Walpost, mark: (usize, usize)) {
-    walpost
-        .await_line_after(mark, "lost the connection to PostgreSQL; reconnecting", SHORT_TIMEOUT)
-        .await;
+    walpost.await_line_after(mark, DISCONNECTED, SHORT_TIMEOUT).await;
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
 }
 
