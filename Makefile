@@ -13,6 +13,9 @@
 # traces. One set for every target, so that nothing is compiled twice.
 FEATURES = crash-points,traces
 
+# Most tests wait for servers most of the time: three run at once on two processors.
+export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
+
 help: ## List the targets
 	@echo "make TARGET [VARIABLE=VALUE ...]"
 	@awk 'BEGIN { FS = ":.*## " } \

@@ -14,6 +14,7 @@ mod postgres;
 mod publication;
 mod walpost;
 
+use std::env;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
@@ -21,7 +22,10 @@ use libtest_mimic::{Arguments, Trial};
 use case::Case;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // As Rust's own harness does.
+    let threads = env::var("RUST_TEST_THREADS").ok().and_then(|threads| threads.parse().ok());
+    arguments.test_threads = arguments.test_threads.or(threads);
     let cases = [walpost::cases(), kafka::cases(), postgres::cases(), publication::cases()];
     let cases: Vec<Case> = cases.into_iter().flatten().collect();
     let complete = cases.clone();
