@@ -55,7 +55,7 @@
 //!
 //! # Modules
 //!
-//! Data flows down this list. A module imports only modules above it (`tests/tidy.rs` checks that).
+//! Data flows down this list. A module imports only modules above it (`tests/tidy` checks that).
 //! Code that decides is pure and takes the time as an argument; code that does I/O decides nothing
 //! about delivery.
 //!

@@ -47,9 +47,8 @@ fn resolve(text: &str, secret: bool, files: &Files) {
     hides(&format!("{config:?}"));
 
     let variable = |name: &str| files.variable(name);
-    let surroundings =
-        Env { environment: &variable, home: None, socket_directory: "/nonexistent".into() };
-    match ConnInfo::resolve_in(Some(text), &surroundings) {
+    let env = Env { environment: &variable, home: None, socket_directory: "/nonexistent".into() };
+    match ConnInfo::resolve_in(Some(text), &env) {
         Ok(info) => {
             assert!(!info.hosts().is_empty());
             assert!(!info.user.is_empty() && !info.dbname.is_empty());

@@ -45,9 +45,9 @@ const TOPICS: [&str; 4] =
 
 /// Columns and values as the input says.
 pub fn row(input: &[u8]) {
-    let mut dice = Rng(input);
-    let settings = Settings::of(&mut dice);
-    let (relation, values) = relation_and_values(&mut dice);
+    let mut rng = Rng(input);
+    let settings = Settings::of(&mut rng);
+    let (relation, values) = relation_and_values(&mut rng);
     assert_eq!(decode(&relation_bytes(&relation)), Ok(Message::Relation(relation.clone())));
     let bytes = insert_bytes(&values);
     let Ok(Message::Insert(insert)) = decode(&bytes) else { panic!("{bytes:?}") };
@@ -113,8 +113,8 @@ struct Settings {
 }
 
 impl Settings {
-    fn of(dice: &mut Rng<'_>) -> Self {
-        let choices = dice.byte();
+    fn of(rng: &mut Rng<'_>) -> Self {
+        let choices = rng.byte();
         let chosen = |bit: u8, name: &str| (choices >> bit & 1 == 1).then(|| name.to_owned());
         let columns = ColumnNames {
             id: chosen(0, "ID"),
@@ -147,11 +147,11 @@ impl Settings {
 }
 
 /// One byte says which column, one what is in it; then comes the text.
-fn relation_and_values<'a>(dice: &mut Rng<'a>) -> (Relation, Vec<Value<'a>>) {
+fn relation_and_values<'a>(rng: &mut Rng<'a>) -> (Relation, Vec<Value<'a>>) {
     let (mut columns, mut values) = (Vec::new(), Vec::new());
-    while !dice.is_empty() && columns.len().max(values.len()) < COLUMNS_MAX {
-        let which = dice.byte();
-        let what = dice.byte();
+    while !rng.is_empty() && columns.len().max(values.len()) < COLUMNS_MAX {
+        let which = rng.byte();
+        let what = rng.byte();
         let name = NAMES[usize::from(which) % NAMES.len()].to_owned();
         let type_oid = TYPES[usize::from(which / 16) % TYPES.len()];
         match what {
@@ -163,8 +163,8 @@ fn relation_and_values<'a>(dice: &mut Rng<'a>) -> (Relation, Vec<Value<'a>>) {
                 values.push(match what % 8 {
                     0 => Value::Null,
                     1 => Value::Unchanged,
-                    2 => Value::Binary(dice.counted()),
-                    _ => Value::Text(dice.counted()),
+                    2 => Value::Binary(rng.counted()),
+                    _ => Value::Text(rng.counted()),
                 });
             }
         }

@@ -24,13 +24,13 @@ pub fn stream(input: &[u8]) {
     let mut world = World::new();
     for part in parts(input) {
         let Some((&first, rest)) = part.split_first() else { continue };
-        let mut dice = Rng(rest);
+        let mut rng = Rng(rest);
         match first {
-            b'k' => world.keepalive(Lsn::new(dice.number())),
-            b'd' => world.report(&mut dice, Report::Delivered),
-            b'l' => world.report(&mut dice, Report::Lost),
-            b'r' => world.report(&mut dice, Report::Refused),
-            b's' => world.new_session(Lsn::new(dice.number())),
+            b'k' => world.keepalive(Lsn::new(rng.number())),
+            b'd' => world.report(&mut rng, Report::Delivered),
+            b'l' => world.report(&mut rng, Report::Lost),
+            b'r' => world.report(&mut rng, Report::Refused),
+            b's' => world.new_session(Lsn::new(rng.number())),
             b'p' => {
                 world.core.producer_broken("it broke");
                 world.settle();
@@ -188,10 +188,10 @@ impl World {
     }
 
     /// What became of one of the records in flight.
-    fn report(&mut self, dice: &mut Rng<'_>, report: Report) {
+    fn report(&mut self, rng: &mut Rng<'_>, report: Report) {
         let mut in_flight: Vec<_> =
             self.produced.iter_mut().filter(|record| record.in_flight).collect();
-        let pick = usize::from(dice.byte()) % in_flight.len().max(1);
+        let pick = usize::from(rng.byte()) % in_flight.len().max(1);
         let Some(record) = in_flight.get_mut(pick) else { return };
         record.in_flight = false;
         match report {

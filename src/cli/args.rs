@@ -20,9 +20,9 @@ Exit codes:
    0  success
    1  runtime failure, or `check` found something that stops `run`
    2  usage error
-   3  the slot, the publication or the server has changed: a person must decide
-   4  halted on an undeliverable event, or dead letters are left
-  78  the configuration cannot be used";
+   3  the slot, the publication or the server has changed: an operator must decide
+   4  halted on an undeliverable event, or a dead letter is still undeliverable
+  78  the configuration is invalid";
 
 const CONFIGURATION: &str = "\
 Configuration: a flag takes precedence over a WALPOST_* variable, the variable over the
@@ -95,10 +95,10 @@ Examples:
   walpost replay-dead-letters --cause too_large --limit 10";
 
 const REPLAY_ENDS: &str = "\
-Marks a letter as done in the consumer group once the brokers acknowledge its record, and
-does not publish it again. A letter that is still undeliverable is reported and kept, with
-the later letters of the same key. Stops where the topic ended at startup, and prints a
-summary line. Exit code 4 if a letter is still undeliverable.";
+Records a dead letter as done in the consumer group once the brokers acknowledge its record,
+and does not publish it again. A dead letter that is still undeliverable is reported and kept,
+with the later ones of the same key. Exits at the end that the topic had at startup, with a
+summary line. Exit code 4 if a dead letter is still undeliverable.";
 
 /// Streams a transactional outbox from PostgreSQL's WAL to Kafka.
 #[derive(Parser)]
@@ -207,19 +207,19 @@ pub struct TailArguments {
         format!("{REPLAY_ENDS}\n\n{REPLAY_EXAMPLES}\n\n{CONFIGURATION}\n\n{EXIT_CODES}"),
 )]
 pub struct ReplayArguments {
-    /// Print what would be published, and where; publish and mark nothing
+    /// Print what would be published, and to which topic; publish nothing and commit no offset
     #[arg(long)]
     pub dry_run: bool,
-    /// Publish only letters with this cause; keep the others
+    /// Publish only dead letters with this cause; keep the others
     #[arg(long, value_name = "CAUSE", value_parser = PossibleValuesParser::new(Cause::KEYS))]
     pub cause: Option<String>,
-    /// Exit after this many published letters
+    /// Exit after this many published dead letters
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
     /// Dead-letter topic [default: the value of poison.dead_letter_topic]
     #[arg(long, value_name = "TOPIC")]
     pub from: Option<String>,
-    /// Consumer group that records which letters are done
+    /// Consumer group that records which dead letters are done
     #[arg(long, value_name = "NAME", default_value = "walpost-replay-dead-letters")]
     pub group: String,
     /// Options of the configuration.

@@ -153,7 +153,8 @@ settings! {
         .default("refuse");
     RecordValue = row("record.value", Text, "Value format: `payload`, `envelope`, `merged`, `cloudevents` or `cloudevents-binary`.")
         .default("payload");
-    RecordHeaders = row("record.headers", List, "Headers to send. By default, walpost sends all of them.");
+    RecordHeaders = row("record.headers", List, "Headers to send, in the order of the list: any of `id`, `event_type`, `headers`, `traceparent`, `tracestate` and `walpost.position`. By default all of them, in this order.")
+        .details("`headers` stands for the members of the row's JSON object in the column `outbox.columns.headers`. A header that the event has no value for is not sent. An empty list sends no headers.");
     RecordPlace = row("record.place", List, "Columns to send in a header, in the envelope or as the partition: `column:header[:alias]`, `column:envelope[:alias]`, `column:partition`.")
         .default("");
     RecordCloudeventsSource = row("record.cloudevents_source", Text, "The `source` attribute of CloudEvents, a URI reference.")

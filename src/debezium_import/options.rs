@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::{ImportError, properties};
+use super::error::ImportError;
+use super::properties;
 
 /// An option as the file gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]

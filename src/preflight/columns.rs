@@ -116,7 +116,7 @@ pub(crate) async fn check(
                 findings.add(finding);
             }
         } else if sound {
-            let text = format!("{table} has what an event needs");
+            let text = format!("{table} has all columns that an event needs");
             findings.add(Finding::ok((SUBJECT, "columns"), text));
         }
     }
@@ -130,7 +130,7 @@ async fn remainder(
     source: &SourceConfig,
 ) -> Option<Finding> {
     let error = |text: String| {
-        Finding::error((SUBJECT, "columns"), text).why("`run` ends with these words")
+        Finding::error((SUBJECT, "columns"), text).why("`run` exits with this error")
     };
     let SourceConfig { publication, tables, typed, .. } = source;
     let found = match source::published_tables(client, publication, tables, *typed).await {
@@ -198,8 +198,8 @@ impl Looked<'_> {
         let text = format!("{table} has no column for `{part}`: {column} is missing");
         Finding::error((SUBJECT, "column_missing"), text)
             .why(format!(
-                "its record needs it; where the table has it under another name, give that in \
-                 outbox.columns.{part}"
+                "the record needs this field; if the table has it under another name, set \
+                 outbox.columns.{part} to that name instead"
             ))
             .sql(format!("ALTER TABLE {table} ADD COLUMN {column} {kind};"))
     }
@@ -208,10 +208,7 @@ impl Looked<'_> {
         let Self { table, .. } = self;
         let column = escape_identifier(name);
         Finding::error((SUBJECT, "column_missing"), format!("{table} has no column {column}"))
-            .why(
-                "the configuration of the record names it, in record.topic, record.key or \
-                 record.place",
-            )
+            .why("record.topic, record.key or record.place names this column")
             .sql(format!("ALTER TABLE {table} ADD COLUMN {column} pg_catalog.text;"))
     }
 
@@ -221,15 +218,16 @@ impl Looked<'_> {
         let name = escape_identifier(&column.name);
         if column.unsent == Some(Unsent::LeftOut) {
             let quoted = escape_identifier(&self.source.publication);
-            let text = format!("the column list of {quoted} leaves out {name} of {table}");
+            let text =
+                format!("the column list of publication {quoted} omits column {name} of {table}");
             let finding = Finding::error((SUBJECT, "column_left_out"), text)
-                .why("PostgreSQL would not hand it out, and an event needs it");
+                .why("PostgreSQL does not send this column, and an event needs it");
             return Some(finding.sql(relist(&quoted, table)));
         }
         if column.unsent == Some(Unsent::Generated) && self.version < 180_000 {
             let text = format!("{name} of {table} is a generated column");
             let finding = Finding::error((SUBJECT, "column_generated"), text)
-                .why("before PostgreSQL 18 logical replication leaves generated columns out");
+                .why("before PostgreSQL 18, logical replication does not send generated columns");
             return Some(
                 finding.sql(format!("ALTER TABLE {table} ALTER COLUMN {name} DROP EXPRESSION;")),
             );
@@ -242,10 +240,10 @@ impl Looked<'_> {
         let name = escape_identifier(&column.name);
         let finding = |code, text| Finding::error((SUBJECT, code), text);
         if column.kind.is_domain && column.kind.name == "bytea" {
-            let text = format!("column {name} of {table} is of a domain over bytea");
+            let text = format!("the type of column {name} of {table} is a domain over bytea");
             let finding = finding("column_domain_bytea", text).why(
-                "the stream names the domain only: its bytes would pass for the text of their hex \
-                 form",
+                "the replication stream names only the domain, so walpost would publish the text \
+                 of the hex form instead of the bytes",
             );
             return Some(
                 finding
@@ -258,12 +256,12 @@ impl Looked<'_> {
                 let text = format!("column {name} of {table} is of type {}", column.kind.name);
                 finding("column_type", text)
                     .why(
-                        "under debezium-binary a payload that is no bytea is poison: every event \
-                         would be",
+                        "with the profile debezium-binary an event is undeliverable if its \
+                         payload is not bytea, so every event would be",
                     )
                     .advice(
-                        "set record.profile to debezium-binary-json, if Debezium's converter had a \
-                         JsonConverter as its delegate, or to debezium or debezium-json",
+                        "set record.profile to debezium-binary-json if Debezium's converter has a \
+                         JsonConverter as its delegate, otherwise to debezium or debezium-json",
                     )
             });
         }
@@ -277,12 +275,12 @@ impl Looked<'_> {
             _ => return None,
         };
         let text = format!(
-            "column {name} of {table} is of type {}, and plays the part `{}`",
+            "column {name} of {table} is of type {} and is used as `{}`",
             column.kind.name,
             role.name()
         );
         let finding = finding("column_type", text)
-            .why(format!("it must be {wanted}: every event would be poison"));
+            .why(format!("it must be {wanted}; otherwise every event is undeliverable"));
         let drop = if column.has_default {
             format!("ALTER COLUMN {name} DROP DEFAULT, ")
         } else {
@@ -303,15 +301,17 @@ impl Looked<'_> {
         };
         let why = match role {
             _ if in_topic => {
-                "a row with NULL there has no topic, and is poison: it halts `run`, or is put aside"
+                "a row with NULL in it has no topic and is undeliverable: it halts `run`, unless \
+                 poison.missing_field says otherwise"
             }
             _ if in_key && !self.config.record.null_keys => {
-                "a row with NULL there has no key, and is poison: it halts `run`, or is put aside \
-                 (record.null_keys = \"allow\" lets it pass)"
+                "a row with NULL in it has no key and is undeliverable: it halts `run`, unless \
+                 poison.missing_field says otherwise (record.null_keys = \"allow\" sends a null \
+                 key)"
             }
-            Role::Id => "an event without an id cannot be told from another that comes again",
+            Role::Id => "consumers cannot recognise a repeated event that has no id",
             Role::AggregateId if matches!(self.profile, Profile::Debezium(_)) => {
-                "a row with NULL there has no key, and so no place in any order"
+                "a row with NULL in it has no key, so its order is not kept"
             }
             _ => return None,
         };
@@ -344,7 +344,7 @@ impl Looked<'_> {
             findings.add(
                 Finding::warning((SUBJECT, "column_default"), text)
                     .why(
-                        "where NULL is committed Debezium writes the default, and walpost the NULL",
+                        "for a committed NULL, Debezium writes the default and walpost writes NULL",
                     )
                     .sql(format!("ALTER TABLE {table} ALTER COLUMN {name} SET NOT NULL;")),
             );

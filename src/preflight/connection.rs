@@ -42,19 +42,20 @@ fn exposed(conninfo: &ConnInfo, host: &Host, security: Security) -> Option<Findi
         return None;
     }
     let advice = format!(
-        "set ssl = on in postgresql.conf, let walpost in by a line such as `hostssl  {}  {}  \
-         192.0.2.10/32  scram-sha-256` of pg_hba.conf alone, and set sslmode=verify-full in --source",
+        "set ssl = on in postgresql.conf, allow walpost in pg_hba.conf only by a line such as \
+         `hostssl  {}  {}  192.0.2.10/32  scram-sha-256`, and set sslmode=verify-full in --source",
         conninfo.dbname, conninfo.user
     );
     if !security.shows_password() {
-        let text = format!("the connection to {host} is without TLS");
+        let text = format!("the connection to {host} does not use TLS");
         let finding = Finding::warning((SUBJECT, "plaintext"), text)
-            .why("others on the network can read and change everything that passes");
+            .why("anyone on the network path can read and change all data");
         return Some(finding.advice(advice));
     }
-    let text = format!("{host} was sent the password without TLS (method {})", security.method);
-    let finding = Finding::warning((SUBJECT, "password_exposed"), text)
-        .why("others on the network can read the password, or log in by what stands for it");
+    let text = format!("the password was sent to {host} without TLS (method {})", security.method);
+    let finding = Finding::warning((SUBJECT, "password_exposed"), text).why(
+        "anyone on the network path can read the password, or a response that lets them log in",
+    );
     Some(finding.advice(format!("{advice}; then change the password")))
 }
 
@@ -81,16 +82,16 @@ pub(crate) async fn replication(
     let code = error.sqlstate();
     match code.as_ref().map(source::SqlState::as_str) {
         Some("42501") => {
-            let text = format!("role {} has no right to replicate", conninfo.user);
+            let text = format!("role {} is not allowed to start replication", conninfo.user);
             let finding = Finding::error(("role", "role_replication"), text)
-                .why("without it PostgreSQL refuses the replication connection")
+                .why("PostgreSQL rejects its replication connection")
                 .sql(service.grant_replication(&conninfo.user));
             findings.add(finding);
             true
         }
         Some("53300") => {
             let finding = Finding::error(("max_wal_senders", "max_wal_senders"), said(&error))
-                .why("each replication session takes a WAL sender, and none is free")
+                .why("each replication connection uses a WAL sender, and all are in use")
                 .sql(
                     "ALTER SYSTEM SET max_wal_senders = 20; -- or end a session of \
                      pg_stat_replication; then restart PostgreSQL",
@@ -100,8 +101,10 @@ pub(crate) async fn replication(
         }
         // What is no PostgreSQL refuses the startup message, or a command that it cannot parse.
         Some("08P01" | "42601" | "0A000") | None if !is_of_access(&error) => {
-            let text =
-                format!("the ordinary connection works and replication does not: {}", said(&error));
+            let text = format!(
+                "an ordinary connection works, a replication connection does not: {}",
+                said(&error)
+            );
             findings.add(pooler(text, SUBJECT));
             false
         }
@@ -127,12 +130,13 @@ fn is_of_access(error: &ConnectError) -> bool {
 fn pooler(text: String, subject: &'static str) -> Finding {
     Finding::error((subject, "connection_pooler"), text)
         .why(
-            "a connection pooler or proxy in between passes neither replication nor a session's \
-             options: walpost needs the server itself",
+            "a connection pooler or proxy supports neither replication connections nor session \
+             options; walpost must connect to the server directly",
         )
         .advice(
-            "give --source the server's own host and port, not the pooler's (PgBouncer's is 6432 \
-             as a rule; in hosted names it is often the part `-pooler` or `pooler.`)",
+            "set host and port in --source to those of the server, not of the pooler (PgBouncer's \
+             default port is 6432; host names of hosted poolers often contain `-pooler` or \
+             `pooler.`)",
         )
 }
 
@@ -141,26 +145,32 @@ fn refusal(error: &ConnectError, conninfo: &ConnInfo, subject: &'static str) -> 
     match error {
         ConnectError::Tls { fault, .. } => tls(error, *fault, subject),
         ConnectError::TlsSetUp(_) => Finding::error((subject, "tls_files"), said(error))
-            .why("without these files the server or walpost cannot be verified")
+            .why("walpost needs these files to verify the server or to authenticate")
             .advice(
-                "correct sslrootcert, sslcert or sslkey in --source, and see that walpost's user \
-                 may read what they name",
+                "correct sslrootcert, sslcert or sslkey in --source, and make the files readable \
+                 for walpost's user",
             ),
         ConnectError::TimedOut { .. } => {
             Finding::error((subject, "connection_timeout"), said(error))
-                .why("nothing answers there: as a rule a firewall or a wrong address")
-                .advice("correct host and port in --source, and let packets through from here")
+                .why(
+                    "nothing answers at this address: usually it is wrong, or a firewall drops \
+                     the packets",
+                )
+                .advice(
+                    "correct host and port in --source, and let packets from this machine through \
+                     the firewall",
+                )
         }
         ConnectError::WrongSession { .. } => {
             Finding::error((subject, "target_session_attrs"), said(error))
-                .why("walpost waits until one of the hosts is such a server")
-                .advice("name all hosts in --source, or change target_session_attrs")
+                .why("`run` waits until one of the hosts is such a server")
+                .advice("list all hosts in --source, or change target_session_attrs")
         }
         ConnectError::NoHost(_) => Finding::error((subject, "no_host"), said(error))
             .why("none of the hosts can be used")
-            .advice("see each host's reason above; correct --source"),
+            .advice("correct --source; the reason for each host is in the line above"),
         ConnectError::Protocol { .. } => Finding::error((subject, "not_postgresql"), said(error))
-            .why("what answers there is no PostgreSQL server")
+            .why("the program at this address is not a PostgreSQL server")
             .advice("correct host and port in --source"),
         ConnectError::Unreachable { .. } => unreachable(error, subject),
         ConnectError::Transient { message, sqlstate, .. } if sqlstate.as_str() == "53300" => {
@@ -168,8 +178,8 @@ fn refusal(error: &ConnectError, conninfo: &ConnInfo, subject: &'static str) -> 
         }
         ConnectError::Transient { .. } => {
             Finding::error((subject, "server_unavailable"), said(error))
-                .why("the server starts, stops or recovers; `run` waits for it")
-                .advice("wait until it is up, or see its log")
+                .why("the server is starting, stopping or recovering; `run` waits for it")
+                .advice("wait until the server accepts connections; if it does not, read its log")
         }
         ConnectError::Policy { refused, .. } => policy(error, refused, conninfo, subject),
         ConnectError::Configuration { sqlstate, message, .. } => {
@@ -178,8 +188,8 @@ fn refusal(error: &ConnectError, conninfo: &ConnInfo, subject: &'static str) -> 
         }
         ConnectError::Server { .. } => {
             Finding::error((subject, "connection_refused_by_server"), said(error))
-                .why("`run` would be refused in the same words")
-                .advice("see the server's log")
+                .why("`run` would be rejected with the same error")
+                .advice("read the server's log")
         }
     }
 }
@@ -192,17 +202,17 @@ fn unreachable(error: &ConnectError, subject: &'static str) -> Finding {
         Some(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => finding(
             "connection_refused",
         )
-        .why("nobody listens there")
+        .why("no server listens at this address")
         .advice(
-            "start PostgreSQL, or correct host and port in --source; listen_addresses and port of \
+            "start PostgreSQL, or correct host and port in --source; listen_addresses and port in \
              postgresql.conf say where it listens",
         ),
         _ if is_of_a_name => finding("host_unknown")
-            .why("without an address there is no connection")
-            .advice("correct the host in --source, or the name service here"),
+            .why("the host name cannot be resolved to an address")
+            .advice("correct the host in --source, or name resolution on this machine"),
         _ => finding("connection_broken")
-            .why("the connection was cut off before it was a session")
-            .advice("see the server's log, and what lies between (firewall, proxy)"),
+            .why("the connection was closed before the session was established")
+            .advice("read the server's log, and check what is in between (firewall, proxy)"),
     }
 }
 
@@ -213,7 +223,7 @@ fn too_many(
     subject: &'static str,
 ) -> Finding {
     let finding = Finding::error((subject, "connection_limit"), said(error))
-        .why("walpost takes an ordinary connection and a replication session");
+        .why("walpost uses an ordinary connection and a replication connection");
     if message.contains("for role") {
         finding
             .sql(format!("ALTER ROLE {} CONNECTION LIMIT -1;", escape_identifier(&conninfo.user)))
@@ -241,29 +251,32 @@ fn configuration(
     let database = escape_identifier(&conninfo.dbname);
     match sqlstate {
         "28000" if message.contains("pg_hba.conf") => finding("pg_hba")
-            .why("pg_hba.conf says who may come in from where, and this is not in it")
+            .why(
+                "pg_hba.conf does not allow this role to connect to this database from this \
+                 address",
+            )
             .advice(hba_advice(message, conninfo)),
         "28000" if message.contains("not permitted to log in") => finding("role_login")
-            .why("a role without LOGIN opens no session")
+            .why("a role without LOGIN cannot connect")
             .sql(format!("ALTER ROLE {role} LOGIN;")),
         "28000" if message.contains("does not exist") => finding("role_missing")
             .why("walpost logs in as this role")
             .sql(format!("CREATE ROLE {role} LOGIN REPLICATION;")),
         "28P01" | "28000" => authentication(error, conninfo, subject),
         "3D000" => finding("database_missing")
-            .why("logical replication is of one database, and there is none of this name")
+            .why("a logical slot belongs to one database, and this database does not exist")
             .advice(format!(
-                "correct dbname in --source; the databases: psql -l; a new one: CREATE DATABASE \
-                 {database};"
+                "correct dbname in --source (`psql -l` lists the databases), or create it: CREATE \
+                 DATABASE {database};"
             )),
         "42501" => finding("database_connect")
-            .why("walpost connects to the database that has the outbox")
+            .why("walpost connects to the database that contains the outbox")
             .sql(format!("GRANT CONNECT ON DATABASE {database} TO {role};")),
         // PostgreSQL itself takes the options of every session that walpost opens.
         "08P01" => pooler(said(error), subject),
         _ => finding("connection_configuration")
-            .why("`run` would be refused in the same words")
-            .advice("see the server's log"),
+            .why("`run` would be rejected with the same error")
+            .advice("read the server's log"),
     }
 }
 
@@ -276,8 +289,8 @@ fn hba_advice(message: &str, conninfo: &ConnInfo) -> String {
     let is_plain = message.contains("no encryption") || message.contains("SSL off");
     let mode = if is_plain { ", and set sslmode=verify-full in --source" } else { "" };
     format!(
-        "put this line into pg_hba.conf, above any that refuses: `hostssl  {}  {}  \
-         {address}/{width}  scram-sha-256`, then SELECT pg_catalog.pg_reload_conf();{mode}",
+        "add this line to pg_hba.conf, above any line that rejects the connection: `hostssl  {}  \
+         {}  {address}/{width}  scram-sha-256`, then run SELECT pg_catalog.pg_reload_conf();{mode}",
         conninfo.dbname, conninfo.user
     )
 }
@@ -286,12 +299,12 @@ fn hba_advice(message: &str, conninfo: &ConnInfo) -> String {
 fn authentication(error: &ConnectError, conninfo: &ConnInfo, subject: &'static str) -> Finding {
     Finding::error((subject, "authentication"), said(error))
         .why(
-            "the server does not believe who walpost says it is; it tells nobody whether role or \
+            "the server rejects the credentials, and does not reveal whether the role or the \
              password is wrong",
         )
         .advice(format!(
-            "give the right password in PGPASSWORD, a password file (~/.pgpass) or \
-             WALPOST_SOURCE_URL_FILE; a new one: \\password {} in psql",
+            "set the correct password in PGPASSWORD, a password file (~/.pgpass) or \
+             WALPOST_SOURCE_URL_FILE; to change it: \\password {} in psql",
             escape_identifier(&conninfo.user)
         ))
 }
@@ -306,36 +319,42 @@ fn policy(
     let (code, why) = match refused {
         Refused::NoPassword | Refused::Scram(_) => return authentication(error, conninfo, subject),
         Refused::Method { .. } | Refused::Unasked => {
-            ("require_auth", "require_auth names the methods that the server may ask for")
+            ("require_auth", "require_auth lists the authentication methods that walpost accepts")
         }
         Refused::Unbound(_) => {
-            ("channel_binding", "channel_binding=require takes TLS and SCRAM-SHA-256-PLUS")
+            ("channel_binding", "channel_binding=require needs TLS and SCRAM-SHA-256-PLUS")
         }
-        Refused::Iterations(_) => {
-            ("scram_iterations", "a server could keep walpost busy by a large number")
-        }
-        _ => ("authentication_unsupported", "walpost cannot answer the server"),
+        Refused::Iterations(_) => (
+            "scram_iterations",
+            "a hostile server could exhaust the CPU with a large iteration count",
+        ),
+        _ => ("authentication_unsupported", "walpost cannot authenticate to this server"),
     };
     Finding::error((subject, code), said(error)).why(why).advice(refused.advice())
 }
 
 fn tls(error: &ConnectError, fault: TlsFault, subject: &'static str) -> Finding {
     let (code, why) = match fault {
-        TlsFault::Unsupported => ("tls_unsupported", "sslmode asks for TLS"),
+        TlsFault::Unsupported => ("tls_unsupported", "sslmode requires TLS"),
         TlsFault::Nameless => {
-            ("tls_nameless", "a certificate counts for the names in subjectAltName alone")
+            ("tls_nameless", "walpost compares the host name only with the names in subjectAltName")
         }
         TlsFault::WrongName => {
-            ("tls_name_mismatch", "it may be another server than the one that was meant")
+            ("tls_name_mismatch", "it may not be the server that you mean to connect to")
         }
-        TlsFault::UnknownIssuer => {
-            ("tls_unknown_authority", "nobody whom walpost trusts vouches for the server")
-        }
-        TlsFault::Authority => ("tls_authority", "an authority's certificate is not a server's"),
-        TlsFault::Expired => {
-            ("tls_certificate_expired", "an expired certificate proves nothing any more")
-        }
-        TlsFault::Other => ("tls", "without TLS there is no session"),
+        TlsFault::UnknownIssuer => (
+            "tls_unknown_authority",
+            "no certificate authority that walpost trusts issued the server's certificate",
+        ),
+        TlsFault::Authority => (
+            "tls_authority",
+            "the certificate of a certificate authority is not a server certificate",
+        ),
+        TlsFault::Expired => (
+            "tls_certificate_expired",
+            "an expired certificate does not prove the server's identity",
+        ),
+        TlsFault::Other => ("tls", "the TLS handshake failed, and sslmode requires TLS"),
     };
     Finding::error((subject, code), said(error)).why(why).advice(fault.advice())
 }
@@ -381,7 +400,7 @@ mod tests {
     use crate::source::Method;
 
     #[test]
-    fn what_others_can_read_is_warned_of_and_mended_by_tls() {
+    fn missing_tls_is_reported_with_a_fix() {
         let environment = |name: &str| (name == "USER").then(|| "me".to_owned());
         let conninfo = ConnInfo::resolve(Some("host=db dbname=shop"), &environment).expect("sound");
         let host = &conninfo.hosts()[0];

@@ -24,8 +24,8 @@ pub(crate) async fn check(config: &Config, findings: &mut Findings) {
         Err(error) => {
             let text = format!("cannot listen on {address}: {error}");
             Finding::error((SUBJECT, "admin_listen"), text).why(WHY).advice(
-                "give admin.listen an address of this machine and a port that walpost's user may \
-                 take, or `off`",
+                "set admin.listen to an address of this machine and a port that walpost's user \
+                 may use, or to `off`",
             )
         }
     });
@@ -50,7 +50,7 @@ async fn in_use(address: &str, config: &Config) -> Finding {
     };
     Finding::error((SUBJECT, "admin_listen_in_use"), format!("{address} is in use {holder}"))
         .why(WHY)
-        .advice("give this walpost another admin.listen, or `off`")
+        .advice("set admin.listen to another address, or to `off`")
 }
 
 /// Whether spans could be sent, where they are to be: nothing is sent.

@@ -129,7 +129,7 @@ impl Findings {
                     let _ = write!(text, ": {source}");
                 }
                 self.add(
-                    Finding::error(name, text).why("what comes after it could not be looked at"),
+                    Finding::error(name, text).why("the checks that depend on it were skipped"),
                 );
                 None
             }

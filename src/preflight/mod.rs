@@ -27,9 +27,9 @@ pub(crate) fn check_offline(config: &Config, conninfo: &ConnInfo) -> Findings {
     let mut findings = Findings::default();
     check_configuration(config, conninfo, &mut findings);
     endpoints::check_traces(&mut findings);
-    let text = "whether the address is free was not looked at";
+    let text = "whether the address is free was not checked";
     findings.add(Finding::skipped(("admin.listen", "admin_listen"), text));
-    let text = "connection, server, role, publication, slot and columns were not looked at";
+    let text = "connection, server, role, publication, slot and columns were not checked";
     findings.add(Finding::skipped(("PostgreSQL", "postgresql"), text));
     brokers::check(config, true, &mut findings);
     findings
@@ -55,23 +55,26 @@ fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Find
     findings.add(Finding::ok((SUBJECT, "configuration"), "valid"));
     if conninfo.password_in_text() && matches!(config.origin(Setting::SourceUrl), Origin::Flag(_)) {
         findings.add(
-            Finding::warning((SUBJECT, "password_on_command_line"), "--source has a password")
-                .why("it shows in the process list")
+            Finding::warning((SUBJECT, "password_on_command_line"), "--source contains a password")
+                .why("it is visible in the process list")
                 .advice(
-                    "give it in WALPOST_SOURCE_URL, WALPOST_SOURCE_URL_FILE, PGPASSWORD or a \
+                    "set it in WALPOST_SOURCE_URL, WALPOST_SOURCE_URL_FILE, PGPASSWORD or a \
                      password file (~/.pgpass)",
                 ),
         );
     }
     let topic_of_all = assembly::profile(config).map(|profile| profile.topic_of_all());
     if config.record.topics_allowed.is_empty() && matches!(topic_of_all, Ok(None)) {
-        let text = "rows choose their topics, and record.topics_allowed does not limit which";
+        let text = "rows name their topics, and record.topics_allowed does not limit them";
         findings.add(
             Finding::warning((SUBJECT, "topics_not_limited"), text)
-                .why("whoever may write a row may write to each topic that walpost may write to")
+                .why(
+                    "anyone who can write a row can publish to every topic that walpost may write \
+                     to",
+                )
                 .advice(
-                    "list the topics in record.topics_allowed, such as [\"outbox.event.*\"]; [\"*\"] \
-                     says that all are meant",
+                    "list the topics in record.topics_allowed, for example [\"outbox.event.*\"]; \
+                     [\"*\"] allows every topic",
                 ),
         );
     }
@@ -82,7 +85,10 @@ fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Find
         let text = "the connection string, or PGAPPNAME, sets application_name, which is ignored";
         findings.add(
             Finding::warning((SUBJECT, "application_name"), text)
-                .why("instances recognise each other by it: sessions of `run` are called walpost")
+                .why(
+                    "instances recognise each other by this name, so the sessions of `run` are \
+                     always called walpost",
+                )
                 .advice("remove it from --source, or unset PGAPPNAME"),
         );
     }

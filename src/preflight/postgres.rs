@@ -28,7 +28,7 @@ pub(crate) async fn check(config: &Config, source: &SourceConfig, findings: &mut
     if let Err(silent) = looked {
         findings.add(
             Finding::error(("server", "server_silent"), silent.what())
-                .why("what comes after it could not be looked at")
+                .why("the checks that depend on it were skipped")
                 .advice(Silent::ADVICE),
         );
     }

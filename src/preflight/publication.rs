@@ -123,11 +123,11 @@ pub(crate) async fn check(
             None => findings.add(
                 Finding::error(
                     ("table", "table_missing"),
-                    format!("there is no table {table} in database \"{}\"", facts.database),
+                    format!("table {table} does not exist in database \"{}\"", facts.database),
                 )
                 .why(
-                    "it is what the application writes its events to; or it has another name, for \
-                     --table",
+                    "applications write their events to this table; if it has another name, set \
+                     --table instead",
                 )
                 .command("walpost init --apply"),
             ),
@@ -151,17 +151,17 @@ pub(crate) async fn check(
 
 fn missing(source: &SourceConfig, facts: &Facts) -> Finding {
     let quoted = escape_identifier(&source.publication);
-    let text = format!("there is no publication {quoted} in database \"{}\"", facts.database);
+    let text = format!("publication {quoted} does not exist in database \"{}\"", facts.database);
     let finding = Finding::error((SUBJECT, "publication_missing"), text);
     if facts.slot.is_none() {
         return finding
-            .why("it says which rows PostgreSQL hands out")
+            .why("the publication selects the rows that PostgreSQL sends")
             .command("walpost init --apply");
     }
     finding
         .why(
-            "it says which rows PostgreSQL hands out; the slot is older, and what was committed \
-             before the publication stays out of its reach",
+            "the publication selects the rows that PostgreSQL sends; the slot is older, and rows \
+             that are committed before the publication exists are not sent",
         )
         .sql(create(&quoted, &source.tables))
 }
@@ -179,7 +179,7 @@ fn create(quoted: &str, tables: &[TableName]) -> String {
 fn operations(publication: &Publication, source: &SourceConfig, findings: &mut Findings) {
     let Publication { quoted, inserts, all_tables, others, .. } = publication;
     if source.tables.is_empty() {
-        let text = format!("{quoted} is there; messages need no table in it");
+        let text = format!("{quoted} exists; logical messages need no table in it");
         return findings.add(Finding::ok((SUBJECT, "publication"), text));
     }
     if !inserts {
@@ -189,7 +189,7 @@ fn operations(publication: &Publication, source: &SourceConfig, findings: &mut F
                 (SUBJECT, "publication_inserts"),
                 format!("{quoted} does not publish inserts"),
             )
-            .why("an event is an insert: nothing would be handed out")
+            .why("each event is an inserted row, so PostgreSQL would send no event")
             .sql(format!("ALTER PUBLICATION {quoted} SET (publish = '{all}');")),
         );
     }
@@ -200,9 +200,10 @@ fn operations(publication: &Publication, source: &SourceConfig, findings: &mut F
                 format!("{quoted} is FOR ALL TABLES"),
             )
             .why(format!(
-                "PostgreSQL decodes the changes of every table for walpost, which cannot tell \
-                     whether the outbox was away from it for a while, and {OTHERS}; change it with \
-                     walpost stopped and nothing left to deliver (run --until current)"
+                "PostgreSQL decodes the changes of every table for walpost; walpost cannot detect \
+                 that the outbox table was missing from the publication for a while; and \
+                 {OTHERS}. Before the fix, deliver everything (run --until current) and leave \
+                 walpost stopped"
             ))
             .sql(format!(
                 "BEGIN; DROP PUBLICATION {quoted}; {} COMMIT;",
@@ -213,7 +214,7 @@ fn operations(publication: &Publication, source: &SourceConfig, findings: &mut F
         let also = if others.is_empty() {
             String::new()
         } else {
-            format!(" (and {others}, which walpost passes over)")
+            format!("(and {others}, which walpost ignores)")
         };
         findings.add(Finding::ok(
             (SUBJECT, "publication"),
@@ -230,18 +231,18 @@ fn check_table(
 ) {
     let Table { kind, is_listed, is_by_schema, is_published, filter, unlogged } = found;
     if !matches!(kind.as_str(), "r" | "p") {
-        let text = format!("{table} is no ordinary or partitioned table");
+        let text = format!("{table} is not an ordinary or partitioned table");
         return findings.add(
             Finding::error(("table", "table_kind"), text)
-                .why("only tables write to the log what can be handed out")
-                .advice("name the table that the rows are stored in by --table"),
+                .why("logical decoding sends only rows of tables")
+                .advice("set --table to the table that stores the rows"),
         );
     }
     if let Some(part) = unlogged {
-        let text = format!("{part}, where rows of {table} are stored, is unlogged");
+        let text = format!("{part}, which stores rows of {table}, is an unlogged table");
         findings.add(
             Finding::error(("table", "table_unlogged"), text)
-                .why("its rows are in no log, and are never handed out")
+                .why("PostgreSQL writes no WAL for its rows, so they are never published")
                 .sql(format!("ALTER TABLE {part} SET LOGGED;")),
         );
     }
@@ -250,10 +251,13 @@ fn check_table(
     };
     if kind == "p" && !via_root && (*is_listed || *is_by_schema || *all_tables) {
         let text =
-            format!("{quoted} publishes the partitions of {table} in place of {table} itself");
+            format!("{quoted} publishes the partitions of {table} instead of {table} itself");
         return findings.add(
             Finding::error((SUBJECT, "publication_partition_root"), text)
-                .why("rows would come under the partitions' names, which walpost does not know")
+                .why(
+                    "PostgreSQL would send rows under the names of the partitions, which walpost \
+                     does not know",
+                )
                 .sql(format!(
                     "ALTER PUBLICATION {quoted} SET (publish_via_partition_root = true);"
                 )),
@@ -263,11 +267,11 @@ fn check_table(
         return findings.add(
             Finding::error(
                 (SUBJECT, "publication_table"),
-                format!("{quoted} does not have the table {table}"),
+                format!("{quoted} does not contain the table {table}"),
             )
             .why(
-                "none of its rows would be handed out; what was committed before it is added \
-                 never is",
+                "PostgreSQL sends none of its rows; rows that are committed before the table is \
+                 added are never sent",
             )
             .sql(format!("ALTER PUBLICATION {quoted} ADD TABLE {table};")),
         );
@@ -276,7 +280,10 @@ fn check_table(
         let text = format!("{quoted} has a row filter on {table}: WHERE {filter}");
         findings.add(
             Finding::warning((SUBJECT, "publication_row_filter"), text)
-                .why("rows that do not pass it are no events, and nobody tells")
+                .why(
+                    "PostgreSQL does not send the rows that the filter excludes, and nothing \
+                     reports them",
+                )
                 .sql(relist(quoted, table)),
         );
     }
@@ -284,7 +291,7 @@ fn check_table(
 
 /// A publication that has tables by their schemas, and these outbox tables in no other way.
 fn by_schema(quoted: &str, schemas: &str, unlisted: &str) -> Finding {
-    let text = format!("{quoted} has all tables of a schema: {schemas}");
+    let text = format!("{quoted} publishes all tables of a schema: {schemas}");
     let list = if unlisted.is_empty() {
         String::new()
     } else {
@@ -292,9 +299,9 @@ fn by_schema(quoted: &str, schemas: &str, unlisted: &str) -> Finding {
     };
     Finding::warning((SUBJECT, "publication_schema"), text)
         .why(format!(
-            "walpost cannot tell whether a table that is not listed was away from it for a while, and \
-             {OTHERS}; list the outbox tables alone (with walpost stopped: a change of the \
-             publication ends it)"
+            "walpost cannot detect that a table that is not listed was missing from the \
+             publication for a while, and {OTHERS}; list only the outbox tables (stop walpost \
+             first: it exits when the publication changes)"
         ))
         .sql(format!(
             "BEGIN; {list}ALTER PUBLICATION {quoted} DROP TABLES IN SCHEMA {schemas}; COMMIT;"
@@ -336,20 +343,19 @@ pub(crate) async fn check_age(
 fn young_publication(source: &SourceConfig) -> Finding {
     let slot = escape_literal(&source.slot);
     let text = format!(
-        "{} may be younger than what slot \"{}\" has still to read",
+        "{} may be newer than the position of slot \"{}\"",
         escape_identifier(&source.publication),
         source.slot
     );
     Finding::warning((SUBJECT, "publication_newer_than_slot"), text)
         .why(
-            "rows that were committed without it are not handed out, and until PostgreSQL 17 the \
-             stream fails where the publication was not there yet; a transaction that was open \
-             for long looks the same",
+            "PostgreSQL does not send rows that were committed without it, and up to PostgreSQL \
+             17 the stream fails at a position where the publication did not exist yet; a long \
+             transaction looks the same",
         )
         .advice(format!(
-            "let `run` go through it; where it fails, publish by hand what was committed before, \
-             then SELECT pg_catalog.pg_replication_slot_advance({}, \
-             pg_catalog.pg_current_wal_lsn());",
+            "start `run`; if it fails there, publish by hand what was committed before, then run \
+             SELECT pg_catalog.pg_replication_slot_advance({}, pg_catalog.pg_current_wal_lsn());",
             slot.trim_start()
         ))
 }

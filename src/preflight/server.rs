@@ -78,8 +78,8 @@ pub(crate) async fn check(
         findings.add(
             Finding::warning(name, format!("it is {limit}"))
                 .why(
-                    "a slot that nobody uses for that long is lost, and with it what was not \
-                     delivered: a long stop of walpost is enough",
+                    "PostgreSQL invalidates a slot that is not used for that long, for example \
+                     while walpost is stopped, and undelivered events are lost with it",
                 )
                 .sql_or_advice(service.set("idle_replication_slot_timeout", "0")),
         );
@@ -94,14 +94,14 @@ fn check_version(facts: &Facts, findings: &mut Findings) {
     findings.add(match facts.require_version() {
         Ok(()) => Finding::ok(("server", "server_version"), text),
         Err(error) => Finding::error(("server", "server_version"), error.to_string())
-            .why("the stream that walpost asks for begins with 14")
-            .advice("upgrade PostgreSQL"),
+            .why("walpost needs the replication protocol of PostgreSQL 14 or later")
+            .advice("upgrade PostgreSQL to version 14 or later"),
     });
     if facts.in_recovery {
         findings.add(
-            Finding::warning(("server", "standby"), "it is a standby")
+            Finding::warning(("server", "standby"), "the server is a standby")
                 .why("the slot is on the primary: `run` waits until this server is promoted")
-                .advice("name all hosts in --source and set target_session_attrs=primary"),
+                .advice("list all hosts in --source and set target_session_attrs=primary"),
         );
     }
 }
@@ -112,7 +112,7 @@ fn check_wal_level(facts: &Facts, service: Service, findings: &mut Findings) {
         return findings.add(Finding::ok(name, "logical"));
     }
     let finding = Finding::error(name, format!("it is {}", facts.wal_level))
-        .why("with less than logical the log does not have what logical decoding reads");
+        .why("logical decoding needs wal_level = logical");
     findings.add(match service.logical_decoding() {
         Some(advice) => finding.advice(advice),
         None => finding.sql_or_advice(service.set_and_restart("wal_level", "logical")),
@@ -132,11 +132,13 @@ fn check_room(settings: &Settings, facts: &Facts, service: Service, findings: &m
         };
         findings.add(match (room.used < room.most, needs_one) {
             (true, _) => Finding::ok((name, name), text),
-            (false, true) => full(Finding::error((name, name), text).why("`run` needs one")),
-            (false, false) => full(
-                Finding::warning((name, name), text)
-                    .why("`walpost tail` needs one more, and so does a second slot for a move"),
-            ),
+            (false, true) => {
+                full(Finding::error((name, name), text).why("`run` needs one, and all are in use"))
+            }
+            (false, false) => full(Finding::warning((name, name), text).why(
+                "all are in use; `walpost tail` needs one more, and so does a migration to \
+                 another slot",
+            )),
         });
     }
 }
@@ -147,28 +149,28 @@ fn check_limit(settings: &Settings, service: Service, findings: &mut Findings) {
     let (keep, size) = (settings.slot_keep, settings.wal_size);
     // In whole GiB, and with room for more than what is kept in any case.
     let proposed = format!("{}GB", (size * 4 / 1024).max(10));
-    let fix = service
-        .set(subject, &proposed)
-        .map(|sql| format!("{sql} -- less than what is free on disk, more than an outage writes"));
+    let fix = service.set(subject, &proposed).map(|sql| {
+        format!("{sql} -- less than the free disk space, more than the WAL of an outage")
+    });
     findings.add(if keep < 0 {
         Finding::warning((subject, "max_slot_wal_keep_size"), "there is no limit")
             .why(
-                "while walpost or Kafka is away PostgreSQL keeps the log until its disk is full, \
-                 and then stops; a limit saves the server, at the price of the slot",
+                "while walpost or Kafka is down, PostgreSQL retains WAL until its disk is full, \
+                 and then stops; with a limit it invalidates the slot instead and keeps running",
             )
             .sql_or_advice(fix)
     } else if keep < size {
         let text = format!("{keep} MB, less than max_wal_size ({size} MB)");
         Finding::warning((subject, "max_slot_wal_keep_size_small"), text)
             .why(
-                "that much log is on disk between two checkpoints anyway: it spares nothing and \
-                 soon loses the slot",
+                "PostgreSQL keeps about that much WAL between two checkpoints anyway: the limit \
+                 saves no space, and a short outage loses the slot",
             )
             .sql_or_advice(fix)
     } else {
         Finding::ok(
             (subject, "max_slot_wal_keep_size"),
-            format!("{keep} MB: a slot that falls further behind is lost"),
+            format!("{keep} MB: PostgreSQL invalidates a slot that needs more WAL"),
         )
     });
 }
@@ -201,18 +203,18 @@ fn synchronous(names: &str, application_name: &str, service: Service) -> Finding
     let setting = "synchronous_standby_names";
     let finding = Finding::warning(
         (setting, setting),
-        format!("`{names}` takes walpost (application_name {application_name}) for a standby"),
+        format!("`{names}` includes walpost (application_name {application_name}) as a standby"),
     )
     .why(
-        "while walpost streams, commits wait until Kafka has their events, and one that changes \
-         the outbox table waits for ever",
+        "while walpost streams, commits wait until Kafka has acknowledged their events, and a \
+         change of the outbox table waits forever",
     );
     let ((before, after), list) = listed(names);
     let left: Vec<_> =
         list.iter().filter(|name| !matches(name, application_name)).copied().collect();
     if list.iter().any(|name| name.trim_matches('"') == "*") {
         return finding.advice(format!(
-            "name the real standbys in it, for instance ALTER SYSTEM SET {setting} = 'FIRST 1 \
+            "list only the real standbys in it, for example ALTER SYSTEM SET {setting} = 'FIRST 1 \
              (standby1)'; SELECT pg_catalog.pg_reload_conf();"
         ));
     }
@@ -229,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn walpost_among_the_synchronous_standbys_is_found_in_every_spelling() {
+    fn walpost_in_synchronous_standby_names_is_detected_in_every_spelling() {
         for names in
             ["walpost", "*", "a, WalPost", "FIRST 1 (a, walpost)", "ANY 2 (\"walpost\",b)", "2 (*)"]
         {
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mend_leaves_the_other_standbys_as_they_are() {
+    fn the_fix_keeps_the_other_standbys() {
         for (names, value) in [
             ("walpost", "''"),
             ("a, walpost", "'a'"),

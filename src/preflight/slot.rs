@@ -52,15 +52,19 @@ pub(crate) async fn check(
         Ok(confirmed) => confirmed,
         Err(error) => {
             let finding = Finding::error((SUBJECT, "slot_unfinished"), error.to_string())
-                .why("it waits for the end of every transaction that was open when it was made")
+                .why(
+                    "PostgreSQL completes the slot only after the end of every transaction that \
+                     was open when its creation began",
+                )
                 .advice(
-                    "end the oldest transactions: SELECT pid, xact_start FROM pg_catalog.pg_stat_activity \
-                     ORDER BY xact_start;",
+                    "end the oldest transactions; to find them: SELECT pid, xact_start FROM \
+                     pg_catalog.pg_stat_activity ORDER BY xact_start;",
                 );
             return findings.add(finding);
         }
     };
-    findings.add(Finding::ok((SUBJECT, "slot"), format!("\"{name}\" stands at {confirmed}")));
+    findings
+        .add(Finding::ok((SUBJECT, "slot"), format!("\"{name}\" is confirmed up to {confirmed}")));
     let more = client.query_one(MORE, &[&name]).await;
     let more = more.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)));
     let Some(more) = findings.answer((SUBJECT, "slot"), more) else {
@@ -79,10 +83,10 @@ pub(crate) async fn check(
 }
 
 fn missing(name: &str, publication: bool) -> Finding {
-    let text = format!("there is no replication slot \"{name}\"");
+    let text = format!("replication slot \"{name}\" does not exist");
     let finding = Finding::error((SUBJECT, "slot_missing"), text).why(
-        "a slot is what PostgreSQL keeps the log for; if this one did exist, what was committed \
-         since it went is in none",
+        "PostgreSQL retains WAL for walpost only through its slot; if this slot existed before, \
+         events committed since it was dropped are in no slot",
     );
     if publication {
         finding.sql(format!(
@@ -99,23 +103,25 @@ fn foreign(name: &str, slot: &Slot, facts: &Facts) -> Option<Finding> {
     let plugin = slot.plugin.as_deref().unwrap_or("none");
     let database = slot.database.as_deref().unwrap_or("none");
     let (code, text) = if slot.slot_type != "logical" {
-        ("slot_physical", format!("\"{name}\" is a physical slot, of a standby or a backup"))
+        ("slot_physical", format!("\"{name}\" is a physical slot, used by a standby or a backup"))
     } else if plugin != "pgoutput" {
         (
             "slot_plugin",
-            format!("\"{name}\" uses the output plugin {plugin}, walpost reads pgoutput"),
+            format!("\"{name}\" uses the output plugin {plugin}; walpost needs pgoutput"),
         )
     } else if database != facts.database {
         let text = format!(
-            "\"{name}\" belongs to database \"{database}\", and this is \"{}\"",
+            "\"{name}\" belongs to database \"{database}\"; walpost is connected to \"{}\"",
             facts.database
         );
         ("slot_database", text)
     } else {
         return None;
     };
-    let finding = Finding::error((SUBJECT, code), text)
-        .why("a slot's name is one for the whole server, and what it is for never changes");
+    let finding = Finding::error((SUBJECT, code), text).why(
+        "a slot name is unique on the whole server, and the type, plugin and database of a slot \
+         cannot be changed",
+    );
     let ours = name_of_ours(name, &facts.database);
     Some(finding.command(format!(
         "walpost init --apply --slot {ours}  # and from then on source.slot = \"{ours}\""
@@ -141,11 +147,11 @@ fn lost(name: &str, slot: &Slot) -> Option<Finding> {
     let reason = slot.invalidation_reason.as_deref().unwrap_or("wal_status is lost");
     let quoted = escape_literal(name);
     let quoted = quoted.trim_start();
-    let text = format!("\"{name}\" was invalidated ({reason}) and never comes back");
+    let text = format!("\"{name}\" was invalidated ({reason}) and cannot be used again");
     let finding = Finding::error((SUBJECT, "slot_lost"), text)
         .why(
-            "what it had not delivered is in no slot any more: publish that from the outbox table \
-             by hand before a new slot hides it",
+            "undelivered events are in no slot any more: publish them from the outbox table by \
+             hand before you create a new slot",
         )
         .sql(format!(
             "SELECT pg_catalog.pg_drop_replication_slot({quoted}); SELECT \
@@ -158,8 +164,9 @@ fn two_phase(name: &str, slot: &Slot) -> Option<Finding> {
     slot.two_phase.then(|| {
         Finding::error((SUBJECT, "slot_two_phase"), format!("\"{name}\" has two_phase enabled"))
             .why(
-                "it sends a transaction when it is prepared, and `run` reads committed transactions \
-                 only; a copy of the slot has two_phase disabled and the same position",
+                "PostgreSQL sends a transaction when it is prepared, and `run` reads only \
+                 committed transactions; the fix replaces the slot by a copy at the same \
+                 position, with two_phase disabled",
             )
             .sql(disable_two_phase(name))
     })
@@ -168,32 +175,34 @@ fn two_phase(name: &str, slot: &Slot) -> Option<Finding> {
 fn active(name: &str, pid: i32, is_walposts: bool, holder: Option<&str>) -> Finding {
     if is_walposts {
         let text = format!(
-            "\"{name}\" is in use by a walpost (server process {pid}); another waits until it is \
-             free"
+            "\"{name}\" is in use by walpost (server process {pid}); another instance waits until \
+             it is released"
         );
         return Finding::ok((SUBJECT, "slot_active"), text);
     }
-    let holder = holder.filter(|name| !name.is_empty()).unwrap_or("no name");
-    let text =
-        format!("\"{name}\" is in use by server process {pid}, whose client calls itself {holder}");
+    let holder = holder.filter(|name| !name.is_empty()).unwrap_or("(empty)");
+    let text = format!("\"{name}\" is in use by server process {pid}, application_name {holder}");
     Finding::warning((SUBJECT, "slot_active"), text)
-        .why("`run` waits until it is free; what that client confirms, walpost never sees")
+        .why(
+            "`run` waits until the slot is released; walpost never receives the events that this \
+             client confirms",
+        )
         .advice(
-            "stop that client (a connector that is being replaced, or a pg_recvlogical), or give \
-             walpost a slot of its own",
+            "stop that client (a connector that walpost replaces, or pg_recvlogical), or set \
+             --slot to a slot of walpost's own",
         )
 }
 
 fn unreserved(name: &str, retained: i64, service: Service) -> Finding {
     let text = format!(
-        "\"{name}\" is about to be lost: {retained} MB of log wait for it, more than \
-         max_slot_wal_keep_size"
+        "\"{name}\" is about to be lost: PostgreSQL retains {retained} MB of WAL for it, more \
+         than max_slot_wal_keep_size"
     );
     let proposed = format!("{}GB", (retained * 3 / 1024).max(10));
     Finding::warning((SUBJECT, "slot_unreserved"), text)
         .why(
-            "the next checkpoint may remove the log, and the slot with it: start `run` at once, \
-             or give it more room",
+            "the next checkpoint may remove the WAL and invalidate the slot: start `run` now, or \
+             raise the limit",
         )
         .sql_or_advice(service.set("max_slot_wal_keep_size", &proposed))
 }
@@ -256,7 +265,7 @@ async fn failover(
     }
     findings.add(Finding::ok(
         ("failover", "slot_failover"),
-        "the slot is kept on standbys that synchronise slots",
+        "enabled: the slot is synchronized to standbys with sync_replication_slots = on",
     ));
     let names: Vec<&str> =
         awaited.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
@@ -264,10 +273,10 @@ async fn failover(
     if names.is_empty() && !slots.is_empty() {
         let all: Vec<&str> = slots.iter().map(|(name, ..)| name.as_str()).collect();
         findings.add(
-            Finding::warning((subject, "synchronized_standby_slots"), "it names no standby")
+            Finding::warning((subject, "synchronized_standby_slots"), "it is empty")
                 .why(
-                    "events may be in Kafka whose transactions no standby has yet: a failover \
-                     would take these back, and consumers keep the events",
+                    "Kafka may have events whose transactions no standby has yet: a failover \
+                     discards these transactions, and consumers keep the events",
                 )
                 .sql_or_advice(service.set(subject, &all.join(","))),
         );
@@ -284,17 +293,17 @@ async fn failover(
                     format!("no standby uses slot {plain}"),
                 )
                 .why(
-                    "nothing is handed out that this standby does not have: delivery stands still \
-                     until it is back",
+                    "PostgreSQL sends no event that this standby does not have: delivery stops \
+                     until the standby is back",
                 )
                 .sql_or_advice(fix),
             ),
             _ => findings.add(
                 Finding::error(
                     (subject, "synchronized_standby_slots_missing"),
-                    format!("{plain} is no usable physical slot"),
+                    format!("{plain} is not a usable physical slot"),
                 )
-                .why("PostgreSQL waits for it, and hands out nothing from a slot with failover on")
+                .why("PostgreSQL waits for it, and sends nothing from a slot with failover enabled")
                 .sql_or_advice(fix),
             ),
         }
@@ -304,10 +313,10 @@ async fn failover(
 fn without_failover(name: &str, has_standbys: bool) -> Finding {
     let name_of = ("failover", "slot_failover");
     if !has_standbys {
-        return Finding::ok(name_of, "off, and the server has no standby");
+        return Finding::ok(name_of, "disabled; the server has no standby");
     }
-    Finding::warning(name_of, "off, and the server has a standby")
-        .why("after a failover the slot is gone, and with it what was not delivered")
+    Finding::warning(name_of, "disabled; the server has a standby")
+        .why("after a failover the slot does not exist, and undelivered events are lost with it")
         // Only the replication protocol has it; it keeps the slot's position.
         .command(format!(
             "psql \"$SOURCE_URL replication=database\" -c 'ALTER_REPLICATION_SLOT {name} \
@@ -318,11 +327,14 @@ fn without_failover(name: &str, has_standbys: bool) -> Finding {
 /// Sessions that may be standbys, for all that walpost's role is shown.
 fn unseen_standbys(sessions: usize, role: &str) -> Finding {
     let text = format!(
-        "off, and role {role} is not shown whether {sessions} replication session(s) without a \
+        "disabled; role {role} may not see whether {sessions} replication session(s) without a \
          slot are standbys"
     );
     Finding::skipped(("failover", "slot_failover"), text)
-        .why("where one is, the slot is gone after a failover, and with it what was not delivered")
+        .why(
+            "if one is a standby, the slot does not exist after a failover, and undelivered \
+             events are lost with it",
+        )
         .sql(format!("GRANT pg_read_all_stats TO {};", escape_identifier(role)))
 }
 
@@ -338,18 +350,18 @@ async fn on_standby(
         Some(slot) if slot.synced => {
             findings.add(Finding::ok(
                 (SUBJECT, "slot"),
-                format!("\"{name}\" is synchronised from the primary"),
+                format!("\"{name}\" is synchronized from the primary"),
             ));
         }
         _ => findings.add(
             Finding::warning(
                 (SUBJECT, "slot_not_synced"),
-                format!("\"{name}\" is not on this standby"),
+                format!("\"{name}\" does not exist on this standby, or is not synchronized"),
             )
-            .why("where this server is promoted, what was not delivered is in no slot")
+            .why("if this server is promoted, undelivered events are in no slot")
             .advice(
-                "on PostgreSQL 17 and later make the slot with failover on, and set \
-                 sync_replication_slots = on here; before that the slot has to be made again \
+                "on PostgreSQL 17 and later, create the slot with failover enabled and set \
+                 sync_replication_slots = on here; on earlier versions, create the slot again \
                  after a promotion",
             ),
         ),
@@ -371,8 +383,8 @@ async fn on_standby(
         findings.add(
             Finding::warning(("failover", code), format!("{setting} is off on this standby"))
                 .why(
-                    "without it the primary's slots are not kept here (it takes primary_slot_name \
-                     and a dbname in primary_conninfo too)",
+                    "without it the primary's slots are not synchronized to this server (which \
+                     also needs primary_slot_name, and a dbname in primary_conninfo)",
                 )
                 .sql_or_advice(service.set(&setting, "on")),
         );

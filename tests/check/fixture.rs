@@ -193,8 +193,8 @@ impl Fixture {
         Report(found["findings"].as_array().expect("findings").clone())
     }
 
-    /// A finding of this level comes, what it tells to do is done as it is printed, and it
-    /// is gone; the report of before.
+    /// There is a finding of this level; its fix is executed as printed, and the finding is gone.
+    /// Returns the report from before.
     pub async fn finding_is_fixed(&self, level: &str, code: &str) -> Report {
         let report = self.check().await;
         let finding = report.finding(level, code);
@@ -208,8 +208,8 @@ impl Fixture {
         report
     }
 
-    /// A finding of this level comes with advice in these words, `follow` does it, and
-    /// the finding is gone.
+    /// There is a finding of this level with advice in these words; `follow` does it, and the
+    /// finding is gone. Returns the report from before.
     pub async fn finding_with_advice(
         &mut self,
         level: &str,

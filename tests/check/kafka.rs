@@ -8,7 +8,7 @@ use walpost_bed::{CertificateAuthority, Kafka};
 use crate::fixture::Fixture;
 use crate::tls::other_authority;
 
-/// A broker that asks who comes, and allows each only what it was told to.
+/// A broker that requires authentication, and an ACL for each operation.
 struct Guarded {
     authority: CertificateAuthority,
     kafka: Kafka,

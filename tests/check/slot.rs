@@ -39,7 +39,7 @@ async fn slot_name_in_use_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_decodes_prepared_transactions() {
+async fn slot_with_two_phase_enabled_is_reported() {
     for fixture in [Fixture::new().await, Fixture::on(sound(Major::V18)).await] {
         let slot = fixture.slot();
         let drop = format!("SELECT pg_drop_replication_slot('{slot}')");

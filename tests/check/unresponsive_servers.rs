@@ -10,7 +10,7 @@ use crate::fixture::{Fixture, sound};
 
 /// What the server does with a connection.
 #[derive(Clone, Copy)]
-enum Peer {
+enum FakeServer {
     /// Accepts it, and sends nothing.
     Silent,
     /// Closes it.
@@ -20,16 +20,16 @@ enum Peer {
 }
 
 /// Listens as long as the test lasts; the port.
-async fn listen(peer: Peer) -> u16 {
+async fn listen(server: FakeServer) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {
         let mut held = Vec::new();
         while let Ok((mut stream, _)) = listener.accept().await {
-            match peer {
-                Peer::Silent => held.push(stream),
-                Peer::HangsUp => drop(stream),
-                Peer::Says(text) => {
+            match server {
+                FakeServer::Silent => held.push(stream),
+                FakeServer::HangsUp => drop(stream),
+                FakeServer::Says(text) => {
                     tokio::spawn(async move {
                         let mut question = [0; 1024];
                         while stream.read(&mut question).await.is_ok_and(|length| length > 0) {
@@ -46,9 +46,9 @@ async fn listen(peer: Peer) -> u16 {
 }
 
 /// Checks the finding on such a server; the right address is the fix.
-async fn found(peer: Peer, code: &str, words: &[&str]) {
+async fn found(server: FakeServer, code: &str, words: &[&str]) {
     let mut fixture = Fixture::new().await;
-    let port = listen(peer).await;
+    let port = listen(server).await;
     let wrong = format!("postgres://postgres@127.0.0.1:{port}/x?connect_timeout=2&sslmode=disable");
     let right = std::mem::replace(&mut fixture.source, wrong);
     let follow = async |fixture: &mut Fixture, _: &str| fixture.source.clone_from(&right);
@@ -57,19 +57,19 @@ async fn found(peer: Peer, code: &str, words: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_server_is_reported() {
-    found(Peer::Silent, "connection_timeout", &["host and port", "packets"]).await;
+    found(FakeServer::Silent, "connection_timeout", &["host and port", "packets"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_that_closes_connections_is_reported() {
-    found(Peer::HangsUp, "connection_broken", &["firewall, proxy"]).await;
+    found(FakeServer::HangsUp, "connection_broken", &["firewall, proxy"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_that_is_not_postgresql_is_reported() {
     // As a MySQL begins: a length of three bytes, a number, protocol and version.
     let greeting = b"\x4a\0\0\0\x0a8.0.36\0\x08\0\0\0salt";
-    found(Peer::Says(greeting), "not_postgresql", &["host and port"]).await;
+    found(FakeServer::Says(greeting), "not_postgresql", &["host and port"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -96,7 +96,7 @@ async fn server_shutting_down_is_reported() {
         assert!(fixture.postgres.stopped(SHORT_TIMEOUT).await);
         fixture.postgres.start_again().await;
     };
-    let words = ["wait until it is up"];
+    let words = ["wait until the server accepts connections"];
     let report = fixture.finding_with_advice("error", "server_unavailable", &words, follow).await;
     let what = report.finding("error", "server_unavailable")["what"].to_string();
     assert!(what.contains("57P03"), "{what}");

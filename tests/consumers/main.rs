@@ -1,4 +1,4 @@
-//! Executes what `docs/consumers.md` and `docs/from-polling.md` tell readers to do.
+//! Executes what `docs/consumers.md` and `docs/from-polling.md` instruct readers to do.
 //!
 //! walpost publishes events, some of them twice; each program reads them, is killed in the middle
 //! and starts again, and its own table must show each effect once. The Rust program runs here;

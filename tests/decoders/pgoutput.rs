@@ -17,7 +17,7 @@ use crate::recorded;
 const COLUMN_BYTES_MIN: usize = 10;
 
 /// Memory that a message may take next to its own bytes, in bytes.
-const LITTLE: u64 = 64;
+const BASE_BYTES: u64 = 64;
 
 #[test]
 fn recordings_cover_every_message_and_value_kind() {
@@ -119,7 +119,11 @@ fn within_bounds(bytes: &Bytes) -> Result<Message, DecodeError> {
     if bytes.first() == Some(&b'R') {
         allowed += bytes.len() / COLUMN_BYTES_MIN * size_of::<Column>();
     }
-    assert!(used <= allowed as u64 + LITTLE, "{used} bytes for the {} of {bytes:?}", bytes.len());
+    assert!(
+        used <= allowed as u64 + BASE_BYTES,
+        "{used} bytes for the {} of {bytes:?}",
+        bytes.len()
+    );
     decoded.expect("it was called")
 }
 

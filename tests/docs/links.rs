@@ -1,6 +1,9 @@
 //! Links between pages are valid, and the book contains every page.
 
+use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
+
+use regex::Regex;
 
 use crate::{files_below, read, root};
 
@@ -44,6 +47,55 @@ fn broken_link_is_reported() {
     assert_eq!(slug("`walpost run` & `_FILE`"), "walpost-run--_file");
 }
 
+/// A label that is a page's title, a heading or a file name promises that page, section or file.
+#[test]
+fn labels_that_name_a_page_a_section_or_a_file_lead_there() {
+    let names: BTreeSet<String> = pages()
+        .flat_map(|page| prose(&read(page)).filter_map(heading_of).map(plain).collect::<Vec<_>>())
+        .collect();
+    let mut seen = 0;
+    for page in pages() {
+        for (label, target) in labelled(&read(&page)) {
+            if target.contains("://") {
+                continue;
+            }
+            if let Some(fault) = mislabelled(&page, &label, &target, &names) {
+                panic!("{}: [{label}]({target}): {fault}", page.display());
+            }
+            seen += usize::from(names.contains(&plain(&label)));
+        }
+    }
+    assert!(seen > 30, "only {seen} such labels were found");
+}
+
+#[test]
+fn misleading_label_is_reported() {
+    let page = Path::new("docs/guarantee.md");
+    let names = ["records", "consumers", "undeliverable events", "exit codes"];
+    let names: BTreeSet<String> = names.map(str::to_owned).into();
+    for (label, target) in [
+        ("records", "consumers.md"),
+        ("`Consumers`", "records.md#value"),
+        ("exit codes", "installation.md"),
+        ("records.md", "consumers.md"),
+        ("`sql/none.sql`", "../sql/retention.sql"),
+    ] {
+        assert!(mislabelled(page, label, target, &names).is_some(), "[{label}]({target})");
+    }
+    for (label, target) in [
+        ("Records", "records.md"),
+        ("records", "records.md#value"),
+        ("exit codes", "installation.md#exit-codes"),
+        ("what consumers do", "consumers.md"),
+        ("`sql/retention.sql`", "../sql/retention.sql"),
+    ] {
+        assert_eq!(mislabelled(page, label, target, &names), None, "[{label}]({target})");
+    }
+    let text = "a [b\nc](d.md) [`e`](#f)\n```\n[g](h)\n```\n![i](j.png)";
+    let found = [("b c", "d.md"), ("`e`", "#f"), ("i", "j.png")];
+    assert_eq!(labelled(text), found.map(|(label, target)| (label.to_owned(), target.to_owned())));
+}
+
 #[test]
 fn book_contains_every_page_once() {
     let mut listed: Vec<_> =
@@ -65,18 +117,48 @@ fn fault(page: &Path, target: &str) -> Option<String> {
     if target.contains("://") {
         return None;
     }
-    let (file, heading) = target.split_once('#').unwrap_or((target, ""));
-    let place = if file.is_empty() {
-        page.to_owned()
-    } else {
-        clean(&page.parent().expect("a file has a folder").join(file))
-    };
+    let (place, heading) = resolved(page, target);
     if !root().join(&place).exists() {
         return Some(format!("there is no {}", place.display()));
     }
     let is_there = |text: &str| prose(text).filter_map(heading_of).any(|it| slug(it) == heading);
     (!heading.is_empty() && !is_there(&read(&place)))
         .then(|| format!("{} has no such heading", place.display()))
+}
+
+/// What is wrong with the label of a link from that page; `names` are all titles and headings.
+fn mislabelled(page: &Path, label: &str, target: &str, names: &BTreeSet<String>) -> Option<String> {
+    let (place, heading) = resolved(page, target);
+    let name = plain(label);
+    let is_file = Regex::new(r"^[\w./-]+\.(md|sql|rs|toml|yml|json|sh)$").expect("a pattern");
+    if is_file.is_match(&name) {
+        let target = place.to_string_lossy().to_lowercase();
+        return (!target.ends_with(&name)).then(|| format!("leads to {}", place.display()));
+    }
+    if !names.contains(&name) || place.extension().is_none_or(|it| it != "md") {
+        return None;
+    }
+    let text = read(&place);
+    let headings: Vec<_> = prose(&text).filter_map(heading_of).collect();
+    let title = headings.first().copied();
+    let section = headings.iter().copied().find(|it| slug(it) == heading);
+    let fits = title.into_iter().chain(section).any(|it| plain(it) == name);
+    (!fits).then(|| format!("is the name of another page or section than {title:?} {section:?}"))
+}
+
+/// The file that a link from that page leads to, and the anchor.
+fn resolved<'a>(page: &Path, target: &'a str) -> (PathBuf, &'a str) {
+    let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+    if file.is_empty() {
+        return (page.to_owned(), heading);
+    }
+    (clean(&page.parent().expect("a file has a folder").join(file)), heading)
+}
+
+/// A label or a heading without case, quotes of code and line breaks.
+fn plain(text: &str) -> String {
+    let text = text.replace('`', "").to_lowercase();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Without `..`, also where the folder before it is not there.
@@ -117,6 +199,14 @@ fn links(text: &str) -> Vec<String> {
         }
     }
     targets
+}
+
+/// The labels and targets of a page's links; a label may be longer than a line.
+fn labelled(text: &str) -> Vec<(String, String)> {
+    let text = prose(text).collect::<Vec<_>>().join("\n");
+    let link = Regex::new(r"\[([^\[\]]+)\]\(([^()\s]+)\)").expect("a pattern");
+    let found = link.captures_iter(&text);
+    found.map(|found| (found[1].replace('\n', " "), found[2].to_owned())).collect()
 }
 
 fn heading_of(line: &str) -> Option<&str> {

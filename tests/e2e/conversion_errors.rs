@@ -110,7 +110,7 @@ async fn fix_for_an_unconvertible_message_skips_only_that_message() {
     }
 }
 
-/// What was received and waits for Kafka tells where the transaction stands that cannot be sent.
+/// Records that were received and wait for Kafka show the position of the transaction that cannot be sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fix_skips_nothing_that_was_waiting_for_kafka() {
     let kafka = Kafka::start().await;

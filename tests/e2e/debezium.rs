@@ -69,14 +69,14 @@ fn configuration(head: &Value) -> String {
 }
 
 /// A server, brokers and what they have got so far.
-struct Stage {
+struct ProfileFixture {
     postgres: Postgres,
     kafka: Kafka,
     follower: Follower,
     directory: TempDir,
 }
 
-impl Stage {
+impl ProfileFixture {
     async fn new() -> Self {
         let kafka = Kafka::start().await;
         Self {
@@ -157,10 +157,10 @@ fn shown(record: &Consumed, golden: &Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_equal_debeziums() {
-    let stage = Stage::new().await;
+    let setup = ProfileFixture::new().await;
     for name in SCENARIOS {
         let (head, lines) = golden(name);
-        let mut records = stage.play(name, &head, &lines).await;
+        let mut records = setup.play(name, &head, &lines).await;
         let golden = lines.iter().filter_map(|line| line["records"].as_array()).flatten();
         for golden in golden.filter(|golden| !golden.to_string().contains("@?")) {
             let id = golden["headers"][0][1].as_str().expect("an id");
@@ -176,8 +176,8 @@ async fn records_equal_debeziums() {
 /// A row whose topic cannot be becomes the record that it would have been, once it can.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replayed_dead_letter_is_byte_identical() {
-    let stage = Stage::new().await;
-    stage
+    let setup = ProfileFixture::new().await;
+    setup
         .postgres
         .execute(
             "CREATE TABLE outbox (id uuid, aggregatetype text, aggregateid text, type text, \
@@ -186,9 +186,9 @@ async fn replayed_dead_letter_is_byte_identical() {
         )
         .await;
     let slot = "SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')";
-    stage.postgres.execute(slot).await;
+    setup.postgres.execute(slot).await;
     let command = |name: &str, regex: &str| {
-        let file: PathBuf = stage.directory.path().join("walpost.toml");
+        let file: PathBuf = setup.directory.path().join("walpost.toml");
         let toml = format!(
             "record.profile = 'debezium-json'\n[poison]\ninvalid_topic = 'dead_letter'\n\
              dead_letter_topic = 'dead'\n[debezium]\n'route.topic.regex' = '{regex}'\n\
@@ -200,16 +200,16 @@ async fn replayed_dead_letter_is_byte_identical() {
             .arg(name)
             .arg("--config")
             .arg(&file)
-            .args(["--bootstrap-servers", &stage.kafka.bootstrap()])
+            .args(["--bootstrap-servers", &setup.kafka.bootstrap()])
             .args(["-X", "allow.auto.create.topics=true"])
-            .args(["--source", &stage.postgres.url()])
+            .args(["--source", &setup.postgres.url()])
     };
     for kind in ["order", "an order"] {
         let insert = format!(
             "INSERT INTO outbox VALUES ('c4ca4238-a0b9-2382-0dcc-509a6f75849b', '{kind}', 'A-7', 'placed', \
              '{{\"total\": 1.50}}', 1.50, '2026-11-21 14:55:01.5Z', '\\x00ff')"
         );
-        stage.postgres.execute(&insert).await;
+        setup.postgres.execute(&insert).await;
     }
     let run = command("run", "order").args(["--until", "current"]).start();
     assert!(
@@ -223,7 +223,7 @@ async fn replayed_dead_letter_is_byte_identical() {
         "{:?}",
         replay.stderr()
     );
-    let records = stage.follower.until_count(3, SHORT_TIMEOUT).await;
+    let records = setup.follower.until_count(3, SHORT_TIMEOUT).await;
     let records: Vec<_> = records.into_iter().filter(|record| record.topic == "orders").collect();
     let [straight, put_back] = &records[..] else { panic!("{records:?}") };
     assert_eq!((&put_back.key, &put_back.value), (&straight.key, &straight.value));

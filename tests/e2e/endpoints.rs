@@ -183,16 +183,16 @@ async fn delivery_lag_rises_while_kafka_is_unavailable_and_returns_to_zero() {
     let text = answering.await_ready(503).await;
     assert!(text.contains("Kafka"), "{text}");
     assert_eq!(answering.page("/livez").await.0, 200, "neither peer has a part in that");
-    let told = [
+    let names = [
         "walpost_oldest_unconfirmed_commit_timestamp_seconds",
         "walpost_slot_lag_bytes",
         "walpost_sink_connected",
         "walpost_in_flight_events",
         "walpost_backpressure_seconds_total",
     ];
-    eventually(LONG_TIMEOUT, "the lag of the slot and the time are told", async || {
+    eventually(LONG_TIMEOUT, "the lag of the slot and the time are shown", async || {
         let scrape = answering.scrape().await;
-        let [oldest, lag, connected, in_flight, held_back] = told.map(|name| scrape.of(name));
+        let [oldest, lag, connected, in_flight, held_back] = names.map(|name| scrape.of(name));
         let since = began.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs_f64();
         assert!(
             oldest < 1.0 || (oldest - since).abs() < SHORT_TIMEOUT.as_secs_f64(),
@@ -508,7 +508,7 @@ async fn systemd_receives_status_and_watchdog_notifications() {
     let path = directory.path().join("notify");
     let socket = UnixDatagram::bind(&path).expect("a socket");
     socket.set_read_timeout(Some(SHORT_TIMEOUT)).expect("a limit");
-    let told = |text: &str| {
+    let await_message = |text: &str| {
         let mut all = Vec::new();
         let began = Instant::now();
         loop {
@@ -524,17 +524,17 @@ async fn systemd_receives_status_and_watchdog_notifications() {
     };
     let run = fixture.command("run").env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "1000000");
     let walpost = run.start();
-    told("READY=1");
-    told("STATUS=delivering from 127.0.0.1");
-    told("WATCHDOG=1");
+    await_message("READY=1");
+    await_message("STATUS=delivering from 127.0.0.1");
+    await_message("WATCHDOG=1");
     let pid = walpost.pid().expect("it runs").to_string();
     let hang_up = std::process::Command::new("kill").args(["-HUP", &pid]).status();
     assert!(hang_up.expect("kill is there").success());
-    let reloading = told("RELOADING=1");
+    let reloading = await_message("RELOADING=1");
     assert!(reloading.contains("MONOTONIC_USEC="), "{reloading}");
-    told("READY=1");
+    await_message("READY=1");
     walpost.terminate();
-    told("STOPPING=1");
+    await_message("STOPPING=1");
     assert!(walpost.wait(SHORT_TIMEOUT).await.expect("walpost stops").success());
 }
 

@@ -305,7 +305,7 @@ async fn slow_catch_up_reads_fall_back_to_streaming() {
     let walpost = catching_up(&fixture).start();
     let said = walpost.await_line("cannot read the backlog in SQL batches", LONG_TIMEOUT).await;
     assert!(said.contains("each batch takes long"), "{said}");
-    // Held for three times eight seconds, of which each ten are told of.
+    // Held for three times eight seconds, with a progress line every ten.
     assert!(times(&walpost, "catch-up progress") > 1, "reported while the server decodes, too");
     walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
     holds.abort();

@@ -49,17 +49,17 @@ const SHOWN: &str = "
      WHERE pubname = 'p' AND schemaname || '.' || tablename = $1";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn membership_is_as_shown_by_postgresql_14() {
+async fn membership_matches_pg_publication_tables_of_postgresql_14() {
     as_shown(Major::V14).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn membership_is_as_shown_by_postgresql_15() {
+async fn membership_matches_pg_publication_tables_of_postgresql_15() {
     as_shown(Major::V15).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn membership_is_as_shown_by_postgresql_18() {
+async fn membership_matches_pg_publication_tables_of_postgresql_18() {
     as_shown(Major::V18).await;
 }
 

@@ -24,13 +24,13 @@ fn row(n: usize, key: &str, cause: &str) -> String {
 }
 
 /// An outbox, a topic that takes little, and one for dead letters, each of one partition.
-struct Stage {
+struct PoisonFixture {
     fixture: Fixture,
     dead: String,
     directory: TempDir,
 }
 
-impl Stage {
+impl PoisonFixture {
     async fn new(kafka: &Kafka) -> Self {
         let postgres = Postgres::builder(Major::V15);
         let fixture = Fixture::with_brokers(postgres, &kafka.bootstrap()).await;
@@ -92,7 +92,7 @@ fn number(record: &Consumed) -> u64 {
     value["n"].as_u64().expect("a number")
 }
 
-/// The first, the last, neighbours of each other and of good ones; refused at once, and by the broker.
+/// The first, the last, adjacent ones, and some next to good ones; rejected by walpost, and by the broker.
 const MIXED: [&str; 10] = [
     "too_large",
     "",
@@ -113,22 +113,26 @@ fn mixed(from: usize) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_poison_of_a_transaction_is_diverted_in_order_and_logged() {
-    let stage = Stage::new(Kafka::shared().await).await;
+    let setup = PoisonFixture::new(Kafka::shared().await).await;
     for (policy, says, letters) in [
         ("skip", ": skipped", &[][..]),
         ("dead_letter", ": written to the dead-letter topic", &[0, 2, 4, 5, 7, 9]),
     ] {
         let from = if policy == "skip" { 0 } else { 100 };
-        let walpost = stage.run(policy).await;
-        stage.fixture.postgres.execute(&mixed(from)).await;
-        stage.fixture.confirmed(LONG_TIMEOUT).await;
+        let walpost = setup.run(policy).await;
+        setup.fixture.postgres.execute(&mixed(from)).await;
+        setup.fixture.confirmed(LONG_TIMEOUT).await;
         let lines = walpost.stderr();
         for (ordinal, cause) in MIXED.iter().enumerate() {
             let place = format!("/{ordinal:08X}");
-            let told = lines.iter().filter(|line| line.contains(says) && line.contains(&place));
-            assert_eq!(told.count(), usize::from(!cause.is_empty()), "{policy}: {ordinal} {cause}");
+            let logged = lines.iter().filter(|line| line.contains(says) && line.contains(&place));
+            assert_eq!(
+                logged.count(),
+                usize::from(!cause.is_empty()),
+                "{policy}: {ordinal} {cause}"
+            );
         }
-        let [good, dead] = stage.numbers().await;
+        let [good, dead] = setup.numbers().await;
         let good: Vec<_> = good.into_iter().filter(|n| *n >= from as u64).collect();
         assert_eq!(good, [1, 3, 6, 8].map(|n| n + from as u64), "{policy}");
         assert_eq!(dead, letters.iter().map(|n| n + from as u64).collect::<Vec<_>>());
@@ -138,7 +142,7 @@ async fn all_poison_of_a_transaction_is_diverted_in_order_and_logged() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poison_in_a_large_transaction_leaves_other_events_in_order() {
-    let stage = Stage::new(Kafka::shared().await).await;
+    let setup = PoisonFixture::new(Kafka::shared().await).await;
     let many = |from: usize| {
         format!(
             "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
@@ -148,12 +152,12 @@ async fn poison_in_a_large_transaction_leaves_other_events_in_order() {
     };
     let bad = |n| row(n, "k", "too_large");
     let sql = format!("BEGIN; {}{}{}{}{}COMMIT", bad(0), many(0), bad(1001), many(1001), bad(2002));
-    stage.fixture.postgres.execute(&sql).await;
-    let arguments = stage.arguments("dead_letter");
-    let walpost = stage.fixture.command("run").args(arguments).args(["--until", "current"]).start();
+    setup.fixture.postgres.execute(&sql).await;
+    let arguments = setup.arguments("dead_letter");
+    let walpost = setup.fixture.command("run").args(arguments).args(["--until", "current"]).start();
     let status = walpost.wait(LONG_TIMEOUT).await.expect("it comes to the end");
     assert!(status.success(), "{:?}", walpost.stderr());
-    let [good, dead] = stage.numbers().await;
+    let [good, dead] = setup.numbers().await;
     assert_eq!(dead, [0, 1001, 2002]);
     assert_eq!(good, (1..2002).filter(|n| *n != 1001).collect::<Vec<_>>());
 }
@@ -161,19 +165,19 @@ async fn poison_in_a_large_transaction_leaves_other_events_in_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broker_outage_during_isolation_changes_nothing() {
     let kafka = Kafka::start().await;
-    let stage = Stage::new(&kafka).await;
-    let walpost = stage.run("dead_letter").await;
+    let setup = PoisonFixture::new(&kafka).await;
+    let walpost = setup.run("dead_letter").await;
     for turn in 0..3 {
         let from = turn * 10;
-        stage.fixture.postgres.execute(&mixed(from)).await;
+        setup.fixture.postgres.execute(&mixed(from)).await;
         if turn == 1 {
             walpost.await_line("delivery failed; replaying", SHORT_TIMEOUT).await;
             kafka.kill9().await;
             kafka.start_again().await;
         }
     }
-    stage.fixture.confirmed(LONG_TIMEOUT).await;
-    let [good, dead] = stage.numbers().await;
+    setup.fixture.confirmed(LONG_TIMEOUT).await;
+    let [good, dead] = setup.numbers().await;
     let (bad, fine): (Vec<_>, Vec<_>) = (0..30).partition(|n| !MIXED[n % 10].is_empty());
     assert_eq!(good, fine.iter().map(|n| *n as u64).collect::<Vec<_>>());
     assert_eq!(dead, bad.iter().map(|n| *n as u64).collect::<Vec<_>>());
@@ -183,37 +187,37 @@ async fn broker_outage_during_isolation_changes_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rejected_dead_letter_halts_and_is_not_lost() {
     let kafka = Kafka::shared().await;
-    let stage = Stage::new(kafka).await;
+    let setup = PoisonFixture::new(kafka).await;
     let settings = [("max.message.bytes", "30000"), ("cleanup.policy", "compact")];
-    kafka.delete_topic(&stage.dead).await;
-    kafka.create_topic_with(&stage.dead, 1, &settings).await;
-    let check = stage.fixture.command("check").args(stage.arguments("dead_letter")).start();
+    kafka.delete_topic(&setup.dead).await;
+    kafka.create_topic_with(&setup.dead, 1, &settings).await;
+    let check = setup.fixture.command("check").args(setup.arguments("dead_letter")).start();
     ended(&check).await;
     let found = check.stdout().join("\n");
     for part in ["takes 30000 bytes a record", "is compacted"] {
-        assert!(found.contains(&format!("{} {part}", stage.dead)), "{found}");
+        assert!(found.contains(&format!("{} {part}", setup.dead)), "{found}");
     }
     let sql =
         format!("BEGIN; {}{}{}COMMIT", row(0, "k", ""), row(1, "k", "too_large"), row(2, "k", ""));
-    stage.fixture.postgres.execute(&sql).await;
-    let committed = stage.written().await;
+    setup.fixture.postgres.execute(&sql).await;
+    let committed = setup.written().await;
     for _ in 0..2 {
-        let arguments = stage.arguments("dead_letter");
+        let arguments = setup.arguments("dead_letter");
         let (code, text) =
-            stage.fixture.run_to_its_end(&arguments.each_ref().map(String::as_str)).await;
+            setup.fixture.run_to_its_end(&arguments.each_ref().map(String::as_str)).await;
         assert_eq!(code, Some(4), "{text}");
         let error = text.lines().last().expect("it says why");
-        for part in [&stage.dead, "max.message.bytes", "/00000001 ", "table public.outbox"] {
+        for part in [&setup.dead, "max.message.bytes", "/00000001 ", "table public.outbox"] {
             assert!(error.contains(part), "{part} in {error}");
         }
-        let [good, dead] = stage.numbers().await;
+        let [good, dead] = setup.numbers().await;
         assert_eq!((good[0], dead.len()), (0, 0), "what stands before it, and no letter");
-        assert!(!stage.has_confirmed(&committed).await, "nothing is confirmed");
+        assert!(!setup.has_confirmed(&committed).await, "nothing is confirmed");
     }
-    kafka.administration().set(&stage.dead, "max.message.bytes", "1000000").await;
-    let walpost = stage.run("dead_letter").await;
-    stage.fixture.confirmed(LONG_TIMEOUT).await;
-    assert_eq!(stage.numbers().await, [vec![0, 2], vec![1]]);
+    kafka.administration().set(&setup.dead, "max.message.bytes", "1000000").await;
+    let walpost = setup.run("dead_letter").await;
+    setup.fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!(setup.numbers().await, [vec![0, 2], vec![1]]);
     stop(walpost).await;
 }
 
@@ -221,81 +225,81 @@ async fn rejected_dead_letter_halts_and_is_not_lost() {
 async fn missing_or_forbidden_dead_letter_topic_is_reported_and_retried() {
     let builder = Kafka::builder().guarded().user("relay", "right");
     let kafka = builder.property("auto.create.topics.enable", "false").start().await;
-    let mut stage = Stage::new(&kafka).await;
-    kafka.delete_topic(&stage.dead).await;
-    kafka.allow("relay", &["Write", "Describe"], &stage.fixture.topic("order")).await;
+    let mut setup = PoisonFixture::new(&kafka).await;
+    kafka.delete_topic(&setup.dead).await;
+    kafka.allow("relay", &["Write", "Describe"], &setup.fixture.topic("order")).await;
     let sql = [row(0, "k", ""), row(1, "k", "undecodable"), row(2, "k", "")].concat();
     let login = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=relay"];
     let login = login.iter().chain(&["sasl.password=right"]).flat_map(|one| ["-X", one]);
     let guarded = kafka.sasl_bootstrap().expect("a user was added");
-    let open = std::mem::replace(&mut stage.fixture.bootstrap, guarded);
-    let command = stage.fixture.command("run").args(stage.arguments("dead_letter"));
+    let open = std::mem::replace(&mut setup.fixture.bootstrap, guarded);
+    let command = setup.fixture.command("run").args(setup.arguments("dead_letter"));
     let walpost = command.args(login).start();
-    stage.fixture.bootstrap = open;
+    setup.fixture.bootstrap = open;
     walpost.await_line("streaming from PostgreSQL", SHORT_TIMEOUT).await;
-    stage.fixture.postgres.execute(&format!("BEGIN; {sql}COMMIT")).await;
-    let committed = stage.written().await;
-    let advice = format!("the ACL operations WRITE and DESCRIBE on topic {}", stage.dead);
+    setup.fixture.postgres.execute(&format!("BEGIN; {sql}COMMIT")).await;
+    let committed = setup.written().await;
+    let advice = format!("the ACL operations WRITE and DESCRIBE on topic {}", setup.dead);
     walpost.await_line(&advice, SHORT_TIMEOUT).await;
-    kafka.allow("relay", &["Write", "Describe"], &stage.dead).await;
-    let advice = format!("kafka-topics.sh --create --topic {}", stage.dead);
+    kafka.allow("relay", &["Write", "Describe"], &setup.dead).await;
+    let advice = format!("kafka-topics.sh --create --topic {}", setup.dead);
     walpost.await_line(&advice, SHORT_TIMEOUT).await;
-    assert!(!stage.has_confirmed(&committed).await, "nothing past the letter");
-    kafka.create_topic(&stage.dead, 1).await;
-    stage.fixture.confirmed(LONG_TIMEOUT).await;
-    assert_eq!(stage.numbers().await, [vec![0, 2], vec![1]]);
+    assert!(!setup.has_confirmed(&committed).await, "nothing past the letter");
+    kafka.create_topic(&setup.dead, 1).await;
+    setup.fixture.confirmed(LONG_TIMEOUT).await;
+    assert_eq!(setup.numbers().await, [vec![0, 2], vec![1]]);
     stop(walpost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tail_shows_diverted_events_and_halts_like_run() {
-    let stage = Stage::new(Kafka::shared().await).await;
+    let setup = PoisonFixture::new(Kafka::shared().await).await;
     let causes = ["", "invalid_topic", "", "undecodable", ""];
     let rows = causes.iter().enumerate().map(|(n, cause)| row(n, "k", cause));
-    stage.fixture.postgres.execute(&format!("BEGIN; {}COMMIT", rows.collect::<String>())).await;
-    for (policy, code, printed, told) in [
+    setup.fixture.postgres.execute(&format!("BEGIN; {}COMMIT", rows.collect::<String>())).await;
+    for (policy, code, printed, logged) in [
         ("skip", 0, 3, ": skipped"),
         ("dead_letter", 0, 5, "would be dead-lettered"),
         ("halt", 4, 1, "an order"),
     ] {
         let command =
-            stage.fixture.command("tail").args(stage.arguments(policy)).arg("--from-slot");
+            setup.fixture.command("tail").args(setup.arguments(policy)).arg("--from-slot");
         let tail = command.start();
         assert_eq!(ended(&tail).await.0, Some(code), "{policy}");
         assert_eq!(tail.stdout().len(), printed, "{policy}: {:?}", tail.stdout());
         let lines = tail.stderr();
-        let told = lines.iter().filter(|line| line.contains(told)).count();
-        assert_eq!(told, if policy == "halt" { 1 } else { 2 }, "{policy}: {lines:?}");
+        let logged = lines.iter().filter(|line| line.contains(logged)).count();
+        assert_eq!(logged, if policy == "halt" { 1 } else { 2 }, "{policy}: {lines:?}");
     }
 }
 
 #[cfg(feature = "crash-points")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crash_before_confirming_a_dead_letter_loses_nothing() {
-    let stage = Stage::new(Kafka::shared().await).await;
+    let setup = PoisonFixture::new(Kafka::shared().await).await;
     let deaths = ["produced=1*off", "produced=2*off", "callback=1*off", "acknowledged=1*off"];
     let mut from = 0;
     for cause in ["undecodable", "too_large"] {
         for death in deaths {
             let causes = ["", cause, ""];
             let rows = causes.iter().enumerate().map(|(n, cause)| row(from + n, "k", cause));
-            stage
+            setup
                 .fixture
                 .postgres
                 .execute(&format!("BEGIN; {}COMMIT", rows.collect::<String>()))
                 .await;
-            let committed = stage.written().await;
-            let command = stage.fixture.command("run").args(stage.arguments("dead_letter"));
+            let committed = setup.written().await;
+            let command = setup.fixture.command("run").args(setup.arguments("dead_letter"));
             let dying = command.env("FAILPOINTS", format!("{death}->return")).start();
             let status = dying.wait(SHORT_TIMEOUT).await.expect("it dies");
             assert_eq!(status.code(), None, "{cause}, {death}: {status:?}");
-            assert!(!stage.has_confirmed(&committed).await, "{cause}, {death}");
-            let walpost = stage.run("dead_letter").await;
-            stage.fixture.confirmed(LONG_TIMEOUT).await;
+            assert!(!setup.has_confirmed(&committed).await, "{cause}, {death}");
+            let walpost = setup.run("dead_letter").await;
+            setup.fixture.confirmed(LONG_TIMEOUT).await;
             walpost.kill9().await;
             from += 3;
         }
     }
     let (bad, fine): (Vec<_>, Vec<_>) = (0..from as u64).partition(|n| n % 3 == 1);
-    assert_eq!(stage.numbers().await, [fine, bad]);
+    assert_eq!(setup.numbers().await, [fine, bad]);
 }

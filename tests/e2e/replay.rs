@@ -27,13 +27,13 @@ const FIXED: &str = "record.null_keys = 'allow'\nrecord.topic_regex = '(.*)an or
 const TOPIC_FIXED: &str =
     "record.topic_regex = '(.*)an order'\nrecord.topic_replacement = '$1order'\n";
 
-struct Stage {
+struct ReplayFixture {
     fixture: Fixture,
     dead: String,
     directory: TempDir,
 }
 
-impl Stage {
+impl ReplayFixture {
     /// An outbox with a topic that takes little, and a dead-letter topic.
     async fn new() -> Self {
         let fixture = Fixture::new().await;
@@ -116,64 +116,64 @@ fn summary(replayed: u64, poison: u64, held_back: u64, passed_over: u64) -> Stri
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_letters_are_replayed_once_after_the_fix() {
-    let stage = Stage::new().await;
-    stage.diverted(BY_COLUMN, &BAD.map(|(_, row)| row)).await;
-    let (published, letters) = stage.records().await;
+    let setup = ReplayFixture::new().await;
+    setup.diverted(BY_COLUMN, &BAD.map(|(_, row)| row)).await;
+    let (published, letters) = setup.records().await;
     assert_eq!((published.len(), letters.len()), (0, 5));
     // Nothing is fixed yet; what would be tried is said, and nothing done.
-    let (code, lines) = stage.replay(BY_COLUMN, &["--dry-run"]).await;
+    let (code, lines) = setup.replay(BY_COLUMN, &["--dry-run"]).await;
     assert_eq!(
         lines.last(),
         Some(&format!("would {}", summary(2, 3, 0, 0).replace("replayed", "replay")))
     );
     assert_eq!((code, lines.len()), (Some(4), 3), "{lines:?}");
-    let order = stage.fixture.topic("order");
+    let order = setup.fixture.topic("order");
     assert!(lines.iter().any(|line| line.contains("(too_large, event ") && line.contains(&order)));
-    let unmended = stage.replay(BY_COLUMN, &[]).await;
+    let unmended = setup.replay(BY_COLUMN, &[]).await;
     assert_eq!(unmended, (Some(4), vec![summary(0, 5, 0, 0)]));
     // The topic is fixed first, then the rest.
     let administration = Kafka::shared().await.administration();
     administration.set(&order, "max.message.bytes", "1000000").await;
-    let some = stage.replay(BY_COLUMN, &["--cause", "too_large"]).await;
+    let some = setup.replay(BY_COLUMN, &["--cause", "too_large"]).await;
     assert_eq!(some, (Some(0), vec![summary(1, 0, 0, 4)]));
-    assert_eq!(stage.published().await, [4]);
+    assert_eq!(setup.published().await, [4]);
     let fixed = format!("{BY_COLUMN}{FIXED}");
-    let two = stage.replay(&fixed, &["--limit", "2"]).await;
+    let two = setup.replay(&fixed, &["--limit", "2"]).await;
     assert_eq!(two, (Some(0), vec![summary(2, 0, 0, 0)]));
-    let rest = stage.replay(&fixed, &[]).await;
+    let rest = setup.replay(&fixed, &[]).await;
     assert_eq!(rest, (Some(0), vec![summary(2, 0, 0, 0)]));
     for _ in 0..2 {
-        assert_eq!(stage.replay(&fixed, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
+        assert_eq!(setup.replay(&fixed, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
     }
-    let mut numbers = stage.published().await;
+    let mut numbers = setup.published().await;
     numbers.sort_unstable();
     assert_eq!(numbers, [1, 2, 3, 4, 5]);
-    assert_as_they_were(&stage, &letters).await;
+    assert_as_they_were(&setup, &letters).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn duplicate_dead_letter_is_replayed_once() {
-    let stage = Stage::new().await;
+    let setup = ReplayFixture::new().await;
     // Each time that the broker is asked again, the one before is written again.
-    stage.diverted(BY_COLUMN, &[&[BAD[2].1, BAD[4].1].join(", ")]).await;
-    let (_, letters) = stage.records().await;
+    setup.diverted(BY_COLUMN, &[&[BAD[2].1, BAD[4].1].join(", ")]).await;
+    let (_, letters) = setup.records().await;
     assert!(letters.len() > 2, "{letters:?}");
-    let order = stage.fixture.topic("order");
+    let order = setup.fixture.topic("order");
     let administration = Kafka::shared().await.administration();
     administration.set(&order, "message.timestamp.before.max.ms", "864000000").await;
     let fixed = format!("{BY_COLUMN}{FIXED}");
     let again = u64::try_from(letters.len()).expect("few") - 2;
-    assert_eq!(stage.replay(&fixed, &[]).await, (Some(0), vec![summary(2, 0, 0, again)]));
-    let mut numbers = stage.published().await;
+    assert_eq!(setup.replay(&fixed, &[]).await, (Some(0), vec![summary(2, 0, 0, again)]));
+    let mut numbers = setup.published().await;
     numbers.sort_unstable();
     assert_eq!(numbers, [3, 5]);
-    assert_eq!(stage.replay(&fixed, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
+    assert_eq!(setup.replay(&fixed, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
 }
 
 /// Each record is its letter's event: position, id, key and value; and the timestamp is
 /// the row's own.
-async fn assert_as_they_were(stage: &Stage, letters: &[Consumed]) {
-    let (records, _) = stage.records().await;
+async fn assert_as_they_were(setup: &ReplayFixture, letters: &[Consumed]) {
+    let (records, _) = setup.records().await;
     for letter in letters {
         let position = letter.header("walpost.position");
         let mut same = records.iter().filter(|one| one.header("walpost.position") == position);
@@ -184,7 +184,7 @@ async fn assert_as_they_were(stage: &Stage, letters: &[Consumed]) {
         let query = format!(
             "SELECT floor(extract(epoch FROM created_at) * 1000)::bigint FROM outbox WHERE id = '{id}'"
         );
-        let millis = stage.fixture.postgres.query_text(&query).await.expect("its row");
+        let millis = setup.fixture.postgres.query_text(&query).await.expect("its row");
         assert_eq!(record.timestamp_ms.map(|millis| millis.to_string()), Some(millis));
         assert!(!record.headers.iter().any(|(name, _)| name == "walpost.cause"));
     }
@@ -192,12 +192,12 @@ async fn assert_as_they_were(stage: &Stage, letters: &[Consumed]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replay_keeps_the_commit_time_and_all_headers() {
-    let stage = Stage::new().await;
-    stage.diverted("", &[BAD[1].1]).await;
-    let (_, letters) = stage.records().await;
+    let setup = ReplayFixture::new().await;
+    setup.diverted("", &[BAD[1].1]).await;
+    let (_, letters) = setup.records().await;
     assert_eq!(letters.len(), 1);
-    assert_eq!(stage.replay(TOPIC_FIXED, &[]).await.0, Some(0));
-    let (records, _) = stage.records().await;
+    assert_eq!(setup.replay(TOPIC_FIXED, &[]).await.0, Some(0));
+    let (records, _) = setup.records().await;
     let [record] = &records[..] else { panic!("one record: {records:?}") };
     assert_eq!(record.timestamp_ms, letters[0].timestamp_ms);
     let names: Vec<_> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
@@ -207,7 +207,7 @@ async fn replay_keeps_the_commit_time_and_all_headers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_letter_that_is_still_poison_blocks_only_its_key() {
-    let stage = Stage::new().await;
+    let setup = ReplayFixture::new().await;
     let rows = [
         "('order', 'k', 'placed', '{\"n\": 1}', '[1]', now())",
         "('an order', 'k', 'placed', '{\"n\": 2}', NULL, now())",
@@ -216,19 +216,19 @@ async fn dead_letter_that_is_still_poison_blocks_only_its_key() {
         "('dead', 'k', 'placed', '{\"n\": 0}', NULL, now())",
         "('an order', 'm', 'placed', '{\"n\": 4}', NULL, now())",
     ];
-    stage.diverted("", &rows).await;
-    let first = stage.replay(TOPIC_FIXED, &[]).await;
+    setup.diverted("", &rows).await;
+    let first = setup.replay(TOPIC_FIXED, &[]).await;
     assert_eq!(first, (Some(4), vec![summary(2, 1, 1, 1)]));
-    assert_eq!(stage.published().await, [3, 4]);
+    assert_eq!(setup.published().await, [3, 4]);
     // What is no letter was named once.
-    let again = stage.replay(TOPIC_FIXED, &[]).await;
+    let again = setup.replay(TOPIC_FIXED, &[]).await;
     assert_eq!(again, (Some(4), vec![summary(0, 1, 1, 0)]));
-    let last = stage.replay(&format!("{TOPIC_FIXED}record.headers = []\n"), &[]).await;
+    let last = setup.replay(&format!("{TOPIC_FIXED}record.headers = []\n"), &[]).await;
     assert_eq!(last, (Some(0), vec![summary(2, 0, 0, 0)]));
-    let mut numbers = stage.published().await;
+    let mut numbers = setup.published().await;
     numbers.retain(|number| *number < 3);
     assert_eq!(numbers, [1, 2], "in their order");
-    let (_, letters) = stage.records().await;
+    let (_, letters) = setup.records().await;
     assert_eq!(letters.len(), 5, "nothing is taken out of the topic");
 }
 
@@ -239,10 +239,10 @@ async fn replay_uses_the_current_configuration() {
     let kafka = Kafka::shared().await;
     kafka.create_topic_with(&dead, 1, &[]).await;
     kafka.create_topic_with(&order, 1, &[]).await;
-    let stage = Stage { fixture, dead, directory: TempDir::new().expect("a directory") };
-    let fixture = &stage.fixture;
+    let setup = ReplayFixture { fixture, dead, directory: TempDir::new().expect("a directory") };
+    let fixture = &setup.fixture;
     fixture.postgres.execute("ALTER TABLE outbox ADD tenant text, ADD region text").await;
-    let arguments = stage.configured("record.place = ['tenant:header']\n");
+    let arguments = setup.configured("record.place = ['tenant:header']\n");
     let walpost = fixture.run_with(&arguments.each_ref().map(String::as_str)).await;
     let sql = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, tenant) \
                VALUES ('an order', 'a', 'placed', '{\"n\": 1}', 'Acme'); \
@@ -254,13 +254,13 @@ async fn replay_uses_the_current_configuration() {
     stop(walpost).await;
     // A column that was not placed is not in the letters.
     let place = "record.place = ['tenant:header', 'region:header']\n";
-    let missing = stage.replay(&format!("{TOPIC_FIXED}{place}"), &["--dry-run"]).await;
+    let missing = setup.replay(&format!("{TOPIC_FIXED}{place}"), &["--dry-run"]).await;
     assert_eq!(missing.0, Some(4));
     assert_eq!(missing.1, ["would replay 0, still poison 3, held back 0, passed over 0"]);
     let place = "record.place = ['tenant:header', 'aggregate_type:header:kind']\n";
-    let replayed = stage.replay(&format!("{TOPIC_FIXED}{place}"), &[]).await;
+    let replayed = setup.replay(&format!("{TOPIC_FIXED}{place}"), &[]).await;
     assert_eq!(replayed, (Some(4), vec![summary(2, 1, 0, 0)]));
-    let (records, _) = stage.records().await;
+    let (records, _) = setup.records().await;
     let tenants: Vec<_> = records.iter().map(|record| record.header("tenant")).collect();
     assert_eq!(tenants, [Some("Acme"), None]);
     assert!(records.iter().all(|record| record.header("kind") == Some("an order")));
@@ -268,18 +268,18 @@ async fn replay_uses_the_current_configuration() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_replay_keeps_the_dead_letter() {
-    let stage = Stage::new().await;
-    let (code, lines) = stage.replay("", &["--from", "no-such-topic"]).await;
+    let setup = ReplayFixture::new().await;
+    let (code, lines) = setup.replay("", &["--from", "no-such-topic"]).await;
     assert_eq!((code, lines.len()), (Some(1), 0), "{lines:?}");
     let walpost =
-        stage.fixture.command("replay-dead-letters").args(["-X", "linger.ms=never"]).start();
+        setup.fixture.command("replay-dead-letters").args(["-X", "linger.ms=never"]).start();
     assert_eq!(ended(&walpost).await.0, Some(78));
-    stage.diverted("", &[BAD[1].1]).await;
+    setup.diverted("", &[BAD[1].1]).await;
     let own = ["--group", "another"];
-    assert_eq!(stage.replay(TOPIC_FIXED, &own).await.1, [summary(1, 0, 0, 0)]);
-    assert_eq!(stage.replay(TOPIC_FIXED, &own).await.1, [summary(0, 0, 0, 0)]);
+    assert_eq!(setup.replay(TOPIC_FIXED, &own).await.1, [summary(1, 0, 0, 0)]);
+    assert_eq!(setup.replay(TOPIC_FIXED, &own).await.1, [summary(0, 0, 0, 0)]);
     assert_eq!(
-        stage.replay(TOPIC_FIXED, &[]).await.1,
+        setup.replay(TOPIC_FIXED, &[]).await.1,
         [summary(1, 0, 0, 0)],
         "another group's marks"
     );
@@ -287,11 +287,11 @@ async fn failed_replay_keeps_the_dead_letter() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_replay_commits_its_progress() {
-    let stage = Stage::new().await;
-    stage.divert_many(3000).await;
+    let setup = ReplayFixture::new().await;
+    setup.divert_many(3000).await;
     for terminate in [true, false] {
         let command =
-            stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_FIXED));
+            setup.fixture.command("replay-dead-letters").args(setup.configured(TOPIC_FIXED));
         let stopped = command.start();
         stopped.await_line("replayed: ", SHORT_TIMEOUT).await;
         if terminate {
@@ -303,8 +303,8 @@ async fn stopped_replay_commits_its_progress() {
         assert_eq!(code, Some(1));
         assert!(said.contains("told to stop"), "{said}");
     }
-    assert_eq!(stage.replay(TOPIC_FIXED, &[]).await.0, Some(0));
-    let mut numbers = stage.published().await;
+    assert_eq!(setup.replay(TOPIC_FIXED, &[]).await.0, Some(0));
+    let mut numbers = setup.published().await;
     let came = numbers.len();
     numbers.sort_unstable();
     numbers.dedup();
@@ -315,9 +315,9 @@ async fn stopped_replay_commits_its_progress() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_replays_lose_no_dead_letter() {
-    let stage = Stage::new().await;
-    stage.divert_many(3000).await;
-    let command = stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_FIXED));
+    let setup = ReplayFixture::new().await;
+    setup.divert_many(3000).await;
+    let command = setup.fixture.command("replay-dead-letters").args(setup.configured(TOPIC_FIXED));
     let both = [command.clone().start(), command.start()];
     let mut ends = Vec::new();
     for one in &both {
@@ -327,8 +327,8 @@ async fn concurrent_replays_lose_no_dead_letter() {
     }
     ends.sort_unstable();
     assert_eq!(ends, [Some(0), Some(1)]);
-    assert_eq!(stage.replay(TOPIC_FIXED, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
-    let mut numbers = stage.published().await;
+    assert_eq!(setup.replay(TOPIC_FIXED, &[]).await, (Some(0), vec![summary(0, 0, 0, 0)]));
+    let mut numbers = setup.published().await;
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), 3000);
@@ -337,40 +337,40 @@ async fn concurrent_replays_lose_no_dead_letter() {
 #[cfg(feature = "crash-points")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replay_killed_before_its_commit_duplicates_but_loses_nothing() {
-    let stage = Stage::new().await;
-    stage.divert_many(20).await;
-    let command = stage.fixture.command("replay-dead-letters").args(stage.configured(TOPIC_FIXED));
+    let setup = ReplayFixture::new().await;
+    setup.divert_many(20).await;
+    let command = setup.fixture.command("replay-dead-letters").args(setup.configured(TOPIC_FIXED));
     let dying = command.env("FAILPOINTS", "replayed=7*off->return").start();
     let status = dying.wait(SHORT_TIMEOUT).await.expect("it dies");
     assert!(!status.success() && status.code().is_none(), "{status:?}");
-    assert_eq!(stage.published().await.len(), 8);
-    let (code, lines) = stage.replay(TOPIC_FIXED, &[]).await;
+    assert_eq!(setup.published().await.len(), 8);
+    let (code, lines) = setup.replay(TOPIC_FIXED, &[]).await;
     assert_eq!(code, Some(0), "{lines:?}");
-    let mut numbers = stage.published().await;
+    let mut numbers = setup.published().await;
     let came = numbers.len();
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers, (1..=20).collect::<Vec<_>>());
     assert!((21..=28).contains(&came), "{came}: what was not marked came again");
-    assert_eq!(stage.replay(TOPIC_FIXED, &[]).await.1, [summary(0, 0, 0, 0)]);
+    assert_eq!(setup.replay(TOPIC_FIXED, &[]).await.1, [summary(0, 0, 0, 0)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn letters_that_are_left_are_not_kept_whatever_their_keys() {
+async fn remaining_dead_letters_use_bounded_memory() {
     const KEYS: usize = 300;
-    let stage = Stage::new().await;
+    let setup = ReplayFixture::new().await;
     let rows = format!(
         "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
          SELECT 'an order', concat(i % {KEYS}, repeat('k', 900000)), 'placed', '{{}}'
            FROM generate_series(1, {}) AS i",
         KEYS + 10
     );
-    let arguments = stage.configured("");
-    let walpost = stage.fixture.run_with(&arguments.each_ref().map(String::as_str)).await;
-    stage.fixture.postgres.execute(&rows).await;
-    stage.fixture.confirmed(LONG_TIMEOUT).await;
+    let arguments = setup.configured("");
+    let walpost = setup.fixture.run_with(&arguments.each_ref().map(String::as_str)).await;
+    setup.fixture.postgres.execute(&rows).await;
+    setup.fixture.confirmed(LONG_TIMEOUT).await;
     stop(walpost).await;
-    let replay = stage.fixture.command("replay-dead-letters").args(arguments).start();
+    let replay = setup.fixture.command("replay-dead-letters").args(arguments).start();
     let mut peak = 0;
     eventually(LONG_TIMEOUT, "it ends", async || match replay.peak_rss_bytes() {
         Some(bytes) => {

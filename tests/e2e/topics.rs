@@ -45,8 +45,8 @@ async fn rows_cannot_reach_disallowed_or_internal_topics() {
         let topic = fixture.topic(&format!("other{number}"));
         assert_eq!(administration.partitions(&topic).await, Ok(Vec::new()), "{topic}");
     }
-    let told = walpost.stderr().into_iter().filter(|line| line.contains(": skipped")).count();
-    assert_eq!(told, 31);
+    let logged = walpost.stderr().into_iter().filter(|line| line.contains(": skipped")).count();
+    assert_eq!(logged, 31);
     assert!(!walpost.said("delivery failed; replaying"), "{:?}", walpost.stderr());
     assert_eq!(stop(walpost).await["skipped"], 31);
 }

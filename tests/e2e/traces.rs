@@ -114,9 +114,9 @@ async fn unavailable_collector_is_logged_once_and_delays_nothing() {
     }
     walpost.await_line("cannot export spans", SHORT_TIMEOUT).await;
     fixture.assert_exact(SHORT_TIMEOUT).await;
-    let told = |walpost: &walpost_bed::Walpost| {
+    let logged = |walpost: &walpost_bed::Walpost| {
         walpost.stderr().iter().filter(|line| line.contains("cannot export spans")).count()
     };
-    assert_eq!(told(&walpost), 1);
+    assert_eq!(logged(&walpost), 1);
     stop(walpost).await;
 }

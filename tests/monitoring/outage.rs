@@ -35,13 +35,13 @@ async fn lag_and_alerts_rise_during_a_kafka_outage_and_clear_afterwards() {
     let at = |what: &str| println!("{:>4} s  {what}", begin.elapsed().as_secs());
     kafka.kill9().await;
     at("Kafka is killed");
-    let mut told = Vec::new();
+    let mut fired = Vec::new();
     let needed = away.as_secs_f64();
     eventually(away + LONG_TIMEOUT, "the lag is as long as the outage", async || {
         for alert in prometheus.firing().await {
-            if !told.contains(&alert) {
+            if !fired.contains(&alert) {
                 at(&format!("{alert} fires"));
-                told.push(alert);
+                fired.push(alert);
             }
         }
         prometheus.value("walpost:lag_seconds").await >= Some(needed)
@@ -49,8 +49,8 @@ async fn lag_and_alerts_rise_during_a_kafka_outage_and_clear_afterwards() {
     .await;
     let bytes = prometheus.value("walpost_slot_lag_bytes").await.expect("the slot's lag is known");
     at(&format!("lag is {needed} s and {bytes} bytes; Kafka is started"));
-    told.sort();
-    assert_eq!(told, ["WalpostDeliveryLagHigh", "WalpostStalled"]);
+    fired.sort();
+    assert_eq!(fired, ["WalpostDeliveryLagHigh", "WalpostStalled"]);
     assert_eq!(prometheus.value("walpost_sink_connected").await, Some(0.0));
     assert_eq!(prometheus.value("walpost_source_connected").await, Some(1.0));
     assert!(bytes > 0.0, "the log of the outage is not delivered");

@@ -347,8 +347,11 @@ async fn authenticated_server_cannot_exhaust_memory() {
             let flooding = FloodingServer::start(fixture.postgres.port(), after, flood).await;
             let walpost = run(&mut fixture, flooding.source());
             let line = walpost.await_line(" bytes", SHORT_TIMEOUT).await;
-            let told = ["sends more than", "answered with more than", "bytes; at most"];
-            assert!(told.iter().any(|told| line.contains(told)), "{after} {flood:?}: {line}");
+            let expected = ["sends more than", "answered with more than", "bytes; at most"];
+            assert!(
+                expected.iter().any(|expected| line.contains(expected)),
+                "{after} {flood:?}: {line}"
+            );
             let again = async || flooding.counts()[0] > 2;
             eventually(SHORT_TIMEOUT, "walpost retries", again).await;
             let peak = walpost.peak_rss_bytes().expect("it runs");

@@ -7,16 +7,16 @@ use walpost_bed::fixture::SHORT_TIMEOUT;
 use walpost_bed::{eventually, fixture};
 
 /// A walpost in a network of its own, where every port is free and nobody answers.
-struct Alone(Child);
+struct StandaloneWalpost(Child);
 
-impl Drop for Alone {
+impl Drop for StandaloneWalpost {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Alone {
+impl StandaloneWalpost {
     fn run(arguments: &str) -> Self {
         let run = format!(
             "ip link set lo up && exec {} run --source postgres://u@127.0.0.1/db {arguments}",
@@ -52,19 +52,19 @@ impl Alone {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listens_only_on_loopback_by_default() {
-    let walpost = Alone::run("");
+    let walpost = StandaloneWalpost::run("");
     assert_eq!(walpost.await_listening().await, ["0100007F:25A9"], "127.0.0.1:9641");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listens_on_the_configured_address_or_not_at_all() {
-    let walpost = Alone::run("--admin-listen 0.0.0.0:9700");
+    let walpost = StandaloneWalpost::run("--admin-listen 0.0.0.0:9700");
     assert_eq!(walpost.await_listening().await, ["00000000:25E4"], "0.0.0.0:9700");
-    let silent = Alone::run("--admin-listen off");
+    let silent = StandaloneWalpost::run("--admin-listen off");
     // It tries PostgreSQL once it has done all else: a connection that is refused shows
     // in its log alone, so the other is what its time is measured by.
     eventually(SHORT_TIMEOUT, "it has begun", async || silent.listens().1).await;
-    let later = Alone::run("");
+    let later = StandaloneWalpost::run("");
     later.await_listening().await;
     assert_eq!(silent.listens(), (Vec::new(), true));
 }

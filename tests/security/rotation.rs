@@ -77,11 +77,11 @@ async fn sighup_switches_the_kafka_user_without_duplicates() {
     let mark = walpost.mark();
     walpost.hangup();
     said_after(&walpost, mark, "their files: unchanged").await;
-    for (wrong, told) in [("linger.ms=soon", "`linger.ms`"), ("acks=1", "`acks`")] {
+    for (wrong, named) in [("linger.ms=soon", "`linger.ms`"), ("acks=1", "`acks`")] {
         let mark = walpost.mark();
         fixture.file("kafka", &format!("{}{wrong}\n", fixture.login("PLAIN", USER, "wrong")));
         walpost.hangup();
-        let line = walpost.await_line_after(mark, told, SHORT_TIMEOUT).await;
+        let line = walpost.await_line_after(mark, named, SHORT_TIMEOUT).await;
         assert!(line.contains("ERROR") && !line.contains("wrong"), "{line}");
     }
     writer.commits(50).await;

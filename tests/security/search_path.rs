@@ -285,9 +285,9 @@ impl Trap {
             self.untouched(name).await;
         }
         let dedupe = include_str!("../../sql/consumer_dedupe.sql");
-        let told = dedupe.lines().filter_map(|line| line.strip_prefix("--   "));
-        let told = told.collect::<Vec<_>>().join("\n");
-        assert_eq!(told.matches(';').count(), 3, "{told}");
+        let statements = dedupe.lines().filter_map(|line| line.strip_prefix("--   "));
+        let statements = statements.collect::<Vec<_>>().join("\n");
+        assert_eq!(statements.matches(';').count(), 3, "{statements}");
         // A function of that name that would be the better match of fewer arguments, or of texts.
         self.execute(
             "SET ROLE mallory;
@@ -295,9 +295,9 @@ impl Trap {
              CREATE FUNCTION public.prune_processed_events(text, int) RETURNS bool LANGUAGE sql AS $$ SELECT public.note('prune') $$",
         )
         .await;
-        self.psql(&told);
+        self.psql(&statements);
         // The second time what they conflict with is there.
-        self.psql(&told);
+        self.psql(&statements);
         self.untouched("the statements for consumers").await;
     }
 }

@@ -124,11 +124,11 @@ fn schedules_cover_every_feed_switch() {
 }
 
 /// The violation in that schedule, if any.
-fn judge(seed: u64, tell: bool) -> Option<String> {
+fn judge(seed: u64, verbose: bool) -> Option<String> {
     let judged = catch_unwind(AssertUnwindSafe(|| {
         let world = simulate(seed);
         let world = world.lock();
-        if tell {
+        if verbose {
             println!("{:#?}", world.schedule);
             for (at, (now_ms, event)) in world.trace.iter().enumerate() {
                 println!("{at:>5} {now_ms:>6} ms  {event:?}");

@@ -21,7 +21,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
  *
  * Brokers, topic, consumer group, database, and by what a repeated event is known: id,
  * idempotency-key or position. The database has the tables of sql/consumer_dedupe.sql and
- * examples/consumers/turnover.sql. An error ends it; started again, it goes on after the
+ * examples/consumers/turnover.sql. An error ends it; started again, it resumes after the
  * last offset that it committed.
  */
 class Consumer {

@@ -114,7 +114,7 @@ fn consumer(bootstrap: &str) -> BaseConsumer {
         .set("fetch.message.max.bytes", "8388608")
         // A full queue is looked at again at once: the usual second is idle time.
         .set("fetch.queue.backoff.ms", "2")
-        // The end of an empty partition is told only after this wait; usually it is 500.
+        // The end of an empty partition is reported only after this wait; usually it is 500.
         .set("fetch.wait.max.ms", "20")
         .set("queued.min.messages", "1000000")
         .set("queued.max.messages.kbytes", "262144")
@@ -123,7 +123,7 @@ fn consumer(bootstrap: &str) -> BaseConsumer {
     config.create().expect("a plain configuration makes a consumer")
 }
 
-/// The partitions of the chosen topics, as far as the broker tells.
+/// The partitions of the chosen topics, as the broker reports them.
 fn partitions(consumer: &BaseConsumer, topics: &Topics) -> Result<Vec<(String, i32)>, KafkaError> {
     // All topics are asked for: to ask for one by its name could make it.
     let seen = consumer.fetch_metadata(None, ANSWER)?;
@@ -231,12 +231,12 @@ impl Tail {
         mut each: impl FnMut(&BorrowedMessage<'_>) + Send + 'static,
     ) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
-        let (told, bootstrap, topics) = (Arc::clone(&ends), bootstrap.to_owned(), topics.into());
+        let (ended, bootstrap, topics) = (Arc::clone(&ends), bootstrap.to_owned(), topics.into());
         let thread = std::thread::spawn(move || {
             let consumer = consumer(&bootstrap);
             let mut known = HashSet::new();
             let mut looked: Option<Instant> = None;
-            while !told.load(Ordering::Relaxed) {
+            while !ended.load(Ordering::Relaxed) {
                 if looked.is_none_or(|then| then.elapsed() >= LOOK) {
                     take_new_partitions(&consumer, &topics, &mut known);
                     looked = Some(Instant::now());

@@ -14,10 +14,10 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new(14, "rolling_restart_of_three_brokers_is_survived", rolling_restart),
         Case::new(15, "elected_leader_is_followed_in_order", elected),
-        Case::new(15, "frozen_leader_is_replaced_in_order", zombie),
+        Case::new(15, "frozen_leader_is_replaced_in_order", frozen_leader),
         Case::new(19, "too_few_in_sync_replicas_are_reported_and_retried", too_few),
-        Case::new(19, "repeated_loss_of_replicas_leaves_no_producer_stuck", again).long(),
-        Case::new(19, "stuck_producer_is_replaced", stuck).long(),
+        Case::new(19, "repeated_loss_of_replicas_leaves_no_producer_stuck", repeated_loss).long(),
+        Case::new(19, "stuck_producer_is_replaced", stuck_producer).long(),
     ]
 }
 
@@ -66,7 +66,7 @@ async fn elected(report: CaseReport) {
 }
 
 /// The old leader wakes up believing that it still leads.
-async fn zombie(report: CaseReport) {
+async fn frozen_leader(report: CaseReport) {
     let (cluster, fixture, topic) = scene_of("2", 1).await;
     let walpost = fixture.run().await;
     let writer = Writer::start(&fixture.postgres, 200);
@@ -105,7 +105,7 @@ async fn too_few(report: CaseReport) {
 
 /// Each node is killed in its turn, the leader of a partition among them, with
 /// several requests in flight; half a minute below the minimum each time.
-async fn again(report: CaseReport) {
+async fn repeated_loss(report: CaseReport) {
     let (cluster, fixture, topic) = scene_of("3", 3).await;
     let several = ["-X", "max.in.flight.requests.per.connection=5"];
     let walpost = fixture.command("run").args(several).start();
@@ -113,20 +113,20 @@ async fn again(report: CaseReport) {
     for (round, node) in (1..).zip(cluster.nodes().iter().cycle().take(6)) {
         writer.commits(200).await;
         node.kill9().await;
-        let told = async || times(&walpost, KAFKA_UNAVAILABLE) == round;
-        eventually(LONG_TIMEOUT, "it is reported", told).await;
+        let reported = async || times(&walpost, KAFKA_UNAVAILABLE) == round;
+        eventually(LONG_TIMEOUT, "it is reported", reported).await;
         writer.commits(1500).await;
         node.start_again().await;
         cluster.administration().in_sync(&topic, 3, 3).await;
         let back = async || times(&walpost, KAFKA_RECOVERED) == round;
-        eventually(LONG_TIMEOUT, "the producer goes on", back).await;
+        eventually(LONG_TIMEOUT, "the producer resumes", back).await;
     }
     report.ok(&fixture.judge_after(writer).await);
     report.still_running(&walpost);
 }
 
 /// One acknowledgement never comes, though all is well with the broker.
-async fn stuck(report: CaseReport) {
+async fn stuck_producer(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.command("run").env("FAILPOINTS", "unacknowledged=20*off->1*return->off");
     let walpost = walpost.start();

@@ -50,7 +50,7 @@ async fn confirms_nothing(fixture: &Fixture, writer: &Writer) {
     assert_eq!(fixture.confirmed_flush().await, position, "nothing is confirmed");
 }
 
-/// One line tells that Kafka is unavailable and one that it is back, each so many times.
+/// One line reports that Kafka is unavailable and one that it is back, each so many times.
 async fn outage_logged(walpost: &Walpost, outages: usize) {
     eventually(SHORT_TIMEOUT, "a line for each change", async || {
         let seen = (times(walpost, KAFKA_UNAVAILABLE), times(walpost, KAFKA_RECOVERED));

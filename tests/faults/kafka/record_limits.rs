@@ -21,7 +21,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(21, "rejected_record_is_isolated_quickly_among_thousands", |report| {
             for_the_topic(report, TooLarge { rows: 4000, guilty: 2000, properties: &[] })
         }),
-        Case::new(21, "first_of_two_rejected_records_is_named", two_guilty),
+        Case::new(21, "first_of_two_rejected_records_is_named", two_rejected),
         Case::new(24, "timestamp_too_old_halts", |report| {
             bad_timestamp(report, "message.timestamp.before.max.ms", "now() - interval '2 days'")
         }),
@@ -146,7 +146,7 @@ async fn in_transactions(report: &CaseReport, case: TooLarge, one_transaction: b
     }
 }
 
-async fn two_guilty(report: CaseReport) {
+async fn two_rejected(report: CaseReport) {
     let fixture = Fixture::new().await;
     let limit = [("max.message.bytes", "20000")];
     Kafka::shared().await.create_topic_with(&fixture.topic("order"), 1, &limit).await;

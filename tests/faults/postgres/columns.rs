@@ -34,8 +34,8 @@ pub fn cases() -> Vec<Case> {
             ("RENAME COLUMN event_type TO happened", "event_type"),
         ),
         Case::new(42, "renamed_column_with_updated_configuration_loses_nothing", renamed),
-        Case::new(42, "rename_while_stopped_halts", slept_through),
-        Case::new(42, "unused_columns_can_be_dropped", not_needed),
+        Case::new(42, "rename_while_stopped_halts", renamed_while_stopped),
+        Case::new(42, "unused_columns_can_be_dropped", unused_dropped),
         Case::new(42, "dropped_optional_column_halts", optional),
         Case::new(42, "optional_column_dropped_between_two_sessions_halts", optional_between),
         changed(
@@ -48,7 +48,7 @@ pub fn cases() -> Vec<Case> {
                 "ALTER COLUMN event_type TYPE name",
             ],
         )(43),
-        Case::new(43, "changed_types_apply_to_key_and_payload", new_forms),
+        Case::new(43, "changed_types_apply_to_key_and_payload", new_types),
     ]
 }
 
@@ -119,7 +119,7 @@ async fn renamed(report: CaseReport) {
 }
 
 /// With rows of the old name still to be read, the column has to have it again.
-async fn slept_through(report: CaseReport) {
+async fn renamed_while_stopped(report: CaseReport) {
     let fixture = Fixture::new().await;
     let row = insert(10, 3);
     fixture.postgres.execute(&row).await;
@@ -134,7 +134,7 @@ async fn slept_through(report: CaseReport) {
     published_as_body(&report, &fixture).await;
 }
 
-/// All is published once walpost is told that the payload is in `body` now.
+/// All is published once `outbox.columns.payload` is `body`.
 async fn published_as_body(report: &CaseReport, fixture: &Fixture) {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("walpost.toml");
@@ -146,7 +146,7 @@ async fn published_as_body(report: &CaseReport, fixture: &Fixture) {
     report.still_running(&next);
 }
 
-async fn not_needed(report: CaseReport) {
+async fn unused_dropped(report: CaseReport) {
     changes_pass(
         report,
         &["ADD COLUMN region text", "DROP COLUMN region", "DROP COLUMN created_at"],
@@ -154,7 +154,7 @@ async fn not_needed(report: CaseReport) {
     .await;
 }
 
-async fn new_forms(report: CaseReport) {
+async fn new_types(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.run().await;
     let row = |id: u32, key: &str, payload: &str| {

@@ -85,8 +85,8 @@ async fn refused_until_renewed(
     let since = Instant::now();
     eventually(SHORT_TIMEOUT, "it has tried several times", async || since.elapsed().as_secs() > 2)
         .await;
-    let told = walpost.stderr().iter().filter(|line| line.contains(refused)).count();
-    assert_eq!(told, 1, "it says so once: {:?}", walpost.stderr());
+    let logged = walpost.stderr().iter().filter(|line| line.contains(refused)).count();
+    assert_eq!(logged, 1, "it says so once: {:?}", walpost.stderr());
     let mark = walpost.mark();
     let renewed = authority.server_until("renewed", SystemTime::now() + DAY);
     fixture.postgres.change_certificate(&renewed.certificate, &renewed.key).await;

@@ -54,15 +54,22 @@ pub fn cases() -> Vec<Case> {
         })
         .long(),
         Case::new(60, "short_wal_sender_timeout_is_met_while_kafka_is_unavailable", frozen_kafka),
-        Case::new(71, "row_slower_than_the_timeout_is_published_once", narrow),
-        Case::new(72, "final_confirmation_waits_for_a_high_latency_server", distant).long(),
-        Case::new(72, "backlog_of_a_high_latency_server_is_read_by_catch_up", distant_backlog)
+        Case::new(71, "row_slower_than_the_timeout_is_published_once", low_bandwidth),
+        Case::new(72, "final_confirmation_waits_for_a_high_latency_server", high_latency).long(),
+        Case::new(72, "backlog_of_a_high_latency_server_is_read_by_catch_up", high_latency_backlog)
             .long(),
-        Case::new(35, "a_catch_up_on_a_dead_connection_that_gives_way_can_be_stopped", stopped),
-        Case::new(35, "a_catch_up_on_a_dead_connection_that_gives_way_is_replaced", gives_way)
-            .long(),
-        Case::new(35, "unavailable_catch_up_connection_falls_back_to_streaming", no_third),
-        Case::new(72, "catch_up_that_never_begins_falls_back_to_streaming", never_begun).long(),
+        Case::new(
+            35,
+            "shutdown_during_a_feed_switch_on_a_dead_connection_exits_in_time",
+            feed_switch_stopped,
+        ),
+        Case::new(35, "feed_switch_on_a_dead_connection_reconnects", feed_switch).long(),
+        Case::new(
+            35,
+            "unavailable_catch_up_connection_falls_back_to_streaming",
+            no_catch_up_connection,
+        ),
+        Case::new(72, "catch_up_that_never_begins_falls_back_to_streaming", never_begins).long(),
     ]
 }
 
@@ -238,7 +245,7 @@ async fn frozen_kafka(report: CaseReport) {
 const LARGE_BYTES: u32 = 8_000_000;
 const NARROW_BYTES_PER_SECOND: u32 = 1_000_000;
 
-async fn narrow(report: CaseReport) {
+async fn low_bandwidth(report: CaseReport) {
     let mut fixture = Fixture::with(with_short_timeouts()).await.option("--catch-up", "stream");
     let kafka = Kafka::shared().await;
     let limit = (2 * LARGE_BYTES).to_string();
@@ -264,7 +271,7 @@ async fn narrow(report: CaseReport) {
     report.still_running(&walpost);
 }
 
-async fn distant(report: CaseReport) {
+async fn high_latency(report: CaseReport) {
     let mut fixture = Fixture::new().await.option("--catch-up", "stream");
     let proxy = behind_a_proxy(&mut fixture).await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -277,7 +284,7 @@ async fn distant(report: CaseReport) {
 }
 
 /// There is a backlog, and each answer takes more than a second.
-async fn distant_backlog(report: CaseReport) {
+async fn high_latency_backlog(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(100, 3)).await;
     let proxy = behind_a_proxy(&mut fixture).await;
@@ -290,7 +297,7 @@ async fn distant_backlog(report: CaseReport) {
 }
 
 /// Nothing comes back over one of the connections for the batches.
-async fn no_third(report: CaseReport) {
+async fn no_catch_up_connection(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(100, 3)).await;
     let proxy = behind_a_proxy(&mut fixture).await;
@@ -304,7 +311,7 @@ async fn no_third(report: CaseReport) {
 }
 
 /// A server process that is to serve the batches answers nothing.
-async fn never_begun(report: CaseReport) {
+async fn never_begins(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(100, 3)).await;
     let proxy = behind_a_proxy(&mut fixture).await;
@@ -329,12 +336,12 @@ async fn never_begun(report: CaseReport) {
     report.still_running(&walpost);
 }
 
-/// For how long nothing is taken before a catch-up gives way to a stream, and a little more.
-const GIVES_WAY_AFTER: Duration = Duration::from_secs(13);
+/// Kafka accepts nothing for this long: after 10 s walpost switches from catch-up to streaming.
+const FEED_SWITCH_AFTER: Duration = Duration::from_secs(13);
 
-/// A catch-up of which Kafka takes nothing any more, and whose connections are dead once it gives
-/// way to a stream for that.
-async fn gives_way_in_silence() -> (Fixture, Kafka, Proxy, Walpost) {
+/// A catch-up read whose connections are dead when it switches to streaming, because Kafka accepts
+/// nothing.
+async fn switches_feed_on_a_dead_connection() -> (Fixture, Kafka, Proxy, Walpost) {
     let kafka = Kafka::start().await;
     let mut fixture = Fixture::with_brokers(with_short_timeouts(), &kafka.bootstrap()).await;
     fixture = fixture.option("--in-flight-bytes", "8KiB").option("-X", "linger.ms=10");
@@ -343,22 +350,25 @@ async fn gives_way_in_silence() -> (Fixture, Kafka, Proxy, Walpost) {
     let proxy = behind_a_proxy(&mut fixture).await;
     let walpost = in_batches(&fixture);
     walpost.await_line("starting a catch-up read", SHORT_TIMEOUT).await;
-    eventually(SHORT_TIMEOUT, "some come", async || fixture.records().await.len() > 500).await;
+    eventually(SHORT_TIMEOUT, "some records arrive", async || fixture.records().await.len() > 500)
+        .await;
     kafka.pause();
     proxy.blackhole();
     let since = Instant::now();
-    eventually(SHORT_TIMEOUT, "it is time to give way", async || since.elapsed() > GIVES_WAY_AFTER)
-        .await;
+    eventually(SHORT_TIMEOUT, "the feed switch is due", async || {
+        since.elapsed() > FEED_SWITCH_AFTER
+    })
+    .await;
     assert!(!walpost.said("lost the connection to PostgreSQL"), "{:?}", walpost.stderr());
     (fixture, kafka, proxy, walpost)
 }
 
-async fn stopped(report: CaseReport) {
-    let (fixture, kafka, proxy, walpost) = gives_way_in_silence().await;
+async fn feed_switch_stopped(report: CaseReport) {
+    let (fixture, kafka, proxy, walpost) = switches_feed_on_a_dead_connection().await;
     walpost.terminate();
     let status = walpost.wait(SHORT_TIMEOUT).await;
     assert!(status.is_some(), "it ends within its drain timeout: {:?}", walpost.stderr());
-    report.did("ended when it was told to");
+    report.did("exited on the stop signal");
     proxy.restore();
     kafka.resume();
     let next = fixture.run().await;
@@ -367,8 +377,8 @@ async fn stopped(report: CaseReport) {
     report.still_running(&next);
 }
 
-async fn gives_way(report: CaseReport) {
-    let (fixture, kafka, proxy, walpost) = gives_way_in_silence().await;
+async fn feed_switch(report: CaseReport) {
+    let (fixture, kafka, proxy, walpost) = switches_feed_on_a_dead_connection().await;
     walpost.await_line("lost the connection to PostgreSQL; reconnecting", LONG_TIMEOUT).await;
     proxy.restore();
     kafka.resume();

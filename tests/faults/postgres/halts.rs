@@ -30,7 +30,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(38, "two_signals_while_announcing_a_halt_hide_no_advanced_slot", |report| {
             signalled_while_opening(report, 2)
         }),
-        Case::new(39, "two_signals_hide_no_changed_publication", signalled_in_a_session),
+        Case::new(39, "two_signals_hide_no_publication_change", signalled_in_a_session),
         Case::new(
             40,
             "publication_change_found_by_the_final_check_stops_the_standby",
@@ -53,7 +53,7 @@ pub fn cases() -> Vec<Case> {
             with_roles(report, "one", "other")
         }),
         Case::new(38, "application_name_does_not_hide_a_halt", with_names),
-        Case::new(40, "shutdown_does_not_wait_for_a_frozen_standby", beside_a_frozen_one),
+        Case::new(40, "shutdown_does_not_wait_for_a_frozen_standby", with_a_frozen_standby),
         Case::new(40, "shutdown_while_announcing_to_a_silent_server_ends", |report| {
             shown_to_a_silent_server(report, true)
         }),
@@ -79,7 +79,7 @@ pub fn cases() -> Vec<Case> {
             "in_flight_records_of_a_dropped_slot_are_published_once_kafka_recovers",
             in_flight,
         ),
-        Case::new(36, "abandoned_events_are_counted", given_up),
+        Case::new(36, "abandoned_events_are_counted", abandoned),
     ]
 }
 
@@ -197,7 +197,7 @@ async fn found_at_the_end(report: CaseReport) {
 }
 
 /// It never looks: the halt is announced for a minute otherwise.
-async fn beside_a_frozen_one(report: CaseReport) {
+async fn with_a_frozen_standby(report: CaseReport) {
     let fixture = Fixture::new().await;
     let first = fixture.run_with(&["--drain-timeout", "4s"]).await;
     fixture.postgres.execute(&insert(10, 3)).await;
@@ -211,10 +211,10 @@ async fn beside_a_frozen_one(report: CaseReport) {
     take_out_and_put_back(&fixture).await;
     announced(&fixture).await;
     first.terminate();
-    let told = Instant::now();
+    let signalled = Instant::now();
     let text = report.ends(&first, 3).await;
     assert!(text.contains("the publication was changed"), "{text}");
-    assert!(told.elapsed() < Duration::from_secs(12), "{:?}: {text}", told.elapsed());
+    assert!(signalled.elapsed() < Duration::from_secs(12), "{:?}: {text}", signalled.elapsed());
     second.resume();
 }
 
@@ -499,7 +499,7 @@ async fn in_flight(report: CaseReport) {
     report.exact(&fixture.judge().await);
 }
 
-async fn given_up(report: CaseReport) {
+async fn abandoned(report: CaseReport) {
     let (kafka, fixture, walpost) = dropped_in_flight().await;
     walpost.terminate();
     let (code, text) = ended(&walpost).await;

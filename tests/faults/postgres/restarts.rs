@@ -18,18 +18,18 @@ const RESTARTS: usize = 3;
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(32, "fast_restart_under_load_repeats_no_finished_transaction", |report| {
-            under_load(report, Death::Told(Stop::Fast))
+            under_load(report, ServerFailure::Stop(Stop::Fast))
         }),
         Case::new(32, "server_can_shut_down_while_kafka_is_unavailable", stop_without_kafka),
-        Case::new(32, "server_not_started_yet_is_retried", not_there_yet),
+        Case::new(32, "server_not_started_yet_is_retried", starts_before_the_server),
         Case::new(33, "immediate_restart_under_load_repeats_no_finished_transaction", |report| {
-            under_load(report, Death::Told(Stop::Immediate))
+            under_load(report, ServerFailure::Stop(Stop::Immediate))
         }),
         Case::new(33, "server_crash_under_load_repeats_no_finished_transaction", |report| {
-            under_load(report, Death::Crash)
+            under_load(report, ServerFailure::Crash)
         }),
         Case::new(33, "column_added_before_a_crash_is_not_a_change", added_before_a_crash),
-        Case::new(33, "lost_confirmation_is_sent_again", forgotten),
+        Case::new(33, "lost_confirmation_is_sent_again", lost_confirmation),
         Case::new(34, "terminated_walsender_is_replaced", |report| terminated(report, "walsender")),
         Case::new(34, "terminated_control_connection_is_replaced", |report| {
             terminated(report, "client backend")
@@ -38,28 +38,28 @@ pub fn cases() -> Vec<Case> {
 }
 
 #[derive(Clone, Copy)]
-enum Death {
-    Told(Stop),
+enum ServerFailure {
+    Stop(Stop),
     /// SIGKILL to the postmaster and its children.
     Crash,
 }
 
-async fn under_load(report: CaseReport, death: Death) {
+async fn under_load(report: CaseReport, failure: ServerFailure) {
     let fixture = Fixture::new().await;
     let writer = Writer::start(&fixture.postgres, 200);
     let walpost = fixture.run().await;
     for _ in 0..RESTARTS {
         writer.commits(30).await;
         let mark = walpost.mark();
-        match death {
-            Death::Crash => fixture.postgres.kill9().await,
-            Death::Told(how) => {
+        match failure {
+            ServerFailure::Crash => fixture.postgres.kill9().await,
+            ServerFailure::Stop(how) => {
                 let stopped = fixture.postgres.stop(how, PROMPT).await;
                 assert!(stopped, "PostgreSQL does not stop:\n{}", fixture.postgres.log_tail(10));
             }
         }
         fixture.postgres.start_again().await;
-        comes_back(&walpost, mark).await;
+        session_resumes(&walpost, mark).await;
     }
     writer.commits(30).await;
     report.ok(&fixture.judge_after(writer).await);
@@ -73,8 +73,8 @@ async fn under_load(report: CaseReport, death: Death) {
 /// that of a catch-up read and the next ("cannot connect … retrying").
 const DISCONNECTED: &str = "PostgreSQL; re";
 
-/// It logs that the session is gone, and that there is one again.
-async fn comes_back(walpost: &Walpost, mark: (usize, usize)) {
+/// It logs the lost session and the next one.
+async fn session_resumes(walpost: &Walpost, mark: (usize, usize)) {
     walpost.await_line_after(mark, DISCONNECTED, SHORT_TIMEOUT).await;
     walpost.await_line_after(mark, "streaming from PostgreSQL", SHORT_TIMEOUT).await;
 }
@@ -99,7 +99,7 @@ async fn stop_without_kafka(report: CaseReport) {
     report.did("let the server stop");
     fixture.postgres.start_again().await;
     kafka.resume();
-    comes_back(&walpost, mark).await;
+    session_resumes(&walpost, mark).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     report.ok(&fixture.judge().await);
     // Of what was in flight only the transaction that was being read.
@@ -108,7 +108,7 @@ async fn stop_without_kafka(report: CaseReport) {
     report.still_running(&walpost);
 }
 
-async fn not_there_yet(report: CaseReport) {
+async fn starts_before_the_server(report: CaseReport) {
     let fixture = Fixture::new().await;
     assert!(fixture.postgres.stop(Stop::Fast, PROMPT).await);
     let walpost = fixture.command("run").start();
@@ -121,7 +121,7 @@ async fn not_there_yet(report: CaseReport) {
     report.still_running(&walpost);
 }
 
-async fn forgotten(report: CaseReport) {
+async fn lost_confirmation(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
     fixture.source = proxied(&proxy);
@@ -140,15 +140,15 @@ async fn forgotten(report: CaseReport) {
     fixture.postgres.kill9().await;
     fixture.postgres.start_again().await;
     let after = fixture.confirmed_flush().await.expect("the slot");
-    let fell = format!("SELECT '{after}'::pg_lsn < '{before}'::pg_lsn");
-    let fell = fixture.postgres.query_text(&fell).await;
-    assert_eq!(fell.as_deref(), Some("t"), "nothing was forgotten: {before}, then {after}");
+    let is_lower = format!("SELECT '{after}'::pg_lsn < '{before}'::pg_lsn");
+    let is_lower = fixture.postgres.query_text(&is_lower).await;
+    assert_eq!(is_lower.as_deref(), Some("t"), "no confirmation was lost: {before}, then {after}");
     proxy.restore();
-    comes_back(&walpost, mark).await;
-    let told =
+    session_resumes(&walpost, mark).await;
+    let restored =
         format!("SELECT '{before}'::pg_lsn <= confirmed_flush_lsn FROM pg_replication_slots");
     eventually(SHORT_TIMEOUT, "the slot is back at its position", async || {
-        fixture.postgres.query_text(&told).await == Some("t".into())
+        fixture.postgres.query_text(&restored).await == Some("t".into())
     })
     .await;
     report.did("confirmed again");
@@ -170,7 +170,7 @@ async fn terminated(report: CaseReport, whose: &str) {
         writer.commits(20).await;
         let mark = walpost.mark();
         assert_eq!(fixture.postgres.query_text(&end).await, Some("t".into()));
-        comes_back(&walpost, mark).await;
+        session_resumes(&walpost, mark).await;
     }
     report.ok(&fixture.judge_after(writer).await);
     let repeated = repeated_transactions(&fixture.records().await);

@@ -17,21 +17,30 @@ pub(super) const ADVANCE: &str = "pg_replication_slot_advance('walpost', pg_curr
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(36, "slot_dropped_before_the_start_is_not_recreated", dropped_before),
-        Case::new(36, "slot_dropped_at_run_time_ends_the_run", dropped_under_way),
+        Case::new(36, "slot_dropped_at_run_time_ends_the_run", dropped_at_run_time),
         Case::new(37, "slot_invalidated_before_the_start_ends_the_run", lost_before),
         Case::new(37, "slot_invalidated_at_run_time_ends_the_run", lost_between),
         Case::new(37, "slot_invalidated_while_kafka_is_unavailable_ends_the_run", lost_in_use),
         Case::new(37, "slot_invalidated_by_idle_timeout_ends_the_run", idle_for_too_long),
-        Case::new(38, "advanced_slot_ends_the_run_with_both_positions", moved),
-        Case::new(38, "foreign_client_using_the_slot_is_not_taken_for_walpost", moved_in_use),
+        Case::new(38, "advanced_slot_ends_the_run_with_both_positions", advanced),
+        Case::new(
+            38,
+            "foreign_client_using_the_slot_is_not_taken_for_walpost",
+            used_by_another_client,
+        ),
         Case::new(
             36,
-            "a_slot_dropped_in_the_catch_up_of_a_far_server_is_noticed",
+            "slot_dropped_during_catch_up_of_a_high_latency_server_ends_the_run",
             dropped_far_away,
         ),
         Case::new(36, "backlog_of_a_dropped_slot_is_published_completely", dropped_in_a_backlog),
-        Case::new(38, "backlog_of_an_advanced_slot_is_published_completely", moved_in_a_backlog),
-        Case::new(38, "high_latency_standby_observes_the_halt", moved_beside_a_distant_one).long(),
+        Case::new(38, "backlog_of_an_advanced_slot_is_published_completely", advanced_in_a_backlog),
+        Case::new(
+            38,
+            "high_latency_standby_observes_the_halt",
+            advanced_with_a_high_latency_standby,
+        )
+        .long(),
         Case::new(38, "recreated_slot_ends_the_run_with_both_positions", recreated),
     ]
 }
@@ -61,7 +70,7 @@ async fn dropped_before(report: CaseReport) {
     judged(&report, &fixture, &rows).await;
 }
 
-async fn dropped_under_way(report: CaseReport) {
+async fn dropped_at_run_time(report: CaseReport) {
     let fixture = Fixture::new().await;
     let (walpost, rows) = ten_rows(&fixture).await;
     // Before walpost is back: it waits for a moment after so short a session.
@@ -146,7 +155,7 @@ async fn lost_in_use(report: CaseReport) {
 }
 
 /// Whoever reads the slot by SQL holds it meanwhile, as another walpost would.
-async fn moved_in_use(report: CaseReport) {
+async fn used_by_another_client(report: CaseReport) {
     let postgres = Postgres::builder(Major::V15).wal_sender_timeout(Duration::from_secs(2));
     let fixture = Fixture::with(postgres).await;
     let (walpost, rows) = ten_rows(&fixture).await;
@@ -198,7 +207,7 @@ async fn cut_off(fixture: &Fixture, proxy: &Proxy) {
         .await;
 }
 
-async fn moved(report: CaseReport) {
+async fn advanced(report: CaseReport) {
     let advance =
         "SELECT end_lsn FROM pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
     elsewhere(report, advance).await;
@@ -216,7 +225,7 @@ async fn dropped_in_a_backlog(report: CaseReport) {
     in_a_backlog(report, "pg_drop_replication_slot('walpost')", "find out who dropped it").await;
 }
 
-async fn moved_in_a_backlog(report: CaseReport) {
+async fn advanced_in_a_backlog(report: CaseReport) {
     in_a_backlog(report, ADVANCE, "by somebody else").await;
 }
 
@@ -278,7 +287,7 @@ pub(super) fn slow_in_batches(fixture: &Fixture) -> Walpost {
 
 /// Each answer takes a second for the one that waits, and it learns that the other
 /// one halts anyway.
-async fn moved_beside_a_distant_one(report: CaseReport) {
+async fn advanced_with_a_high_latency_standby(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&many_transactions(1500)).await;
     let first = slow_in_batches(&fixture);

@@ -20,7 +20,7 @@ pub fn cases() -> Vec<Case> {
         .long(),
         Case::new(50, "prepared_transaction_is_published_on_commit", prepared),
         Case::new(54, "copy_and_multi_row_inserts_are_published_in_order", many_at_once),
-        Case::new(50, "a_slot_that_sends_prepared_transactions_is_refused", two_phase),
+        Case::new(50, "slot_with_two_phase_enabled_is_rejected", two_phase),
         Case::new(56, "commits_during_a_long_transaction_are_published", long_open),
     ]
 }
@@ -113,7 +113,7 @@ async fn prepared(report: CaseReport) {
     report.still_running(&walpost);
 }
 
-/// The error tells how to replace the slot, and with its copy nothing is missing.
+/// The error has the SQL that replaces the slot by a copy, with which nothing is missing.
 async fn two_phase(report: CaseReport) {
     let fixture = Fixture::new().await;
     fixture

@@ -33,23 +33,23 @@ pub fn cases() -> Vec<Case> {
 
 async fn one_transaction(report: CaseReport) {
     let rows = 10_000_000;
-    let stage = Stage::new(rows).await;
-    let walpost = stage.fixture.run().await;
-    stage.insert_in_one(rows).await;
-    stage.published(&walpost).await;
+    let setup = VolumeFixture::new(rows).await;
+    let walpost = setup.fixture.run().await;
+    setup.insert_in_one(rows).await;
+    setup.published(&walpost).await;
     let peak = walpost.peak_rss_bytes().expect("it runs");
     assert!(peak < MEMORY_BYTES, "{} MiB", peak >> 20);
     report.did(format!("{} MiB at the most", peak >> 20));
-    report.exact(&stage.verdict());
+    report.exact(&setup.verdict());
     report.still_running(&walpost);
     stop(walpost).await;
 }
 
 async fn each_its_own(report: CaseReport) {
     let rows = 1_000_000;
-    let stage = Stage::new(rows).await;
-    let walpost = stage.fixture.run().await;
-    stage
+    let setup = VolumeFixture::new(rows).await;
+    let walpost = setup.fixture.run().await;
+    setup
         .fixture
         .postgres
         .execute(
@@ -62,25 +62,25 @@ async fn each_its_own(report: CaseReport) {
              END $$",
         )
         .await;
-    stage.fixture.postgres.execute(&format!("CALL write_one_by_one(0, {})", rows - 1)).await;
-    stage.published(&walpost).await;
+    setup.fixture.postgres.execute(&format!("CALL write_one_by_one(0, {})", rows - 1)).await;
+    setup.published(&walpost).await;
     let peak = walpost.peak_rss_bytes().expect("it runs");
     report.did(format!("{} MiB at the most", peak >> 20));
-    report.exact(&stage.verdict());
+    report.exact(&setup.verdict());
     report.still_running(&walpost);
     let last = stop(walpost).await;
     assert!(last["transactions"].as_u64() >= Some(u64::from(rows)), "{last}");
 }
 
 /// An outbox whose ids are numbers from 0, and a consumer that judges.
-struct Stage {
+struct VolumeFixture {
     fixture: Fixture,
     judge: Arc<Mutex<Judge>>,
     _tail: Tail,
     _kafka: Kafka,
 }
 
-impl Stage {
+impl VolumeFixture {
     async fn new(rows: u32) -> Self {
         let kafka = Kafka::start().await;
         let fixture = Fixture::bare(Postgres::start(Major::V15).await, &kafka.bootstrap());

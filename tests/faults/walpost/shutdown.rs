@@ -30,14 +30,14 @@ async fn load(report: CaseReport) {
     for round in 0..6 {
         let walpost = fixture.run().await;
         writer.commits(20 + 10 * round).await;
-        let told = Instant::now();
+        let signalled = Instant::now();
         if round % 2 == 0 {
             walpost.terminate();
         } else {
             walpost.interrupt();
         }
         report.ends(&walpost, 0).await;
-        assert!(told.elapsed() < Duration::from_secs(20), "{:?}", told.elapsed());
+        assert!(signalled.elapsed() < Duration::from_secs(20), "{:?}", signalled.elapsed());
         let unpublished_ids = writer.unpublished_ids(&fixture).await;
         assert!(unpublished_ids.is_empty(), "confirmed, not published: {unpublished_ids:?}");
     }
@@ -85,9 +85,9 @@ async fn away(report: CaseReport) {
     fixture.postgres.execute(&insert(100, 3)).await;
     await_walsender_sent_all(&fixture).await;
     walpost.terminate();
-    let told = Instant::now();
+    let signalled = Instant::now();
     let text = report.ends(&walpost, 0).await;
-    assert!(told.elapsed() < Duration::from_secs(4), "{:?}", told.elapsed());
+    assert!(signalled.elapsed() < Duration::from_secs(4), "{:?}", signalled.elapsed());
     assert!(text.contains(r#""undrained":100"#), "{text}");
     let confirmed = lsn(&fixture.confirmed_flush().await.expect("the slot"));
     kafka.start_again().await;
@@ -110,10 +110,10 @@ async fn second(report: CaseReport) {
     walpost.terminate();
     walpost.await_line("stopping: draining in-flight records", SHORT_TIMEOUT).await;
     assert_eq!(walpost.wait(Duration::from_secs(1)).await, None, "it does not wait for Kafka");
-    let told = Instant::now();
+    let signalled = Instant::now();
     walpost.terminate();
     report.ends(&walpost, 1).await;
-    assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
+    assert!(signalled.elapsed() < Duration::from_secs(1), "{:?}", signalled.elapsed());
     let confirmed = lsn(&fixture.confirmed_flush().await.expect("the slot"));
     kafka.resume();
     let _walpost = fixture.run().await;

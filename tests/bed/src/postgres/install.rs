@@ -41,9 +41,10 @@ pub(crate) fn install(major: Major) -> Result<PathBuf, BedError> {
 
 pub(super) fn of_the_system(major: Major) -> Option<PathBuf> {
     let usual = PathBuf::from(format!("/usr/lib/postgresql/{}/bin", major.number()));
-    let told = Command::new("pg_config").arg("--bindir").output().ok();
-    let told = told.map(|done| PathBuf::from(String::from_utf8_lossy(&done.stdout).trim()));
-    [Some(usual), told].into_iter().flatten().find(|binaries| {
+    let configured = Command::new("pg_config").arg("--bindir").output().ok();
+    let configured =
+        configured.map(|done| PathBuf::from(String::from_utf8_lossy(&done.stdout).trim()));
+    [Some(usual), configured].into_iter().flatten().find(|binaries| {
         let wanted = major.number().to_string();
         binaries.join("initdb").exists()
             && version(binaries).is_ok_and(|found| found.split('.').next() == Some(&wanted))

@@ -50,8 +50,9 @@ async fn show(stays: bool) -> Result<(), DemoError> {
     let terminal = Terminal::of_stdout();
     let cache = walpost_bed::cache_directory()?;
     let mut services = Services::set(&terminal).await?;
-    let told = tokio::time::timeout(SCENARIO_TIMEOUT, scenario::run(&terminal, &mut services));
-    told.await
+    let played = tokio::time::timeout(SCENARIO_TIMEOUT, scenario::run(&terminal, &mut services));
+    played
+        .await
         .map_err(|_| format!("the demo hangs: not finished within {SCENARIO_TIMEOUT:?}"))??;
     if stays {
         interactive::until_interrupted(&terminal, &mut services).await?;

@@ -40,7 +40,7 @@ pub(crate) async fn soak(kills: u64, seed: u64, report: Arc<Mutex<Report>>) -> R
     let mut deck = Vec::new();
     let mut past = None;
     let began = Instant::now();
-    let mut told = began;
+    let mut reported = began;
     for epoch in 0..kills.div_ceil(EPOCH) {
         let name = format!("epoch-{epoch}");
         services.kafka.create_topic(&services.fixture.topic(&name), 3).await;
@@ -61,8 +61,8 @@ pub(crate) async fn soak(kills: u64, seed: u64, report: Arc<Mutex<Report>>) -> R
             let pause = delivery_resumes(&services).await.map_err(in_fault)?;
             locked(&report).add_fault(fault, pause, &services);
             look(&services, &report, &name, &writer).await.map_err(in_fault)?;
-            if told.elapsed() >= PROGRESS {
-                told = Instant::now();
+            if reported.elapsed() >= PROGRESS {
+                reported = Instant::now();
                 let seconds = began.elapsed().as_secs();
                 println!(
                     "{} of {kills} kills, {seconds} s; {}",
