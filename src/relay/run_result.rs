@@ -14,6 +14,8 @@ pub struct RelaySettings {
     pub drain_timeout: Duration,
     /// Stop by itself once this is confirmed.
     pub until: Option<Until>,
+    /// Whether nothing else runs on the relay's thread: see [`super::Relay::on_own_thread`].
+    pub owns_thread: bool,
 }
 
 /// A position to stop at.

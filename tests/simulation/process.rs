@@ -120,7 +120,7 @@ async fn run(
         let drain_timeout = Duration::from_millis(world.schedule.drain_timeout_ms);
         let core = core(world.schedule.budget_bytes, world.schedule.policy);
         let catch_up = world.schedule.threshold.map(CatchUp::above).unwrap_or_default();
-        (core, RelaySettings { drain_timeout, until: life.until }, catch_up)
+        (core, RelaySettings { drain_timeout, until: life.until, owns_thread: false }, catch_up)
     };
     let source = SimSource { world: world.clone(), process, catch_up };
     let relay = Relay::new(core, SimSink::new(world, process), source, settings, stop);

@@ -10,7 +10,7 @@ use super::{Ended, Relay};
 use crate::ledger::StreamError;
 use crate::pgoutput::Message;
 use crate::relay::backoff::wait_until;
-use crate::relay::batching_pause::BatchingPause;
+use crate::relay::batching_pause::{self, BatchingPause};
 use crate::relay::core::Taken;
 use crate::relay::run_result::RelayError;
 use crate::relay::stats::HEARTBEAT;
@@ -64,7 +64,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
 
     async fn stream_from(&mut self, session: &mut P::Feed) -> Result<Ended, RelayError> {
         let mut held: Option<Message> = None;
-        let mut pause = BatchingPause::new(Instant::now());
+        let mut batching = BatchingPause::new(Instant::now());
         // Messages that the select below has taken since the last batch.
         let mut awaited = 0;
         let mut reports = interval(REPORTS_INTERVAL);
@@ -107,12 +107,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
             }
             let reading = held.is_none() && self.core.wants_input() && switch.is_none();
             self.diagnostics.stats.reads(reading, Instant::now);
-            if let Some(rest) = pause.taken(taken + mem::take(&mut awaited), Instant::now())
+            if let Some(duration) = batching.taken(taken + mem::take(&mut awaited), Instant::now())
                 && reading
                 && !session.is_backed_up()
             {
-                // The thread itself: whatever else it has to do can wait as long.
-                std::thread::sleep(rest);
+                batching_pause::pause(duration, self.settings.owns_thread).await;
             }
             let waiting = self.core.in_flight().0 > 0;
             let retry = held.is_some().then(|| Instant::now() + RETRY_AFTER);
