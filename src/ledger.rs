@@ -52,14 +52,47 @@
 //!
 //! Pure: no clock, no task, no I/O.
 
-use crate::position::EventPosition;
 use std::collections::VecDeque;
 
 use crate::lsn::Lsn;
+use crate::pgoutput::PgTimestamp;
+use crate::position::EventPosition;
 
-/// Number of one production: unique for the life of the process, so that a
-/// report that comes late can never be taken for that of a replayed record.
-pub type Seq = u64;
+/// The number of one production: never used twice in a process, so that a late delivery report is
+/// never taken for that of a replayed record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Seq(u64);
+
+impl Seq {
+    /// The number of the first production.
+    pub const FIRST: Self = Self(0);
+
+    /// That number, such as one that a client library has carried.
+    #[inline]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    #[inline]
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// The number of the production `count` later.
+    #[inline]
+    #[must_use]
+    pub const fn plus(self, count: u64) -> Self {
+        Self(self.0 + count)
+    }
+
+    /// How many productions after `earlier` this one is; `None` where it is before it.
+    #[inline]
+    pub const fn since(self, earlier: Self) -> Option<u64> {
+        self.0.checked_sub(earlier.0)
+    }
+}
 
 /// The account of what is in flight.
 #[derive(Debug)]
@@ -82,8 +115,8 @@ pub struct Ledger {
 #[derive(Debug)]
 struct Entry {
     commit_lsn: Lsn,
-    /// By the server's clock, in whatever unit it was given: kept for whoever asks.
-    commit_time: i64,
+    /// By the server's clock: only handed out again.
+    commit_time: PgTimestamp,
     /// `None` until its Commit is received; then up to where the log is
     /// known to hold no other transaction.
     end_lsn: Option<Lsn>,
@@ -164,7 +197,7 @@ impl Ledger {
             entries: VecDeque::new(),
             first_entry: 0,
             records: VecDeque::new(),
-            first_seq: 0,
+            first_seq: Seq::FIRST,
             in_flight_records: 0,
             in_flight_bytes: 0,
         }
@@ -212,12 +245,12 @@ impl Ledger {
 
     /// The number that the next production will have.
     pub fn next_seq(&self) -> Seq {
-        self.first_seq + self.records.len() as u64
+        self.first_seq.plus(self.records.len() as u64)
     }
 
     /// A transaction begins, which was committed at `commit_time`. An interrupted one that was
     /// not resumed is withdrawn.
-    pub fn begin(&mut self, commit_lsn: Lsn, commit_time: i64) -> Result<(), StreamError> {
+    pub fn begin(&mut self, commit_lsn: Lsn, commit_time: PgTimestamp) -> Result<(), StreamError> {
         if let Some(open) = self.open_entry() {
             return Err(StreamError::NestedBegin { outer: open.commit_lsn, inner: commit_lsn });
         }
@@ -325,21 +358,21 @@ impl Ledger {
 
     /// Where production `seq` stands in the log, while it is in flight.
     pub fn place(&self, seq: Seq) -> Option<EventPosition> {
-        let slot = self.records.get(index(seq.checked_sub(self.first_seq)?))?;
+        let slot = self.records.get(index(seq.since(self.first_seq)?))?;
         let id = slot.entry.filter(|_| !slot.resolved)?;
         let commit_lsn = self.entries[index(id - self.first_entry)].commit_lsn;
         Some(EventPosition { commit_lsn, ordinal: slot.ordinal })
     }
 
     /// When the transaction of production `seq` was committed, while it is in flight.
-    pub fn commit_time(&self, seq: Seq) -> Option<i64> {
-        let slot = self.records.get(index(seq.checked_sub(self.first_seq)?))?;
+    pub fn commit_time(&self, seq: Seq) -> Option<PgTimestamp> {
+        let slot = self.records.get(index(seq.since(self.first_seq)?))?;
         let id = slot.entry.filter(|_| !slot.resolved)?;
         Some(self.entries[index(id - self.first_entry)].commit_time)
     }
 
     /// When the oldest transaction that is not durable was committed.
-    pub fn oldest_commit_time(&self) -> Option<i64> {
+    pub fn oldest_commit_time(&self) -> Option<PgTimestamp> {
         self.entries.front().map(|entry| entry.commit_time)
     }
 
@@ -388,7 +421,7 @@ impl Ledger {
 
     /// Takes `seq` out of the account, where it is in it.
     fn resolve(&mut self, seq: Seq) -> Option<InFlight> {
-        let slot = self.records.get_mut(index(seq.checked_sub(self.first_seq)?))?;
+        let slot = self.records.get_mut(index(seq.since(self.first_seq)?))?;
         if slot.resolved {
             return None;
         }
@@ -398,7 +431,7 @@ impl Ledger {
         self.in_flight_bytes -= slot.bytes;
         while self.records.front().is_some_and(|slot| slot.resolved) {
             self.records.pop_front();
-            self.first_seq += 1;
+            self.first_seq = self.first_seq.plus(1);
         }
         Some(slot)
     }

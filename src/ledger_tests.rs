@@ -156,7 +156,7 @@ impl Pair {
         match *happening {
             Happening::Begin { gap } if !open => {
                 self.wal += u64::from(gap);
-                self.ledger.begin(Lsn::new(self.wal), 0).expect("in order");
+                self.ledger.begin(Lsn::new(self.wal), PgTimestamp::default()).expect("in order");
                 let transaction =
                     ModelTransaction { commit: self.wal, end: None, records: Vec::new() };
                 self.model.transactions.push(transaction);
@@ -230,8 +230,8 @@ impl Pair {
     }
 
     fn acknowledge(&mut self, pick: u16) {
-        let known = self.ledger.next_seq().saturating_sub(1).max(1);
-        self.report(u64::from(pick) % (known + 2));
+        let known = self.ledger.next_seq().as_u64().saturating_sub(1).max(1);
+        self.report(Seq::new(u64::from(pick) % (known + 2)));
     }
 
     /// I8: each production resolves once, and one of before a reset never.
@@ -276,7 +276,10 @@ impl Pair {
         assert_eq!(ledger.resume_at(), Lsn::new(self.model.received()), "I5: where it goes on");
         assert_eq!(ledger.undelivered(), self.model.undelivered());
         assert_eq!(ledger.oldest_in_flight(), self.model.oldest());
-        let slots = self.model.oldest().map_or(0, |oldest| ledger.next_seq() - oldest);
+        let slots = self
+            .model
+            .oldest()
+            .map_or(0, |oldest| ledger.next_seq().since(oldest).expect("a produced record"));
         let entries = (self.model.transactions.len() - self.model.durable_prefix()) as u64;
         let held = slots * size_of::<InFlight>() as u64 + entries * size_of::<Entry>() as u64;
         assert_eq!(ledger.own_bytes(), held, "I13: what the account itself takes up");
@@ -335,11 +338,11 @@ fn an_idle_ledger_follows_the_keepalives() {
 #[test]
 fn a_report_from_before_a_reset_is_credited_to_nothing() {
     let mut ledger = Ledger::new(Lsn::new(10));
-    ledger.begin(Lsn::new(20), 0).expect("in order");
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     let old = ledger.produce(0, 5).expect("open");
     ledger.commit(Lsn::new(20), Lsn::new(30)).expect("its own");
     ledger.reset();
-    ledger.begin(Lsn::new(20), 0).expect("replayed");
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("replayed");
     let new = ledger.produce(0, 5).expect("open");
     ledger.commit(Lsn::new(20), Lsn::new(30)).expect("its own");
     assert!(!ledger.delivered(old));
@@ -351,7 +354,7 @@ fn a_report_from_before_a_reset_is_credited_to_nothing() {
 #[test]
 fn a_withdrawn_record_stays_in_the_byte_account_until_its_report() {
     let mut ledger = Ledger::new(Lsn::new(10));
-    ledger.begin(Lsn::new(20), 0).expect("in order");
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     let seq = ledger.produce(0, 5).expect("open");
     ledger.withdraw();
     assert_eq!((ledger.in_flight_bytes(), ledger.resume_at()), (5, Lsn::new(10)));
@@ -363,11 +366,17 @@ fn a_withdrawn_record_stays_in_the_byte_account_until_its_report() {
 #[test]
 fn a_stream_that_breaks_postgresqls_rules_is_refused() {
     let mut ledger = Ledger::new(Lsn::new(10));
-    assert!(matches!(ledger.begin(Lsn::new(9), 0), Err(StreamError::OutOfOrder { .. })));
+    assert!(matches!(
+        ledger.begin(Lsn::new(9), PgTimestamp::default()),
+        Err(StreamError::OutOfOrder { .. })
+    ));
     assert!(matches!(ledger.produce(0, 1), Err(StreamError::Outside { .. })));
     assert!(matches!(ledger.commit(Lsn::new(20), Lsn::new(21)), Err(StreamError::Outside { .. })));
-    ledger.begin(Lsn::new(20), 0).expect("in order");
-    assert!(matches!(ledger.begin(Lsn::new(30), 0), Err(StreamError::NestedBegin { .. })));
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
+    assert!(matches!(
+        ledger.begin(Lsn::new(30), PgTimestamp::default()),
+        Err(StreamError::NestedBegin { .. })
+    ));
     for (commit, end) in [(19, 30), (20, 20)] {
         let refused = ledger.commit(Lsn::new(commit), Lsn::new(end));
         assert!(matches!(refused, Err(StreamError::WrongCommit { .. })));
@@ -377,11 +386,11 @@ fn a_stream_that_breaks_postgresqls_rules_is_refused() {
 #[test]
 fn an_interrupted_transaction_that_does_not_come_again_is_withdrawn() {
     let mut ledger = Ledger::new(Lsn::new(1));
-    ledger.begin(Lsn::new(10), 0).expect("in order");
+    ledger.begin(Lsn::new(10), PgTimestamp::default()).expect("in order");
     let seq = ledger.produce(0, 7).expect("open");
     assert!(ledger.interrupt());
     assert!(ledger.produce(1, 7).is_err() && ledger.commit(Lsn::new(10), Lsn::new(12)).is_err());
-    ledger.begin(Lsn::new(20), 0).expect("in order");
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     assert_eq!((ledger.undelivered(), ledger.in_flight_records()), (0, 1));
     ledger.commit(Lsn::new(20), Lsn::new(22)).expect("its own");
     assert_eq!(ledger.confirmable(), Lsn::new(22));
@@ -391,7 +400,7 @@ fn an_interrupted_transaction_that_does_not_come_again_is_withdrawn() {
 #[test]
 fn a_keepalive_counts_up_to_an_interrupted_transaction() {
     let mut ledger = Ledger::new(Lsn::new(1));
-    ledger.begin(Lsn::new(20), 0).expect("in order");
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     ledger.interrupt();
     for (wal_end, expected) in [(15, 15), (20, 20), (21, 20)] {
         ledger.keepalive(Lsn::new(wal_end));
@@ -399,10 +408,10 @@ fn a_keepalive_counts_up_to_an_interrupted_transaction() {
     }
     // Behind a transaction that is not durable, it is passed with that one.
     let mut ledger = Ledger::new(Lsn::new(1));
-    ledger.begin(Lsn::new(5), 0).expect("in order");
+    ledger.begin(Lsn::new(5), PgTimestamp::default()).expect("in order");
     let seq = ledger.produce(0, 7).expect("open");
     ledger.commit(Lsn::new(5), Lsn::new(7)).expect("its own");
-    ledger.begin(Lsn::new(20), 0).expect("in order");
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     ledger.interrupt();
     ledger.keepalive(Lsn::new(15));
     assert_eq!((ledger.confirmable(), ledger.resume_at()), (Lsn::new(1), Lsn::new(15)));

@@ -238,12 +238,12 @@ impl Core {
 
     /// When production `seq`'s transaction was committed, while it is in flight.
     pub fn commit_time(&self, seq: Seq) -> Option<PgTimestamp> {
-        self.ledger.commit_time(seq).map(PgTimestamp::from_micros)
+        self.ledger.commit_time(seq)
     }
 
     /// When the oldest transaction that is not wholly delivered was committed.
     pub fn oldest_unconfirmed(&self) -> Option<PgTimestamp> {
-        self.ledger.oldest_commit_time().map(PgTimestamp::from_micros)
+        self.ledger.oldest_commit_time()
     }
 
     /// What was received and passed over so far.
@@ -501,7 +501,7 @@ impl Core {
                 interrupted.next_ordinal.max(interrupted.taken_before)
             }
             _ => {
-                self.ledger.begin(begin.commit_lsn, begin.commit_time.micros())?;
+                self.ledger.begin(begin.commit_lsn, begin.commit_time)?;
                 0
             }
         };

@@ -101,13 +101,13 @@ mod tests {
     fn seconds(
         stall: &mut StalledProducer,
         confirmable: u64,
-        seq: impl Fn(u32) -> Seq,
+        seq: impl Fn(u32) -> u64,
     ) -> Option<u32> {
         let begun = Instant::now();
         stall.oldest = None;
         (0..100_000).find(|n| {
             let now = begun + Duration::from_secs((*n).into());
-            stall.is_out_of_patience(Some(seq(*n)), Lsn::new(confirmable), now)
+            stall.is_out_of_patience(Some(Seq::new(seq(*n))), Lsn::new(confirmable), now)
         })
     }
 
@@ -127,7 +127,7 @@ mod tests {
         let mut stall = StalledProducer::new(Instant::now());
         assert_eq!(seconds(&mut stall, 7, |_| 1), None, "nobody has said that it stalls");
         stall.heard(&stalled(Fault::Unknown));
-        let moving = |second| Seq::from(second / 50);
+        let moving = |second| u64::from(second / 50);
         assert_eq!(seconds(&mut stall, 7, moving), None, "it moves");
         stall.heard(&Condition::Unreachable("down".to_owned()));
         assert_eq!(seconds(&mut stall, 7, |_| 2), None, "a new one would reach them no better");
@@ -141,7 +141,11 @@ mod tests {
         let begun = Instant::now();
         let mut stall = StalledProducer::new(begun);
         let out = |stall: &mut StalledProducer, seconds| {
-            stall.is_out_of_patience(Some(1), Lsn::new(7), begun + Duration::from_secs(seconds))
+            stall.is_out_of_patience(
+                Some(Seq::new(1)),
+                Lsn::new(7),
+                begun + Duration::from_secs(seconds),
+            )
         };
         stall.heard(&stalled(Fault::OutOfReach));
         assert!(!out(&mut stall, 0) && !out(&mut stall, 5000));
@@ -155,7 +159,11 @@ mod tests {
         let begun = Instant::now();
         let mut stall = StalledProducer::new(begun);
         let out = |stall: &mut StalledProducer, seconds| {
-            stall.is_out_of_patience(Some(1), Lsn::new(7), begun + Duration::from_secs(seconds))
+            stall.is_out_of_patience(
+                Some(Seq::new(1)),
+                Lsn::new(7),
+                begun + Duration::from_secs(seconds),
+            )
         };
         stall.heard(&stalled(Fault::OutOfReach));
         assert!(!out(&mut stall, 0) && !out(&mut stall, 5000));

@@ -340,7 +340,7 @@ fn a_lost_session_repeats_no_event_of_the_transaction_that_it_left_open() {
         outlet.0.len()
     };
     assert_eq!(give(&mut core, &[begin_at(10, 0), insert(0), insert(1)]), 2);
-    core.delivered(0);
+    core.delivered(Seq::new(0));
     // Lost twice: the second time before it has come as far as the first.
     for _ in 0..2 {
         core.session_lost();
@@ -351,8 +351,8 @@ fn a_lost_session_repeats_no_event_of_the_transaction_that_it_left_open() {
     assert_eq!(give(&mut core, &[insert(1), insert(2), commit_of(10)]), 3);
     // What committed before it is confirmed; it is not.
     assert_eq!((core.in_flight().0, core.confirmable()), (2, Lsn::new(10)));
-    core.delivered(1);
-    core.delivered(2);
+    core.delivered(Seq::new(1));
+    core.delivered(Seq::new(2));
     assert_eq!(core.confirmable(), Lsn::new(12));
 }
 
