@@ -142,7 +142,7 @@ fn settled() -> Ledger {
 
 /// Transactions of one record each, then a report for each; `reports` counts from the first.
 fn settle(ledger: &mut Ledger, reports: &[Seq]) {
-    let (start, first) = (ledger.confirmable().as_u64(), ledger.next_seq());
+    let (start, first) = (ledger.flush_lsn().as_u64(), ledger.next_seq());
     for transaction in 0..u64::from(EVENTS) {
         let commit = start + STEP * transaction;
         ledger.begin(Lsn::new(commit), COMMIT_TIME).expect("a Begin in order");
@@ -152,7 +152,7 @@ fn settle(ledger: &mut Ledger, reports: &[Seq]) {
     for report in reports {
         assert!(ledger.delivered(first.plus(black_box(*report).as_u64())), "it is in flight");
     }
-    assert_eq!(ledger.confirmable().as_u64(), start + STEP * u64::from(EVENTS));
+    assert_eq!(ledger.flush_lsn().as_u64(), start + STEP * u64::from(EVENTS));
 }
 
 /// A core that has relayed the same number of events before.

@@ -461,7 +461,7 @@ impl Producer {
             }
         }
         loop {
-            let stirred = timeout_at(deadline, self.sink.stirred(true)).await;
+            let stirred = timeout_at(deadline, self.sink.wait_for_events(true)).await;
             self.sink.take_reports(&mut reports);
             if let Some(report) = reports.drain(..).find(|report| report.seq == self.last) {
                 return Ok(Some(report.outcome));

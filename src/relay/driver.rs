@@ -169,7 +169,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Ended::Failed(error) => return self.fail(error, None).await,
                 Ended::Lost(error) => {
                     self.diagnostics.stats.lost(&error);
-                    tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost the connection to PostgreSQL; reconnecting");
+                    tracing::warn!(%error, confirmed = %self.core.flush_lsn(), "lost the connection to PostgreSQL; reconnecting");
                     self.check_stuck_stream(&error);
                     self.core.session_lost();
                     if !self.pause_after(opened).await? {
@@ -234,7 +234,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             let count = self.core.counters().dropped_headers;
             event_log.dropped_headers(&dropped, count, Instant::now());
         }
-        stats.turned(&self.core);
+        stats.update(&self.core);
         if stuck_stream.received(self.core.resume_at()) {
             stats.metrics.source_trouble(None);
         }
@@ -259,17 +259,17 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 | Condition::Stalled { .. }
                 | Condition::Flowing
                 | Condition::Repartitioned { .. }) => {
-                    stalled.heard(&other);
-                    event_log.heard(other, *delivered);
+                    stalled.on_condition(&other);
+                    event_log.on_condition(other, *delivered);
                 }
             }
         }
         let connected = self.sink.is_connected();
         metrics.sink_connected(connected);
-        event_log.tell(SinkState {
+        event_log.update(SinkState {
             delivered: *delivered,
             in_flight: self.core.in_flight().0,
-            failed: self.core.suspects() || self.core.halted().is_some(),
+            failed: self.core.is_isolating() || self.core.halted().is_some(),
             open: || {
                 connected == Some(true)
                     && metrics.phase().0.reads()
@@ -278,9 +278,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
             now: Instant::now(),
         });
         metrics.sink_trouble(event_log.trouble());
-        let (oldest, confirmed) = (self.core.oldest_in_flight(), self.core.confirmable());
+        let (oldest, confirmed) = (self.core.oldest_in_flight(), self.core.flush_lsn());
         let needs_replay = self.core.wants_replay().is_some();
-        if !needs_replay && stalled.is_out_of_patience(oldest, confirmed, Instant::now()) {
+        if !needs_replay && stalled.is_timed_out(oldest, confirmed, Instant::now()) {
             self.replay.cause = "stalled";
             self.core
                 .producer_broken("no acknowledgement came for long, though the brokers answer");
@@ -316,7 +316,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             tokio::select! {
                 biased;
                 () = self.stop.changed() => {}
-                () = self.sink.stirred(true) => {}
+                () = self.sink.wait_for_events(true) => {}
                 output = &mut future => return Ok(Some(output)),
                 () = wait_until(self.shutdown.deadline()) => {}
                 () = sleep(HEARTBEAT) => {}

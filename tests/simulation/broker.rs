@@ -415,7 +415,7 @@ impl Sink for SimSink {
         Some(true)
     }
 
-    async fn stirred(&self, eager: bool) {
+    async fn wait_for_events(&self, eager: bool) {
         let Some(at) = self.producer else {
             return std::future::pending().await;
         };

@@ -60,8 +60,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
     pub(super) async fn replay(&mut self) -> Result<bool, RelayError> {
         let cause = std::mem::replace(&mut self.replay.cause, BROKEN);
         self.diagnostics.stats.metrics.reconnected("kafka", cause);
-        let from = self.core.confirmable();
-        let delay = self.replay.begin((from, self.core.verdicts()), self.core.resume_at());
+        let from = self.core.flush_lsn();
+        let delay = self.replay.begin((from, self.core.quarantined()), self.core.resume_at());
         let reason = self.core.wants_replay().unwrap_or("asked for");
         self.diagnostics.event_log.replay(reason, from, delay, self.delivery.delivered);
         Ok(self.replace_producer().await? && self.settle_during(sleep(delay)).await?.is_some())

@@ -79,7 +79,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             };
             let OpenError { error, announcement } = match opened {
                 Ok(session) => {
-                    let is_ahead = session.start() > self.core.confirmable();
+                    let is_ahead = session.start() > self.core.flush_lsn();
                     let has_worked = self.session.last.is_some();
                     if is_ahead && has_worked && !self.discard_in_flight(session.start()).await? {
                         return Ok(Opened::Stopped);
@@ -96,7 +96,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 return Ok(Opened::Never(OpenError { error, announcement }));
             };
             let delay = delays.next().unwrap_or(limit).min(limit);
-            self.diagnostics.stats.refused(&error);
+            self.diagnostics.stats.not_opened(&error);
             if logged.as_ref() == Some(&error) {
                 tracing::debug!(%error, ?delay, "PostgreSQL still cannot be used");
             } else if matches!(error, SourceError::InUse { .. }) {
@@ -136,9 +136,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
             None => Resume::AtSlot { waited: standby.waited() },
             Some(last) => Resume::At {
                 identity: last.identity.clone(),
-                mark: standby.mark().cloned().unwrap_or_default(),
+                mark: standby.publication_fingerprint().cloned().unwrap_or_default(),
                 walsender: last.walsender,
-                confirmed: self.core.confirmable(),
+                confirmed: self.core.flush_lsn(),
                 start: self.core.resume_at(),
                 after_another: standby.is_after_another(),
                 by_others: standby.by_walposts(),
@@ -151,7 +151,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Another instance has delivered everything up to `start` since: what this one has in flight
     /// is obsolete. False when stopping came first.
     async fn discard_in_flight(&mut self, start: Lsn) -> Result<bool, RelayError> {
-        let ours = self.core.confirmable();
+        let ours = self.core.flush_lsn();
         tracing::info!(%ours, %start, "another walpost advanced the slot; resuming from there");
         self.replace_producer().await
     }
@@ -169,11 +169,11 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let identity = session.identity();
         self.session.last = Some(LastSession {
             identity: identity.clone(),
-            publication_fingerprint: session.mark().clone(),
+            publication_fingerprint: session.publication_fingerprint().clone(),
             walsender: session.walsender(),
         });
-        let (slot, confirmed) = (self.source.slot(), self.core.confirmable());
-        if self.diagnostics.event_log.is_told() {
+        let (slot, confirmed) = (self.source.slot(), self.core.flush_lsn());
+        if self.diagnostics.event_log.is_repeating() {
             // A replay that repeats every few seconds is logged once.
             tracing::debug!(%confirmed, "streaming from PostgreSQL");
         } else if let Some(bytes) = session.backlog_bytes() {

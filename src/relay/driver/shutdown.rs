@@ -119,7 +119,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Requests the shutdown once `until` can be confirmed. Called only while there is a session
     /// to confirm it through. True where it was reached just now.
     pub(super) fn check_until(&mut self) -> bool {
-        let reached = self.session.until.is_some_and(|until| self.core.confirmable() >= until);
+        let reached = self.session.until.is_some_and(|until| self.core.flush_lsn() >= until);
         let is_new = reached && self.shutdown.cause.is_none();
         if is_new {
             self.shutdown.cause = Some(Cause::UntilReached);
@@ -171,7 +171,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             tokio::select! {
                 biased;
                 () = self.stop.changed() => {}
-                () = self.sink.stirred(true) => {}
+                () = self.sink.wait_for_events(true) => {}
                 () = &mut announcement => return Ok(()),
                 () = wait_until(until) => {}
                 () = sleep(HEARTBEAT) => {}
@@ -199,18 +199,18 @@ impl<P: Source, S: Sink> Relay<P, S> {
             return Err(self.with_undelivered(error).into());
         }
         let delivered = self.core.is_drained() && self.core.undelivered() == 0;
-        let way_out = if delivered {
+        let remedy = if delivered {
             let (slot, received) = (self.source.slot(), self.core.resume_at());
             SourceError::way_out_of_unsendable(slot, open, received)
         } else {
             UNDELIVERED.to_owned()
         };
-        Err(SourceError::Undecodable(format!("{error}. {way_out}")).into())
+        Err(SourceError::Undecodable(format!("{error}. {remedy}")).into())
     }
 
     /// Adds to the error of a lost slot how many records no slot retains now.
     fn with_undelivered(&self, error: SourceError) -> SourceError {
-        let (records, from) = (self.core.undelivered(), self.core.confirmable());
+        let (records, from) = (self.core.undelivered(), self.core.flush_lsn());
         match error {
             SourceError::Slot(text) if records > 0 => SourceError::Slot(format!(
                 "{text}. {records} records that were read from it were not delivered: find the rows \
@@ -222,7 +222,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
 
     /// Sends the last confirmation; gives how the session ended.
     pub(super) async fn finish(&mut self, session: &mut P::Feed) -> Result<Ended, RelayError> {
-        let confirmed = self.core.confirmable();
+        let confirmed = self.core.flush_lsn();
         let left = self.shutdown.deadline().map(|it| it.saturating_duration_since(Instant::now()));
         let within = left.unwrap_or_default() + kept_for_confirmation(self.settings.drain_timeout);
         // A confirmation that has arrived counts, also where an abort came at the same time.
@@ -247,12 +247,12 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// The result of a run that ended other than by [`Relay::fail`].
     pub(super) fn outcome(self) -> Result<Summary, RelayError> {
         if let Some(halt) = self.core.halted() {
-            let way_out = if self.core.is_drained() {
-                halt.way_out(self.source.slot())
+            let remedy = if self.core.is_drained() {
+                halt.remedy(self.source.slot())
             } else {
                 UNDELIVERED.to_owned()
             };
-            return Err(RelayError::Halt { halt: Box::new(halt.clone()), way_out });
+            return Err(RelayError::Halt { halt: Box::new(halt.clone()), remedy });
         }
         // A stop before that is no success: scripts continue after one.
         if self.settings.until.is_some() && self.session.until.is_none() {
@@ -260,7 +260,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
         let is_reached =
             self.shutdown.cause.is_some() && matches!(self.shutdown.drain, Drain::Confirmed);
-        let confirmed = self.core.confirmable();
+        let confirmed = self.core.flush_lsn();
         match self.session.until.filter(|_| !is_reached) {
             Some(until) if confirmed >= until => return Err(RelayError::Unconfirmed(until)),
             Some(until) => return Err(RelayError::Unreached { until, confirmed }),

@@ -53,7 +53,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 if error.is_for_a_person() {
                     self.begin_to_fail(error);
                     // Before the slot is released. From here on no signal changes the outcome.
-                    self.announce(session.halting(error)).await?;
+                    self.announce(session.announce_halt(error)).await?;
                 }
             }
             Ended::Done => session.close().await,
@@ -82,7 +82,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             if self.check_until() {
                 self.settle()?;
             }
-            session.confirm(self.core.confirmable());
+            session.confirm(self.core.flush_lsn());
             self.measure(session);
             let taken = match step {
                 Ok(taken) => taken,
@@ -106,7 +106,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
             }
             let reading = held.is_none() && self.core.wants_input() && switch.is_none();
-            self.diagnostics.stats.reads(reading, Instant::now);
+            self.diagnostics.stats.reading(reading, Instant::now);
             if let Some(duration) = batching.taken(taken + mem::take(&mut awaited), Instant::now())
                 && reading
                 && !session.is_backed_up()
@@ -121,7 +121,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             tokio::select! {
                 biased;
                 () = self.stop.changed() => {}
-                () = self.sink.stirred(!reading) => {}
+                () = self.sink.wait_for_events(!reading) => {}
                 received = session.next(reading) => {
                     let step = received.and_then(|received| self.take(received, &mut held));
                     if let Err(error) = step {
@@ -152,7 +152,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Whether another feed is to take this one's place. Not once the relay is stopping: the open
     /// feed carries the last confirmation, and the rest of an open transaction.
     fn wanted_switch(&self, session: &mut P::Feed) -> Option<SwitchFeed> {
-        if self.shutdown.deadline().is_some() { None } else { session.turn() }
+        if self.shutdown.deadline().is_some() { None } else { session.wanted_switch() }
     }
 
     fn measure(&mut self, session: &mut P::Feed) {
@@ -198,7 +198,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 if self.core.receive(&message, &mut self.sink).map_err(broken)? == Taken::NotYet {
                     *held = Some(message);
                 } else {
-                    self.session.received.message(&message, self.core.confirmable());
+                    self.session.received.message(&message, self.core.flush_lsn());
                 }
             }
         }

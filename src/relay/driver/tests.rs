@@ -74,7 +74,7 @@ impl Feed for BusyFeed {
         &self.identity
     }
 
-    fn mark(&self) -> &PublicationFingerprint {
+    fn publication_fingerprint(&self) -> &PublicationFingerprint {
         &self.fingerprint
     }
 
@@ -141,7 +141,7 @@ impl Feed for BusyFeed {
         None
     }
 
-    fn turn(&mut self) -> Option<SwitchFeed> {
+    fn wanted_switch(&mut self) -> Option<SwitchFeed> {
         None
     }
 
@@ -151,7 +151,7 @@ impl Feed for BusyFeed {
 
     fn confirm(&mut self, _: Lsn) {}
 
-    async fn halting(&mut self, _: &SourceError) {}
+    async fn announce_halt(&mut self, _: &SourceError) {}
 
     async fn finish(&mut self, _: Lsn, _: Duration) -> Result<(), SourceError> {
         Ok(())
@@ -180,7 +180,7 @@ impl Sink for IdleSink {
         Some(true)
     }
 
-    fn stirred(&self, _: bool) -> impl Future<Output = ()> + Send {
+    fn wait_for_events(&self, _: bool) -> impl Future<Output = ()> + Send {
         pending()
     }
 

@@ -336,7 +336,7 @@ impl Sink for KafkaSink {
         self.reports.is_connected().or_else(answered)
     }
 
-    async fn stirred(&self, eager: bool) {
+    async fn wait_for_events(&self, eager: bool) {
         loop {
             if eager && self.reports.is_waiting() {
                 return;
