@@ -42,7 +42,8 @@ pub enum AssemblyError {
 /// that stops it. Nothing is connected before [`Relay::run`].
 ///
 /// Call it within a Tokio runtime, or run the relay in one; a runtime of one
-/// thread is enough and the fastest.
+/// thread is enough and the fastest. The relay shares its thread with other tasks, unless
+/// [`Relay::on_own_thread`] says otherwise.
 pub fn relay(
     config: &Config,
     environment: &Environment,
@@ -53,7 +54,8 @@ pub fn relay(
     let metrics = Arc::new(Metrics::default());
     let sink = KafkaSink::new(&kafka(config), Arc::clone(&metrics))?;
     let sink = sink.renewed_by(kafka_source(config, environment));
-    let settings = RelaySettings { drain_timeout: config.delivery.drain_timeout, until };
+    let drain_timeout = config.delivery.drain_timeout;
+    let settings = RelaySettings { drain_timeout, until, owns_thread: false };
     let (handle, stop) = stop_channel();
     let relay = Relay::new(core, sink, source, settings, stop).observed_by(metrics);
     Ok((relay, handle))

@@ -1,71 +1,99 @@
-//! What is in flight, and from it the one LSN that may be confirmed.
+//! In-flight records, and the flush LSN that follows from them.
 //!
-//! The ledger holds an entry for each transaction that has been received and
-//! is not wholly durable yet, and a slot for each record that was produced and
-//! has no delivery report yet. Everything else follows from these two queues:
+//! The ledger has an entry for each transaction that was received and is not wholly durable, and an
+//! [`InFlight`] for each record that was produced and has no delivery report. The rest follows from
+//! these two queues:
 //!
-//! - The confirmable position A is the `end_lsn` of the last entry of the
-//!   longest prefix of entries that are sealed (their Commit was received) and
-//!   durable (each of their records has its acknowledgement). Entries of that
-//!   prefix are dropped as it grows, so A is where the queue begins.
-//! - A keepalive's `wal_end` says that PostgreSQL has sent every transaction
-//!   that committed before it. With no entry left A rises to it at once; behind
-//!   sealed entries it stands as the end of the last of them. Inside an open
-//!   transaction it says nothing.
-//! - A never falls.
+//! - An entry is sealed once its Commit was received, and durable once each of its records is
+//!   acknowledged. Entries that are both leave the front of the queue.
+//! - The flush LSN is the `end_lsn` of the last entry that has left, or the `wal_end` of a keepalive
+//!   where no entry is left. It never decreases.
+//! - The resume position is where the next session starts: everything that committed before it is
+//!   in the ledger or durable.
 //!
-//! # Why confirming A loses nothing
+//! `docs/design/delivery.md` has the whole argument with its invariants (I1 to I15), which comments
+//! and assertions cite.
 //!
-//! PostgreSQL sends a transaction T again after a restart at A exactly when its
-//! commit LSN c(T) is at or after A. So it is enough that c(T) < A implies that
-//! every event of T is durable (I1). A rises in three places only.
+//! # Why confirming the flush LSN loses nothing
 //!
-//! In [`Ledger::commit`] and [`Ledger::delivered`] it takes the `end_lsn` of an
-//! entry that has left the front of the queue. Entries stand in commit order
-//! ([`Ledger::begin`] refuses another), so all that committed before that end
-//! has left the queue too, and an entry leaves only when it is sealed and each of its
-//! records has had its own acknowledgement: [`Ledger::failed`],
-//! [`Ledger::withdraw`] and [`Ledger::reset`] credit nothing to an entry (I8), a
-//! report resolves one production once, and production numbers never come again,
-//! so that a report from before a reset finds nothing to resolve (I3).
+//! After a restart, PostgreSQL sends a transaction again exactly if its commit LSN is at or after
+//! the confirmed LSN. So every event of a transaction with a commit LSN before the flush LSN must be
+//! durable (I1). The flush LSN advances in four methods:
 //!
-//! In [`Ledger::keepalive`] it takes the server's word that all before `wal_end`
-//! was sent. With no entry left, all of that is durable. Behind sealed entries it
-//! becomes the end of the last of them, to be passed with it. Inside an open
-//! transaction it is ignored: `wal_end` may lie beyond that transaction's commit,
-//! whose rows are still to come.
+//! - [`Ledger::commit`] and [`Ledger::delivered`] set it to the `end_lsn` of an entry that leaves the
+//!   queue. Entries are in commit order ([`Ledger::begin`] rejects any other), so everything that
+//!   committed before has left too. [`Ledger::failed`], [`Ledger::withdraw`] and [`Ledger::reset`]
+//!   never count a record as acknowledged (I8). A delivery report resolves one production once, and
+//!   production numbers are never used again, so that a report from before a reset resolves nothing
+//!   (I3).
+//! - [`Ledger::keepalive`] sets it to `wal_end`: the server has sent everything that committed
+//!   before. With no entry left, all of that is durable. Behind sealed entries, `wal_end` becomes
+//!   the end of the last of them. Inside an open transaction it is ignored, because it can lie
+//!   after that transaction's commit, and rows of it are still to come.
+//! - [`Ledger::begin_anew`] sets it to a position that another instance confirmed by the same rule.
 //!
-//! In [`Ledger::begin_anew`] it takes the position that another instance confirmed under the same
-//! rule.
+//! Each of them takes a maximum, so the flush LSN never decreases (I2). It is never ahead of what
+//! the server has sent in this session: `end_lsn` and `wal_end` come from the stream, and only its
+//! own Commit seals a transaction that a lost session left open.
 //!
-//! A never falls (I2): each place takes a maximum. And it is never ahead of what
-//! the server has sent in this session: `end_lsn` and `wal_end` both come from the
-//! stream, and a transaction that a lost session left open is sealed by its own Commit only.
+//! # Lost sessions
 //!
-//! After a lost session [`Ledger::resume_at`] is the end of the last sealed entry.
-//! Everything that committed before it is in the account or durable, everything
-//! after it comes (I5). The open transaction comes again from its beginning. Its entry is
-//! interrupted ([`Ledger::interrupt`]) until it does: its records stay in the account, and whoever
-//! resumes it ([`Ledger::resume`]) produces only what is missing. This is sound because the same
-//! server sends the same events of a transaction in the same order. Nothing in the account comes
-//! twice.
+//! The next session starts at [`Ledger::resume_at`], the end of the last sealed entry: what committed
+//! before is in the ledger or durable, what committed later is sent (I5). The open transaction is
+//! sent again from its beginning. Until then its entry is interrupted ([`Ledger::interrupt`]): its
+//! records stay in the ledger, and after [`Ledger::resume`] only the missing ones are produced. This
+//! is sound because the same server sends the same events of a transaction in the same order. So no
+//! record is in the ledger twice.
 //!
 //! Pure: no clock, no task, no I/O.
 
-use crate::position::EventPosition;
 use std::collections::VecDeque;
 
 use crate::lsn::Lsn;
+use crate::pgoutput::PgTimestamp;
+use crate::position::EventPosition;
 
-/// Number of one production: unique for the life of the process, so that a
-/// report that comes late can never be taken for that of a replayed record.
-pub type Seq = u64;
+/// The number of one production: never used twice in a process, so that a late delivery report is
+/// never taken for that of a replayed record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Seq(u64);
 
-/// The account of what is in flight.
+impl Seq {
+    /// The number of the first production.
+    pub const FIRST: Self = Self(0);
+
+    /// That number, such as one that a client library has carried.
+    #[inline]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    #[inline]
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// The number of the production `count` later.
+    #[inline]
+    #[must_use]
+    pub const fn plus(self, count: u64) -> Self {
+        Self(self.0 + count)
+    }
+
+    /// How many productions after `earlier` this one is; `None` where it is before it.
+    #[inline]
+    pub const fn since(self, earlier: Self) -> Option<u64> {
+        self.0.checked_sub(earlier.0)
+    }
+}
+
+/// The in-flight records and their transactions.
 #[derive(Debug)]
 pub struct Ledger {
-    /// A: what may be confirmed.
-    confirmable: Lsn,
+    /// What may be confirmed.
+    flush_lsn: Lsn,
     /// Transactions in commit order; only the last may be open.
     entries: VecDeque<Entry>,
     /// How many entries have left the queue: the id of `entries[0]`.
@@ -82,10 +110,10 @@ pub struct Ledger {
 #[derive(Debug)]
 struct Entry {
     commit_lsn: Lsn,
-    /// By the server's clock, in whatever unit it was given: kept for whoever asks.
-    commit_time: i64,
-    /// `None` until its Commit is received; then up to where the log is
-    /// known to hold no other transaction.
+    /// By the server's clock: only handed out again.
+    commit_time: PgTimestamp,
+    /// `None` until its Commit is received; then the position up to which the WAL is known to hold
+    /// no other transaction.
     end_lsn: Option<Lsn>,
     /// The session ended before its Commit; it is sent again from its beginning.
     interrupted: bool,
@@ -112,13 +140,13 @@ struct InFlight {
 /// A production that failed while it was in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failed {
-    /// The record that stands there.
+    /// The record at this position.
     At(EventPosition),
-    /// One whose transaction was withdrawn, and comes again as a whole.
+    /// A record whose transaction was withdrawn, and is sent again as a whole.
     Withdrawn,
 }
 
-/// The stream broke PostgreSQL's own rules: nothing may be concluded from it.
+/// The stream violates PostgreSQL's protocol: nothing may be concluded from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// A transaction begins inside another.
@@ -129,7 +157,7 @@ pub enum StreamError {
         /// Commit LSN of the one that begins.
         inner: Lsn,
     },
-    /// A transaction that does not come after the one before it.
+    /// A transaction that is not after the one before it.
     #[error("the transaction that commits at {next} comes after the one that ends at {previous}")]
     OutOfOrder {
         /// End LSN of the last transaction.
@@ -137,7 +165,7 @@ pub enum StreamError {
         /// Commit LSN of the one that begins.
         next: Lsn,
     },
-    /// Something that belongs inside a transaction came outside.
+    /// A message that belongs inside a transaction arrived outside.
     #[error("{what} outside a transaction")]
     Outside {
         /// The message's name.
@@ -156,34 +184,32 @@ pub enum StreamError {
 }
 
 impl Ledger {
-    /// An empty ledger whose account begins at `start`: all that committed
-    /// before it counts as durable.
+    /// An empty ledger from `start` on: everything that committed before counts as durable.
     pub fn new(start: Lsn) -> Self {
         Self {
-            confirmable: start,
+            flush_lsn: start,
             entries: VecDeque::new(),
             first_entry: 0,
             records: VecDeque::new(),
-            first_seq: 0,
+            first_seq: Seq::FIRST,
             in_flight_records: 0,
             in_flight_bytes: 0,
         }
     }
 
-    /// A: the highest LSN that may be confirmed.
-    pub fn confirmable(&self) -> Lsn {
-        self.confirmable
+    /// The flush LSN: the highest LSN that may be confirmed.
+    pub fn flush_lsn(&self) -> Lsn {
+        self.flush_lsn
     }
 
-    /// Where a new session has to start so that nothing is missed and nothing
-    /// that is accounted for comes again: the end of the last sealed
-    /// transaction, else A.
+    /// The resume position: where a new session starts so that nothing is missed, and nothing in the
+    /// ledger is sent again. The end of the last sealed transaction, else the flush LSN.
     pub fn resume_at(&self) -> Lsn {
         let sealed = self.entries.iter().rev().find_map(|entry| entry.end_lsn);
-        sealed.unwrap_or(self.confirmable).max(self.confirmable)
+        sealed.unwrap_or(self.flush_lsn).max(self.flush_lsn)
     }
 
-    /// Records produced whose delivery report has not come, withdrawn ones too.
+    /// Records that were produced and have no delivery report, including withdrawn ones.
     pub fn in_flight_records(&self) -> usize {
         self.in_flight_records
     }
@@ -193,13 +219,13 @@ impl Ledger {
         self.in_flight_bytes
     }
 
-    /// The oldest production whose delivery report has not come.
+    /// The oldest production that has no delivery report.
     pub fn oldest_in_flight(&self) -> Option<Seq> {
         (!self.records.is_empty()).then_some(self.first_seq)
     }
 
-    /// What the account itself takes up, in bytes: it grows with what is durable
-    /// behind something that is not.
+    /// The memory of the ledger itself, in bytes: it grows with what is durable behind a record that
+    /// is not.
     pub fn own_bytes(&self) -> u64 {
         let records = self.records.len() * size_of::<InFlight>();
         (records + self.entries.len() * size_of::<Entry>()) as u64
@@ -212,12 +238,12 @@ impl Ledger {
 
     /// The number that the next production will have.
     pub fn next_seq(&self) -> Seq {
-        self.first_seq + self.records.len() as u64
+        self.first_seq.plus(self.records.len() as u64)
     }
 
     /// A transaction begins, which was committed at `commit_time`. An interrupted one that was
     /// not resumed is withdrawn.
-    pub fn begin(&mut self, commit_lsn: Lsn, commit_time: i64) -> Result<(), StreamError> {
+    pub fn begin(&mut self, commit_lsn: Lsn, commit_time: PgTimestamp) -> Result<(), StreamError> {
         if let Some(open) = self.open_entry() {
             return Err(StreamError::NestedBegin { outer: open.commit_lsn, inner: commit_lsn });
         }
@@ -236,15 +262,14 @@ impl Ledger {
         Ok(())
     }
 
-    /// The session was lost inside a transaction: its records stay in the account, and it is
-    /// resumed or withdrawn when the next session begins one. True where one was open.
+    /// The session was lost inside a transaction: its records stay in the ledger, and it is resumed or withdrawn when the next session begins one. True where one was open.
     pub fn interrupt(&mut self) -> bool {
         let open = self.entries.back_mut().filter(|entry| entry.is_open());
         open.map(|open| open.interrupted = true).is_some()
     }
 
-    /// The interrupted transaction begins again. False where none is interrupted that commits
-    /// at `commit_lsn`: it is to begin as any other then.
+    /// The interrupted transaction begins again. False where none is interrupted that commits at
+    /// `commit_lsn`: then call [`Ledger::begin`].
     pub fn resume(&mut self, commit_lsn: Lsn) -> bool {
         let last = self.entries.back_mut();
         let interrupted = last.filter(|last| last.interrupted && last.commit_lsn == commit_lsn);
@@ -252,7 +277,7 @@ impl Ledger {
     }
 
     /// A record of the open transaction is produced, under
-    /// [`Ledger::next_seq`]; it weighs `bytes` in the account.
+    /// [`Ledger::next_seq`]; it weighs `bytes`.
     pub fn produce(&mut self, ordinal: u32, bytes: u64) -> Result<Seq, StreamError> {
         let seq = self.next_seq();
         let id = self.first_entry + self.entries.len() as u64;
@@ -283,17 +308,17 @@ impl Ledger {
     /// The server has sent everything that committed before `wal_end`.
     pub fn keepalive(&mut self, wal_end: Lsn) {
         if let Some(Entry { interrupted: true, commit_lsn, .. }) = self.entries.back() {
-            // What is still to come again says nothing of what committed before it.
+            // Everything that committed before the interrupted transaction was sent.
             if wal_end <= *commit_lsn {
                 match self.entries.iter_mut().rev().nth(1) {
-                    None => self.confirmable = self.confirmable.max(wal_end),
+                    None => self.flush_lsn = self.flush_lsn.max(wal_end),
                     Some(before) => before.end_lsn = before.end_lsn.max(Some(wal_end)),
                 }
             }
             return;
         }
         match self.entries.back_mut() {
-            None => self.confirmable = self.confirmable.max(wal_end),
+            None => self.flush_lsn = self.flush_lsn.max(wal_end),
             Some(Entry { end_lsn: Some(end), .. }) => *end = wal_end.max(*end),
             Some(Entry { end_lsn: None, .. }) => {}
         }
@@ -302,10 +327,10 @@ impl Ledger {
     /// The broker acknowledged production `seq`. False where that number is
     /// not in flight: reported before, or from before a reset.
     pub fn delivered(&mut self, seq: Seq) -> bool {
-        let Some(slot) = self.resolve(seq) else {
+        let Some(record) = self.resolve(seq) else {
             return false;
         };
-        if let Some(id) = slot.entry {
+        if let Some(id) = record.entry {
             let entry = &mut self.entries[index(id - self.first_entry)];
             entry.undelivered -= 1;
             self.advance();
@@ -313,39 +338,39 @@ impl Ledger {
         true
     }
 
-    /// Production `seq` failed: it leaves the byte account, and its entry goes
-    /// on waiting for it. Only [`Ledger::reset`] and a replay help then.
+    /// Production `seq` failed: its bytes are released, and its entry waits until [`Ledger::reset`]
+    /// and a replay.
     ///
     /// `None` where that number is not in flight, as in [`Ledger::delivered`].
     pub fn failed(&mut self, seq: Seq) -> Option<Failed> {
-        let place = self.place(seq);
+        let position = self.position(seq);
         self.resolve(seq)?;
-        Some(place.map_or(Failed::Withdrawn, Failed::At))
+        Some(position.map_or(Failed::Withdrawn, Failed::At))
     }
 
-    /// Where production `seq` stands in the log, while it is in flight.
-    pub fn place(&self, seq: Seq) -> Option<EventPosition> {
-        let slot = self.records.get(index(seq.checked_sub(self.first_seq)?))?;
-        let id = slot.entry.filter(|_| !slot.resolved)?;
+    /// The position of the event of production `seq`, while it is in flight.
+    pub fn position(&self, seq: Seq) -> Option<EventPosition> {
+        let record = self.records.get(index(seq.since(self.first_seq)?))?;
+        let id = record.entry.filter(|_| !record.resolved)?;
         let commit_lsn = self.entries[index(id - self.first_entry)].commit_lsn;
-        Some(EventPosition { commit_lsn, ordinal: slot.ordinal })
+        Some(EventPosition { commit_lsn, ordinal: record.ordinal })
     }
 
     /// When the transaction of production `seq` was committed, while it is in flight.
-    pub fn commit_time(&self, seq: Seq) -> Option<i64> {
-        let slot = self.records.get(index(seq.checked_sub(self.first_seq)?))?;
-        let id = slot.entry.filter(|_| !slot.resolved)?;
+    pub fn commit_time(&self, seq: Seq) -> Option<PgTimestamp> {
+        let record = self.records.get(index(seq.since(self.first_seq)?))?;
+        let id = record.entry.filter(|_| !record.resolved)?;
         Some(self.entries[index(id - self.first_entry)].commit_time)
     }
 
     /// When the oldest transaction that is not durable was committed.
-    pub fn oldest_commit_time(&self) -> Option<i64> {
+    pub fn oldest_commit_time(&self) -> Option<PgTimestamp> {
         self.entries.front().map(|entry| entry.commit_time)
     }
 
-    /// The entry of a transaction that is open or interrupted goes: all of it is to be sent and
-    /// produced again. Records that were produced for it stay in the byte account until their
-    /// reports come, and are credited to nothing. Gives how many of its records were not durable.
+    /// Removes the entry of an open or interrupted transaction: all of it is to be sent and produced
+    /// again. Its records count as in flight until their reports, which are then ignored. Gives how
+    /// many of them were not durable.
     pub fn withdraw(&mut self) -> u64 {
         let unsealed = self.entries.back().filter(|entry| entry.end_lsn.is_none());
         let Some(undelivered) = unsealed.map(|entry| entry.undelivered) else {
@@ -353,15 +378,15 @@ impl Ledger {
         };
         self.entries.pop_back();
         let withdrawn = self.first_entry + self.entries.len() as u64;
-        let of_entry = |slot: &&mut InFlight| slot.entry.is_none_or(|entry| entry >= withdrawn);
-        for slot in self.records.iter_mut().rev().take_while(of_entry) {
-            slot.entry = None;
+        let of_entry = |record: &&mut InFlight| record.entry.is_none_or(|entry| entry >= withdrawn);
+        for record in self.records.iter_mut().rev().take_while(of_entry) {
+            record.entry = None;
         }
         undelivered
     }
 
-    /// The producer was thrown away with all that it held: nothing is in
-    /// flight, and everything from A on will be sent and produced again.
+    /// The producer was replaced: nothing is in
+    /// flight, and everything from the flush LSN on will be sent and produced again.
     pub fn reset(&mut self) {
         self.first_seq = self.next_seq();
         self.entries.clear();
@@ -370,11 +395,10 @@ impl Ledger {
         self.in_flight_bytes = 0;
     }
 
-    /// As [`Ledger::reset`], and the account begins at `start`, up to which
-    /// somebody else has made everything durable.
+    /// As [`Ledger::reset`], from `start` on, up to which another instance has delivered everything.
     pub fn begin_anew(&mut self, start: Lsn) {
         self.reset();
-        self.confirmable = self.confirmable.max(start);
+        self.flush_lsn = self.flush_lsn.max(start);
     }
 
     /// Records that entries still wait for: those in flight, and those that failed.
@@ -386,27 +410,27 @@ impl Ledger {
         self.entries.back().filter(|entry| entry.is_open())
     }
 
-    /// Takes `seq` out of the account, where it is in it.
+    /// Takes `seq` out of the in-flight records, if it is one.
     fn resolve(&mut self, seq: Seq) -> Option<InFlight> {
-        let slot = self.records.get_mut(index(seq.checked_sub(self.first_seq)?))?;
-        if slot.resolved {
+        let record = self.records.get_mut(index(seq.since(self.first_seq)?))?;
+        if record.resolved {
             return None;
         }
-        slot.resolved = true;
-        let slot = *slot;
+        record.resolved = true;
+        let record = *record;
         self.in_flight_records -= 1;
-        self.in_flight_bytes -= slot.bytes;
-        while self.records.front().is_some_and(|slot| slot.resolved) {
+        self.in_flight_bytes -= record.bytes;
+        while self.records.front().is_some_and(|record| record.resolved) {
             self.records.pop_front();
-            self.first_seq += 1;
+            self.first_seq = self.first_seq.plus(1);
         }
-        Some(slot)
+        Some(record)
     }
 
-    /// Drops the prefix of sealed, durable entries and raises A to its end.
+    /// Drops the prefix of sealed, durable entries and raises the flush LSN to its end.
     fn advance(&mut self) {
         while let Some(Entry { end_lsn: Some(end), undelivered: 0, .. }) = self.entries.front() {
-            self.confirmable = self.confirmable.max(*end);
+            self.flush_lsn = self.flush_lsn.max(*end);
             self.entries.pop_front();
             self.first_entry += 1;
         }

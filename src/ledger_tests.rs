@@ -41,7 +41,7 @@ impl Model {
         self.transactions.iter().take_while(durable).count()
     }
 
-    fn confirmable(&self) -> u64 {
+    fn flush_lsn(&self) -> u64 {
         let durable = self.durable_prefix();
         let ends = self.transactions[..durable].iter().filter_map(|transaction| transaction.end);
         let covered = |(_, before): &&(u64, usize)| *before <= durable;
@@ -156,7 +156,7 @@ impl Pair {
         match *happening {
             Happening::Begin { gap } if !open => {
                 self.wal += u64::from(gap);
-                self.ledger.begin(Lsn::new(self.wal), 0).expect("in order");
+                self.ledger.begin(Lsn::new(self.wal), PgTimestamp::default()).expect("in order");
                 let transaction =
                     ModelTransaction { commit: self.wal, end: None, records: Vec::new() };
                 self.model.transactions.push(transaction);
@@ -202,9 +202,13 @@ impl Pair {
                 let commit = Lsn::new(self.model.transactions.last().expect("open").commit);
                 assert!(self.ledger.interrupt() && !self.ledger.interrupt());
                 assert!(!self.ledger.is_open(), "nothing may be added to it");
-                let before = self.ledger.confirmable();
+                let before = self.ledger.flush_lsn();
                 self.ledger.keepalive(Lsn::new(self.wal + u64::from(keepalive) + 1));
-                assert_eq!(self.ledger.confirmable(), before, "I1: A passes what is interrupted");
+                assert_eq!(
+                    self.ledger.flush_lsn(),
+                    before,
+                    "I1: the flush LSN passes what is interrupted"
+                );
                 assert!(!self.ledger.resume(Lsn::new(commit.as_u64() + 1)), "another transaction");
                 assert!(self.ledger.resume(commit) && !self.ledger.resume(commit));
             }
@@ -223,15 +227,15 @@ impl Pair {
         let transaction = self.model.transactions.last_mut().expect("open");
         let ordinal = u32::try_from(transaction.records.len()).expect("few");
         let seq = self.ledger.produce(ordinal, bytes).expect("open");
-        let place = EventPosition { commit_lsn: Lsn::new(transaction.commit), ordinal };
-        assert_eq!(self.ledger.place(seq), Some(place));
+        let position = EventPosition { commit_lsn: Lsn::new(transaction.commit), ordinal };
+        assert_eq!(self.ledger.position(seq), Some(position));
         transaction.records.push(seq);
         self.model.outstanding.push((seq, bytes));
     }
 
     fn acknowledge(&mut self, pick: u16) {
-        let known = self.ledger.next_seq().saturating_sub(1).max(1);
-        self.report(u64::from(pick) % (known + 2));
+        let known = self.ledger.next_seq().as_u64().saturating_sub(1).max(1);
+        self.report(Seq::new(u64::from(pick) % (known + 2)));
     }
 
     /// I8: each production resolves once, and one of before a reset never.
@@ -255,28 +259,31 @@ impl Pair {
         }
     }
 
-    /// Everything from A on is thrown away and will be read again.
+    /// Everything from the flush LSN on is thrown away and will be read again.
     fn lose_producer(&mut self) {
-        let confirmable = self.model.confirmable();
+        let flush_lsn = self.model.flush_lsn();
         self.ledger.reset();
         let durable = self.model.durable_prefix();
         self.model.transactions.truncate(durable);
         self.model.keepalives.retain(|(_, before)| *before <= durable);
         self.model.outstanding.clear();
-        self.wal = confirmable;
+        self.wal = flush_lsn;
     }
 
     fn check(&self) {
         let ledger = &self.ledger;
-        let naive = Lsn::new(self.model.confirmable());
-        assert_eq!(ledger.confirmable(), naive, "I3: A is not the naive model's");
+        let naive = Lsn::new(self.model.flush_lsn());
+        assert_eq!(ledger.flush_lsn(), naive, "I3: the flush LSN is not the naive model's");
         assert_eq!(ledger.in_flight_bytes(), self.model.bytes());
         assert_eq!(ledger.in_flight_records(), self.model.outstanding.len());
         assert_eq!(ledger.is_open(), self.model.is_open());
         assert_eq!(ledger.resume_at(), Lsn::new(self.model.received()), "I5: where it goes on");
         assert_eq!(ledger.undelivered(), self.model.undelivered());
         assert_eq!(ledger.oldest_in_flight(), self.model.oldest());
-        let slots = self.model.oldest().map_or(0, |oldest| ledger.next_seq() - oldest);
+        let slots = self
+            .model
+            .oldest()
+            .map_or(0, |oldest| ledger.next_seq().since(oldest).expect("a produced record"));
         let entries = (self.model.transactions.len() - self.model.durable_prefix()) as u64;
         let held = slots * size_of::<InFlight>() as u64 + entries * size_of::<Entry>() as u64;
         assert_eq!(ledger.own_bytes(), held, "I13: what the account itself takes up");
@@ -284,7 +291,7 @@ impl Pair {
             let undelivered =
                 transaction.records.iter().any(|seq| !self.model.acknowledged.contains(seq));
             if undelivered || transaction.end.is_none() {
-                let floor = ledger.confirmable();
+                let floor = ledger.flush_lsn();
                 assert!(Lsn::new(transaction.commit) >= floor, "I1: confirmed past a record");
             }
         }
@@ -292,25 +299,28 @@ impl Pair {
 }
 
 /// I1, I2, I3, I8: whatever order reports come in, and whichever are lost,
-/// A is the naive model's, never falls, and never passes an undelivered record.
+/// The flush LSN is the naive model's, never falls, and never passes an undelivered record.
 #[test]
-fn the_confirmable_lsn_is_that_of_a_naive_model() {
+fn flush_lsn_is_that_of_a_naive_model() {
     let histories = (1_u64..1000, prop::collection::vec(happening(), 0..200));
-    let name = "the_confirmable_lsn_is_that_of_a_naive_model";
+    let name = "flush_lsn_is_that_of_a_naive_model";
     property::holds(name, CASES, &histories, |(start, happenings)| {
         let mut pair = Pair::new(start);
-        let mut last = pair.ledger.confirmable();
+        let mut last = pair.ledger.flush_lsn();
         for happening in &happenings {
             pair.happen(happening);
             pair.check();
-            assert!(pair.ledger.confirmable() >= last, "I2: A fell");
-            assert!(pair.ledger.confirmable() <= Lsn::new(pair.wal.max(start)), "I2: A ran ahead");
-            last = pair.ledger.confirmable();
+            assert!(pair.ledger.flush_lsn() >= last, "I2: the flush LSN fell");
+            assert!(
+                pair.ledger.flush_lsn() <= Lsn::new(pair.wal.max(start)),
+                "I2: the flush LSN ran ahead"
+            );
+            last = pair.ledger.flush_lsn();
         }
     });
 }
 
-/// I4: once everything is acknowledged, A is the last keepalive.
+/// I4: once everything is acknowledged, the flush LSN is the last keepalive.
 #[test]
 fn an_idle_ledger_follows_the_keepalives() {
     let histories = (prop::collection::vec(happening(), 0..100), 1_u64..1000);
@@ -327,7 +337,7 @@ fn an_idle_ledger_follows_the_keepalives() {
         for (seq, _) in pair.model.outstanding.clone() {
             pair.ledger.delivered(seq);
         }
-        assert_eq!(pair.ledger.confirmable(), wal_end, "I4: A stays behind");
+        assert_eq!(pair.ledger.flush_lsn(), wal_end, "I4: the flush LSN stays behind");
         assert_eq!(pair.ledger.own_bytes(), 0, "I4: something is still waited for");
     });
 }
@@ -335,39 +345,45 @@ fn an_idle_ledger_follows_the_keepalives() {
 #[test]
 fn a_report_from_before_a_reset_is_credited_to_nothing() {
     let mut ledger = Ledger::new(Lsn::new(10));
-    ledger.begin(Lsn::new(20), 0).expect("in order");
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     let old = ledger.produce(0, 5).expect("open");
     ledger.commit(Lsn::new(20), Lsn::new(30)).expect("its own");
     ledger.reset();
-    ledger.begin(Lsn::new(20), 0).expect("replayed");
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("replayed");
     let new = ledger.produce(0, 5).expect("open");
     ledger.commit(Lsn::new(20), Lsn::new(30)).expect("its own");
     assert!(!ledger.delivered(old));
-    assert_eq!(ledger.confirmable(), Lsn::new(10));
+    assert_eq!(ledger.flush_lsn(), Lsn::new(10));
     assert!(ledger.delivered(new));
-    assert_eq!(ledger.confirmable(), Lsn::new(30));
+    assert_eq!(ledger.flush_lsn(), Lsn::new(30));
 }
 
 #[test]
 fn a_withdrawn_record_stays_in_the_byte_account_until_its_report() {
     let mut ledger = Ledger::new(Lsn::new(10));
-    ledger.begin(Lsn::new(20), 0).expect("in order");
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     let seq = ledger.produce(0, 5).expect("open");
     ledger.withdraw();
     assert_eq!((ledger.in_flight_bytes(), ledger.resume_at()), (5, Lsn::new(10)));
-    assert_eq!(ledger.place(seq), None);
+    assert_eq!(ledger.position(seq), None);
     assert!(ledger.delivered(seq));
-    assert_eq!((ledger.in_flight_bytes(), ledger.confirmable()), (0, Lsn::new(10)));
+    assert_eq!((ledger.in_flight_bytes(), ledger.flush_lsn()), (0, Lsn::new(10)));
 }
 
 #[test]
 fn a_stream_that_breaks_postgresqls_rules_is_refused() {
     let mut ledger = Ledger::new(Lsn::new(10));
-    assert!(matches!(ledger.begin(Lsn::new(9), 0), Err(StreamError::OutOfOrder { .. })));
+    assert!(matches!(
+        ledger.begin(Lsn::new(9), PgTimestamp::default()),
+        Err(StreamError::OutOfOrder { .. })
+    ));
     assert!(matches!(ledger.produce(0, 1), Err(StreamError::Outside { .. })));
     assert!(matches!(ledger.commit(Lsn::new(20), Lsn::new(21)), Err(StreamError::Outside { .. })));
-    ledger.begin(Lsn::new(20), 0).expect("in order");
-    assert!(matches!(ledger.begin(Lsn::new(30), 0), Err(StreamError::NestedBegin { .. })));
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
+    assert!(matches!(
+        ledger.begin(Lsn::new(30), PgTimestamp::default()),
+        Err(StreamError::NestedBegin { .. })
+    ));
     for (commit, end) in [(19, 30), (20, 20)] {
         let refused = ledger.commit(Lsn::new(commit), Lsn::new(end));
         assert!(matches!(refused, Err(StreamError::WrongCommit { .. })));
@@ -377,36 +393,36 @@ fn a_stream_that_breaks_postgresqls_rules_is_refused() {
 #[test]
 fn an_interrupted_transaction_that_does_not_come_again_is_withdrawn() {
     let mut ledger = Ledger::new(Lsn::new(1));
-    ledger.begin(Lsn::new(10), 0).expect("in order");
+    ledger.begin(Lsn::new(10), PgTimestamp::default()).expect("in order");
     let seq = ledger.produce(0, 7).expect("open");
     assert!(ledger.interrupt());
     assert!(ledger.produce(1, 7).is_err() && ledger.commit(Lsn::new(10), Lsn::new(12)).is_err());
-    ledger.begin(Lsn::new(20), 0).expect("in order");
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     assert_eq!((ledger.undelivered(), ledger.in_flight_records()), (0, 1));
     ledger.commit(Lsn::new(20), Lsn::new(22)).expect("its own");
-    assert_eq!(ledger.confirmable(), Lsn::new(22));
+    assert_eq!(ledger.flush_lsn(), Lsn::new(22));
     assert!(ledger.delivered(seq), "it is still in flight");
 }
 
 #[test]
 fn a_keepalive_counts_up_to_an_interrupted_transaction() {
     let mut ledger = Ledger::new(Lsn::new(1));
-    ledger.begin(Lsn::new(20), 0).expect("in order");
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     ledger.interrupt();
     for (wal_end, expected) in [(15, 15), (20, 20), (21, 20)] {
         ledger.keepalive(Lsn::new(wal_end));
-        assert_eq!(ledger.confirmable(), Lsn::new(expected), "{wal_end}");
+        assert_eq!(ledger.flush_lsn(), Lsn::new(expected), "{wal_end}");
     }
     // Behind a transaction that is not durable, it is passed with that one.
     let mut ledger = Ledger::new(Lsn::new(1));
-    ledger.begin(Lsn::new(5), 0).expect("in order");
+    ledger.begin(Lsn::new(5), PgTimestamp::default()).expect("in order");
     let seq = ledger.produce(0, 7).expect("open");
     ledger.commit(Lsn::new(5), Lsn::new(7)).expect("its own");
-    ledger.begin(Lsn::new(20), 0).expect("in order");
+    ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     ledger.interrupt();
     ledger.keepalive(Lsn::new(15));
-    assert_eq!((ledger.confirmable(), ledger.resume_at()), (Lsn::new(1), Lsn::new(15)));
+    assert_eq!((ledger.flush_lsn(), ledger.resume_at()), (Lsn::new(1), Lsn::new(15)));
     ledger.delivered(seq);
-    assert_eq!(ledger.confirmable(), Lsn::new(15));
+    assert_eq!(ledger.flush_lsn(), Lsn::new(15));
     assert!(ledger.resume(Lsn::new(20)));
 }

@@ -1,5 +1,5 @@
-//! The seam that the core produces through: records go out without blocking, and what
-//! cannot go out says why.
+//! The trait that the core publishes through: without blocking, with the reason where a record
+//! cannot be queued.
 
 use crate::ledger::Seq;
 use crate::record::{Cause, Record};
@@ -9,13 +9,13 @@ use crate::record::{Cause, Record};
 /// and its slot in the ledger. In bytes.
 pub const RECORD_OVERHEAD_BYTES: u64 = 512;
 
-/// Where the core puts what it produces.
+/// Where the core publishes.
 pub trait Outlet {
     /// Queues `record` as production `seq`, without blocking.
     fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError>;
 
-    /// Whether it may take a record of at least `bytes` for `topic`, before that is made. What it
-    /// refuses here it would refuse in [`Outlet::produce`].
+    /// Checks, before the record is built, whether one of at least `bytes` for `topic` may be taken.
+    /// What it refuses here it would refuse in [`Outlet::produce`].
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
         let _ = (topic, bytes);
         Ok(())
@@ -29,18 +29,18 @@ pub enum ProduceError {
     Full,
     /// This record will never be taken.
     Refused(Refusal),
-    /// The producer is of no use any more, for this reason: a new one is needed.
+    /// The producer has failed for good, for this reason: a new one is needed.
     Broken(String),
 }
 
 /// A record is refused for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// What it is for.
+    /// The kind of reason.
     pub ground: Ground,
-    /// Whether a later attempt with the same record may succeed, though nobody changes anything.
+    /// Whether a later attempt with the same record may succeed without anyone changing anything.
     pub may_pass: bool,
-    /// The refusal's own words, and what to do about it.
+    /// The reason as the client library or broker gives it, and the remedy.
     pub reason: String,
 }
 
@@ -56,7 +56,7 @@ pub enum Ground {
 }
 
 impl Refusal {
-    /// It is the cause why the event's record for `topic` is poison.
+    /// The cause that makes the event of a record for `topic` undeliverable.
     pub fn cause(&self, topic: &str) -> Cause {
         let (topic, why) = (topic.to_owned(), self.reason.clone());
         match self.ground {

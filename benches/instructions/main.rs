@@ -80,7 +80,7 @@ fn ledger(mut ledger: Ledger, reports: Vec<Seq>) {
 #[bench::small_transactions(running(), small_transactions(1))]
 #[bench::large_transaction(running(), large_transaction(1))]
 fn core(mut core: Core, messages: Vec<Message>) {
-    relay(&mut core, &messages, Seq::from(EVENTS));
+    relay(&mut core, &messages, Seq::new(EVENTS.into()));
 }
 
 library_benchmark_group!(name = an_event, benchmarks = [decode, event, record, ledger, core]);
@@ -125,7 +125,7 @@ fn event_for(profile: Profile) -> (Router, Event<'static>) {
 
 /// The first reports come in the order of the records.
 fn in_order() -> Vec<Seq> {
-    (0..Seq::from(EVENTS)).collect()
+    (0..u64::from(EVENTS)).map(Seq::new).collect()
 }
 
 fn by_partition() -> Vec<Seq> {
@@ -142,24 +142,24 @@ fn settled() -> Ledger {
 
 /// Transactions of one record each, then a report for each; `reports` counts from the first.
 fn settle(ledger: &mut Ledger, reports: &[Seq]) {
-    let (start, first) = (ledger.confirmable().as_u64(), ledger.next_seq());
+    let (start, first) = (ledger.flush_lsn().as_u64(), ledger.next_seq());
     for transaction in 0..u64::from(EVENTS) {
         let commit = start + STEP * transaction;
-        ledger.begin(Lsn::new(commit), COMMIT_TIME.micros()).expect("a Begin in order");
+        ledger.begin(Lsn::new(commit), COMMIT_TIME).expect("a Begin in order");
         ledger.produce(0, 900).expect("an open transaction");
         ledger.commit(Lsn::new(commit), Lsn::new(commit + STEP)).expect("its Commit");
     }
     for report in reports {
-        assert!(ledger.delivered(first + black_box(*report)), "it is in flight");
+        assert!(ledger.delivered(first.plus(black_box(*report).as_u64())), "it is in flight");
     }
-    assert_eq!(ledger.confirmable().as_u64(), start + STEP * u64::from(EVENTS));
+    assert_eq!(ledger.flush_lsn().as_u64(), start + STEP * u64::from(EVENTS));
 }
 
 /// A core that has relayed the same number of events before.
 fn running() -> Core {
     let profile = own().into();
     let mut core = Core::new(outbox(&profile), Router::new(profile), 1 << 30);
-    relay(&mut core, &small_transactions(0), 0);
+    relay(&mut core, &small_transactions(0), Seq::FIRST);
     core
 }
 
@@ -171,8 +171,8 @@ fn relay(core: &mut Core, messages: &[Message], first: Seq) {
             core.receive(black_box(message), &mut AcceptingOutlet).expect("messages in order");
         assert_eq!(taken, Taken::Yes);
     }
-    for seq in first..first + Seq::from(EVENTS) {
-        core.delivered(black_box(seq));
+    for number in 0..u64::from(EVENTS) {
+        core.delivered(black_box(first.plus(number)));
     }
     assert_eq!(core.in_flight().0, 0);
 }

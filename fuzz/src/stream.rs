@@ -86,8 +86,8 @@ struct World {
     produced: Vec<Produced>,
     /// The transaction whose messages come.
     open: Option<Lsn>,
-    confirmable: Lsn,
-    /// What A may not pass: the start, the ends of transactions, and keepalives
+    flush_lsn: Lsn,
+    /// What the flush LSN may not pass: the start, the ends of transactions, and keepalives
     /// that came outside of one.
     said: Lsn,
     /// Bytes of the largest record.
@@ -120,7 +120,7 @@ impl World {
             outlet: AllTaking::default(),
             produced: Vec::new(),
             open: None,
-            confirmable: Lsn::ZERO,
+            flush_lsn: Lsn::ZERO,
             said: Lsn::ZERO,
             largest: 0,
         }
@@ -222,7 +222,7 @@ impl World {
         }
         self.core.producer_replaced();
         self.open = None;
-        self.said = self.core.confirmable();
+        self.said = self.core.flush_lsn();
     }
 
     fn new_session(&mut self, start: Lsn) {
@@ -234,7 +234,7 @@ impl World {
                 .filter(|record| record.commit_lsn == open)
                 .for_each(|record| record.durable = true);
         }
-        if start > self.core.confirmable() {
+        if start > self.core.flush_lsn() {
             // Another relay has come that far.
             self.replace_producer();
             self.said = start;
@@ -243,17 +243,17 @@ impl World {
     }
 
     fn judge(&mut self) {
-        let confirmable = self.core.confirmable();
-        assert!(confirmable >= self.confirmable, "A fell to {confirmable}");
-        assert!(confirmable <= self.said, "nobody said {confirmable}");
+        let flush_lsn = self.core.flush_lsn();
+        assert!(flush_lsn >= self.flush_lsn, "the flush LSN fell to {flush_lsn}");
+        assert!(flush_lsn <= self.said, "nobody said {flush_lsn}");
         for record in self.produced.iter().filter(|record| !record.durable) {
-            assert!(record.commit_lsn >= confirmable, "{confirmable} passes a record");
+            assert!(record.commit_lsn >= flush_lsn, "{flush_lsn} passes a record");
         }
         let in_flight = || self.produced.iter().filter(|record| record.in_flight);
         let bytes = in_flight().map(|record| record.bytes).sum();
         assert_eq!(self.core.in_flight(), (in_flight().count(), bytes));
         assert!(bytes <= BUDGET_BYTES + self.largest, "{bytes} bytes are in flight");
-        self.confirmable = confirmable;
+        self.flush_lsn = flush_lsn;
         self.produced.retain(|record| record.in_flight || !record.durable);
     }
 }

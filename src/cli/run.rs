@@ -66,7 +66,8 @@ fn warn_of_open_secrets(environment: &Environment) {
 
 async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLevel) -> Exit {
     let (relay, stop) = match assembly::relay(&config, &Environment::of_process(), until) {
-        Ok(parts) => parts,
+        // See `block_on`.
+        Ok((relay, stop)) => (relay.on_own_thread(), stop),
         Err(error) => {
             complain(&error.to_string());
             return match error {

@@ -115,7 +115,7 @@ async fn follow(
                 }
             }
         }
-        session.confirm(core.confirmable());
+        session.confirm(core.flush_lsn());
     }
 }
 

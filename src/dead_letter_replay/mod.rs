@@ -209,7 +209,7 @@ impl Replay {
         // Each record goes alone.
         kafka.properties.insert("linger.ms".to_owned(), "0".to_owned());
         kafka.properties.insert("batch.size".to_owned(), "1".to_owned());
-        let producer = Producer { sink: KafkaSink::new(&kafka, Arc::default())?, last: 0 };
+        let producer = Producer { sink: KafkaSink::new(&kafka, Arc::default())?, last: Seq::FIRST };
         Ok(Self {
             router,
             outbox,
@@ -448,7 +448,7 @@ impl Producer {
         deadline: Instant,
         reason: &mut String,
     ) -> Result<Option<Outcome>, ReplayError> {
-        self.last += 1;
+        self.last = self.last.plus(1);
         let mut reports: Vec<Report> = Vec::new();
         loop {
             self.sink.take_reports(&mut reports);
@@ -461,7 +461,7 @@ impl Producer {
             }
         }
         loop {
-            let stirred = timeout_at(deadline, self.sink.stirred(true)).await;
+            let stirred = timeout_at(deadline, self.sink.wait_for_events(true)).await;
             self.sink.take_reports(&mut reports);
             if let Some(report) = reports.drain(..).find(|report| report.seq == self.last) {
                 return Ok(Some(report.outcome));

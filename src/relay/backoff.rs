@@ -1,4 +1,4 @@
-//! How long to wait before the next attempt, and for a deadline.
+//! Delays between attempts, and waiting for a deadline.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ pub(super) async fn wait_until(deadline: Option<Instant>) {
     }
 }
 
-/// Delays from a tenth of a second on, each twice the last, up to `limit`; with jitter, so
-/// that what fails at once is not tried again at once by all.
+/// Delays from a tenth of a second on, each twice the last, up to `limit`; with jitter, so that
+/// several instances do not retry at the same moment.
 pub(super) fn backoff(limit: Duration) -> Backoff {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))

@@ -1,42 +1,38 @@
 //! The relay's decisions, as a state machine without I/O.
 //!
-//! The driver feeds it what came (a message, a keepalive, a delivery report, a
-//! lost session) and asks it what to do: whether to take the next message,
-//! what may be confirmed, whether to replay, whether it is done. What it
-//! produces goes through an [`Outlet`], which must not block.
+//! The driver passes it each input (a message, a keepalive, a delivery report, a lost session) and
+//! asks what to do: whether to take the next message, what may be confirmed, whether to replay,
+//! whether it is done. It publishes through an [`Outlet`], which must not block.
 //!
-//! # Why the order holds
+//! # Why the order is kept
 //!
-//! One producer, fed in the stream's order, keeps a partition's records in that order
-//! (I6) as long as none is produced again behind its successors. So a record
-//! that the outlet has no room for is offered again before anything else
-//! ([`Taken::NotYet`]), and one that was not delivered is never produced again
-//! alone: the core asks for a replay from A with a new producer. All that was
-//! produced since A comes again, as a repeated stretch of the same order, and the
-//! ledger's production numbers make the old producer's reports count for
-//! nothing.
+//! One producer that is given records in the stream's order keeps the records of a partition in
+//! that order (I6), unless one is produced again behind its successors. So a record that the outlet
+//! has no room for is offered again before any other ([`Taken::NotYet`]), and a record that was not
+//! delivered is never produced again alone: the core asks for a replay from the flush LSN with a new
+//! producer. Everything that was produced since is produced again, as a repeated stretch of the same
+//! order, and the ledger ignores the old producer's delivery reports, whose numbers are never used
+//! again.
 //!
-//! In that replay the guilty record is let through only when everything before it is
-//! durable and nothing follows it: so that a topic which takes nothing for an
-//! hour does not fill the others with repeats of what follows, but only with
-//! those of its own transaction's part before it. A record that the broker refuses
-//! for good even there is poison, and the relay halts with all before it
-//! delivered; or, where the cause's policy says so, remembers the verdict, replays,
-//! and puts the event aside when it comes: a dead letter is a production as any other,
-//! so that nothing is confirmed past it before the broker has it (I1). It waits for the
-//! records before it that are none: one that is refused yet has its letter before it, and
-//! the letters of a key stand in their order.
+//! In that replay the failed record is isolated: it is produced once everything before it is
+//! durable, and nothing is produced behind it until its report. So a topic that accepts nothing for
+//! an hour does not fill the other topics with repeats of what follows; only the records before it
+//! in its own transaction are repeated. A record that the broker rejects for good even then is
+//! poison. By the policy of its cause, the relay halts with everything before it delivered, or it
+//! remembers the position, replays, and diverts the event when it is read again. A dead letter is
+//! produced like any other record, so nothing is confirmed past it before the broker has it (I1). It
+//! waits for the records before it that are not dead letters: one of those may still be rejected,
+//! and the dead letters of a key are in the order of its events.
 //!
-//! A halt that was met behind a record which failed gives way to the replay, and one
-//! behind records that a lost session withdrew to the next session: it is met again,
-//! and nobody is led past what is not delivered.
+//! A halt behind a record that failed gives way to the replay, and a halt behind records that a lost
+//! session withdrew gives way to the next session. Its cause is then met again, so no operator is
+//! advised to skip what is not delivered.
 //!
-//! Rows of a transaction that aborted never come (I7), since PostgreSQL sends a transaction once it
-//! has committed. One that a lost session left open comes again from its beginning; those of its
-//! events that were taken are counted and not produced again, since position and order of a
-//! transaction's events are the same each time (so an event of it that is in flight, or durable, is
-//! not repeated because a connection broke).
-//! What is in flight stays within the budget and one row (I13): the core wants no input beyond.
+//! PostgreSQL sends a transaction after its commit, so no row of an aborted one arrives (I7). A
+//! transaction that a lost session left open is sent again from its beginning. Its events that were
+//! taken before are counted and not produced again: position and order of a transaction's events are
+//! the same each time. Records in flight stay within the budget plus one row (I13): beyond that the
+//! core wants no input.
 //!
 //! No socket, clock, task, metric or log call here.
 
@@ -60,43 +56,43 @@ mod isolation;
 mod publish;
 mod quarantine;
 
-/// What the ledger may hold by itself where the budget is smaller: a record that
-/// is long in coming holds back the account of all that follows it. In bytes.
+/// What the ledger itself may take, in bytes, where the budget is smaller: behind one record that is
+/// not acknowledged for long, it keeps what follows.
 const LEDGER_BYTES_LEAST: u64 = 1 << 20;
 
-/// What became of a message that was offered.
+/// The outcome of offering a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Taken {
-    /// It is done with.
+    /// Taken.
     Yes,
-    /// The outlet is full, or what is in flight has to be known first: offer the same
-    /// message again after a report.
+    /// The outlet is full, or a record in flight has to be reported first: offer the same message
+    /// again after a delivery report.
     NotYet,
 }
 
-/// Things that walpost passes over, and how often.
+/// What was received, and how much of it was skipped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Transactions received whole, those without an outbox event too.
+    /// Transactions received whole, including those without an outbox event.
     pub transactions: u64,
-    /// Outbox events received, replayed ones again.
+    /// Outbox events received, including replays.
     pub events: u64,
-    /// Updates of outbox rows, which are no events.
+    /// Updates of outbox rows, which are not events.
     pub ignored_updates: u64,
-    /// Deletes of outbox rows, which are no events.
+    /// Deletes of outbox rows, which are not events.
     pub ignored_deletes: u64,
-    /// Truncates, which are no events.
+    /// Truncates of outbox tables, which are not events.
     pub ignored_truncates: u64,
     /// Non-transactional logical messages with the configured prefix: refused,
     /// since they have no position that survives a replay.
     pub refused_messages: u64,
-    /// Events that were put into the dead-letter topic, replayed ones again.
+    /// Events that were published to the dead-letter topic, including replays.
     pub dead_letters: u64,
-    /// Events that were skipped, replayed ones again.
+    /// Events that were skipped, including replays.
     pub skipped: u64,
-    /// Members of rows' headers that were dropped, since their names are walpost's; those of
-    /// replayed events again.
+    /// Members of rows' headers that were dropped because walpost reserves their names, including
+    /// replays.
     pub dropped_headers: u64,
 }
 
@@ -108,24 +104,24 @@ pub struct Core {
     ledger: Ledger,
     budget_bytes: u64,
     transaction: Option<Transaction>,
-    /// The transaction that the last session left open: its records are still in the account.
+    /// The transaction that the last session left open: its records are still in the ledger.
     interrupted: Option<Transaction>,
     phase: Phase,
     replay: Option<String>,
-    suspect: Option<Isolation>,
+    isolation: Option<Isolation>,
     policies: Policies,
-    verdicts: Quarantine,
-    /// Counts them.
-    judged: u64,
+    quarantine: Quarantine,
+    /// How many were added to it.
+    quarantined: u64,
     diverted: Vec<Diverted>,
-    /// Of an event since the last look at it.
+    /// Of the first event since the last call of [`Core::take_dropped_headers`].
     dropped_headers: Option<DroppedHeaders>,
     /// The last production that is no dead letter.
     ordinary: Option<Seq>,
     counters: Counters,
 }
 
-/// An event with headers of its own that were dropped, for people to read.
+/// An event of which headers were dropped, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedHeaders {
     /// Where it was written.
@@ -136,24 +132,24 @@ pub struct DroppedHeaders {
     pub name: String,
 }
 
-/// The transaction whose rows are coming.
+/// The open transaction.
 #[derive(Debug)]
 struct Transaction {
     commit_lsn: Lsn,
     commit_time: PgTimestamp,
     next_ordinal: u32,
     /// Its events before this ordinal were taken in a session that was lost, and are in the
-    /// ledger's account.
+    /// ledger.
     taken_before: u32,
 }
 
 #[derive(Debug)]
 enum Phase {
     Running,
-    /// Told to stop: nothing new is begun, what was begun is finished.
+    /// Stopping: no transaction is begun, an open one is read to its end.
     Draining,
-    /// A person must act: nothing more is read. `sure` where all before it is
-    /// known to be durable, as of a record that was refused while it stood alone.
+    /// An operator must act: nothing more is read. `sure` where everything before it is known to
+    /// be durable, as for a record that was refused in isolation.
     Halting {
         halt: Box<Halt>,
         sure: bool,
@@ -172,10 +168,10 @@ impl Core {
             interrupted: None,
             phase: Phase::Running,
             replay: None,
-            suspect: None,
+            isolation: None,
             policies: Policies::default(),
-            verdicts: Quarantine::default(),
-            judged: 0,
+            quarantine: Quarantine::default(),
+            quarantined: 0,
             diverted: Vec::new(),
             dropped_headers: None,
             ordinary: None,
@@ -183,27 +179,26 @@ impl Core {
         }
     }
 
-    /// The same with another way of dealing with poison than to halt.
+    /// The same with these policies for poison events, instead of halting.
     #[must_use]
     pub fn with_policies(mut self, policies: Policies) -> Self {
         self.policies = policies;
         self
     }
 
-    /// The events that were put aside since the last call.
+    /// The events that were diverted since the last call.
     pub fn take_diverted(&mut self) -> Vec<Diverted> {
         std::mem::take(&mut self.diverted)
     }
 
-    /// The first event since the last call that said in its own headers what is walpost's to
-    /// say.
+    /// The first event since the last call of which headers were dropped.
     pub fn take_dropped_headers(&mut self) -> Option<DroppedHeaders> {
         self.dropped_headers.take()
     }
 
-    /// A: what may be confirmed to PostgreSQL.
-    pub fn confirmable(&self) -> Lsn {
-        self.ledger.confirmable()
+    /// The LSN up to which everything is durable: sent to PostgreSQL as the flush LSN.
+    pub fn flush_lsn(&self) -> Lsn {
+        self.ledger.flush_lsn()
     }
 
     /// The number that the next production will have.
@@ -238,21 +233,21 @@ impl Core {
 
     /// When production `seq`'s transaction was committed, while it is in flight.
     pub fn commit_time(&self, seq: Seq) -> Option<PgTimestamp> {
-        self.ledger.commit_time(seq).map(PgTimestamp::from_micros)
+        self.ledger.commit_time(seq)
     }
 
     /// When the oldest transaction that is not wholly delivered was committed.
     pub fn oldest_unconfirmed(&self) -> Option<PgTimestamp> {
-        self.ledger.oldest_commit_time().map(PgTimestamp::from_micros)
+        self.ledger.oldest_commit_time()
     }
 
-    /// What was received and passed over so far.
+    /// What was received and skipped so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Whether the next message may be taken: false while the budget is spent,
-    /// while a suspect has to stand alone, and when nothing more shall begin.
+    /// Whether the next message may be taken: false while the budget is spent, while a record is
+    /// isolated, and when nothing more is to be begun.
     pub fn wants_input(&self) -> bool {
         let phase_allows = match &self.phase {
             Phase::Running => true,
@@ -263,14 +258,14 @@ impl Core {
             && self.replay.is_none()
             && self.ledger.in_flight_bytes() < self.budget_bytes
             && self.ledger.own_bytes() < self.budget_bytes.max(LEDGER_BYTES_LEAST)
-            && !self.suspect_waits()
+            && !self.is_held_for_isolation()
     }
 
-    /// Why everything from A on has to be produced again by a new producer, if
+    /// Why everything from the flush LSN on has to be produced again by a new producer, if
     /// it has to; answered with [`Core::producer_replaced`]. Not while draining:
-    /// what is not durable then comes again with the next start. A halt behind a
+    /// what is not durable then is sent again after the next start. A halt behind a
     /// record that failed gives way to the replay, which meets its cause again:
-    /// a person must not be led past what is not delivered.
+    /// no operator may be advised to skip what is not delivered.
     pub fn wants_replay(&self) -> Option<&str> {
         let phase_allows = match self.phase {
             Phase::Running => true,
@@ -280,7 +275,7 @@ impl Core {
         self.replay.as_deref().filter(|_| phase_allows)
     }
 
-    /// Why the relay has to stop, once what it had begun is delivered.
+    /// Why the relay halts, once everything before that is delivered.
     pub fn halted(&self) -> Option<&Halt> {
         match &self.phase {
             Phase::Halting { halt, .. } => Some(halt),
@@ -302,15 +297,15 @@ impl Core {
         match &self.phase {
             Phase::Running => false,
             Phase::Draining => quiet && (!self.is_within_events() || self.replay.is_some()),
-            // Withdrawn records may be in flight for ever; nothing waits for them.
+            // Withdrawn records may never be reported; nothing waits for them.
             Phase::Halting { sure, .. } => *sure || self.ledger.undelivered() == 0,
         }
     }
 
     /// Takes a message of the stream, in order.
     ///
-    /// An error means that the stream broke its own rules: the session has to
-    /// be given up ([`Core::session_lost`]).
+    /// An error means that the stream violates the protocol: close the session
+    /// ([`Core::session_lost`]).
     pub fn receive(
         &mut self,
         message: &Message,
@@ -350,7 +345,7 @@ impl Core {
     /// that committed before `wal_end`.
     pub fn keepalive(&mut self, wal_end: Lsn) {
         if self.interrupted.as_ref().is_some_and(|interrupted| interrupted.commit_lsn < wal_end) {
-            // It was not sent again: nothing may wait for it.
+            // It was not sent again, so nothing may wait for it.
             self.interrupted = None;
             self.ledger.withdraw();
         }
@@ -359,26 +354,26 @@ impl Core {
 
     /// The broker acknowledged production `seq`.
     pub fn delivered(&mut self, seq: Seq) {
-        // One that was let through before its session was lost is not produced again.
-        let is_suspect = self.suspect.as_ref().is_some_and(|suspect| {
-            suspect.alone.is_none() && self.ledger.place(seq) == Some(suspect.place)
+        // One that was produced in isolation before its session was lost is not produced again.
+        let was_isolated = self.isolation.as_ref().is_some_and(|isolation| {
+            isolation.record.is_none() && self.ledger.position(seq) == Some(isolation.position)
         });
         self.ledger.delivered(seq);
-        if is_suspect || self.suspect_alone_is(seq) {
-            self.suspect = None;
+        if was_isolated || self.is_isolated(seq) {
+            self.isolation = None;
         }
     }
 
-    /// Production `seq` failed, through no fault of its own (`Err(reason)` may
-    /// pass with time): it and what follows it is produced again.
+    /// Production `seq` failed for a reason that may pass: it and what follows it is produced
+    /// again.
     pub fn lost(&mut self, seq: Seq, reason: &str) {
         if let Some(failed) = self.ledger.failed(seq) {
-            self.suspect(failed);
+            self.isolate(failed);
             self.ask_for_replay(reason);
         }
     }
 
-    /// Production `seq` went down with its producer.
+    /// Production `seq` was purged with its producer.
     pub fn purged(&mut self, seq: Seq) {
         if self.ledger.failed(seq).is_some() {
             self.ask_for_replay("the producer went down");
@@ -390,42 +385,42 @@ impl Core {
         let Some(failed) = self.ledger.failed(seq) else {
             return;
         };
-        if self.suspect_alone_is(seq) {
-            return self.judge(refusal);
+        if self.is_isolated(seq) {
+            return self.quarantine_or_halt(refusal);
         }
-        self.suspect(failed);
+        self.isolate(failed);
         self.ask_for_replay(&refusal.reason);
     }
 
-    /// The suspect was refused while it stood alone: nothing before it is at fault.
-    fn judge(&mut self, refusal: &Refusal) {
-        let Some(mut suspect) = self.suspect.take() else { return };
-        let Some(alone) = suspect.alone.take() else { return };
-        let is_dead_letter = alone.is_dead_letter;
-        let (origin, poison) = alone.refused(refusal);
+    /// The isolated record was refused, so no other record is at fault.
+    fn quarantine_or_halt(&mut self, refusal: &Refusal) {
+        let Some(mut isolation) = self.isolation.take() else { return };
+        let Some(record) = isolation.record.take() else { return };
+        let is_dead_letter = record.is_dead_letter;
+        let (origin, poison) = record.refused(refusal);
         if is_dead_letter || self.policies.of(&poison.cause) == Policy::Halt {
             let halt = Box::new(Halt::Poison { origin, poison });
             self.phase = Phase::Halting { halt, sure: true };
             return;
         }
-        // What cannot pass does not change by asking again.
-        if !refusal.may_pass || suspect.refusals >= self.policies.retries {
-            self.verdicts.add(suspect.place, poison.cause);
-            self.judged += 1;
+        // A permanent reason does not change with another attempt.
+        if !refusal.may_pass || isolation.refusals >= self.policies.retries {
+            self.quarantine.add(isolation.position, poison.cause);
+            self.quarantined += 1;
         } else {
-            suspect.refusals += 1;
-            self.suspect = Some(suspect);
+            isolation.refusals += 1;
+            self.isolation = Some(isolation);
         }
         self.ask_for_replay(&refusal.reason);
     }
 
-    /// A session stands, on a slot that is confirmed up to `start`, over these
-    /// tables: their columns are checked before the first row comes.
+    /// A session was opened, on a slot that is confirmed up to `start`, over these tables: their
+    /// columns are checked before the first row arrives.
     ///
-    /// A `start` beyond A is where another relay on the same slot has come to:
-    /// nothing of this one's counts any more.
+    /// A `start` beyond the flush LSN is where another instance has confirmed the slot:
+    /// this one's records are obsolete.
     pub fn connected(&mut self, start: Lsn, tables: &[FoundTable]) {
-        if self.ledger.confirmable() < start {
+        if self.ledger.flush_lsn() < start {
             self.ledger.begin_anew(start);
             self.interrupted = None;
         }
@@ -436,9 +431,9 @@ impl Core {
         }
     }
 
-    /// The session ended: what it had open will be sent again from its beginning, and nothing it
-    /// said of the log's end counts any more. The events of it that were taken stay taken. A halt
-    /// in the midst of what is not delivered yet gives way, and is met again: its transaction is
+    /// The session ended: its open transaction will be sent again from its beginning, and its
+    /// `wal_end` no longer counts. Events of that transaction that were taken stay taken. A halt
+    /// behind undelivered records gives way, and its cause is met again: its transaction is then
     /// taken again as a whole.
     pub fn session_lost(&mut self) {
         let open = self.transaction.take();
@@ -452,33 +447,33 @@ impl Core {
             self.interrupted = open;
         }
         self.outbox.forget();
-        if let Some(suspect) = &mut self.suspect {
-            suspect.alone = None;
+        if let Some(isolation) = &mut self.isolation {
+            isolation.record = None;
         }
     }
 
-    /// A new producer stands ready, and nothing of the old one is in flight.
-    /// The next session starts at A.
+    /// The producer was replaced, and nothing of the old one is in flight.
+    /// The next session starts at the flush LSN.
     pub fn producer_replaced(&mut self) {
         self.session_lost();
         self.ledger.reset();
         self.interrupted = None;
         self.replay = None;
-        // What is sure stays so, also where its cause took the producer down.
+        // What is sure stays so, also where its cause made the producer fail.
         if matches!(self.phase, Phase::Halting { sure: false, .. }) {
             self.phase = Phase::Running;
         }
     }
 
     /// Whether a record that failed has not been delivered since.
-    pub fn suspects(&self) -> bool {
-        self.suspect.is_some()
+    pub fn is_isolating(&self) -> bool {
+        self.isolation.is_some()
     }
 
-    /// How many records were found to be refused for good, and are put aside when they come
+    /// How many records were found to be refused for good, and are diverted when they are read
     /// again.
-    pub fn verdicts(&self) -> u64 {
-        self.judged
+    pub fn quarantined(&self) -> u64 {
+        self.quarantined
     }
 
     /// Records that were produced and are not durable, failed ones too.
@@ -501,14 +496,17 @@ impl Core {
                 interrupted.next_ordinal.max(interrupted.taken_before)
             }
             _ => {
-                self.ledger.begin(begin.commit_lsn, begin.commit_time.micros())?;
+                self.ledger.begin(begin.commit_lsn, begin.commit_time)?;
                 0
             }
         };
-        self.verdicts.forget_before(self.ledger.confirmable());
-        if self.suspect.as_ref().is_some_and(|suspect| suspect.place.commit_lsn < begin.commit_lsn)
+        self.quarantine.forget_before(self.ledger.flush_lsn());
+        if self
+            .isolation
+            .as_ref()
+            .is_some_and(|isolation| isolation.position.commit_lsn < begin.commit_lsn)
         {
-            self.suspect = None;
+            self.isolation = None;
         }
         self.transaction = Some(Transaction {
             commit_lsn: begin.commit_lsn,
@@ -528,10 +526,10 @@ impl Core {
         self.transaction.as_ref().is_some_and(|transaction| transaction.next_ordinal > 0)
     }
 
-    /// Whether reading has to stop so that the suspect stands alone: with
-    /// others in flight before it, or with itself in flight.
-    fn suspect_waits(&self) -> bool {
-        let Some(suspect) = &self.suspect else {
+    /// Whether reading has to stop for the isolation: while others are in flight before the record,
+    /// or while it is in flight itself.
+    fn is_held_for_isolation(&self) -> bool {
+        let Some(isolation) = &self.isolation else {
             return false;
         };
         let is_next = self.transaction.as_ref().is_some_and(|transaction| {
@@ -539,14 +537,14 @@ impl Core {
                 commit_lsn: transaction.commit_lsn,
                 ordinal: transaction.next_ordinal,
             };
-            next == suspect.place
+            next == isolation.position
         });
-        suspect.alone.is_some() || (is_next && self.ledger.in_flight_records() > 0)
+        isolation.record.is_some() || (is_next && self.ledger.in_flight_records() > 0)
     }
 
-    fn suspect_alone_is(&self, seq: Seq) -> bool {
-        let alone = self.suspect.as_ref().and_then(|suspect| suspect.alone.as_ref());
-        alone.is_some_and(|alone| alone.seq == seq)
+    fn is_isolated(&self, seq: Seq) -> bool {
+        let record = self.isolation.as_ref().and_then(|isolation| isolation.record.as_ref());
+        record.is_some_and(|record| record.seq == seq)
     }
 
     fn halt(&mut self, halt: Halt) {
@@ -555,12 +553,12 @@ impl Core {
         }
     }
 
-    /// The first record that failed is to stand alone when it comes again.
-    fn suspect(&mut self, failed: Failed) {
-        if let Failed::At(place) = failed
-            && self.suspect.as_ref().is_none_or(|suspect| place < suspect.place)
+    /// The first record that failed is isolated when it is read again.
+    fn isolate(&mut self, failed: Failed) {
+        if let Failed::At(position) = failed
+            && self.isolation.as_ref().is_none_or(|isolation| position < isolation.position)
         {
-            self.suspect = Some(Isolation::at(place));
+            self.isolation = Some(Isolation::at(position));
         }
     }
 

@@ -1,7 +1,6 @@
-//! What people are told of the sink: one line when it cannot be used, one for
-//! each reason, and one when records are taken again. Decides nothing.
+//! The log of the sink's state without repeats: one line when it is unusable, one for each reason,
+//! and one when records are delivered again. It decides nothing.
 
-use crate::position::EventPosition;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -10,31 +9,29 @@ use tokio::time::Instant;
 use crate::excerpt::line;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
-
+use crate::position::EventPosition;
 use crate::record::Policy;
-use crate::relay::core::Diverted;
-use crate::relay::core::DroppedHeaders;
+use crate::relay::core::{Diverted, DroppedHeaders};
 use crate::sink::Condition;
 
-/// For how long nothing may be in flight beside an open way, until what was the matter is
-/// taken to be over though nothing was delivered.
-const QUIET: Duration = Duration::from_secs(5);
+/// How long nothing may be in flight, with a broker connected, until an outage counts as over
+/// although nothing was delivered.
+const IDLE: Duration = Duration::from_secs(5);
 
-/// How it stands with the records.
+/// The state of delivery.
 pub(super) struct SinkState<F> {
     /// Records delivered so far.
     pub(super) delivered: u64,
     /// Records in flight.
     pub(super) in_flight: usize,
-    /// Whether a record failed that has to be delivered before all is well again.
+    /// Whether a record failed and was not delivered since.
     pub(super) failed: bool,
-    /// Whether events would come that have not come before, and a broker is connected to take
-    /// them.
+    /// Whether a broker is connected, and the events that would be read now are new ones.
     pub(super) open: F,
     pub(super) now: Instant,
 }
 
-/// What was told of the sink, and what is to be told.
+/// What was logged about the sink, and what is to be logged.
 #[derive(Debug, Default)]
 pub(super) struct EventLog {
     down: Option<Down>,
@@ -43,48 +40,48 @@ pub(super) struct EventLog {
     replayed: Option<u64>,
     /// Why replays began since then.
     reasons: Vec<String>,
-    /// Whether the last one's reason had been told before.
+    /// Whether the last one's reason had been logged before.
     repeated: bool,
-    /// Events that were told to be put aside, the last of them by position. One that the broker
-    /// refuses is found after what stands behind it.
-    told_aside: BTreeSet<EventPosition>,
-    /// Since when nothing is in flight although the way is open.
-    quiet: Option<Instant>,
-    /// When dropped headers were told last.
-    told_dropped: Option<Instant>,
+    /// Diverted events that were logged, the last of them by position. An event that the broker
+    /// refuses is diverted after events behind it.
+    logged_diverted: BTreeSet<EventPosition>,
+    /// Since when nothing is in flight although a broker is connected.
+    idle_since: Option<Instant>,
+    /// When dropped headers were last logged.
+    logged_dropped: Option<Instant>,
 }
 
-/// How often dropped headers are told at most: a row may have them in each transaction.
+/// Least time between two log lines on dropped headers: every row may have some.
 const DROPPED_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Events put aside that are remembered at most; one that is forgotten may be told again.
-const ASIDE: usize = 10_000;
+/// Most diverted events that are remembered; one that is forgotten may be logged again.
+const DIVERTED_MAX: usize = 10_000;
 
-/// Reasons that are remembered at most.
-const REASONS: usize = 16;
+/// Most reasons that are remembered.
+const REASONS_MAX: usize = 16;
 
-/// Kafka was found unusable.
+/// The sink is unusable.
 #[derive(Debug)]
 struct Down {
     reason: String,
-    /// Deliveries counted then: one more means that it is over. Where a part of
-    /// the records may still be taken the sink itself says when it is.
+    /// Deliveries counted then: one more means that the outage is over. `None` where a part of the
+    /// records may still be delivered: the sink itself reports the end.
     at: Option<u64>,
-    /// Whether it is the credentials that it does not take.
+    /// Whether the credentials are the reason.
     refused: bool,
-    told: bool,
+    logged: bool,
 }
 
 impl EventLog {
-    /// The sink said this, after so many deliveries.
-    pub(super) fn heard(&mut self, condition: Condition, delivered: u64) {
-        self.quiet = None;
-        // A reason may have a broker's words in it.
+    /// The sink reported this, after `delivered` deliveries.
+    pub(super) fn on_condition(&mut self, condition: Condition, delivered: u64) {
+        self.idle_since = None;
+        // A reason may contain text from a broker, so it is escaped.
         match condition {
             Condition::Unreachable(reason) => {
                 let fix = "see whether the brokers run and can be reached from here";
                 let (reason, at) = (line(&format!("{reason}; {fix}")), Some(delivered));
-                self.down.get_or_insert(Down { reason, at, refused: false, told: false });
+                self.down.get_or_insert(Down { reason, at, refused: false, logged: false });
             }
             Condition::Unauthenticated(reason) => {
                 let fix = "give walpost's user its password back, or put the new one where walpost has it from";
@@ -92,12 +89,12 @@ impl EventLog {
                 // A broker that refuses them closes the connection too, before or after.
                 if self.down.as_ref().is_none_or(|down| !down.refused) {
                     let at = Some(delivered);
-                    self.down = Some(Down { reason, at, refused: true, told: false });
+                    self.down = Some(Down { reason, at, refused: true, logged: false });
                 }
             }
             Condition::Stalled { reason, .. } => {
                 let reason = line(&reason);
-                self.down = Some(Down { reason, at: None, refused: false, told: false });
+                self.down = Some(Down { reason, at: None, refused: false, logged: false });
             }
             Condition::Flowing => {
                 if let Some(down) = self.down.as_mut().filter(|down| down.at.is_none()) {
@@ -112,33 +109,32 @@ impl EventLog {
                  on, and the order of a key across this moment is not kept; where that matters, let \
                  consumers come to the end of the older records first"
             ),
-            // It ends in a replay, which is told with its reason.
+            // It ends in a replay, which is logged with its reason.
             Condition::Broken(_) => {}
         }
     }
 
-    /// Tells what has changed. Whether Kafka can be used matters only where there is
-    /// something to deliver.
-    pub(super) fn tell(
+    /// Logs what has changed. An unusable sink matters only where there is something to deliver.
+    pub(super) fn update(
         &mut self,
         SinkState { delivered, in_flight, failed, open, now }: SinkState<impl FnOnce() -> bool>,
     ) {
-        let told = self.is_trouble_told();
+        let was_logged = self.is_outage_logged();
         let matters = in_flight > 0 || delivered == 0;
-        if in_flight == 0 && !failed && self.is_trouble() && open() {
-            let since = *self.quiet.get_or_insert(now);
-            if now.saturating_duration_since(since) >= QUIET {
+        if in_flight == 0 && !failed && self.is_outage() && open() {
+            let since = *self.idle_since.get_or_insert(now);
+            if now.saturating_duration_since(since) >= IDLE {
                 (self.down, self.replayed, self.repeated) = (None, None, false);
                 self.reasons.clear();
             }
         } else {
-            self.quiet = None;
+            self.idle_since = None;
         }
         match &mut self.down {
             Some(down) if down.at.is_some_and(|at| delivered > at) => self.down = None,
-            // A connection that closes while nothing is to be sent is no news.
-            Some(down) if matters && !down.told => {
-                down.told = true;
+            // A connection that closes while nothing is to be sent is not logged.
+            Some(down) if matters && !down.logged => {
+                down.logged = true;
                 tracing::warn!(
                     reason = %down.reason,
                     "cannot deliver to Kafka; retrying while PostgreSQL retains the WAL"
@@ -150,19 +146,19 @@ impl EventLog {
             self.reasons.clear();
             self.repeated = false;
         }
-        if told && !self.is_trouble_told() {
+        if was_logged && !self.is_outage_logged() {
             tracing::info!("delivering to Kafka again");
         }
     }
 
-    /// Tells of each event that was put aside, once: a replay meets it again.
+    /// Logs each diverted event once: a replay diverts it again.
     pub(super) fn diverted(&mut self, events: Vec<Diverted>, metrics: &Metrics) {
         for Diverted { origin, poison, topic } in events {
-            if !self.told_aside.insert(poison.position) {
+            if !self.logged_diverted.insert(poison.position) {
                 continue;
             }
-            if self.told_aside.len() > ASIDE {
-                self.told_aside.pop_first();
+            if self.logged_diverted.len() > DIVERTED_MAX {
+                self.logged_diverted.pop_first();
             }
             let cause = poison.cause.key();
             let policy = if topic.is_some() { Policy::DeadLetter } else { Policy::Skip };
@@ -179,14 +175,14 @@ impl EventLog {
         }
     }
 
-    /// Tells that an event's own headers were dropped, `count` so far: not more than once in a
-    /// while.
+    /// Logs that headers of an event were dropped, `count` so far: at most once per
+    /// [`DROPPED_INTERVAL`].
     pub(super) fn dropped_headers(&mut self, dropped: &DroppedHeaders, count: u64, now: Instant) {
-        let is_due = |told: Instant| now.saturating_duration_since(told) >= DROPPED_INTERVAL;
-        if !self.told_dropped.is_none_or(is_due) {
+        let is_due = |logged: Instant| now.saturating_duration_since(logged) >= DROPPED_INTERVAL;
+        if !self.logged_dropped.is_none_or(is_due) {
             return;
         }
-        self.told_dropped = Some(now);
+        self.logged_dropped = Some(now);
         let DroppedHeaders { origin, position, name } = dropped;
         tracing::warn!(
             %origin,
@@ -198,30 +194,30 @@ impl EventLog {
         );
     }
 
-    /// What people were told that keeps Kafka from taking records, as long as it does.
+    /// Why records are not delivered, as logged; `None` once they are.
     pub(super) fn trouble(&self) -> Option<&str> {
-        let down = self.down.as_ref().filter(|down| down.told).map(|down| down.reason.as_str());
+        let down = self.down.as_ref().filter(|down| down.logged).map(|down| down.reason.as_str());
         let replayed = self.replayed.and(self.reasons.last()).map(String::as_str);
         down.or(replayed)
     }
 
-    fn is_trouble(&self) -> bool {
+    fn is_outage(&self) -> bool {
         self.replayed.is_some() || self.down.is_some()
     }
 
-    fn is_trouble_told(&self) -> bool {
-        self.replayed.is_some() || self.down.as_ref().is_some_and(|down| down.told)
+    fn is_outage_logged(&self) -> bool {
+        self.replayed.is_some() || self.down.as_ref().is_some_and(|down| down.logged)
     }
 
-    /// Whether a replay is under way of which nothing is to be told any more.
-    pub(super) fn is_told(&self) -> bool {
+    /// Whether a replay is under way for a reason that was logged before.
+    pub(super) fn is_repeating(&self) -> bool {
         self.repeated
     }
 
-    /// Everything from `from` on is produced again, for this reason: told once,
-    /// since what lasts for hours is tried every few seconds.
+    /// Everything from `from` on is produced again, for this reason: logged once, since an outage of
+    /// hours causes a replay every few seconds.
     pub(super) fn replay(&mut self, reason: &str, from: Lsn, delay: Duration, delivered: u64) {
-        self.quiet = None;
+        self.idle_since = None;
         let reason = line(reason);
         self.repeated = self.reasons.contains(&reason);
         self.replayed = Some(delivered);
@@ -234,7 +230,7 @@ impl EventLog {
             %from,
             "delivery failed; replaying from the last confirmed position with a new producer"
         );
-        self.reasons.truncate(REASONS - 1);
+        self.reasons.truncate(REASONS_MAX - 1);
         self.reasons.push(reason);
     }
 }
@@ -244,45 +240,45 @@ mod tests {
     use super::*;
     use crate::sink::Fault;
 
-    /// Tells, so long after the beginning.
-    fn tell(
+    /// Updates the log, so long after the start.
+    fn update(
         event_log: &mut EventLog,
         delivered: u64,
         in_flight: usize,
         open: bool,
         after: Duration,
     ) {
-        let now = *BEGAN.get_or_init(Instant::now) + after;
+        let now = *STARTED.get_or_init(Instant::now) + after;
         let open = || open;
-        event_log.tell(SinkState { delivered, in_flight, failed: false, open, now });
+        event_log.update(SinkState { delivered, in_flight, failed: false, open, now });
     }
 
-    static BEGAN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    static STARTED: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
 
     fn unreachable() -> Condition {
         Condition::Unreachable("refused".into())
     }
 
     #[test]
-    fn what_was_told_is_over_where_brokers_are_connected_and_nothing_is_to_be_sent() {
+    fn an_outage_is_over_when_brokers_are_connected_and_nothing_is_to_be_sent() {
         let mut event_log = EventLog::default();
-        event_log.heard(unreachable(), 0);
-        tell(&mut event_log, 0, 0, false, Duration::ZERO);
-        assert!(event_log.trouble().is_some_and(|told| told.contains("refused")));
-        tell(&mut event_log, 0, 0, true, QUIET);
+        event_log.on_condition(unreachable(), 0);
+        update(&mut event_log, 0, 0, false, Duration::ZERO);
+        assert!(event_log.trouble().is_some_and(|logged| logged.contains("refused")));
+        update(&mut event_log, 0, 0, true, IDLE);
         assert!(event_log.trouble().is_some(), "they may be gone again at once");
-        tell(&mut event_log, 0, 0, true, QUIET * 2);
+        update(&mut event_log, 0, 0, true, IDLE * 2);
         assert_eq!(event_log.trouble(), None);
         // The same for a producer that was replaced.
         event_log.replay("fatal", Lsn::ZERO, Duration::ZERO, 7);
-        tell(&mut event_log, 7, 0, true, QUIET * 3);
-        tell(&mut event_log, 7, 1, true, QUIET * 4);
+        update(&mut event_log, 7, 0, true, IDLE * 3);
+        update(&mut event_log, 7, 1, true, IDLE * 4);
         assert_eq!(event_log.trouble(), Some("fatal"), "a record is on its way");
-        tell(&mut event_log, 7, 0, true, QUIET * 5);
-        tell(&mut event_log, 7, 0, false, QUIET * 6);
-        tell(&mut event_log, 7, 0, true, QUIET * 7);
+        update(&mut event_log, 7, 0, true, IDLE * 5);
+        update(&mut event_log, 7, 0, false, IDLE * 6);
+        update(&mut event_log, 7, 0, true, IDLE * 7);
         assert_eq!(event_log.trouble(), Some("fatal"), "not for long enough");
-        tell(&mut event_log, 7, 0, true, QUIET * 8);
+        update(&mut event_log, 7, 0, true, IDLE * 8);
         assert_eq!(event_log.trouble(), None);
     }
 
@@ -290,9 +286,9 @@ mod tests {
     fn a_reason_is_one_line_of_bounded_length() {
         let text = format!("a\nforged\u{1b}[2J{}", "x".repeat(1 << 20));
         let assert_tame = |event_log: &EventLog| {
-            let told = event_log.trouble().expect("it is told");
-            assert!(told.len() < 10_000, "{} bytes", told.len());
-            assert!(told.contains(r"a\nforged\u{1b}[2Jx"), "{told}");
+            let logged = event_log.trouble().expect("it is logged");
+            assert!(logged.len() < 10_000, "{} bytes", logged.len());
+            assert!(logged.contains(r"a\nforged\u{1b}[2Jx"), "{logged}");
         };
         for condition in [
             Condition::Unreachable(text.clone()),
@@ -300,8 +296,8 @@ mod tests {
             Condition::Stalled { reason: text.clone(), fault: Fault::Brokers },
         ] {
             let mut event_log = EventLog::default();
-            event_log.heard(condition, 0);
-            tell(&mut event_log, 0, 0, false, Duration::ZERO);
+            event_log.on_condition(condition, 0);
+            update(&mut event_log, 0, 0, false, Duration::ZERO);
             assert_tame(&event_log);
         }
         let mut event_log = EventLog::default();
@@ -310,18 +306,18 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_while_nothing_was_to_be_sent_is_not_told_later() {
+    fn an_outage_while_nothing_was_to_be_sent_is_not_logged_later() {
         let mut event_log = EventLog::default();
-        event_log.heard(unreachable(), 3);
-        tell(&mut event_log, 3, 0, true, Duration::ZERO);
-        tell(&mut event_log, 3, 0, true, QUIET);
-        tell(&mut event_log, 3, 1, true, QUIET * 100);
+        event_log.on_condition(unreachable(), 3);
+        update(&mut event_log, 3, 0, true, Duration::ZERO);
+        update(&mut event_log, 3, 0, true, IDLE);
+        update(&mut event_log, 3, 1, true, IDLE * 100);
         assert_eq!(event_log.trouble(), None);
         // But one that lasts is.
-        event_log.heard(unreachable(), 3);
-        tell(&mut event_log, 3, 0, false, QUIET * 101);
+        event_log.on_condition(unreachable(), 3);
+        update(&mut event_log, 3, 0, false, IDLE * 101);
         assert_eq!(event_log.trouble(), None);
-        tell(&mut event_log, 3, 1, false, QUIET * 102);
+        update(&mut event_log, 3, 1, false, IDLE * 102);
         assert!(event_log.trouble().is_some());
     }
 }

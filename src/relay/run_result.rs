@@ -1,4 +1,4 @@
-//! A relay's two ends for whoever runs it: how it is to run, and how it ended.
+//! How a relay is to run, and how its run ended.
 
 use std::time::Duration;
 
@@ -7,19 +7,21 @@ use crate::lsn::Lsn;
 use crate::sink::SinkError;
 use crate::source::SourceError;
 
-/// What a relay does beside its configuration of source, record and sink.
+/// The settings of a relay that are not those of its source, core or sink.
 #[derive(Debug, Clone)]
 pub struct RelaySettings {
     /// How long stopping may take.
     pub drain_timeout: Duration,
-    /// Stop by itself once this is confirmed.
+    /// End once this is confirmed.
     pub until: Option<Until>,
+    /// Whether nothing else runs on the relay's thread: see [`super::Relay::on_own_thread`].
+    pub owns_thread: bool,
 }
 
 /// A position to stop at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// The end of the log as it was at the first connect.
+    /// The end of flushed WAL at the first connect.
     Current,
     /// This LSN.
     Lsn(Lsn),
@@ -28,11 +30,11 @@ pub enum Until {
 /// What a relay did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// What was received and passed over.
+    /// What was received and skipped.
     pub counters: Counters,
     /// Records that the sink acknowledged, repeats included.
     pub delivered: u64,
-    /// A: what is confirmed, or may be.
+    /// The flush LSN: confirmed, or about to be.
     pub confirmed: Lsn,
     /// Records that were in flight still when the drain timeout ended.
     pub undrained: u64,
@@ -41,43 +43,43 @@ pub struct Summary {
 /// Why a relay ended other than by a clean stop.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// A person must act on an event or on the table's columns.
-    #[error("{halt}; {way_out}")]
+    /// An operator must act on an event or on the table's columns.
+    #[error("{halt}; {remedy}")]
     Halt {
-        /// What is the matter.
+        /// The reason.
         halt: Box<Halt>,
-        /// How to go on.
-        way_out: String,
+        /// How to continue.
+        remedy: String,
     },
-    /// A person must act on PostgreSQL's side.
+    /// An operator must act on PostgreSQL's side.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The sink cannot be made as configured.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// The broker refuses walpost's credentials, and always has.
+    /// The brokers reject walpost's credentials, and never accepted them.
     #[error(
         "Kafka refuses walpost's credentials: {0}; check security.protocol and the sasl.* and ssl.* properties"
     )]
     Unauthenticated(String),
-    /// Everything up to where it was to run is delivered, and the server may not
-    /// know.
+    /// Everything up to [`RelaySettings::until`] is delivered, but PostgreSQL did not acknowledge
+    /// the confirmation.
     #[error("all before {0} is delivered, and its confirmation was not seen to arrive: run again")]
     Unconfirmed(Lsn),
-    /// Told to stop before it was where it was to run.
+    /// Stopped before it reached [`RelaySettings::until`].
     #[error(
         "stopped before {until} was reached: all before {confirmed} is delivered and confirmed"
     )]
     Unreached {
-        /// Where it was to run.
+        /// Where it was to end.
         until: Lsn,
-        /// How far it came.
+        /// The flush LSN.
         confirmed: Lsn,
     },
-    /// Told to stop before it had a session, by which to know where it was to run.
+    /// Stopped before its first session, which determines where it is to end.
     #[error("stopped before PostgreSQL was reached: nothing is delivered")]
     Unbegun,
-    /// Told to leave at once.
+    /// Aborted.
     #[error("told to stop at once: left with nothing more confirmed")]
     Aborted,
 }

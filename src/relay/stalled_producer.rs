@@ -1,12 +1,10 @@
-//! When to throw away a producer that does not get rid of a record.
+//! When to replace a producer that cannot deliver a record.
 //!
-//! A producer without a time limit for its messages retries in silence for as
-//! long as it takes: too few replicas in sync, a partition without a leader. And
-//! one may be stuck, though the brokers are well. What is watched is the oldest
-//! record in flight: where it stays the same for long although the brokers answer,
-//! a new producer begins again at A. Since a replay repeats what others had
-//! acknowledged behind that record, each further one in a stall is twice as
-//! long in coming.
+//! A producer without a message timeout retries silently for as long as it takes: with too few
+//! in-sync replicas, or a partition without a leader. It can also be stuck although the brokers are
+//! healthy. So the oldest in-flight record is observed: if it stays the same for long although the
+//! brokers answer, the producer is replaced. The replay repeats what was acknowledged behind that
+//! record, so each further replacement in the same stall waits twice as long.
 //!
 //! Pure: the time is an argument.
 
@@ -19,12 +17,12 @@ use crate::lsn::Lsn;
 use crate::sink::{Condition, Fault};
 
 /// How long a record may be in flight while the brokers show no reason for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ACK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much longer where they do.
-const EXCUSED: u32 = 10;
+/// How much longer where they show one.
+const BROKER_FAULT_FACTOR: u32 = 10;
 
-/// Most times that the patience is doubled.
+/// Most times that the timeout is doubled.
 const DOUBLINGS: u32 = 6;
 
 /// The oldest record in flight, since when it is, and what the sink says of it.
@@ -33,22 +31,22 @@ pub(super) struct StalledProducer {
     oldest: Option<Seq>,
     since: Instant,
     fault: Option<Fault>,
-    /// Whether the time before now does not count: nobody could be reached.
-    afresh: bool,
-    /// Producers that were thrown away since A rose, and A then.
+    /// Whether the time starts again: until now no broker was reachable.
+    restarts: bool,
+    /// Producers that were replaced since the flush LSN rose, and the flush LSN then.
     replaced: (u32, Lsn),
 }
 
 impl StalledProducer {
     pub(super) fn new(now: Instant) -> Self {
-        Self { oldest: None, since: now, fault: None, afresh: false, replaced: (0, Lsn::ZERO) }
+        Self { oldest: None, since: now, fault: None, restarts: false, replaced: (0, Lsn::ZERO) }
     }
 
-    /// The sink said this.
-    pub(super) fn heard(&mut self, condition: &Condition) {
+    /// The sink reported this.
+    pub(super) fn on_condition(&mut self, condition: &Condition) {
         match condition {
             Condition::Stalled { fault, .. } => {
-                self.afresh |= self.fault == Some(Fault::OutOfReach);
+                self.restarts |= self.fault == Some(Fault::OutOfReach);
                 self.fault = Some(*fault);
             }
             Condition::Unreachable(_) | Condition::Unauthenticated(_) => {
@@ -59,33 +57,33 @@ impl StalledProducer {
         }
     }
 
-    /// This is the oldest record in flight now, and this is A; whether the producer
+    /// This is the oldest record in flight now, and this is the flush LSN; whether the producer
     /// has had its time with that record, and is to be thrown away.
-    pub(super) fn is_out_of_patience(
+    pub(super) fn is_timed_out(
         &mut self,
         oldest: Option<Seq>,
-        confirmable: Lsn,
+        flush_lsn: Lsn,
         now: Instant,
     ) -> bool {
-        if oldest != self.oldest || std::mem::take(&mut self.afresh) {
+        if oldest != self.oldest || std::mem::take(&mut self.restarts) {
             (self.oldest, self.since) = (oldest, now);
         }
-        if confirmable > self.replaced.1 {
-            self.replaced = (0, confirmable);
+        if flush_lsn > self.replaced.1 {
+            self.replaced = (0, flush_lsn);
         }
         let factor = match self.fault {
-            // A new one would reach them no better.
+            // A new producer could not reach the brokers either.
             None | Some(Fault::OutOfReach) => return false,
-            Some(Fault::Brokers) => EXCUSED,
+            Some(Fault::Brokers) => BROKER_FAULT_FACTOR,
             Some(Fault::Unknown) => 1,
         };
-        let patience = PATIENCE * factor * (1 << self.replaced.0.min(DOUBLINGS));
-        let out = oldest.is_some() && now.saturating_duration_since(self.since) >= patience;
-        if out {
+        let timeout = ACK_TIMEOUT * factor * (1 << self.replaced.0.min(DOUBLINGS));
+        let is_timed_out = oldest.is_some() && now.saturating_duration_since(self.since) >= timeout;
+        if is_timed_out {
             self.replaced.0 += 1;
             self.since = now;
         }
-        out
+        is_timed_out
     }
 }
 
@@ -100,66 +98,70 @@ mod tests {
     /// After how many seconds a producer that keeps record `seq` is thrown away.
     fn seconds(
         stall: &mut StalledProducer,
-        confirmable: u64,
-        seq: impl Fn(u32) -> Seq,
+        flush_lsn: u64,
+        seq: impl Fn(u32) -> u64,
     ) -> Option<u32> {
-        let begun = Instant::now();
+        let start = Instant::now();
         stall.oldest = None;
         (0..100_000).find(|n| {
-            let now = begun + Duration::from_secs((*n).into());
-            stall.is_out_of_patience(Some(seq(*n)), Lsn::new(confirmable), now)
+            let now = start + Duration::from_secs((*n).into());
+            stall.is_timed_out(Some(Seq::new(seq(*n))), Lsn::new(flush_lsn), now)
         })
     }
 
     #[test]
-    fn patience_grows_with_each_producer_that_did_not_help() {
+    fn timeout_doubles_with_each_replacement_that_did_not_help() {
         let mut stall = StalledProducer::new(Instant::now());
-        stall.heard(&stalled(Fault::Unknown));
+        stall.on_condition(&stalled(Fault::Unknown));
         assert_eq!(seconds(&mut stall, 7, |_| 1), Some(60));
         assert_eq!(seconds(&mut stall, 7, |_| 2), Some(120));
-        stall.heard(&stalled(Fault::Brokers));
+        stall.on_condition(&stalled(Fault::Brokers));
         assert_eq!(seconds(&mut stall, 7, |_| 3), Some(2400));
-        assert_eq!(seconds(&mut stall, 8, |_| 4), Some(600), "A rose");
+        assert_eq!(seconds(&mut stall, 8, |_| 4), Some(600), "the flush LSN rose");
     }
 
     #[test]
-    fn a_producer_is_kept_while_records_move_or_nobody_can_be_reached() {
+    fn a_producer_is_kept_while_records_move_or_no_broker_is_reachable() {
         let mut stall = StalledProducer::new(Instant::now());
         assert_eq!(seconds(&mut stall, 7, |_| 1), None, "nobody has said that it stalls");
-        stall.heard(&stalled(Fault::Unknown));
-        let moving = |second| Seq::from(second / 50);
+        stall.on_condition(&stalled(Fault::Unknown));
+        let moving = |second| u64::from(second / 50);
         assert_eq!(seconds(&mut stall, 7, moving), None, "it moves");
-        stall.heard(&Condition::Unreachable("down".to_owned()));
+        stall.on_condition(&Condition::Unreachable("down".to_owned()));
         assert_eq!(seconds(&mut stall, 7, |_| 2), None, "a new one would reach them no better");
-        stall.heard(&Condition::Flowing);
+        stall.on_condition(&Condition::Flowing);
         assert_eq!(seconds(&mut stall, 7, |_| 3), None, "it is over");
-        assert!(!stall.is_out_of_patience(None, Lsn::new(7), Instant::now()), "nothing in flight");
+        assert!(!stall.is_timed_out(None, Lsn::new(7), Instant::now()), "nothing in flight");
     }
 
     #[test]
-    fn what_is_heard_twice_in_a_row_begins_afresh_once_all_the_same() {
-        let begun = Instant::now();
-        let mut stall = StalledProducer::new(begun);
-        let out = |stall: &mut StalledProducer, seconds| {
-            stall.is_out_of_patience(Some(1), Lsn::new(7), begun + Duration::from_secs(seconds))
+    fn two_conditions_in_a_row_restart_the_time_once() {
+        let start = Instant::now();
+        let mut stall = StalledProducer::new(start);
+        let is_timed_out = |stall: &mut StalledProducer, seconds| {
+            stall.is_timed_out(Some(Seq::new(1)), Lsn::new(7), start + Duration::from_secs(seconds))
         };
-        stall.heard(&stalled(Fault::OutOfReach));
-        assert!(!out(&mut stall, 0) && !out(&mut stall, 5000));
-        stall.heard(&stalled(Fault::Brokers));
-        stall.heard(&stalled(Fault::Unknown));
-        assert!(!out(&mut stall, 5001) && out(&mut stall, 5061));
+        stall.on_condition(&stalled(Fault::OutOfReach));
+        assert!(!is_timed_out(&mut stall, 0) && !is_timed_out(&mut stall, 5000));
+        stall.on_condition(&stalled(Fault::Brokers));
+        stall.on_condition(&stalled(Fault::Unknown));
+        assert!(!is_timed_out(&mut stall, 5001) && is_timed_out(&mut stall, 5061));
     }
 
     #[test]
-    fn an_outage_does_not_use_up_the_patience() {
-        let begun = Instant::now();
-        let mut stall = StalledProducer::new(begun);
-        let out = |stall: &mut StalledProducer, seconds| {
-            stall.is_out_of_patience(Some(1), Lsn::new(7), begun + Duration::from_secs(seconds))
+    fn an_outage_does_not_count_towards_the_timeout() {
+        let start = Instant::now();
+        let mut stall = StalledProducer::new(start);
+        let is_timed_out = |stall: &mut StalledProducer, seconds| {
+            stall.is_timed_out(Some(Seq::new(1)), Lsn::new(7), start + Duration::from_secs(seconds))
         };
-        stall.heard(&stalled(Fault::OutOfReach));
-        assert!(!out(&mut stall, 0) && !out(&mut stall, 5000));
-        stall.heard(&stalled(Fault::Unknown));
-        assert!(!out(&mut stall, 5001) && !out(&mut stall, 5060) && out(&mut stall, 5061));
+        stall.on_condition(&stalled(Fault::OutOfReach));
+        assert!(!is_timed_out(&mut stall, 0) && !is_timed_out(&mut stall, 5000));
+        stall.on_condition(&stalled(Fault::Unknown));
+        assert!(
+            !is_timed_out(&mut stall, 5001)
+                && !is_timed_out(&mut stall, 5060)
+                && is_timed_out(&mut stall, 5061)
+        );
     }
 }

@@ -1,18 +1,19 @@
-//! What a relay knows of the one that holds the slot in its place.
+//! What a relay knows about the client that holds the slot while it waits.
 //!
-//! Whether it is another walpost that has moved the slot on, or a person; and
-//! how the publication was, so that a change which made the other one stop is not
-//! passed over by the one that stood by.
+//! That decides whether another walpost or some other client advanced the slot, and which
+//! publication is accepted: a change that made the active instance halt must not be accepted by its
+//! standby.
 //!
-//! A changed publication is accepted once the other one has confirmed what was written after the
-//! change: a walpost confirms nothing unless it has looked at the publication afterwards, and found
-//! the one that it began with ([`crate::source::Feed::confirm`]). That it holds the slot says
-//! nothing: it may be frozen, and never look again.
+//! A changed publication is accepted once the other instance has confirmed WAL that was written
+//! after the change: a walpost confirms nothing before it has read the publication again and found
+//! it as it was ([`crate::source::Feed::confirm`]). That it holds the slot proves nothing, since the
+//! process may be frozen.
 //!
-//! A client that is not walpost can move the slot past rows that nobody published, and be gone
-//! before anybody looks. So once one was seen to hold the slot, a position is a walpost's doing only
-//! up to where walposts were seen to have confirmed before, until a walpost vouches for it, or was
-//! seen to confirm more after it: that one has judged the position that it began from.
+//! A client that is not walpost can advance the slot past rows that nobody published, and disconnect
+//! before anyone sees it. So once such a client was seen, a position counts as a walpost's only up
+//! to where walposts were seen to have confirmed before. That ends when a walpost vouches for the
+//! position, or was seen to confirm more after it: that instance has judged the position that it
+//! started from.
 
 use crate::lsn::Lsn;
 use crate::source::{HeldBy, Holder, PublicationFingerprint, ServerIdentity, Waited};
@@ -26,13 +27,13 @@ pub(super) struct Standby {
     by_walposts: Option<Lsn>,
     /// A client that is not walpost was seen to hold the slot.
     other: Option<OtherClient>,
-    /// Whose halts this instance cannot see: that was said.
+    /// The role whose halts this instance cannot see, once that was logged.
     warned_of: Option<String>,
-    /// How the publication has to be when this relay takes over.
-    mark: Option<PublicationFingerprint>,
-    /// How it is since then, where that is different.
+    /// What the publication has to be when this relay takes over.
+    fingerprint: Option<PublicationFingerprint>,
+    /// What it is now, where that is different.
     newer: Option<Newer>,
-    /// The server on which it was first seen that somebody holds the slot.
+    /// The server on which a client was first seen to hold the slot.
     identity: Option<ServerIdentity>,
     /// The furthest that the slot was seen to be confirmed.
     confirmed: Lsn,
@@ -48,30 +49,30 @@ struct OtherClient {
 /// A changed publication.
 #[derive(Debug)]
 struct Newer {
-    mark: PublicationFingerprint,
+    fingerprint: PublicationFingerprint,
     /// The change was committed before there.
     after: Option<Lsn>,
 }
 
 impl Standby {
-    /// One that has worked with a publication of that mark, if it has worked.
-    pub(super) fn new(mark: Option<PublicationFingerprint>) -> Self {
+    /// A relay that has worked with a publication of that fingerprint, if it has worked.
+    pub(super) fn new(fingerprint: Option<PublicationFingerprint>) -> Self {
         Self {
             another: false,
             by_walposts: None,
             other: None,
             warned_of: None,
-            mark,
+            fingerprint,
             newer: None,
             identity: None,
             confirmed: Lsn::ZERO,
         }
     }
 
-    /// Somebody was seen to hold the slot, a walpost or not, while the publication
-    /// had this mark.
+    /// A client was seen to hold the slot, a walpost or not, while the publication had this
+    /// fingerprint.
     pub(super) fn saw(&mut self, holder: &Holder) {
-        let Holder { by, other_role, mark, identity, confirmed, flushed } = holder;
+        let Holder { by, other_role, mark: fingerprint, identity, confirmed, flushed } = holder;
         if let Some(role) = other_role.as_ref().filter(|role| self.warned_of.as_ref() != Some(role))
         {
             self.warned_of = Some(role.clone());
@@ -84,27 +85,27 @@ impl Standby {
         }
         let is_walpost = matches!(by, HeldBy::Walpost | HeldBy::Voucher);
         self.another |= is_walpost;
-        self.saw_who_confirmed(*by, *confirmed);
+        self.saw_confirmed_by(*by, *confirmed);
         self.identity.get_or_insert_with(|| identity.clone());
         self.confirmed = self.confirmed.max(*confirmed);
-        if self.mark.as_ref().is_none_or(|known| known == mark) {
-            self.mark = Some(mark.clone());
+        if self.fingerprint.as_ref().is_none_or(|known| known == fingerprint) {
+            self.fingerprint = Some(fingerprint.clone());
             self.newer = None;
             return;
         }
         match &mut self.newer {
-            Some(newer) if newer.mark == *mark && is_walpost => {
-                // What the first look found may have been changed after its position was read.
+            Some(newer) if newer.fingerprint == *fingerprint && is_walpost => {
+                // The first read may have found a change made after its position was read.
                 let after = *newer.after.get_or_insert(*flushed);
                 if *confirmed > after {
-                    (self.mark, self.newer) = (Some(mark.clone()), None);
+                    (self.fingerprint, self.newer) = (Some(fingerprint.clone()), None);
                 }
             }
-            _ => self.newer = Some(Newer { mark: mark.clone(), after: None }),
+            _ => self.newer = Some(Newer { fingerprint: fingerprint.clone(), after: None }),
         }
     }
 
-    fn saw_who_confirmed(&mut self, by: HeldBy, confirmed: Lsn) {
+    fn saw_confirmed_by(&mut self, by: HeldBy, confirmed: Lsn) {
         match (by, &mut self.other) {
             (HeldBy::Unknown, _) => return,
             (HeldBy::Other, other) => {
@@ -114,7 +115,7 @@ impl Standby {
             (HeldBy::Voucher, other) => *other = None,
             (HeldBy::Walpost, None) => {}
             (HeldBy::Walpost, Some(other)) => {
-                // One that only has the lock may be judging the position, and find it moved.
+                // A walpost that only has the lock may still find that the slot was advanced.
                 if confirmed <= *other.after.get_or_insert(confirmed) {
                     return;
                 }
@@ -134,8 +135,8 @@ impl Standby {
         self.by_walposts.unwrap_or_default()
     }
 
-    pub(super) fn mark(&self) -> Option<&PublicationFingerprint> {
-        self.mark.as_ref()
+    pub(super) fn publication_fingerprint(&self) -> Option<&PublicationFingerprint> {
+        self.fingerprint.as_ref()
     }
 
     /// The furthest that the slot was seen to be confirmed.
@@ -143,9 +144,9 @@ impl Standby {
         self.confirmed
     }
 
-    /// All that was seen, of an instance that has not worked itself.
+    /// What was seen, for an instance that has not worked itself.
     pub(super) fn waited(&self) -> Option<Waited> {
-        let (mark, identity) = self.mark.clone().zip(self.identity.clone())?;
+        let (mark, identity) = self.fingerprint.clone().zip(self.identity.clone())?;
         let moved_from = self.by_walposts.filter(|_| self.other.is_some());
         Some(Waited { mark, identity, confirmed: self.confirmed, moved_from })
     }
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_remembers_the_first_server_and_the_furthest_position() {
+    fn a_standby_remembers_the_first_server_and_the_furthest_position() {
         let mark = PublicationFingerprint::default();
         let mut standby = Standby::new(None);
         assert_eq!(standby.waited(), None, "nobody was seen");
@@ -184,7 +185,7 @@ mod tests {
             let flushed = Lsn::new(flushed);
             let by = if is_walpost { HeldBy::Walpost } else { HeldBy::Unknown };
             standby.saw(&Holder { flushed, ..holder(by, mark, confirmed, 1) });
-            standby.mark().cloned()
+            standby.publication_fingerprint().cloned()
         };
         assert_eq!(saw(true, &before, 10, 10).as_ref(), Some(&before));
         assert_eq!(saw(true, &after, 10, 20).as_ref(), Some(&before));
@@ -201,11 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn who_has_worked_before_waits_with_what_it_worked_with() {
+    fn a_relay_that_has_worked_expects_its_own_publication() {
         let before = PublicationFingerprint::of("before");
         let mut standby = Standby::new(Some(before.clone()));
         standby.saw(&holder(HeldBy::Unknown, &PublicationFingerprint::default(), 1, 1));
-        assert_eq!((standby.mark(), standby.is_after_another()), (Some(&before), false));
+        assert_eq!(
+            (standby.publication_fingerprint(), standby.is_after_another()),
+            (Some(&before), false)
+        );
     }
 
     /// What was seen, one look after the other, and from where the slot may not be moved then.

@@ -1,4 +1,4 @@
-//! Sets the relay's figures as its loop turns. Decides nothing.
+//! Updates the relay's metrics from its loop. It decides nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,11 +11,11 @@ use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::pgoutput::{Message, PgTimestamp};
 use crate::source::{Feed, Received, Security, SourceError};
 
-/// How often the loop turns where nothing happens: so often the figures are fresh, and
-/// the process is seen to live.
+/// How often the loop runs where nothing happens: so the metrics stay fresh, and the liveness check
+/// passes.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// What was set last, where only the difference matters.
+/// The values that were set last, where only the difference is added.
 #[derive(Debug)]
 pub(super) struct Stats {
     pub(super) metrics: Arc<Metrics>,
@@ -24,9 +24,9 @@ pub(super) struct Stats {
     confirmed: Lsn,
     received: Lsn,
     session_bytes: u64,
-    /// Since when reading is held back, as far as it is counted.
+    /// Since when reading is blocked by backpressure, as far as not counted yet.
     held_back: Option<Instant>,
-    heard: bool,
+    has_received: bool,
     /// Whether a halt was counted.
     halted: bool,
 }
@@ -41,13 +41,13 @@ impl Stats {
             received: Lsn::ZERO,
             session_bytes: 0,
             held_back: None,
-            heard: false,
+            has_received: false,
             halted: false,
         }
     }
 
-    /// The loop turned, and stands so with the core.
-    pub(super) fn turned(&mut self, core: &Core) {
+    /// Updates the metrics that follow from the core.
+    pub(super) fn update(&mut self, core: &Core) {
         let metrics = &self.metrics;
         metrics.turned();
         let counters = core.counters();
@@ -66,16 +66,16 @@ impl Stats {
         }
         metrics.in_flight_events.set(records as u64);
         metrics.in_flight_bytes.set(bytes);
-        let confirmed = core.confirmable();
+        let confirmed = core.flush_lsn();
         let oldest = core.oldest_unconfirmed().map(PgTimestamp::unix_micros);
         let before = metrics.oldest_unconfirmed.get().filter(|_| confirmed <= self.confirmed);
-        // What goes out of the account undelivered comes again, and is as late as it was.
+        // What leaves the ledger undelivered is sent again, and is as late as it was.
         let oldest = oldest.into_iter().chain(before).min();
         metrics.oldest_unconfirmed.set(oldest.unwrap_or_default());
-        let now =
-            (self.heard || confirmed > self.confirmed).then(|| unix_micros(SystemTime::now()));
+        let now = (self.has_received || confirmed > self.confirmed)
+            .then(|| unix_micros(SystemTime::now()));
         if confirmed > self.confirmed {
-            // At first it is what was confirmed before this process.
+            // The first value was confirmed before this process started.
             if self.confirmed > Lsn::ZERO {
                 metrics.last_confirmed.set(now.unwrap_or_default());
             }
@@ -87,15 +87,15 @@ impl Stats {
         {
             metrics.poisoned(poison.cause.key(), "halt");
         }
-        if std::mem::take(&mut self.heard) {
+        if std::mem::take(&mut self.has_received) {
             metrics.last_received.set(now.unwrap_or_default());
             metrics.received_lsn.set(self.received.as_u64());
         }
     }
 
-    /// This came, and in all so many bytes in this session.
+    /// This was received.
     pub(super) fn received(&mut self, received: &Received) {
-        self.heard = true;
+        self.has_received = true;
         let up_to = match received {
             Received::Keepalive(wal_end) => *wal_end,
             Received::Message(Message::Commit(commit)) => commit.end_lsn,
@@ -104,7 +104,7 @@ impl Stats {
         self.received = self.received.max(up_to);
     }
 
-    /// In this session so many bytes came so far.
+    /// Bytes received in this session so far.
     pub(super) fn session_bytes(&mut self, bytes: u64) {
         if bytes != self.session_bytes {
             let before = if bytes < self.session_bytes { 0 } else { self.session_bytes };
@@ -113,7 +113,7 @@ impl Stats {
         }
     }
 
-    /// A session begins, with that server.
+    /// A session was opened.
     pub(super) fn session_began(&mut self, session: &impl Feed) {
         let security = session.security();
         if self.metrics.streams_from(session.host(), security) {
@@ -122,18 +122,18 @@ impl Stats {
         let has_backlog = session.backlog_bytes().is_some();
         self.metrics.enter(if has_backlog { Phase::CatchingUp } else { Phase::Streaming });
         self.session_bytes = 0;
-        self.reads(true, Instant::now);
+        self.reading(true, Instant::now);
     }
 
     /// A session was lost.
     pub(super) fn lost(&self, error: &SourceError) {
         self.metrics.enter(Phase::Connecting);
-        self.metrics.reconnected("postgresql", word(error));
+        self.metrics.reconnected("postgresql", cause_label(error));
         self.metrics.failed(&error.to_string());
     }
 
-    /// No session was to be had.
-    pub(super) fn refused(&self, error: &SourceError) {
+    /// No session could be opened.
+    pub(super) fn not_opened(&self, error: &SourceError) {
         if matches!(error, SourceError::InUse { .. }) {
             return self.metrics.enter(Phase::StandingBy);
         }
@@ -141,8 +141,8 @@ impl Stats {
         self.metrics.failed(&error.to_string());
     }
 
-    /// Whether it reads on now.
-    pub(super) fn reads(&mut self, reading: bool, now: impl FnOnce() -> Instant) {
+    /// Whether the relay reads now, or is blocked by backpressure.
+    pub(super) fn reading(&mut self, reading: bool, now: impl FnOnce() -> Instant) {
         if reading && self.held_back.is_none() {
             return;
         }
@@ -154,7 +154,7 @@ impl Stats {
         self.held_back = (!reading).then_some(now);
     }
 
-    /// So many records were acknowledged so far.
+    /// Records acknowledged so far.
     pub(super) fn delivered(&self, records: u64) {
         if records > self.metrics.delivered.get() {
             self.metrics.delivered.set(records);
@@ -162,15 +162,15 @@ impl Stats {
         }
     }
 
-    /// An event that was committed then was acknowledged so long ago.
+    /// An event of a transaction committed at `committed` was acknowledged `ago` before `now`.
     pub(super) fn acknowledged(&self, committed: PgTimestamp, now: i64, ago: Duration) {
         let since = u64::try_from(now - committed.unix_micros()).unwrap_or_default();
         self.metrics.commit_to_ack(Duration::from_micros(since).saturating_sub(ago));
     }
 }
 
-/// In a word, why a session was lost.
-fn word(error: &SourceError) -> &'static str {
+/// Why a session was lost: a label of the reconnect metric.
+fn cause_label(error: &SourceError) -> &'static str {
     match error {
         SourceError::Lost(_) => "lost",
         SourceError::ServerError(_) => "server_error",
@@ -184,7 +184,7 @@ fn word(error: &SourceError) -> &'static str {
     }
 }
 
-/// Logs how the connection to a server is protected, where that is not as it was.
+/// Logs how the connection to the server is protected.
 fn log_security(host: &str, security: Security) {
     let (tls, authentication) = (security.tls.unwrap_or("none"), security.method);
     tracing::info!(host, tls, %authentication, "connected to PostgreSQL");

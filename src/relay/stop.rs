@@ -1,8 +1,8 @@
-//! How a relay is told to stop: once to drain, twice to leave at once.
+//! Stop orders to a relay: first to drain, then to abort.
 
 use tokio::sync::watch;
 
-/// What a relay was last told.
+/// The last stop order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Order {
     Run,
@@ -10,35 +10,35 @@ pub(super) enum Order {
     Abort,
 }
 
-/// Tells a running relay to stop. Dropping it tells nothing.
+/// Stops a running relay. Dropping it does nothing.
 #[derive(Debug, Clone)]
 pub struct StopHandle(watch::Sender<Order>);
 
-/// The relay's end.
+/// The receiver of stop orders.
 #[derive(Debug, Clone)]
 pub struct StopReceiver(watch::Receiver<Order>);
 
-/// A handle and the end that [`super::Relay::new`] takes.
+/// A handle, and the receiver for [`super::Relay::new`].
 pub fn stop_channel() -> (StopHandle, StopReceiver) {
     let (sender, receiver) = watch::channel(Order::Run);
     (StopHandle(sender), StopReceiver(receiver))
 }
 
 impl StopHandle {
-    /// Begin nothing more, deliver and confirm what was begun, leave.
+    /// Begins nothing more, delivers and confirms what was begun, and ends.
     pub fn drain(&self) {
         self.raise(Order::Drain);
     }
 
-    /// Leave at once, with nothing more confirmed.
+    /// Ends at once, with nothing more confirmed.
     pub fn abort(&self) {
         self.raise(Order::Abort);
     }
 
-    /// Drain; told a second time, abort.
+    /// Drains; called a second time, aborts.
     pub fn stop(&self) {
-        let told = *self.0.borrow();
-        self.raise(if told == Order::Run { Order::Drain } else { Order::Abort });
+        let current = *self.0.borrow();
+        self.raise(if current == Order::Run { Order::Drain } else { Order::Abort });
     }
 
     fn raise(&self, order: Order) {
@@ -62,7 +62,7 @@ impl StopReceiver {
         }
     }
 
-    /// Completes once it is told to leave at once.
+    /// Completes once the order is to abort.
     pub(super) async fn aborted(&mut self) {
         while self.order() != Order::Abort {
             self.changed().await;

@@ -1,9 +1,9 @@
-//! Whether PostgreSQL's stream fails at the same position again and again, so that nothing behind
-//! it is delivered though each session is opened.
+//! Detects that PostgreSQL's stream fails repeatedly at the same position, so that nothing behind it
+//! is delivered although each session is opened.
 
 use crate::lsn::Lsn;
 
-/// As many sessions in a row that fail at the same position are told of.
+/// Sessions in a row that fail at the same position before that is reported.
 const AGAIN: u32 = 5;
 
 /// Sessions in a row that the server ended with an error.
@@ -12,18 +12,18 @@ pub(super) struct StuckStream {
     /// Everything that committed before was received.
     at: Lsn,
     times: u32,
-    /// Where the log ended when the last session was opened.
+    /// The end of flushed WAL when the last session was opened.
     flushed: Lsn,
 }
 
 impl StuckStream {
-    /// A session was opened while the server's log ended there.
+    /// A session was opened, with this end of flushed WAL.
     pub(super) fn opened(&mut self, flushed: Lsn) {
         self.flushed = flushed;
     }
 
-    /// The server ended a session with an error, where all before `at` was received. How many
-    /// did so in a row, where that is to be told.
+    /// The server ended a session with an error after everything before `at` was received. How many
+    /// sessions ended so in a row, where that is to be reported.
     pub(super) fn failed(&mut self, at: Lsn) -> Option<u32> {
         if at > self.at {
             (self.at, self.times) = (at, 0);
@@ -32,7 +32,7 @@ impl StuckStream {
         (self.times >= AGAIN).then_some(self.times)
     }
 
-    /// All before `at` was received now: true where the stream goes on only from here.
+    /// Everything before `at` was received: true where the stream was stuck until now.
     pub(super) fn received(&mut self, at: Lsn) -> bool {
         let is_past = self.times >= AGAIN && (at > self.at || at >= self.flushed);
         if is_past {
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn five_failures_in_a_row_at_one_position_are_told_of_until_it_is_passed() {
+    fn five_failures_in_a_row_at_one_position_are_reported_until_it_is_passed() {
         let mut stuck = StuckStream::default();
         let at = Lsn::new;
         for _ in 0..4 {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_more_is_to_come_it_is_passed() {
+    fn a_position_at_the_end_of_wal_is_passed() {
         let mut stuck = StuckStream::default();
         for _ in 0..5 {
             stuck.failed(Lsn::new(7));

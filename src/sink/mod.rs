@@ -1,10 +1,8 @@
-//! Where records go: the seam that the relay produces through, and what stands
-//! behind it.
+//! The trait of destinations, and the Kafka sink behind it.
 //!
-//! A sink takes records without blocking and reports on each exactly once:
-//! delivered (durable at the broker), lost (may pass with time) or refused (for
-//! good). A record that was not done with when its producer was replaced is never
-//! reported on.
+//! A sink takes records without blocking and reports the outcome of each exactly once: delivered
+//! (durable at the broker), lost (may succeed later) or refused (for good). A record that has no
+//! outcome when its producer is replaced is never reported.
 
 mod kafka;
 
@@ -27,19 +25,19 @@ pub fn features() -> String {
     native.map(|native| kafka::built_in(&native)).unwrap_or_default()
 }
 
-/// What became of one production.
+/// The outcome of one production.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The production.
     pub seq: Seq,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// When that was known.
+    /// When it was reported.
     pub at: Instant,
 }
 
 impl Report {
-    /// Production `seq` ended so, now.
+    /// Production `seq` had this outcome, now.
     pub fn new(seq: Seq, outcome: Outcome) -> Self {
         Self { seq, outcome, at: Instant::now() }
     }
@@ -54,27 +52,27 @@ pub enum Outcome {
     Lost(String),
     /// It will never be taken.
     Refused(Refusal),
-    /// It went down with its producer, for no reason of its own.
+    /// It was purged with its producer, for no reason of its own.
     Purged,
 }
 
-/// A change in how the sink stands to its peer, for people to read.
+/// A change in the state of the sink, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
     /// No broker can be reached; why.
     Unreachable(String),
-    /// The broker refuses who walpost says it is; why.
+    /// A broker rejects the credentials; why.
     Unauthenticated(String),
-    /// The producer is of no use any more; why.
+    /// The producer has failed for good; why.
     Broken(String),
-    /// No acknowledgement has come for long.
+    /// No acknowledgement has arrived for long.
     Stalled {
-        /// What is the matter, in words.
+        /// What is wrong, for the log.
         reason: String,
-        /// Who it is the matter of, as far as the brokers tell.
+        /// Where the fault is, as far as the brokers show.
         fault: Fault,
     },
-    /// What was stalled flows again.
+    /// Acknowledgements arrive again.
     Flowing,
     /// A topic has another number of partitions than it had.
     Repartitioned {
@@ -87,37 +85,37 @@ pub enum Condition {
     },
 }
 
-/// Why acknowledgements may not come.
+/// Why acknowledgements may not arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The brokers do not answer.
     OutOfReach,
     /// They answer, and cannot acknowledge: too few replicas, no leader.
     Brokers,
-    /// They show no reason: it may be the producer's own.
+    /// They show no reason: the producer itself may be at fault.
     Unknown,
 }
 
 /// A destination of records.
 pub trait Sink: Outlet {
-    /// Appends all reports that have come to `into`. Only what was taken so
-    /// makes room where [`Outlet::produce`] said that there is none.
+    /// Appends all delivery reports that have arrived to `into`. Only this makes room after
+    /// [`ProduceError::Full`](crate::outlet::ProduceError::Full).
     fn take_reports(&mut self, into: &mut Vec<Report>);
 
     /// The conditions that came up since the last call.
     fn take_conditions(&mut self) -> Vec<Condition>;
 
-    /// Whether it has a connection to where records go; `None` where that is not known yet.
+    /// Whether a broker is connected; `None` where that is not known yet.
     fn is_connected(&self) -> Option<bool>;
 
-    /// Completes when a condition or a failure waits; with `eager` also when an
-    /// acknowledgement does. Cancel-safe.
+    /// Completes when a condition or a failed record can be taken; with `eager` also when an
+    /// acknowledgement can. Cancel-safe.
     ///
-    /// A relay that reads is not woken by acknowledgements: it looks at them as it goes.
-    fn stirred(&self, eager: bool) -> impl Future<Output = ()> + Send;
+    /// A relay that reads is not woken by acknowledgements: it takes them between its reads.
+    fn wait_for_events(&self, eager: bool) -> impl Future<Output = ()> + Send;
 
-    /// Throws the producer away with all that it holds and makes a new one.
-    /// Reports that the old one still gave wait to be taken.
+    /// Discards the producer with everything in its queues, and creates a new one. Reports that the
+    /// old one still gave can be taken afterwards.
     fn replace_producer(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send;
 }
 

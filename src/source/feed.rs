@@ -1,5 +1,5 @@
-//! The seam that the relay reads through: a source opens feeds, one after the
-//! other, and a feed hands out the log and carries confirmations back.
+//! The traits that the relay reads through: a source opens one feed after the other, and a feed
+//! returns the changes in the WAL and takes confirmations.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use crate::outbox::FoundTable;
 use crate::pgoutput::Message;
 use crate::source::SlotFigures;
 
-/// Where feeds come from.
+/// Opens feeds.
 pub trait Source: Clone {
     /// An open feed.
     type Feed: Feed;
@@ -19,11 +19,10 @@ pub trait Source: Clone {
     /// The replication slot, as stored in the catalog.
     fn slot(&self) -> &str;
 
-    /// Opens a feed. Dropping the future gives up, and nothing stays behind.
+    /// Opens a feed. Dropping the future cancels that, and leaves nothing behind.
     fn open(&self, resume: &Resume) -> impl Future<Output = Result<Self::Feed, OpenError>> + Send;
 
-    /// What an opening was judging that has been given up: nobody has judged it then, so it is for
-    /// a person.
+    /// The check that a cancelled [`Source::open`] left undecided: an operator has to decide it.
     fn unjudged(&self) -> Option<OpenError> {
         None
     }
@@ -33,13 +32,13 @@ pub trait Source: Clone {
 pub struct OpenError {
     /// The reason.
     pub error: SourceError,
-    /// Where a person has to decide: shows the instances that wait for the slot that this one
-    /// halts, and completes once they can have seen it. The error is known before that, so that
-    /// no signal in the meantime hides it.
+    /// Where an operator has to decide: shows the standby instances that this one halts, and
+    /// completes once they can have seen it. The error is returned before that, so that no signal
+    /// in the meantime hides it.
     pub announcement: Option<Announcement>,
 }
 
-/// Shows waiting instances that this one halts: see [`OpenError::announcement`].
+/// Shows standby instances that this one halts: see [`OpenError::announcement`].
 pub type Announcement = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<E: Into<SourceError>> From<E> for OpenError {
@@ -48,7 +47,7 @@ impl<E: Into<SourceError>> From<E> for OpenError {
     }
 }
 
-/// What a feed hands out, in the order of the log.
+/// What a feed returns, in the order of the WAL.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Received {
     /// A message of the plugin.
@@ -57,45 +56,45 @@ pub enum Received {
     Keepalive(Lsn),
 }
 
-/// When a feed is to be ended, and another to be opened in its place.
+/// When a feed is to be closed, and another to be opened in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwitchFeed {
     /// At once.
     Now,
-    /// Once nothing is in flight; nothing more is to be taken until then.
+    /// Once nothing is in flight; nothing more is read until then.
     Drained,
 }
 
-/// The log from the slot: [`super::PostgresFeed`], or what stands for it.
+/// The changes after the slot's position: [`super::PostgresFeed`], or a simulated one.
 pub trait Feed {
     /// Which server this is.
     fn identity(&self) -> &ServerIdentity;
 
-    /// What the catalogs hold of its publication.
-    fn mark(&self) -> &PublicationFingerprint;
+    /// The fingerprint of its publication in the catalogs.
+    fn publication_fingerprint(&self) -> &PublicationFingerprint;
 
-    /// The server process by which it has the slot.
+    /// The process ID of the walsender that holds the slot.
     fn walsender(&self) -> Option<i32>;
 
-    /// A at the start of this feed.
+    /// The flush LSN at the start of this feed.
     fn start(&self) -> Lsn;
 
-    /// Where the server's log ended when the feed was opened.
+    /// The end of flushed WAL when the feed was opened.
     fn flushed(&self) -> Lsn;
 
     /// The outbox tables, with the columns that the publication sends.
     fn tables(&self) -> &[FoundTable];
 
-    /// What comes next; with `reading` false nothing is taken, and only the
-    /// feed's end is waited for. An error is that end. Cancel-safe.
+    /// The next message or keepalive; with `reading` false, only waits for the end of the feed. An
+    /// error is that end. Cancel-safe.
     fn next(&mut self, reading: bool)
     -> impl Future<Output = Result<Received, SourceError>> + Send;
 
-    /// What has come already, if anything has.
+    /// The next message or keepalive, if it has been received already.
     fn try_next(&mut self) -> Option<Result<Received, SourceError>>;
 
-    /// Whether more has been received than was taken since the last call, or comes in large pieces
-    /// by itself.
+    /// Whether more has been received than was taken since the last call, or the feed batches by
+    /// itself: then the relay does not pause.
     fn is_backed_up(&mut self) -> bool;
 
     /// The server's name or address.
@@ -107,34 +106,34 @@ pub trait Feed {
     /// Bytes of the plugin's messages that were received so far.
     fn received_bytes(&self) -> u64;
 
-    /// What the server said of the slot, where that is news.
+    /// The slot's state, where it was read anew.
     fn slot_figures(&mut self) -> Option<SlotFigures>;
 
-    /// How many bytes of log it was opened for to be read in batches; `None` where it streams.
+    /// The size of the backlog that a catch-up read was opened for; `None` where it streams.
     fn backlog_bytes(&self) -> Option<u64>;
 
-    /// Whether another feed is to take its place.
-    fn turn(&mut self) -> Option<SwitchFeed>;
+    /// Whether to switch to another feed, and when.
+    fn wanted_switch(&mut self) -> Option<SwitchFeed>;
 
-    /// Whether nothing is lost if this feed makes room for another one now: asked before it does.
+    /// Whether the wanted switch loses nothing now: asked right before it.
     fn may_switch(&mut self) -> impl Future<Output = Result<bool, SourceError>> + Send;
 
-    /// Everything before `lsn` is durable, and is confirmed once it is seen to
-    /// have been handed out wholly.
+    /// Everything before `lsn` is durable. It is confirmed once the publication guard has seen that
+    /// all of it was sent.
     fn confirm(&mut self, lsn: Lsn);
 
-    /// The relay ends with `error`. Where a person has to decide, the instances that wait for the
-    /// slot are shown that, so that none of them continues; completes once they can have seen it.
-    fn halting(&mut self, error: &SourceError) -> impl Future<Output = ()> + Send;
+    /// The relay ends with `error`. Where an operator has to decide, shows that to the standby
+    /// instances, so that none of them continues; completes once they can have seen it.
+    fn announce_halt(&mut self, error: &SourceError) -> impl Future<Output = ()> + Send;
 
-    /// Confirms `lsn`, and sees that the server has taken note of it. Messages that still come are
-    /// thrown away: nothing may be read from the feed afterwards.
+    /// Confirms `lsn`, and waits until the server has applied it. Messages that still arrive are
+    /// discarded: nothing may be read from the feed afterwards.
     fn finish(
         &mut self,
         lsn: Lsn,
         within: Duration,
     ) -> impl Future<Output = Result<(), SourceError>> + Send;
 
-    /// Ends the feed in order.
+    /// Closes the feed cleanly.
     fn close(self) -> impl Future<Output = ()> + Send;
 }

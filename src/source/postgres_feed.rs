@@ -108,7 +108,7 @@ impl Feed for PostgresFeed {
         self.before.as_ref().unwrap_or(&self.base().identity)
     }
 
-    fn mark(&self) -> &PublicationFingerprint {
+    fn publication_fingerprint(&self) -> &PublicationFingerprint {
         self.base().watch.mark()
     }
 
@@ -193,7 +193,7 @@ impl Feed for PostgresFeed {
         }
     }
 
-    fn turn(&mut self) -> Option<SwitchFeed> {
+    fn wanted_switch(&mut self) -> Option<SwitchFeed> {
         // What is compared comes by this stream.
         if self.check.is_some() {
             return None;
@@ -218,7 +218,7 @@ impl Feed for PostgresFeed {
         }
     }
 
-    async fn halting(&mut self, error: &SourceError) {
+    async fn announce_halt(&mut self, error: &SourceError) {
         let (client, slot) = (Arc::clone(&self.base().control.client), self.base().slot.clone());
         if error.is_for_a_person() {
             halt_notice::announce(&client, &slot).await;

@@ -56,7 +56,7 @@ fn runbooks_grep_for_messages_that_exist() {
 #[test]
 fn log_events_are_extracted_from_source_code() {
     let code = r#"
-        tracing::warn!(%error, confirmed = %self.core.confirmable(), "lost, \"again\"");
+        tracing::warn!(%error, confirmed = %self.core.flush_lsn(), "lost, \"again\"");
         tracing::info!(
             target: "x",
             slot = self.source.slot("not, this"),

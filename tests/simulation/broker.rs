@@ -387,7 +387,7 @@ impl Outlet for SimSink {
         producer.in_flight_bytes += bytes;
         let in_flight_bytes = producer.in_flight_bytes;
         if producer.in_flight.insert(seq, (event, bytes)).is_some() {
-            world.note(TraceEvent::Strange(format!("I8: production {seq} is there twice")));
+            world.note(TraceEvent::Strange(format!("I8: production {seq:?} is there twice")));
         }
         world.note(TraceEvent::Produced { producer: at, seq, event, in_flight_bytes });
         Ok(())
@@ -415,7 +415,7 @@ impl Sink for SimSink {
         Some(true)
     }
 
-    async fn stirred(&self, eager: bool) {
+    async fn wait_for_events(&self, eager: bool) {
         let Some(at) = self.producer else {
             return std::future::pending().await;
         };

@@ -291,10 +291,12 @@ impl<'a> Checker<'a> {
         let (before, known) = (owner.confirmed, owner.known);
         owner.confirmed = lsn;
         if lsn < before {
-            return Err(format!("I2: A fell from {before} to {lsn}"));
+            return Err(format!("I2: the flush LSN fell from {before} to {lsn}"));
         }
         if lsn > known {
-            return Err(format!("I2: A is {lsn}, and the log is known to {known} only"));
+            return Err(format!(
+                "I2: the flush LSN is {lsn}, and the log is known to {known} only"
+            ));
         }
         self.own_cover(self.sessions[session], lsn)?;
         self.cover(lsn)

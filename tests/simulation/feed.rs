@@ -307,7 +307,7 @@ impl Feed for SimFeed {
         &self.identity
     }
 
-    fn mark(&self) -> &PublicationFingerprint {
+    fn publication_fingerprint(&self) -> &PublicationFingerprint {
         &self.mark
     }
 
@@ -373,7 +373,7 @@ impl Feed for SimFeed {
         matches!(self.side, Side::Batches(..)).then_some(bytes)
     }
 
-    fn turn(&mut self) -> Option<SwitchFeed> {
+    fn wanted_switch(&mut self) -> Option<SwitchFeed> {
         let (turn, why) = match &mut self.side {
             Side::Stream(lag) => (lag.turn(), Why::Behind),
             Side::Batches(handed, moves) => {
@@ -414,7 +414,7 @@ impl Feed for SimFeed {
     }
 
     /// Each of the processes looks by itself here.
-    async fn halting(&mut self, _: &SourceError) {}
+    async fn announce_halt(&mut self, _: &SourceError) {}
 
     /// Nobody makes away with a slot here.
     async fn may_switch(&mut self) -> Result<bool, SourceError> {

@@ -120,7 +120,7 @@ async fn run(
         let drain_timeout = Duration::from_millis(world.schedule.drain_timeout_ms);
         let core = core(world.schedule.budget_bytes, world.schedule.policy);
         let catch_up = world.schedule.threshold.map(CatchUp::above).unwrap_or_default();
-        (core, RelaySettings { drain_timeout, until: life.until }, catch_up)
+        (core, RelaySettings { drain_timeout, until: life.until, owns_thread: false }, catch_up)
     };
     let source = SimSource { world: world.clone(), process, catch_up };
     let relay = Relay::new(core, SimSink::new(world, process), source, settings, stop);
@@ -244,15 +244,15 @@ fn exit_of(ended: Result<Summary, RelayError>) -> Exit {
         Err(RelayError::Unauthenticated(_)) => Exit::Unauthenticated,
         Err(RelayError::Sink(_)) => Exit::Sink,
         Err(RelayError::Source(error)) => Exit::Source(error),
-        Err(RelayError::Halt { halt, way_out }) => {
-            let sure = !way_out.starts_with("records before it were not delivered");
+        Err(RelayError::Halt { halt, remedy }) => {
+            let sure = !remedy.starts_with("records before it were not delivered");
             let position = match halt.as_ref() {
                 Halt::Poison { poison, .. } => Some(poison.position),
                 Halt::Plan(_) | Halt::Changed { .. } => None,
             };
             let commit = position.map_or(Lsn::ZERO, |position| position.commit_lsn);
             let ordinal = position.map_or(0, |position| position.ordinal);
-            Exit::Halted { commit, ordinal, sure, text: format!("{halt}; {way_out}") }
+            Exit::Halted { commit, ordinal, sure, text: format!("{halt}; {remedy}") }
         }
     }
 }

@@ -45,7 +45,7 @@ const ORDER: [&str; 25] = [
 const IMPORTS: [(&str, &[&str]); 6] = [
     ("src/outbox/", &["lsn", "position", "pgoutput", "outbox"]),
     ("src/record/", &["excerpt", "lsn", "position", "pgoutput", "outbox", "record", "property"]),
-    ("src/ledger", &["lsn", "position", "ledger", "property"]),
+    ("src/ledger", &["lsn", "position", "pgoutput", "ledger", "property"]),
     (
         "src/relay/core",
         &[
@@ -138,7 +138,7 @@ fn each_violation_is_reported() {
             "crate::sink",
         ),
         ("src/record/x.rs", "//! X.\nfn f(x: crate::ledger::Ledger) {}", "crate::ledger"),
-        ("src/ledger.rs", "//! X.\npub use crate::pgoutput::Oid;", "crate::pgoutput"),
+        ("src/ledger.rs", "//! X.\npub use crate::outbox::Event;", "crate::outbox"),
         ("src/relay/core.rs", "//! X.\nuse crate::source::Session;", "crate::source"),
         ("src/relay/core/x.rs", "//! X.\nlet now = Instant::now();", ":2: mentions Instant::now"),
         ("src/relay/core.rs", "//! X.\nuse super::driver::Driver;", "super::driver"),

@@ -1,4 +1,4 @@
-//! Why a relay stops for a person to act, and the way out in words.
+//! Why a relay halts until an operator acts, and the remedy.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::lsn::Lsn;
 use crate::outbox::{PlanError, TableName};
 use crate::record::Poison;
 
-/// Why the relay stops for a person to act.
+/// Why the relay halts until an operator acts.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Halt {
     /// An event that cannot become a record, or whose record is refused for good.
@@ -15,27 +15,26 @@ pub enum Halt {
     Poison {
         /// Where the event was written.
         origin: EventOrigin,
-        /// What is the matter with it.
+        /// Why it is undeliverable.
         poison: Poison,
     },
     /// The outbox table's columns do not fit the configuration.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// They did, and were changed since: the rows that come next lack one.
+    /// The columns were changed since: the rows that follow lack one.
     #[error("an outbox table was changed: {error}")]
     Changed {
-        /// What is the matter with it now.
+        /// What does not fit.
         error: PlanError,
-        /// LSN of the commit of the transaction whose rows come next.
+        /// LSN of the commit of the transaction whose rows follow.
         commit_lsn: Lsn,
     },
 }
 
 impl Halt {
-    /// How to go on on `slot`, for a person: either the event becomes one that can
-    /// be delivered, or its whole transaction is given up. Only to be said once
-    /// all before it is durable.
-    pub fn way_out(&self, slot: &str) -> String {
+    /// How an operator continues on `slot`: the event is made deliverable, or its whole transaction
+    /// is skipped. Valid only once everything before it is durable.
+    pub fn remedy(&self, slot: &str) -> String {
         let commit_lsn = match self {
             Self::Poison { poison, .. } => poison.position.commit_lsn,
             Self::Changed { commit_lsn, .. } => *commit_lsn,
@@ -71,7 +70,7 @@ impl EventOrigin {
     }
 }
 
-/// For people: whoever writes a message chooses its prefix, and a table's owner its name.
+/// Escaped for the log: whoever writes a message chooses its prefix, and a table's owner its name.
 impl fmt::Display for EventOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! The record that failed: it is to stand alone when it comes again.
+//! The record that failed: a replay produces it alone.
 
 use super::halt::EventOrigin;
 use crate::ledger::Seq;
@@ -7,30 +7,30 @@ use crate::outlet::Refusal;
 use crate::position::EventPosition;
 use crate::record::{Cause, Poison};
 
-/// A record that failed and is to stand alone when it comes again.
+/// The position of a record that failed, and the record once it is produced again.
 #[derive(Debug)]
 pub(crate) struct Isolation {
-    pub(crate) place: EventPosition,
-    pub(crate) alone: Option<IsolatedRecord>,
-    /// How often it was refused while it stood alone.
+    pub(crate) position: EventPosition,
+    pub(crate) record: Option<IsolatedRecord>,
+    /// How often it was refused in isolation.
     pub(crate) refusals: u32,
 }
 
-/// The suspect, produced with nothing beside it in flight.
+/// The record, produced with nothing else in flight.
 #[derive(Debug)]
 pub(crate) struct IsolatedRecord {
     pub(crate) seq: Seq,
     pub(crate) origin: EventOrigin,
-    /// What is to be said of it, if it is refused: all but the cause.
+    /// The poison event that it becomes if it is refused, without the cause.
     poison: Poison,
     topic: String,
-    /// Whether it was put aside already: what was refused is its dead letter.
+    /// Whether it is a dead letter itself.
     pub(crate) is_dead_letter: bool,
 }
 
 impl Isolation {
-    pub(crate) fn at(place: EventPosition) -> Self {
-        Self { place, alone: None, refusals: 0 }
+    pub(crate) fn at(position: EventPosition) -> Self {
+        Self { position, record: None, refusals: 0 }
     }
 }
 
@@ -47,7 +47,7 @@ impl IsolatedRecord {
         Self { seq, origin, poison, topic, is_dead_letter }
     }
 
-    /// What is the matter with it, once it is refused.
+    /// The poison event that it is after this refusal.
     pub(crate) fn refused(self, refusal: &Refusal) -> (EventOrigin, Poison) {
         let cause = refusal.cause(&self.topic);
         (self.origin, Poison { cause, ..self.poison })

@@ -100,8 +100,8 @@ struct World {
     /// The slot's `confirmed_flush_lsn`, and what it was before.
     slot: Lsn,
     slots: Vec<Lsn>,
-    /// A, as it was last seen, and what bounds it.
-    confirmable: Lsn,
+    /// The flush LSN, as it was last seen, and what bounds it.
+    flush_lsn: Lsn,
     known: Lsn,
     draining: bool,
     /// Something was lost since the core began.
@@ -130,7 +130,7 @@ impl World {
             batches: None,
             slot: Lsn::new(100),
             slots: vec![Lsn::new(100)],
-            confirmable: Lsn::ZERO,
+            flush_lsn: Lsn::ZERO,
             known: Lsn::ZERO,
             draining: false,
             troubled: false,
@@ -143,12 +143,12 @@ impl World {
         if self.coming.is_some() {
             return;
         }
-        if self.confirmable > Lsn::ZERO && self.slot > self.core.confirmable() {
+        if self.flush_lsn > Lsn::ZERO && self.slot > self.core.flush_lsn() {
             // As the driver gives way to another relay.
             self.broker.new_producer();
             self.core.producer_replaced();
         }
-        let start = self.slot.max(self.core.confirmable());
+        let start = self.slot.max(self.core.flush_lsn());
         self.core.connected(start, &relations().map(FoundTable::from));
         self.known = self.known.max(start);
         self.coming = Some(self.feed());
@@ -240,16 +240,23 @@ impl World {
         let naive = (self.broker.in_flight.len(), self.broker.in_flight.values().sum::<u64>());
         assert_eq!((records, bytes), naive, "I8: what is in flight");
         assert!(bytes <= self.budget_bytes + ROW_BYTES, "I13: {bytes} bytes in flight");
-        let confirmable = self.core.confirmable();
-        assert!(confirmable >= self.confirmable, "I2: A fell from {}", self.confirmable);
-        assert!(confirmable <= self.known, "I2: A is {confirmable}, known is {}", self.known);
-        self.confirmable = confirmable;
-        // I1: nothing before A is missing.
-        let before = |past: &&Past| Lsn::new(past.commit) < confirmable;
+        let flush_lsn = self.core.flush_lsn();
+        assert!(flush_lsn >= self.flush_lsn, "I2: the flush LSN fell from {}", self.flush_lsn);
+        assert!(
+            flush_lsn <= self.known,
+            "I2: the flush LSN is {flush_lsn}, known is {}",
+            self.known
+        );
+        self.flush_lsn = flush_lsn;
+        // I1: nothing before the flush LSN is missing.
+        let before = |past: &&Past| Lsn::new(past.commit) < flush_lsn;
         for past in self.history.iter().rev().filter(before).take(3) {
             for event in past.events.clone() {
                 let is_there = self.broker.appended.contains(&event) || self.is_skipped(event);
-                assert!(is_there, "I1: event {event} is before A ({confirmable}) and nowhere");
+                assert!(
+                    is_there,
+                    "I1: event {event} is before the flush LSN ({flush_lsn}) and nowhere"
+                );
             }
         }
     }
@@ -259,7 +266,7 @@ impl World {
         self.broker.new_producer();
         self.broker.old.clear();
         self.broker.furthest = None;
-        (self.confirmable, self.known) = (Lsn::ZERO, Lsn::ZERO);
+        (self.flush_lsn, self.known) = (Lsn::ZERO, Lsn::ZERO);
         (self.draining, self.troubled) = (false, false);
         self.coming = None;
         self.connect();
@@ -380,7 +387,7 @@ impl World {
         }
         let seq = self.broker.old[pick / 4 % old];
         let state = |core: &Core| {
-            (core.confirmable(), core.in_flight(), core.undelivered(), core.replay.clone())
+            (core.flush_lsn(), core.in_flight(), core.undelivered(), core.replay.clone())
         };
         let before = state(&self.core);
         match pick % 4 {
@@ -393,7 +400,7 @@ impl World {
     }
 
     fn confirm(&mut self) {
-        self.slot = self.slot.max(self.core.confirmable());
+        self.slot = self.slot.max(self.core.flush_lsn());
         self.slots.push(self.slot);
         for past in self.history.iter().filter(|past| Lsn::new(past.commit) < self.slot) {
             let is_there =
@@ -411,12 +418,12 @@ impl World {
             if self.core.halted().is_some() && self.core.is_drained() {
                 return;
             }
-            let before = (self.broker.appended.len(), self.core.next_seq(), self.confirmable);
+            let before = (self.broker.appended.len(), self.core.next_seq(), self.flush_lsn);
             for step in [Step::Connect, Step::Receive(7), Step::Work(0), Step::Report(0)] {
                 self.step(&step);
             }
             self.step(&Step::Replace);
-            let after = (self.broker.appended.len(), self.core.next_seq(), self.confirmable);
+            let after = (self.broker.appended.len(), self.core.next_seq(), self.flush_lsn);
             idle = if before == after { idle + 1 } else { 0 };
             let (records, _) = self.core.in_flight();
             let all = self.coming.as_ref().is_some_and(VecDeque::is_empty);
@@ -467,7 +474,7 @@ fn whatever_happens_every_event_arrives_in_order() {
         world.confirm();
         world.judge_order();
         assert_eq!(world.broker.appended.len(), world.events(), "I5: something is missing");
-        assert_eq!(world.core.confirmable(), world.end(), "I4: A stays behind");
+        assert_eq!(world.core.flush_lsn(), world.end(), "I4: the flush LSN stays behind");
     });
 }
 
@@ -524,7 +531,7 @@ fn a_diverted_event_does_not_block_others() {
         let missing = (0..all).filter(|event| !world.broker.appended.contains(event));
         let expected = if policy == Policy::Skip { vec![guilty] } else { vec![] };
         assert_eq!(missing.collect::<Vec<_>>(), expected, "I5: something is missing");
-        assert_eq!(world.core.confirmable(), world.end(), "I4: A stays behind");
+        assert_eq!(world.core.flush_lsn(), world.end(), "I4: the flush LSN stays behind");
         let in_its_topic = world.broker.log.values().flatten().any(|(_, event)| *event == guilty);
         assert!(!in_its_topic, "it was delivered");
     });

@@ -1,5 +1,4 @@
-//! From message to production: the event's record, or what its cause's policy
-//! makes of one that is poison.
+//! From message to record, or to what the policy of its cause makes of a poison event.
 
 use super::halt::Halt;
 use super::isolation::{IsolatedRecord, Isolation};
@@ -49,7 +48,7 @@ impl Core {
                 let event = Outbox::unread(logical, position, commit_time);
                 self.divert(message, &event, error.into(), true, outlet)
             }
-            // A row that cannot be read is no event's fault, but a setting's of the server.
+            // No event is at fault for a row that cannot be read, but a setting of the server.
             (Some(Err(error)), _) => {
                 let origin = self.origin(message);
                 self.halt(Halt::Poison { origin, poison: error.into() });
@@ -64,22 +63,22 @@ impl Core {
         event: &Event<'_>,
         outlet: &mut impl Outlet,
     ) -> Result<Taken, StreamError> {
-        if let Some(cause) = self.verdicts.of(event.position) {
+        if let Some(cause) = self.quarantine.of(event.position) {
             let poison = Poison::new(cause.clone(), event);
             return self.poisoned(message, event, poison, outlet);
         }
         let seq = self.ledger.next_seq();
-        let suspected = is_suspect(self.suspect.as_ref(), event.position);
+        let isolated = is_to_be_isolated(self.isolation.as_ref(), event.position);
         let offered = match self.router.route(event) {
-            Ok(record) => offer(&record, seq, event, suspected, outlet),
+            Ok(record) => offer(&record, seq, event, isolated, outlet),
             Err(poison) => Offered::Refused(poison),
         };
         match offered {
-            Offered::Taken { weight, suspected } => {
-                let alone = suspected.map(|topic| {
+            Offered::Taken { weight, isolated } => {
+                let isolated_record = isolated.map(|topic| {
                     IsolatedRecord::new(seq, self.origin(message), event, topic, false)
                 });
-                self.produced(event, weight, alone)?;
+                self.produced(event, weight, isolated_record)?;
                 self.ordinary = Some(seq);
                 self.count_dropped_headers(message, event);
                 Ok(Taken::Yes)
@@ -103,8 +102,8 @@ impl Core {
         self.divert(message, event, poison, false, outlet)
     }
 
-    /// An event that cannot be delivered: what its cause's policy says. One that is
-    /// `is_unread` is a message's content and nothing more.
+    /// Handles an undeliverable event by the policy of its cause. `is_unread`: the event is no more
+    /// than a message's content.
     fn divert(
         &mut self,
         message: &Message,
@@ -127,7 +126,7 @@ impl Core {
             }
             Policy::DeadLetter => {}
         }
-        // A record before it may yet be refused, and its letter belongs before this one.
+        // A record before it may still be refused, and its dead letter belongs before this one.
         let oldest = self.ledger.oldest_in_flight();
         let is_behind_others = oldest.is_some_and(|oldest| Some(oldest) <= self.ordinary);
         if is_behind_others && self.policies.writes_letters_late() {
@@ -145,17 +144,17 @@ impl Core {
             placed,
             is_untimed,
         };
-        let suspected = is_suspect(self.suspect.as_ref(), event.position);
-        // One that nobody takes is several times as large as its row.
+        let isolated = is_to_be_isolated(self.isolation.as_ref(), event.position);
+        // Checked before the letter is built, which is several times as large as its row.
         let offered = match outlet.admits(topic_name, letter.bytes_at_least(event)) {
-            Ok(()) => offer(&letter.of(event), seq, event, suspected, outlet),
+            Ok(()) => offer(&letter.of(event), seq, event, isolated, outlet),
             Err(refusal) => Offered::Refused(Poison::new(refusal.cause(topic_name), event)),
         };
         match offered {
-            Offered::Taken { weight, suspected } => {
-                let alone = suspected
+            Offered::Taken { weight, isolated } => {
+                let isolated_record = isolated
                     .map(|topic| IsolatedRecord::new(seq, origin.clone(), event, topic, true));
-                self.produced(event, weight, alone)?;
+                self.produced(event, weight, isolated_record)?;
                 self.counters.dead_letters += 1;
                 self.diverted.push(Diverted { origin, poison, topic: Some(topic) });
                 Ok(Taken::Yes)
@@ -177,12 +176,12 @@ impl Core {
         &mut self,
         event: &Event<'_>,
         weight: u64,
-        alone: Option<IsolatedRecord>,
+        isolated_record: Option<IsolatedRecord>,
     ) -> Result<(), StreamError> {
         self.ledger.produce(event.position.ordinal, weight)?;
         self.count_event();
-        if let Some(suspect) = self.suspect.as_mut().filter(|_| alone.is_some()) {
-            suspect.alone = alone;
+        if let Some(isolation) = self.isolation.as_mut().filter(|_| isolated_record.is_some()) {
+            isolation.record = isolated_record;
         }
         Ok(())
     }
@@ -211,12 +210,12 @@ impl Core {
 
 /// What the outlet made of a record.
 enum Offered {
-    /// Took it; what it weighs, and of the suspect the topic.
+    /// Taken: its weight, and the topic if it is isolated.
     Taken {
         weight: u64,
-        suspected: Option<String>,
+        isolated: Option<String>,
     },
-    /// Has no room for now.
+    /// No room for now.
     Full,
     Refused(Poison),
     Broken(String),
@@ -226,13 +225,13 @@ fn offer(
     record: &Record<'_>,
     seq: Seq,
     event: &Event<'_>,
-    suspected: bool,
+    isolated: bool,
     outlet: &mut impl Outlet,
 ) -> Offered {
     match outlet.produce(seq, record) {
         Ok(()) => Offered::Taken {
             weight: record.bytes() as u64 + RECORD_OVERHEAD_BYTES,
-            suspected: suspected.then(|| record.topic.to_owned()),
+            isolated: isolated.then(|| record.topic.to_owned()),
         },
         Err(ProduceError::Full) => Offered::Full,
         Err(ProduceError::Refused(refusal)) => {
@@ -242,6 +241,6 @@ fn offer(
     }
 }
 
-fn is_suspect(suspect: Option<&Isolation>, position: EventPosition) -> bool {
-    suspect.is_some_and(|suspect| suspect.place == position)
+fn is_to_be_isolated(isolation: Option<&Isolation>, position: EventPosition) -> bool {
+    isolation.is_some_and(|isolation| isolation.position == position)
 }

@@ -25,19 +25,19 @@ pub struct Diverted {
 pub(super) struct Quarantine(BTreeMap<EventPosition, Cause>);
 
 impl Quarantine {
-    pub(super) fn add(&mut self, place: EventPosition, cause: Cause) {
-        self.0.insert(place, cause);
+    pub(super) fn add(&mut self, position: EventPosition, cause: Cause) {
+        self.0.insert(position, cause);
     }
 
-    pub(super) fn of(&self, place: EventPosition) -> Option<&Cause> {
+    pub(super) fn of(&self, position: EventPosition) -> Option<&Cause> {
         // Almost always there are none.
-        if self.0.is_empty() { None } else { self.0.get(&place) }
+        if self.0.is_empty() { None } else { self.0.get(&position) }
     }
 
-    /// Everything that committed before `confirmable` is done with.
-    pub(super) fn forget_before(&mut self, confirmable: Lsn) {
+    /// Everything that committed before `flush_lsn` is done with.
+    pub(super) fn forget_before(&mut self, flush_lsn: Lsn) {
         if !self.0.is_empty() {
-            self.0 = self.0.split_off(&EventPosition { commit_lsn: confirmable, ordinal: 0 });
+            self.0 = self.0.split_off(&EventPosition { commit_lsn: flush_lsn, ordinal: 0 });
         }
     }
 }

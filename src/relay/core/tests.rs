@@ -92,7 +92,7 @@ fn draining_reads_a_transaction_to_its_end_and_begins_no_other() {
     assert!(!core.is_drained(), "a record is in flight");
     core.delivered(outlet.0[0]);
     assert!(core.is_drained());
-    assert_eq!(core.confirmable(), Lsn::new(12));
+    assert_eq!(core.flush_lsn(), Lsn::new(12));
     assert_eq!(core.counters().transactions, 1);
 }
 
@@ -139,7 +139,7 @@ fn a_row_without_a_key_halts_the_relay() {
     let Some(halt @ Halt::Poison { .. }) = core.halted() else {
         panic!("not halted: {:?}", core.halted());
     };
-    let text = format!("{halt}; {}", halt.way_out("walpost"));
+    let text = format!("{halt}; {}", halt.remedy("walpost"));
     for part in ["table public.outbox", "000000000000000A/00000000", "(id 1)", "`aggregate_id`"] {
         assert!(text.contains(part), "{part} in {text}");
     }
@@ -311,9 +311,9 @@ fn another_relays_progress_is_taken_over() {
     core.session_lost();
     core.producer_replaced();
     core.connected(Lsn::new(500), &[relation().into()]);
-    assert_eq!((core.confirmable(), core.resume_at()), (Lsn::new(500), Lsn::new(500)));
+    assert_eq!((core.flush_lsn(), core.resume_at()), (Lsn::new(500), Lsn::new(500)));
     core.delivered(outlet.0[0]);
-    assert_eq!(core.confirmable(), Lsn::new(500));
+    assert_eq!(core.flush_lsn(), Lsn::new(500));
 }
 
 fn begin_at(commit_lsn: u64, seconds: i64) -> Message {
@@ -340,7 +340,7 @@ fn a_lost_session_repeats_no_event_of_the_transaction_that_it_left_open() {
         outlet.0.len()
     };
     assert_eq!(give(&mut core, &[begin_at(10, 0), insert(0), insert(1)]), 2);
-    core.delivered(0);
+    core.delivered(Seq::new(0));
     // Lost twice: the second time before it has come as far as the first.
     for _ in 0..2 {
         core.session_lost();
@@ -350,10 +350,10 @@ fn a_lost_session_repeats_no_event_of_the_transaction_that_it_left_open() {
     }
     assert_eq!(give(&mut core, &[insert(1), insert(2), commit_of(10)]), 3);
     // What committed before it is confirmed; it is not.
-    assert_eq!((core.in_flight().0, core.confirmable()), (2, Lsn::new(10)));
-    core.delivered(1);
-    core.delivered(2);
-    assert_eq!(core.confirmable(), Lsn::new(12));
+    assert_eq!((core.in_flight().0, core.flush_lsn()), (2, Lsn::new(10)));
+    core.delivered(Seq::new(1));
+    core.delivered(Seq::new(2));
+    assert_eq!(core.flush_lsn(), Lsn::new(12));
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn a_transaction_that_is_not_the_interrupted_one_is_taken_whole() {
         core.connected(Lsn::new(1), &[relation().into()]);
         if let Some(wal_end) = keepalive {
             core.keepalive(wal_end);
-            assert_eq!(core.confirmable(), wal_end, "it was not sent again");
+            assert_eq!(core.flush_lsn(), wal_end, "it was not sent again");
         }
         for message in [other, insert(0)] {
             assert_eq!(core.receive(&message, &mut outlet), Ok(Taken::Yes));
@@ -451,10 +451,10 @@ fn of_several_records_that_failed_the_first_stands_alone() {
     for event in 0..3 {
         assert_eq!(core.receive(&insert(event), &mut outlet), Ok(Taken::Yes));
     }
-    assert!(!core.suspects());
+    assert!(!core.is_isolating());
     core.lost(outlet.0[2], "the connection broke");
     core.lost(outlet.0[1], "the connection broke");
-    assert!(core.suspects());
+    assert!(core.is_isolating());
     core.producer_replaced();
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
@@ -463,7 +463,7 @@ fn of_several_records_that_failed_the_first_stands_alone() {
     assert_eq!(core.receive(&insert(1), &mut outlet), Ok(Taken::Yes));
     assert!(!core.wants_input(), "it stands alone");
     core.delivered(outlet.0[4]);
-    assert!(core.wants_input() && !core.suspects());
+    assert!(core.wants_input() && !core.is_isolating());
 }
 
 #[test]

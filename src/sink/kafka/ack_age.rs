@@ -80,15 +80,15 @@ mod tests {
         let at = |tenths: u64| begun + Duration::from_millis(tenths * 100);
         let mut ages = Ages::default();
         assert_eq!(ages.oldest(), None);
-        (0..50).for_each(|seq| ages.produced(seq, at(seq)));
-        (10..50).rev().for_each(|seq| assert_eq!(ages.reported(seq), Some(at(seq))));
+        (0..50).for_each(|seq| ages.produced(Seq::new(seq), at(seq)));
+        (10..50).rev().for_each(|seq| assert_eq!(ages.reported(Seq::new(seq)), Some(at(seq))));
         assert_eq!(ages.oldest(), Some(at(0)));
-        (1..10).for_each(|seq| assert_eq!(ages.reported(seq), Some(at(seq))));
+        (1..10).for_each(|seq| assert_eq!(ages.reported(Seq::new(seq)), Some(at(seq))));
         assert_eq!(ages.oldest(), Some(at(0)));
-        ages.produced(50, at(50));
-        ages.reported(0);
+        ages.produced(Seq::new(50), at(50));
+        ages.reported(Seq::new(0));
         assert_eq!(ages.oldest(), Some(at(50)));
-        ages.reported(50);
+        ages.reported(Seq::new(50));
         assert_eq!(ages.oldest(), None);
     }
 
@@ -97,10 +97,10 @@ mod tests {
         let begun = Instant::now();
         let mut ages = Ages::default();
         let many = 3 * SPANS as u64;
-        (0..many).for_each(|seq| ages.produced(seq, begun + Duration::from_secs(seq)));
+        (0..many).for_each(|seq| ages.produced(Seq::new(seq), begun + Duration::from_secs(seq)));
         assert_eq!(ages.0.len(), SPANS);
         assert_eq!(ages.oldest(), Some(begun));
-        (0..many - 1).for_each(|seq| assert!(ages.reported(seq).is_some()));
+        (0..many - 1).for_each(|seq| assert!(ages.reported(Seq::new(seq)).is_some()));
         assert_eq!(ages.oldest(), Some(begun + Duration::from_secs(many - 1)));
     }
 
@@ -109,10 +109,10 @@ mod tests {
         let begun = Instant::now();
         let at = |seq| begun + Duration::from_secs(seq);
         let mut ages = Ages::default();
-        ages.produced(0, begun);
+        ages.produced(Seq::new(0), begun);
         for seq in 1..3 * SPANS as u64 {
-            ages.produced(seq, at(seq));
-            assert_eq!(ages.reported(seq), Some(at(seq)));
+            ages.produced(Seq::new(seq), at(seq));
+            assert_eq!(ages.reported(Seq::new(seq)), Some(at(seq)));
         }
         assert_eq!(ages.oldest(), Some(begun));
     }
@@ -121,10 +121,10 @@ mod tests {
     fn a_late_report_of_an_earlier_producer_counts_for_nothing() {
         let mut ages = Ages::default();
         let begun = Instant::now();
-        ages.produced(7, begun);
+        ages.produced(Seq::new(7), begun);
         ages.clear();
-        ages.produced(8, begun + STEP);
-        assert_eq!(ages.reported(7), None);
+        ages.produced(Seq::new(8), begun + STEP);
+        assert_eq!(ages.reported(Seq::new(7)), None);
         assert_eq!(ages.oldest(), Some(begun + STEP));
     }
 }

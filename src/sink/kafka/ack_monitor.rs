@@ -172,7 +172,7 @@ mod tests {
     fn a_stall_is_told_once_for_each_reason_and_once_when_it_is_over() {
         let begun = Instant::now();
         let mut watch = AckMonitor::new(begun);
-        watch.produced(1, begun);
+        watch.produced(Seq::new(1), begun);
         assert_eq!(judged(&mut watch, begun, 9, "why"), None);
         assert_eq!(judged(&mut watch, begun, 10, "why"), None, "asks");
         assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
@@ -181,7 +181,7 @@ mod tests {
         }
         assert_eq!(judged(&mut watch, begun, 70, "else"), None, "asks again");
         assert_eq!(judged(&mut watch, begun, 71, "else"), Some(stalled("else")));
-        let delivered = Report::new(1, Outcome::Delivered);
+        let delivered = Report::new(Seq::new(1), Outcome::Delivered);
         watch.reported(&[delivered], begun + Duration::from_secs(72), &Metrics::default());
         assert_eq!(judged(&mut watch, begun, 72, ""), Some(Condition::Flowing));
         assert_eq!(judged(&mut watch, begun, 73, ""), None);
@@ -191,7 +191,7 @@ mod tests {
     fn a_replaced_producer_is_no_end_of_a_stall() {
         let begun = Instant::now();
         let mut watch = AckMonitor::new(begun);
-        watch.produced(1, begun);
+        watch.produced(Seq::new(1), begun);
         assert_eq!(judged(&mut watch, begun, 10, "why"), None);
         assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
         watch.replaced();
@@ -202,7 +202,7 @@ mod tests {
     fn a_stall_is_told_again_after_an_outage() {
         let begun = Instant::now();
         let mut watch = AckMonitor::new(begun);
-        watch.produced(1, begun);
+        watch.produced(Seq::new(1), begun);
         assert_eq!(judged(&mut watch, begun, 10, "why"), None);
         assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
         watch.unreachable();
@@ -216,7 +216,7 @@ mod tests {
     fn brokers_that_are_known_to_be_out_of_reach_are_not_asked_at_once() {
         let begun = Instant::now();
         let mut watch = AckMonitor::new(begun);
-        watch.produced(1, begun);
+        watch.produced(Seq::new(1), begun);
         watch.unreachable();
         for seconds in 10..40 {
             assert_eq!(judged(&mut watch, begun, seconds, "why"), None, "{seconds}");

@@ -291,7 +291,7 @@ mod tests {
         reports.stands(AWAY);
         assert_eq!(reports.take_conditions(), unreachable("all of them"));
         // A delivery is a connection too.
-        reports.report(Report::new(1, Outcome::Delivered), None);
+        reports.report(Report::new(crate::ledger::Seq::new(1), Outcome::Delivered), None);
         reports.connection("once more".to_owned());
         reports.stands(AWAY);
         assert_eq!(reports.take_conditions(), unreachable("once more"));

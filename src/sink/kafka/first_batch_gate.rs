@@ -328,21 +328,21 @@ mod tests {
     fn the_first_record_of_a_partition_goes_alone_until_it_is_acknowledged() {
         let (mut leads, _) = leads(1);
         assert_eq!(leads.turn("t", keyed(b"a")), Admission::Lead);
-        leads.queued(7, "t", PartitionKey::Hash(hash(b"a")));
+        leads.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
         assert_eq!(leads.turn("t", keyed(b"b")), Admission::Wait);
         assert_eq!(leads.turn("t", None), Admission::Free);
         assert_eq!(leads.turn("another", keyed(b"b")), Admission::Lead);
-        leads.delivered(6);
+        leads.delivered(Seq::new(6));
         assert_eq!(leads.turn("t", keyed(b"b")), Admission::Wait);
-        leads.delivered(7);
+        leads.delivered(Seq::new(7));
         assert_eq!(leads.turn("t", keyed(b"b")), Admission::Free);
     }
 
     #[test]
     fn after_a_long_time_the_first_record_goes_alone_again() {
         let (mut leads, _) = leads(1);
-        leads.queued(7, "t", PartitionKey::Hash(hash(b"a")));
-        leads.delivered(7);
+        leads.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
+        leads.delivered(Seq::new(7));
         assert_eq!(leads.turn("t", keyed(b"b")), Admission::Free);
         leads.forget();
         assert_eq!(leads.turn("t", keyed(b"b")), Admission::Lead);
@@ -351,8 +351,8 @@ mod tests {
     #[test]
     fn a_topic_that_grows_is_told_once_and_begun_anew_in_each_partition() {
         let (mut leads, partitioner) = leads(1);
-        leads.queued(7, "t", PartitionKey::Hash(hash(b"a")));
-        leads.delivered(7);
+        leads.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
+        leads.delivered(Seq::new(7));
         assert_eq!(leads.turn("t", keyed(b"b")), Admission::Free);
         assert!(!leads.begin_anew());
         for _ in 0..2 {
@@ -368,8 +368,8 @@ mod tests {
     #[test]
     fn each_partition_has_a_first_record_of_its_own() {
         let (mut leads, partitioner) = leads(3);
-        leads.queued(0, "t", PartitionKey::Hash(hash(b"0")));
-        leads.delivered(0);
+        leads.queued(Seq::new(0), "t", PartitionKey::Hash(hash(b"0")));
+        leads.delivered(Seq::new(0));
         let partition = |key: &str| partitioner.partition("t", Some(key.as_bytes()), 3, |_| true);
         let mut begun = HashSet::from([partition("0")]);
         for number in 1..50_u64 {
@@ -381,11 +381,11 @@ mod tests {
             };
             assert_eq!(leads.turn("t", keyed(key.as_bytes())), expected, "{key}");
             if expected == Admission::Lead {
-                leads.queued(number, "t", PartitionKey::Hash(hash(key.as_bytes())));
+                leads.queued(Seq::new(number), "t", PartitionKey::Hash(hash(key.as_bytes())));
             }
         }
         assert_eq!(begun.len(), 3);
-        (0..50).for_each(|seq| leads.delivered(seq));
+        (0..50).for_each(|seq| leads.delivered(Seq::new(seq)));
         assert!((0..50_u8).all(|key| leads.turn("t", keyed(&[key])) == Admission::Free));
     }
 
@@ -398,14 +398,14 @@ mod tests {
             [of_key, (of_key + 1) % 3].map(|number| Some(PartitionKey::Partition(number)));
         // A topic's number of partitions is not known before a key was put into one.
         assert_eq!(leads.turn("t", mine), Admission::Lead);
-        leads.queued(1, "t", PartitionKey::Partition(of_key));
+        leads.queued(Seq::new(1), "t", PartitionKey::Partition(of_key));
         assert_eq!(leads.turn("t", mine), Admission::Wait);
         assert_eq!(leads.turn("t", other), Admission::Lead);
         assert_eq!(leads.turn("t", keyed(b"0")), Admission::Wait);
-        leads.delivered(1);
+        leads.delivered(Seq::new(1));
         assert_eq!(leads.turn("t", mine), Admission::Free);
         assert_eq!(leads.turn("t", keyed(b"0")), Admission::Free);
-        leads.queued(2, "t", PartitionKey::Partition((of_key + 1) % 3));
+        leads.queued(Seq::new(2), "t", PartitionKey::Partition((of_key + 1) % 3));
         assert_eq!(
             (leads.turn("t", other), leads.turn("t", mine)),
             (Admission::Wait, Admission::Free)
@@ -415,16 +415,16 @@ mod tests {
     #[test]
     fn a_named_partition_is_led_in_a_topic_of_which_nothing_is_known() {
         let mut leads = FirstBatchGate::new(Arc::new(Counts::default()));
-        leads.queued(1, "t", PartitionKey::Partition(1));
+        leads.queued(Seq::new(1), "t", PartitionKey::Partition(1));
         assert_eq!(leads.turn("t", Some(PartitionKey::Partition(1))), Admission::Wait);
         assert_eq!(leads.turn("t", Some(PartitionKey::Partition(0))), Admission::Lead);
         assert_eq!(leads.turn("t", keyed(b"a")), Admission::Wait, "it may be the same");
-        leads.delivered(1);
+        leads.delivered(Seq::new(1));
         assert_eq!(leads.turn("t", Some(PartitionKey::Partition(1))), Admission::Free);
         assert_eq!(leads.turn("t", keyed(b"a")), Admission::Lead, "it may be another");
-        leads.queued(2, "t", PartitionKey::Hash(7));
+        leads.queued(Seq::new(2), "t", PartitionKey::Hash(7));
         assert_eq!(leads.turn("t", Some(PartitionKey::Partition(0))), Admission::Wait);
-        leads.delivered(2);
+        leads.delivered(Seq::new(2));
         assert_eq!(leads.turn("t", Some(PartitionKey::Partition(0))), Admission::Lead);
     }
 }

@@ -244,7 +244,7 @@ impl Outlet for KafkaSink {
         if self.is_leaving() {
             return Err(ProduceError::Full);
         }
-        let Ok(opaque) = usize::try_from(seq) else {
+        let Ok(opaque) = usize::try_from(seq.as_u64()) else {
             return Err(ProduceError::Broken("production numbers are used up".into()));
         };
         let way = PartitionKey::of(record);
@@ -336,7 +336,7 @@ impl Sink for KafkaSink {
         self.reports.is_connected().or_else(answered)
     }
 
-    async fn stirred(&self, eager: bool) {
+    async fn wait_for_events(&self, eager: bool) {
         loop {
             if eager && self.reports.is_waiting() {
                 return;
@@ -515,7 +515,7 @@ impl ProducerContext<KeyPartitioner> for Context {
             }
         };
         if !crash_points::is_armed("unacknowledged") {
-            self.reports.report(Report::new(opaque as Seq, outcome), published);
+            self.reports.report(Report::new(Seq::new(opaque as u64), outcome), published);
         }
     }
 }

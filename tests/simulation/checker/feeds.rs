@@ -101,7 +101,7 @@ impl Checker<'_> {
             feeds.covered = first;
         }
         if in_batches && from != start {
-            return Err(format!("I5: batches are read from {from}, and A is {start}"));
+            return Err(format!("I5: batches are read from {from}, and the flush LSN is {start}"));
         }
         match left {
             Some((_, Left::Turned { why: Why::Behind | Why::Over, within: true })) => {

@@ -14,12 +14,12 @@ pub(super) enum Input {
 }
 
 impl World {
-    /// What the next session will hand out. Batches begin at A alone: what is in flight beyond
+    /// What the next session will hand out. Batches begin at the flush LSN only: what is in flight beyond
     /// it would come again.
     pub(super) fn feed(&self) -> VecDeque<Input> {
         let start = self.core.resume_at().max(self.slot);
         match self.batches {
-            Some(messages) if start == self.core.confirmable() => self.batches(start, messages),
+            Some(messages) if start == self.core.flush_lsn() => self.batches(start, messages),
             _ => self.stream(start),
         }
     }

@@ -103,7 +103,7 @@ impl Outlet for Broker {
         let weight = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
         if is_letter {
             assert_eq!(self.guilty.map(|(guilty, _)| guilty), Some(event), "a healthy one is dead");
-            assert!(self.in_flight.insert(seq, weight).is_none(), "I8: {seq} is produced twice");
+            assert!(self.in_flight.insert(seq, weight).is_none(), "I8: {seq:?} is produced twice");
             self.letters.push_back((seq, event));
             self.furthest = self.furthest.max(Some(event));
             return Ok(());
@@ -115,8 +115,8 @@ impl Outlet for Broker {
         let is_first = self.given.insert(event);
         assert!(is_first || self.guilty.is_some(), "a producer is given event {event} twice");
         self.queued.entry(event % 5).or_default().push_back((seq, event));
-        assert!(self.in_flight.insert(seq, weight).is_none(), "I8: {seq} is produced twice");
-        assert!(!self.old.contains(&seq), "I8: {seq} was another record's");
+        assert!(self.in_flight.insert(seq, weight).is_none(), "I8: {seq:?} is produced twice");
+        assert!(!self.old.contains(&seq), "I8: {seq:?} was another record's");
         self.furthest = self.furthest.max(Some(event));
         Ok(())
     }

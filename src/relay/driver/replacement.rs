@@ -1,0 +1,95 @@
+//! Replacing the producer, after which everything from the flush LSN on is replayed.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::{BACKOFF_LIMIT, Relay};
+use crate::lsn::Lsn;
+use crate::relay::backoff::{Backoff, backoff, wait_until};
+use crate::relay::run_result::RelayError;
+use crate::relay::stats::HEARTBEAT;
+use crate::sink::Sink;
+use crate::source::Source;
+
+/// The cause of a replay where nothing else is known.
+pub(super) const BROKEN: &str = "broken";
+
+/// Replays so far, and the next one.
+pub(super) struct ReplayState {
+    /// Why the next replay is needed: a label of the reconnect metric.
+    pub(super) cause: &'static str,
+    delay: Backoff,
+    /// The progress when the last replay began.
+    progress: Option<Progress>,
+    /// Everything that committed before was received before the last replay.
+    received: Lsn,
+}
+
+/// The flush LSN, and how many records were found to be rejected for good. Where neither has
+/// risen since the last replay, the next one waits longer.
+type Progress = (Lsn, u64);
+
+impl Default for ReplayState {
+    fn default() -> Self {
+        let delay = backoff(BACKOFF_LIMIT);
+        Self { cause: BROKEN, delay, progress: None, received: Lsn::ZERO }
+    }
+}
+
+impl ReplayState {
+    /// Whether everything up to where the last replay began was received again.
+    pub(super) fn is_caught_up(&self, received: Lsn) -> bool {
+        received >= self.received
+    }
+
+    /// A replay begins; how long to wait before it.
+    fn begin(&mut self, progress: Progress, received: Lsn) -> Duration {
+        if self.progress.is_none_or(|last| progress > last) {
+            self.delay = backoff(BACKOFF_LIMIT);
+        }
+        self.progress = Some(progress);
+        self.received = self.received.max(received);
+        self.delay.next().unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT)
+    }
+}
+
+impl<P: Source, S: Sink> Relay<P, S> {
+    /// Replaces the producer and prepares a replay from the flush LSN; false when stopping came
+    /// first.
+    pub(super) async fn replay(&mut self) -> Result<bool, RelayError> {
+        let cause = std::mem::replace(&mut self.replay.cause, BROKEN);
+        self.diagnostics.stats.metrics.reconnected("kafka", cause);
+        let from = self.core.flush_lsn();
+        let delay = self.replay.begin((from, self.core.quarantined()), self.core.resume_at());
+        let reason = self.core.wants_replay().unwrap_or("asked for");
+        self.diagnostics.event_log.replay(reason, from, delay, self.delivery.delivered);
+        Ok(self.replace_producer().await? && self.settle_during(sleep(delay)).await?.is_some())
+    }
+
+    /// Replaces the producer; false when stopping came first.
+    pub(super) async fn replace_producer(&mut self) -> Result<bool, RelayError> {
+        let replaced = {
+            let mut replaced = std::pin::pin!(self.sink.replace_producer());
+            loop {
+                // A finished replacement first: a stop order must not discard it. Closing the old
+                // producer can take long, and its reports no longer count, so a stop order or the
+                // deadline ends the wait. The heartbeat keeps the liveness check content.
+                tokio::select! {
+                    biased;
+                    replaced = &mut replaced => break Some(replaced?),
+                    () = self.stop.changed() => break None,
+                    () = wait_until(self.shutdown.deadline()) => return Ok(false),
+                    () = sleep(HEARTBEAT) => self.diagnostics.stats.metrics.turned(),
+                }
+            }
+        };
+        if replaced.is_none() {
+            return self.settle().map(|()| false);
+        }
+        // The rejection may be among the last reports, behind the failure that it caused.
+        self.take_reports();
+        self.core.producer_replaced();
+        Ok(true)
+    }
+}

@@ -1,0 +1,218 @@
+//! Opening a session, and reopening it after it was lost.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{BACKOFF_LIMIT, Ended, Relay};
+use crate::lsn::Lsn;
+use crate::relay::backoff::{Backoff, backoff};
+use crate::relay::run_result::{RelayError, Until};
+use crate::relay::standby::Standby;
+use crate::sink::Sink;
+use crate::source::{
+    Feed, OpenError, PublicationFingerprint, ReceivedTransactions, Resume, ServerIdentity, Source,
+    SourceError,
+};
+
+/// After a session that lasted this long, the next one is opened at once.
+const GOOD_SESSION: Duration = Duration::from_secs(10);
+
+/// Longest wait between two attempts while another instance holds the slot: bounds how long a
+/// takeover takes.
+const IN_USE_LIMIT: Duration = Duration::from_secs(1);
+
+/// What is kept between sessions.
+pub(super) struct SessionState {
+    /// `None` before the first session.
+    pub(super) last: Option<LastSession>,
+    pub(super) received: ReceivedTransactions,
+    /// Where the relay ends by itself: known from the first session on.
+    pub(super) until: Option<Lsn>,
+    delay: Backoff,
+}
+
+/// The last session's server and publication, which positions belong to.
+pub(super) struct LastSession {
+    pub(super) identity: ServerIdentity,
+    publication_fingerprint: PublicationFingerprint,
+    pub(super) walsender: Option<i32>,
+}
+
+/// The outcome of connecting.
+pub(super) enum Opened<F> {
+    Session(Box<F>),
+    /// Stopping came first.
+    Stopped,
+    /// The relay ends with this error.
+    Never(OpenError),
+}
+
+impl Default for SessionState {
+    fn default() -> Self {
+        Self {
+            last: None,
+            received: ReceivedTransactions::default(),
+            until: None,
+            delay: backoff(BACKOFF_LIMIT),
+        }
+    }
+}
+
+impl<P: Source, S: Sink> Relay<P, S> {
+    /// Opens a session, however long it takes.
+    pub(super) async fn connect(&mut self) -> Result<Opened<P::Feed>, RelayError> {
+        let mut delays = backoff(BACKOFF_LIMIT);
+        let mut logged: Option<SourceError> = None;
+        let last = self.session.last.as_ref();
+        let mut standby = Standby::new(last.map(|last| last.publication_fingerprint.clone()));
+        loop {
+            let resume = self.resume(&standby);
+            let source = self.source.clone();
+            let opened = match self.settle_during(source.open(&resume)).await {
+                Ok(Some(opened)) => opened,
+                stopped @ (Ok(None) | Err(RelayError::Aborted)) => {
+                    let unjudged = self.source.unjudged().map(Opened::Never);
+                    return unjudged.map_or(stopped.map(|_| Opened::Stopped), Ok);
+                }
+                Err(error) => return Err(error),
+            };
+            let OpenError { error, announcement } = match opened {
+                Ok(session) => {
+                    let is_ahead = session.start() > self.core.flush_lsn();
+                    let has_worked = self.session.last.is_some();
+                    if is_ahead && has_worked && !self.discard_in_flight(session.start()).await? {
+                        return Ok(Opened::Stopped);
+                    }
+                    self.connected(&session);
+                    return Ok(Opened::Session(Box::new(session)));
+                }
+                Err(error) => error,
+            };
+            if let SourceError::InUse { holder: Some(holder), .. } = &error {
+                standby.saw(holder);
+            }
+            let Some(limit) = self.retry_limit(&error, &standby) else {
+                return Ok(Opened::Never(OpenError { error, announcement }));
+            };
+            let delay = delays.next().unwrap_or(limit).min(limit);
+            self.diagnostics.stats.not_opened(&error);
+            if logged.as_ref() == Some(&error) {
+                tracing::debug!(%error, ?delay, "PostgreSQL still cannot be used");
+            } else if matches!(error, SourceError::InUse { .. }) {
+                tracing::info!("{error}");
+            } else {
+                tracing::warn!(%error, "cannot connect to PostgreSQL; retrying");
+            }
+            logged = Some(error);
+            if self.settle_during(sleep(delay)).await?.is_none() {
+                return Ok(Opened::Stopped);
+            }
+        }
+    }
+
+    /// Longest wait before the next attempt after this error; `None` where an operator has to act.
+    fn retry_limit(&self, error: &SourceError, standby: &Standby) -> Option<Duration> {
+        match error {
+            // A standby instance has to see in time that the active one halts.
+            SourceError::Lost(_) | SourceError::ServerError(_) if standby.waited().is_some() => {
+                Some(IN_USE_LIMIT)
+            }
+            SourceError::Lost(_) | SourceError::ServerError(_) => Some(BACKOFF_LIMIT),
+            // Before the first session it is a configuration error.
+            SourceError::Access(_) => self.session.last.is_some().then_some(BACKOFF_LIMIT),
+            SourceError::InUse { .. } => Some(IN_USE_LIMIT),
+            SourceError::Setup(_)
+            | SourceError::Changed(_)
+            | SourceError::Slot(_)
+            | SourceError::Undecodable(_)
+            | SourceError::Encoding(_)
+            | SourceError::Unprintable(_) => None,
+        }
+    }
+
+    fn resume(&self, standby: &Standby) -> Resume {
+        match &self.session.last {
+            None => Resume::AtSlot { waited: standby.waited() },
+            Some(last) => Resume::At {
+                identity: last.identity.clone(),
+                mark: standby.publication_fingerprint().cloned().unwrap_or_default(),
+                walsender: last.walsender,
+                confirmed: self.core.flush_lsn(),
+                start: self.core.resume_at(),
+                after_another: standby.is_after_another(),
+                by_others: standby.by_walposts(),
+                seen: standby.confirmed(),
+                received: self.session.received.clone(),
+            },
+        }
+    }
+
+    /// Another instance has delivered everything up to `start` since: what this one has in flight
+    /// is obsolete. False when stopping came first.
+    async fn discard_in_flight(&mut self, start: Lsn) -> Result<bool, RelayError> {
+        let ours = self.core.flush_lsn();
+        tracing::info!(%ours, %start, "another walpost advanced the slot; resuming from there");
+        self.replace_producer().await
+    }
+
+    fn connected(&mut self, session: &P::Feed) {
+        self.core.connected(session.start(), session.tables());
+        if self.session.last.is_none() {
+            self.session.until = self.settings.until.map(|until| match until {
+                Until::Current => session.flushed(),
+                Until::Lsn(lsn) => lsn,
+            });
+        }
+        self.diagnostics.stats.session_began(session);
+        self.diagnostics.stuck_stream.opened(session.flushed());
+        let identity = session.identity();
+        self.session.last = Some(LastSession {
+            identity: identity.clone(),
+            publication_fingerprint: session.publication_fingerprint().clone(),
+            walsender: session.walsender(),
+        });
+        let (slot, confirmed) = (self.source.slot(), self.core.flush_lsn());
+        if self.diagnostics.event_log.is_repeating() {
+            // A replay that repeats every few seconds is logged once.
+            tracing::debug!(%confirmed, "streaming from PostgreSQL");
+        } else if let Some(bytes) = session.backlog_bytes() {
+            tracing::info!(slot, %confirmed, bytes, "starting a catch-up read");
+        } else {
+            tracing::info!(
+                slot,
+                %confirmed,
+                system_identifier = %identity.system_identifier,
+                timeline = identity.timeline,
+                "streaming from PostgreSQL"
+            );
+        }
+    }
+
+    /// Waits before the next session where the last one, opened at `opened`, was lost soon; false
+    /// when stopping came first.
+    pub(super) async fn pause_after(&mut self, opened: Instant) -> Result<bool, RelayError> {
+        if opened.elapsed() >= GOOD_SESSION {
+            self.session.delay = backoff(BACKOFF_LIMIT);
+            return Ok(true);
+        }
+        let delay = self.session.delay.next().unwrap_or(BACKOFF_LIMIT).min(BACKOFF_LIMIT);
+        Ok(self.settle_during(sleep(delay)).await?.is_some())
+    }
+}
+
+/// Whether a session that failed with `error` can be reopened, or an operator has to act.
+pub(super) fn failed_or_lost(error: SourceError) -> Ended {
+    match error {
+        SourceError::Lost(_)
+        | SourceError::ServerError(_)
+        | SourceError::Access(_)
+        | SourceError::InUse { .. } => Ended::Lost(error),
+        SourceError::Setup(_)
+        | SourceError::Changed(_)
+        | SourceError::Slot(_)
+        | SourceError::Undecodable(_)
+        | SourceError::Encoding(_)
+        | SourceError::Unprintable(_) => Ended::Failed(error),
+    }
+}

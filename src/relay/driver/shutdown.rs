@@ -1,0 +1,276 @@
+//! Shutting down: when it begins, how long draining may take, the last confirmation, and the
+//! outcome of the run.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::session::failed_or_lost;
+use super::{Ended, Relay};
+use crate::metrics::Phase;
+use crate::relay::backoff::wait_until;
+use crate::relay::run_result::{RelayError, Summary};
+use crate::relay::stats::HEARTBEAT;
+use crate::relay::stop::Order;
+use crate::sink::Sink;
+use crate::source::{Announcement, Feed, Source, SourceError};
+
+/// How long a halt is announced at least, also where less of the drain timeout is left: an
+/// announcement takes four seconds if every standby instance is reachable.
+const ANNOUNCED_AT_LEAST: Duration = Duration::from_secs(5);
+
+/// Stands for a remedy that would skip records that were not delivered.
+const UNDELIVERED: &str = "records before it were not delivered in time: start walpost again first";
+
+/// The state of shutdown.
+#[derive(Default)]
+pub(super) struct Shutdown {
+    /// Why the relay ends by itself.
+    cause: Option<Cause>,
+    /// When a stop order was first seen.
+    ordered_at: Option<Instant>,
+    drain: Drain,
+}
+
+#[derive(Clone, Copy)]
+enum Cause {
+    /// The flush LSN has reached where the relay was to run to.
+    UntilReached,
+    /// The source failed for good.
+    Failed {
+        /// No slot retains the in-flight records: they are drained without a time limit, unless a
+        /// stop order comes.
+        is_last_copy: bool,
+    },
+}
+
+/// How far draining is.
+#[derive(Clone, Copy, Default)]
+enum Drain {
+    /// There is no time limit: draining has not begun, or what is in flight is the last copy.
+    #[default]
+    Unlimited,
+    /// It ends then, whatever is still in flight.
+    Until(Instant),
+    /// PostgreSQL acknowledged the last confirmation.
+    Confirmed,
+}
+
+impl Shutdown {
+    /// The end of draining, once that has begun.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.drain {
+            Drain::Until(deadline) => Some(deadline),
+            Drain::Unlimited | Drain::Confirmed => None,
+        }
+    }
+
+    fn is_requested(&self) -> bool {
+        self.cause.is_some() || self.ordered_at.is_some()
+    }
+
+    fn is_last_copy(&self) -> bool {
+        matches!(self.cause, Some(Cause::Failed { is_last_copy: true }))
+    }
+}
+
+/// The part of the drain timeout that is kept for the last confirmation: a quarter, at most two
+/// seconds.
+fn kept_for_confirmation(drain_timeout: Duration) -> Duration {
+    (drain_timeout / 4).min(Duration::from_secs(2))
+}
+
+impl<P: Source, S: Sink> Relay<P, S> {
+    /// Whether nothing is left to deliver, or to wait for.
+    pub(super) fn is_done(&self) -> bool {
+        let deadline = self.shutdown.deadline();
+        self.core.is_drained() || deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Begins to drain where the relay ends by itself or a stop order came.
+    pub(super) fn check_shutdown(&mut self) -> Result<(), RelayError> {
+        let order = self.stop.order();
+        match order {
+            Order::Run => {}
+            Order::Drain => {
+                self.shutdown.ordered_at.get_or_insert_with(Instant::now);
+            }
+            Order::Abort => return Err(RelayError::Aborted),
+        }
+        if !self.shutdown.is_requested() {
+            return Ok(());
+        }
+        self.core.drain();
+        let is_unlimited = self.shutdown.is_last_copy()
+            && order == Order::Run
+            && self.core.wants_replay().is_none();
+        if !is_unlimited && self.shutdown.deadline().is_none() {
+            let timeout = self.settings.drain_timeout;
+            let within = timeout.saturating_sub(kept_for_confirmation(timeout));
+            self.shutdown.drain = Drain::Until(Instant::now() + within);
+            let (records, bytes) = self.core.in_flight();
+            self.diagnostics.stats.metrics.enter(Phase::Stopping);
+            tracing::info!(records, bytes, "stopping: draining in-flight records");
+        }
+        Ok(())
+    }
+
+    /// Requests the shutdown once `until` can be confirmed. Called only while there is a session
+    /// to confirm it through. True where it was reached just now.
+    pub(super) fn check_until(&mut self) -> bool {
+        let reached = self.session.until.is_some_and(|until| self.core.flush_lsn() >= until);
+        let is_new = reached && self.shutdown.cause.is_none();
+        if is_new {
+            self.shutdown.cause = Some(Cause::UntilReached);
+        }
+        is_new
+    }
+
+    /// Logs why the relay ends: before anything that takes time, or that a signal can cut short.
+    pub(super) fn log_failure(&self, error: &SourceError) {
+        let (records, _) = self.core.in_flight();
+        if records > 0 || error.is_for_a_person() {
+            tracing::error!(%error, in_flight = records, "cannot continue; draining in-flight records");
+        }
+    }
+
+    /// Reads nothing more: the relay ends with `error` once the in-flight records are delivered.
+    pub(super) fn begin_to_fail(&mut self, error: &SourceError) {
+        self.core.session_lost();
+        let is_last_copy = matches!(error, SourceError::Slot(_));
+        self.shutdown.cause = Some(Cause::Failed { is_last_copy });
+        self.diagnostics.stats.metrics.enter(Phase::Stopping);
+    }
+
+    /// Waits for `announcement`, which shows standby instances that this one halts, while the
+    /// in-flight records are delivered. After a stop order it waits for the rest of the drain
+    /// timeout, but at least as long as a reachable standby instance needs; an abort ends it.
+    pub(super) async fn announce(
+        &mut self,
+        announcement: impl Future<Output = ()>,
+    ) -> Result<(), RelayError> {
+        let at_least = Instant::now() + ANNOUNCED_AT_LEAST;
+        let mut announcement = std::pin::pin!(announcement);
+        loop {
+            match self.settle() {
+                Ok(()) => {}
+                // The relay ends with the error that is announced.
+                Err(RelayError::Aborted) => return Ok(()),
+                Err(other) => return Err(other),
+            }
+            let drain_timeout = self.settings.drain_timeout;
+            let until =
+                self.shutdown.ordered_at.map(|ordered| at_least.max(ordered + drain_timeout));
+            if until.is_some_and(|until| Instant::now() >= until) {
+                tracing::warn!("stopping before every standby instance has seen this halt");
+                return Ok(());
+            }
+            // As in `settle_during`: a stop order and failures of the sink are not delayed by the
+            // announcement; the timers only call for the next turn.
+            tokio::select! {
+                biased;
+                () = self.stop.changed() => {}
+                () = self.sink.wait_for_events(true) => {}
+                () = &mut announcement => return Ok(()),
+                () = wait_until(until) => {}
+                () = sleep(HEARTBEAT) => {}
+            }
+        }
+    }
+
+    /// Delivers the in-flight records, which a lost slot would not send again, during and after
+    /// `announcement`, and ends with `error`. An abort cuts that short, and changes nothing else.
+    pub(super) async fn fail(
+        mut self,
+        error: SourceError,
+        announcement: Option<Announcement>,
+    ) -> Result<Summary, RelayError> {
+        let open = self.core.open_transaction();
+        self.begin_to_fail(&error);
+        if let Some(announcement) = announcement {
+            self.announce(announcement).await?;
+        }
+        match self.settle_during(std::future::pending::<()>()).await {
+            Ok(_) | Err(RelayError::Aborted) => {}
+            Err(other) => return Err(other),
+        }
+        if !error.is_unsendable() {
+            return Err(self.with_undelivered(error).into());
+        }
+        let delivered = self.core.is_drained() && self.core.undelivered() == 0;
+        let remedy = if delivered {
+            let (slot, received) = (self.source.slot(), self.core.resume_at());
+            SourceError::way_out_of_unsendable(slot, open, received)
+        } else {
+            UNDELIVERED.to_owned()
+        };
+        Err(SourceError::Undecodable(format!("{error}. {remedy}")).into())
+    }
+
+    /// Adds to the error of a lost slot how many records no slot retains now.
+    fn with_undelivered(&self, error: SourceError) -> SourceError {
+        let (records, from) = (self.core.undelivered(), self.core.flush_lsn());
+        match error {
+            SourceError::Slot(text) if records > 0 => SourceError::Slot(format!(
+                "{text}. {records} records that were read from it were not delivered: find the rows \
+                 that were committed from {from} on and are not in Kafka"
+            )),
+            other => other,
+        }
+    }
+
+    /// Sends the last confirmation; gives how the session ended.
+    pub(super) async fn finish(&mut self, session: &mut P::Feed) -> Result<Ended, RelayError> {
+        let confirmed = self.core.flush_lsn();
+        let left = self.shutdown.deadline().map(|it| it.saturating_duration_since(Instant::now()));
+        let within = left.unwrap_or_default() + kept_for_confirmation(self.settings.drain_timeout);
+        // A confirmation that has arrived counts, also where an abort came at the same time.
+        let finished = tokio::select! {
+            biased;
+            finished = session.finish(confirmed, within) => finished,
+            () = self.stop.aborted() => return Err(RelayError::Aborted),
+        };
+        match finished {
+            Ok(()) => {
+                self.shutdown.drain = Drain::Confirmed;
+                tracing::info!(%confirmed, "confirmed to PostgreSQL");
+            }
+            Err(error) => match failed_or_lost(error) {
+                Ended::Lost(error) => tracing::warn!(%error, "the next start may repeat records"),
+                failed => return Ok(failed),
+            },
+        }
+        Ok(Ended::Done)
+    }
+
+    /// The result of a run that ended other than by [`Relay::fail`].
+    pub(super) fn outcome(self) -> Result<Summary, RelayError> {
+        if let Some(halt) = self.core.halted() {
+            let remedy = if self.core.is_drained() {
+                halt.remedy(self.source.slot())
+            } else {
+                UNDELIVERED.to_owned()
+            };
+            return Err(RelayError::Halt { halt: Box::new(halt.clone()), remedy });
+        }
+        // A stop before that is no success: scripts continue after one.
+        if self.settings.until.is_some() && self.session.until.is_none() {
+            return Err(RelayError::Unbegun);
+        }
+        let is_reached =
+            self.shutdown.cause.is_some() && matches!(self.shutdown.drain, Drain::Confirmed);
+        let confirmed = self.core.flush_lsn();
+        match self.session.until.filter(|_| !is_reached) {
+            Some(until) if confirmed >= until => return Err(RelayError::Unconfirmed(until)),
+            Some(until) => return Err(RelayError::Unreached { until, confirmed }),
+            None => {}
+        }
+        Ok(Summary {
+            counters: self.core.counters(),
+            delivered: self.delivery.delivered,
+            confirmed,
+            undrained: self.core.undelivered(),
+        })
+    }
+}
