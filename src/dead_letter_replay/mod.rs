@@ -33,7 +33,8 @@ use crate::pgoutput::LogicalMessage;
 use crate::record::dead_letter::{FIELDS, Letter};
 use crate::record::{Cause, Dropped, Poison, Record, Router};
 use crate::sink::{
-    self, Condition, KafkaConfig, KafkaSink, Outcome, ReachError, Report, Sink as _, SinkError,
+    Condition, ConnectionFailure, KafkaConfig, KafkaSink, MetadataClient, Outcome, Report,
+    Sink as _, SinkError,
 };
 
 /// How long a record may stay without an acknowledgement.
@@ -131,12 +132,12 @@ pub(crate) enum ReplayError {
     Stopped,
 }
 
-impl From<ReachError> for ReplayError {
-    fn from(error: ReachError) -> Self {
-        match error {
-            ReachError::Sink(error) => Self::Sink(error),
-            ReachError::Unauthenticated(reason) => Self::Unauthenticated(reason),
-            ReachError::Unreachable(reason) => Self::Unreachable(reason),
+impl From<ConnectionFailure> for ReplayError {
+    fn from(failure: ConnectionFailure) -> Self {
+        if failure.is_refused_login() {
+            Self::Unauthenticated(failure.into_reason())
+        } else {
+            Self::Unreachable(failure.into_reason())
         }
     }
 }
@@ -204,7 +205,7 @@ impl Replay {
         mut kafka: KafkaConfig,
         settings: ReplaySettings,
     ) -> Result<Self, ReplayError> {
-        sink::reach(&kafka, ANSWER)?;
+        MetadataClient::open(&kafka)?.reach(ANSWER)?;
         let letters = Letters::open(&kafka, &settings.topic, &settings.group)?;
         // Each record goes alone.
         kafka.properties.insert("linger.ms".to_owned(), "0".to_owned());

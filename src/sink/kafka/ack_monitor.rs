@@ -10,8 +10,7 @@ use rdkafka::config::ClientConfig;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::ack_age::Ages;
-use super::diagnostics;
-use super::diagnostics::Finding;
+use super::diagnostics::{self, Diagnosis};
 use super::first_batch_gate::Counts;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
@@ -30,7 +29,7 @@ pub(crate) struct AckMonitor {
     /// The time, as of the last look at reports.
     now: Instant,
     asked: Option<Instant>,
-    answer: Option<oneshot::Receiver<Finding>>,
+    answer: Option<oneshot::Receiver<Diagnosis>>,
     told: Option<String>,
     /// Whether no broker could be reached since that was told: it has to be told again,
     /// for somebody who waits for them to come back.
@@ -100,7 +99,7 @@ impl AckMonitor {
         let condition = self.judge(|| {
             let (tell, answer) = oneshot::channel();
             // Nobody waits for it any more where the sink has gone.
-            diagnostics::begin(config, counts.topics(), |finding| drop(tell.send(finding)));
+            diagnostics::diagnose_stall(config, counts.topics(), |it| drop(tell.send(it)));
             answer
         });
         conditions.extend(condition);
@@ -110,7 +109,7 @@ impl AckMonitor {
         (self.out_of_reach, self.again) = (true, true);
     }
 
-    fn judge(&mut self, ask: impl FnOnce() -> oneshot::Receiver<Finding>) -> Option<Condition> {
+    fn judge(&mut self, ask: impl FnOnce() -> oneshot::Receiver<Diagnosis>) -> Option<Condition> {
         let now = self.now;
         let waits = |since| now.saturating_duration_since(since);
         if self.ages.oldest().is_none_or(|since| waits(since) < PATIENCE) {
@@ -128,7 +127,7 @@ impl AckMonitor {
             if !known && (new || std::mem::take(&mut self.again)) {
                 (self.acknowledged, self.again) = (false, false);
                 self.told = Some(finding.reason.clone());
-                let Finding { reason, fault } = finding;
+                let Diagnosis { reason, fault } = finding;
                 return Some(Condition::Stalled { reason, fault });
             }
         }
@@ -156,7 +155,7 @@ mod tests {
         matter: &str,
     ) -> Option<Condition> {
         watch.reported(&[], begun + Duration::from_secs(seconds), &Metrics::default());
-        let finding = Finding { reason: matter.to_owned(), fault: Fault::Brokers };
+        let finding = Diagnosis { reason: matter.to_owned(), fault: Fault::Brokers };
         watch.judge(|| {
             let (tell, answer) = oneshot::channel();
             tell.send(finding).expect("it is awaited");

@@ -217,11 +217,6 @@ impl Reports {
         mem::take(&mut waiting.conditions)
     }
 
-    /// Why the last connection broke, where that came to no condition.
-    pub(super) fn take_connection(&self) -> Option<String> {
-        self.lock().connection.take()
-    }
-
     /// Appends what became of records, and gives what was delivered by topic.
     pub(super) fn take(&self, into: &mut Vec<Report>) -> Vec<(String, Published)> {
         let mut waiting = self.lock();

@@ -29,9 +29,7 @@ use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header as KafkaHeader, Message as _, OwnedHeaders};
-use rdkafka::producer::{
-    BaseProducer, BaseRecord, Producer as _, ProducerContext, ThreadedProducer,
-};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::sleep;
 
@@ -159,7 +157,7 @@ impl KafkaSink {
                 // Nobody waits for it any more where the producer was replaced.
                 let _ = tell.send(found);
             };
-            diagnostics::partitions(&self.config, topic.to_owned(), tell);
+            diagnostics::find_topic(&self.config, topic.to_owned(), tell);
             answer
         });
         match verdict {
@@ -185,48 +183,6 @@ impl KafkaSink {
              below its max.message.bytes"
         );
     }
-}
-
-/// Why Kafka cannot be reached.
-#[derive(Debug, thiserror::Error)]
-pub enum ReachError {
-    /// Its client refuses the configuration.
-    #[error(transparent)]
-    Sink(#[from] SinkError),
-    /// The broker refuses the credentials; its words.
-    #[error("{0}")]
-    Unauthenticated(String),
-    /// No broker answers; why.
-    #[error("{0}")]
-    Unreachable(String),
-}
-
-/// Asks the brokers for their metadata. Blocks for at most `within`.
-pub fn reach(config: &KafkaConfig, within: Duration) -> Result<(), ReachError> {
-    let reports = Arc::new(Reports::new(&Arc::default()));
-    let client = client_config(config);
-    features::require(&client)?;
-    let context = Context::new(&reports, &Arc::default(), &Arc::default());
-    // With a thread of its own for callbacks: a token may be asked for.
-    let producer: ThreadedProducer<_, _> =
-        client.create_with_context(context).map_err(SinkError::from)?;
-    let Err(error) = producer.client().fetch_metadata(None, within) else {
-        return Ok(());
-    };
-    let mut conditions = reports.take_conditions();
-    conditions.extend(reports.take_connection().map(Condition::Unreachable));
-    let unauthenticated = conditions.iter().find_map(|condition| match condition {
-        Condition::Unauthenticated(reason) => Some(reason.clone()),
-        _ => None,
-    });
-    let unreachable = conditions.into_iter().find_map(|condition| match condition {
-        Condition::Unreachable(reason) => Some(reason),
-        _ => None,
-    });
-    Err(match unauthenticated {
-        Some(reason) => ReachError::Unauthenticated(reason),
-        None => ReachError::Unreachable(unreachable.unwrap_or_else(|| error.to_string())),
-    })
 }
 
 impl Outlet for KafkaSink {
