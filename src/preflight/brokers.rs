@@ -38,12 +38,17 @@ pub(crate) fn check(config: &Config, offline: bool, findings: &mut Findings) {
         return findings.add(Finding::skipped((SUBJECT, "kafka"), text));
     }
     match MetadataClient::open_idempotent(&kafka) {
-        Ok(client) => ask(config, &kafka, &client, findings),
+        Ok(client) => check_online(config, &kafka, &client, findings),
         Err(error) => findings.add(client_refusal(&error)),
     }
 }
 
-fn ask(config: &Config, kafka: &KafkaConfig, client: &MetadataClient, findings: &mut Findings) {
+fn check_online(
+    config: &Config,
+    kafka: &KafkaConfig,
+    client: &MetadataClient,
+    findings: &mut Findings,
+) {
     let servers = &kafka.bootstrap_servers;
     let brokers = match client.brokers(TIMEOUT) {
         Ok(brokers) => brokers,
@@ -51,10 +56,12 @@ fn ask(config: &Config, kafka: &KafkaConfig, client: &MetadataClient, findings: 
     };
     let text = format!("{servers} answers for {} broker(s)", brokers.ids.len());
     findings.add(Finding::ok((SUBJECT, "brokers"), text));
-    let away: Vec<&str> = brokers.addresses.iter().map(String::as_str).collect();
-    let away: Vec<&str> = away.into_iter().filter(|one| !sink::accepts_connections(one)).collect();
-    if !away.is_empty() {
-        let text = format!("{servers} answers, and its brokers advertise {}", away.join(", "));
+    let unreachable: Vec<&str> = brokers.addresses.iter().map(String::as_str).collect();
+    let unreachable: Vec<&str> =
+        unreachable.into_iter().filter(|one| !sink::accepts_connections(one)).collect();
+    if !unreachable.is_empty() {
+        let text =
+            format!("{servers} answers, and its brokers advertise {}", unreachable.join(", "));
         return findings.add(
             Finding::error((SUBJECT, "kafka_advertised_address"), text)
                 .why(ADVERTISED.0)
@@ -93,27 +100,29 @@ fn check_settings(
         findings.add(Finding::skipped((SUBJECT, "broker_settings"), text));
         return None;
     }
-    let least =
+    let lowest =
         |name: &str| settings.iter().filter_map(|one| one.get(name)?.parse::<u64>().ok()).min();
-    let most = message_max_bytes(kafka);
-    if let Some(limit) = least("socket.request.max.bytes")
-        && most.saturating_add(REQUEST_OVERHEAD) > limit
+    let max = message_max_bytes(kafka);
+    if let Some(limit) = lowest("socket.request.max.bytes")
+        && max.saturating_add(REQUEST_OVERHEAD) > limit
     {
-        findings.add(request_too_large(most, limit));
+        findings.add(request_too_large(max, limit));
     }
     let profile = assembly::profile(config);
-    let by_rows = profile.is_ok_and(|profile| profile.topic_of_all().is_none());
-    if let Some(limit) = least("message.max.bytes").filter(|limit| by_rows && *limit < most) {
-        findings.add(record_too_large(most, limit, &kafka.bootstrap_servers));
+    let rows_choose_topics = profile.is_ok_and(|profile| profile.topic_of_all().is_none());
+    if let Some(limit) =
+        lowest("message.max.bytes").filter(|limit| rows_choose_topics && *limit < max)
+    {
+        findings.add(record_too_large(max, limit, &kafka.bootstrap_servers));
     }
     settings.first()?.get("auto.create.topics.enable").map(|value| value == "true")
 }
 
 /// A request that the broker does not read to its end.
-fn request_too_large(most: u64, limit: u64) -> Finding {
+fn request_too_large(max: u64, limit: u64) -> Finding {
     let text = format!(
         "the brokers take requests of {limit} bytes (socket.request.max.bytes), and \
-         message.max.bytes is {most}"
+         message.max.bytes is {max}"
     );
     Finding::error((SUBJECT, "socket_request_max_bytes"), text)
         .why(
@@ -127,16 +136,16 @@ fn request_too_large(most: u64, limit: u64) -> Finding {
 }
 
 /// A record that topics without a setting of their own refuse.
-fn record_too_large(most: u64, limit: u64, servers: &str) -> Finding {
+fn record_too_large(max: u64, limit: u64, servers: &str) -> Finding {
     let text = format!(
         "topics without a setting of their own take {limit} bytes a record (message.max.bytes of \
-         the brokers), and the producer's message.max.bytes is {most}"
+         the brokers), and the producer's message.max.bytes is {max}"
     );
     Finding::warning((SUBJECT, "broker_message_max_bytes"), text)
         .why("a record in between is refused, and is poison")
         .command(format!(
             "kafka-configs.sh --bootstrap-server {servers} --alter --entity-type brokers \
-             --entity-default --add-config message.max.bytes={most}"
+             --entity-default --add-config message.max.bytes={max}"
         ))
 }
 

@@ -27,27 +27,27 @@ pub(crate) fn check(
 ) {
     let profile = assembly::profile(config).ok();
     let is_untimed = profile.as_ref().is_some_and(Profile::is_untimed);
-    let mut look = Look { kafka, client, brokers, makes_topics, is_untimed, findings };
+    let mut topics = TopicCheck { kafka, client, brokers, makes_topics, is_untimed, findings };
     if let Some(topic) = profile.and_then(|profile| profile.topic_of_all()) {
-        look.at(&topic, Use::Events);
+        topics.check(&topic, Purpose::Events);
     }
     if config.poison.write_letters() {
         let takes_large = config.poison.too_large == Policy::DeadLetter;
-        look.at(&config.poison.dead_letter_topic, Use::Letters { takes_large });
+        topics.check(&config.poison.dead_letter_topic, Purpose::DeadLetters { takes_large });
     }
 }
 
 /// What a topic is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum Purpose {
     Events,
-    Letters {
+    DeadLetters {
         /// Letters of what the events' topics do not take.
         takes_large: bool,
     },
 }
 
-struct Look<'a> {
+struct TopicCheck<'a> {
     kafka: &'a KafkaConfig,
     client: &'a MetadataClient,
     brokers: &'a Brokers,
@@ -57,8 +57,8 @@ struct Look<'a> {
     findings: &'a mut Findings,
 }
 
-impl Look<'_> {
-    fn at(&mut self, name: &str, purpose: Use) {
+impl TopicCheck<'_> {
+    fn check(&mut self, name: &str, purpose: Purpose) {
         match self.client.topic(name) {
             Ok(topic) => {
                 self.findings.add(Finding::ok((SUBJECT, "topic"), format!("{name} is there")));
@@ -148,7 +148,7 @@ impl Look<'_> {
         &mut self,
         name: &str,
         topic: &TopicState,
-        purpose: Use,
+        purpose: Purpose,
         settings: &BTreeMap<String, String>,
     ) {
         let number =
@@ -195,10 +195,14 @@ impl Look<'_> {
         }
         let most = message_max_bytes(self.kafka);
         let limit = number("max.message.bytes").filter(|limit| *limit < most);
-        if let Some(limit) = limit.filter(|_| purpose != Use::Letters { takes_large: false }) {
+        if let Some(limit) =
+            limit.filter(|_| purpose != Purpose::DeadLetters { takes_large: false })
+        {
             let why = match purpose {
-                Use::Events => "a record in between is refused, and is poison",
-                Use::Letters { .. } => "a dead letter in between is refused, and halts `run`",
+                Purpose::Events => "a record in between is refused, and is poison",
+                Purpose::DeadLetters { .. } => {
+                    "a dead letter in between is refused, and halts `run`"
+                }
             };
             let text = format!(
                 "{name} takes {limit} bytes a record (max.message.bytes), and the producer's \
@@ -213,7 +217,7 @@ impl Look<'_> {
         self.retention(name, settings);
         let is_compacted =
             settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
-        if is_compacted && purpose != Use::Events {
+        if is_compacted && purpose != Purpose::Events {
             self.findings.add(
                 Finding::warning((SUBJECT, "topic_compacted"), format!("{name} is compacted"))
                     .why("it keeps the last dead letter of a key alone, and the others are lost")

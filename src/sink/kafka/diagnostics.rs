@@ -12,7 +12,7 @@ use rdkafka::error::KafkaError;
 
 use super::error;
 use super::metadata::{MetadataClient, REQUEST_TIMEOUT, TopicError, TopicState};
-use super::partitioner::Found;
+use super::topic_lookup::Found;
 use crate::sink::Fault;
 
 /// How long until all brokers know of a new topic: milliseconds, where they are healthy.
@@ -104,7 +104,7 @@ fn diagnosis(config: &ClientConfig, topics: &[String]) -> Diagnosis {
 
 fn no_answer(error: &KafkaError) -> String {
     let why = match error.rdkafka_error_code() {
-        Some(code) if error::is_of_a_connection(code) => {
+        Some(code) if error::is_connection_error(code) => {
             format!("nothing came within {} s", REQUEST_TIMEOUT.as_secs())
         }
         Some(code) => code.to_string(),

@@ -14,7 +14,6 @@ mod features;
 mod first_batch_gate;
 mod metadata;
 mod oauth_token;
-mod partitioner;
 mod poll_interval;
 mod producer;
 mod reload;
@@ -24,6 +23,7 @@ mod spans;
 #[path = "no_spans.rs"]
 mod spans;
 mod statistics;
+mod topic_lookup;
 
 pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
 pub(super) use features::{built_in, refusal};
