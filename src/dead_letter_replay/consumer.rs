@@ -1,7 +1,7 @@
-//! The dead-letter topic, read from what is not done yet to its end as of the start; and
-//! what is done, committed for a consumer group.
+//! Reads the dead-letter topic, from the first unprocessed letter to the end that it had at the
+//! start, and commits the progress for a consumer group.
 //!
-//! It joins no group: partitions are assigned, so that a start waits for nobody.
+//! It does not join the group: partitions are assigned, so that a start waits for no rebalance.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -18,26 +18,26 @@ use rdkafka::{Offset, TopicPartitionList};
 use tokio::time::timeout;
 
 use super::ReplayError;
-use super::progress::Marks;
+use super::progress::Progress;
 use crate::excerpt::excerpt;
 use crate::sink::{self, KafkaConfig};
 
-/// How long each answer may take.
-const ANSWER: Duration = Duration::from_secs(10);
+/// How long each request may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait before the same is asked again.
-const AGAIN: Duration = Duration::from_millis(100);
+/// How long to wait before a request is repeated.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long nothing may come where something should.
-const SILENCE: Duration = Duration::from_secs(60);
+/// How long to wait for the next record before the end of a partition.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The letters that are not done yet.
-pub(crate) struct Letters {
-    consumer: StreamConsumer<Quiet>,
+/// A consumer of the unprocessed letters.
+pub(crate) struct DeadLetterConsumer {
+    consumer: StreamConsumer<Callbacks>,
     topic: String,
     group: String,
     partitions: BTreeMap<i32, Partition>,
-    /// What was committed last, as far as this one knows.
+    /// The offsets that this process read or committed last.
     committed: Committed,
 }
 
@@ -46,25 +46,25 @@ type Committed = BTreeMap<i32, (Offset, String)>;
 
 #[derive(Debug)]
 struct Partition {
-    marks: Marks,
-    /// All before it was seen.
+    progress: Progress,
+    /// All letters before it were read.
     seen: i64,
-    /// Where it ended at the start.
+    /// Its end at the start.
     end: i64,
 }
 
-impl Letters {
-    /// Finds out what there is, and what of it is done.
+impl DeadLetterConsumer {
+    /// Opens the topic, and reads the group's progress.
     pub(crate) fn open(kafka: &KafkaConfig, topic: &str, group: &str) -> Result<Self, ReplayError> {
         let failed = |what: &str, error: KafkaError| {
             let code = error.rdkafka_error_code();
-            ReplayError::Reading(format!("{what}: {}", advised(&error, code, topic, group)))
+            ReplayError::Reading(format!("{what}: {}", with_fix(&error, code, topic, group)))
         };
-        let consumer: StreamConsumer<Quiet> = config(kafka, group)
-            .create_with_context(Quiet)
+        let consumer: StreamConsumer<Callbacks> = config(kafka, group)
+            .create_with_context(Callbacks)
             .map_err(|error| ReplayError::Sink(error.into()))?;
         let metadata = consumer
-            .fetch_metadata(Some(topic), ANSWER)
+            .fetch_metadata(Some(topic), REQUEST_TIMEOUT)
             .map_err(|error| failed("asking for the topic's partitions", error))?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let error = found.and_then(MetadataTopic::error).map(Code::from);
@@ -84,20 +84,21 @@ impl Letters {
         let mut partitions = BTreeMap::new();
         for (&number, (offset, metadata)) in &committed {
             let (first, end) = consumer
-                .fetch_watermarks(topic, number, ANSWER)
+                .fetch_watermarks(topic, number, REQUEST_TIMEOUT)
                 .map_err(|error| failed("asking for its end", error))?;
-            let mut marks = match *offset {
-                Offset::Offset(offset) => Marks::committed(offset, metadata),
-                _ => Marks::committed(first, ""),
+            let mut progress = match *offset {
+                Offset::Offset(offset) => Progress::committed(offset, metadata),
+                // Nothing was committed for the group, or not as an offset.
+                _ => Progress::committed(first, ""),
             };
-            // What is gone is done, and what was made anew under the old name is not.
-            if marks.next() > end {
-                marks = Marks::committed(first, "");
+            // Deleted letters count as processed; those of a recreated topic do not.
+            if progress.next() > end {
+                progress = Progress::committed(first, "");
             }
-            let next = marks.next();
-            marks.add(next..first);
-            let seen = marks.next();
-            partitions.insert(number, Partition { marks, seen, end });
+            let next = progress.next();
+            progress.add(next..first);
+            let seen = progress.next();
+            partitions.insert(number, Partition { progress, seen, end });
         }
         let mut list = TopicPartitionList::new();
         for (number, partition) in partitions.iter().filter(|(_, partition)| !partition.is_read()) {
@@ -114,12 +115,12 @@ impl Letters {
         })
     }
 
-    /// The next record that is not done; `None`: there is no other.
+    /// The next unprocessed record; `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<OwnedMessage>, ReplayError> {
         while !self.partitions.values().all(Partition::is_read) {
-            let received = timeout(SILENCE, self.consumer.recv()).await.map_err(|_| {
+            let received = timeout(IDLE_TIMEOUT, self.consumer.recv()).await.map_err(|_| {
                 let topic = &self.topic;
-                ReplayError::Reading(format!("topic {topic}: nothing came for {SILENCE:?}"))
+                ReplayError::Reading(format!("topic {topic}: nothing came for {IDLE_TIMEOUT:?}"))
             })?;
             match received {
                 Ok(message) => {
@@ -135,15 +136,17 @@ impl Letters {
                     }
                 }
                 Err(error) => match error.rdkafka_error_code() {
-                    // It connects again by itself.
+                    // librdkafka reconnects.
                     Some(
                         Code::BrokerTransportFailure
                         | Code::AllBrokersDown
                         | Code::OperationTimedOut
                         | Code::Resolve,
                     ) => tracing::debug!(%error, "the dead-letter topic cannot be read for now"),
+                    // The default fails the replay, which loses nothing: what is not processed is
+                    // read again by the next replay.
                     code => {
-                        let text = advised(&error, code, &self.topic, &self.group);
+                        let text = with_fix(&error, code, &self.topic, &self.group);
                         return Err(ReplayError::Reading(text));
                     }
                 },
@@ -152,24 +155,24 @@ impl Letters {
         Ok(None)
     }
 
-    /// Whether one more of that partition can be marked as done.
+    /// Whether another letter of that partition can be recorded as processed.
     pub(crate) fn has_room(&self, partition: i32) -> bool {
-        self.partitions.get(&partition).is_none_or(|partition| partition.marks.has_room())
+        self.partitions.get(&partition).is_none_or(|partition| partition.progress.has_room())
     }
 
-    /// That record is done with.
+    /// Records a letter as processed.
     pub(crate) fn done(&mut self, partition: i32, offset: i64) {
         if let Some(partition) = self.partitions.get_mut(&partition) {
-            partition.marks.add(offset..offset + 1);
+            partition.progress.add(offset..offset + 1);
         }
     }
 
-    /// Commits what is done. Also where nothing is new: brokers forget what was committed
-    /// long ago (`offsets.retention.minutes`).
+    /// Commits the progress, also where it has not changed: brokers expire old commits
+    /// (`offsets.retention.minutes`).
     pub(crate) fn commit(&mut self) -> Result<(), ReplayError> {
         let failed = |error: KafkaError| {
             let code = error.rdkafka_error_code();
-            let text = advised(&error, code, &self.topic, &self.group);
+            let text = with_fix(&error, code, &self.topic, &self.group);
             ReplayError::Reading(format!("committing what is done: {text}"))
         };
         let numbers = self.partitions.keys().copied();
@@ -179,16 +182,17 @@ impl Letters {
         let mut list = TopicPartitionList::new();
         let mut ours = Committed::new();
         for (number, partition) in &self.partitions {
-            let offset = Offset::Offset(partition.marks.next());
-            ours.insert(*number, (offset, partition.marks.metadata()));
+            let offset = Offset::Offset(partition.progress.next());
+            ours.insert(*number, (offset, partition.progress.metadata()));
             let mut element = list.add_partition(&self.topic, *number);
             element.set_offset(offset).map_err(failed)?;
-            let metadata = partition.marks.metadata();
+            let metadata = partition.progress.metadata();
             if !metadata.is_empty() {
                 element.set_metadata(metadata);
             }
         }
-        once_coordinated(|| self.consumer.commit(&list, CommitMode::Sync)).map_err(failed)?;
+        retry_coordinator_errors(|| self.consumer.commit(&list, CommitMode::Sync))
+            .map_err(failed)?;
         self.committed = ours;
         Ok(())
     }
@@ -199,32 +203,32 @@ impl Partition {
         self.seen >= self.end
     }
 
-    /// Whether the record there, which has just come, is one to look at.
+    /// Whether the record that was just read at `offset` is to be replayed.
     fn takes(&mut self, offset: i64) -> bool {
         self.has_nothing_before(offset.min(self.end));
         if offset >= self.end {
             return false;
         }
         self.seen = offset + 1;
-        !self.marks.contains(offset)
+        !self.progress.contains(offset)
     }
 
-    /// The broker says that no more stands there. That is no reason to mark anything: one that
-    /// has just become the leader may say so too early.
+    /// The broker reports the end of the partition. That processes nothing: a new leader may
+    /// report it too early.
     fn ended(&mut self) {
         self.seen = self.seen.max(self.end);
     }
 
-    /// No record stands between those that came and `offset`.
+    /// No record lies between those that were read and `offset`.
     fn has_nothing_before(&mut self, offset: i64) {
-        self.marks.add(self.seen..offset);
+        self.progress.add(self.seen..offset);
         self.seen = self.seen.max(offset);
     }
 }
 
-/// What is committed for the group of that consumer.
+/// The offsets that are committed for the consumer's group.
 fn committed(
-    consumer: &StreamConsumer<Quiet>,
+    consumer: &StreamConsumer<Callbacks>,
     topic: &str,
     partitions: impl Iterator<Item = i32>,
 ) -> Result<Committed, KafkaError> {
@@ -232,8 +236,8 @@ fn committed(
     for partition in partitions {
         list.add_partition(topic, partition);
     }
-    once_coordinated(|| {
-        let found = consumer.committed_offsets(list.clone(), ANSWER)?;
+    retry_coordinator_errors(|| {
+        let found = consumer.committed_offsets(list.clone(), REQUEST_TIMEOUT)?;
         let found = found.elements().into_iter().map(|one| {
             one.error()?;
             Ok((one.partition(), (one.offset(), one.metadata().to_owned())))
@@ -242,20 +246,22 @@ fn committed(
     })
 }
 
-/// Asks again while the group's coordinator is being made or moved.
-fn once_coordinated<T>(mut ask: impl FnMut() -> Result<T, KafkaError>) -> Result<T, KafkaError> {
-    let deadline = Instant::now() + ANSWER;
+/// Repeats a request while the group's coordinator is created or moved.
+fn retry_coordinator_errors<T>(
+    mut ask: impl FnMut() -> Result<T, KafkaError>,
+) -> Result<T, KafkaError> {
+    let deadline = Instant::now() + REQUEST_TIMEOUT;
     loop {
         match ask() {
-            Err(error) if is_of_the_coordinator(&error) && Instant::now() < deadline => {
-                thread::sleep(AGAIN);
+            Err(error) if is_coordinator_error(&error) && Instant::now() < deadline => {
+                thread::sleep(RETRY_INTERVAL);
             }
             answer => return answer,
         }
     }
 }
 
-fn is_of_the_coordinator(error: &KafkaError) -> bool {
+fn is_coordinator_error(error: &KafkaError) -> bool {
     matches!(
         error.rdkafka_error_code(),
         Some(
@@ -277,14 +283,14 @@ fn config(kafka: &KafkaConfig, group: &str) -> ClientConfig {
         .set("enable.auto.offset.store", "false")
         .set("auto.offset.reset", "earliest")
         .set("isolation.level", "read_committed")
-        // To look for letters is not to make their topic, whatever the producer may do.
+        // Reading must not create the topic, whatever the producer may do.
         .set("allow.auto.create.topics", "false")
         .set("enable.partition.eof", "true");
     config
 }
 
-/// An error in words, with what to do where that is known.
-fn advised(error: &KafkaError, code: Option<Code>, topic: &str, group: &str) -> String {
+/// An error with its fix, where that is known.
+fn with_fix(error: &KafkaError, code: Option<Code>, topic: &str, group: &str) -> String {
     match code {
         Some(Code::TopicAuthorizationFailed) => {
             format!(
@@ -300,10 +306,10 @@ fn advised(error: &KafkaError, code: Option<Code>, topic: &str, group: &str) -> 
     }
 }
 
-/// The client's own lines are of no interest: what it reports is.
-struct Quiet;
+/// librdkafka's callbacks: its log lines are traces, and its errors are returned by calls.
+struct Callbacks;
 
-impl ClientContext for Quiet {
+impl ClientContext for Callbacks {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
     fn generate_oauth_token(&self, config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
@@ -319,7 +325,7 @@ impl ClientContext for Quiet {
     }
 }
 
-impl ConsumerContext for Quiet {}
+impl ConsumerContext for Callbacks {}
 
 #[cfg(test)]
 mod tests {
@@ -328,25 +334,25 @@ mod tests {
     #[test]
     fn gaps_are_done_and_records_beyond_the_end_are_not_taken() {
         let mut partition =
-            Partition { marks: Marks::committed(2, "done beyond: 3+1"), seen: 2, end: 9 };
+            Partition { progress: Progress::committed(2, "done beyond: 3+1"), seen: 2, end: 9 };
         assert!(partition.takes(2));
         assert!(!partition.takes(5), "it was done");
-        assert_eq!(partition.marks.metadata(), "done beyond: 1+3");
+        assert_eq!(partition.progress.metadata(), "done beyond: 1+3");
         assert!(partition.takes(6) && !partition.is_read());
         assert!(!partition.takes(12) && partition.is_read());
         assert_eq!(
-            (partition.marks.next(), partition.marks.metadata()),
+            (partition.progress.next(), partition.progress.metadata()),
             (2, "done beyond: 1+3 1+2".into())
         );
     }
 
     #[test]
     fn an_end_that_comes_too_early_marks_nothing_as_done() {
-        let mut partition = Partition { marks: Marks::committed(2, ""), seen: 2, end: 9 };
+        let mut partition = Partition { progress: Progress::committed(2, ""), seen: 2, end: 9 };
         assert!(partition.takes(2));
-        partition.marks.add(2..3);
+        partition.progress.add(2..3);
         partition.ended();
         assert!(partition.is_read());
-        assert_eq!((partition.marks.next(), partition.marks.metadata()), (3, String::new()));
+        assert_eq!((partition.progress.next(), partition.progress.metadata()), (3, String::new()));
     }
 }

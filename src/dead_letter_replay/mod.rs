@@ -1,13 +1,11 @@
-//! Dead letters put back: each becomes the event that it was, goes through the router
-//! and the producer of today's configuration, and is marked as done once the broker
-//! has its record.
+//! Replays dead letters: each becomes the original event again, is routed and published with the
+//! current configuration, and counts as processed once the broker acknowledges its record.
 //!
-//! One letter at a time, in their order within a partition of the dead-letter topic. One
-//! that still is poison is left, and those behind it with the same key with it, so that the
-//! letters of a key keep their order; the others go on. What is marked is never put back
-//! again, nor is one that the topic has twice put back twice in a run;
-//! between the acknowledgement and the commit of the mark an end of the process
-//! makes a duplicate, never a loss.
+//! Letters are replayed one at a time, in their order within a partition of the dead-letter topic.
+//! A letter that is still poison is kept, and so are those behind it with the same key, so that
+//! the letters of a key keep their order. A processed letter is never replayed again, and a letter
+//! that the topic has twice is replayed once in a run. If the process ends between the
+//! acknowledgement and the commit of the progress, a record is duplicated, never lost.
 
 mod consumer;
 mod progress;
@@ -22,7 +20,7 @@ use bytes::Bytes;
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use self::consumer::Letters;
+use self::consumer::DeadLetterConsumer;
 use crate::crash_points;
 use crate::excerpt::excerpt;
 use crate::ledger::Seq;
@@ -33,27 +31,28 @@ use crate::pgoutput::LogicalMessage;
 use crate::record::dead_letter::{FIELDS, Letter};
 use crate::record::{Cause, Dropped, Poison, Record, Router};
 use crate::sink::{
-    self, Condition, KafkaConfig, KafkaSink, Outcome, ReachError, Report, Sink as _, SinkError,
+    Condition, ConnectionFailure, KafkaConfig, KafkaSink, MetadataClient, Outcome, Report,
+    Sink as _, SinkError,
 };
 
-/// How long a record may stay without an acknowledgement.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long walpost waits for a record's acknowledgement.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the brokers may take to answer at the start.
-const ANSWER: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait before a record is offered again.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// How often what is done is committed.
+/// How often the progress is committed.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is to be put back.
+/// What to replay.
 #[derive(Debug, Clone)]
 pub(crate) struct ReplaySettings {
     /// The dead-letter topic.
     pub topic: String,
-    /// The consumer group that the marks are committed for.
+    /// The consumer group whose offsets hold the progress.
     pub group: String,
     /// Only letters of this cause, by its key.
     pub cause: Option<String>,
@@ -63,26 +62,26 @@ pub(crate) struct ReplaySettings {
     pub dry_run: bool,
 }
 
-/// What became of the letters.
+/// How many letters were replayed, kept and skipped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReplaySummary {
-    /// Published, and done with.
+    /// Published and processed.
     pub replayed: u64,
-    /// Still poison, and left.
+    /// Still poison, and kept.
     pub poison: u64,
-    /// Left behind one with the same key that is still poison.
+    /// Kept because an earlier letter with the same key is still poison.
     pub held_back: u64,
-    /// Of another cause, no dead letters, or there twice.
+    /// Of another cause, not a dead letter, or a duplicate.
     pub passed_over: u64,
 }
 
-/// Why a replay ended early. What was done before is committed.
+/// Why a replay ended early. The progress until then is committed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplayError {
     /// The producer cannot be made.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// The broker refuses who walpost says it is.
+    /// The brokers reject the credentials.
     #[error("the credentials are refused: {0}")]
     Unauthenticated(String),
     /// No broker answers.
@@ -97,7 +96,7 @@ pub(crate) enum ReplayError {
         /// Its name.
         topic: String,
     },
-    /// The dead-letter topic cannot be read, or what is done not be committed.
+    /// The dead-letter topic cannot be read, or the progress cannot be committed.
     #[error("{0}")]
     Reading(String),
     /// A record was not acknowledged.
@@ -108,7 +107,7 @@ pub(crate) enum ReplayError {
         /// Why.
         reason: String,
     },
-    /// Letters that are left and letters that are done alternate too often.
+    /// Kept and processed letters alternate too often.
     #[error(
         "the letter at {place} is left: no more of its partition can be marked as done, since too many \
          before it are left; put those back first, without --cause"
@@ -117,7 +116,7 @@ pub(crate) enum ReplayError {
         /// Partition and offset of the letter.
         place: String,
     },
-    /// Somebody else commits for the group.
+    /// Another client commits offsets for the group.
     #[error(
         "another replay is at work for the group {group}, and goes on alone; letters of the last seconds \
          may have been put back by both"
@@ -126,33 +125,33 @@ pub(crate) enum ReplayError {
         /// The group.
         group: String,
     },
-    /// It was told to stop.
+    /// It was stopped by a signal.
     #[error("told to stop")]
     Stopped,
 }
 
-impl From<ReachError> for ReplayError {
-    fn from(error: ReachError) -> Self {
-        match error {
-            ReachError::Sink(error) => Self::Sink(error),
-            ReachError::Unauthenticated(reason) => Self::Unauthenticated(reason),
-            ReachError::Unreachable(reason) => Self::Unreachable(reason),
+impl From<ConnectionFailure> for ReplayError {
+    fn from(failure: ConnectionFailure) -> Self {
+        if failure.is_refused_login() {
+            Self::Unauthenticated(failure.into_reason())
+        } else {
+            Self::Unreachable(failure.into_reason())
         }
     }
 }
 
-/// Puts dead letters back.
+/// Replays dead letters.
 pub(crate) struct Replay {
     router: Router,
     outbox: Outbox,
     columns: ColumnNames,
     producer: Producer,
-    letters: Letters,
+    letters: DeadLetterConsumer,
     settings: ReplaySettings,
-    replayed: ReplaySummary,
+    summary: ReplaySummary,
     held_back: HeldBack,
-    /// The letters that were put back.
-    put_back: HashSet<Identity>,
+    /// The letters that were replayed.
+    seen: HashSet<Identity>,
 }
 
 /// The keys of letters that are left, by partition: 128 bits of each, since a key can be as large as
@@ -181,17 +180,17 @@ impl HeldBack {
 /// have the same.
 type Identity = (EventPosition, u64);
 
-/// What is to be said of a record of the dead-letter topic.
-enum Fate {
+/// What became of a record of the dead-letter topic.
+enum LetterOutcome {
     /// It was published, or would be.
-    ReplaySummary(String),
+    Replayed(String),
     Poison(Poison),
     Unreadable(String),
     HeldBack,
     OtherCause,
-    NoLetter,
-    /// It was put back already: the topic has it twice.
-    Again,
+    NotALetter,
+    /// It was replayed already: the topic has it twice.
+    Duplicate,
 }
 
 impl Replay {
@@ -204,8 +203,8 @@ impl Replay {
         mut kafka: KafkaConfig,
         settings: ReplaySettings,
     ) -> Result<Self, ReplayError> {
-        sink::reach(&kafka, ANSWER)?;
-        let letters = Letters::open(&kafka, &settings.topic, &settings.group)?;
+        MetadataClient::open(&kafka)?.reach(REQUEST_TIMEOUT)?;
+        let letters = DeadLetterConsumer::open(&kafka, &settings.topic, &settings.group)?;
         // Each record goes alone.
         kafka.properties.insert("linger.ms".to_owned(), "0".to_owned());
         kafka.properties.insert("batch.size".to_owned(), "1".to_owned());
@@ -217,37 +216,39 @@ impl Replay {
             producer,
             letters,
             settings,
-            replayed: ReplaySummary::default(),
+            summary: ReplaySummary::default(),
             held_back: HeldBack::default(),
-            put_back: HashSet::new(),
+            seen: HashSet::new(),
         })
     }
 
-    /// Puts back what there is, until the end or until `stop` completes; `show` is given a
-    /// line of each letter that a dry run would publish.
+    /// Replays until the end of the topic or until `stop` completes; `show` receives a line for
+    /// each letter that a dry run would publish.
     pub(crate) async fn run(
         mut self,
         stop: impl Future<Output = ()>,
         show: impl FnMut(&str),
     ) -> (ReplaySummary, Result<(), ReplayError>) {
         let worked = tokio::select! {
+            // A request to stop comes first: with letters that are ready at once the work would
+            // never yield to it. What is processed until then is committed below.
             biased;
             () = stop => Err(ReplayError::Stopped),
             worked = self.work(show) => worked,
         };
         let committed = if self.settings.dry_run { Ok(()) } else { self.letters.commit() };
-        (self.replayed, worked.and(committed))
+        (self.summary, worked.and(committed))
     }
 
     async fn work(&mut self, mut show: impl FnMut(&str)) -> Result<(), ReplayError> {
         let mut committed = Instant::now();
         let dry_run = self.settings.dry_run;
-        while self.replayed.replayed < self.settings.limit {
+        while self.summary.replayed < self.settings.limit {
             let Some(message) = self.letters.next().await? else { break };
             let place = format!("{}/{}", message.partition(), message.offset());
-            match self.put_back(&message, &place).await? {
-                Fate::ReplaySummary(record) => {
-                    self.replayed.replayed += 1;
+            match self.replay_letter(&message, &place).await? {
+                LetterOutcome::Replayed(record) => {
+                    self.summary.replayed += 1;
                     self.letters.done(message.partition(), message.offset());
                     if dry_run {
                         show(&format!("{place} {record}"));
@@ -255,7 +256,7 @@ impl Replay {
                         tracing::info!(letter = place, "replayed: {record}");
                     }
                 }
-                Fate::Poison(poison) => {
+                LetterOutcome::Poison(poison) => {
                     tracing::warn!(
                         letter = place,
                         cause = poison.cause.key(),
@@ -263,19 +264,19 @@ impl Replay {
                     );
                     self.leave(&message);
                 }
-                Fate::Unreadable(why) => {
+                LetterOutcome::Unreadable(why) => {
                     tracing::warn!(letter = place, "cannot read the dead letter: {why}");
                     self.leave(&message);
                 }
-                Fate::HeldBack => self.replayed.held_back += 1,
-                Fate::OtherCause => self.replayed.passed_over += 1,
-                Fate::Again => {
-                    self.replayed.passed_over += 1;
+                LetterOutcome::HeldBack => self.summary.held_back += 1,
+                LetterOutcome::OtherCause => self.summary.passed_over += 1,
+                LetterOutcome::Duplicate => {
+                    self.summary.passed_over += 1;
                     self.letters.done(message.partition(), message.offset());
                 }
-                Fate::NoLetter => {
+                LetterOutcome::NotALetter => {
                     tracing::warn!(letter = place, "not a dead letter of walpost");
-                    self.replayed.passed_over += 1;
+                    self.summary.passed_over += 1;
                     self.letters.done(message.partition(), message.offset());
                 }
             }
@@ -287,53 +288,57 @@ impl Replay {
         Ok(())
     }
 
-    /// It stays, and what stands behind it with its key.
+    /// Keeps a letter, and those behind it with the same key.
     fn leave(&mut self, message: &OwnedMessage) {
-        self.replayed.poison += 1;
+        self.summary.poison += 1;
         if let Some(key) = message.key() {
             self.held_back.insert(message.partition(), key);
         }
     }
 
-    async fn put_back(&mut self, message: &OwnedMessage, place: &str) -> Result<Fate, ReplayError> {
+    async fn replay_letter(
+        &mut self,
+        message: &OwnedMessage,
+        place: &str,
+    ) -> Result<LetterOutcome, ReplayError> {
         let header = |name: &str| {
             let mut headers = message.headers()?.iter();
             headers.find(|header| header.key == name)?.value
         };
         let letter = match Letter::read(message.key(), message.payload(), header) {
             Ok(Some(letter)) => letter,
-            Ok(None) => return Ok(Fate::NoLetter),
-            Err(fault) => return Ok(Fate::Unreadable(fault.to_string())),
+            Ok(None) => return Ok(LetterOutcome::NotALetter),
+            Err(fault) => return Ok(LetterOutcome::Unreadable(fault.to_string())),
         };
         let identity = identity(&letter, message, header(FIELDS));
-        if self.put_back.contains(&identity) {
-            return Ok(Fate::Again);
+        if self.seen.contains(&identity) {
+            return Ok(LetterOutcome::Duplicate);
         }
         if self.settings.cause.as_deref().is_some_and(|cause| cause != letter.cause) {
-            return Ok(Fate::OtherCause);
+            return Ok(LetterOutcome::OtherCause);
         }
         let is_held_back = |key| self.held_back.contains(message.partition(), key);
         if message.key().is_some_and(is_held_back) {
-            return Ok(Fate::HeldBack);
+            return Ok(LetterOutcome::HeldBack);
         }
         let unread = unread(&letter);
         let event = match &unread {
             None => letter.event(self.router.placed(), &self.columns),
-            Some(logical) => read_again(&self.outbox, logical, &letter),
+            Some(logical) => decode_again(&self.outbox, logical, &letter),
         };
         let event = match event {
             Ok(event) => event,
-            Err(poison) => return Ok(Fate::Poison(poison)),
+            Err(poison) => return Ok(LetterOutcome::Poison(poison)),
         };
         let record = match self.router.route(&event) {
             Ok(record) => record,
-            Err(poison) => return Ok(Fate::Poison(poison)),
+            Err(poison) => return Ok(LetterOutcome::Poison(poison)),
         };
         let line = described(&record, &letter);
         if self.settings.dry_run {
             drop(record);
-            self.put_back.insert(identity);
-            return Ok(Fate::ReplaySummary(line + &dropped(&self.router)));
+            self.seen.insert(identity);
+            return Ok(LetterOutcome::Replayed(line + &dropped(&self.router)));
         }
         if !self.letters.has_room(message.partition()) {
             return Err(ReplayError::Scattered { place: place.to_owned() });
@@ -344,10 +349,10 @@ impl Replay {
         crash_points::point!("replayed");
         Ok(match refused {
             None => {
-                self.put_back.insert(identity);
-                Fate::ReplaySummary(line + &dropped(&self.router))
+                self.seen.insert(identity);
+                LetterOutcome::Replayed(line + &dropped(&self.router))
             }
-            Some(refusal) => Fate::Poison(Poison::new(refusal.cause(&topic), &event)),
+            Some(refusal) => LetterOutcome::Poison(Poison::new(refusal.cause(&topic), &event)),
         })
     }
 }
@@ -379,7 +384,7 @@ fn unread(letter: &Letter<'_>) -> Option<LogicalMessage> {
 }
 
 /// The event of such a message, as it is read today.
-fn read_again<'a>(
+fn decode_again<'a>(
     outbox: &Outbox,
     logical: &'a LogicalMessage,
     letter: &Letter<'_>,
@@ -414,8 +419,8 @@ impl Producer {
         record: &Record<'_>,
         place: &str,
     ) -> Result<Option<Refusal>, ReplayError> {
-        let deadline = Instant::now() + PATIENCE;
-        let mut reason = format!("no acknowledgement came within {PATIENCE:?}");
+        let deadline = Instant::now() + DELIVERY_TIMEOUT;
+        let mut reason = format!("no acknowledgement came within {DELIVERY_TIMEOUT:?}");
         loop {
             let outcome = self.attempt(record, deadline, &mut reason).await?;
             if outcome == Some(Outcome::Delivered) {
@@ -437,7 +442,7 @@ impl Producer {
             if Instant::now() >= deadline {
                 return Err(ReplayError::Undelivered { place: place.to_owned(), reason });
             }
-            sleep(PAUSE * 10).await;
+            sleep(RETRY_PAUSE * 10).await;
         }
     }
 
@@ -454,7 +459,7 @@ impl Producer {
             self.sink.take_reports(&mut reports);
             match self.sink.produce(self.last, record) {
                 Ok(()) => break,
-                Err(ProduceError::Full) if Instant::now() < deadline => sleep(PAUSE).await,
+                Err(ProduceError::Full) if Instant::now() < deadline => sleep(RETRY_PAUSE).await,
                 Err(ProduceError::Full) => return Ok(None),
                 Err(ProduceError::Refused(refusal)) => return Ok(Some(Outcome::Refused(refusal))),
                 Err(ProduceError::Broken(why)) => return Ok(Some(Outcome::Lost(why))),

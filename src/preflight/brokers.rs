@@ -7,8 +7,8 @@ use super::topics;
 use crate::assembly;
 use crate::config::Config;
 use crate::sink::{
-    self, BrokerTls, Brokers, ClusterMetadata, KafkaConfig, Silence, SinkError, asks_for_topics,
-    message_max_bytes,
+    self, Brokers, ConnectionFailure, KafkaConfig, MetadataClient, SinkError, TlsFailure,
+    asks_for_topics, message_max_bytes,
 };
 
 /// How long a broker may take to answer.
@@ -37,31 +37,38 @@ pub(crate) fn check(config: &Config, offline: bool, findings: &mut Findings) {
         let text = "brokers, credentials and topics were not looked at";
         return findings.add(Finding::skipped((SUBJECT, "kafka"), text));
     }
-    match ClusterMetadata::open(&kafka) {
-        Ok(survey) => ask(config, &kafka, &survey, findings),
+    match MetadataClient::open_idempotent(&kafka) {
+        Ok(client) => check_online(config, &kafka, &client, findings),
         Err(error) => findings.add(client_refusal(&error)),
     }
 }
 
-fn ask(config: &Config, kafka: &KafkaConfig, survey: &ClusterMetadata, findings: &mut Findings) {
+fn check_online(
+    config: &Config,
+    kafka: &KafkaConfig,
+    client: &MetadataClient,
+    findings: &mut Findings,
+) {
     let servers = &kafka.bootstrap_servers;
-    let brokers = match survey.brokers(TIMEOUT) {
+    let brokers = match client.brokers(TIMEOUT) {
         Ok(brokers) => brokers,
-        Err(silence) => return findings.add(silent(&silence, servers)),
+        Err(failure) => return findings.add(no_broker(&failure, servers)),
     };
     let text = format!("{servers} answers for {} broker(s)", brokers.ids.len());
     findings.add(Finding::ok((SUBJECT, "brokers"), text));
-    let away: Vec<&str> = brokers.addresses.iter().map(String::as_str).collect();
-    let away: Vec<&str> = away.into_iter().filter(|one| !sink::is_in_reach(one)).collect();
-    if !away.is_empty() {
-        let text = format!("{servers} answers, and its brokers advertise {}", away.join(", "));
+    let unreachable: Vec<&str> = brokers.addresses.iter().map(String::as_str).collect();
+    let unreachable: Vec<&str> =
+        unreachable.into_iter().filter(|one| !sink::accepts_connections(one)).collect();
+    if !unreachable.is_empty() {
+        let text =
+            format!("{servers} answers, and its brokers advertise {}", unreachable.join(", "));
         return findings.add(
             Finding::error((SUBJECT, "kafka_advertised_address"), text)
                 .why(ADVERTISED.0)
                 .advice(ADVERTISED.1),
         );
     }
-    match survey.producer_id() {
+    match client.producer_id() {
         Some(Ok(())) => {
             findings.add(Finding::ok((SUBJECT, "kafka_write"), "a producer gets its id"));
         }
@@ -71,9 +78,9 @@ fn ask(config: &Config, kafka: &KafkaConfig, survey: &ClusterMetadata, findings:
             findings.add(Finding::skipped((SUBJECT, "kafka_write"), text));
         }
     }
-    let makes_topics = check_settings(config, kafka, survey, &brokers, findings);
+    let makes_topics = check_settings(config, kafka, client, &brokers, findings);
     let makes_topics = if asks_for_topics(kafka) { makes_topics } else { Some(false) };
-    topics::check(config, kafka, survey, &brokers, makes_topics, findings);
+    topics::check(config, kafka, client, &brokers, makes_topics, findings);
 }
 
 /// Sizes that the brokers set for all; whether topics are made when they are first named,
@@ -81,39 +88,41 @@ fn ask(config: &Config, kafka: &KafkaConfig, survey: &ClusterMetadata, findings:
 fn check_settings(
     config: &Config,
     kafka: &KafkaConfig,
-    survey: &ClusterMetadata,
+    client: &MetadataClient,
     brokers: &Brokers,
     findings: &mut Findings,
 ) -> Option<bool> {
     let settings: Vec<_> =
-        brokers.ids.iter().filter_map(|id| survey.broker_settings(*id)).collect();
+        brokers.ids.iter().filter_map(|id| client.broker_settings(*id)).collect();
     if settings.is_empty() {
         let text =
             "walpost's user may not see the brokers' settings (DESCRIBE_CONFIGS on the cluster)";
         findings.add(Finding::skipped((SUBJECT, "broker_settings"), text));
         return None;
     }
-    let least =
+    let lowest =
         |name: &str| settings.iter().filter_map(|one| one.get(name)?.parse::<u64>().ok()).min();
-    let most = message_max_bytes(kafka);
-    if let Some(limit) = least("socket.request.max.bytes")
-        && most.saturating_add(REQUEST_OVERHEAD) > limit
+    let max = message_max_bytes(kafka);
+    if let Some(limit) = lowest("socket.request.max.bytes")
+        && max.saturating_add(REQUEST_OVERHEAD) > limit
     {
-        findings.add(request_too_large(most, limit));
+        findings.add(request_too_large(max, limit));
     }
     let profile = assembly::profile(config);
-    let by_rows = profile.is_ok_and(|profile| profile.topic_of_all().is_none());
-    if let Some(limit) = least("message.max.bytes").filter(|limit| by_rows && *limit < most) {
-        findings.add(record_too_large(most, limit, &kafka.bootstrap_servers));
+    let rows_choose_topics = profile.is_ok_and(|profile| profile.topic_of_all().is_none());
+    if let Some(limit) =
+        lowest("message.max.bytes").filter(|limit| rows_choose_topics && *limit < max)
+    {
+        findings.add(record_too_large(max, limit, &kafka.bootstrap_servers));
     }
     settings.first()?.get("auto.create.topics.enable").map(|value| value == "true")
 }
 
 /// A request that the broker does not read to its end.
-fn request_too_large(most: u64, limit: u64) -> Finding {
+fn request_too_large(max: u64, limit: u64) -> Finding {
     let text = format!(
         "the brokers take requests of {limit} bytes (socket.request.max.bytes), and \
-         message.max.bytes is {most}"
+         message.max.bytes is {max}"
     );
     Finding::error((SUBJECT, "socket_request_max_bytes"), text)
         .why(
@@ -127,16 +136,16 @@ fn request_too_large(most: u64, limit: u64) -> Finding {
 }
 
 /// A record that topics without a setting of their own refuse.
-fn record_too_large(most: u64, limit: u64, servers: &str) -> Finding {
+fn record_too_large(max: u64, limit: u64, servers: &str) -> Finding {
     let text = format!(
         "topics without a setting of their own take {limit} bytes a record (message.max.bytes of \
-         the brokers), and the producer's message.max.bytes is {most}"
+         the brokers), and the producer's message.max.bytes is {max}"
     );
     Finding::warning((SUBJECT, "broker_message_max_bytes"), text)
         .why("a record in between is refused, and is poison")
         .command(format!(
             "kafka-configs.sh --bootstrap-server {servers} --alter --entity-type brokers \
-             --entity-default --add-config message.max.bytes={most}"
+             --entity-default --add-config message.max.bytes={max}"
         ))
 }
 
@@ -159,67 +168,71 @@ fn client_refusal(error: &SinkError) -> Finding {
     }
 }
 
-fn silent(silence: &Silence, servers: &str) -> Finding {
-    let (code, text, reason) = match silence {
-        Silence::Credentials(reason) => {
+fn no_broker(failure: &ConnectionFailure, servers: &str) -> Finding {
+    let (code, text, reason) = match failure {
+        ConnectionFailure::Credentials(reason) => {
             ("kafka_credentials", "refuses walpost's credentials", reason)
         }
-        Silence::Mechanism(reason) => {
+        ConnectionFailure::Mechanism(reason) => {
             ("kafka_mechanism", "does not offer the SASL mechanism", reason)
         }
-        Silence::Protocol(reason) => ("kafka_security_protocol", "speaks another protocol", reason),
-        Silence::Tls(fault, reason) => {
-            let (code, text) = match fault {
-                BrokerTls::Certificate => {
+        ConnectionFailure::Protocol(reason) => {
+            ("kafka_security_protocol", "speaks another protocol", reason)
+        }
+        ConnectionFailure::Tls(tls, reason) => {
+            let (code, text) = match tls {
+                TlsFailure::Certificate => {
                     ("kafka_certificate", "shows a certificate that cannot be trusted")
                 }
-                BrokerTls::Other => ("kafka_tls", "and walpost do not agree on TLS"),
+                TlsFailure::Other => ("kafka_tls", "and walpost do not agree on TLS"),
             };
             (code, text, reason)
         }
-        Silence::Advertised(reason) => (
+        ConnectionFailure::Advertised(reason) => (
             "kafka_advertised_address",
             "answers, and nobody at the addresses that it advertises",
             reason,
         ),
-        Silence::Unreachable(reason) => ("kafka_unreachable", "cannot be reached", reason),
+        ConnectionFailure::Unreachable(reason) => {
+            ("kafka_unreachable", "cannot be reached", reason)
+        }
     };
-    let (why, advice) = what_to_do(silence);
+    let (why, advice) = consequence_and_fix(failure);
     Finding::error((SUBJECT, code), format!("{servers} {text}: {reason}")).why(why).advice(advice)
 }
 
-/// What comes of the brokers' silence, and what ends it.
-fn what_to_do(silence: &Silence) -> (&'static str, &'static str) {
-    match silence {
-        Silence::Credentials(_) => (
+/// What follows from the failure, and what fixes it.
+fn consequence_and_fix(failure: &ConnectionFailure) -> (&'static str, &'static str) {
+    match failure {
+        ConnectionFailure::Credentials(_) => (
             "without them the brokers take no record",
             "correct sasl.username, sasl.password and sasl.mechanisms",
         ),
-        Silence::Mechanism(_) => (
+        ConnectionFailure::Mechanism(_) => (
             "walpost and brokers have no way to log in in common",
             "set sasl.mechanisms to one that the brokers offer, or add it to \
              sasl.enabled.mechanisms of their listener",
         ),
-        Silence::Protocol(_) => (
+        ConnectionFailure::Protocol(_) => (
             "the listener has TLS and walpost speaks without, or the other way about, or one of them \
              wants a password",
             "set security.protocol as the listener has it (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL), \
              or name another port in --bootstrap-servers",
         ),
-        Silence::Tls(BrokerTls::Certificate, _) => (
+        ConnectionFailure::Tls(TlsFailure::Certificate, _) => (
             "it is too old, for other names than the broker advertises, or signed by nobody whom \
              walpost trusts: librdkafka does not tell these apart",
             "name the file of the authority that signed the brokers' certificates by \
              ssl.ca.location; else renew the broker's certificate, with its names in \
              subjectAltName (openssl s_client -connect HOST:PORT shows it)",
         ),
-        Silence::Advertised(_) => ADVERTISED,
-        Silence::Tls(BrokerTls::Other, _) => (
+        ConnectionFailure::Advertised(_) => ADVERTISED,
+        ConnectionFailure::Tls(TlsFailure::Other, _) => (
             "without TLS there is no session",
             "see ssl.ca.location, ssl.certificate.location and ssl.key.location, and the broker's \
              log: it may ask for a client's certificate",
         ),
-        Silence::Unreachable(_) => (
+        ConnectionFailure::Unreachable(_) => (
             "nothing can be delivered, and PostgreSQL keeps the log meanwhile",
             "correct --bootstrap-servers, and see that the addresses which the brokers advertise can \
              be reached from here",

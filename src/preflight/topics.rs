@@ -8,7 +8,7 @@ use crate::assembly;
 use crate::config::Config;
 use crate::record::Policy;
 use crate::record::Profile;
-use crate::sink::{Brokers, ClusterMetadata, KafkaConfig, NoTopic, Topic, message_max_bytes};
+use crate::sink::{Brokers, KafkaConfig, MetadataClient, TopicState, message_max_bytes};
 
 const SUBJECT: &str = "topic";
 
@@ -20,36 +20,36 @@ const RETENTION_SHORT_MS: i64 = 3 * 24 * 3_600_000;
 pub(crate) fn check(
     config: &Config,
     kafka: &KafkaConfig,
-    survey: &ClusterMetadata,
+    client: &MetadataClient,
     brokers: &Brokers,
     makes_topics: Option<bool>,
     findings: &mut Findings,
 ) {
     let profile = assembly::profile(config).ok();
     let is_untimed = profile.as_ref().is_some_and(Profile::is_untimed);
-    let mut look = Look { kafka, survey, brokers, makes_topics, is_untimed, findings };
+    let mut topics = TopicCheck { kafka, client, brokers, makes_topics, is_untimed, findings };
     if let Some(topic) = profile.and_then(|profile| profile.topic_of_all()) {
-        look.at(&topic, Use::Events);
+        topics.check(&topic, Purpose::Events);
     }
     if config.poison.write_letters() {
         let takes_large = config.poison.too_large == Policy::DeadLetter;
-        look.at(&config.poison.dead_letter_topic, Use::Letters { takes_large });
+        topics.check(&config.poison.dead_letter_topic, Purpose::DeadLetters { takes_large });
     }
 }
 
 /// What a topic is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum Purpose {
     Events,
-    Letters {
+    DeadLetters {
         /// Letters of what the events' topics do not take.
         takes_large: bool,
     },
 }
 
-struct Look<'a> {
+struct TopicCheck<'a> {
     kafka: &'a KafkaConfig,
-    survey: &'a ClusterMetadata,
+    client: &'a MetadataClient,
     brokers: &'a Brokers,
     makes_topics: Option<bool>,
     /// Whether records have the time at which they are produced.
@@ -57,13 +57,13 @@ struct Look<'a> {
     findings: &'a mut Findings,
 }
 
-impl Look<'_> {
-    fn at(&mut self, name: &str, purpose: Use) {
-        match self.survey.topic(name) {
+impl TopicCheck<'_> {
+    fn check(&mut self, name: &str, purpose: Purpose) {
+        match self.client.topic(name) {
             Ok(topic) => {
                 self.findings.add(Finding::ok((SUBJECT, "topic"), format!("{name} is there")));
                 self.partitions(name, &topic);
-                if let Some(settings) = self.survey.topic_settings(name) {
+                if let Some(settings) = self.client.topic_settings(name) {
                     self.settings(name, &topic, purpose, &settings);
                 } else {
                     let text = format!(
@@ -72,8 +72,8 @@ impl Look<'_> {
                     self.findings.add(Finding::skipped((SUBJECT, "topic_settings"), text));
                 }
             }
-            Err(NoTopic::Missing) => self.missing(name),
-            Err(NoTopic::Forbidden) => self.findings.add(
+            Err(error) if error.is_missing() => self.missing(name),
+            Err(error) if error.is_unauthorized() => self.findings.add(
                 Finding::error(
                     (SUBJECT, "topic_unauthorized"),
                     format!("walpost's user may not see topic {name}, if there is one"),
@@ -81,10 +81,10 @@ impl Look<'_> {
                 .why("`run` waits until it may write to it")
                 .command(grant(&format!("--topic {name}"), self.kafka)),
             ),
-            Err(NoTopic::Unknown(reason)) => self.findings.add(
+            Err(error) => self.findings.add(
                 Finding::error(
                     (SUBJECT, "topic_unknown"),
-                    format!("the brokers say of topic {name}: {reason}"),
+                    format!("the brokers say of topic {name}: {error}"),
                 )
                 .why("`run` would wait for it")
                 .advice("see the brokers' logs"),
@@ -118,17 +118,18 @@ impl Look<'_> {
         self.findings.add(finding.command(command));
     }
 
-    fn partitions(&mut self, name: &str, topic: &Topic) {
-        if !topic.leaderless.is_empty() {
-            let text = format!("no broker leads {} partition(s) of {name}", topic.leaderless.len());
+    fn partitions(&mut self, name: &str, topic: &TopicState) {
+        let leaderless = topic.leaderless().len();
+        if leaderless > 0 {
+            let text = format!("no broker leads {leaderless} partition(s) of {name}");
             self.findings.add(
                 Finding::error((SUBJECT, "topic_leaderless"), text)
                     .why("what goes there is not acknowledged, and all behind it waits")
                     .advice("bring back the brokers that have them"),
             );
         }
-        if topic.replicas < 3 {
-            let text = format!("{name} has a replication factor of {}", topic.replicas);
+        if topic.replicas() < 3 {
+            let text = format!("{name} has a replication factor of {}", topic.replicas());
             self.findings.add(
                 Finding::warning((SUBJECT, "topic_replication_factor"), text)
                     .why(
@@ -146,13 +147,13 @@ impl Look<'_> {
     fn settings(
         &mut self,
         name: &str,
-        topic: &Topic,
-        purpose: Use,
+        topic: &TopicState,
+        purpose: Purpose,
         settings: &BTreeMap<String, String>,
     ) {
         let number =
             |setting: &str| settings.get(setting).and_then(|value| value.parse::<u64>().ok());
-        let replicas = topic.replicas as u64;
+        let replicas = topic.replicas() as u64;
         match number("min.insync.replicas") {
             Some(least) if least > replicas => {
                 let text = format!(
@@ -168,10 +169,10 @@ impl Look<'_> {
                         )),
                 );
             }
-            Some(least) if least > topic.in_sync as u64 => {
+            Some(least) if least > topic.in_sync() as u64 => {
                 let text = format!(
                     "{name} has {} replica(s) in sync, and min.insync.replicas asks for {least}",
-                    topic.in_sync
+                    topic.in_sync()
                 );
                 self.findings.add(
                     Finding::error((SUBJECT, "topic_not_in_sync"), text)
@@ -194,10 +195,14 @@ impl Look<'_> {
         }
         let most = message_max_bytes(self.kafka);
         let limit = number("max.message.bytes").filter(|limit| *limit < most);
-        if let Some(limit) = limit.filter(|_| purpose != Use::Letters { takes_large: false }) {
+        if let Some(limit) =
+            limit.filter(|_| purpose != Purpose::DeadLetters { takes_large: false })
+        {
             let why = match purpose {
-                Use::Events => "a record in between is refused, and is poison",
-                Use::Letters { .. } => "a dead letter in between is refused, and halts `run`",
+                Purpose::Events => "a record in between is refused, and is poison",
+                Purpose::DeadLetters { .. } => {
+                    "a dead letter in between is refused, and halts `run`"
+                }
             };
             let text = format!(
                 "{name} takes {limit} bytes a record (max.message.bytes), and the producer's \
@@ -212,7 +217,7 @@ impl Look<'_> {
         self.retention(name, settings);
         let is_compacted =
             settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
-        if is_compacted && purpose != Use::Events {
+        if is_compacted && purpose != Purpose::Events {
             self.findings.add(
                 Finding::warning((SUBJECT, "topic_compacted"), format!("{name} is compacted"))
                     .why("it keeps the last dead letter of a key alone, and the others are lost")

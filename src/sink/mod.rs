@@ -14,9 +14,9 @@ use crate::outlet::{Outlet, Refusal};
 
 pub(crate) use kafka::oauth_token;
 pub use kafka::{
-    BrokerTls, Brokers, ClusterMetadata, KafkaConfig, KafkaSink, KafkaSource, NoTopic, ReachError,
-    ReloadHandle, Silence, Topic, WaitsFor, accepts, asks_for_topics, is_in_reach,
-    message_max_bytes, partition_of, reach,
+    Brokers, ConnectionFailure, KafkaConfig, KafkaSink, KafkaSource, MetadataClient,
+    PartitionState, ReloadHandle, TlsFailure, TopicError, TopicState, WaitsFor, accepts,
+    accepts_connections, asks_for_topics, message_max_bytes, partition_of,
 };
 
 /// What the Kafka client library of this build can do: librdkafka's `builtin.features`.

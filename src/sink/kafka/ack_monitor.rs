@@ -10,18 +10,17 @@ use rdkafka::config::ClientConfig;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::ack_age::Ages;
-use super::diagnostics;
-use super::diagnostics::Finding;
+use super::diagnostics::{self, Diagnosis};
 use super::first_batch_gate::Counts;
 use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::sink::{Condition, Fault, Outcome, Report};
 
 /// How long the oldest record in flight may wait before somebody asks.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long after a question the next is asked.
-const AGAIN: Duration = Duration::from_secs(30);
+const DIAGNOSIS_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Looks after the records in flight.
 #[derive(Debug)]
@@ -29,13 +28,13 @@ pub(crate) struct AckMonitor {
     ages: Ages,
     /// The time, as of the last look at reports.
     now: Instant,
-    asked: Option<Instant>,
-    answer: Option<oneshot::Receiver<Finding>>,
-    told: Option<String>,
-    /// Whether no broker could be reached since that was told: it has to be told again,
+    diagnosed_at: Option<Instant>,
+    diagnosis: Option<oneshot::Receiver<Diagnosis>>,
+    reported: Option<String>,
+    /// Whether no broker could be reached since that was reported: it is reported again,
     /// for somebody who waits for them to come back.
-    again: bool,
-    /// Whether anything was acknowledged since that was told.
+    report_again: bool,
+    /// Whether anything was acknowledged since that was reported.
     acknowledged: bool,
     /// Whether the client has said already that no broker can be reached.
     out_of_reach: bool,
@@ -46,10 +45,10 @@ impl AckMonitor {
         Self {
             ages: Ages::default(),
             now,
-            asked: None,
-            answer: None,
-            told: None,
-            again: false,
+            diagnosed_at: None,
+            diagnosis: None,
+            reported: None,
+            report_again: false,
             acknowledged: false,
             out_of_reach: false,
         }
@@ -85,8 +84,8 @@ impl AckMonitor {
         self.ages.oldest().is_none()
     }
 
-    /// Adds what there is to tell beside `conditions`; asks where nobody knows.
-    pub(crate) fn look(
+    /// Adds what there is to sender beside `conditions`; asks where nobody knows.
+    pub(crate) fn check(
         &mut self,
         config: &ClientConfig,
         counts: &Counts,
@@ -97,47 +96,52 @@ impl AckMonitor {
         }) {
             self.unreachable();
         }
-        let condition = self.judge(|| {
-            let (tell, answer) = oneshot::channel();
+        let condition = self.verdict(|| {
+            let (sender, answer) = oneshot::channel();
             // Nobody waits for it any more where the sink has gone.
-            diagnostics::begin(config, counts.topics(), |finding| drop(tell.send(finding)));
+            diagnostics::diagnose_stall(config, counts.topics(), |it| drop(sender.send(it)));
             answer
         });
         conditions.extend(condition);
     }
 
     fn unreachable(&mut self) {
-        (self.out_of_reach, self.again) = (true, true);
+        (self.out_of_reach, self.report_again) = (true, true);
     }
 
-    fn judge(&mut self, ask: impl FnOnce() -> oneshot::Receiver<Finding>) -> Option<Condition> {
+    fn verdict(
+        &mut self,
+        diagnose: impl FnOnce() -> oneshot::Receiver<Diagnosis>,
+    ) -> Option<Condition> {
         let now = self.now;
         let waits = |since| now.saturating_duration_since(since);
-        if self.ages.oldest().is_none_or(|since| waits(since) < PATIENCE) {
-            (self.asked, self.answer) = (None, None);
-            let over = self.acknowledged && self.told.take().is_some();
+        if self.ages.oldest().is_none_or(|since| waits(since) < STALL_TIMEOUT) {
+            (self.diagnosed_at, self.diagnosis) = (None, None);
+            let over = self.acknowledged && self.reported.take().is_some();
             return over.then_some(Condition::Flowing);
         }
-        let answered = self.answer.as_mut().map(oneshot::Receiver::try_recv);
+        let answered = self.diagnosis.as_mut().map(oneshot::Receiver::try_recv);
         if answered.as_ref().is_some_and(|answered| *answered != Err(TryRecvError::Empty)) {
-            self.answer = None;
+            self.diagnosis = None;
         }
-        if let Some(Ok(finding)) = answered {
-            let known = finding.fault == Fault::OutOfReach && self.out_of_reach;
-            let new = self.told.as_ref() != Some(&finding.reason);
-            if !known && (new || std::mem::take(&mut self.again)) {
-                (self.acknowledged, self.again) = (false, false);
-                self.told = Some(finding.reason.clone());
-                let Finding { reason, fault } = finding;
+        if let Some(Ok(diagnosis)) = answered {
+            let known = diagnosis.fault == Fault::OutOfReach && self.out_of_reach;
+            let new = self.reported.as_ref() != Some(&diagnosis.reason);
+            if !known && (new || std::mem::take(&mut self.report_again)) {
+                (self.acknowledged, self.report_again) = (false, false);
+                self.reported = Some(diagnosis.reason.clone());
+                let Diagnosis { reason, fault } = diagnosis;
                 return Some(Condition::Stalled { reason, fault });
             }
         }
-        let first = self.asked.is_none();
-        if self.answer.is_none() && self.asked.is_none_or(|then| waits(then) >= AGAIN) {
-            self.asked = Some(now);
+        let first = self.diagnosed_at.is_none();
+        if self.diagnosis.is_none()
+            && self.diagnosed_at.is_none_or(|then| waits(then) >= DIAGNOSIS_INTERVAL)
+        {
+            self.diagnosed_at = Some(now);
             // Why it stalls is known then, at first.
             if !(first && self.out_of_reach) {
-                self.answer = Some(ask());
+                self.diagnosis = Some(diagnose());
             }
         }
         None
@@ -148,18 +152,18 @@ impl AckMonitor {
 mod tests {
     use super::*;
 
-    /// What is told `seconds` after the beginning, where an inquiry finds this.
-    fn judged(
-        watch: &mut AckMonitor,
+    /// The condition `seconds` after the start, where the diagnosis is `cause`.
+    fn verdict_at(
+        monitor: &mut AckMonitor,
         begun: Instant,
         seconds: u64,
-        matter: &str,
+        cause: &str,
     ) -> Option<Condition> {
-        watch.reported(&[], begun + Duration::from_secs(seconds), &Metrics::default());
-        let finding = Finding { reason: matter.to_owned(), fault: Fault::Brokers };
-        watch.judge(|| {
-            let (tell, answer) = oneshot::channel();
-            tell.send(finding).expect("it is awaited");
+        monitor.reported(&[], begun + Duration::from_secs(seconds), &Metrics::default());
+        let diagnosis = Diagnosis { reason: cause.to_owned(), fault: Fault::Brokers };
+        monitor.verdict(|| {
+            let (sender, answer) = oneshot::channel();
+            sender.send(diagnosis).expect("it is awaited");
             answer
         })
     }
@@ -171,57 +175,57 @@ mod tests {
     #[test]
     fn a_stall_is_told_once_for_each_reason_and_once_when_it_is_over() {
         let begun = Instant::now();
-        let mut watch = AckMonitor::new(begun);
-        watch.produced(Seq::new(1), begun);
-        assert_eq!(judged(&mut watch, begun, 9, "why"), None);
-        assert_eq!(judged(&mut watch, begun, 10, "why"), None, "asks");
-        assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
+        let mut monitor = AckMonitor::new(begun);
+        monitor.produced(Seq::new(1), begun);
+        assert_eq!(verdict_at(&mut monitor, begun, 9, "why"), None);
+        assert_eq!(verdict_at(&mut monitor, begun, 10, "why"), None, "asks");
+        assert_eq!(verdict_at(&mut monitor, begun, 11, "why"), Some(stalled("why")));
         for seconds in 12..60 {
-            assert_eq!(judged(&mut watch, begun, seconds, "why"), None, "{seconds}");
+            assert_eq!(verdict_at(&mut monitor, begun, seconds, "why"), None, "{seconds}");
         }
-        assert_eq!(judged(&mut watch, begun, 70, "else"), None, "asks again");
-        assert_eq!(judged(&mut watch, begun, 71, "else"), Some(stalled("else")));
+        assert_eq!(verdict_at(&mut monitor, begun, 70, "else"), None, "asks again");
+        assert_eq!(verdict_at(&mut monitor, begun, 71, "else"), Some(stalled("else")));
         let delivered = Report::new(Seq::new(1), Outcome::Delivered);
-        watch.reported(&[delivered], begun + Duration::from_secs(72), &Metrics::default());
-        assert_eq!(judged(&mut watch, begun, 72, ""), Some(Condition::Flowing));
-        assert_eq!(judged(&mut watch, begun, 73, ""), None);
+        monitor.reported(&[delivered], begun + Duration::from_secs(72), &Metrics::default());
+        assert_eq!(verdict_at(&mut monitor, begun, 72, ""), Some(Condition::Flowing));
+        assert_eq!(verdict_at(&mut monitor, begun, 73, ""), None);
     }
 
     #[test]
     fn a_replaced_producer_is_no_end_of_a_stall() {
         let begun = Instant::now();
-        let mut watch = AckMonitor::new(begun);
-        watch.produced(Seq::new(1), begun);
-        assert_eq!(judged(&mut watch, begun, 10, "why"), None);
-        assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
-        watch.replaced();
-        assert_eq!(judged(&mut watch, begun, 12, "why"), None);
+        let mut monitor = AckMonitor::new(begun);
+        monitor.produced(Seq::new(1), begun);
+        assert_eq!(verdict_at(&mut monitor, begun, 10, "why"), None);
+        assert_eq!(verdict_at(&mut monitor, begun, 11, "why"), Some(stalled("why")));
+        monitor.replaced();
+        assert_eq!(verdict_at(&mut monitor, begun, 12, "why"), None);
     }
 
     #[test]
     fn a_stall_is_told_again_after_an_outage() {
         let begun = Instant::now();
-        let mut watch = AckMonitor::new(begun);
-        watch.produced(Seq::new(1), begun);
-        assert_eq!(judged(&mut watch, begun, 10, "why"), None);
-        assert_eq!(judged(&mut watch, begun, 11, "why"), Some(stalled("why")));
-        watch.unreachable();
-        assert_eq!(judged(&mut watch, begun, 40, "why"), None, "asks again");
-        assert_eq!(judged(&mut watch, begun, 41, "why"), Some(stalled("why")));
-        assert_eq!(judged(&mut watch, begun, 70, "why"), None, "asks again");
-        assert_eq!(judged(&mut watch, begun, 71, "why"), None);
+        let mut monitor = AckMonitor::new(begun);
+        monitor.produced(Seq::new(1), begun);
+        assert_eq!(verdict_at(&mut monitor, begun, 10, "why"), None);
+        assert_eq!(verdict_at(&mut monitor, begun, 11, "why"), Some(stalled("why")));
+        monitor.unreachable();
+        assert_eq!(verdict_at(&mut monitor, begun, 40, "why"), None, "asks again");
+        assert_eq!(verdict_at(&mut monitor, begun, 41, "why"), Some(stalled("why")));
+        assert_eq!(verdict_at(&mut monitor, begun, 70, "why"), None, "asks again");
+        assert_eq!(verdict_at(&mut monitor, begun, 71, "why"), None);
     }
 
     #[test]
     fn brokers_that_are_known_to_be_out_of_reach_are_not_asked_at_once() {
         let begun = Instant::now();
-        let mut watch = AckMonitor::new(begun);
-        watch.produced(Seq::new(1), begun);
-        watch.unreachable();
+        let mut monitor = AckMonitor::new(begun);
+        monitor.produced(Seq::new(1), begun);
+        monitor.unreachable();
         for seconds in 10..40 {
-            assert_eq!(judged(&mut watch, begun, seconds, "why"), None, "{seconds}");
+            assert_eq!(verdict_at(&mut monitor, begun, seconds, "why"), None, "{seconds}");
         }
-        assert_eq!(judged(&mut watch, begun, 40, "why"), None, "asks");
-        assert_eq!(judged(&mut watch, begun, 41, "why"), Some(stalled("why")));
+        assert_eq!(verdict_at(&mut monitor, begun, 40, "why"), None, "asks");
+        assert_eq!(verdict_at(&mut monitor, begun, 41, "why"), Some(stalled("why")));
     }
 }

@@ -37,7 +37,7 @@ const DEFAULTS: [(&str, &str, &str); 8] = [
     // is when walpost can say so. The default is half a minute of silence.
     ("topic.metadata.propagation.max.ms", "", "5000"),
     ("socket.keepalive.enable", "", "true"),
-    // Whether a broker is connected is told by these alone.
+    // Only statistics show whether a broker is connected.
     ("statistics.interval.ms", "", "5000"),
 ];
 

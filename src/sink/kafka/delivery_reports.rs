@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::statistics::Standing;
+use super::statistics::ConnectionState;
 use crate::metrics::Published;
 use crate::sink::{Condition, Outcome, Report};
 
@@ -15,11 +15,11 @@ use crate::sink::{Condition, Outcome, Report};
 const REASON_LIMIT: Duration = Duration::from_secs(2);
 
 /// Values of [`Reports::connected`].
-const NOT_KNOWN: u8 = 0;
-const NONE: u8 = 1;
-const STANDS: u8 = 2;
+const UNKNOWN: u8 = 0;
+const DISCONNECTED: u8 = 1;
+const CONNECTED: u8 = 2;
 
-/// By which the relay is woken, and told what to do; of all producers of a sink.
+/// By which the relay is woken, and what it is asked for; of all producers of a sink.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     pub(super) stirred: Notify,
@@ -52,8 +52,8 @@ struct Waiting {
     unreachable: Option<(String, Instant)>,
     /// Why the last connection failed, since when no broker was seen to be connected.
     failed: Option<String>,
-    /// Whether it was told that no broker is connected, and none has been since.
-    is_told: bool,
+    /// Whether it was reported that no broker is connected, and none has been since.
+    is_reported: bool,
     /// Whether the broker refused a batch of this producer's for a record in it.
     refused: bool,
 }
@@ -61,7 +61,7 @@ struct Waiting {
 impl Waiting {
     /// A broker is connected.
     fn connected(&mut self) {
-        (self.failed, self.is_told) = (None, false);
+        (self.failed, self.is_reported) = (None, false);
     }
 
     /// A record was delivered. Records of a topic come one after the other.
@@ -81,7 +81,7 @@ impl Reports {
     pub(super) fn new(signals: &Arc<Signals>) -> Self {
         Self {
             waiting: Mutex::default(),
-            connected: AtomicU8::new(NOT_KNOWN),
+            connected: AtomicU8::new(UNKNOWN),
             has_id: AtomicBool::new(false),
             events: AtomicU64::new(0),
             signals: Arc::clone(signals),
@@ -107,7 +107,7 @@ impl Reports {
     pub(super) fn report(&self, report: Report, published: Option<(&str, u64)>) {
         let failed = report.outcome != Outcome::Delivered;
         if !failed {
-            self.says_connected(true);
+            self.set_connected(true);
         }
         let mut waiting = self.lock();
         if !failed {
@@ -131,18 +131,18 @@ impl Reports {
     /// `rd_atomic32_set` gives the new value there and not the one before
     /// (<https://github.com/confluentinc/librdkafka/issues/5282>). So a connection that failed, and
     /// none that stands at the next statistics, mean the same.
-    pub(super) fn stands(&self, standing: Standing) {
-        self.says_connected(standing.is_connected);
-        self.has_id.store(standing.has_id, Ordering::Relaxed);
+    pub(super) fn update_connection(&self, state: ConnectionState) {
+        self.set_connected(state.is_connected);
+        self.has_id.store(state.has_id, Ordering::Relaxed);
         let mut waiting = self.lock();
-        if standing.is_connected {
+        if state.is_connected {
             return waiting.connected();
         }
-        if waiting.is_told {
+        if waiting.is_reported {
             return;
         }
         if let Some(reason) = waiting.failed.take() {
-            waiting.is_told = true;
+            waiting.is_reported = true;
             drop(waiting);
             self.condition(Condition::Unreachable(reason));
         }
@@ -154,8 +154,8 @@ impl Reports {
     }
 
     /// What the producer knows of its connections.
-    pub(super) fn says_connected(&self, connected: bool) {
-        let value = if connected { STANDS } else { NONE };
+    pub(super) fn set_connected(&self, connected: bool) {
+        let value = if connected { CONNECTED } else { DISCONNECTED };
         // Told at each delivery: a store would take the line from other cores each time.
         if self.connected.load(Ordering::Relaxed) != value {
             self.connected.store(value, Ordering::Relaxed);
@@ -165,17 +165,17 @@ impl Reports {
     /// Whether a broker is connected; `None` where nothing is known of it yet.
     pub(super) fn is_connected(&self) -> Option<bool> {
         match self.connected.load(Ordering::Relaxed) {
-            NOT_KNOWN => None,
-            value => Some(value == STANDS),
+            UNKNOWN => None,
+            value => Some(value == CONNECTED),
         }
     }
 
     /// No broker is connected. `count` only counts them: what became of the last
     /// connection says why, and may still be to come.
     pub(super) fn unreachable(&self, count: String) {
-        self.says_connected(false);
+        self.set_connected(false);
         let mut waiting = self.lock();
-        waiting.is_told = true;
+        waiting.is_reported = true;
         match waiting.connection.take() {
             Some(reason) => {
                 drop(waiting);
@@ -215,11 +215,6 @@ impl Reports {
             waiting.conditions.push(Condition::Unreachable(count));
         }
         mem::take(&mut waiting.conditions)
-    }
-
-    /// Why the last connection broke, where that came to no condition.
-    pub(super) fn take_connection(&self) -> Option<String> {
-        self.lock().connection.take()
     }
 
     /// Appends what became of records, and gives what was delivered by topic.
@@ -265,35 +260,35 @@ mod tests {
     use super::*;
     use crate::sink::Outcome;
 
-    const AWAY: Standing = Standing { is_connected: false, has_id: false };
-    const THERE: Standing = Standing { is_connected: true, has_id: true };
+    const AWAY: ConnectionState = ConnectionState { is_connected: false, has_id: false };
+    const THERE: ConnectionState = ConnectionState { is_connected: true, has_id: true };
 
     #[test]
     fn brokers_out_of_reach_are_told_once_an_outage_without_librdkafkas_word() {
         let reports = Reports::new(&Arc::default());
         let unreachable = |reason: &str| vec![Condition::Unreachable(reason.to_owned())];
-        reports.stands(AWAY);
+        reports.update_connection(AWAY);
         assert_eq!(reports.take_conditions(), [], "nothing has failed yet");
         reports.connection("refused".to_owned());
         assert_eq!(reports.take_conditions(), [], "another may be connected");
-        reports.stands(AWAY);
+        reports.update_connection(AWAY);
         assert_eq!(reports.take_conditions(), unreachable("refused"));
         assert_eq!(reports.is_connected(), Some(false));
         reports.connection("refused again".to_owned());
-        reports.stands(AWAY);
+        reports.update_connection(AWAY);
         assert_eq!(reports.take_conditions(), [], "it is known");
-        reports.stands(THERE);
+        reports.update_connection(THERE);
         reports.connection("one of three".to_owned());
-        reports.stands(THERE);
-        reports.stands(AWAY);
+        reports.update_connection(THERE);
+        reports.update_connection(AWAY);
         assert_eq!(reports.take_conditions(), [], "that one was over");
         reports.connection("all of them".to_owned());
-        reports.stands(AWAY);
+        reports.update_connection(AWAY);
         assert_eq!(reports.take_conditions(), unreachable("all of them"));
         // A delivery is a connection too.
         reports.report(Report::new(crate::ledger::Seq::new(1), Outcome::Delivered), None);
         reports.connection("once more".to_owned());
-        reports.stands(AWAY);
+        reports.update_connection(AWAY);
         assert_eq!(reports.take_conditions(), unreachable("once more"));
     }
 
@@ -302,7 +297,7 @@ mod tests {
         let reports = Reports::new(&Arc::default());
         reports.connection("refused".to_owned());
         reports.unreachable("1/1 brokers are down".to_owned());
-        reports.stands(AWAY);
+        reports.update_connection(AWAY);
         let told = reports.take_conditions();
         assert_eq!(told, [Condition::Unreachable("refused".to_owned())]);
     }

@@ -1,137 +1,111 @@
-//! Why nothing is acknowledged: librdkafka retries in silence where too few
-//! replicas are in sync, a partition has no leader or a broker is slow, so
-//! somebody has to ask.
+//! Why no record is acknowledged, and whether a topic exists: librdkafka retries without a report
+//! where too few replicas are in sync, a partition has no leader or a broker is slow.
 //!
-//! It asks on a thread and by a client of its own, once, and never touches the
-//! producer. What it finds is for people: nothing is decided by it.
+//! Each diagnosis runs on a thread with a client of its own, and never touches the producer. What
+//! it finds about a stall is for the log only: nothing is decided by it.
 
-use std::collections::BTreeMap;
-use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
-use rdkafka::client::{ClientContext, OAuthToken};
-use rdkafka::config::{ClientConfig, FromClientConfigAndContext as _, RDKafkaLogLevel};
-use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
-use rdkafka::message::DeliveryResult;
-use rdkafka::metadata::MetadataTopic;
-use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::config::ClientConfig;
+use rdkafka::error::KafkaError;
 
-use super::partitioner::Found;
-use super::{error, oauth_token};
-use crate::excerpt::excerpt;
+use super::error;
+use super::metadata::{MetadataClient, REQUEST_TIMEOUT, TopicError, TopicState};
+use super::topic_lookup::Found;
 use crate::sink::Fault;
 
-/// How long each answer may take.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long until all brokers know of a new topic: milliseconds, where they are healthy.
+const TOPIC_PROPAGATION: Duration = Duration::from_millis(250);
 
-/// How long it takes until all brokers know of a new topic: milliseconds, where they are well.
-const KNOWN_TO_ALL: Duration = Duration::from_millis(250);
-
-/// What came out.
+/// Why no record is acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Finding {
-    /// In words, with what to do.
+pub(crate) struct Diagnosis {
+    /// A text for the log, with the remedy.
     pub(crate) reason: String,
     pub(crate) fault: Fault,
 }
 
-impl Finding {
-    fn silence(reason: String) -> Self {
+impl Diagnosis {
+    fn out_of_reach(reason: String) -> Self {
         Self { reason, fault: Fault::OutOfReach }
     }
 }
 
-/// Asks about these topics, and gives what it found to `tell`.
-pub(crate) fn begin(
+/// Starts to find out why no record for these topics is acknowledged; `done` receives the result.
+pub(crate) fn diagnose_stall(
     config: &ClientConfig,
     topics: Vec<String>,
-    tell: impl FnOnce(Finding) + Send + 'static,
+    done: impl FnOnce(Diagnosis) + Send + 'static,
 ) {
-    let config = of_its_own(config);
-    on_a_thread(move || tell(ask(&config, &topics)));
+    let config = config.clone();
+    on_a_thread(move || done(diagnosis(&config, &topics)));
 }
 
-/// Asks for the topic, and gives what was found to `tell`, if brokers answer. That it is missing
-/// is asked twice: a topic that was made just now is not known to all brokers yet.
-pub(crate) fn partitions(
+/// Starts to find out whether a topic exists and how many partitions it has; `done` receives the
+/// result, if brokers answer. A missing topic is asked for twice: one that was created just now is
+/// not known to all brokers yet.
+pub(crate) fn find_topic(
     config: &ClientConfig,
     topic: String,
-    tell: impl FnOnce(Found) + Send + 'static,
+    done: impl FnOnce(Found) + Send + 'static,
 ) {
-    let config = of_its_own(config);
+    let config = config.clone();
     on_a_thread(move || {
-        let Ok(client) = asker(&config) else { return };
+        let Ok(client) = MetadataClient::beside_producer(&config) else { return };
         let found = match found(&client, &topic) {
             Some(Found::Missing) => {
-                thread::sleep(KNOWN_TO_ALL);
+                thread::sleep(TOPIC_PROPAGATION);
                 found(&client, &topic)
             }
-            found => found,
+            found @ (Some(Found::Partitions(_)) | None) => found,
         };
-        found.map(tell);
+        found.map(done);
     });
 }
 
-fn found(client: &ThreadedProducer<Quiet>, topic: &str) -> Option<Found> {
-    let metadata = client.client().fetch_metadata(Some(topic), ANSWER).ok()?;
-    let found = metadata.topics().iter().find(|found| found.name() == topic)?;
-    let count = u32::try_from(found.partitions().len()).ok()?;
-    match found.error().map(RDKafkaErrorCode::from) {
-        Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
-            Some(Found::Missing)
+fn found(client: &MetadataClient, topic: &str) -> Option<Found> {
+    match client.topic(topic) {
+        Ok(state) => {
+            let count = u32::try_from(state.partitions.len()).ok()?;
+            (count > 0).then_some(Found::Partitions(count))
         }
-        Some(_) => None,
-        None => (count > 0).then_some(Found::Partitions(count)),
+        Err(error) if error.is_missing() => Some(Found::Missing),
+        // Only a topic that brokers call missing may make a record undeliverable: whatever else
+        // they answer is for the producer to report.
+        Err(TopicError::Broker(_) | TopicError::NoAnswer(_)) => None,
     }
 }
 
-/// Its connections are few and short-lived; nothing is produced by it.
-fn of_its_own(config: &ClientConfig) -> ClientConfig {
-    let mut config = config.clone();
-    config.remove("enable.gapless.guarantee");
-    config
+fn on_a_thread(diagnose: impl FnOnce() + Send + 'static) {
+    // Without a thread there is no diagnosis: the producer goes on either way.
+    let _ = thread::Builder::new().name("diagnostics".to_owned()).spawn(diagnose);
 }
 
-/// Asks for metadata. Not an administrator's client, which looks at no request for a token.
-fn asker(config: &ClientConfig) -> KafkaResult<ThreadedProducer<Quiet>> {
-    ThreadedProducer::from_config_and_context(config, Quiet)
-}
-
-fn on_a_thread(ask: impl FnOnce() + Send + 'static) {
-    // Where no thread can be had there are other worries than this.
-    let _ = thread::Builder::new().name("inquiry".to_owned()).spawn(ask);
-}
-
-fn ask(config: &ClientConfig, topics: &[String]) -> Finding {
-    let client = match asker(config) {
+fn diagnosis(config: &ClientConfig, topics: &[String]) -> Diagnosis {
+    let client = match MetadataClient::beside_producer(config) {
         Ok(client) => client,
-        Err(error) => return Finding::silence(error.to_string()),
+        Err(error) => return Diagnosis::out_of_reach(error.to_string()),
     };
     for name in topics {
-        let metadata = match client.client().fetch_metadata(Some(name), ANSWER) {
-            Ok(metadata) => metadata,
-            Err(error) => return Finding::silence(silence(&error)),
+        let reason = match client.topic(name) {
+            Ok(state) => unavailability(name, &state, || min_in_sync(&client, name)),
+            Err(TopicError::Broker(code)) => Some(error::reason(code, name)),
+            Err(TopicError::NoAnswer(error)) => return Diagnosis::out_of_reach(no_answer(&error)),
         };
-        let topic = metadata.topics().iter().find(|topic| topic.name() == name);
-        let matter = topic.and_then(|topic| {
-            let state = State::of(topic);
-            state.matter(name, || min_in_sync(config, name))
-        });
-        if let Some(reason) = matter {
-            return Finding { reason, fault: Fault::Brokers };
+        if let Some(reason) = reason {
+            return Diagnosis { reason, fault: Fault::Brokers };
         }
     }
     let reason = "the brokers answer and lead every partition, but have not acknowledged a record \
                   for 10 s: see their load and their logs";
-    Finding { reason: reason.to_owned(), fault: Fault::Unknown }
+    Diagnosis { reason: reason.to_owned(), fault: Fault::Unknown }
 }
 
-fn silence(error: &KafkaError) -> String {
+fn no_answer(error: &KafkaError) -> String {
     let why = match error.rdkafka_error_code() {
-        Some(code) if error::is_of_a_connection(code) => {
-            format!("nothing came within {} s", ANSWER.as_secs())
+        Some(code) if error::is_connection_error(code) => {
+            format!("nothing came within {} s", REQUEST_TIMEOUT.as_secs())
         }
         Some(code) => code.to_string(),
         None => error.to_string(),
@@ -140,76 +114,45 @@ fn silence(error: &KafkaError) -> String {
 }
 
 /// The topic's `min.insync.replicas`, where walpost's user may see it.
-fn min_in_sync(config: &ClientConfig, topic: &str) -> Option<usize> {
-    setting(config, topic, "min.insync.replicas")?.parse().ok()
+fn min_in_sync(client: &MetadataClient, topic: &str) -> Option<usize> {
+    client.topic_settings(topic)?.get("min.insync.replicas")?.parse().ok()
 }
 
-/// `None` too where a client would have to show a token: see [`asker`].
-fn setting(config: &ClientConfig, topic: &str, name: &str) -> Option<String> {
-    if config.get(oauth_token::PROPERTY).is_some_and(|config| oauth_token::file(config).is_some()) {
+/// Why a topic's partitions do not acknowledge, with the remedy; `min_in_sync` is called only
+/// where replicas are out of sync.
+fn unavailability(
+    topic: &str,
+    state: &TopicState,
+    min_in_sync: impl FnOnce() -> Option<usize>,
+) -> Option<String> {
+    let leaderless = state.leaderless();
+    if !leaderless.is_empty() {
+        return Some(format!(
+            "no broker leads partition {} of topic {topic}: bring back the brokers that have it",
+            list(&leaderless)
+        ));
+    }
+    let short: Vec<_> = state
+        .partitions
+        .iter()
+        .filter(|partition| partition.in_sync < partition.replicas)
+        .collect();
+    let (in_sync, all) =
+        short.iter().map(|partition| (partition.in_sync, partition.replicas)).min()?;
+    let min = min_in_sync();
+    if min.is_some_and(|min| in_sync >= min) {
         return None;
     }
-    let client = AdminClient::from_config_and_context(config, Quiet).ok()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    let options = AdminOptions::new().request_timeout(Some(ANSWER));
-    let specifier = [ResourceSpecifier::Topic(topic)];
-    let described = runtime.block_on(client.describe_configs(&specifier, &options)).ok()?;
-    let config = described.into_iter().next()?.ok()?;
-    config.get(name)?.value.clone()
+    let partitions: Vec<i32> = short.iter().map(|partition| partition.id).collect();
+    let required = min.map_or_else(|| "more".to_owned(), |min| min.to_string());
+    Some(format!(
+        "only {in_sync} of {all} replicas are in sync in partition {} of topic {topic}, and its \
+         min.insync.replicas asks for {required}: bring back the brokers that have the others",
+        list(&partitions)
+    ))
 }
 
-/// What metadata says of a topic.
-#[derive(Debug, Default)]
-struct State {
-    error: Option<RDKafkaErrorCode>,
-    leaderless: Vec<i32>,
-    /// Replicas in sync and replicas, of partitions that lack some.
-    short: BTreeMap<i32, (usize, usize)>,
-}
-
-impl State {
-    fn of(topic: &MetadataTopic) -> Self {
-        let error = topic.error().map(RDKafkaErrorCode::from);
-        let mut state = Self { error, ..Self::default() };
-        for partition in topic.partitions() {
-            let (in_sync, all) = (partition.isr().len(), partition.replicas().len());
-            if partition.leader() < 0 {
-                state.leaderless.push(partition.id());
-            } else if in_sync < all {
-                state.short.insert(partition.id(), (in_sync, all));
-            }
-        }
-        state
-    }
-
-    /// What is the matter, in words, and what to do; `min_in_sync` is asked only
-    /// where replicas are missing.
-    fn matter(&self, topic: &str, min_in_sync: impl FnOnce() -> Option<usize>) -> Option<String> {
-        if let Some(code) = self.error {
-            return Some(error::reason(code, topic));
-        }
-        if !self.leaderless.is_empty() {
-            return Some(format!(
-                "no broker leads partition {} of topic {topic}: bring back the brokers that have it",
-                list(&self.leaderless)
-            ));
-        }
-        let (in_sync, all) = *self.short.values().min()?;
-        let min = min_in_sync();
-        if min.is_some_and(|min| in_sync >= min) {
-            return None;
-        }
-        let partitions: Vec<i32> = self.short.keys().copied().collect();
-        let asked = min.map_or_else(|| "more".to_owned(), |min| min.to_string());
-        Some(format!(
-            "only {in_sync} of {all} replicas are in sync in partition {} of topic {topic}, and its \
-             min.insync.replicas asks for {asked}: bring back the brokers that have the others",
-            list(&partitions)
-        ))
-    }
-}
-
-/// Some of the numbers, however many there are.
+/// The first few of the numbers.
 fn list(numbers: &[i32]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<String> = numbers.iter().take(SHOWN).map(i32::to_string).collect();
@@ -218,51 +161,29 @@ fn list(numbers: &[i32]) -> String {
     if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
-/// The client's own lines are of no interest: what it finds is.
-pub(crate) struct Quiet;
-
-impl ClientContext for Quiet {
-    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
-
-    fn generate_oauth_token(&self, config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
-        oauth_token::token(config)
-    }
-
-    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
-        tracing::trace!(target: "librdkafka", facility, "{}", excerpt(message));
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        tracing::trace!(target: "librdkafka", %error, "{}", excerpt(reason));
-    }
-}
-
-impl ProducerContext for Quiet {
-    type DeliveryOpaque = ();
-
-    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::kafka::metadata::PartitionState;
 
     #[test]
-    fn a_topic_that_lacks_replicas_but_has_enough_is_not_the_matter() {
-        let state = State { short: [(0, (2, 3))].into(), ..State::default() };
-        assert_eq!(state.matter("orders", || Some(2)), None);
-        let text = state.matter("orders", || Some(3)).expect("too few");
+    fn a_topic_with_enough_replicas_in_sync_is_available() {
+        let partition = PartitionState { id: 0, has_leader: true, in_sync: 2, replicas: 3 };
+        let state = TopicState { partitions: vec![partition] };
+        assert_eq!(unavailability("orders", &state, || Some(2)), None);
+        let text = unavailability("orders", &state, || Some(3)).expect("too few");
         for word in ["2 of 3", "partition 0", "orders", "min.insync.replicas asks for 3"] {
             assert!(text.contains(word), "{text}");
         }
-        // Who may not look at the topic's settings still hears of the replicas.
-        assert!(state.matter("orders", || None).is_some());
+        // Without the right to see the topic's settings, the replicas are reported all the same.
+        assert!(unavailability("orders", &state, || None).is_some());
     }
 
     #[test]
-    fn partitions_without_a_leader_are_named_a_few_of_them() {
-        let state = State { leaderless: (0..12).collect(), ..State::default() };
-        let text = state.matter("orders", || None).expect("no leader");
+    fn the_first_partitions_without_a_leader_are_listed() {
+        let partition = |id| PartitionState { id, has_leader: false, in_sync: 0, replicas: 1 };
+        let state = TopicState { partitions: (0..12).map(partition).collect() };
+        let text = unavailability("orders", &state, || None).expect("no leader");
         assert!(text.contains("partition 0, 1, 2, 3, 4 and 7 more of topic orders"), "{text}");
     }
 }

@@ -1,5 +1,5 @@
-//! Which of librdkafka's errors speak against the record itself, and what a
-//! person can do about each. Decides by the error code alone.
+//! Which of librdkafka's errors are caused by the record itself, and the fix for each. Decides by
+//! the error code alone.
 //!
 //! Codes: <https://kafka.apache.org/protocol#protocol_error_codes> and
 //! librdkafka's `rd_kafka_resp_err_t`.
@@ -19,31 +19,33 @@ pub(crate) fn outcome(error: &KafkaError, topic: &str) -> Outcome {
         Some(Code::PurgeQueue | Code::PurgeInflight | Code::Fatal | Code::GaplessGuarantee) => {
             Outcome::Purged
         }
+        // The default for every other code, also for one that this version does not know: the
+        // record is produced again, and nothing is given up.
         Some(code) => Outcome::Lost(reason(code, topic)),
     }
 }
 
 /// The error's code, as librdkafka's binding spells it.
-pub(crate) fn code_of(error: &KafkaError) -> String {
+pub(crate) fn code_name(error: &KafkaError) -> String {
     error.rdkafka_error_code().map_or_else(|| "Unknown".to_owned(), |code| format!("{code:?}"))
 }
 
-/// Whether the error speaks against the record itself.
+/// Whether the record itself causes the error.
 pub(crate) fn is_refusal(code: Code) -> bool {
-    verdict(code) != Verdict::Passes
+    kind(code) != FailureKind::Transient
 }
 
 /// What a failed production means for its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum FailureKind {
     /// Not the record's fault, or one that time or a person may end without touching it: it is
     /// waited for, however long.
-    Passes,
+    Transient,
     /// The record's fault, and perhaps not for good: it is tried some times more.
     MayPass,
     /// The record's fault, and for good unless somebody changes a setting: the same bytes meet
     /// the same answer, and to ask again only holds up all that follows.
-    Never,
+    Permanent,
 }
 
 /// Every code that a production can fail with, and what it rests on. All others belong to
@@ -51,59 +53,60 @@ enum Verdict {
 /// what is not known to be the record's fault walpost gives up nothing.
 ///
 /// - The size (`MessageSizeTooLarge`, `InvalidMessageSize`, `MessageBatchTooLarge`): the bytes
-///   and the topic's limit. Neither changes with time. Never.
+///   and the topic's limit. Neither changes with time. Permanent.
 /// - `InvalidTimestamp`: the record's timestamp, the topic's `message.timestamp.*.max.ms` and the
 ///   broker's clock. What is too old gets older. What is too far ahead (an hour by default) comes
-///   into range in time, but not within the minute for which records are tried. Never.
+///   into range in time, but not within the minute for which records are tried. Permanent.
 /// - `InvalidRecord`: the broker's validation of the record: no key in a compacted topic, offsets
-///   or a format that do not fit. It looks at the bytes and the topic's settings alone. Never.
-/// - `InvalidTopic`: the name, or that it is one of Kafka's internal topics. Never.
-/// - `InvalidArgument`: librdkafka's own look at the arguments. Never.
+///   or a format that do not fit. It looks at the bytes and the topic's settings alone. Permanent.
+/// - `InvalidTopic`: the name, or that it is one of Kafka's internal topics. Permanent.
+/// - `InvalidArgument`: librdkafka's own look at the arguments. Permanent.
 /// - `PolicyViolation`: Kafka's brokers answer a production with it in no case, others that speak
 ///   its protocol do, by quotas too, which pass. May pass.
 /// - `InvalidMessage` (a checksum that does not fit): bytes that were damaged on their way or in
-///   memory. The next attempt sends them anew. Passes.
+///   memory. The next attempt sends them anew. Transient.
 /// - `UnknownTopicOrPartition`, `UnknownTopic`, `UnknownPartition`, `UnknownTopicId`: topics are
-///   made, and partitions added. Passes.
+///   made, and partitions added. Transient.
 /// - `TopicAuthorizationFailed`, `ClusterAuthorizationFailed`, `Authentication`,
-///   `SaslAuthenticationFailed`, `SecurityDisabled`: rights and passwords are given back. Passes.
+///   `SaslAuthenticationFailed`, `SecurityDisabled`: rights and passwords are given back. Transient.
 /// - `NotEnoughReplicas`, `NotEnoughReplicasAfterAppend`, `LeaderNotAvailable`,
 ///   `NotLeaderForPartition`, `ReplicaNotAvailable`, `BrokerNotAvailable`, `KafkaStorageError`,
 ///   `LogDirNotFound`, `FencedLeaderEpoch`, `UnknownLeaderEpoch`, `ThrottlingQuotaExceeded`,
 ///   `RequestTimedOut`, `NetworkException`, `BrokerTransportFailure`, `MessageTimedOut`,
-///   `OperationTimedOut`, `TimedOutQueue`, `Resolve`, `SSL`: the cluster or the way to it. Passes.
+///   `OperationTimedOut`, `TimedOutQueue`, `Resolve`, `SSL`: the cluster or the way to it. Transient.
 /// - `OutOfOrderSequenceNumber`, `DuplicateSequenceNumber`, `UnknownProducerId`,
 ///   `InvalidProducerEpoch`, `InvalidProducerIdMapping`, `ProducerFenced`: the producer's state; a
-///   new producer has another. Passes.
+///   new producer has another. Transient.
 /// - `UnsupportedForMessageFormat`, `UnsupportedCompressionType`, `UnsupportedVersion`,
 ///   `InvalidRequiredAcks`, `InvalidRequest`, `Unknown`: brokers or settings, for all records
-///   alike. To put records aside for it would put all of them aside. Passes.
-fn verdict(code: Code) -> Verdict {
+///   alike. To put records aside for it would put all of them aside. Transient.
+fn kind(code: Code) -> FailureKind {
     match code {
-        _ if is_of_size(code) => Verdict::Never,
+        _ if is_size_error(code) => FailureKind::Permanent,
         Code::InvalidTimestamp
         | Code::InvalidRecord
         | Code::InvalidTopic
-        | Code::InvalidArgument => Verdict::Never,
-        Code::PolicyViolation => Verdict::MayPass,
-        _ => Verdict::Passes,
+        | Code::InvalidArgument => FailureKind::Permanent,
+        Code::PolicyViolation => FailureKind::MayPass,
+        // See above: what is not known to be the record's fault is retried without a limit.
+        _ => FailureKind::Transient,
     }
 }
 
 /// Whether it may be for one record of several in a batch; a topic is the same for all of them.
-pub(crate) fn is_of_a_record(code: Code) -> bool {
-    is_of_size(code) || matches!(code, Code::InvalidTimestamp | Code::InvalidRecord)
+pub(crate) fn is_record_error(code: Code) -> bool {
+    is_size_error(code) || matches!(code, Code::InvalidTimestamp | Code::InvalidRecord)
 }
 
 /// Whether a connection to a broker broke or could not be made.
-pub(crate) fn is_of_a_connection(code: Code) -> bool {
+pub(crate) fn is_connection_error(code: Code) -> bool {
     matches!(
         code,
         Code::BrokerTransportFailure | Code::Resolve | Code::SSL | Code::OperationTimedOut
     )
 }
 
-fn is_of_size(code: Code) -> bool {
+fn is_size_error(code: Code) -> bool {
     matches!(
         code,
         Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::MessageBatchTooLarge
@@ -112,7 +115,7 @@ fn is_of_size(code: Code) -> bool {
 
 /// The broker's refusal, with the way out.
 fn refusal(code: Code) -> Refusal {
-    let ground = if is_of_size(code) { Ground::Size } else { Ground::Other };
+    let ground = if is_size_error(code) { Ground::Size } else { Ground::Other };
     let fix = match code {
         _ if ground == Ground::Size => {
             "raise max.message.bytes of the topic (and message.max.bytes of the brokers, where it \
@@ -130,12 +133,12 @@ fn refusal(code: Code) -> Refusal {
         Code::InvalidTopic => "it is one of Kafka's own topics, or has no name that Kafka takes",
         _ => "remove its cause",
     };
-    let may_pass = verdict(code) == Verdict::MayPass;
+    let may_pass = kind(code) == FailureKind::MayPass;
     Refusal { ground, may_pass, reason: format!("{code}; {fix}") }
 }
 
 /// The same of the client library, which takes nothing beyond its own limit.
-pub(crate) fn by_the_client(code: Code) -> Refusal {
+pub(crate) fn client_refusal(code: Code) -> Refusal {
     match code {
         // Its own word for it is the broker's.
         Code::MessageSizeTooLarge => {
@@ -211,7 +214,7 @@ mod tests {
             assert!(refusal.reason.contains(setting), "{refusal:?}");
             assert_eq!(refusal.ground == Ground::Size, code == Code::MessageSizeTooLarge);
         }
-        let refusal = by_the_client(Code::MessageSizeTooLarge);
+        let refusal = client_refusal(Code::MessageSizeTooLarge);
         assert!(refusal.ground == Ground::Size && refusal.reason.contains("-X message.max.bytes"));
     }
 

@@ -60,9 +60,7 @@ pub(crate) fn require(config: &ClientConfig) -> Result<(), SinkError> {
     let missing = match mechanism.as_str() {
         "PLAIN" => !has("sasl_plain"),
         "OAUTHBEARER" if has("sasl_oauthbearer") => {
-            let is_file =
-                config.get(oauth_token::PROPERTY).is_some_and(|it| oauth_token::file(it).is_some());
-            if !is_file && value("sasl.oauthbearer.method") != "oidc" {
+            if !oauth_token::is_from_file(config) && value("sasl.oauthbearer.method") != "oidc" {
                 return Err(SinkError::Token { oidc: has("oidc") });
             }
             false

@@ -38,8 +38,8 @@ pub(crate) struct Counts {
 #[derive(Debug, Default)]
 struct Known {
     counts: HashMap<String, u32>,
-    /// What changed and was not told yet.
-    untold: Vec<Change>,
+    /// Changes that were not reported yet.
+    unreported: Vec<Change>,
 }
 
 /// A topic that has another number of partitions than it had.
@@ -75,7 +75,7 @@ pub(crate) struct FirstBatchGate {
     /// The changes of counts that are heeded.
     changes: u64,
     topics: HashMap<String, Topic>,
-    /// Topic and way of the first records in flight.
+    /// Topic and key of the first records in flight.
     in_flight: HashMap<Seq, (String, PartitionKey)>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) enum PartitionKey {
 }
 
 impl PartitionKey {
-    /// The way of this record; `None`: it goes anywhere, and has no order to keep.
+    /// The key of this record; `None`: it goes anywhere, and has no order to keep.
     pub(crate) fn of(record: &Record<'_>) -> Option<Self> {
         match record.partition.map(u32::try_from) {
             Some(Ok(partition)) => Some(Self::Partition(partition)),
@@ -125,9 +125,9 @@ impl FirstBatchGate {
     }
 
     /// Whether partitions were added or taken away since the last call: then each
-    /// partition has to be begun anew, and the record that was put into one just
+    /// partition has to be started anew, and the record that was put into one just
     /// now is the first of its own.
-    pub(crate) fn begin_anew(&mut self) -> bool {
+    pub(crate) fn reset_if_repartitioned(&mut self) -> bool {
         let changes = self.counts.changes();
         if changes == self.changes {
             return false;
@@ -140,9 +140,9 @@ impl FirstBatchGate {
         true
     }
 
-    /// What may be done with a record that goes this way.
-    pub(crate) fn turn(&self, topic: &str, way: Option<PartitionKey>) -> Admission {
-        let Some(way) = way else {
+    /// What may be done with a record that goes this key.
+    pub(crate) fn admission(&self, topic: &str, key: Option<PartitionKey>) -> Admission {
+        let Some(key) = key else {
             return Admission::Free;
         };
         let Some(topic) = self.topics.get(topic) else {
@@ -151,7 +151,7 @@ impl FirstBatchGate {
         if topic.count.is_some_and(|count| topic.proven.len() >= index(count)) {
             return Admission::Free;
         }
-        let partition = way.partition(topic.count);
+        let partition = key.partition(topic.count);
         if partition.is_some_and(|partition| topic.proven.contains(&partition)) {
             return Admission::Free;
         }
@@ -164,9 +164,9 @@ impl FirstBatchGate {
     }
 
     /// The record whose turn was [`Admission::Lead`] is queued as production `seq`.
-    pub(crate) fn queued(&mut self, seq: Seq, topic: &str, way: PartitionKey) {
-        self.topics.entry(topic.to_owned()).or_default().leading.push(way);
-        self.in_flight.insert(seq, (topic.to_owned(), way));
+    pub(crate) fn queued(&mut self, seq: Seq, topic: &str, key: PartitionKey) {
+        self.topics.entry(topic.to_owned()).or_default().leading.push(key);
+        self.in_flight.insert(seq, (topic.to_owned(), key));
     }
 
     /// Begins anew in every partition. A broker forgets a producer that was idle
@@ -179,17 +179,17 @@ impl FirstBatchGate {
 
     /// Production `seq` is acknowledged.
     pub(crate) fn delivered(&mut self, seq: Seq) {
-        let Some((name, way)) = self.in_flight.remove(&seq) else {
+        let Some((name, key)) = self.in_flight.remove(&seq) else {
             return;
         };
         let Some(topic) = self.topics.get_mut(&name) else {
             return;
         };
-        topic.leading.retain(|leading| *leading != way);
+        topic.leading.retain(|leading| *leading != key);
         if topic.count.is_none() {
             topic.count = self.counts.of(&name);
         }
-        topic.proven.extend(way.partition(topic.count));
+        topic.proven.extend(key.partition(topic.count));
     }
 }
 
@@ -201,7 +201,7 @@ impl Counts {
 
     /// What changed since the last call.
     pub(crate) fn take_changes(&self) -> Vec<Change> {
-        std::mem::take(&mut self.lock().untold)
+        std::mem::take(&mut self.lock().unreported)
     }
 
     fn changes(&self) -> u64 {
@@ -224,7 +224,7 @@ impl Counts {
         };
         if *count != now {
             let before = std::mem::replace(count, now);
-            known.untold.push(Change { topic: topic.to_owned(), before, now });
+            known.unreported.push(Change { topic: topic.to_owned(), before, now });
             self.changes.fetch_add(1, Ordering::Release);
         }
     }
@@ -317,7 +317,7 @@ mod tests {
     }
 
     /// Of ten keys, in a topic of that many partitions.
-    fn leads(partitions: i32) -> (FirstBatchGate, KeyPartitioner) {
+    fn gate(partitions: i32) -> (FirstBatchGate, KeyPartitioner) {
         let counts = Arc::new(Counts::default());
         let partitioner = KeyPartitioner::new(Arc::clone(&counts));
         assert!(partitioner.partition("t", Some(b"0"), partitions, |_| true) < partitions);
@@ -326,105 +326,105 @@ mod tests {
 
     #[test]
     fn the_first_record_of_a_partition_goes_alone_until_it_is_acknowledged() {
-        let (mut leads, _) = leads(1);
-        assert_eq!(leads.turn("t", keyed(b"a")), Admission::Lead);
-        leads.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
-        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Wait);
-        assert_eq!(leads.turn("t", None), Admission::Free);
-        assert_eq!(leads.turn("another", keyed(b"b")), Admission::Lead);
-        leads.delivered(Seq::new(6));
-        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Wait);
-        leads.delivered(Seq::new(7));
-        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Free);
+        let (mut gate, _) = gate(1);
+        assert_eq!(gate.admission("t", keyed(b"a")), Admission::Lead);
+        gate.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
+        assert_eq!(gate.admission("t", keyed(b"b")), Admission::Wait);
+        assert_eq!(gate.admission("t", None), Admission::Free);
+        assert_eq!(gate.admission("another", keyed(b"b")), Admission::Lead);
+        gate.delivered(Seq::new(6));
+        assert_eq!(gate.admission("t", keyed(b"b")), Admission::Wait);
+        gate.delivered(Seq::new(7));
+        assert_eq!(gate.admission("t", keyed(b"b")), Admission::Free);
     }
 
     #[test]
     fn after_a_long_time_the_first_record_goes_alone_again() {
-        let (mut leads, _) = leads(1);
-        leads.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
-        leads.delivered(Seq::new(7));
-        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Free);
-        leads.forget();
-        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Lead);
+        let (mut gate, _) = gate(1);
+        gate.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
+        gate.delivered(Seq::new(7));
+        assert_eq!(gate.admission("t", keyed(b"b")), Admission::Free);
+        gate.forget();
+        assert_eq!(gate.admission("t", keyed(b"b")), Admission::Lead);
     }
 
     #[test]
     fn a_topic_that_grows_is_told_once_and_begun_anew_in_each_partition() {
-        let (mut leads, partitioner) = leads(1);
-        leads.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
-        leads.delivered(Seq::new(7));
-        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Free);
-        assert!(!leads.begin_anew());
+        let (mut gate, partitioner) = gate(1);
+        gate.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
+        gate.delivered(Seq::new(7));
+        assert_eq!(gate.admission("t", keyed(b"b")), Admission::Free);
+        assert!(!gate.reset_if_repartitioned());
         for _ in 0..2 {
             partitioner.partition("t", Some(b"0"), 4, |_| true);
         }
-        assert!(leads.begin_anew() && !leads.begin_anew());
-        assert_eq!(leads.turn("t", keyed(b"b")), Admission::Lead);
+        assert!(gate.reset_if_repartitioned() && !gate.reset_if_repartitioned());
+        assert_eq!(gate.admission("t", keyed(b"b")), Admission::Lead);
         let change = Change { topic: "t".to_owned(), before: 1, now: 4 };
-        assert_eq!(leads.counts.take_changes(), [change]);
-        assert_eq!(leads.counts.take_changes(), []);
+        assert_eq!(gate.counts.take_changes(), [change]);
+        assert_eq!(gate.counts.take_changes(), []);
     }
 
     #[test]
     fn each_partition_has_a_first_record_of_its_own() {
-        let (mut leads, partitioner) = leads(3);
-        leads.queued(Seq::new(0), "t", PartitionKey::Hash(hash(b"0")));
-        leads.delivered(Seq::new(0));
+        let (mut gate, partitioner) = gate(3);
+        gate.queued(Seq::new(0), "t", PartitionKey::Hash(hash(b"0")));
+        gate.delivered(Seq::new(0));
         let partition = |key: &str| partitioner.partition("t", Some(key.as_bytes()), 3, |_| true);
-        let mut begun = HashSet::from([partition("0")]);
+        let mut started = HashSet::from([partition("0")]);
         for number in 1..50_u64 {
             let key = number.to_string();
             let expected = match partition(&key) {
                 proven if proven == partition("0") => Admission::Free,
-                other if begun.insert(other) => Admission::Lead,
+                other if started.insert(other) => Admission::Lead,
                 _ => Admission::Wait,
             };
-            assert_eq!(leads.turn("t", keyed(key.as_bytes())), expected, "{key}");
+            assert_eq!(gate.admission("t", keyed(key.as_bytes())), expected, "{key}");
             if expected == Admission::Lead {
-                leads.queued(Seq::new(number), "t", PartitionKey::Hash(hash(key.as_bytes())));
+                gate.queued(Seq::new(number), "t", PartitionKey::Hash(hash(key.as_bytes())));
             }
         }
-        assert_eq!(begun.len(), 3);
-        (0..50).for_each(|seq| leads.delivered(Seq::new(seq)));
-        assert!((0..50_u8).all(|key| leads.turn("t", keyed(&[key])) == Admission::Free));
+        assert_eq!(started.len(), 3);
+        (0..50).for_each(|seq| gate.delivered(Seq::new(seq)));
+        assert!((0..50_u8).all(|key| gate.admission("t", keyed(&[key])) == Admission::Free));
     }
 
     #[test]
     fn a_record_that_names_its_partition_is_one_of_that_partition() {
-        let (mut leads, partitioner) = leads(3);
+        let (mut gate, partitioner) = gate(3);
         let of_key = partitioner.partition("t", Some(b"0"), 3, |_| true);
         let of_key = u32::try_from(of_key).expect("a partition");
         let [mine, other] =
             [of_key, (of_key + 1) % 3].map(|number| Some(PartitionKey::Partition(number)));
         // A topic's number of partitions is not known before a key was put into one.
-        assert_eq!(leads.turn("t", mine), Admission::Lead);
-        leads.queued(Seq::new(1), "t", PartitionKey::Partition(of_key));
-        assert_eq!(leads.turn("t", mine), Admission::Wait);
-        assert_eq!(leads.turn("t", other), Admission::Lead);
-        assert_eq!(leads.turn("t", keyed(b"0")), Admission::Wait);
-        leads.delivered(Seq::new(1));
-        assert_eq!(leads.turn("t", mine), Admission::Free);
-        assert_eq!(leads.turn("t", keyed(b"0")), Admission::Free);
-        leads.queued(Seq::new(2), "t", PartitionKey::Partition((of_key + 1) % 3));
+        assert_eq!(gate.admission("t", mine), Admission::Lead);
+        gate.queued(Seq::new(1), "t", PartitionKey::Partition(of_key));
+        assert_eq!(gate.admission("t", mine), Admission::Wait);
+        assert_eq!(gate.admission("t", other), Admission::Lead);
+        assert_eq!(gate.admission("t", keyed(b"0")), Admission::Wait);
+        gate.delivered(Seq::new(1));
+        assert_eq!(gate.admission("t", mine), Admission::Free);
+        assert_eq!(gate.admission("t", keyed(b"0")), Admission::Free);
+        gate.queued(Seq::new(2), "t", PartitionKey::Partition((of_key + 1) % 3));
         assert_eq!(
-            (leads.turn("t", other), leads.turn("t", mine)),
+            (gate.admission("t", other), gate.admission("t", mine)),
             (Admission::Wait, Admission::Free)
         );
     }
 
     #[test]
     fn a_named_partition_is_led_in_a_topic_of_which_nothing_is_known() {
-        let mut leads = FirstBatchGate::new(Arc::new(Counts::default()));
-        leads.queued(Seq::new(1), "t", PartitionKey::Partition(1));
-        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(1))), Admission::Wait);
-        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(0))), Admission::Lead);
-        assert_eq!(leads.turn("t", keyed(b"a")), Admission::Wait, "it may be the same");
-        leads.delivered(Seq::new(1));
-        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(1))), Admission::Free);
-        assert_eq!(leads.turn("t", keyed(b"a")), Admission::Lead, "it may be another");
-        leads.queued(Seq::new(2), "t", PartitionKey::Hash(7));
-        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(0))), Admission::Wait);
-        leads.delivered(Seq::new(2));
-        assert_eq!(leads.turn("t", Some(PartitionKey::Partition(0))), Admission::Lead);
+        let mut gate = FirstBatchGate::new(Arc::new(Counts::default()));
+        gate.queued(Seq::new(1), "t", PartitionKey::Partition(1));
+        assert_eq!(gate.admission("t", Some(PartitionKey::Partition(1))), Admission::Wait);
+        assert_eq!(gate.admission("t", Some(PartitionKey::Partition(0))), Admission::Lead);
+        assert_eq!(gate.admission("t", keyed(b"a")), Admission::Wait, "it may be the same");
+        gate.delivered(Seq::new(1));
+        assert_eq!(gate.admission("t", Some(PartitionKey::Partition(1))), Admission::Free);
+        assert_eq!(gate.admission("t", keyed(b"a")), Admission::Lead, "it may be another");
+        gate.queued(Seq::new(2), "t", PartitionKey::Hash(7));
+        assert_eq!(gate.admission("t", Some(PartitionKey::Partition(0))), Admission::Wait);
+        gate.delivered(Seq::new(2));
+        assert_eq!(gate.admission("t", Some(PartitionKey::Partition(0))), Admission::Lead);
     }
 }

@@ -1,249 +1,262 @@
-//! What the brokers say of themselves, of topics and of walpost's rights, to whoever asks
-//! before anything is produced. It makes no topic and publishes nothing.
+//! The client that asks brokers for metadata and settings: for `check`, before a replay, and to
+//! find out why no record is acknowledged. It publishes nothing.
 //!
-//! That a user may write to a topic is told by Kafka only when it writes. What can be
-//! known before: a topic that it may not even describe, and whether the brokers give an
-//! idempotent producer its id, which takes the right to write to some topic
-//! (`IDEMPOTENT_WRITE` on the cluster before 2.8).
+//! Kafka reports only on a write whether a user may write to a topic. Known before that are: a
+//! topic that the user may not even describe, and whether the brokers assign a producer ID to an
+//! idempotent producer, which needs the right to write to some topic (before Kafka 2.8:
+//! `IDEMPOTENT_WRITE` on the cluster).
+
+mod connection_failure;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
-use std::net::{TcpStream, ToSocketAddrs as _};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext as _, RDKafkaLogLevel};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::metadata::{MetadataBroker, MetadataPartition};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::message::DeliveryResult;
+use rdkafka::metadata::{Metadata, MetadataBroker, MetadataPartition, MetadataTopic};
 use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
 
+pub use self::connection_failure::{ConnectionFailure, TlsFailure, accepts_connections};
 use super::config::client_config;
-use super::diagnostics::Quiet;
 use super::{features, oauth_token};
 use crate::excerpt::excerpt;
 use crate::sink::{KafkaConfig, SinkError};
 
-/// How long one question may take.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long each request may take.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For how long brokers that cannot be connected to are tried: by all addresses of a name.
-const ATTEMPTS: Duration = Duration::from_secs(3);
+/// How long one of several attempts to reach a broker may take.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(2);
+/// How long brokers that refuse connections are tried: enough for all addresses of a host name.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A client that only asks.
-pub struct ClusterMetadata {
-    producer: ThreadedProducer<Ears>,
-    admin: AdminClient<Quiet>,
-    heard: Arc<Mutex<Heard>>,
-    servers: Vec<String>,
-    /// Whether it shows a token, which an administrator's client cannot.
-    by_token: bool,
+/// How often is checked whether the brokers have assigned a producer ID.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Connection errors that are kept to explain why no broker answers.
+const ERRORS_MAX: usize = 100;
+
+/// A client for metadata and settings.
+pub struct MetadataClient {
+    /// A producer, because an `AdminClient` ignores librdkafka's requests for an OAuth token.
+    client: ThreadedProducer<Callbacks>,
+    config: ClientConfig,
+    /// Created with the first request for settings.
+    admin: OnceLock<Option<AdminClient<Callbacks>>>,
+    observed: Arc<Mutex<Observed>>,
 }
 
-/// What the brokers told.
+/// The cluster's brokers, as their metadata describes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Brokers {
     /// Their ids.
     pub ids: Vec<i32>,
-    /// Where they say that they are.
+    /// The addresses that they advertise.
     pub addresses: Vec<String>,
-    /// The topics that walpost's user may see.
+    /// The topics that walpost's user may describe.
     pub topics: BTreeSet<String>,
 }
 
-/// A topic as the brokers have it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Topic {
-    /// The fewest replicas of one of its partitions.
-    pub replicas: usize,
-    /// The fewest replicas in sync.
-    pub in_sync: usize,
-    /// Partitions that no broker leads.
-    pub leaderless: Vec<i32>,
+/// A topic's partitions, by id.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TopicState {
+    /// The partitions.
+    pub partitions: Vec<PartitionState>,
 }
 
-/// Why nothing is known of a topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NoTopic {
-    /// There is none.
-    Missing,
-    /// Walpost's user may not see it.
-    Forbidden,
-    /// The brokers say something else.
-    Unknown(String),
-}
-
-/// Why the brokers cannot be asked; in librdkafka's words.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Silence {
-    /// They refuse the credentials.
-    Credentials(String),
-    /// They do not offer the mechanism.
-    Mechanism(String),
-    /// TLS fails.
-    Tls(BrokerTls, String),
-    /// They answer, and send clients to addresses where nobody answers.
-    Advertised(String),
-    /// They speak another protocol than walpost: with TLS, or without.
-    Protocol(String),
-    /// Nothing answers.
-    Unreachable(String),
-}
-
-/// What TLS with a broker fails by.
+/// A partition, as the metadata describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BrokerTls {
-    /// The broker's certificate is not to be trusted: librdkafka does not say whether it
-    /// is too old, for other names, or signed by nobody who is known.
-    Certificate,
-    /// Anything else.
-    Other,
+pub struct PartitionState {
+    /// Its id.
+    pub id: i32,
+    /// Whether a broker leads it.
+    pub has_leader: bool,
+    /// Its replicas in sync.
+    pub in_sync: usize,
+    /// All its replicas.
+    pub replicas: usize,
 }
 
+/// Why a topic's state is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TopicError {
+    /// The brokers answered with this error.
+    Broker(Code),
+    /// They did not answer.
+    NoAnswer(KafkaError),
+}
+
+/// What librdkafka reported through its callbacks.
 #[derive(Default)]
-struct Heard {
+struct Observed {
     errors: Vec<(Code, String)>,
-    /// Whether all brokers were given up at some time.
+    /// Whether librdkafka reported all brokers as down at some time.
     all_down: bool,
-    has_id: bool,
+    has_producer_id: bool,
 }
 
 /// librdkafka's callbacks.
-#[derive(Clone)]
-struct Ears(Arc<Mutex<Heard>>);
+#[derive(Clone, Default)]
+struct Callbacks(Arc<Mutex<Observed>>);
 
-impl ClusterMetadata {
-    /// Makes the client, which connects in the background.
+impl MetadataClient {
+    /// Creates a client that never makes the brokers create a topic. It connects in the background.
     pub fn open(config: &KafkaConfig) -> Result<Self, SinkError> {
-        let servers = config.bootstrap_servers.split(',').map(|one| one.trim().to_owned());
-        let servers = servers.collect();
-        let mut config: ClientConfig = client_config(config);
+        let config = client_config(config);
         features::require(&config)?;
-        // To look for a topic is not to make it.
-        config.set("allow.auto.create.topics", "false");
-        let admin = AdminClient::from_config_and_context(&plain(&config), Quiet)?;
-        // Where the producer's id comes is told to the log alone.
-        config.set("debug", "eos").set_log_level(RDKafkaLogLevel::Debug);
-        let by_token =
-            config.get(oauth_token::PROPERTY).is_some_and(|it| oauth_token::file(it).is_some());
-        let heard = Arc::new(Mutex::new(Heard::default()));
-        let ears = Ears(Arc::clone(&heard));
-        let producer = ThreadedProducer::from_config_and_context(&config, ears)?;
-        Ok(Self { producer, admin, heard, servers, by_token })
+        Ok(Self::new(without_topic_creation(without_idempotence(config)))?)
     }
 
-    /// Asks the brokers who they are. Blocks for at most `within`.
-    pub fn brokers(&self, within: Duration) -> Result<Brokers, Silence> {
-        let began = Instant::now();
+    /// The same, which also requests a producer ID: see [`MetadataClient::producer_id`].
+    pub fn open_idempotent(config: &KafkaConfig) -> Result<Self, SinkError> {
+        let mut config = client_config(config);
+        features::require(&config)?;
+        // librdkafka reports an assigned producer ID in its debug log only.
+        config.set("debug", "eos").set_log_level(RDKafkaLogLevel::Debug);
+        Ok(Self::new(without_topic_creation(config))?)
+    }
+
+    /// Creates a client beside a running producer, with the producer's own properties: a request
+    /// for a missing topic creates it where the producer's `allow.auto.create.topics` says so.
+    pub(super) fn beside_producer(config: &ClientConfig) -> KafkaResult<Self> {
+        Self::new(without_idempotence(config.clone()))
+    }
+
+    fn new(config: ClientConfig) -> KafkaResult<Self> {
+        let callbacks = Callbacks::default();
+        let observed = Arc::clone(&callbacks.0);
+        let client = ThreadedProducer::from_config_and_context(&config, callbacks)?;
+        Ok(Self { client, config, admin: OnceLock::new(), observed })
+    }
+
+    /// Waits until a broker answers a request for metadata. Blocks for at most `timeout`.
+    pub fn reach(&self, timeout: Duration) -> Result<(), ConnectionFailure> {
+        let answer = self.client.client().fetch_metadata(None, timeout);
+        answer.map(drop).map_err(|error| self.connection_failure(&error))
+    }
+
+    /// Asks for the cluster's brokers, and returns early where waiting does not help. Blocks for
+    /// at most `timeout`, and for some seconds more to find out why no broker answers.
+    pub fn brokers(&self, timeout: Duration) -> Result<Brokers, ConnectionFailure> {
+        let started = Instant::now();
         loop {
-            let once = Duration::from_secs(1).min(within);
-            let error = match self.producer.client().fetch_metadata(None, once) {
-                Ok(metadata) => {
-                    return Ok(Brokers {
-                        ids: metadata.brokers().iter().map(MetadataBroker::id).collect(),
-                        addresses: metadata.brokers().iter().map(address).collect(),
-                        topics: metadata.topics().iter().map(|one| one.name().into()).collect(),
-                    });
-                }
+            let attempt_timeout = ATTEMPT_TIMEOUT.min(timeout);
+            let error = match self.client.client().fetch_metadata(None, attempt_timeout) {
+                Ok(metadata) => return Ok(Brokers::from(&metadata)),
                 Err(error) => error,
             };
-            let (silence, all_down) = self.silence();
-            let is_final = matches!(silence, Some(Silence::Credentials(_) | Silence::Mechanism(_)))
-                || all_down && began.elapsed() >= ATTEMPTS;
-            if !is_final && began.elapsed() < within {
-                continue;
+            let failure = self.connection_failure(&error);
+            let all_down = self.observed().all_down;
+            let is_final = failure.is_refused_login()
+                || all_down && started.elapsed() >= CONNECT_TIMEOUT
+                || started.elapsed() >= timeout;
+            if is_final {
+                let servers = self.config.get("bootstrap.servers").unwrap_or_default();
+                return Err(if all_down { failure.probed(servers) } else { failure });
             }
-            let silence = silence.unwrap_or_else(|| Silence::Unreachable(error.to_string()));
-            return Err(match silence {
-                // Who takes connections and ends them at the first word speaks another protocol.
-                Silence::Unreachable(reason)
-                    if all_down && self.servers.iter().any(|one| is_in_reach(one)) =>
-                {
-                    Silence::Protocol(reason)
-                }
-                silence => silence,
-            });
         }
     }
 
-    /// Asks for one topic. Blocks.
-    pub fn topic(&self, name: &str) -> Result<Topic, NoTopic> {
-        let metadata = self.producer.client().fetch_metadata(Some(name), ANSWER);
-        let metadata = metadata.map_err(|error| NoTopic::Unknown(error.to_string()))?;
+    /// Asks for a topic's state. Blocks.
+    pub fn topic(&self, name: &str) -> Result<TopicState, TopicError> {
+        let metadata = self.client.client().fetch_metadata(Some(name), REQUEST_TIMEOUT);
+        let metadata = metadata.map_err(TopicError::NoAnswer)?;
         let topic = metadata.topics().iter().find(|topic| topic.name() == name);
-        let Some(topic) = topic else { return Err(NoTopic::Missing) };
-        if let Some(error) = topic.error() {
-            return Err(match Code::from(error) {
-                Code::UnknownTopicOrPartition | Code::UnknownTopic => NoTopic::Missing,
-                Code::TopicAuthorizationFailed => NoTopic::Forbidden,
-                other => NoTopic::Unknown(other.to_string()),
-            });
+        // Brokers answer with each topic that the request names.
+        let missing = || TopicError::NoAnswer(KafkaError::MetadataFetch(Code::BadMessage));
+        let topic = topic.ok_or_else(missing)?;
+        match topic.error() {
+            Some(error) => Err(TopicError::Broker(Code::from(error))),
+            None => Ok(TopicState::from(topic)),
         }
-        let partitions = topic.partitions();
-        let leaderless =
-            partitions.iter().filter(|one| one.leader() < 0).map(MetadataPartition::id);
-        Ok(Topic {
-            replicas: partitions.iter().map(|one| one.replicas().len()).min().unwrap_or(0),
-            in_sync: partitions.iter().map(|one| one.isr().len()).min().unwrap_or(0),
-            leaderless: leaderless.collect(),
-        })
     }
 
-    /// The topic's settings; `None` where walpost's user may not see them. Blocks.
+    /// The topic's settings; `None` where walpost's user may not describe them, or logs in with a
+    /// token. Blocks.
     pub fn topic_settings(&self, name: &str) -> Option<BTreeMap<String, String>> {
         self.settings(&ResourceSpecifier::Topic(name))
     }
 
-    /// The same of a broker.
+    /// A broker's settings, as [`MetadataClient::topic_settings`].
     pub fn broker_settings(&self, id: i32) -> Option<BTreeMap<String, String>> {
         self.settings(&ResourceSpecifier::Broker(id))
     }
 
     fn settings(&self, of: &ResourceSpecifier<'_>) -> Option<BTreeMap<String, String>> {
-        if self.by_token {
+        // An `AdminClient` cannot present a token.
+        if oauth_token::is_from_file(&self.config) {
             return None;
         }
+        let admin = self.admin.get_or_init(|| {
+            let config = without_idempotence(self.config.clone());
+            AdminClient::from_config_and_context(&config, Callbacks::default()).ok()
+        });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-        let options = AdminOptions::new().request_timeout(Some(ANSWER));
-        let described = runtime.block_on(self.admin.describe_configs([of], &options)).ok()?;
+        let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
+        let described = runtime.block_on(admin.as_ref()?.describe_configs([of], &options)).ok()?;
         let entries = described.into_iter().next()?.ok()?.entries;
         Some(entries.into_iter().filter_map(|one| Some((one.name, one.value?))).collect())
     }
 
-    /// Whether the brokers give a producer its id; else why not. `None`: they have not
-    /// said within a few seconds. Blocks.
+    /// Whether the brokers assign a producer ID to the client of
+    /// [`MetadataClient::open_idempotent`]; else why not. `None`: they have not answered within a
+    /// few seconds. Blocks.
     pub fn producer_id(&self) -> Option<Result<(), String>> {
-        let began = Instant::now();
-        while began.elapsed() < ANSWER {
-            if let Some((_, reason)) = self.producer.client().fatal_error() {
+        let started = Instant::now();
+        while started.elapsed() < REQUEST_TIMEOUT {
+            if let Some((_, reason)) = self.client.client().fatal_error() {
                 return Some(Err(reason));
             }
-            if self.heard().has_id {
+            if self.observed().has_producer_id {
                 return Some(Ok(()));
             }
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(POLL_INTERVAL);
         }
         None
     }
 
-    /// What the brokers' silence means so far, and whether all were given up.
-    fn silence(&self) -> (Option<Silence>, bool) {
-        let heard = self.heard();
-        (heard.silence(), heard.all_down)
+    /// Why no broker has answered so far; `error` is what the request failed with.
+    fn connection_failure(&self, error: &KafkaError) -> ConnectionFailure {
+        let failure = ConnectionFailure::most_specific(&self.observed().errors);
+        failure.unwrap_or_else(|| ConnectionFailure::Unreachable(error.to_string()))
     }
 
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where a broker says that it is.
-fn address(broker: &MetadataBroker) -> String {
+/// For a client that never publishes, and so needs no producer ID.
+fn without_idempotence(mut config: ClientConfig) -> ClientConfig {
+    config.remove("enable.gapless.guarantee");
+    config.remove("enable.idempotence");
+    config
+}
+
+fn without_topic_creation(mut config: ClientConfig) -> ClientConfig {
+    config.set("allow.auto.create.topics", "false");
+    config
+}
+
+impl From<&Metadata> for Brokers {
+    fn from(metadata: &Metadata) -> Self {
+        Self {
+            ids: metadata.brokers().iter().map(MetadataBroker::id).collect(),
+            addresses: metadata.brokers().iter().map(advertised_address).collect(),
+            topics: metadata.topics().iter().map(|one| one.name().into()).collect(),
+        }
+    }
+}
+
+fn advertised_address(broker: &MetadataBroker) -> String {
     let host = broker.host();
     if host.contains(':') {
         format!("[{host}]:{}", broker.port())
@@ -252,78 +265,64 @@ fn address(broker: &MetadataBroker) -> String {
     }
 }
 
-/// Whether somebody takes connections at this `host:port`. Blocks for a few seconds at most.
-pub fn is_in_reach(address: &str) -> bool {
-    let bare = address.rsplit_once("://").map_or(address, |(_, bare)| bare);
-    let Ok(mut found) = bare.to_socket_addrs() else {
-        return false;
-    };
-    found.any(|one| TcpStream::connect_timeout(&one, CONNECT).is_ok())
-}
-
-/// Of a client that never produces, and so needs no id.
-fn plain(config: &ClientConfig) -> ClientConfig {
-    let mut config = config.clone();
-    config.remove("enable.gapless.guarantee");
-    config.remove("enable.idempotence");
-    config
-}
-
-impl Heard {
-    /// The weightiest reason of all that was heard.
-    fn silence(&self) -> Option<Silence> {
-        self.errors.iter().map(|(code, said)| judge(*code, said)).min_by_key(weight)
+impl From<&MetadataTopic> for TopicState {
+    fn from(topic: &MetadataTopic) -> Self {
+        let mut partitions: Vec<_> = topic.partitions().iter().map(PartitionState::from).collect();
+        partitions.sort_unstable_by_key(|partition| partition.id);
+        Self { partitions }
     }
 }
 
-/// The lower, the more it says.
-fn weight(silence: &Silence) -> u8 {
-    match silence {
-        Silence::Mechanism(_) => 0,
-        Silence::Credentials(_) => 1,
-        Silence::Tls(BrokerTls::Other, _) => 5,
-        Silence::Advertised(_) => 4,
-        Silence::Tls(..) => 2,
-        Silence::Protocol(_) => 3,
-        Silence::Unreachable(_) => 6,
+impl From<&MetadataPartition> for PartitionState {
+    fn from(partition: &MetadataPartition) -> Self {
+        Self {
+            id: partition.id(),
+            has_leader: partition.leader() >= 0,
+            in_sync: partition.isr().len(),
+            replicas: partition.replicas().len(),
+        }
     }
 }
 
-/// What an error of a connection means, by its code and where that says too little by
-/// its words, which are librdkafka's and OpenSSL's.
-fn judge(code: Code, said: &str) -> Silence {
-    let words = said.to_ascii_lowercase();
-    let has = |part: &str| words.contains(part);
-    let text = said.to_owned();
-    match code {
-        Code::Authentication
-            if has("mechanism") && (has("unsupported") || has("not supported")) =>
-        {
-            Silence::Mechanism(text)
-        }
-        Code::Authentication => Silence::Credentials(text),
-        _ if has("wrong version number") || has("incorrect security.protocol") => {
-            Silence::Protocol(text)
-        }
-        Code::SSL if has("certificate") && has("verif") => {
-            Silence::Tls(BrokerTls::Certificate, text)
-        }
-        Code::SSL => Silence::Tls(BrokerTls::Other, text),
-        // An alert comes when the handshake is over on this side.
-        _ if has("ssl routines") => Silence::Tls(BrokerTls::Other, text),
-        // Such as `host:9092/7: Connect to …`: one that another broker told of.
-        _ if is_of_a_known_broker(said) => Silence::Advertised(text),
-        _ => Silence::Unreachable(text),
+impl TopicState {
+    /// The fewest replicas of one of its partitions.
+    pub fn replicas(&self) -> usize {
+        self.partitions.iter().map(|one| one.replicas).min().unwrap_or(0)
+    }
+
+    /// The fewest replicas in sync of one of its partitions.
+    pub fn in_sync(&self) -> usize {
+        self.partitions.iter().map(|one| one.in_sync).min().unwrap_or(0)
+    }
+
+    /// The partitions that no broker leads.
+    pub fn leaderless(&self) -> Vec<i32> {
+        self.partitions.iter().filter(|one| !one.has_leader).map(|one| one.id).collect()
     }
 }
 
-/// Whether an error is of a connection to a broker that has a number.
-fn is_of_a_known_broker(said: &str) -> bool {
-    let peer = said.split_once(": ").map_or("", |(peer, _)| peer);
-    peer.rsplit_once('/').is_some_and(|(_, id)| id.parse::<i32>().is_ok())
+impl TopicError {
+    /// Whether the topic does not exist.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Broker(Code::UnknownTopicOrPartition | Code::UnknownTopic))
+    }
+
+    /// Whether walpost's user may not describe the topic.
+    pub fn is_unauthorized(&self) -> bool {
+        *self == Self::Broker(Code::TopicAuthorizationFailed)
+    }
 }
 
-impl ClientContext for Ears {
+impl fmt::Display for TopicError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broker(code) => code.fmt(f),
+            Self::NoAnswer(error) => error.fmt(f),
+        }
+    }
+}
+
+impl ClientContext for Callbacks {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
     fn generate_oauth_token(&self, config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
@@ -332,40 +331,28 @@ impl ClientContext for Ears {
 
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
         if facility == "IDEMPSTATE" && message.ends_with("-> Assigned") {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).has_id = true;
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).has_producer_id = true;
         }
-        tracing::trace!(target: "librdkafka", facility, "{message}");
+        tracing::trace!(target: "librdkafka", facility, "{}", excerpt(message));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reason = excerpt(reason);
+        tracing::trace!(target: "librdkafka", %error, "{reason}");
+        let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match error.rdkafka_error_code() {
-            Some(Code::AllBrokersDown) => heard.all_down = true,
-            Some(code) if heard.errors.len() < 100 => heard.errors.push((code, excerpt(reason))),
-            _ => {}
+            Some(Code::AllBrokersDown) => observed.all_down = true,
+            Some(code) if observed.errors.len() < ERRORS_MAX => {
+                observed.errors.push((code, reason));
+            }
+            // Further errors explain nothing that the first ones do not.
+            Some(_) | None => {}
         }
     }
 }
 
-impl ProducerContext for Ears {
+impl ProducerContext for Callbacks {
     type DeliveryOpaque = ();
 
-    fn delivery(&self, _: &rdkafka::message::DeliveryResult<'_>, (): ()) {}
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_heard_first_does_not_hide_what_says_more() {
-        let mut heard = Heard::default();
-        assert_eq!(heard.silence(), None);
-        let refused = "Connect to ipv6#[::1]:9092 failed: Connection refused";
-        heard.errors.push((Code::BrokerTransportFailure, refused.to_owned()));
-        assert_eq!(heard.silence(), Some(Silence::Unreachable(refused.to_owned())));
-        let password = "Authentication failed: Invalid username or password";
-        heard.errors.push((Code::Authentication, password.to_owned()));
-        assert_eq!(heard.silence(), Some(Silence::Credentials(password.to_owned())));
-    }
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
 }

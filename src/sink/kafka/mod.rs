@@ -14,7 +14,6 @@ mod features;
 mod first_batch_gate;
 mod metadata;
 mod oauth_token;
-mod partitioner;
 mod poll_interval;
 mod producer;
 mod reload;
@@ -24,12 +23,15 @@ mod spans;
 #[path = "no_spans.rs"]
 mod spans;
 mod statistics;
+mod topic_lookup;
 
 pub use config::{KafkaConfig, WaitsFor, accepts, asks_for_topics, message_max_bytes};
 pub(super) use features::{built_in, refusal};
 pub use first_batch_gate::partition_of;
-pub use metadata::{BrokerTls, Brokers, ClusterMetadata, NoTopic, Silence, Topic, is_in_reach};
+pub use metadata::{
+    Brokers, ConnectionFailure, MetadataClient, PartitionState, TlsFailure, TopicError, TopicState,
+    accepts_connections,
+};
 pub(crate) use oauth_token::token as oauth_token;
-pub use producer::{KafkaSink, ReachError, ReloadHandle, reach};
-
+pub use producer::{KafkaSink, ReloadHandle};
 pub use reload::KafkaSource;

@@ -14,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rdkafka::client::OAuthToken;
+use rdkafka::config::ClientConfig;
 use serde::Deserialize;
 
 /// The property whose form is described above.
@@ -33,6 +34,11 @@ struct Claims {
 /// The file that the property names, if that is what it does.
 pub(crate) fn file(config: &str) -> Option<&str> {
     config.trim().strip_prefix("file=").filter(|path| !path.is_empty())
+}
+
+/// Whether a client with this configuration presents a token from a file.
+pub(crate) fn is_from_file(config: &ClientConfig) -> bool {
+    config.get(PROPERTY).is_some_and(|value| file(value).is_some())
 }
 
 /// The token for a client with that `sasl.oauthbearer.config`.

@@ -17,28 +17,29 @@ const SHARE: u32 = 4;
 /// When something last happened: a record was given to the producer, or it called back.
 #[derive(Debug)]
 pub(super) struct PollInterval {
-    made: Instant,
+    created: Instant,
     /// Microseconds after that.
-    beat: AtomicU64,
+    last_activity: AtomicU64,
 }
 
 impl Default for PollInterval {
     fn default() -> Self {
-        Self { made: Instant::now(), beat: AtomicU64::new(0) }
+        Self { created: Instant::now(), last_activity: AtomicU64::new(0) }
     }
 }
 
 impl PollInterval {
-    pub(super) fn beat(&self, now: Instant) {
-        let micros = now.saturating_duration_since(self.made).as_micros();
-        self.beat.store(u64::try_from(micros).unwrap_or(u64::MAX), Ordering::Relaxed);
+    pub(super) fn note_activity(&self, now: Instant) {
+        let micros = now.saturating_duration_since(self.created).as_micros();
+        self.last_activity.store(u64::try_from(micros).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// The longer nothing has happened, the longer; `eager`: somebody waits for acknowledgements.
-    pub(super) fn rest(&self, now: Instant, eager: bool) -> Duration {
+    pub(super) fn until_next_poll(&self, now: Instant, eager: bool) -> Duration {
         let shortest = if eager { SHORTEST_EAGER } else { SHORTEST };
-        let beat = self.made + Duration::from_micros(self.beat.load(Ordering::Relaxed));
-        (now.saturating_duration_since(beat) / SHARE).clamp(shortest, LONGEST)
+        let last_activity =
+            self.created + Duration::from_micros(self.last_activity.load(Ordering::Relaxed));
+        (now.saturating_duration_since(last_activity) / SHARE).clamp(shortest, LONGEST)
     }
 }
 
@@ -48,13 +49,16 @@ mod tests {
 
     #[test]
     fn what_has_just_happened_is_looked_at_soon_and_a_long_silence_seldom() {
-        let pulse = PollInterval::default();
-        let now = pulse.made + Duration::from_secs(100);
-        assert_eq!(pulse.rest(now, true), LONGEST);
-        pulse.beat(now);
-        assert_eq!(pulse.rest(now, true), SHORTEST_EAGER);
-        assert_eq!(pulse.rest(now, false), SHORTEST);
-        assert_eq!(pulse.rest(now + Duration::from_millis(40), true), Duration::from_millis(10));
-        assert_eq!(pulse.rest(now + Duration::from_secs(60), false), LONGEST);
+        let interval = PollInterval::default();
+        let now = interval.created + Duration::from_secs(100);
+        assert_eq!(interval.until_next_poll(now, true), LONGEST);
+        interval.note_activity(now);
+        assert_eq!(interval.until_next_poll(now, true), SHORTEST_EAGER);
+        assert_eq!(interval.until_next_poll(now, false), SHORTEST);
+        assert_eq!(
+            interval.until_next_poll(now + Duration::from_millis(40), true),
+            Duration::from_millis(10)
+        );
+        assert_eq!(interval.until_next_poll(now + Duration::from_secs(60), false), LONGEST);
     }
 }

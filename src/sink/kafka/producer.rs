@@ -29,9 +29,7 @@ use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header as KafkaHeader, Message as _, OwnedHeaders};
-use rdkafka::producer::{
-    BaseProducer, BaseRecord, Producer as _, ProducerContext, ThreadedProducer,
-};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::sleep;
 
@@ -41,10 +39,10 @@ use super::config::{KafkaConfig, MESSAGE_MAX_BYTES, WaitsFor, batch_bytes, clien
 use super::first_batch_gate::{
     Admission, Change, Counts, FirstBatchGate, KeyPartitioner, PartitionKey,
 };
-use super::partitioner::{Found, Partitions, Verdict};
 use super::reload::Reload;
 use super::spans::Spans;
-use super::{diagnostics, error, features, oauth_token, partitioner, statistics};
+use super::topic_lookup::{Found, TopicLookup, Verdict};
+use super::{diagnostics, error, features, oauth_token, statistics, topic_lookup};
 use crate::crash_points;
 use crate::excerpt::excerpt;
 use crate::ledger::Seq;
@@ -58,17 +56,17 @@ use super::poll_interval::PollInterval;
 pub use swap::ReloadHandle;
 
 /// How long a process that ends waits for its producer.
-const DROP_LIMIT: Duration = Duration::from_secs(2);
+const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often is looked whether the producer is of no use any more.
-const FATAL_INTERVAL: Duration = Duration::from_secs(1);
+const FATAL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// For how long it counts that a broker knows the producer in a partition: well
 /// below the day after which it forgets it.
-const LEADS_LIMIT: Duration = Duration::from_secs(3600);
+const GATE_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// Events of librdkafka's that are taken in a row: what is left waits for the next time.
-const EVENTS: usize = 64;
+const POLLS_MAX: usize = 64;
 
 /// The client below a [`KafkaSink`].
 type Producer = BaseProducer<Context, KeyPartitioner>;
@@ -80,17 +78,17 @@ pub struct KafkaSink {
     batches: BatchSize,
     /// `None` only while one is being replaced, or after that failed.
     producer: Option<Producer>,
-    leads: FirstBatchGate,
-    leads_since: Instant,
+    gate: FirstBatchGate,
+    gate_since: Instant,
     counts: Arc<Counts>,
-    partitions: Partitions,
+    topics: TopicLookup,
     waits_for: WaitsFor,
-    watch: AckMonitor,
+    ack_monitor: AckMonitor,
     /// What the producer says.
     reports: Arc<Reports>,
     signals: Arc<Signals>,
-    pulse: PollInterval,
-    renewal: Reload,
+    poll_interval: PollInterval,
+    reload: Reload,
     /// A producer that is to take the other's place.
     successor: Option<swap::Successor>,
     fatal: Fatal,
@@ -110,28 +108,28 @@ impl KafkaSink {
     /// be reached is no error here.
     /// What it does shows in `metrics`.
     pub fn new(config: &KafkaConfig, metrics: Arc<Metrics>) -> Result<Self, SinkError> {
-        let (batch_bytes, renewal) = (batch_bytes(&config.properties), Reload::new(config));
+        let (batch_bytes, reload) = (batch_bytes(&config.properties), Reload::new(config));
         let waits_for = config.waits_for.clone();
         let config = client_config(config);
         let signals = Arc::default();
         let reports = Arc::new(Reports::new(&signals));
         let counts = Arc::new(Counts::default());
-        let (producer, leads) = make_producer(&config, &reports, &counts, &metrics)?;
+        let (producer, gate) = make_producer(&config, &reports, &counts, &metrics)?;
         let now = Instant::now();
         Ok(Self {
             config,
             batches: BatchSize::new(batch_bytes),
             producer: Some(producer),
-            leads,
-            leads_since: now,
+            gate,
+            gate_since: now,
             counts,
-            partitions: Partitions::default(),
+            topics: TopicLookup::default(),
             waits_for,
-            watch: AckMonitor::new(now),
+            ack_monitor: AckMonitor::new(now),
             reports,
             signals,
-            pulse: PollInterval::default(),
-            renewal,
+            poll_interval: PollInterval::default(),
+            reload,
             successor: None,
             fatal: Fatal::new(now),
             metrics,
@@ -146,20 +144,20 @@ impl KafkaSink {
         let producer = self.producer.as_ref().map(|producer| (producer, &self.reports));
         for (producer, reports) in producer.into_iter().chain(successor) {
             if poll(producer, reports) {
-                self.pulse.beat(Instant::now());
+                self.poll_interval.note_activity(Instant::now());
             }
         }
     }
 
     /// Whether the topic exists, and has the partition that a record names.
-    fn look_for(&mut self, topic: &str, partition: Option<i32>) -> Result<(), ProduceError> {
-        let verdict = self.partitions.verdict(topic, partition, Instant::now(), || {
-            let (tell, answer) = oneshot::channel();
-            let tell = |found: Found| {
+    fn check_topic(&mut self, topic: &str, partition: Option<i32>) -> Result<(), ProduceError> {
+        let verdict = self.topics.verdict(topic, partition, Instant::now(), || {
+            let (sender, answer) = oneshot::channel();
+            let done = |found: Found| {
                 // Nobody waits for it any more where the producer was replaced.
-                let _ = tell.send(found);
+                let _ = sender.send(found);
             };
-            diagnostics::partitions(&self.config, topic.to_owned(), tell);
+            diagnostics::find_topic(&self.config, topic.to_owned(), done);
             answer
         });
         match verdict {
@@ -167,7 +165,7 @@ impl KafkaSink {
             Verdict::Wait => Err(ProduceError::Full),
             Verdict::Beyond(count) => {
                 let partition = partition.unwrap_or_default();
-                Err(ProduceError::Refused(partitioner::refusal(topic, partition, count)))
+                Err(ProduceError::Refused(topic_lookup::refusal(topic, partition, count)))
             }
             Verdict::Missing if self.waits_for.is_it(topic) => Ok(()),
             Verdict::Missing => Err(ProduceError::Refused(error::missing_topic(topic))),
@@ -187,48 +185,6 @@ impl KafkaSink {
     }
 }
 
-/// Why Kafka cannot be reached.
-#[derive(Debug, thiserror::Error)]
-pub enum ReachError {
-    /// Its client refuses the configuration.
-    #[error(transparent)]
-    Sink(#[from] SinkError),
-    /// The broker refuses the credentials; its words.
-    #[error("{0}")]
-    Unauthenticated(String),
-    /// No broker answers; why.
-    #[error("{0}")]
-    Unreachable(String),
-}
-
-/// Asks the brokers for their metadata. Blocks for at most `within`.
-pub fn reach(config: &KafkaConfig, within: Duration) -> Result<(), ReachError> {
-    let reports = Arc::new(Reports::new(&Arc::default()));
-    let client = client_config(config);
-    features::require(&client)?;
-    let context = Context::new(&reports, &Arc::default(), &Arc::default());
-    // With a thread of its own for callbacks: a token may be asked for.
-    let producer: ThreadedProducer<_, _> =
-        client.create_with_context(context).map_err(SinkError::from)?;
-    let Err(error) = producer.client().fetch_metadata(None, within) else {
-        return Ok(());
-    };
-    let mut conditions = reports.take_conditions();
-    conditions.extend(reports.take_connection().map(Condition::Unreachable));
-    let unauthenticated = conditions.iter().find_map(|condition| match condition {
-        Condition::Unauthenticated(reason) => Some(reason.clone()),
-        _ => None,
-    });
-    let unreachable = conditions.into_iter().find_map(|condition| match condition {
-        Condition::Unreachable(reason) => Some(reason),
-        _ => None,
-    });
-    Err(match unauthenticated {
-        Some(reason) => ReachError::Unauthenticated(reason),
-        None => ReachError::Unreachable(unreachable.unwrap_or_else(|| error.to_string())),
-    })
-}
-
 impl Outlet for KafkaSink {
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
         let given = self.config.get("message.max.bytes").and_then(|max| max.trim().parse().ok());
@@ -237,23 +193,23 @@ impl Outlet for KafkaSink {
         }
         let code = RDKafkaErrorCode::MessageSizeTooLarge;
         self.metrics.publish_error(topic, &format!("{code:?}"));
-        Err(error::by_the_client(code))
+        Err(error::client_refusal(code))
     }
 
     fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError> {
-        if self.is_leaving() {
+        if self.is_draining() {
             return Err(ProduceError::Full);
         }
         let Ok(opaque) = usize::try_from(seq.as_u64()) else {
             return Err(ProduceError::Broken("production numbers are used up".into()));
         };
-        let way = PartitionKey::of(record);
-        let turn = self.leads.turn(record.topic, way);
-        if turn == Admission::Wait {
+        let partition_key = PartitionKey::of(record);
+        let admission = self.gate.admission(record.topic, partition_key);
+        if admission == Admission::Wait {
             return Err(ProduceError::Full);
         }
         if record.partition.is_some() || !self.waits_for.is_it(record.topic) {
-            self.look_for(record.topic, record.partition)?;
+            self.check_topic(record.topic, record.partition)?;
         }
         let Some(producer) = &self.producer else {
             return Err(ProduceError::Broken("the producer could not be replaced".into()));
@@ -270,21 +226,21 @@ impl Outlet for KafkaSink {
         };
         producer.send(outgoing).map_err(|(error, _)| {
             let fatal = || producer.client().fatal_error();
-            let told = produce_error(&error, fatal, record.topic);
-            if matches!(told, ProduceError::Refused(_)) {
-                self.metrics.publish_error(record.topic, &error::code_of(&error));
+            let reported = produce_error(&error, fatal, record.topic);
+            if matches!(reported, ProduceError::Refused(_)) {
+                self.metrics.publish_error(record.topic, &error::code_name(&error));
             }
-            told
+            reported
         })?;
         crash_points::point!("produced");
         let now = Instant::now();
-        self.pulse.beat(now);
-        self.watch.produced(seq, now);
+        self.poll_interval.note_activity(now);
+        self.ack_monitor.produced(seq, now);
         self.spans.produced(seq, record);
-        if let Some(way) = way
-            && (self.leads.begin_anew() || turn == Admission::Lead)
+        if let Some(partition_key) = partition_key
+            && (self.gate.reset_if_repartitioned() || admission == Admission::Lead)
         {
-            self.leads.queued(seq, record.topic, way);
+            self.gate.queued(seq, record.topic, partition_key);
         }
         Ok(())
     }
@@ -298,25 +254,25 @@ impl Sink for KafkaSink {
             self.metrics.published(&topic, published);
         }
         for report in into[before..].iter().filter(|one| one.outcome == Outcome::Delivered) {
-            self.leads.delivered(report.seq);
-            self.renewal.is_well();
+            self.gate.delivered(report.seq);
+            self.reload.set_healthy();
         }
         let now = Instant::now();
         if into.len() > before {
-            self.is_acknowledged(now);
+            self.note_acknowledgement(now);
         }
-        self.watch.reported(&into[before..], now, &self.metrics);
+        self.ack_monitor.reported(&into[before..], now, &self.metrics);
         self.spans.reported(&into[before..]);
-        if now.saturating_duration_since(self.leads_since) >= LEADS_LIMIT {
-            self.leads_since = now;
-            self.leads.forget();
+        if now.saturating_duration_since(self.gate_since) >= GATE_LIFETIME {
+            self.gate_since = now;
+            self.gate.forget();
         }
     }
 
     fn take_conditions(&mut self) -> Vec<Condition> {
         let mut conditions = self.reports.take_conditions();
-        self.watch.look(&self.config, &self.counts, &mut conditions);
-        conditions.extend(self.fatal.look(self.producer.as_ref(), Instant::now()));
+        self.ack_monitor.check(&self.config, &self.counts, &mut conditions);
+        conditions.extend(self.fatal.check(self.producer.as_ref(), Instant::now()));
         let changes = self.counts.take_changes().into_iter();
         conditions.extend(changes.map(|Change { topic, before, now }| Condition::Repartitioned {
             topic,
@@ -342,9 +298,11 @@ impl Sink for KafkaSink {
                 return;
             }
             tokio::select! {
+                // A condition that waits is returned before librdkafka is polled for more: the relay
+                // is to see it first. Polling cannot starve, since the loop returns in that case.
                 biased;
                 () = self.signals.stirred.notified() => return,
-                () = sleep(self.pulse.rest(Instant::now(), eager)) => self.poll(),
+                () = sleep(self.poll_interval.until_next_poll(Instant::now(), eager)) => self.poll(),
             }
         }
     }
@@ -352,14 +310,14 @@ impl Sink for KafkaSink {
     async fn replace_producer(&mut self) -> Result<(), SinkError> {
         // It is waited for, so that nothing of the old producer is sent after the
         // new one's first. An error is that it has gone.
-        let _ = end(self.producer.take()).await;
+        let _ = drop_on_a_thread(self.producer.take()).await;
         if self.reports.is_refused() {
             self.make_smaller_batches();
         }
-        self.watch.replaced();
+        self.ack_monitor.replaced();
         self.spans.replaced();
-        self.partitions.forget();
-        self.make_anew()
+        self.topics.forget();
+        self.make_replacement()
     }
 }
 
@@ -367,9 +325,9 @@ impl Drop for KafkaSink {
     fn drop(&mut self) {
         // A broker's thread may be looking up a name: the process does not wait
         // for long. What was in flight is not confirmed either way.
-        drop(end(self.successor.take().map(|successor| successor.producer)));
-        let mut ended = end(self.producer.take());
-        let deadline = Instant::now() + DROP_LIMIT;
+        drop(drop_on_a_thread(self.successor.take().map(|successor| successor.producer)));
+        let mut ended = drop_on_a_thread(self.producer.take());
+        let deadline = Instant::now() + DROP_TIMEOUT;
         while ended.try_recv() == Err(TryRecvError::Empty) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(5));
         }
@@ -378,34 +336,34 @@ impl Drop for KafkaSink {
 
 /// Sees whether the producer is of no use any more: not every such error is called back.
 struct Fatal {
-    looked: Instant,
-    told: bool,
+    checked_at: Instant,
+    reported: bool,
 }
 
 impl Fatal {
     fn new(now: Instant) -> Self {
-        Self { looked: now, told: false }
+        Self { checked_at: now, reported: false }
     }
 
-    fn look(&mut self, producer: Option<&Producer>, now: Instant) -> Option<Condition> {
-        if self.told || now.saturating_duration_since(self.looked) < FATAL_INTERVAL {
+    fn check(&mut self, producer: Option<&Producer>, now: Instant) -> Option<Condition> {
+        if self.reported || now.saturating_duration_since(self.checked_at) < FATAL_CHECK_INTERVAL {
             return None;
         }
-        self.looked = now;
+        self.checked_at = now;
         let (code, reason) = producer?.client().fatal_error()?;
         // Of a record that was refused: it is reported, and replayed.
-        self.told = code != RDKafkaErrorCode::GaplessGuarantee;
-        self.told.then_some(Condition::Broken(reason))
+        self.reported = code != RDKafkaErrorCode::GaplessGuarantee;
+        self.reported.then_some(Condition::Broken(reason))
     }
 }
 
 /// Drops a producer on a thread of its own, since that purges it and joins
-/// librdkafka's threads; the receiver is told, or closed, when it has gone.
-fn end(producer: Option<Producer>) -> oneshot::Receiver<()> {
+/// librdkafka's threads; the receiver completes when it is gone.
+fn drop_on_a_thread(producer: Option<Producer>) -> oneshot::Receiver<()> {
     let (ended, receiver) = oneshot::channel();
     if let Some(producer) = producer {
         // Where no thread can be had, the closure is dropped here and now.
-        let _ = thread::Builder::new().name("producer's end".to_owned()).spawn(move || {
+        let _ = thread::Builder::new().name("producer drop".to_owned()).spawn(move || {
             drop(producer);
             let _ = ended.send(());
         });
@@ -420,7 +378,7 @@ fn poll(producer: &Producer, reports: &Reports) -> bool {
         producer.poll(Duration::ZERO);
         reports.events() != before
     };
-    (0..EVENTS).take_while(|_| called_back()).count() > 0
+    (0..POLLS_MAX).take_while(|_| called_back()).count() > 0
 }
 
 impl Context {
@@ -444,9 +402,9 @@ impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         self.reports.event();
         let message = excerpt(message);
-        // Changes of state are told once, by the relay; this is the detail.
+        // Changes of state are reported once, by the relay; this is the detail.
         match level {
-            // A fatal error of the producer's is a condition, and told as such.
+            // A fatal error of the producer's is a condition, and reported as such.
             _ if facility == "FATAL" => {
                 tracing::debug!(target: "librdkafka", facility, "{message}");
             }
@@ -459,27 +417,28 @@ impl ClientContext for Context {
 
     fn stats_raw(&self, statistics: &[u8]) {
         self.reports.event();
-        self.reports.stands(statistics::standing(statistics));
+        self.reports.update_connection(statistics::connection_state(statistics));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         self.reports.event();
         let reason = excerpt(reason);
         match error.rdkafka_error_code() {
-            // Not every build of librdkafka says so: see `Reports::stands`.
+            // Not every build of librdkafka says so: see `Reports::update_connection`.
             Some(RDKafkaErrorCode::AllBrokersDown) => {
                 if !crash_points::is_armed("all_brokers_down") {
                     self.reports.unreachable(reason);
                 }
             }
             Some(RDKafkaErrorCode::Authentication) => {
-                self.reports.says_connected(false);
+                self.reports.set_connected(false);
                 self.reports.condition(Condition::Unauthenticated(reason));
             }
             Some(RDKafkaErrorCode::Fatal) => self.reports.condition(Condition::Broken(reason)),
+            // Every other error is retried by librdkafka: only why a connection failed is kept.
             code => {
                 tracing::debug!(target: "librdkafka", %error, "{reason}");
-                if code.is_some_and(error::is_of_a_connection) {
+                if code.is_some_and(error::is_connection_error) {
                     self.reports.connection(reason);
                 }
             }
@@ -505,11 +464,11 @@ impl ProducerContext<KeyPartitioner> for Context {
             }
             Err((error, message)) => {
                 let outcome = error::outcome(error, message.topic());
-                if error.rdkafka_error_code().is_some_and(error::is_of_a_record) {
+                if error.rdkafka_error_code().is_some_and(error::is_record_error) {
                     self.reports.refused();
                 }
                 if outcome != Outcome::Purged {
-                    self.metrics.publish_error(message.topic(), &error::code_of(error));
+                    self.metrics.publish_error(message.topic(), &error::code_name(error));
                 }
                 (outcome, None)
             }
@@ -556,8 +515,12 @@ fn produce_error(
             Some((code, _)) => ProduceError::Broken(error::reason(code, topic)),
             None => ProduceError::Broken(error.to_string()),
         },
-        Some(code) if error::is_refusal(code) => ProduceError::Refused(error::by_the_client(code)),
+        // In this order: what is about the record alone makes it poison. Every other code, also one
+        // that this version does not know, replaces the producer and produces the record again, which
+        // loses nothing.
+        Some(code) if error::is_refusal(code) => ProduceError::Refused(error::client_refusal(code)),
         Some(code) => ProduceError::Broken(error::reason(code, topic)),
+        // An error without a code is of the arguments, such as a NUL in the topic's name.
         None => ProduceError::Refused(Refusal {
             ground: Ground::Other,
             may_pass: false,

@@ -1,8 +1,7 @@
-//! Kafka's properties and the files that they name, read again: when somebody asks,
-//! every few seconds while Kafka cannot be used, and for each new producer.
+//! Reloads Kafka's properties and the files that they name: on request, every few seconds while
+//! Kafka cannot be used, and for each new producer.
 //!
-//! Here is only what is read and whether it is new. What becomes of the producer is
-//! its owner's affair.
+//! This module only reads, and decides whether something changed. The sink replaces the producer.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -14,12 +13,12 @@ use std::time::{Duration, Instant};
 use super::oauth_token;
 use crate::sink::KafkaConfig;
 
-/// How often is looked while Kafka cannot be used.
-const AGAIN: Duration = Duration::from_secs(2);
+/// How often the properties are read while Kafka cannot be used.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long after what was refused is tried again while nothing else can be used: a right may
-/// have been granted meanwhile.
-const REFUSED_AGAIN: Duration = Duration::from_secs(60);
+/// How long until rejected properties are tried again while the current ones do not work: an ACL
+/// may have been granted meanwhile.
+const REJECTED_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Says how to come to Kafka, anew each time, so that what was changed in a file is
 /// taken up without a restart.
@@ -49,50 +48,50 @@ pub(crate) struct Reload {
     hashes: RandomState,
     /// What the producer was made with, and what stands for it.
     config: KafkaConfig,
-    mark: u64,
+    fingerprint: u64,
     /// Of what another is tried with.
     trying: Option<u64>,
-    /// Of what could not be used, and of an error: not to be told twice.
-    refused: Option<u64>,
+    /// Of rejected properties, or of an error: each is logged once.
+    rejected: Option<u64>,
     /// When that was.
-    refused_at: Option<Instant>,
+    rejected_at: Option<Instant>,
     /// Kafka could not be used, and nothing was delivered since.
-    trouble: bool,
-    looked: Option<Instant>,
+    unhealthy: bool,
+    read_at: Option<Instant>,
 }
 
 /// What was found when it was read again.
-pub(crate) enum Found {
+pub(crate) enum ReadResult {
     /// What is in force.
     InForce,
     /// Nothing to do anything about: it is being tried, or cannot be used.
     Nothing,
     /// Something else.
-    Fresh(Fresh),
+    Changed(Changed),
 }
 
 /// What was read, where it is another than before.
 #[derive(Clone)]
-pub(crate) struct Fresh {
+pub(crate) struct Changed {
     pub(crate) config: KafkaConfig,
-    mark: u64,
+    fingerprint: u64,
 }
 
 impl Reload {
     /// For a producer that was made with `config`, now.
     pub(crate) fn new(config: &KafkaConfig) -> Self {
         let hashes = RandomState::new();
-        let mark = mark(config, &hashes);
+        let fingerprint = fingerprint(config, &hashes);
         Self {
             source: None,
             hashes,
             config: config.clone(),
-            mark,
+            fingerprint,
             trying: None,
-            refused: None,
-            refused_at: None,
-            trouble: false,
-            looked: None,
+            rejected: None,
+            rejected_at: None,
+            unhealthy: false,
+            read_at: None,
         }
     }
 
@@ -101,96 +100,99 @@ impl Reload {
     }
 
     /// Kafka cannot be used. What could not be used either may be what can be now.
-    pub(crate) fn trouble(&mut self) {
-        if !std::mem::replace(&mut self.trouble, true) {
-            self.refused = None;
+    pub(crate) fn set_unhealthy(&mut self) {
+        if !std::mem::replace(&mut self.unhealthy, true) {
+            self.rejected = None;
         }
     }
 
     /// Kafka can be used.
-    pub(crate) fn is_well(&mut self) {
-        self.trouble = false;
+    pub(crate) fn set_healthy(&mut self) {
+        self.unhealthy = false;
     }
 
-    pub(crate) fn is_in_trouble(&self) -> bool {
-        self.trouble
+    pub(crate) fn is_unhealthy(&self) -> bool {
+        self.unhealthy
     }
 
     /// Whether it is time to look by itself.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        let long_ago = |then| now.saturating_duration_since(then) >= AGAIN;
-        self.trouble && self.looked.is_none_or(long_ago)
+        let long_ago = |then| now.saturating_duration_since(then) >= RETRY_INTERVAL;
+        self.unhealthy && self.read_at.is_none_or(long_ago)
     }
 
     /// Reads again. `asked`: somebody waits for an answer in the log.
-    pub(crate) fn look(&mut self, asked: bool, now: Instant) -> Found {
-        let Some(source) = &self.source else { return Found::Nothing };
-        self.looked = Some(now);
+    pub(crate) fn read(&mut self, asked: bool, now: Instant) -> ReadResult {
+        let Some(source) = &self.source else { return ReadResult::Nothing };
+        self.read_at = Some(now);
         if asked {
-            self.refused = None;
+            self.rejected = None;
         }
         let config = match source.read() {
             Ok(config) => config,
             Err(error) => {
-                let mark = self.hashes.hash_one(&error);
-                self.refuse(mark, &error);
-                return Found::Nothing;
+                let fingerprint = self.hashes.hash_one(&error);
+                self.log_rejected(fingerprint, &error);
+                return ReadResult::Nothing;
             }
         };
-        let mark = mark(&config, &self.hashes);
-        if self.trying == Some(mark) {
+        let fingerprint = fingerprint(&config, &self.hashes);
+        if self.trying == Some(fingerprint) {
             if asked {
                 tracing::info!("still trying the reloaded Kafka properties");
             }
-            return Found::Nothing;
+            return ReadResult::Nothing;
         }
-        let long_ago = |then: Instant| now.saturating_duration_since(then) >= REFUSED_AGAIN;
-        if self.refused == Some(mark) && !(self.trouble && self.refused_at.is_some_and(long_ago)) {
-            return Found::Nothing;
+        let long_ago =
+            |then: Instant| now.saturating_duration_since(then) >= REJECTED_RETRY_INTERVAL;
+        if self.rejected == Some(fingerprint)
+            && !(self.unhealthy && self.rejected_at.is_some_and(long_ago))
+        {
+            return ReadResult::Nothing;
         }
-        if mark != self.mark {
-            return Found::Fresh(Fresh { config, mark });
+        if fingerprint != self.fingerprint {
+            return ReadResult::Changed(Changed { config, fingerprint });
         }
         self.trying = None;
         if asked {
             tracing::info!("reloaded the Kafka properties and their files: unchanged");
         }
-        Found::InForce
+        ReadResult::InForce
     }
 
     /// What the producer was made with.
-    pub(crate) fn in_force(&self) -> Fresh {
-        Fresh { config: self.config.clone(), mark: self.mark }
+    pub(crate) fn in_force(&self) -> Changed {
+        Changed { config: self.config.clone(), fingerprint: self.fingerprint }
     }
 
     /// Another producer is tried with it.
-    pub(crate) fn tries(&mut self, fresh: &Fresh) {
-        self.trying = Some(fresh.mark);
+    pub(crate) fn trying(&mut self, changed: &Changed) {
+        self.trying = Some(changed.fingerprint);
     }
 
     /// It is in force.
-    pub(crate) fn took(&mut self, fresh: &Fresh) {
-        (self.mark, self.trying, self.refused) = (fresh.mark, None, None);
-        self.config = fresh.config.clone();
+    pub(crate) fn applied(&mut self, changed: &Changed) {
+        (self.fingerprint, self.trying, self.rejected) = (changed.fingerprint, None, None);
+        self.config = changed.config.clone();
     }
 
     /// Another producer is made with what is in force, and reads its files as they are now.
     /// Whether somebody may fix them meanwhile.
-    pub(crate) fn loads(&mut self) -> bool {
-        self.mark = mark(&self.config, &self.hashes);
+    pub(crate) fn reread_files(&mut self) -> bool {
+        self.fingerprint = fingerprint(&self.config, &self.hashes);
         self.source.is_some()
     }
 
     /// No producer can be made with it, or none that the brokers take, for that reason: it is
     /// not tried again before somebody asks or Kafka cannot be used.
-    pub(crate) fn cannot_take(&mut self, fresh: &Fresh, reason: &str) {
+    pub(crate) fn reject(&mut self, changed: &Changed, reason: &str) {
         self.trying = None;
-        self.refuse(fresh.mark, reason);
+        self.log_rejected(changed.fingerprint, reason);
     }
 
-    fn refuse(&mut self, mark: u64, reason: &str) {
-        self.refused_at = Some(Instant::now());
-        if self.refused.replace(mark) != Some(mark) {
+    fn log_rejected(&mut self, fingerprint: u64, reason: &str) {
+        self.rejected_at = Some(Instant::now());
+        if self.rejected.replace(fingerprint) != Some(fingerprint) {
             tracing::error!(
                 reason,
                 "cannot use the reloaded Kafka properties; keeping the current ones"
@@ -200,7 +202,7 @@ impl Reload {
 }
 
 /// Stands for the properties and for what is in the files that they name.
-fn mark(config: &KafkaConfig, state: &RandomState) -> u64 {
+fn fingerprint(config: &KafkaConfig, state: &RandomState) -> u64 {
     let mut hasher = state.build_hasher();
     for (name, value) in &config.properties {
         (name, value).hash(&mut hasher);
@@ -230,49 +232,49 @@ mod tests {
         }
     }
 
-    /// A renewal whose source gives what is in the cell.
-    fn renewal(first: &KafkaConfig) -> (Reload, Arc<Mutex<Result<KafkaConfig, String>>>) {
+    /// A reload whose source gives what is in the cell.
+    fn reload(first: &KafkaConfig) -> (Reload, Arc<Mutex<Result<KafkaConfig, String>>>) {
         let cell = Arc::new(Mutex::new(Ok(first.clone())));
         let shared = Arc::clone(&cell);
-        let mut renewal = Reload::new(first);
-        renewal.set_source(KafkaSource::new(move || shared.lock().expect("whole").clone()));
-        (renewal, cell)
+        let mut reload = Reload::new(first);
+        reload.set_source(KafkaSource::new(move || shared.lock().expect("whole").clone()));
+        (reload, cell)
     }
 
     /// What is new.
-    fn fresh(found: Found) -> Option<Fresh> {
+    fn changed(found: ReadResult) -> Option<Changed> {
         match found {
-            Found::Fresh(fresh) => Some(fresh),
-            Found::InForce | Found::Nothing => None,
+            ReadResult::Changed(changed) => Some(changed),
+            ReadResult::InForce | ReadResult::Nothing => None,
         }
     }
 
     #[test]
     fn only_what_is_new_and_was_not_refused_is_handed_out() {
         let (one, two) = (config(&[("a", "1")]), config(&[("a", "2")]));
-        let (mut renewal, cell) = renewal(&one);
+        let (mut reload, cell) = reload(&one);
         let now = Instant::now();
-        assert!(fresh(renewal.look(true, now)).is_none(), "as before");
+        assert!(changed(reload.read(true, now)).is_none(), "as before");
         *cell.lock().expect("whole") = Ok(two.clone());
-        let found = fresh(renewal.look(false, now)).expect("new");
-        renewal.cannot_take(&found, "why");
-        assert!(fresh(renewal.look(false, now)).is_none(), "refused");
-        let found = fresh(renewal.look(true, now)).expect("tried again where somebody asks");
-        renewal.cannot_take(&found, "why");
-        renewal.trouble();
-        let found = fresh(renewal.look(false, now)).expect("tried again where nothing else works");
-        renewal.tries(&found);
-        assert!(fresh(renewal.look(true, now)).is_none(), "it is being tried");
+        let found = changed(reload.read(false, now)).expect("new");
+        reload.reject(&found, "why");
+        assert!(changed(reload.read(false, now)).is_none(), "refused");
+        let found = changed(reload.read(true, now)).expect("tried again where somebody asks");
+        reload.reject(&found, "why");
+        reload.set_unhealthy();
+        let found = changed(reload.read(false, now)).expect("tried again where nothing else works");
+        reload.trying(&found);
+        assert!(changed(reload.read(true, now)).is_none(), "it is being tried");
         *cell.lock().expect("whole") = Ok(one.clone());
-        assert!(matches!(renewal.look(false, now), Found::InForce), "put back in the meantime");
+        assert!(matches!(reload.read(false, now), ReadResult::InForce), "put back in the meantime");
         *cell.lock().expect("whole") = Ok(two);
-        let found = fresh(renewal.look(false, now)).expect("and forth");
-        renewal.took(&found);
-        assert!(matches!(renewal.look(false, now), Found::InForce), "taken");
+        let found = changed(reload.read(false, now)).expect("and forth");
+        reload.applied(&found);
+        assert!(matches!(reload.read(false, now), ReadResult::InForce), "taken");
         *cell.lock().expect("whole") = Err("unreadable".into());
-        assert!(fresh(renewal.look(true, now)).is_none());
+        assert!(changed(reload.read(true, now)).is_none());
         *cell.lock().expect("whole") = Ok(one);
-        assert!(fresh(renewal.look(false, now)).is_some(), "an error is not for ever");
+        assert!(changed(reload.read(false, now)).is_some(), "an error is not for ever");
     }
 
     #[test]
@@ -281,23 +283,23 @@ mod tests {
         let path = directory.path().join("key.pem");
         fs::write(&path, "one").expect("written");
         let config = config(&[("ssl.key.location", path.to_str().expect("UTF-8"))]);
-        let (mut renewal, _cell) = renewal(&config);
-        assert!(fresh(renewal.look(false, Instant::now())).is_none());
+        let (mut reload, _cell) = reload(&config);
+        assert!(changed(reload.read(false, Instant::now())).is_none());
         fs::write(&path, "two").expect("written");
-        assert!(fresh(renewal.look(false, Instant::now())).is_some());
+        assert!(changed(reload.read(false, Instant::now())).is_some());
     }
 
     #[test]
     fn files_are_looked_at_again_only_while_kafka_cannot_be_used() {
-        let (mut renewal, _cell) = renewal(&config(&[]));
+        let (mut reload, _cell) = reload(&config(&[]));
         let now = Instant::now();
-        assert!(!renewal.is_due(now));
-        renewal.trouble();
-        assert!(renewal.is_due(now));
-        renewal.look(false, now);
-        assert!(!renewal.is_due(now + AGAIN / 2));
-        assert!(renewal.is_due(now + AGAIN));
-        renewal.is_well();
-        assert!(!renewal.is_due(now + AGAIN));
+        assert!(!reload.is_due(now));
+        reload.set_unhealthy();
+        assert!(reload.is_due(now));
+        reload.read(false, now);
+        assert!(!reload.is_due(now + RETRY_INTERVAL / 2));
+        assert!(reload.is_due(now + RETRY_INTERVAL));
+        reload.set_healthy();
+        assert!(!reload.is_due(now + RETRY_INTERVAL));
     }
 }

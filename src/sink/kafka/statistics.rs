@@ -28,18 +28,18 @@ struct Idempotence<'a> {
 
 /// How a producer stands to the brokers. Where that cannot be read it does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Standing {
+pub(crate) struct ConnectionState {
     /// A connection to a broker stands: also one whose password is asked again.
     pub(crate) is_connected: bool,
     /// The brokers have given it the producer id that it writes with.
     pub(crate) has_id: bool,
 }
 
-pub(crate) fn standing(statistics: &[u8]) -> Standing {
+pub(crate) fn connection_state(statistics: &[u8]) -> ConnectionState {
     let Ok(Statistics { brokers, eos }) = serde_json::from_slice(statistics) else {
-        return Standing::default();
+        return ConnectionState::default();
     };
-    Standing {
+    ConnectionState {
         is_connected: brokers.values().any(|broker| matches!(broker.state, "UP" | "REAUTH")),
         has_id: eos.is_some_and(|eos| eos.idemp_state == "Assigned"),
     }
@@ -47,7 +47,7 @@ pub(crate) fn standing(statistics: &[u8]) -> Standing {
 
 #[cfg(test)]
 mod tests {
-    use super::{Standing, standing};
+    use super::{ConnectionState, connection_state};
 
     #[test]
     fn a_broker_that_is_up_is_a_connection_and_an_id_is_the_right_to_write() {
@@ -57,12 +57,12 @@ mod tests {
                 "state":"{first}","stateage":7}},"localhost:9092/bootstrap":{{"state":"{second}"}}}},
                 "topics":{{}},"eos":{{"idemp_state":"{id}","idemp_stateage":3,"txn_state":""}}}}"#
             );
-            let Standing { is_connected, has_id } = standing(statistics.as_bytes());
+            let ConnectionState { is_connected, has_id } = connection_state(statistics.as_bytes());
             (is_connected, has_id)
         };
         assert_eq!(found("DOWN", "UP", "Assigned"), (true, true));
         assert_eq!(found("REAUTH", "INIT", "WaitPID"), (true, false));
         assert_eq!(found("TRY_CONNECT", "DOWN", "Assigned"), (false, true));
-        assert_eq!(standing(b"{"), Standing::default());
+        assert_eq!(connection_state(b"{"), ConnectionState::default());
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! A producer keeps what it was made with. So another is made with what was read again,
 //! beside the first, which goes on until the brokers let the other write: what they
-//! refuse is told of, and the first stays. Then nothing more is given to the first; once
+//! reject is logged, and the first stays. Then nothing more is given to the first; once
 //! all that it had is acknowledged the other takes its place, and nothing is sent twice.
 //! Where the first does not get rid of what it has (its password is refused, say), the
-//! relay is told, and replays.
+//! relay is notified, and replays.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,36 +14,36 @@ use std::time::{Duration, Instant};
 use rdkafka::config::ClientConfig;
 use rdkafka::producer::Producer as _;
 
-use super::{Fatal, KafkaSink, Producer, end, make_producer};
+use super::{Fatal, KafkaSink, Producer, drop_on_a_thread, make_producer};
 use crate::sink::kafka::config::{batch_bytes, client_config};
 use crate::sink::kafka::delivery_reports::{Reports, Signals};
 use crate::sink::kafka::first_batch_gate::FirstBatchGate;
-use crate::sink::kafka::reload::{Found, Fresh, KafkaSource};
+use crate::sink::kafka::reload::{Changed, KafkaSource, ReadResult};
 use crate::sink::{Condition, Sink as _, SinkError};
 
 /// How long the old producer is given for what it has, since the last acknowledgement.
-const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a new producer is given until it may write, where the old one can be used. It
 /// is known by statistics, which come each five seconds.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+const MAY_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The producer that is to follow, and what it was made with.
 pub(super) struct Successor {
-    fresh: Fresh,
+    changed: Changed,
     config: ClientConfig,
     batch_bytes: u32,
     /// Whether it is made for batches of the configured length alone.
     restores: bool,
     pub(super) producer: Producer,
-    leads: FirstBatchGate,
+    gate: FirstBatchGate,
     pub(super) reports: Arc<Reports>,
     /// Since when it is, or since when the old one is given nothing more.
     since: Instant,
     /// Whether the brokers let it write.
-    answered: bool,
-    /// Whether the relay was told that it has to replay.
-    told: bool,
+    may_write: bool,
+    /// Whether the relay was notified that it has to replay.
+    reported: bool,
 }
 
 impl Successor {
@@ -59,9 +59,12 @@ impl Successor {
             Condition::Unreachable(reason)
             | Condition::Unauthenticated(reason)
             | Condition::Broken(reason) => Some(reason),
-            _ => None,
+            // Of a producer that has published nothing yet, these say nothing.
+            Condition::Stalled { .. } | Condition::Flowing | Condition::Repartitioned { .. } => {
+                None
+            }
         });
-        let late = now.saturating_duration_since(self.since) >= ANSWER_LIMIT;
+        let late = now.saturating_duration_since(self.since) >= MAY_WRITE_TIMEOUT;
         reason.or_else(|| late.then(|| "no broker lets it write".to_owned()))
     }
 }
@@ -83,18 +86,18 @@ impl KafkaSink {
     /// while Kafka cannot be used, and when [`ReloadHandle::renew`] asks for it.
     #[must_use]
     pub fn renewed_by(mut self, source: KafkaSource) -> Self {
-        self.renewal.set_source(source);
+        self.reload.set_source(source);
         self
     }
 
-    /// By which it is told to read again.
+    /// A handle that requests a reload.
     pub fn renew_handle(&self) -> ReloadHandle {
         ReloadHandle(Arc::clone(&self.signals))
     }
 
     /// Whether records have to wait for the producer that is to follow.
-    pub(super) fn is_leaving(&self) -> bool {
-        self.successor.as_ref().is_some_and(|successor| successor.answered)
+    pub(super) fn is_draining(&self) -> bool {
+        self.successor.as_ref().is_some_and(|successor| successor.may_write)
     }
 
     /// To be called with each set of conditions that came up.
@@ -102,19 +105,19 @@ impl KafkaSink {
         if conditions.iter().any(|condition| {
             matches!(condition, Condition::Unreachable(_) | Condition::Unauthenticated(_))
         }) {
-            self.renewal.trouble();
+            self.reload.set_unhealthy();
         }
-        if self.watch.is_idle() && self.is_connected() == Some(true) {
-            self.renewal.is_well();
+        if self.ack_monitor.is_idle() && self.is_connected() == Some(true) {
+            self.reload.set_healthy();
         }
         let now = Instant::now();
         let asked = self.signals.asked.swap(false, Ordering::SeqCst);
-        if asked || self.renewal.is_due(now) {
-            self.read_again(asked, now);
+        if asked || self.reload.is_due(now) {
+            self.reload_properties(asked, now);
         }
         self.restore_batches(now);
-        self.see_whether_answered(now);
-        if self.watch.is_idle()
+        self.check_successor(now);
+        if self.ack_monitor.is_idle()
             && let Some(successor) = self.take_proven(now)
         {
             let restores = successor.restores;
@@ -123,17 +126,19 @@ impl KafkaSink {
                 tracing::info!("the reloaded Kafka properties are in effect");
             }
         }
-        let Some(successor) = self.successor.as_mut().filter(|successor| successor.answered) else {
+        let Some(successor) = self.successor.as_mut().filter(|successor| successor.may_write)
+        else {
             return;
         };
-        let late = now.saturating_duration_since(successor.since) >= DRAIN_LIMIT;
+        let late = now.saturating_duration_since(successor.since) >= DRAIN_TIMEOUT;
         if successor.restores {
-            if late || self.renewal.is_in_trouble() {
+            if late || self.reload.is_unhealthy() {
                 self.give_up_restoring(now);
             }
             return;
         }
-        if (late || self.renewal.is_in_trouble()) && !std::mem::replace(&mut successor.told, true) {
+        if (late || self.reload.is_unhealthy()) && !std::mem::replace(&mut successor.reported, true)
+        {
             let reason = "the Kafka properties or the files that they name were changed, and the \
                           records in flight are not acknowledged with the old ones";
             conditions.push(Condition::Broken(reason.to_owned()));
@@ -141,36 +146,36 @@ impl KafkaSink {
     }
 
     /// While the old producer cannot be used either, the other goes on trying beside it.
-    fn see_whether_answered(&mut self, now: Instant) {
-        let in_trouble = self.renewal.is_in_trouble();
-        let Some(successor) = self.successor.as_mut().filter(|successor| !successor.answered)
+    fn check_successor(&mut self, now: Instant) {
+        let unhealthy = self.reload.is_unhealthy();
+        let Some(successor) = self.successor.as_mut().filter(|successor| !successor.may_write)
         else {
             return;
         };
         let (fatal, refusal) = (successor.fatal(), successor.refusal(now));
         if fatal.is_none() && successor.reports.has_id() {
-            (successor.answered, successor.since) = (true, now);
-        } else if successor.restores && (in_trouble || fatal.is_some() || refusal.is_some()) {
+            (successor.may_write, successor.since) = (true, now);
+        } else if successor.restores && (unhealthy || fatal.is_some() || refusal.is_some()) {
             self.give_up_restoring(now);
         } else if successor.restores {
             // It is asked again.
-        } else if fatal.is_none() && in_trouble {
+        } else if fatal.is_none() && unhealthy {
             successor.since = now;
         } else if let Some(reason) = fatal.or(refusal)
             && let Some(refused) = self.successor.take()
         {
-            self.renewal.cannot_take(&refused.fresh, &reason);
-            drop(end(Some(refused.producer)));
+            self.reload.reject(&refused.changed, &reason);
+            drop(drop_on_a_thread(Some(refused.producer)));
         }
     }
 
     /// Makes a producer whose batches are of the configured length, once they were shorter for
     /// long enough: it takes the other's place as one with other properties would.
     fn restore_batches(&mut self, now: Instant) {
-        if self.successor.is_some() || self.renewal.is_in_trouble() || !self.batches.is_due(now) {
+        if self.successor.is_some() || self.reload.is_unhealthy() || !self.batches.is_due(now) {
             return;
         }
-        match self.make_successor(self.renewal.in_force(), true, now) {
+        match self.make_successor(self.reload.in_force(), true, now) {
             Ok(successor) => self.successor = Some(successor),
             Err(_) => self.batches.postpone(now),
         }
@@ -178,44 +183,44 @@ impl KafkaSink {
 
     /// The batches stay as short as they are for now.
     fn give_up_restoring(&mut self, now: Instant) {
-        drop(end(self.successor.take().map(|successor| successor.producer)));
+        drop(drop_on_a_thread(self.successor.take().map(|successor| successor.producer)));
         self.batches.postpone(now);
     }
 
     /// For a producer that is to be made in any case: with what holds now.
-    pub(super) fn make_anew(&mut self) -> Result<(), SinkError> {
+    pub(super) fn make_replacement(&mut self) -> Result<(), SinkError> {
         let now = Instant::now();
-        self.read_again(false, now);
+        self.reload_properties(false, now);
         if let Some(successor) = self.take_proven(now) {
             self.put_in_place(successor, now);
             return Ok(());
         }
         if self.successor.as_ref().is_some_and(|successor| successor.restores) {
             // This one does it.
-            drop(end(self.successor.take().map(|successor| successor.producer)));
+            drop(drop_on_a_thread(self.successor.take().map(|successor| successor.producer)));
         }
         if self.batches.is_due(now) {
             self.config.set("batch.size", self.batches.configured().to_string());
             self.are_restored(now);
         }
-        let may_be_mended = self.renewal.loads();
+        let may_be_fixed = self.reload.reread_files();
         let reports = Arc::new(Reports::new(&self.signals));
         match make_producer(&self.config, &reports, &self.counts, &self.metrics) {
-            Ok((producer, leads)) => (self.producer, self.leads) = (Some(producer), leads),
+            Ok((producer, gate)) => (self.producer, self.gate) = (Some(producer), gate),
             // A file that is being written, say: it is tried again.
-            Err(error) if may_be_mended => {
-                self.renewal.trouble();
+            Err(error) if may_be_fixed => {
+                self.reload.set_unhealthy();
                 reports.condition(Condition::Broken(error.to_string()));
             }
             Err(error) => return Err(error),
         }
-        self.heard_from(reports);
+        self.use_reports(reports);
         Ok(())
     }
 
     /// Something was acknowledged: the old producer gets rid of what it has.
-    pub(super) fn is_acknowledged(&mut self, now: Instant) {
-        if let Some(successor) = self.successor.as_mut().filter(|successor| successor.answered) {
+    pub(super) fn note_acknowledgement(&mut self, now: Instant) {
+        if let Some(successor) = self.successor.as_mut().filter(|successor| successor.may_write) {
             successor.since = now;
         }
     }
@@ -223,82 +228,84 @@ impl KafkaSink {
     /// The successor that brokers let write. One that was made before batches had to be
     /// smaller is made again.
     fn take_proven(&mut self, now: Instant) -> Option<Successor> {
-        let proven = self.successor.take_if(|successor| successor.answered)?;
+        let proven = self.successor.take_if(|successor| successor.may_write)?;
         let is_due = proven.restores && self.batches.is_due(now);
         if is_due || proven.batch_bytes <= self.batches.at_most(proven.batch_bytes) {
             return Some(proven);
         }
-        drop(end(Some(proven.producer)));
+        drop(drop_on_a_thread(Some(proven.producer)));
         if proven.restores {
             // A batch was refused since.
             return None;
         }
-        let again = self.make_successor(proven.fresh.clone(), false, now);
-        again.inspect_err(|error| self.renewal.cannot_take(&proven.fresh, &error.to_string())).ok()
+        let again = self.make_successor(proven.changed.clone(), false, now);
+        again.inspect_err(|error| self.reload.reject(&proven.changed, &error.to_string())).ok()
     }
 
-    fn read_again(&mut self, asked: bool, now: Instant) {
-        let fresh = match self.renewal.look(asked, now) {
-            Found::Nothing => return,
-            Found::InForce => {
-                drop(end(self.successor.take().map(|successor| successor.producer)));
+    fn reload_properties(&mut self, asked: bool, now: Instant) {
+        let changed = match self.reload.read(asked, now) {
+            ReadResult::Nothing => return,
+            ReadResult::InForce => {
+                drop(drop_on_a_thread(self.successor.take().map(|successor| successor.producer)));
                 return;
             }
-            Found::Fresh(fresh) => fresh,
+            ReadResult::Changed(changed) => changed,
         };
-        match self.make_successor(fresh.clone(), false, now) {
+        match self.make_successor(changed.clone(), false, now) {
             Ok(successor) => {
-                self.renewal.tries(&fresh);
-                drop(end(self.successor.replace(successor).map(|older| older.producer)));
+                self.reload.trying(&changed);
+                drop(drop_on_a_thread(
+                    self.successor.replace(successor).map(|older| older.producer),
+                ));
                 tracing::info!("reloaded the Kafka properties and their files: changed");
             }
-            Err(error) => self.renewal.cannot_take(&fresh, &error.to_string()),
+            Err(error) => self.reload.reject(&changed, &error.to_string()),
         }
     }
 
     fn make_successor(
         &self,
-        fresh: Fresh,
+        changed: Changed,
         restores: bool,
         now: Instant,
     ) -> Result<Successor, SinkError> {
-        let mut batch_bytes = batch_bytes(&fresh.config.properties);
-        let mut config = client_config(&fresh.config);
+        let mut batch_bytes = batch_bytes(&changed.config.properties);
+        let mut config = client_config(&changed.config);
         if self.batches.are_smaller() && !restores {
             batch_bytes = self.batches.at_most(batch_bytes);
             config.set("batch.size", batch_bytes.to_string());
         }
         let reports = Arc::new(Reports::new(&self.signals));
-        let (producer, leads) = make_producer(&config, &reports, &self.counts, &self.metrics)?;
-        let (answered, told) = (false, false);
+        let (producer, gate) = make_producer(&config, &reports, &self.counts, &self.metrics)?;
+        let (may_write, reported) = (false, false);
         let since = now;
         Ok(Successor {
-            fresh,
+            changed,
             config,
             batch_bytes,
             restores,
             producer,
-            leads,
+            gate,
             reports,
             since,
-            answered,
-            told,
+            may_write,
+            reported,
         })
     }
 
     /// Puts a producer in the place of the old one, which has nothing in flight that counts.
     fn put_in_place(&mut self, successor: Successor, now: Instant) {
-        drop(end(self.producer.replace(successor.producer)));
+        drop(drop_on_a_thread(self.producer.replace(successor.producer)));
         self.config = successor.config;
-        self.batches.configure(batch_bytes(&successor.fresh.config.properties));
+        self.batches.configure(batch_bytes(&successor.changed.config.properties));
         if successor.restores {
             self.are_restored(now);
         }
-        self.leads = successor.leads;
-        self.renewal.took(&successor.fresh);
-        self.heard_from(successor.reports);
-        self.watch.replaced();
-        self.partitions.forget();
+        self.gate = successor.gate;
+        self.reload.applied(&successor.changed);
+        self.use_reports(successor.reports);
+        self.ack_monitor.replaced();
+        self.topics.forget();
     }
 
     /// Batches are of the configured length from now on.
@@ -311,7 +318,7 @@ impl KafkaSink {
     }
 
     /// The producer says there what it says; what the one before said of records counts.
-    fn heard_from(&mut self, reports: Arc<Reports>) {
+    fn use_reports(&mut self, reports: Arc<Reports>) {
         self.reports.followed_by(&reports);
         self.reports = reports;
         self.fatal = Fatal::new(Instant::now());

@@ -14,19 +14,19 @@ use crate::outlet::{Ground, Refusal};
 
 /// For how long a topic that was found to be missing is taken to be so: the rows that name one
 /// are not held up by a question each.
-const MISSING_FOR: Duration = Duration::from_secs(1);
+const MISSING_TTL: Duration = Duration::from_secs(1);
 
 /// The topics that were asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Partitions {
+pub(crate) struct TopicLookup {
     known: HashMap<String, u32>,
     /// The topics that were found to be missing, and when.
     missing: HashMap<String, Instant>,
-    asked: Option<Asked>,
+    lookup: Option<Lookup>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct Lookup {
     topic: String,
     answer: oneshot::Receiver<Found>,
 }
@@ -45,7 +45,7 @@ pub(crate) enum Found {
 pub(crate) enum Verdict {
     /// Queue it: the partition is there, or nobody knows.
     Go,
-    /// Offer it again: the brokers are asked.
+    /// Offer it again: the topic is being looked up.
     Wait,
     /// The topic has only so many partitions.
     Beyond(u32),
@@ -53,27 +53,27 @@ pub(crate) enum Verdict {
     Missing,
 }
 
-impl Partitions {
+impl TopicLookup {
     /// What may be done with a record for `topic`, which names a partition or leaves it open;
-    /// `ask` has the brokers asked. No answer is that no broker can be reached: what is then is
-    /// the producer's to find out.
+    /// `look_up` starts a request. Without an answer no broker can be reached, which the producer
+    /// reports itself.
     pub(crate) fn verdict(
         &mut self,
         topic: &str,
         partition: Option<i32>,
         now: Instant,
-        ask: impl FnOnce() -> oneshot::Receiver<Found>,
+        look_up: impl FnOnce() -> oneshot::Receiver<Found>,
     ) -> Verdict {
         let is_there = |count: u32| {
             partition.is_none_or(|number| u32::try_from(number).is_ok_and(|number| number < count))
         };
-        let is_recent = |since: Instant| now.saturating_duration_since(since) < MISSING_FOR;
-        if let Some(asked) = &mut self.asked {
-            let answer = match asked.answer.try_recv() {
+        let is_recent = |since: Instant| now.saturating_duration_since(since) < MISSING_TTL;
+        if let Some(lookup) = &mut self.lookup {
+            let answer = match lookup.answer.try_recv() {
                 Err(TryRecvError::Empty) => return Verdict::Wait,
                 answer => answer.ok(),
             };
-            let about = self.asked.take().map(|asked| asked.topic).unwrap_or_default();
+            let about = self.lookup.take().map(|lookup| lookup.topic).unwrap_or_default();
             let is_mine = about == topic;
             match answer {
                 Some(Found::Partitions(count)) => {
@@ -89,12 +89,13 @@ impl Partitions {
                 }
             }
             match answer {
-                _ if !is_mine => {}
+                // Of another topic: it is kept, and this one is looked up below.
+                Some(_) | None if !is_mine => {}
                 Some(Found::Partitions(count)) if !is_there(count) => {
                     return Verdict::Beyond(count);
                 }
                 Some(Found::Missing) => return Verdict::Missing,
-                _ => return Verdict::Go,
+                Some(Found::Partitions(_)) | None => return Verdict::Go,
             }
         }
         if self.known.get(topic).is_some_and(|count| is_there(*count)) {
@@ -103,7 +104,7 @@ impl Partitions {
         if self.missing.get(topic).is_some_and(|since| is_recent(*since)) {
             return Verdict::Missing;
         }
-        self.asked = Some(Asked { topic: topic.to_owned(), answer: ask() });
+        self.lookup = Some(Lookup { topic: topic.to_owned(), answer: look_up() });
         Verdict::Wait
     }
 
@@ -130,11 +131,11 @@ mod tests {
     use super::*;
 
     /// What is said of that partition, where the brokers say that at once.
-    fn verdict(partitions: &mut Partitions, partition: i32, count: Option<u32>) -> Verdict {
+    fn verdict(partitions: &mut TopicLookup, partition: i32, count: Option<u32>) -> Verdict {
         partitions.verdict("t", Some(partition), Instant::now(), || {
-            let (tell, answer) = oneshot::channel();
+            let (sender, answer) = oneshot::channel();
             if let Some(count) = count {
-                tell.send(Found::Partitions(count)).expect("it is awaited");
+                sender.send(Found::Partitions(count)).expect("it is awaited");
             }
             answer
         })
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_brokers_are_asked_once_a_topic_and_again_before_a_refusal() {
-        let mut partitions = Partitions::default();
+        let mut partitions = TopicLookup::default();
         assert_eq!(verdict(&mut partitions, 2, Some(3)), Verdict::Wait);
         for _ in 0..2 {
             assert_eq!(verdict(&mut partitions, 2, None), Verdict::Go);
@@ -158,40 +159,40 @@ mod tests {
 
     #[test]
     fn what_nobody_knows_is_left_to_the_producer() {
-        let mut partitions = Partitions::default();
+        let mut partitions = TopicLookup::default();
         assert_eq!(verdict(&mut partitions, 2, None), Verdict::Wait);
         assert_eq!(verdict(&mut partitions, 2, None), Verdict::Go);
     }
 
     #[test]
     fn a_topic_that_is_missing_is_asked_for_once_a_second() {
-        let (mut partitions, begin) = (Partitions::default(), Instant::now());
+        let (mut partitions, begin) = (TopicLookup::default(), Instant::now());
         let mut verdict = |after: Duration, found: Found| {
             partitions.verdict("t", None, begin + after, || {
-                let (tell, answer) = oneshot::channel();
-                tell.send(found).expect("it is awaited");
+                let (sender, answer) = oneshot::channel();
+                sender.send(found).expect("it is awaited");
                 answer
             })
         };
-        for after in [Duration::ZERO, MISSING_FOR] {
+        for after in [Duration::ZERO, MISSING_TTL] {
             assert_eq!(verdict(after, Found::Missing), Verdict::Wait);
             for _ in 0..2 {
                 assert_eq!(verdict(after, Found::Partitions(1)), Verdict::Missing);
             }
         }
-        let after = 2 * MISSING_FOR;
+        let after = 2 * MISSING_TTL;
         assert_eq!(verdict(after, Found::Partitions(1)), Verdict::Wait);
         assert_eq!(verdict(after, Found::Missing), Verdict::Go);
     }
 
     #[test]
     fn an_answer_about_another_topic_is_kept_for_it() {
-        let mut partitions = Partitions::default();
-        let (tell, answer) = oneshot::channel();
+        let mut partitions = TopicLookup::default();
+        let (sender, answer) = oneshot::channel();
         let now = Instant::now();
         assert_eq!(partitions.verdict("other", Some(0), now, || answer), Verdict::Wait);
         assert_eq!(verdict(&mut partitions, 0, None), Verdict::Wait);
-        tell.send(Found::Partitions(1)).expect("it is awaited");
+        sender.send(Found::Partitions(1)).expect("it is awaited");
         assert_eq!(verdict(&mut partitions, 0, Some(1)), Verdict::Wait, "asks for its own");
         assert_eq!(verdict(&mut partitions, 0, None), Verdict::Go);
         assert_eq!(partitions.verdict("other", None, now, || panic!("it is known")), Verdict::Go);
