@@ -13,17 +13,15 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::advisory_lock::{LockClass, try_lock_shared};
 use super::catalog::Facts;
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect::SqlClient;
 use super::error::{Holder, SourceError};
 use super::resume::Resume;
 use super::session_setup::{is_moved_unseen, moved};
-use super::slot_lock::{Lock, LockHolder, in_use, lock, share};
+use super::slot_lock::{Lock, LockHolder, in_use, lock};
 use crate::lsn::Lsn;
-
-/// The first half of the lock's key: `walm`. The second is of the slot's name.
-const CLASS: i32 = 0x7761_6c6d;
 
 /// How long another instance may be between two sessions: the longest delay before the next one, and
 /// some seconds to connect.
@@ -35,12 +33,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// Anybody may take such a lock: only a walpost of the same role counts.
 const VOUCHER: &str = "
     SELECT l.pid FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-     WHERE a.application_name = $3 AND a.usename = session_user
-       AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-       AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
-       AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295
-       AND l.database = (SELECT oid FROM pg_catalog.pg_database
-                          WHERE datname = pg_catalog.current_database())
+     WHERE a.application_name = $2 AND a.usename = session_user AND l.granted AND {lock}
      LIMIT 1";
 
 /// Sees that no other instance has to do with the slot, which was found as `facts` say and its
@@ -95,7 +88,7 @@ async fn vouch(
         Resume::At { confirmed: ours, .. } if confirmed <= *ours => {}
         Resume::At { .. } | Resume::AtSlot { .. } => return Ok(()),
     }
-    let said = share(client, CLASS, slot).await;
+    let said = try_lock_shared(client, LockClass::Delivered, slot).await;
     said.map(drop).map_err(|error| SourceError::query("vouching for the slot's position", &error))
 }
 
@@ -134,8 +127,9 @@ async fn await_voucher(
 
 async fn voucher(client: &Client, slot: &str) -> Result<Option<i32>, SourceError> {
     let failed = |error| SourceError::query("asking who vouches for the slot's position", &error);
-    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-        [(&CLASS, Type::INT4), (&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
-    let row = client.query_typed_opt(VOUCHER, &parameters).await.map_err(failed)?;
+    let query = VOUCHER.replace("{lock}", &LockClass::Delivered.condition("$1"));
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
+    let row = client.query_typed_opt(&query, &parameters).await.map_err(failed)?;
     row.map(|row| row.try_get(0)).transpose().map_err(failed)
 }

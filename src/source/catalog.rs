@@ -6,6 +6,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use super::SourceError;
+use super::advisory_lock::LockClass;
 use super::config::APPLICATION_NAME;
 use super::error::HeldBy;
 use super::halt_notice;
@@ -105,14 +106,10 @@ const FACTS: &str = "
            -- Anybody may take such a lock, or such a name: only a walpost of the same role counts.
            (SELECT pg_catalog.min(a.pid) FROM pg_catalog.pg_stat_activity a
              WHERE a.usename = session_user AND a.datname = pg_catalog.current_database()
-               AND (a.application_name = pg_catalog.concat($4, pg_catalog.hashtext($1))
+               AND (a.application_name = pg_catalog.concat($3, pg_catalog.hashtext($1))
                     OR a.application_name = $2 AND EXISTS (
                        SELECT FROM pg_catalog.pg_locks l
-                        WHERE l.pid = a.pid AND l.database = a.datid
-                          AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-                          AND l.classid::pg_catalog.int8 = $3::pg_catalog.int4::pg_catalog.int8
-                          AND l.objid::pg_catalog.int8 =
-                              pg_catalog.hashtext($1)::pg_catalog.int8 & 4294967295))),
+                        WHERE l.pid = a.pid AND l.granted AND {lock}))),
            coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false)
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
@@ -120,14 +117,14 @@ const FACTS: &str = "
 impl Facts {
     /// Reads them over an ordinary connection.
     pub async fn read(client: &Client, slot: &str) -> Result<Self, SourceError> {
-        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+        let query = FACTS.replace("{lock}", &LockClass::Halt.condition("$1"));
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
             (&slot, Type::TEXT),
             (&APPLICATION_NAME, Type::TEXT),
-            (&halt_notice::CLASS, Type::INT4),
             (&halt_notice::NAME, Type::TEXT),
         ];
         let row = client
-            .query_typed_one(FACTS, &parameters)
+            .query_typed_one(&query, &parameters)
             .await
             .map_err(|error| SourceError::query("reading the server's settings", &error))?;
         Self::from_row(&row).map_err(|error| SourceError::query("the server's settings", &error))

@@ -21,19 +21,13 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
+use super::advisory_lock::{self, LockClass, end_session, try_lock_shared};
 use super::config::APPLICATION_NAME;
 use super::error::SourceError;
-use super::slot_lock::{end_session, key, share};
-
-/// The first half of the lock's key: `walh`. The second is of the slot's name.
-pub(super) const CLASS: i32 = 0x7761_6c68;
 
 /// What the session's name begins with that cannot have the lock; the hash of the slot's name
 /// follows.
 pub(super) const NAME: &str = "walpost halted ";
-
-/// The same of the lock of who looks: `walw`.
-const LOOKS: i32 = 0x7761_6c77;
 
 /// For how long it is held at least, and at most: an instance that is frozen is not waited for.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(4);
@@ -50,42 +44,30 @@ const ANNOUNCE_BY_NAME: &str = "
 const HOLDER: &str = "
     SELECT l.pid, a.usename::pg_catalog.text
       FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-     WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.objsubid = 2
-       AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
-       AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295
-       AND l.database = (SELECT oid FROM pg_catalog.pg_database
-                          WHERE datname = pg_catalog.current_database())
+     WHERE l.mode = 'ExclusiveLock' AND {lock}
      ORDER BY l.granted DESC, l.pid LIMIT 1";
-
-const LOOKS_NO_MORE: &str =
-    "SELECT pg_catalog.pg_advisory_unlock_shared($1, pg_catalog.hashtext($2))";
 
 /// The sessions that look, but for this one and for those that halt as well. Anybody may take such a
 /// lock: only a walpost of the same role counts.
 const LOOKING: &str = "
-    WITH held AS (
-        SELECT l.pid, l.classid::pg_catalog.int8 AS class
+    WITH held AS MATERIALIZED (
+        SELECT l.pid, {check} AS checks, {halt} AS halts
           FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-         WHERE a.application_name = $4 AND a.usename = session_user
-           AND l.pid <> pg_catalog.pg_backend_pid()
-           AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-           AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($3)::pg_catalog.int8 & 4294967295
-           AND l.database = (SELECT oid FROM pg_catalog.pg_database
-                              WHERE datname = pg_catalog.current_database()))
-    SELECT pid FROM held WHERE class = $1::pg_catalog.int4::pg_catalog.int8
-    EXCEPT
-    SELECT pid FROM held WHERE class = $2::pg_catalog.int4::pg_catalog.int8";
+         WHERE a.application_name = $2 AND a.usename = session_user
+           AND l.pid <> pg_catalog.pg_backend_pid() AND l.granted)
+    SELECT pid FROM held WHERE checks EXCEPT SELECT pid FROM held WHERE halts";
 
 /// The statement by which a session says that it looks whether another one halts.
 pub(super) fn looks(slot: &str) -> String {
     let slot = escape_literal(slot);
-    format!("SELECT pg_catalog.pg_try_advisory_lock_shared({LOOKS}, pg_catalog.hashtext({slot}))")
+    let class = LockClass::HaltCheck.key();
+    format!("SELECT pg_catalog.pg_try_advisory_lock_shared({class}, pg_catalog.hashtext({slot}))")
 }
 
 /// It looks no more: it works.
 pub(super) async fn looks_no_more(client: &Client, slot: &str) -> Result<(), SourceError> {
-    let ended = client.query_typed_one(LOOKS_NO_MORE, &key(&LOOKS, &slot)).await;
-    ended.map(drop).map_err(|error| SourceError::query("beginning to work", &error))
+    let ended = advisory_lock::unlock_shared(client, LockClass::HaltCheck, slot).await;
+    ended.map_err(|error| SourceError::query("beginning to work", &error))
 }
 
 /// Lets the instances that wait for the slot see that this one halts, for as long as they need to
@@ -107,13 +89,12 @@ pub(super) async fn announce(client: &Client, slot: &str) {
 async fn hold(client: &Client, slot: &str) -> Result<(), SourceError> {
     let failed = |error| SourceError::query("announcing that this instance halts", &error);
     // Several may halt at once. The server may have no room for another lock either.
-    if !share(client, CLASS, slot).await.unwrap_or(false) {
+    if !try_lock_shared(client, LockClass::Halt, slot).await.unwrap_or(false) {
         let name = [(&NAME as &(dyn ToSql + Sync), Type::TEXT), (&slot, Type::TEXT)];
         client.query_typed_one(ANNOUNCE_BY_NAME, &name).await.map_err(failed)?;
-        warn(
-            slot,
-            client.query_typed_opt(HOLDER, &key(&CLASS, &slot)).await.map_err(failed)?.as_ref(),
-        );
+        let query = HOLDER.replace("{lock}", &LockClass::Halt.condition("$1"));
+        let holder = client.query_typed_opt(&query, &[(&slot, Type::TEXT)]).await;
+        warn(slot, holder.map_err(failed)?.as_ref());
     }
     let since = Instant::now();
     let mut unaware = looking(client, slot).await?;
@@ -145,13 +126,12 @@ fn warn(slot: &str, holder: Option<&Row>) {
 /// The server processes of the sessions that look.
 async fn looking(client: &Client, slot: &str) -> Result<Vec<i32>, SourceError> {
     let failed = |error| SourceError::query("asking who waits for the slot", &error);
-    let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
-        (&LOOKS, Type::INT4),
-        (&CLASS, Type::INT4),
-        (&slot, Type::TEXT),
-        (&APPLICATION_NAME, Type::TEXT),
-    ];
-    let rows = client.query_typed(LOOKING, &parameters).await.map_err(failed)?;
+    let query = LOOKING
+        .replace("{check}", &LockClass::HaltCheck.condition("$1"))
+        .replace("{halt}", &LockClass::Halt.condition("$1"));
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
+    let rows = client.query_typed(&query, &parameters).await.map_err(failed)?;
     rows.iter().map(|row| row.try_get(0).map_err(failed)).collect()
 }
 

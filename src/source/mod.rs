@@ -5,6 +5,7 @@
 //! carries confirmations back; the relay knows nothing else of it.
 
 mod advanced_slot;
+mod advisory_lock;
 mod catalog;
 mod catchup;
 mod config;

@@ -16,16 +16,10 @@ use tokio::time::sleep;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::advisory_lock::{self, LockClass, end_session};
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect::SqlClient;
 use super::error::{HeldBy, Holder, SourceError};
-
-/// The first half of the lock's key, of all that walpost locks: `walp`. The second is of the
-/// slot; two slots may share one, and then wait for each other.
-const CLASS: i32 = 0x7761_6c70;
-
-const LOCK: &str = "SELECT pg_catalog.pg_try_advisory_lock($1, pg_catalog.hashtext($2))";
-const UNLOCK: &str = "SELECT pg_catalog.pg_advisory_unlock($1, pg_catalog.hashtext($2))";
 
 /// A session whose client is gone keeps the lock until the server notices. Not for a connection
 /// whose answers are large: the timeout counts a client that does not read as gone (Linux,
@@ -42,7 +36,7 @@ const SPEAKS_EVERY: Duration = Duration::from_secs(15);
 /// walpost takes the lock exclusively, in a session. One that has ended since it was seen in the
 /// first view counts.
 const HOLDERS: &str = "
-    SELECT l.pid, coalesce(a.application_name = $3, false), a.usename::pg_catalog.text,
+    SELECT l.pid, coalesce(a.application_name = $2, false), a.usename::pg_catalog.text,
            coalesce(l.mode = 'ExclusiveLock' AND l.pid IS NOT NULL
              AND (a.pid IS NULL OR a.usename = session_user OR r.rolsuper OR r.rolreplication
                   OR EXISTS (SELECT FROM pg_catalog.pg_roles g
@@ -52,32 +46,8 @@ const HOLDERS: &str = "
       FROM pg_catalog.pg_locks l
       LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
       LEFT JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid
-     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-       AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
-       AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295
-       AND l.database = (SELECT oid FROM pg_catalog.pg_database
-                          WHERE datname = pg_catalog.current_database())
+     WHERE l.granted AND {lock}
      ORDER BY 4 DESC, l.pid LIMIT 1";
-
-const SHARE: &str = "SELECT pg_catalog.pg_try_advisory_lock_shared($1, pg_catalog.hashtext($2))";
-
-/// The parameters of a statement on the lock of that class and the slot's name.
-pub(super) fn key<'a>(
-    class: &'a i32,
-    slot: &'a (dyn ToSql + Sync),
-) -> [(&'a (dyn ToSql + Sync), Type); 2] {
-    [(class, Type::INT4), (slot, Type::TEXT)]
-}
-
-/// Takes the lock of that class and the slot's name beside others that have it, for the session of
-/// `client`; false where somebody has it alone.
-pub(super) async fn share(
-    client: &Client,
-    class: i32,
-    slot: &str,
-) -> Result<bool, tokio_postgres::Error> {
-    client.query_typed_one(SHARE, &key(&class, &slot)).await?.try_get(0)
-}
 
 fn failed(error: &tokio_postgres::Error) -> SourceError {
     SourceError::query("locking the slot's name", error)
@@ -110,9 +80,10 @@ impl LockHolder {
 
 /// Who has locked the slot's name, if anybody has; one that counts first.
 pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHolder>, SourceError> {
-    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-        [(&CLASS, Type::INT4), (&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
-    let row = client.query_typed_opt(HOLDERS, &parameters).await;
+    let query = HOLDERS.replace("{lock}", &LockClass::Slot.condition("$1"));
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
+    let row = client.query_typed_opt(&query, &parameters).await;
     let row = row.map_err(|error| failed(&error))?;
     let holder = |row: tokio_postgres::Row| {
         Ok::<_, tokio_postgres::Error>(LockHolder {
@@ -145,9 +116,8 @@ pub(super) async fn lock(
     seen: Holder,
 ) -> Result<Lock, SourceError> {
     let slot = config.slot.as_str();
-    let key = key(&CLASS, &slot);
-    let row = client.query_typed_one(LOCK, &key).await;
-    if row.and_then(|row| row.try_get(0)).map_err(|error| failed(&error))? {
+    let locked = advisory_lock::try_lock(client, LockClass::Slot, slot).await;
+    if locked.map_err(|error| failed(&error))? {
         config.catch_up.blocked_by(None);
         return Ok(Lock::Held);
     }
@@ -197,14 +167,6 @@ pub(super) fn in_use(
     SourceError::InUse { slot: slot.to_owned(), pid, holder }
 }
 
-/// How to end a session that holds a lock which only a walpost should have.
-pub(super) fn end_session(pid: i32) -> String {
-    format!(
-        "end that session: SELECT pg_catalog.pg_terminate_backend({pid}); and let only trusted \
-         roles connect to this database"
-    )
-}
-
 /// Once for each holder.
 fn warn(config: &SourceConfig, holder: &LockHolder) {
     let LockHolder { pid, role, .. } = holder;
@@ -239,9 +201,6 @@ pub(super) async fn keep(client: Arc<SqlClient>) -> Result<JoinHandle<()>, Sourc
 
 /// Lets go of it: the server itself keeps others from the slot now.
 pub(super) async fn unlock(client: &Client, slot: &str) -> Result<(), SourceError> {
-    client
-        .query_typed_one(UNLOCK, &key(&CLASS, &slot))
-        .await
-        .map(drop)
-        .map_err(|error| failed(&error))
+    let unlocked = advisory_lock::unlock(client, LockClass::Slot, slot).await;
+    unlocked.map_err(|error| failed(&error))
 }
