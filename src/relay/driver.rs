@@ -290,7 +290,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             None => Resume::AtSlot { waited: standby.waited() },
             Some(known) => Resume::At {
                 identity: known.identity.clone(),
-                mark: standby.mark().cloned().unwrap_or_default(),
+                fingerprint: standby.fingerprint().cloned().unwrap_or_default(),
                 walsender: known.walsender,
                 confirmed: self.core.confirmable(),
                 start: self.core.resume_at(),

@@ -15,7 +15,7 @@
 //! seen to confirm more after it: that one has judged the position that it began from.
 
 use crate::lsn::Lsn;
-use crate::source::{HeldBy, Holder, PublicationFingerprint, ServerIdentity, Waited};
+use crate::source::{Holder, HolderKind, PublicationFingerprint, ServerIdentity, Waited};
 
 /// A relay that waits for the slot.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Standby {
     /// Whose halts this instance cannot see: that was said.
     warned_of: Option<String>,
     /// How the publication has to be when this relay takes over.
-    mark: Option<PublicationFingerprint>,
+    fingerprint: Option<PublicationFingerprint>,
     /// How it is since then, where that is different.
     newer: Option<Newer>,
     /// The server on which it was first seen that somebody holds the slot.
@@ -48,20 +48,20 @@ struct OtherClient {
 /// A changed publication.
 #[derive(Debug)]
 struct Newer {
-    mark: PublicationFingerprint,
+    fingerprint: PublicationFingerprint,
     /// The change was committed before there.
     after: Option<Lsn>,
 }
 
 impl Standby {
-    /// One that has worked with a publication of that mark, if it has worked.
-    pub(super) fn new(mark: Option<PublicationFingerprint>) -> Self {
+    /// One that has worked with a publication of that fingerprint, if it has worked.
+    pub(super) fn new(fingerprint: Option<PublicationFingerprint>) -> Self {
         Self {
             another: false,
             by_walposts: None,
             other: None,
             warned_of: None,
-            mark,
+            fingerprint,
             newer: None,
             identity: None,
             confirmed: Lsn::ZERO,
@@ -69,9 +69,9 @@ impl Standby {
     }
 
     /// Somebody was seen to hold the slot, a walpost or not, while the publication
-    /// had this mark.
+    /// had this fingerprint.
     pub(super) fn saw(&mut self, holder: &Holder) {
-        let Holder { by, other_role, mark, identity, confirmed, flushed } = holder;
+        let Holder { kind, other_role, fingerprint, identity, confirmed, flushed } = holder;
         if let Some(role) = other_role.as_ref().filter(|role| self.warned_of.as_ref() != Some(role))
         {
             self.warned_of = Some(role.clone());
@@ -82,38 +82,38 @@ impl Standby {
                  with the same role"
             );
         }
-        let is_walpost = matches!(by, HeldBy::Walpost | HeldBy::Voucher);
+        let is_walpost = matches!(kind, HolderKind::Walpost | HolderKind::WalpostDelivered);
         self.another |= is_walpost;
-        self.saw_who_confirmed(*by, *confirmed);
+        self.saw_who_confirmed(*kind, *confirmed);
         self.identity.get_or_insert_with(|| identity.clone());
         self.confirmed = self.confirmed.max(*confirmed);
-        if self.mark.as_ref().is_none_or(|known| known == mark) {
-            self.mark = Some(mark.clone());
+        if self.fingerprint.as_ref().is_none_or(|known| known == fingerprint) {
+            self.fingerprint = Some(fingerprint.clone());
             self.newer = None;
             return;
         }
         match &mut self.newer {
-            Some(newer) if newer.mark == *mark && is_walpost => {
+            Some(newer) if newer.fingerprint == *fingerprint && is_walpost => {
                 // What the first look found may have been changed after its position was read.
                 let after = *newer.after.get_or_insert(*flushed);
                 if *confirmed > after {
-                    (self.mark, self.newer) = (Some(mark.clone()), None);
+                    (self.fingerprint, self.newer) = (Some(fingerprint.clone()), None);
                 }
             }
-            _ => self.newer = Some(Newer { mark: mark.clone(), after: None }),
+            _ => self.newer = Some(Newer { fingerprint: fingerprint.clone(), after: None }),
         }
     }
 
-    fn saw_who_confirmed(&mut self, by: HeldBy, confirmed: Lsn) {
-        match (by, &mut self.other) {
-            (HeldBy::Unknown, _) => return,
-            (HeldBy::Other, other) => {
+    fn saw_who_confirmed(&mut self, kind: HolderKind, confirmed: Lsn) {
+        match (kind, &mut self.other) {
+            (HolderKind::Unknown, _) => return,
+            (HolderKind::Other, other) => {
                 *other = Some(OtherClient::default());
                 return;
             }
-            (HeldBy::Voucher, other) => *other = None,
-            (HeldBy::Walpost, None) => {}
-            (HeldBy::Walpost, Some(other)) => {
+            (HolderKind::WalpostDelivered, other) => *other = None,
+            (HolderKind::Walpost, None) => {}
+            (HolderKind::Walpost, Some(other)) => {
                 // One that only has the lock may be judging the position, and find it moved.
                 if confirmed <= *other.after.get_or_insert(confirmed) {
                     return;
@@ -134,8 +134,8 @@ impl Standby {
         self.by_walposts.unwrap_or_default()
     }
 
-    pub(super) fn mark(&self) -> Option<&PublicationFingerprint> {
-        self.mark.as_ref()
+    pub(super) fn fingerprint(&self) -> Option<&PublicationFingerprint> {
+        self.fingerprint.as_ref()
     }
 
     /// The furthest that the slot was seen to be confirmed.
@@ -145,9 +145,9 @@ impl Standby {
 
     /// All that was seen, of an instance that has not worked itself.
     pub(super) fn waited(&self) -> Option<Waited> {
-        let (mark, identity) = self.mark.clone().zip(self.identity.clone())?;
+        let (fingerprint, identity) = self.fingerprint.clone().zip(self.identity.clone())?;
         let moved_from = self.by_walposts.filter(|_| self.other.is_some());
-        Some(Waited { mark, identity, confirmed: self.confirmed, moved_from })
+        Some(Waited { fingerprint, identity, confirmed: self.confirmed, moved_from })
     }
 }
 
@@ -155,20 +155,25 @@ impl Standby {
 mod tests {
     use super::*;
 
-    fn holder(by: HeldBy, mark: &PublicationFingerprint, confirmed: u64, timeline: u32) -> Holder {
+    fn holder(
+        kind: HolderKind,
+        fingerprint: &PublicationFingerprint,
+        confirmed: u64,
+        timeline: u32,
+    ) -> Holder {
         let system_identifier = "7".to_owned();
         let identity = ServerIdentity { system_identifier, timeline, postmaster_start: 1 };
-        let (mark, confirmed) = (mark.clone(), Lsn::new(confirmed));
-        Holder { by, other_role: None, mark, identity, confirmed, flushed: confirmed }
+        let (fingerprint, confirmed) = (fingerprint.clone(), Lsn::new(confirmed));
+        Holder { kind, other_role: None, fingerprint, identity, confirmed, flushed: confirmed }
     }
 
     #[test]
     fn who_waits_remembers_the_first_server_and_the_furthest_position() {
-        let mark = PublicationFingerprint::default();
+        let fingerprint = PublicationFingerprint::default();
         let mut standby = Standby::new(None);
         assert_eq!(standby.waited(), None, "nobody was seen");
         for (confirmed, timeline) in [(5, 1), (9, 1), (7, 2)] {
-            standby.saw(&holder(HeldBy::Walpost, &mark, confirmed, timeline));
+            standby.saw(&holder(HolderKind::Walpost, &fingerprint, confirmed, timeline));
         }
         let waited = standby.waited().expect("somebody was seen");
         assert_eq!((waited.confirmed, waited.identity.timeline), (Lsn::new(9), 1));
@@ -180,11 +185,11 @@ mod tests {
         let (before, after) =
             (PublicationFingerprint::default(), PublicationFingerprint::of("changed"));
         let mut standby = Standby::new(None);
-        let mut saw = |is_walpost, mark, confirmed, flushed| {
+        let mut saw = |is_walpost, fingerprint, confirmed, flushed| {
             let flushed = Lsn::new(flushed);
-            let by = if is_walpost { HeldBy::Walpost } else { HeldBy::Unknown };
-            standby.saw(&Holder { flushed, ..holder(by, mark, confirmed, 1) });
-            standby.mark().cloned()
+            let kind = if is_walpost { HolderKind::Walpost } else { HolderKind::Unknown };
+            standby.saw(&Holder { flushed, ..holder(kind, fingerprint, confirmed, 1) });
+            standby.fingerprint().cloned()
         };
         assert_eq!(saw(true, &before, 10, 10).as_ref(), Some(&before));
         assert_eq!(saw(true, &after, 10, 20).as_ref(), Some(&before));
@@ -204,15 +209,15 @@ mod tests {
     fn who_has_worked_before_waits_with_what_it_worked_with() {
         let before = PublicationFingerprint::of("before");
         let mut standby = Standby::new(Some(before.clone()));
-        standby.saw(&holder(HeldBy::Unknown, &PublicationFingerprint::default(), 1, 1));
-        assert_eq!((standby.mark(), standby.is_after_another()), (Some(&before), false));
+        standby.saw(&holder(HolderKind::Unknown, &PublicationFingerprint::default(), 1, 1));
+        assert_eq!((standby.fingerprint(), standby.is_after_another()), (Some(&before), false));
     }
 
     /// What was seen, one look after the other, and from where the slot may not be moved then.
     #[test]
     fn a_client_that_held_the_slot_accounts_for_no_position() {
-        use HeldBy::{Other, Unknown, Voucher, Walpost};
-        type Looks = &'static [(HeldBy, u64)];
+        use HolderKind::{Other, Unknown, Walpost, WalpostDelivered};
+        type Looks = &'static [(HolderKind, u64)];
         let cases: [(Looks, Option<u64>); 10] = [
             (&[(Walpost, 10)], None),
             (&[(Walpost, 10), (Unknown, 20)], None),
@@ -224,14 +229,14 @@ mod tests {
             (&[(Walpost, 10), (Other, 20), (Walpost, 25), (Walpost, 25)], Some(10)),
             (&[(Walpost, 10), (Other, 20), (Walpost, 25), (Unknown, 30)], Some(10)),
             (&[(Walpost, 10), (Other, 20), (Walpost, 25), (Walpost, 26)], None),
-            (&[(Walpost, 10), (Other, 20), (Voucher, 25)], None),
-            (&[(Walpost, 10), (Other, 9), (Voucher, 25), (Other, 25)], Some(25)),
+            (&[(Walpost, 10), (Other, 20), (WalpostDelivered, 25)], None),
+            (&[(Walpost, 10), (Other, 9), (WalpostDelivered, 25), (Other, 25)], Some(25)),
         ];
-        let mark = PublicationFingerprint::default();
+        let fingerprint = PublicationFingerprint::default();
         for (looks, moved_from) in cases {
             let mut standby = Standby::new(None);
-            for (by, confirmed) in looks {
-                standby.saw(&holder(*by, &mark, *confirmed, 1));
+            for (kind, confirmed) in looks {
+                standby.saw(&holder(*kind, &fingerprint, *confirmed, 1));
             }
             let waited = standby.waited().expect("somebody was seen");
             assert_eq!(waited.moved_from, moved_from.map(Lsn::new), "{looks:?}");

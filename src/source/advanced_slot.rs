@@ -55,7 +55,7 @@ pub(super) async fn beside_others(
     // One that no walpost can be is waited for by nobody.
     if let Some(holder) = holder.filter(|holder| holder.counts) {
         vouch(client, slot, resume, seen.confirmed).await?;
-        config.last_look.keep(client);
+        config.open_state.keep_standby_session(client);
         return Err(in_use(slot, Some(holder), own, seen));
     }
     if !is_moved_unseen(&facts, resume) {
@@ -64,15 +64,15 @@ pub(super) async fn beside_others(
     // Nobody else may begin before this one has said what it found.
     let locked = lock(client, config, own, seen.clone()).await;
     if let Err(SourceError::InUse { .. }) = &locked {
-        config.last_look.keep(client);
+        config.open_state.keep_standby_session(client);
     }
     let is_locked = locked? == Lock::Held;
     let Some(accounted) = resume.accounted() else { return Ok((facts, is_locked)) };
     // Who is told to stop meanwhile must not leave the slot to one that knows nothing of it.
     let error = moved(slot, resume, accounted, seen.confirmed);
-    config.judgement.begin(client, error);
+    config.open_state.begin_advanced_slot(client, error);
     let judged = await_voucher(client, slot, resume, (accounted, seen)).await;
-    config.judgement.end();
+    config.open_state.end_advanced_slot();
     Ok((judged?, is_locked))
 }
 
@@ -108,7 +108,7 @@ async fn await_voucher(
             return Ok(facts);
         }
         if let Some(pid) = voucher(client, slot).await? {
-            return Err(in_use(slot, Some(LockHolder::voucher(pid)), None, seen));
+            return Err(in_use(slot, Some(LockHolder::delivered_walpost(pid)), None, seen));
         }
         if Instant::now() >= until {
             return Ok(facts);

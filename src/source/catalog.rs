@@ -8,7 +8,7 @@ use tokio_postgres::{Client, Row};
 use super::SourceError;
 use super::advisory_lock::LockClass;
 use super::config::APPLICATION_NAME;
-use super::error::HeldBy;
+use super::error::HolderKind;
 use super::halt_notice;
 use super::membership::{membership, sends};
 use super::types;
@@ -73,12 +73,12 @@ pub struct Slot {
 impl Slot {
     /// By what kind of client it is held; `own`: the server process that was this walpost's last,
     /// which may take a while to end.
-    pub(super) fn held_by(&self, own: Option<i32>) -> HeldBy {
+    pub(super) fn held_by(&self, own: Option<i32>) -> HolderKind {
         match self.is_walposts {
-            _ if self.active_pid.is_none() || self.active_pid == own => HeldBy::Unknown,
-            None => HeldBy::Unknown,
-            Some(true) => HeldBy::Walpost,
-            Some(false) => HeldBy::Other,
+            _ if self.active_pid.is_none() || self.active_pid == own => HolderKind::Unknown,
+            None => HolderKind::Unknown,
+            Some(true) => HolderKind::Walpost,
+            Some(false) => HolderKind::Other,
         }
     }
 }

@@ -8,8 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::SourceError;
-use super::judgement::Judgement;
-use super::last_look::LastLook;
+use super::open_state::OpenState;
 use crate::conninfo::ConnInfo;
 use crate::outbox::TableName;
 
@@ -33,10 +32,8 @@ pub struct SourceConfig {
     pub temporary_slot: bool,
     /// When a backlog is read in batches.
     pub catch_up: CatchUp,
-    /// Of an instance that waits for the slot.
-    pub last_look: LastLook,
-    /// Of an instance that found the slot advanced.
-    pub judgement: Judgement,
+    /// What an attempt to open a session leaves behind.
+    pub open_state: OpenState,
     /// Ask for logical messages too. Any role that may connect can emit them, of any prefix and
     /// size, so this is only for who has events in them.
     pub messages: bool,

@@ -76,11 +76,11 @@ pub enum SourceError {
 
 /// What kind of client holds the slot, or has locked its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HeldBy {
+pub enum HolderKind {
     /// Another walpost, by the name that its session has.
     Walpost,
     /// Another walpost that has delivered everything up to the slot's position.
-    Voucher,
+    WalpostDelivered,
     /// A client that is not walpost: it may advance the slot past rows that nobody published.
     Other,
     /// It has ended since, or is this walpost's own last session, or cannot use the slot.
@@ -91,11 +91,11 @@ pub enum HeldBy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// What kind of client it is.
-    pub by: HeldBy,
+    pub kind: HolderKind,
     /// The role by which it has logged in, where it is a walpost's and not this one's.
     pub other_role: Option<String>,
     /// What the catalogs hold of the publication meanwhile.
-    pub mark: PublicationFingerprint,
+    pub fingerprint: PublicationFingerprint,
     /// The server.
     pub identity: ServerIdentity,
     /// Up to where the slot is confirmed.

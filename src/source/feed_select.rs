@@ -16,7 +16,7 @@ use super::connection::connect;
 use super::connection::connect::Control;
 use super::connection::error::ConnectError;
 use super::connection::instance::Instance;
-use super::error::{HeldBy, Holder, SourceError};
+use super::error::{Holder, HolderKind, SourceError};
 use super::feed_base::FeedBase;
 use super::halt_notice;
 use super::history::HistoryCheck;
@@ -103,7 +103,7 @@ impl Opening<'_> {
 
     fn seen(&self) -> Holder {
         let (found, flushed) = (&self.found, self.facts.flushed);
-        seen(&found.mark, &self.identity, found.confirmed, flushed)
+        seen(&found.fingerprint, &self.identity, found.confirmed, flushed)
     }
 
     /// Locks the slot's name for the session of `client`.
@@ -241,7 +241,7 @@ impl Opening<'_> {
             host: control.endpoint.host.to_string(),
             security,
             control,
-            watch: PublicationGuard::start(catalogs, found.mark, walsender, outset.ack),
+            watch: PublicationGuard::start(catalogs, found.fingerprint, walsender, outset.ack),
             slot: config.slot.clone(),
             backend,
             identity,
@@ -282,11 +282,18 @@ impl Opening<'_> {
 
 /// What was seen, of a holder who is not known yet.
 pub(super) fn seen(
-    mark: &PublicationFingerprint,
+    fingerprint: &PublicationFingerprint,
     identity: &ServerIdentity,
     confirmed: Lsn,
     flushed: Lsn,
 ) -> Holder {
-    let (mark, identity) = (mark.clone(), identity.clone());
-    Holder { by: HeldBy::Unknown, other_role: None, mark, identity, confirmed, flushed }
+    let (fingerprint, identity) = (fingerprint.clone(), identity.clone());
+    Holder {
+        kind: HolderKind::Unknown,
+        other_role: None,
+        fingerprint,
+        identity,
+        confirmed,
+        flushed,
+    }
 }

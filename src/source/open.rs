@@ -16,7 +16,7 @@ use super::connection::connect;
 use super::connection::connect::{Control, SqlClient};
 use super::connection::deadline::opening_limit;
 use super::connection::instance::Instance;
-use super::error::{HeldBy, Holder, SourceError};
+use super::error::{Holder, HolderKind, SourceError};
 use super::feed::{Announcement, OpenError, Source};
 use super::feed_select::{Opening, Progress, seen};
 use super::halt_notice;
@@ -44,7 +44,7 @@ impl Source for SourceConfig {
     }
 
     fn unjudged(&self) -> Option<OpenError> {
-        let (client, error) = self.judgement.take()?;
+        let (client, error) = self.open_state.take_advanced_slot()?;
         Some(OpenError { error, announcement: Some(announcement(client, &self.slot)) })
     }
 }
@@ -124,7 +124,7 @@ async fn open_beside(
     );
     let (instance, facts) = (instance?, facts?);
     let holder = holder?.filter(|_| !config.temporary_slot);
-    config.last_look.end();
+    config.open_state.close_standby_session();
     let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush).unwrap_or_default();
     let mut outset = StartPosition::of(resume, at_slot);
     facts.require_version()?;
@@ -152,9 +152,10 @@ async fn open_beside(
     // Before the catalogs: another server's slot and tables say nothing of ours.
     let identity = identify(config, &mut client, &control, &facts, resume, &instance).await?;
     let own = own_process(resume, &identity);
-    let by = facts.slot.as_ref().map_or(HeldBy::Unknown, |slot| slot.held_by(own));
+    let kind = facts.slot.as_ref().map_or(HolderKind::Unknown, |slot| slot.held_by(own));
     let other_role = facts.slot.as_ref().and_then(|slot| slot.other_role.clone());
-    let seen = Holder { by, other_role, ..seen(&look.mark, &identity, at_slot, facts.flushed) };
+    let seen =
+        Holder { kind, other_role, ..seen(&look.fingerprint, &identity, at_slot, facts.flushed) };
     let client_beside = &control.client;
     let (facts, is_locked) =
         advanced_slot::beside_others(client_beside, config, resume, (facts, holder), own, seen)
@@ -163,7 +164,7 @@ async fn open_beside(
     if let Err(SourceError::InUse { .. }) = &found
         && !is_locked
     {
-        config.last_look.keep(&control.client);
+        config.open_state.keep_standby_session(&control.client);
     }
     let opening = Opening {
         config,
@@ -182,7 +183,7 @@ async fn open_beside(
     let beside = Arc::clone(&opening.control.client);
     let opened = opening.begin(client, settled, progress).await;
     if let Err(SourceError::InUse { .. }) = &opened {
-        config.last_look.keep(&beside);
+        config.open_state.keep_standby_session(&beside);
     }
     let opened = opened?;
     unlimited(&beside).await?;

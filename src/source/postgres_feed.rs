@@ -109,7 +109,7 @@ impl Feed for PostgresFeed {
     }
 
     fn mark(&self) -> &PublicationFingerprint {
-        self.base().watch.mark()
+        self.base().watch.fingerprint()
     }
 
     fn walsender(&self) -> Option<i32> {

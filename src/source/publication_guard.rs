@@ -8,7 +8,7 @@
 //! membership in one, makes a new row version, so equal marks ([`PublicationFingerprint`]) at two
 //! looks mean that nothing was changed in between, not even back and forth.
 //! What was received before a look was committed before it, so it was decoded
-//! under the publication of the mark. Of a table that is published by its schema,
+//! under the publication of the fingerprint. Of a table that is published by its schema,
 //! or with all others, only its present state tells, and so it does of which table
 //! has the outbox's name and of which partition is unlogged: one that leaves and
 //! comes back between two looks is not noticed.
@@ -59,7 +59,7 @@ const UNSETTLED_LIMIT: Duration = Duration::from_secs(60);
 /// One look at the catalogs.
 #[derive(Debug)]
 pub(super) struct Look {
-    pub(super) mark: PublicationFingerprint,
+    pub(super) fingerprint: PublicationFingerprint,
     /// No transaction that is not over has changed any of it.
     pub(super) settled: bool,
     /// Any of it was changed by a transaction that the slot has still to decode.
@@ -76,7 +76,7 @@ const SCHEMAS: &str = "
           JOIN pg_catalog.pg_publication_namespace e ON e.pnpubid = p.oid
          WHERE e.pnnspid IN (SELECT relnamespace FROM relation)";
 
-/// The mark; whether a transaction that is not over replaces a part of it; whether
+/// The fingerprint; whether a transaction that is not over replaces a part of it; whether
 /// one replaced a part that the slot has still to read; the slot's user. Of
 /// transaction ids a row version has the lower 32 bits, which are compared modulo 2^32.
 const LOOK: &str = "
@@ -98,7 +98,7 @@ const LOOK: &str = "
         SELECT oid FROM relation
          UNION
         SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
-    ), part (mark, xmin, xmax) AS (
+    ), part (fingerprint, xmin, xmax) AS (
         SELECT 'publication ' || oid::pg_catalog.text || ' ' || xmin::pg_catalog.text, xmin, xmax
           FROM publication
         UNION ALL
@@ -132,7 +132,7 @@ const LOOK: &str = "
                part.xmax::pg_catalog.text::pg_catalog.int8 AS low_xmax
           FROM part
     )
-    SELECT coalesce(pg_catalog.string_agg(mark, ', ' ORDER BY mark), ''),
+    SELECT coalesce(pg_catalog.string_agg(fingerprint, ', ' ORDER BY fingerprint), ''),
            coalesce(pg_catalog.bool_or(CASE
                WHEN low_xmax IS NULL OR low_xmax = 0 THEN false
                WHEN (low_xmax - snapshot.horizon + 4294967296) % 4294967296 >= 2147483648
@@ -191,7 +191,7 @@ impl Catalogs {
             .await
             .map_err(failed)?;
         Ok(Look {
-            mark: PublicationFingerprint::new(row.try_get(0).map_err(failed)?),
+            fingerprint: PublicationFingerprint::new(row.try_get(0).map_err(failed)?),
             settled: !row.try_get::<_, bool>(1).map_err(failed)?,
             recent: row.try_get(2).map_err(failed)?,
             walsender: row.try_get(3).map_err(failed)?,
@@ -204,18 +204,22 @@ impl Catalogs {
         published_tables(&self.client, publication, tables, *typed).await
     }
 
-    /// Whether a look at a later connect finds what it was with `mark`; the slot
+    /// Whether a look at a later connect finds what it was with `fingerprint`; the slot
     /// stands at `confirmed`.
     pub(super) async fn compare(
         &self,
         look: &Look,
-        mark: &PublicationFingerprint,
+        fingerprint: &PublicationFingerprint,
         confirmed: Lsn,
     ) -> Result<(), SourceError> {
-        if look.mark == *mark { Ok(()) } else { Err(self.changed(mark, look, confirmed).await) }
+        if look.fingerprint == *fingerprint {
+            Ok(())
+        } else {
+            Err(self.changed(fingerprint, look, confirmed).await)
+        }
     }
 
-    /// What is wrong where the mark is another than before: nothing beyond
+    /// What is wrong where the fingerprint is another than before: nothing beyond
     /// `verified` may be confirmed any more.
     async fn changed(
         &self,
@@ -230,14 +234,15 @@ impl Catalogs {
             Ok(_) => format!("publication \"{publication}\" publishes the outbox again"),
         };
         // Until 17 the log in between cannot be decoded at all.
-        let advance = if self.version < 180_000 && before.publication() != look.mark.publication() {
-            format!(
-                "SELECT pg_catalog.pg_replication_slot_advance('{slot}', \
+        let advance =
+            if self.version < 180_000 && before.publication() != look.fingerprint.publication() {
+                format!(
+                    "SELECT pg_catalog.pg_replication_slot_advance('{slot}', \
                  pg_catalog.pg_current_wal_lsn()), then "
-            )
-        } else {
-            String::new()
-        };
+                )
+            } else {
+                String::new()
+            };
         SourceError::Changed(format!(
             "the publication was changed while walpost worked with it, and PostgreSQL never hands out \
              what was committed without it: {found}. What was handed out is published, and nothing \
@@ -280,13 +285,13 @@ impl PublicationGuard {
     /// `start`, which a look has covered.
     pub(super) fn start(
         catalogs: Catalogs,
-        mark: PublicationFingerprint,
+        fingerprint: PublicationFingerprint,
         walsender: Option<i32>,
         start: Lsn,
     ) -> Self {
         let (wanted, mut wants) = watch::channel(start);
         let (tell, seen) = watch::channel(Ok(start));
-        let looker = Looker { catalogs, mark, walsender };
+        let looker = Looker { catalogs, fingerprint, walsender };
         let mine = looker.clone();
         let task = tokio::spawn(async move {
             let mut verified = start;
@@ -321,8 +326,8 @@ impl PublicationGuard {
     }
 
     /// What was found at the beginning.
-    pub(super) fn mark(&self) -> &PublicationFingerprint {
-        &self.looker.mark
+    pub(super) fn fingerprint(&self) -> &PublicationFingerprint {
+        &self.looker.fingerprint
     }
 
     /// Everything before `lsn` is durable.
@@ -376,7 +381,7 @@ impl Unsettled {
 #[derive(Clone)]
 struct Looker {
     catalogs: Catalogs,
-    mark: PublicationFingerprint,
+    fingerprint: PublicationFingerprint,
     walsender: Option<i32>,
 }
 
@@ -384,8 +389,9 @@ impl Looker {
     /// Whether all is as it was, where that can be told; an error where it is not.
     async fn look(&self, verified: Lsn) -> Result<bool, SourceError> {
         let look = answered(CONTROL, self.catalogs.look()).await?;
-        if look.mark != self.mark {
-            let changed = async { Err(self.catalogs.changed(&self.mark, &look, verified).await) };
+        if look.fingerprint != self.fingerprint {
+            let changed =
+                async { Err(self.catalogs.changed(&self.fingerprint, &look, verified).await) };
             return answered(CONTROL, changed).await;
         }
         if self.walsender.is_some() && look.walsender != self.walsender {

@@ -9,7 +9,7 @@ use crate::lsn::Lsn;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waited {
     /// What the catalogs held of the publication.
-    pub mark: PublicationFingerprint,
+    pub fingerprint: PublicationFingerprint,
     /// The server.
     pub identity: ServerIdentity,
     /// The furthest that the slot was confirmed.
@@ -33,7 +33,7 @@ pub enum Resume {
         /// The server that the positions belong to.
         identity: ServerIdentity,
         /// What its catalogs held of the publication, and have to hold.
-        mark: PublicationFingerprint,
+        fingerprint: PublicationFingerprint,
         /// The server process that streamed last.
         walsender: Option<i32>,
         /// A: what was confirmed to it.

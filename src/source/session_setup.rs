@@ -65,7 +65,7 @@ pub(super) struct Found {
     /// The tables' columns.
     pub(super) tables: Vec<FoundTable>,
     /// The publication as it was before the tables were looked at.
-    pub(super) mark: PublicationFingerprint,
+    pub(super) fingerprint: PublicationFingerprint,
 }
 
 /// Prepares the control connection.
@@ -86,9 +86,8 @@ pub(super) async fn check_catalogs(
 ) -> Result<Found, SourceError> {
     facts.require_wal_level()?;
     let before = match resume {
-        Resume::At { mark, .. } | Resume::AtSlot { waited: Some(Waited { mark, .. }) } => {
-            Some(mark)
-        }
+        Resume::At { fingerprint, .. }
+        | Resume::AtSlot { waited: Some(Waited { fingerprint, .. }) } => Some(fingerprint),
         Resume::AtSlot { waited: None } => None,
     };
     // Whoever holds the slot: what is found here may be what the one that halted has left.
@@ -102,7 +101,7 @@ pub(super) async fn check_catalogs(
     let confirmed = if config.temporary_slot {
         facts.flushed
     } else {
-        check_slot(config, facts, resume, &look.mark, identity)?
+        check_slot(config, facts, resume, &look.fingerprint, identity)?
     };
     match before {
         Some(before) => catalogs.compare(&look, before, confirmed).await?,
@@ -114,7 +113,7 @@ pub(super) async fn check_catalogs(
         None => {}
     }
     let tables = catalogs.published_tables().await?;
-    Ok(Found { confirmed, tables, mark: look.mark })
+    Ok(Found { confirmed, tables, fingerprint: look.fingerprint })
 }
 
 /// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those
@@ -123,16 +122,17 @@ fn check_slot(
     config: &SourceConfig,
     facts: &Facts,
     resume: &Resume,
-    mark: &PublicationFingerprint,
+    fingerprint: &PublicationFingerprint,
     identity: &ServerIdentity,
 ) -> Result<Lsn, SourceError> {
     let confirmed = facts.require_slot(&config.slot)?;
     // First, since whoever holds it may move it.
     if let Some(slot) = facts.slot.as_ref().filter(|slot| slot.active_pid.is_some()) {
-        let by = slot.held_by(own_process(resume, identity));
-        let (mark, identity, flushed) = (mark.clone(), identity.clone(), facts.flushed);
+        let kind = slot.held_by(own_process(resume, identity));
+        let (fingerprint, identity) = (fingerprint.clone(), identity.clone());
+        let flushed = facts.flushed;
         let other_role = slot.other_role.clone();
-        let holder = Holder { by, other_role, mark, identity, confirmed, flushed };
+        let holder = Holder { kind, other_role, fingerprint, identity, confirmed, flushed };
         let (pid, holder) = (slot.active_pid, Some(Box::new(holder)));
         return Err(SourceError::InUse { slot: config.slot.clone(), pid, holder });
     }
@@ -344,7 +344,7 @@ mod tests {
     use super::*;
     use crate::property;
     use crate::source::catalog::Slot;
-    use crate::source::{HeldBy, Judgement, LastLook};
+    use crate::source::{HolderKind, OpenState};
 
     fn facts(confirmed: Lsn, active_pid: Option<i32>) -> Facts {
         let slot = Slot {
@@ -386,7 +386,7 @@ mod tests {
         let waited =
             (identity(), 0..40_u64, moved_from).prop_map(|(identity, confirmed, moved_from)| {
                 Waited {
-                    mark: PublicationFingerprint::default(),
+                    fingerprint: PublicationFingerprint::default(),
                     identity,
                     confirmed: Lsn::new(confirmed),
                     moved_from,
@@ -397,7 +397,7 @@ mod tests {
             2 => waited.prop_map(|waited| Resume::AtSlot { waited: Some(waited) }),
             2 => at.prop_map(|(identity, confirmed, ahead, after_another, own, others)| Resume::At {
                 identity,
-                mark: PublicationFingerprint::default(),
+                fingerprint: PublicationFingerprint::default(),
                 walsender: own.then_some(7),
                 confirmed: Lsn::new(confirmed),
                 start: Lsn::new(confirmed + ahead),
@@ -448,8 +448,7 @@ mod tests {
             typed: false,
             temporary_slot: false,
             catch_up: CatchUp::default(),
-            last_look: LastLook::default(),
-            judgement: Judgement::default(),
+            open_state: OpenState::default(),
             messages: false,
         };
         property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
@@ -479,7 +478,8 @@ mod tests {
                 Err(SourceError::InUse { pid, holder, .. }) => {
                     assert!(held && pid == Some(7));
                     let is_own = own_process(&resume, &identity) == Some(7);
-                    let is_another = holder.is_some_and(|holder| holder.by == HeldBy::Walpost);
+                    let is_another =
+                        holder.is_some_and(|holder| holder.kind == HolderKind::Walpost);
                     assert_eq!(is_another, !is_own, "I12: its own end passes for another");
                 }
                 Err(SourceError::Slot(text)) => {

@@ -19,7 +19,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::advisory_lock::{self, LockClass, end_session};
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect::SqlClient;
-use super::error::{HeldBy, Holder, SourceError};
+use super::error::{Holder, HolderKind, SourceError};
 
 /// A session whose client is gone keeps the lock until the server notices. Not for a connection
 /// whose answers are large: the timeout counts a client that does not read as gone (Linux,
@@ -57,7 +57,7 @@ fn failed(error: &tokio_postgres::Error) -> SourceError {
 pub(super) struct LockHolder {
     /// None of a prepared transaction.
     pid: Option<i32>,
-    by: HeldBy,
+    kind: HolderKind,
     role: Option<String>,
     /// That role is not this session's own.
     is_of_other_role: bool,
@@ -67,10 +67,10 @@ pub(super) struct LockHolder {
 
 impl LockHolder {
     /// A walpost that vouches for the slot's position, by its server process.
-    pub(super) fn voucher(pid: i32) -> Self {
+    pub(super) fn delivered_walpost(pid: i32) -> Self {
         Self {
             pid: Some(pid),
-            by: HeldBy::Voucher,
+            kind: HolderKind::WalpostDelivered,
             role: None,
             is_of_other_role: false,
             counts: true,
@@ -88,7 +88,7 @@ pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHol
     let holder = |row: tokio_postgres::Row| {
         Ok::<_, tokio_postgres::Error>(LockHolder {
             pid: row.try_get(0)?,
-            by: if row.try_get(1)? { HeldBy::Walpost } else { HeldBy::Unknown },
+            kind: if row.try_get(1)? { HolderKind::Walpost } else { HolderKind::Unknown },
             role: row.try_get(2)?,
             counts: row.try_get(3)?,
             is_of_other_role: row.try_get(4)?,
@@ -152,18 +152,18 @@ pub(super) fn in_use(
     seen: Holder,
 ) -> SourceError {
     let pid = holder.as_ref().and_then(|holder| holder.pid);
-    let is_walpost = |by| matches!(by, HeldBy::Walpost | HeldBy::Voucher);
+    let is_walpost = |kind| matches!(kind, HolderKind::Walpost | HolderKind::WalpostDelivered);
     let other_role =
-        holder.as_ref().filter(|holder| is_walpost(holder.by) && holder.is_of_other_role);
+        holder.as_ref().filter(|holder| is_walpost(holder.kind) && holder.is_of_other_role);
     let other_role = other_role.and_then(|holder| holder.role.clone()).or(seen.other_role.clone());
-    let by = match holder {
+    let kind = match holder {
         // Whoever has the slot itself can move it.
-        _ if seen.by == HeldBy::Other => HeldBy::Other,
+        _ if seen.kind == HolderKind::Other => HolderKind::Other,
         // This process's own last session may take a while to end.
-        Some(holder) if holder.pid != own => holder.by,
-        _ => HeldBy::Unknown,
+        Some(holder) if holder.pid != own => holder.kind,
+        _ => HolderKind::Unknown,
     };
-    let holder = Some(Box::new(Holder { by, other_role, ..seen }));
+    let holder = Some(Box::new(Holder { kind, other_role, ..seen }));
     SourceError::InUse { slot: slot.to_owned(), pid, holder }
 }
 

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use walpost::Lsn;
 use walpost::source::{
-    CatchUp, HeldBy, Holder, PublicationFingerprint, Received, Resume, ServerIdentity, SourceError,
-    StartPosition,
+    CatchUp, Holder, HolderKind, PublicationFingerprint, Received, Resume, ServerIdentity,
+    SourceError, StartPosition,
 };
 
 use crate::batches::{Moving, Reader, ServerMessage};
@@ -392,9 +392,9 @@ impl World {
         let is_own =
             matches!(resume, Resume::At { walsender, .. } if pid.is_some() && *walsender == pid);
         let holder = Holder {
-            by: if pid.is_some() && !is_own { HeldBy::Walpost } else { HeldBy::Unknown },
+            kind: if pid.is_some() && !is_own { HolderKind::Walpost } else { HolderKind::Unknown },
             other_role: None,
-            mark: PublicationFingerprint::default(),
+            fingerprint: PublicationFingerprint::default(),
             identity: self.identity(),
             confirmed: self.server.confirmed,
             flushed: Lsn::ZERO,
