@@ -70,7 +70,16 @@ impl TailError {
             }
             Self::Source(SourceError::Slot(_) | SourceError::Changed(_)) => Exit::Slot,
             Self::Event(_) => Exit::Poison,
-            Self::Source(_) | Self::Silent(_) | Self::Query(_) => Exit::Failure,
+            Self::Source(
+                SourceError::Lost(_)
+                | SourceError::InUse { .. }
+                | SourceError::Undecodable(_)
+                | SourceError::ServerError(_)
+                | SourceError::Encoding(_)
+                | SourceError::Unprintable(_),
+            )
+            | Self::Silent(_)
+            | Self::Query(_) => Exit::Failure,
         }
     }
 }

@@ -11,6 +11,7 @@ use super::config::APPLICATION_NAME;
 use super::error::HolderKind;
 use super::halt_notice;
 use super::membership::{membership, sends};
+use super::slot_error::SlotError;
 use super::types;
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, TableName};
@@ -193,36 +194,35 @@ impl Facts {
             if self.in_recovery {
                 return Err(SourceError::standby(name));
             }
-            return Err(SourceError::slot_missing(name, &self.database));
+            let (slot, database) = (name.to_owned(), self.database.clone());
+            return Err(SourceError::Slot(SlotError::Missing { slot, database }));
         };
-        let unusable =
-            |why: String| Err(SourceError::Slot(format!("replication slot \"{name}\" {why}")));
+        let unsuitable = |reason: String| {
+            Err(SourceError::Slot(SlotError::Unsuitable { slot: name.to_owned(), reason }))
+        };
         if slot.slot_type != "logical" {
-            return unusable("is a physical one; choose another name with --slot".into());
+            return unsuitable("is a physical one; choose another name with --slot".into());
         }
         if slot.plugin.as_deref() != Some("pgoutput") {
             let plugin = slot.plugin.as_deref().unwrap_or("none");
-            return unusable(format!(
+            return unsuitable(format!(
                 "uses the output plugin {plugin}, walpost reads pgoutput; choose another name with --slot"
             ));
         }
         if slot.database.as_deref() != Some(&self.database) {
             let theirs = slot.database.as_deref().unwrap_or("none");
-            return unusable(format!(
+            return unsuitable(format!(
                 "belongs to database \"{theirs}\", this connection is to \"{}\"",
                 self.database
             ));
         }
         if slot.wal_status.as_deref() == Some("lost") || slot.invalidation_reason.is_some() {
             let reason = slot.invalidation_reason.as_deref().unwrap_or("wal_status is lost");
-            return unusable(format!(
-                "was invalidated by the server ({reason}) and never comes back: what it had not \
-                 delivered has to be published from the outbox table by hand, then drop it and run \
-                 `walpost init --apply` for a new one"
-            ));
+            let (slot, reason) = (name.to_owned(), reason.to_owned());
+            return Err(SourceError::Slot(SlotError::Invalidated { slot, reason }));
         }
         if slot.two_phase {
-            return unusable(format!(
+            return unsuitable(format!(
                 "has two_phase enabled: it sends a transaction when it is prepared, and walpost reads \
                  committed transactions only; replace it with a copy, which has two_phase disabled and \
                  the same position: {}",

@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use super::connection::error::ConnectError;
 use super::publication_fingerprint::PublicationFingerprint;
 use super::server_identity::ServerIdentity;
+use super::slot_error::SlotError;
 use super::wire::WireError;
 use crate::excerpt::{at_most, line};
 use crate::lsn::Lsn;
@@ -38,12 +39,12 @@ pub enum SourceError {
     Setup(String),
 
     /// The publication or an outbox table is not what it was while walpost worked with it.
-    #[error("{}", line(.0))]
-    Changed(String),
+    #[error("{}", line(&.0.to_string()))]
+    Changed(PublicationChange),
 
     /// The slot cannot be used any more, or is not where walpost left it.
-    #[error("{}", line(.0))]
-    Slot(String),
+    #[error("{}", line(&.0.to_string()))]
+    Slot(SlotError),
 
     /// The server sent what this version of walpost does not understand, or
     /// cannot send what it has to.
@@ -72,6 +73,51 @@ pub enum SourceError {
         line(.0)
     )]
     Unprintable(String),
+}
+
+/// How the publication differs from the one that walpost has worked with, or has to work with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublicationChange {
+    /// The server does not find the publication as of the change that is to be read: it was dropped,
+    /// or created after that change.
+    #[error(
+        "{server}: it is gone, or came after the change that is to be read, which PostgreSQL \
+         then never hands out. Make it with the SQL that `walpost init` prints, publish by \
+         hand what was committed before it, then SELECT \
+         pg_catalog.pg_replication_slot_advance('{slot}', pg_catalog.pg_current_wal_lsn()) and start walpost again"
+    )]
+    Missing {
+        /// The server's words.
+        server: String,
+        /// The slot.
+        slot: String,
+    },
+
+    /// The publication, or the place of an outbox table in it, was changed.
+    #[error(
+        "the publication was changed while walpost worked with it, and PostgreSQL never hands out \
+         what was committed without it: {found}. What was handed out is published, and nothing \
+         after {verified} is confirmed. Once that is fixed {}publish by hand the rows that \
+         were committed after {verified} and are not in Kafka, and start walpost again",
+        advance_first(.slot_to_advance.as_deref())
+    )]
+    Altered {
+        /// What is found now.
+        found: String,
+        /// Up to where the publication was seen to be unchanged.
+        verified: Lsn,
+        /// The slot, if it has to be advanced past WAL that this server can no longer decode.
+        slot_to_advance: Option<String>,
+    },
+}
+
+fn advance_first(slot: Option<&str>) -> String {
+    slot.map_or_else(String::new, |slot| {
+        format!(
+            "SELECT pg_catalog.pg_replication_slot_advance('{slot}', \
+             pg_catalog.pg_current_wal_lsn()), then "
+        )
+    })
 }
 
 /// What kind of client holds the slot, or has locked its name.
@@ -119,29 +165,49 @@ impl SourceError {
             return Self::Lost(error.to_string());
         }
         let error = ConnectError::of_wire(host, error);
-        let code = error.sqlstate();
         let text = with_causes(&error);
-        match code.as_ref().map(super::wire::SqlState::as_str) {
-            Some("55006") => Self::InUse { slot: slot.to_owned(), pid: None, holder: None },
-            // The slot went between two looks, or what it needs of the log is gone.
-            Some("42704") if text.contains("replication slot") => Self::Slot(text),
-            Some("55000" | "58P01") if !text.contains("wal_level") => Self::Slot(text),
-            Some("42704") if text.contains("publication") => Self::Changed(format!(
-                "{text}: it is gone, or came after the change that is to be read, which PostgreSQL \
-                 then never hands out. Make it with the SQL that `walpost init` prints, publish by \
-                 hand what was committed before it, then SELECT \
-                 pg_catalog.pg_replication_slot_advance('{slot}', pg_catalog.pg_current_wal_lsn()) and start walpost again"
-            )),
-            Some("42704" | "55000") => Self::Setup(text),
+        let Some(code) = error.sqlstate() else { return Self::by_kind(error, text) };
+        let slot = slot.to_owned();
+        match code.as_str() {
+            "55006" => Self::InUse { slot, pid: None, holder: None },
+            "58P01" => Self::Slot(SlotError::WalRemoved(text)),
+            // PostgreSQL 14 to 18 give every missing object this code: only the text says which.
+            "42704" if text.contains("replication slot") => Self::Slot(SlotError::Dropped(text)),
+            "42704" if text.contains("publication") => {
+                Self::Changed(PublicationChange::Missing { server: text, slot })
+            }
+            "42704" => Self::Setup(text),
+            // PostgreSQL 14 to 18 give it to an invalidated slot, and to a wal_level that is too
+            // low: only the text says which.
+            "55000" if text.contains("wal_level") => Self::Setup(text),
+            "55000" => Self::Slot(SlotError::Unreadable(text)),
             // What is text to one database, such as one in SQL_ASCII, is none in UTF-8.
-            Some("22021" | "22P05") => Self::Encoding(text),
+            "22021" | "22P05" => Self::Encoding(text),
             // A buffer of more than 1 GiB, or one value that would take as much.
-            Some("54000") => Self::Unprintable(text),
-            Some("XX000") if text.contains("invalid memory alloc request size") => {
+            "54000" => Self::Unprintable(text),
+            // An internal error, which has no code of its own in PostgreSQL 14 to 18.
+            "XX000" if text.contains("invalid memory alloc request size") => {
                 Self::Unprintable(text)
             }
-            _ if matches!(error, ConnectError::Server { .. }) => Self::ServerError(text),
-            _ => error.into(),
+            // Codes are open-ended; the kind of the error decides.
+            _ => Self::by_kind(error, text),
+        }
+    }
+
+    /// An error of the replication session whose SQLSTATE, if it has one, does not tell what to do.
+    fn by_kind(error: ConnectError, text: String) -> Self {
+        match error {
+            ConnectError::Server { .. } => Self::ServerError(text),
+            ConnectError::Unreachable { .. }
+            | ConnectError::TimedOut { .. }
+            | ConnectError::Transient { .. }
+            | ConnectError::WrongSession { .. }
+            | ConnectError::NoHost(_)
+            | ConnectError::Configuration { .. }
+            | ConnectError::Policy { .. }
+            | ConnectError::Tls { .. }
+            | ConnectError::TlsSetUp(_)
+            | ConnectError::Protocol { .. } => error.into(),
         }
     }
 
@@ -202,31 +268,8 @@ impl SourceError {
         ))
     }
 
-    pub(super) fn slot_missing(slot: &str, database: &str) -> Self {
-        Self::Slot(format!(
-            "replication slot \"{slot}\" does not exist; for a new outbox run `walpost init --apply` \
-             against database \"{database}\"; if it did exist, what was not \
-             delivered before it went, and what was committed since, is in no slot: find out who dropped it before you make a new one"
-        ))
-    }
-
-    pub(super) fn slot_moved(slot: &str, ours: Lsn, theirs: Lsn) -> Self {
-        Self::Slot(format!(
-            "replication slot \"{slot}\" was confirmed up to {theirs} by somebody else, walpost \
-             itself had confirmed {ours}: what was committed between these was not published by \
-             this walpost; find out who moved the slot, then start walpost again to go on from {theirs}"
-        ))
-    }
-
-    /// The same, by an instance that has waited: another client held the slot since a walpost did,
-    /// and walposts were seen to have confirmed `by_walposts`.
-    pub(super) fn slot_moved_while_waiting(slot: &str, by_walposts: Lsn, now: Lsn) -> Self {
-        Self::Slot(format!(
-            "replication slot \"{slot}\" is confirmed up to {now}, and was used by somebody else \
-             who is not walpost; the last walpost was seen to have confirmed {by_walposts}: what was \
-             committed between these may not be published; find out who moved the slot, then start \
-             walpost again to go on from {now}"
-        ))
+    pub(super) fn slot_advanced(slot: &str, confirmed: Lsn, found: Lsn) -> Self {
+        Self::Slot(SlotError::Advanced { slot: slot.to_owned(), confirmed, found })
     }
 }
 
@@ -276,8 +319,11 @@ mod tests {
             SourceError::Lost(said.clone()),
             SourceError::Access(said.clone()),
             SourceError::Setup(said.clone()),
-            SourceError::Changed(said.clone()),
-            SourceError::Slot(said.clone()),
+            SourceError::Changed(PublicationChange::Missing {
+                server: said.clone(),
+                slot: "walpost".to_owned(),
+            }),
+            SourceError::Slot(SlotError::Unreadable(said.clone())),
             SourceError::Undecodable(said.clone()),
             SourceError::Encoding(said.clone()),
         ] {

@@ -274,7 +274,7 @@ impl Opening<'_> {
                 ))
             }
             Resume::At { after_another: false, .. } => {
-                SourceError::slot_moved(&config.slot, confirmed, now)
+                SourceError::slot_advanced(&config.slot, confirmed, now)
             }
         })
     }

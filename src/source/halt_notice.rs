@@ -24,6 +24,7 @@ use tokio_postgres::{Client, Row};
 use super::advisory_lock::{self, LockClass, end_session, try_lock_shared};
 use super::config::APPLICATION_NAME;
 use super::error::SourceError;
+use super::slot_error::SlotError;
 
 /// What the session's name begins with that cannot have the lock; the hash of the slot's name
 /// follows.
@@ -137,8 +138,5 @@ async fn looking(client: &Client, slot: &str) -> Result<Vec<i32>, SourceError> {
 
 /// What an instance ends with that found the lock, held by server process `pid`.
 pub(super) fn found(slot: &str, pid: i32) -> SourceError {
-    SourceError::Slot(format!(
-        "another walpost that worked with replication slot \"{slot}\" (server process {pid}) has \
-         halted, and a person has to decide: see its log, then start walpost again"
-    ))
+    SourceError::Slot(SlotError::OtherInstanceHalted { slot: slot.to_owned(), pid })
 }

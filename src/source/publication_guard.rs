@@ -30,11 +30,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_postgres::Statement;
 
-use super::SourceError;
 use super::catalog::published_tables;
 use super::config::SourceConfig;
 use super::connection::connect::SqlClient;
 use super::connection::deadline::answered;
+use super::error::{PublicationChange, SourceError};
 use super::publication_fingerprint::PublicationFingerprint;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
@@ -233,22 +233,11 @@ impl Catalogs {
             Err(lost) => return lost,
             Ok(_) => format!("publication \"{publication}\" publishes the outbox again"),
         };
-        // Until 17 the log in between cannot be decoded at all.
-        let advance =
-            if self.version < 180_000 && before.publication() != look.fingerprint.publication() {
-                format!(
-                    "SELECT pg_catalog.pg_replication_slot_advance('{slot}', \
-                 pg_catalog.pg_current_wal_lsn()), then "
-                )
-            } else {
-                String::new()
-            };
-        SourceError::Changed(format!(
-            "the publication was changed while walpost worked with it, and PostgreSQL never hands out \
-             what was committed without it: {found}. What was handed out is published, and nothing \
-             after {verified} is confirmed. Once that is fixed {advance}publish by hand the rows that \
-             were committed after {verified} and are not in Kafka, and start walpost again"
-        ))
+        // Until 17 the WAL in between cannot be decoded at all.
+        let is_undecodable =
+            self.version < 180_000 && before.publication() != look.fingerprint.publication();
+        let slot_to_advance = is_undecodable.then(|| slot.clone());
+        SourceError::Changed(PublicationChange::Altered { found, verified, slot_to_advance })
     }
 }
 

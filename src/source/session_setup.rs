@@ -22,6 +22,7 @@ use super::publication_fingerprint::PublicationFingerprint;
 use super::publication_guard::{Catalogs, Look};
 use super::resume::{Resume, Waited};
 use super::server_identity::ServerIdentity;
+use super::slot_error::SlotError;
 use super::slot_lock::NOTICED_SOON;
 use super::wire::{self, Connection, Replication, StreamSettings, WireError};
 use crate::conninfo::ConnInfo;
@@ -147,10 +148,12 @@ fn check_slot(
 /// What an instance ends with that finds the slot at `confirmed`, where only up to `accounted` is
 /// known to be a walpost's doing.
 pub(super) fn moved(slot: &str, resume: &Resume, accounted: Lsn, confirmed: Lsn) -> SourceError {
-    match resume {
-        Resume::At { .. } => SourceError::slot_moved(slot, accounted, confirmed),
-        Resume::AtSlot { .. } => SourceError::slot_moved_while_waiting(slot, accounted, confirmed),
-    }
+    let slot = slot.to_owned();
+    let (confirmed, found) = (accounted, confirmed);
+    SourceError::Slot(match resume {
+        Resume::At { .. } => SlotError::Advanced { slot, confirmed, found },
+        Resume::AtSlot { .. } => SlotError::AdvancedWhileWaiting { slot, confirmed, found },
+    })
 }
 
 /// Whether nobody uses the slot, and it is ahead of what walposts are known to have confirmed.
@@ -300,12 +303,8 @@ fn check_identity(
         Resume::AtSlot { waited: None } => return Ok(()),
     };
     if !identity.has_history_of(found) {
-        return Err(SourceError::Slot(format!(
-            "another server answers at this address: system identifier {}, timeline {}, where walpost \
-             has worked with {}, timeline {}; nothing was published from it. If a failover was meant, \
-             see that its slot is not behind {confirmed}, then start walpost again",
-            found.system_identifier, found.timeline, identity.system_identifier, identity.timeline,
-        )));
+        let (found, known) = (Box::new(found.clone()), Box::new(identity.clone()));
+        return Err(SourceError::Slot(SlotError::OtherServer { found, known, confirmed }));
     }
     if start > flushed && facts.in_recovery {
         return Err(SourceError::Lost(format!(
@@ -313,11 +312,12 @@ fn check_identity(
         )));
     }
     if start > flushed {
-        return Err(SourceError::Slot(format!(
-            "this server's WAL ends at {flushed} (database \"{}\"), walpost has already published up \
-             to {start}: the server lost WAL or was restored; nothing was published from it",
-            facts.database,
-        )));
+        let database = facts.database.clone();
+        return Err(SourceError::Slot(SlotError::WalBehind {
+            flushed,
+            database,
+            published: start,
+        }));
     }
     Ok(())
 }
@@ -482,9 +482,12 @@ mod tests {
                         holder.is_some_and(|holder| holder.kind == HolderKind::Walpost);
                     assert_eq!(is_another, !is_own, "I12: its own end passes for another");
                 }
-                Err(SourceError::Slot(text)) => {
-                    assert!(ahead_unseen && !held, "I12: refused: {text}");
-                    assert!(text.contains(&confirmed.to_string()), "names its position: {text}");
+                Err(SourceError::Slot(
+                    SlotError::Advanced { found, .. }
+                    | SlotError::AdvancedWhileWaiting { found, .. },
+                )) => {
+                    assert!(ahead_unseen && !held, "I12: refused on a slot at {confirmed}");
+                    assert_eq!(found, confirmed);
                 }
                 Err(other) => panic!("I12: {other:?}"),
             }

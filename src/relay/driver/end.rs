@@ -11,7 +11,7 @@ use crate::relay::backoff::wait_until;
 use crate::relay::run_result::{RelayError, Summary};
 use crate::relay::stats::HEARTBEAT;
 use crate::sink::Sink;
-use crate::source::{Announcement, Source, SourceError};
+use crate::source::{Announcement, SlotError, Source, SourceError};
 
 /// How long a halt is announced at least, whatever is left of the time for a stop: the announcement
 /// itself lasts four seconds where everybody has seen it.
@@ -30,10 +30,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
     fn with_the_undelivered(&self, error: SourceError) -> SourceError {
         let (records, from) = (self.core.undelivered(), self.core.confirmable());
         match error {
-            SourceError::Slot(text) if records > 0 => SourceError::Slot(format!(
-                "{text}. {records} records that were read from it were not delivered: find the rows \
-                 that were committed from {from} on and are not in Kafka"
-            )),
+            SourceError::Slot(error) if records > 0 => {
+                let error = Box::new(error);
+                SourceError::Slot(SlotError::Undelivered { error, records, from })
+            }
             other => other,
         }
     }

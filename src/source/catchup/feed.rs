@@ -29,6 +29,7 @@ use crate::source::connection::connect::Control;
 use crate::source::connection::deadline::answered;
 use crate::source::feed::{Received, SwitchFeed};
 use crate::source::feed_base::{Connection, FeedBase, connection_ended, message};
+use crate::source::slot_error::SlotError;
 
 /// How often is told how it goes.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
@@ -65,7 +66,7 @@ pub struct CatchupFeed {
 /// A slot that is of no use any more: its copy is read to its end, and then the feed ends with the
 /// error.
 struct Abandoned {
-    error: SourceError,
+    error: SlotError,
     /// Asks where the WAL ends, which is up to where the copy is read.
     end: Option<Query<Facts>>,
 }
@@ -115,7 +116,7 @@ pub(in crate::source) async fn advance(
         })?;
     let Some(row) = row else {
         let found = Facts::read(client, slot).await?.require_slot(slot)?;
-        return Err(SourceError::slot_moved(slot, at, found));
+        return Err(SourceError::slot_advanced(slot, at, found));
     };
     let text: String =
         row.try_get(0).map_err(|error| SourceError::query("moving the slot", &error))?;
@@ -166,7 +167,7 @@ impl Mover {
         let facts = answered("the connection that the slot is moved on", facts).await?;
         let found = facts.require_slot(&self.slot)?;
         if found > self.moves.stands() {
-            return Err(SourceError::slot_moved(&self.slot, self.moves.stands(), found));
+            return Err(SourceError::slot_advanced(&self.slot, self.moves.stands(), found));
         }
         Ok(())
     }
@@ -255,7 +256,7 @@ impl CatchupFeed {
     /// The slot was dropped, or somebody moved it: the copy of it that batches are read from is
     /// the last that has what is not delivered, and goes with its session. So it is read to where
     /// the WAL ends now.
-    fn abandon(&mut self, error: SourceError) {
+    fn abandon(&mut self, error: SlotError) {
         let (client, slot) = (Arc::clone(&self.base.control.client), self.base.slot.clone());
         let end = Query::start(async move {
             answered("the control connection", Facts::read(&client, &slot)).await
@@ -286,16 +287,8 @@ impl CatchupFeed {
     fn abandoned(&mut self, because: Option<&SourceError>) -> Option<SourceError> {
         let Abandoned { error, .. } = self.abandoned.take()?;
         let (read, _) = self.handed.reached();
-        let copy =
-            format!("{error}. What committed before {read} was read from a copy of the slot");
-        Some(SourceError::Slot(match because {
-            None => copy,
-            Some(because) => {
-                format!(
-                    "{copy}, which was lost before its end ({because}): what follows is in no slot"
-                )
-            }
-        }))
+        let copy_lost = because.cloned().map(Box::new);
+        Some(SourceError::Slot(SlotError::CopyRead { error: Box::new(error), read, copy_lost }))
     }
 
     /// Tells how far it is, where that is due: in the midst of a batch too, which may be one large
@@ -382,7 +375,7 @@ impl CatchupFeed {
                 }
                 moved = self.mover.moved(), if self.abandoned.is_none() => {
                     match moved {
-                        Err(error @ SourceError::Slot(_)) => self.abandon(error),
+                        Err(SourceError::Slot(error)) => self.abandon(error),
                         Err(error) => return Err(error),
                         Ok(()) if self.handed.is_over() => return Ok(self.handed.stands()),
                         Ok(()) => {}
@@ -458,7 +451,7 @@ impl CatchupFeed {
     pub(in crate::source) async fn may_switch(&mut self) -> Result<bool, SourceError> {
         match self.mover.look().await {
             Ok(()) => Ok(true),
-            Err(error @ SourceError::Slot(_)) => {
+            Err(SourceError::Slot(error)) => {
                 self.abandon(error);
                 Ok(false)
             }

@@ -176,7 +176,7 @@ impl Reader {
         crate::crash_points::point!("copied");
         let mut stand = self.stand(&copy).await?;
         if stand.begins_beyond(self.from) {
-            let moved = SourceError::slot_moved(&self.slot, self.from, stand.read);
+            let moved = SourceError::slot_advanced(&self.slot, self.from, stand.read);
             return Err(Stopped::Failed(moved));
         }
         loop {
@@ -330,9 +330,9 @@ impl Reader {
 fn stopped(doing: &str, error: &tokio_postgres::Error) -> Stopped {
     let ends_the_session = |code: &str| code.starts_with("57P0") || code.starts_with("08");
     let lost = SourceError::query(doing, error);
-    match error.as_db_error() {
-        Some(said) if ends_the_session(said.code().code()) => Stopped::Failed(lost),
-        None if error.is_closed() => Stopped::Failed(lost),
-        _ => Stopped::Refused(lost.to_string()),
-    }
+    let passes = match error.as_db_error() {
+        Some(refusal) => ends_the_session(refusal.code().code()),
+        None => error.is_closed(),
+    };
+    if passes { Stopped::Failed(lost) } else { Stopped::Refused(lost.to_string()) }
 }
