@@ -29,7 +29,7 @@ use crate::relay::core::Diverted;
 use crate::relay::core::{Core, Taken};
 use crate::source::{
     self, Facts, Feed, Limit, Received, Resume, Silent, Source, SourceConfig, SourceError,
-    with_patience,
+    log_if_slow,
 };
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
@@ -173,7 +173,7 @@ async fn peek(
              waits, the longer that takes"
         );
     };
-    let (mut rows, mut next) = with_patience(say, first).await.map_err(failed)?;
+    let (mut rows, mut next) = log_if_slow(say, first).await.map_err(failed)?;
     while let Some(row) = next {
         let data = Bytes::from(row.try_get::<_, Vec<u8>>(0).map_err(failed)?);
         let message =

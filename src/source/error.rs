@@ -1,4 +1,4 @@
-//! What can go wrong on PostgreSQL's side, sorted by who has to act.
+//! Errors of the source, by who has to act.
 
 use std::error::Error as StdError;
 
@@ -10,31 +10,31 @@ use super::wire::WireError;
 use crate::excerpt::{at_most, line};
 use crate::lsn::Lsn;
 
-/// A failure of the source, by what follows from it. The server's words may be in any of these:
-/// they are shown on one line and cut, here and nowhere else.
+/// A failure of the source, by what follows from it. Any of these may contain text of the server:
+/// it is escaped to one line and cut here, and nowhere else.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// Passes with time: connect again.
+    /// Temporary: reconnect.
     #[error("{}", line(.0))]
     Lost(String),
 
-    /// Another client holds the slot: wait for it to go.
+    /// Another client holds the slot: wait until it releases it.
     #[error("replication slot \"{slot}\" is in use{}; waiting for it", by(*.pid))]
     InUse {
         /// The slot.
         slot: String,
         /// The server process that streams from it, where known.
         pid: Option<i32>,
-        /// What was seen beside it, where it was looked at.
+        /// What the catalogs showed of that client, if they were read.
         holder: Option<Box<Holder>>,
     },
 
-    /// The server refuses who walpost says it is, or cannot be what was asked
-    /// for: a matter of configuration, or of a moment in the server's life.
+    /// The server rejects the login, or the connection that is configured cannot be made: the
+    /// configuration is wrong, or the server changes its own just now.
     #[error("{}", line(.0))]
     Access(String),
 
-    /// Something on the server is not as `run` needs it; names the fix.
+    /// Something on the server is not as `run` needs it; the text names the fix.
     #[error("{}", line(.0))]
     Setup(String),
 
@@ -42,21 +42,22 @@ pub enum SourceError {
     #[error("{}", line(&.0.to_string()))]
     Changed(PublicationChange),
 
-    /// The slot cannot be used any more, or is not where walpost left it.
+    /// The slot is unusable, or its position is not the one that walpost confirmed.
     #[error("{}", line(&.0.to_string()))]
     Slot(SlotError),
 
-    /// The server sent what this version of walpost does not understand, or
-    /// cannot send what it has to.
+    /// The server sent something that this version of walpost cannot decode, or cannot send
+    /// something that it has to.
     #[error("{}", line(.0))]
     Undecodable(String),
 
-    /// The server reports an error in the stream that is no outage's: it may pass with time, or
-    /// come each time that the same record of its log is decoded.
+    /// The server reports an error in the stream that does not come from an outage: it may be
+    /// temporary, or recur whenever the same WAL record is decoded.
     #[error("{}", line(.0))]
     ServerError(String),
 
-    /// The server cannot send a row or a logical message, and nothing from its transaction on.
+    /// The server cannot convert a row or a logical message to UTF-8, and sends nothing from its
+    /// transaction on.
     #[error(
         "{}: the text of a row or of a logical message has no form in UTF-8, and PostgreSQL hands \
          out nothing from its transaction on. Fix what writes it",
@@ -64,7 +65,8 @@ pub enum SourceError {
     )]
     Encoding(String),
 
-    /// The same of one that is larger than the server can send.
+    /// A row or a logical message is larger than the server can send, and it sends nothing from its
+    /// transaction on.
     #[error(
         "{}: a row or a logical message is larger than PostgreSQL can send (the text of a row has \
          to be below 1 GiB, that of a bytea column is twice its bytes), and PostgreSQL hands out \
@@ -120,16 +122,16 @@ fn advance_first(slot: Option<&str>) -> String {
     })
 }
 
-/// What kind of client holds the slot, or has locked its name.
+/// What kind of client holds the slot, or the advisory lock on its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HolderKind {
-    /// Another walpost, by the name that its session has.
+    /// Another walpost, recognised by its session's application_name.
     Walpost,
     /// Another walpost that has delivered everything up to the slot's position.
     WalpostDelivered,
     /// A client that is not walpost: it may advance the slot past rows that nobody published.
     Other,
-    /// It has ended since, or is this walpost's own last session, or cannot use the slot.
+    /// It has ended since, is this walpost's own last session, or cannot use the slot.
     Unknown,
 }
 
@@ -138,15 +140,15 @@ pub enum HolderKind {
 pub struct Holder {
     /// What kind of client it is.
     pub kind: HolderKind,
-    /// The role by which it has logged in, where it is a walpost's and not this one's.
+    /// The role of another walpost that did not log in with this instance's role.
     pub other_role: Option<String>,
-    /// What the catalogs hold of the publication meanwhile.
+    /// The publication while that client holds the slot.
     pub fingerprint: PublicationFingerprint,
     /// The server.
     pub identity: ServerIdentity,
-    /// Up to where the slot is confirmed.
+    /// The slot's `confirmed_flush_lsn`.
     pub confirmed: Lsn,
-    /// Up to where the WAL was flushed before the publication was looked at.
+    /// The server's flush position before the publication was read.
     pub flushed: Lsn,
 }
 
@@ -181,7 +183,8 @@ impl SourceError {
             // low: only the text says which.
             "55000" if text.contains("wal_level") => Self::Setup(text),
             "55000" => Self::Slot(SlotError::Unreadable(text)),
-            // What is text to one database, such as one in SQL_ASCII, is none in UTF-8.
+            // A database with another encoding, such as SQL_ASCII, may hold text that is not valid in
+            // UTF-8.
             "22021" | "22P05" => Self::Encoding(text),
             // A buffer of more than 1 GiB, or one value that would take as much.
             "54000" => Self::Unprintable(text),
@@ -216,13 +219,13 @@ impl SourceError {
         matches!(self, Self::Encoding(_) | Self::Unprintable(_))
     }
 
-    /// Whether the slot, the publication or the server is not what it was: nobody else may
-    /// continue in this one's place then.
+    /// Whether the slot, the publication or the server is not what it was, so that an operator has
+    /// to decide: no standby instance may continue then.
     pub fn is_for_a_person(&self) -> bool {
         match self {
             Self::Slot(_) | Self::Changed(_) => true,
             Self::Lost(_)
-            // Of one instance's own configuration, more often than not.
+            // Usually caused by this instance's own configuration.
             | Self::Setup(_)
             | Self::InUse { .. }
             | Self::Access(_)
@@ -233,10 +236,10 @@ impl SourceError {
         }
     }
 
-    /// How to go on behind the transaction that the server cannot send. The server names it
-    /// before its rows: `commit_lsn`. It does not where a logical message was emitted outside a
-    /// transaction: that is the first that the slot hands out after `received`. Only to be said
-    /// once all before it is durable.
+    /// How to skip the transaction that the server cannot send. The server announces it before its
+    /// rows, with `commit_lsn`; a non-transactional logical message is not announced, and is the
+    /// first change that the slot hands out after `received`. Valid only once everything before it
+    /// is durable.
     pub fn way_out_of_unsendable(slot: &str, commit_lsn: Option<Lsn>, received: Lsn) -> String {
         let Some(commit_lsn) = commit_lsn else {
             return format!(
@@ -260,7 +263,7 @@ impl SourceError {
         )
     }
 
-    /// The slot is on the primary, and this server may be promoted to it.
+    /// A standby: the slot is on the primary, and this server may be promoted.
     pub(super) fn standby(slot: &str) -> Self {
         Self::Lost(format!(
             "this server is a standby, which does not hand out replication slot \"{slot}\": connect to \
@@ -304,7 +307,7 @@ fn with_causes(error: &dyn StdError) -> String {
         }
         next = cause.source();
     }
-    // PostgreSQL's words may have a row's in them.
+    // PostgreSQL's message may contain a row.
     at_most(4000, &text)
 }
 
@@ -313,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_says_is_shown_on_one_line_and_cut() {
+    fn server_messages_are_shown_on_one_line_and_cut() {
         let said = format!("1\nforged\u{1b}[2J{}", "x".repeat(1 << 20));
         for error in [
             SourceError::Lost(said.clone()),

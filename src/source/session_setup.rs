@@ -12,7 +12,7 @@ use super::catchup::policy::StartPosition;
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect;
 use super::connection::connect::Control;
-use super::connection::deadline::{OPENING_LIMIT, with_patience};
+use super::connection::deadline::{OPENING_LIMIT, log_if_slow};
 use super::connection::error::ConnectError;
 use super::connection::instance;
 use super::connection::instance::Instance;
@@ -23,7 +23,7 @@ use super::publication_guard::{Catalogs, Look};
 use super::resume::{Resume, Waited};
 use super::server_identity::ServerIdentity;
 use super::slot_error::SlotError;
-use super::slot_lock::NOTICED_SOON;
+use super::slot_lock::DEAD_CLIENT_SETTINGS;
 use super::wire::{self, Connection, Replication, StreamSettings, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -44,12 +44,12 @@ const WORK_MEM: &str = "logical_decoding_work_mem";
 const CONTROL_SETTINGS: &str = "SET lock_timeout = 0; SET idle_session_timeout = 0";
 
 /// What a session is given up for must not go on in the server.
-fn limit_statements() -> String {
+fn statement_limit() -> String {
     format!("SET statement_timeout = {}", OPENING_LIMIT.as_millis())
 }
 
 /// Once a session is open, whoever asks has a limit of its own.
-pub(super) async fn unlimited(client: &Client) -> Result<(), SourceError> {
+pub(super) async fn lift_statement_limit(client: &Client) -> Result<(), SourceError> {
     set(client, "SET statement_timeout = 0").await
 }
 
@@ -71,9 +71,9 @@ pub(super) struct Found {
 
 /// Prepares the control connection.
 pub(super) async fn prepare(client: &Client, config: &SourceConfig) -> Result<(), SourceError> {
-    let looks = format!("{NOTICED_SOON}; {}", halt_notice::looks(&config.slot));
+    let looks = format!("{DEAD_CLIENT_SETTINGS}; {}", halt_notice::lock_for_check(&config.slot));
     let looks = if config.temporary_slot { "" } else { &looks };
-    set(client, &format!("{CONTROL_SETTINGS}; {}; {looks}", limit_statements())).await
+    set(client, &format!("{CONTROL_SETTINGS}; {}; {looks}", statement_limit())).await
 }
 
 /// Sees that all in the catalogs is what a session needs, and what it was.
@@ -137,17 +137,22 @@ fn check_slot(
         let (pid, holder) = (slot.active_pid, Some(Box::new(holder)));
         return Err(SourceError::InUse { slot: config.slot.clone(), pid, holder });
     }
-    if is_moved_unseen(facts, resume)
+    if is_advanced_by_unknown(facts, resume)
         && let Some(accounted) = resume.accounted()
     {
-        return Err(moved(&config.slot, resume, accounted, confirmed));
+        return Err(advanced_error(&config.slot, resume, accounted, confirmed));
     }
     Ok(confirmed)
 }
 
 /// What an instance ends with that finds the slot at `confirmed`, where only up to `accounted` is
 /// known to be a walpost's doing.
-pub(super) fn moved(slot: &str, resume: &Resume, accounted: Lsn, confirmed: Lsn) -> SourceError {
+pub(super) fn advanced_error(
+    slot: &str,
+    resume: &Resume,
+    accounted: Lsn,
+    confirmed: Lsn,
+) -> SourceError {
     let slot = slot.to_owned();
     let (confirmed, found) = (accounted, confirmed);
     SourceError::Slot(match resume {
@@ -157,7 +162,7 @@ pub(super) fn moved(slot: &str, resume: &Resume, accounted: Lsn, confirmed: Lsn)
 }
 
 /// Whether nobody uses the slot, and it is ahead of what walposts are known to have confirmed.
-pub(super) fn is_moved_unseen(facts: &Facts, resume: &Resume) -> bool {
+pub(super) fn is_advanced_by_unknown(facts: &Facts, resume: &Resume) -> bool {
     let slot = facts.slot.as_ref().filter(|slot| slot.active_pid.is_none());
     let confirmed = slot.and_then(|slot| slot.confirmed_flush);
     resume.accounted().is_some_and(|accounted| confirmed > Some(accounted))
@@ -263,7 +268,7 @@ pub(super) async fn create_temporary_slot(
             "waiting for all transactions that were open when the temporary slot was requested (pg_stat_activity.xact_start)"
         );
     };
-    with_patience(say, client.create_temporary_slot(slot)).await
+    log_if_slow(say, client.create_temporary_slot(slot)).await
 }
 
 /// Starts replication on a session that has been looked at.
@@ -271,15 +276,15 @@ pub(super) async fn start_replication(
     config: &SourceConfig,
     client: Connection,
     facts: &Facts,
-    outset: StartPosition,
+    start_position: StartPosition,
 ) -> Result<Replication, WireError> {
     let wal_sender_timeout = wal_sender_timeout(facts);
     let settings = StreamSettings {
         slot: config.slot.clone(),
         publication: config.publication.clone(),
-        start: outset.start,
+        start: start_position.start,
         messages: config.messages,
-        ack: outset.ack,
+        ack: start_position.ack,
         wal_sender_timeout,
         silence_limit: silence_limit(wal_sender_timeout),
     };
@@ -453,7 +458,7 @@ mod tests {
         };
         property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
             let facts = facts(confirmed, held.then_some(7));
-            let ahead_unseen = match &resume {
+            let advanced_by_unknown = match &resume {
                 Resume::AtSlot { waited: Some(Waited { moved_from: Some(from), .. }) } => {
                     confirmed > *from
                 }
@@ -472,7 +477,10 @@ mod tests {
                 &identity,
             ) {
                 Ok(at) => {
-                    assert!(!held && !ahead_unseen, "I12: {resume:?} on a slot at {confirmed}");
+                    assert!(
+                        !held && !advanced_by_unknown,
+                        "I12: {resume:?} on a slot at {confirmed}"
+                    );
                     assert_eq!(at, confirmed);
                 }
                 Err(SourceError::InUse { pid, holder, .. }) => {
@@ -486,7 +494,7 @@ mod tests {
                     SlotError::Advanced { found, .. }
                     | SlotError::AdvancedWhileWaiting { found, .. },
                 )) => {
-                    assert!(ahead_unseen && !held, "I12: refused on a slot at {confirmed}");
+                    assert!(advanced_by_unknown && !held, "I12: refused on a slot at {confirmed}");
                     assert_eq!(found, confirmed);
                 }
                 Err(other) => panic!("I12: {other:?}"),
