@@ -129,6 +129,7 @@ impl Opening<'_> {
             }
         };
         let end_check = halt_notice::end_check(client, slot);
+        // Pipelined on one connection, always in this order.
         let (alone, ended) = tokio::join!(biased; alone, end_check);
         alone.and(ended)
     }
@@ -235,6 +236,7 @@ impl Opening<'_> {
         let limit = silence_limit(wal_sender_timeout(facts));
         let (client, asked) = (Arc::clone(&other.client), Arc::clone(&control.client));
         let settings = format!("{settings}; {further}");
+        // Pipelined on one connection: the settings hold for whatever follows.
         let (set, peer) = tokio::join!(
             biased;
             other.client.batch_execute(&settings),

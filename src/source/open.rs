@@ -115,7 +115,8 @@ async fn open_session(
     resume: &Resume,
     progress: &Progress,
 ) -> Result<PostgresFeed, SourceError> {
-    // All three are asked for at once.
+    // Pipelined on one connection: `biased` fixes the order in which the server gets the queries. The
+    // server's identity comes first, and the lock's holder is read after the slot.
     let (instance, facts, holder) = tokio::join!(
         biased;
         Instance::of(&control.client),
@@ -130,7 +131,8 @@ async fn open_session(
     facts.require_version()?;
     let (looked, client) = tokio::join!(
         biased;
-        // Before anything is confirmed; it is judged once the server is known.
+        // Sent before the other connection is opened. The publication is read before anything is
+        // confirmed, and judged once the server's identity is known.
         Catalogs::looked_at(Arc::clone(&control.client), facts.version, config),
         connect_replication(conninfo, &control, &facts)
     );

@@ -108,6 +108,10 @@ impl StreamFeed {
         self.lag.asked(reading);
         loop {
             let event = tokio::select! {
+                // The guard first: it is seldom ready, and a busy stream, which is always ready,
+                // must not delay a confirmation, or the error that the publication was changed. The
+                // control connection last: what was received before it ended is still taken, and
+                // the replication session's own error says more.
                 biased;
                 verified = self.base.publication_guard.verified() => {
                     self.client.confirm(verified?);

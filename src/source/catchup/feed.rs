@@ -367,6 +367,12 @@ impl CatchupFeed {
             // On an unusable slot everything is read.
             let is_read = self.handed.is_over() && self.abandoned.is_none();
             let part = tokio::select! {
+                // First what is seldom ready and decides whether more may be confirmed or read: the
+                // guard, the slot's advance, the end of WAL for an unusable slot, and the end of the
+                // control connection. Batches are ready most of the time and would starve them; the
+                // progress timer is before them for the same reason. The ends of the two further
+                // connections are after the batches: the error that the reader got on them says
+                // more, and so does the advance's own.
                 biased;
                 verified = self.base.publication_guard.verified() => {
                     self.mover.moves.want(verified?);
