@@ -495,6 +495,9 @@ impl<'a> Checker<'a> {
     fn may_fail_with(&self, error: &SourceError) -> bool {
         let others = self.schedule.walposts > 1;
         match error {
+            SourceError::Slot(SlotError::Undelivered { error, .. }) => {
+                self.may_fail_with(&SourceError::Slot((**error).clone()))
+            }
             SourceError::Slot(SlotError::Advanced { .. }) => {
                 others || self.was(InjectedFault::SlotMoved) || !self.given_up.is_empty()
             }
