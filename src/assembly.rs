@@ -25,7 +25,7 @@ use crate::record::{
 use crate::relay::core::Core;
 use crate::relay::{Relay, RelaySettings, StopHandle, Until, stop_channel};
 use crate::sink::{KafkaConfig, KafkaSink, KafkaSource, WaitsFor};
-use crate::source::{self, CatchUp, ConnInfoSource, Judgement, LastLook, SourceConfig};
+use crate::source::{self, CatchUp, ConnInfoSource, OpenState, SourceConfig};
 
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -103,8 +103,7 @@ pub(crate) fn source(
             CatchUpMode::Auto => CatchUp::above(config.source.catch_up_threshold),
             CatchUpMode::Stream => CatchUp::default(),
         },
-        last_look: LastLook::default(),
-        judgement: Judgement::default(),
+        open_state: OpenState::default(),
         messages: config.outbox.message_prefix.is_some()
             || config.outbox.plain_message_prefix.is_some(),
     })

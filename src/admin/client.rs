@@ -76,6 +76,8 @@ async fn get(address: &str, path: &str) -> Result<(StatusCode, Bytes), String> {
     let mut connection = std::pin::pin!(connection);
     let mut exchange = std::pin::pin!(exchange);
     tokio::select! {
+        // The answer first: a server may close the connection right after it, and a complete answer
+        // counts even if the connection then ends with an error.
         biased;
         answer = &mut exchange => answer,
         ended = &mut connection => match ended {

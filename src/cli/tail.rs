@@ -29,7 +29,7 @@ use crate::relay::core::Diverted;
 use crate::relay::core::{Core, Taken};
 use crate::source::{
     self, Facts, Feed, Limit, Received, Resume, Silent, Source, SourceConfig, SourceError,
-    with_patience,
+    log_if_slow,
 };
 
 pub(super) fn command(arguments: TailArguments) -> Exit {
@@ -70,7 +70,16 @@ impl TailError {
             }
             Self::Source(SourceError::Slot(_) | SourceError::Changed(_)) => Exit::Slot,
             Self::Event(_) => Exit::Poison,
-            Self::Source(_) | Self::Silent(_) | Self::Query(_) => Exit::Failure,
+            Self::Source(
+                SourceError::Lost(_)
+                | SourceError::InUse { .. }
+                | SourceError::Undecodable(_)
+                | SourceError::ServerError(_)
+                | SourceError::Encoding(_)
+                | SourceError::Unprintable(_),
+            )
+            | Self::Silent(_)
+            | Self::Query(_) => Exit::Failure,
         }
     }
 }
@@ -164,7 +173,7 @@ async fn peek(
              waits, the longer that takes"
         );
     };
-    let (mut rows, mut next) = with_patience(say, first).await.map_err(failed)?;
+    let (mut rows, mut next) = log_if_slow(say, first).await.map_err(failed)?;
     while let Some(row) = next {
         let data = Bytes::from(row.try_get::<_, Vec<u8>>(0).map_err(failed)?);
         let message =

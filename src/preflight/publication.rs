@@ -334,7 +334,7 @@ pub(crate) async fn check_age(
     if !matches!(findings.answer((SUBJECT, "publication"), held_back), Some(None)) {
         return;
     }
-    let young = source::is_young(client, facts.version, source).await;
+    let young = source::is_newer_than_slot(client, facts.version, source).await;
     if findings.answer((SUBJECT, "publication"), young) == Some(true) {
         findings.add(young_publication(source));
     }

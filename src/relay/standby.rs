@@ -16,7 +16,7 @@
 //! started from.
 
 use crate::lsn::Lsn;
-use crate::source::{HeldBy, Holder, PublicationFingerprint, ServerIdentity, Waited};
+use crate::source::{Holder, HolderKind, PublicationFingerprint, ServerIdentity, Waited};
 
 /// A relay that waits for the slot.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Standby {
     /// A client was seen to hold the slot, a walpost or not, while the publication had this
     /// fingerprint.
     pub(super) fn saw(&mut self, holder: &Holder) {
-        let Holder { by, other_role, mark: fingerprint, identity, confirmed, flushed } = holder;
+        let Holder { kind, other_role, fingerprint, identity, confirmed, flushed } = holder;
         if let Some(role) = other_role.as_ref().filter(|role| self.warned_of.as_ref() != Some(role))
         {
             self.warned_of = Some(role.clone());
@@ -83,9 +83,9 @@ impl Standby {
                  with the same role"
             );
         }
-        let is_walpost = matches!(by, HeldBy::Walpost | HeldBy::Voucher);
+        let is_walpost = matches!(kind, HolderKind::Walpost | HolderKind::WalpostDelivered);
         self.another |= is_walpost;
-        self.saw_confirmed_by(*by, *confirmed);
+        self.saw_confirmed_by(*kind, *confirmed);
         self.identity.get_or_insert_with(|| identity.clone());
         self.confirmed = self.confirmed.max(*confirmed);
         if self.fingerprint.as_ref().is_none_or(|known| known == fingerprint) {
@@ -105,16 +105,16 @@ impl Standby {
         }
     }
 
-    fn saw_confirmed_by(&mut self, by: HeldBy, confirmed: Lsn) {
-        match (by, &mut self.other) {
-            (HeldBy::Unknown, _) => return,
-            (HeldBy::Other, other) => {
+    fn saw_confirmed_by(&mut self, kind: HolderKind, confirmed: Lsn) {
+        match (kind, &mut self.other) {
+            (HolderKind::Unknown, _) => return,
+            (HolderKind::Other, other) => {
                 *other = Some(OtherClient::default());
                 return;
             }
-            (HeldBy::Voucher, other) => *other = None,
-            (HeldBy::Walpost, None) => {}
-            (HeldBy::Walpost, Some(other)) => {
+            (HolderKind::WalpostDelivered, other) => *other = None,
+            (HolderKind::Walpost, None) => {}
+            (HolderKind::Walpost, Some(other)) => {
                 // A walpost that only has the lock may still find that the slot was advanced.
                 if confirmed <= *other.after.get_or_insert(confirmed) {
                     return;
@@ -146,9 +146,9 @@ impl Standby {
 
     /// What was seen, for an instance that has not worked itself.
     pub(super) fn waited(&self) -> Option<Waited> {
-        let (mark, identity) = self.fingerprint.clone().zip(self.identity.clone())?;
+        let (fingerprint, identity) = self.fingerprint.clone().zip(self.identity.clone())?;
         let moved_from = self.by_walposts.filter(|_| self.other.is_some());
-        Some(Waited { mark, identity, confirmed: self.confirmed, moved_from })
+        Some(Waited { fingerprint, identity, confirmed: self.confirmed, moved_from })
     }
 }
 
@@ -156,20 +156,25 @@ impl Standby {
 mod tests {
     use super::*;
 
-    fn holder(by: HeldBy, mark: &PublicationFingerprint, confirmed: u64, timeline: u32) -> Holder {
+    fn holder(
+        kind: HolderKind,
+        fingerprint: &PublicationFingerprint,
+        confirmed: u64,
+        timeline: u32,
+    ) -> Holder {
         let system_identifier = "7".to_owned();
         let identity = ServerIdentity { system_identifier, timeline, postmaster_start: 1 };
-        let (mark, confirmed) = (mark.clone(), Lsn::new(confirmed));
-        Holder { by, other_role: None, mark, identity, confirmed, flushed: confirmed }
+        let (fingerprint, confirmed) = (fingerprint.clone(), Lsn::new(confirmed));
+        Holder { kind, other_role: None, fingerprint, identity, confirmed, flushed: confirmed }
     }
 
     #[test]
     fn a_standby_remembers_the_first_server_and_the_furthest_position() {
-        let mark = PublicationFingerprint::default();
+        let fingerprint = PublicationFingerprint::default();
         let mut standby = Standby::new(None);
         assert_eq!(standby.waited(), None, "nobody was seen");
         for (confirmed, timeline) in [(5, 1), (9, 1), (7, 2)] {
-            standby.saw(&holder(HeldBy::Walpost, &mark, confirmed, timeline));
+            standby.saw(&holder(HolderKind::Walpost, &fingerprint, confirmed, timeline));
         }
         let waited = standby.waited().expect("somebody was seen");
         assert_eq!((waited.confirmed, waited.identity.timeline), (Lsn::new(9), 1));
@@ -181,10 +186,10 @@ mod tests {
         let (before, after) =
             (PublicationFingerprint::default(), PublicationFingerprint::of("changed"));
         let mut standby = Standby::new(None);
-        let mut saw = |is_walpost, mark, confirmed, flushed| {
+        let mut saw = |is_walpost, fingerprint, confirmed, flushed| {
             let flushed = Lsn::new(flushed);
-            let by = if is_walpost { HeldBy::Walpost } else { HeldBy::Unknown };
-            standby.saw(&Holder { flushed, ..holder(by, mark, confirmed, 1) });
+            let kind = if is_walpost { HolderKind::Walpost } else { HolderKind::Unknown };
+            standby.saw(&Holder { flushed, ..holder(kind, fingerprint, confirmed, 1) });
             standby.publication_fingerprint().cloned()
         };
         assert_eq!(saw(true, &before, 10, 10).as_ref(), Some(&before));
@@ -194,7 +199,7 @@ mod tests {
         for flushed in 31..1000 {
             assert_eq!(saw(true, &after, 30, flushed).as_ref(), Some(&before), "it never looks");
         }
-        assert_eq!(saw(false, &after, 40, 1000).as_ref(), Some(&before), "by somebody else");
+        assert_eq!(saw(false, &after, 40, 1000).as_ref(), Some(&before), "by another client");
         assert_eq!(saw(true, &after, 40, 1000).as_ref(), Some(&before));
         assert_eq!(saw(true, &after, 1000, 1001).as_ref(), Some(&before));
         assert_eq!(saw(true, &after, 1001, 1001).as_ref(), Some(&after));
@@ -205,7 +210,7 @@ mod tests {
     fn a_relay_that_has_worked_expects_its_own_publication() {
         let before = PublicationFingerprint::of("before");
         let mut standby = Standby::new(Some(before.clone()));
-        standby.saw(&holder(HeldBy::Unknown, &PublicationFingerprint::default(), 1, 1));
+        standby.saw(&holder(HolderKind::Unknown, &PublicationFingerprint::default(), 1, 1));
         assert_eq!(
             (standby.publication_fingerprint(), standby.is_after_another()),
             (Some(&before), false)
@@ -215,8 +220,8 @@ mod tests {
     /// What was seen, one look after the other, and from where the slot may not be moved then.
     #[test]
     fn a_client_that_held_the_slot_accounts_for_no_position() {
-        use HeldBy::{Other, Unknown, Voucher, Walpost};
-        type Looks = &'static [(HeldBy, u64)];
+        use HolderKind::{Other, Unknown, Walpost, WalpostDelivered};
+        type Looks = &'static [(HolderKind, u64)];
         let cases: [(Looks, Option<u64>); 10] = [
             (&[(Walpost, 10)], None),
             (&[(Walpost, 10), (Unknown, 20)], None),
@@ -228,14 +233,14 @@ mod tests {
             (&[(Walpost, 10), (Other, 20), (Walpost, 25), (Walpost, 25)], Some(10)),
             (&[(Walpost, 10), (Other, 20), (Walpost, 25), (Unknown, 30)], Some(10)),
             (&[(Walpost, 10), (Other, 20), (Walpost, 25), (Walpost, 26)], None),
-            (&[(Walpost, 10), (Other, 20), (Voucher, 25)], None),
-            (&[(Walpost, 10), (Other, 9), (Voucher, 25), (Other, 25)], Some(25)),
+            (&[(Walpost, 10), (Other, 20), (WalpostDelivered, 25)], None),
+            (&[(Walpost, 10), (Other, 9), (WalpostDelivered, 25), (Other, 25)], Some(25)),
         ];
-        let mark = PublicationFingerprint::default();
+        let fingerprint = PublicationFingerprint::default();
         for (looks, moved_from) in cases {
             let mut standby = Standby::new(None);
-            for (by, confirmed) in looks {
-                standby.saw(&holder(*by, &mark, *confirmed, 1));
+            for (kind, confirmed) in looks {
+                standby.saw(&holder(*kind, &fingerprint, *confirmed, 1));
             }
             let waited = standby.waited().expect("somebody was seen");
             assert_eq!(waited.moved_from, moved_from.map(Lsn::new), "{looks:?}");

@@ -13,7 +13,7 @@ use super::managed_service::Service;
 use super::sql::{InitPlan, Object, Part};
 use crate::excerpt::excerpt;
 use crate::outbox::TableName;
-use crate::source::{self, Limit, Silent, with_patience};
+use crate::source::{self, Limit, Silent, log_if_slow};
 
 /// How long a statement may wait for others' locks.
 const LOCKED_AT_MOST: Duration = Duration::from_secs(300);
@@ -204,7 +204,7 @@ pub(crate) async fn apply(
         let created = if limit.on(exists(client, &object)).await?? {
             false
         } else {
-            let done = with_patience(|| waits(&awaited(&object)), client.batch_execute(&sql));
+            let done = log_if_slow(|| waits(&awaited(&object)), client.batch_execute(&sql));
             let done = match &object {
                 Object::Slot(_) => done.await,
                 _ => limit.at_most(LOCKED_AT_MOST, done).await?,

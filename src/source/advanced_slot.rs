@@ -1,10 +1,11 @@
-//! Who has advanced a slot that stands beyond what this instance confirmed.
+//! Finds out who advanced a slot that is ahead of what this instance confirmed.
 //!
-//! An instance that was frozen finds such a slot, and nobody who uses it, in two cases. A person
-//! advanced it, and what was committed in between is lost. Or another instance took over, and is
-//! just between two sessions: it replaces its producer, or connects again. That one comes back
-//! within seconds, finds the slot's name locked by the first one, and vouches: it holds an
-//! advisory lock that says that all up to the slot's position is delivered.
+//! An instance that was frozen may find such a slot, and no client that uses it, in two cases. An
+//! operator or another program advanced it, and what was committed in between is lost. Or another
+//! walpost took over and is between two sessions, since it replaces its producer or reconnects.
+//! That walpost returns within seconds and finds the slot's advisory lock held by this instance.
+//! It then takes the lock of [`LockClass::Delivered`], which says that everything up to the slot's
+//! position is delivered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,41 +14,34 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::advisory_lock::{LockClass, try_lock_shared};
 use super::catalog::Facts;
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect::SqlClient;
 use super::error::{Holder, SourceError};
 use super::resume::Resume;
-use super::session_setup::{is_moved_unseen, moved};
-use super::slot_lock::{Lock, LockHolder, in_use, lock, share};
+use super::session_setup::{advanced_error, is_advanced_by_unknown};
+use super::slot_lock::{Lock, LockHolder, in_use, lock};
 use crate::lsn::Lsn;
 
-/// The first half of the lock's key: `walm`. The second is of the slot's name.
-const CLASS: i32 = 0x7761_6c6d;
+/// How long another instance may be between two sessions: the longest reconnect delay, and some
+/// seconds to connect.
+const RECONNECT_LIMIT: Duration = Duration::from_secs(12);
 
-/// How long another instance may be between two sessions: the longest delay before the next one, and
-/// some seconds to connect.
-const LONGEST_GAP: Duration = Duration::from_secs(12);
+/// How often the locks are read.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How often is looked whether somebody vouches.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-
-/// Anybody may take such a lock: only a walpost of the same role counts.
-const VOUCHER: &str = "
+/// Every role can take such a lock: only a walpost of the same role counts.
+const DELIVERED_WALPOST: &str = "
     SELECT l.pid FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-     WHERE a.application_name = $3 AND a.usename = session_user
-       AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-       AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
-       AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295
-       AND l.database = (SELECT oid FROM pg_catalog.pg_database
-                          WHERE datname = pg_catalog.current_database())
+     WHERE a.application_name = $2 AND a.usename = session_user AND l.granted AND {lock}
      LIMIT 1";
 
-/// Sees that no other instance has to do with the slot, which was found as `facts` say and its
-/// name locked by `holder`. Gives what is to be judged then, and whether this instance has locked
-/// the name. `own`: the server process that was this walpost's last; `seen`: all but who another
-/// one is.
-pub(super) async fn beside_others(
+/// Checks that no other instance works with the slot, given the slot's `facts` and the holder of its
+/// advisory lock. Returns the facts to check next, and whether this instance holds the lock. `own`:
+/// the server process of this walpost's last session; `seen`: what an error reports of another
+/// instance, without the instance itself.
+pub(super) async fn check_other_instances(
     client: &Arc<SqlClient>,
     config: &SourceConfig,
     resume: &Resume,
@@ -59,33 +53,33 @@ pub(super) async fn beside_others(
     if config.temporary_slot || facts.halted_by.is_some() || facts.require_slot(slot).is_err() {
         return Ok((facts, false));
     }
-    // One that no walpost can be is waited for by nobody.
-    if let Some(holder) = holder.filter(|holder| holder.counts) {
-        vouch(client, slot, resume, seen.confirmed).await?;
-        config.last_look.keep(client);
+    // A holder that cannot be a walpost is ignored.
+    if let Some(holder) = holder.filter(|holder| holder.may_be_walpost) {
+        announce_delivered(client, slot, resume, seen.confirmed).await?;
+        config.open_state.keep_standby_session(client);
         return Err(in_use(slot, Some(holder), own, seen));
     }
-    if !is_moved_unseen(&facts, resume) {
+    if !is_advanced_by_unknown(&facts, resume) {
         return Ok((facts, false));
     }
-    // Nobody else may begin before this one has said what it found.
+    // No other instance may start before this one has announced what it found.
     let locked = lock(client, config, own, seen.clone()).await;
     if let Err(SourceError::InUse { .. }) = &locked {
-        config.last_look.keep(client);
+        config.open_state.keep_standby_session(client);
     }
     let is_locked = locked? == Lock::Held;
     let Some(accounted) = resume.accounted() else { return Ok((facts, is_locked)) };
-    // Who is told to stop meanwhile must not leave the slot to one that knows nothing of it.
-    let error = moved(slot, resume, accounted, seen.confirmed);
-    config.judgement.begin(client, error);
-    let judged = await_voucher(client, slot, resume, (accounted, seen)).await;
-    config.judgement.end();
+    // A stop in the meantime must not leave the slot to an instance that knows nothing of this.
+    let error = advanced_error(slot, resume, accounted, seen.confirmed);
+    config.open_state.begin_advanced_slot(client, error);
+    let judged = await_delivered_walpost(client, slot, resume, (accounted, seen)).await;
+    config.open_state.end_advanced_slot();
     Ok((judged?, is_locked))
 }
 
-/// An instance that has delivered all before `confirmed`, where the slot stands, says so as long as
-/// `client`'s session lasts.
-async fn vouch(
+/// If this instance has delivered everything before `confirmed`, the slot's position, takes the lock
+/// that says so, for the session of `client`.
+async fn announce_delivered(
     client: &Client,
     slot: &str,
     resume: &Resume,
@@ -95,32 +89,33 @@ async fn vouch(
         Resume::At { confirmed: ours, .. } if confirmed <= *ours => {}
         Resume::At { .. } | Resume::AtSlot { .. } => return Ok(()),
     }
-    let said = share(client, CLASS, slot).await;
+    let said = try_lock_shared(client, LockClass::Delivered, slot).await;
     said.map(drop).map_err(|error| SourceError::query("vouching for the slot's position", &error))
 }
 
-/// Looks until another instance vouches or has the slot, or until none can be expected to any
-/// more; gives what is to be judged then. This instance has locked the slot's name, if a walpost can.
-async fn await_voucher(
+/// Waits until another instance says that it has delivered everything, until one has the slot, or
+/// until none can be expected any more; returns the facts as of then. This instance holds the
+/// slot's advisory lock, unless no walpost can.
+async fn await_delivered_walpost(
     client: &Client,
     slot: &str,
     resume: &Resume,
     (accounted, seen): (Lsn, Holder),
 ) -> Result<Facts, SourceError> {
-    let until = Instant::now() + LONGEST_GAP;
-    let mut is_told = false;
+    let until = Instant::now() + RECONNECT_LIMIT;
+    let mut is_logged = false;
     loop {
         let facts = Facts::read(client, slot).await?;
-        if !is_moved_unseen(&facts, resume) || facts.halted_by.is_some() {
+        if !is_advanced_by_unknown(&facts, resume) || facts.halted_by.is_some() {
             return Ok(facts);
         }
-        if let Some(pid) = voucher(client, slot).await? {
-            return Err(in_use(slot, Some(LockHolder::voucher(pid)), None, seen));
+        if let Some(pid) = delivered_walpost(client, slot).await? {
+            return Err(in_use(slot, Some(LockHolder::delivered_walpost(pid)), None, seen));
         }
         if Instant::now() >= until {
             return Ok(facts);
         }
-        if !std::mem::replace(&mut is_told, true) {
+        if !std::mem::replace(&mut is_logged, true) {
             tracing::warn!(
                 slot,
                 confirmed = %accounted,
@@ -128,14 +123,15 @@ async fn await_voucher(
                 "another client advanced the slot; waiting to see whether it is a walpost"
             );
         }
-        sleep(LOOK_INTERVAL).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
-async fn voucher(client: &Client, slot: &str) -> Result<Option<i32>, SourceError> {
+async fn delivered_walpost(client: &Client, slot: &str) -> Result<Option<i32>, SourceError> {
     let failed = |error| SourceError::query("asking who vouches for the slot's position", &error);
-    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-        [(&CLASS, Type::INT4), (&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
-    let row = client.query_typed_opt(VOUCHER, &parameters).await.map_err(failed)?;
+    let query = DELIVERED_WALPOST.replace("{lock}", &LockClass::Delivered.condition("$1"));
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
+    let row = client.query_typed_opt(&query, &parameters).await.map_err(failed)?;
     row.map(|row| row.try_get(0)).transpose().map_err(failed)
 }

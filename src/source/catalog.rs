@@ -6,10 +6,12 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use super::SourceError;
+use super::advisory_lock::LockClass;
 use super::config::APPLICATION_NAME;
-use super::error::HeldBy;
+use super::error::HolderKind;
 use super::halt_notice;
 use super::membership::{membership, sends};
+use super::slot_error::SlotError;
 use super::types;
 use crate::lsn::Lsn;
 use crate::outbox::{FoundTable, TableName};
@@ -72,12 +74,12 @@ pub struct Slot {
 impl Slot {
     /// By what kind of client it is held; `own`: the server process that was this walpost's last,
     /// which may take a while to end.
-    pub(super) fn held_by(&self, own: Option<i32>) -> HeldBy {
+    pub(super) fn held_by(&self, own: Option<i32>) -> HolderKind {
         match self.is_walposts {
-            _ if self.active_pid.is_none() || self.active_pid == own => HeldBy::Unknown,
-            None => HeldBy::Unknown,
-            Some(true) => HeldBy::Walpost,
-            Some(false) => HeldBy::Other,
+            _ if self.active_pid.is_none() || self.active_pid == own => HolderKind::Unknown,
+            None => HolderKind::Unknown,
+            Some(true) => HolderKind::Walpost,
+            Some(false) => HolderKind::Other,
         }
     }
 }
@@ -105,14 +107,10 @@ const FACTS: &str = "
            -- Anybody may take such a lock, or such a name: only a walpost of the same role counts.
            (SELECT pg_catalog.min(a.pid) FROM pg_catalog.pg_stat_activity a
              WHERE a.usename = session_user AND a.datname = pg_catalog.current_database()
-               AND (a.application_name = pg_catalog.concat($4, pg_catalog.hashtext($1))
+               AND (a.application_name = pg_catalog.concat($3, pg_catalog.hashtext($1))
                     OR a.application_name = $2 AND EXISTS (
                        SELECT FROM pg_catalog.pg_locks l
-                        WHERE l.pid = a.pid AND l.database = a.datid
-                          AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-                          AND l.classid::pg_catalog.int8 = $3::pg_catalog.int4::pg_catalog.int8
-                          AND l.objid::pg_catalog.int8 =
-                              pg_catalog.hashtext($1)::pg_catalog.int8 & 4294967295))),
+                        WHERE l.pid = a.pid AND l.granted AND {lock}))),
            coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false)
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
@@ -120,14 +118,14 @@ const FACTS: &str = "
 impl Facts {
     /// Reads them over an ordinary connection.
     pub async fn read(client: &Client, slot: &str) -> Result<Self, SourceError> {
-        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+        let query = FACTS.replace("{lock}", &LockClass::Halt.condition("$1"));
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
             (&slot, Type::TEXT),
             (&APPLICATION_NAME, Type::TEXT),
-            (&halt_notice::CLASS, Type::INT4),
             (&halt_notice::NAME, Type::TEXT),
         ];
         let row = client
-            .query_typed_one(FACTS, &parameters)
+            .query_typed_one(&query, &parameters)
             .await
             .map_err(|error| SourceError::query("reading the server's settings", &error))?;
         Self::from_row(&row).map_err(|error| SourceError::query("the server's settings", &error))
@@ -196,36 +194,35 @@ impl Facts {
             if self.in_recovery {
                 return Err(SourceError::standby(name));
             }
-            return Err(SourceError::slot_missing(name, &self.database));
+            let (slot, database) = (name.to_owned(), self.database.clone());
+            return Err(SourceError::Slot(SlotError::Missing { slot, database }));
         };
-        let unusable =
-            |why: String| Err(SourceError::Slot(format!("replication slot \"{name}\" {why}")));
+        let unsuitable = |reason: String| {
+            Err(SourceError::Slot(SlotError::Unsuitable { slot: name.to_owned(), reason }))
+        };
         if slot.slot_type != "logical" {
-            return unusable("is a physical one; choose another name with --slot".into());
+            return unsuitable("is a physical one; choose another name with --slot".into());
         }
         if slot.plugin.as_deref() != Some("pgoutput") {
             let plugin = slot.plugin.as_deref().unwrap_or("none");
-            return unusable(format!(
+            return unsuitable(format!(
                 "uses the output plugin {plugin}, walpost reads pgoutput; choose another name with --slot"
             ));
         }
         if slot.database.as_deref() != Some(&self.database) {
             let theirs = slot.database.as_deref().unwrap_or("none");
-            return unusable(format!(
+            return unsuitable(format!(
                 "belongs to database \"{theirs}\", this connection is to \"{}\"",
                 self.database
             ));
         }
         if slot.wal_status.as_deref() == Some("lost") || slot.invalidation_reason.is_some() {
             let reason = slot.invalidation_reason.as_deref().unwrap_or("wal_status is lost");
-            return unusable(format!(
-                "was invalidated by the server ({reason}) and never comes back: what it had not \
-                 delivered has to be published from the outbox table by hand, then drop it and run \
-                 `walpost init --apply` for a new one"
-            ));
+            let (slot, reason) = (name.to_owned(), reason.to_owned());
+            return Err(SourceError::Slot(SlotError::Invalidated { slot, reason }));
         }
         if slot.two_phase {
-            return unusable(format!(
+            return unsuitable(format!(
                 "has two_phase enabled: it sends a transaction when it is prepared, and walpost reads \
                  committed transactions only; replace it with a copy, which has two_phase disabled and \
                  the same position: {}",

@@ -8,8 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::SourceError;
-use super::judgement::Judgement;
-use super::last_look::LastLook;
+use super::open_state::OpenState;
 use crate::conninfo::ConnInfo;
 use crate::outbox::TableName;
 
@@ -33,10 +32,8 @@ pub struct SourceConfig {
     pub temporary_slot: bool,
     /// When a backlog is read in batches.
     pub catch_up: CatchUp,
-    /// Of an instance that waits for the slot.
-    pub last_look: LastLook,
-    /// Of an instance that found the slot advanced.
-    pub judgement: Judgement,
+    /// What an attempt to open a session leaves behind.
+    pub open_state: OpenState,
     /// Ask for logical messages too. Any role that may connect can emit them, of any prefix and
     /// size, so this is only for who has events in them.
     pub messages: bool,
@@ -48,7 +45,7 @@ pub struct CatchUp {
     /// Above so many bytes of log; `None`: never.
     threshold: Option<u64>,
     /// Of all clones.
-    barred: Arc<Mutex<Cooldown>>,
+    cooldown: Arc<Mutex<Cooldown>>,
 }
 
 /// Whether batches are left alone.
@@ -64,7 +61,7 @@ struct Cooldown {
 /// How long batches are left alone once they were of no use, and how many times that is
 /// doubled where they are again and again: a stream needs its time to get through what
 /// they could not.
-const BARRED: Duration = Duration::from_secs(60);
+const COOLDOWN: Duration = Duration::from_secs(60);
 const DOUBLINGS: u32 = 7;
 
 /// A backlog of so many bytes at most is left to the stream by who has read the rest.
@@ -73,13 +70,13 @@ const STREAM_TAIL: u64 = 64 << 10;
 impl CatchUp {
     /// Above so many bytes of log.
     pub fn above(threshold: u64) -> Self {
-        Self { threshold: Some(threshold), barred: Arc::default() }
+        Self { threshold: Some(threshold), cooldown: Arc::default() }
     }
 
     /// Whether so many bytes of log are a backlog for batches now.
     pub fn is_for(&self, behind: u64) -> bool {
         self.threshold.is_some_and(|threshold| behind > threshold)
-            && self.barred().until.is_none_or(|until| Instant::now() >= until)
+            && self.cooldown().until.is_none_or(|until| Instant::now() >= until)
     }
 
     /// How many bytes of log are left to the stream.
@@ -90,33 +87,33 @@ impl CatchUp {
     /// The server will not do it, for that reason.
     pub(super) fn refused(&self, reason: &str) {
         tracing::warn!(reason, "cannot read the backlog in SQL batches; streaming it instead");
-        self.bar();
+        self.start_cooldown();
     }
 
     /// It led nowhere.
-    pub(super) fn bar(&self) {
-        let mut barred = self.barred();
-        barred.until = Some(Instant::now() + BARRED * (1 << barred.failures.min(DOUBLINGS)));
-        barred.failures += 1;
+    pub(super) fn start_cooldown(&self) {
+        let mut cooldown = self.cooldown();
+        cooldown.until = Some(Instant::now() + COOLDOWN * (1 << cooldown.failures.min(DOUBLINGS)));
+        cooldown.failures += 1;
     }
 
     /// That session's lock is in the way, or nobody's; whether it is another's than before.
     pub(super) fn blocked_by(&self, pid: Option<i32>) -> bool {
-        std::mem::replace(&mut self.barred().blocked_by, pid) != pid
+        std::mem::replace(&mut self.cooldown().blocked_by, pid) != pid
     }
 
     /// It cannot be done just now.
-    pub(super) fn put_off(&self) {
-        self.barred().until = Some(Instant::now() + BARRED);
+    pub(super) fn postpone(&self) {
+        self.cooldown().until = Some(Instant::now() + COOLDOWN);
     }
 
     /// A backlog was read.
-    pub(super) fn was_of_use(&self) {
-        self.barred().failures = 0;
+    pub(super) fn succeeded(&self) {
+        self.cooldown().failures = 0;
     }
 
-    fn barred(&self) -> MutexGuard<'_, Cooldown> {
-        self.barred.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cooldown(&self) -> MutexGuard<'_, Cooldown> {
+        self.cooldown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -126,13 +123,13 @@ impl CatchUp {
 pub struct ConnInfoSource {
     resolve: Arc<dyn Fn() -> Result<ConnInfo, String> + Send + Sync>,
     /// The name was said that is not used.
-    is_said: Arc<AtomicBool>,
+    is_reported: Arc<AtomicBool>,
 }
 
 impl ConnInfoSource {
     /// From a function that reads everything again; its error is for people.
     pub fn new(resolve: impl Fn() -> Result<ConnInfo, String> + Send + Sync + 'static) -> Self {
-        Self { resolve: Arc::new(resolve), is_said: Arc::default() }
+        Self { resolve: Arc::new(resolve), is_reported: Arc::default() }
     }
 
     /// What holds now.
@@ -146,7 +143,7 @@ impl ConnInfoSource {
         let mut conninfo = self.resolve()?;
         let given = conninfo.application_name.take().filter(|name| name != APPLICATION_NAME);
         if let Some(application_name) = given
-            && !self.is_said.swap(true, Relaxed)
+            && !self.is_reported.swap(true, Relaxed)
         {
             tracing::warn!(
                 application_name,
@@ -174,7 +171,7 @@ mod tests {
         let (catch_up, other) = (CatchUp::above(1 << 20), CatchUp::above(1 << 20));
         let clone = catch_up.clone();
         assert!(catch_up.is_for((1 << 20) + 1) && !catch_up.is_for(1 << 20));
-        catch_up.bar();
+        catch_up.start_cooldown();
         assert!(!clone.is_for(u64::MAX), "of all clones");
         assert!(other.is_for(u64::MAX));
         assert_eq!((catch_up.little(), CatchUp::above(1024).little()), (1 << 17, STREAM_TAIL));
@@ -183,19 +180,19 @@ mod tests {
     #[test]
     fn where_it_is_of_no_use_again_and_again_it_is_left_alone_for_longer() {
         let catch_up = CatchUp::above(0);
-        let left = || catch_up.barred().until.map(|until| until.duration_since(Instant::now()));
+        let left = || catch_up.cooldown().until.map(|until| until.duration_since(Instant::now()));
         let is_about = |left: Option<Duration>, minutes: u64| {
             let about = Duration::from_secs(minutes * 60);
             left.is_some_and(|left| left <= about && left > about / 2)
         };
         for minutes in [1, 2, 4, 8, 16, 32, 64, 128, 128] {
-            catch_up.bar();
+            catch_up.start_cooldown();
             assert!(is_about(left(), minutes), "{:?}", left());
         }
-        catch_up.put_off();
+        catch_up.postpone();
         assert!(is_about(left(), 1));
-        catch_up.was_of_use();
-        catch_up.bar();
+        catch_up.succeeded();
+        catch_up.start_cooldown();
         assert!(is_about(left(), 1));
     }
 
@@ -209,7 +206,7 @@ mod tests {
         let name = |conninfo: ConnInfo| conninfo.application_name;
         assert_eq!(source.resolve().map(name), Ok(Some("relay".to_owned())));
         assert_eq!(source.resolve_under_own_name().map(name), Ok(None));
-        assert!(source.is_said.load(Relaxed));
+        assert!(source.is_reported.load(Relaxed));
     }
 
     #[test]

@@ -1,61 +1,63 @@
-//! What can go wrong on PostgreSQL's side, sorted by who has to act.
+//! Errors of the source, by who has to act.
 
 use std::error::Error as StdError;
 
 use super::connection::error::ConnectError;
 use super::publication_fingerprint::PublicationFingerprint;
 use super::server_identity::ServerIdentity;
+use super::slot_error::SlotError;
 use super::wire::WireError;
 use crate::excerpt::{at_most, line};
 use crate::lsn::Lsn;
 
-/// A failure of the source, by what follows from it. The server's words may be in any of these:
-/// they are shown on one line and cut, here and nowhere else.
+/// A failure of the source, by what follows from it. Any of these may contain text of the server:
+/// it is escaped to one line and cut here, and nowhere else.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// Passes with time: connect again.
+    /// Temporary: reconnect.
     #[error("{}", line(.0))]
     Lost(String),
 
-    /// Another client holds the slot: wait for it to go.
+    /// Another client holds the slot: wait until it releases it.
     #[error("replication slot \"{slot}\" is in use{}; waiting for it", by(*.pid))]
     InUse {
         /// The slot.
         slot: String,
         /// The server process that streams from it, where known.
         pid: Option<i32>,
-        /// What was seen beside it, where it was looked at.
+        /// What the catalogs showed of that client, if they were read.
         holder: Option<Box<Holder>>,
     },
 
-    /// The server refuses who walpost says it is, or cannot be what was asked
-    /// for: a matter of configuration, or of a moment in the server's life.
+    /// The server rejects the login, or the connection that is configured cannot be made: the
+    /// configuration is wrong, or the server changes its own just now.
     #[error("{}", line(.0))]
     Access(String),
 
-    /// Something on the server is not as `run` needs it; names the fix.
+    /// Something on the server is not as `run` needs it; the text names the fix.
     #[error("{}", line(.0))]
     Setup(String),
 
     /// The publication or an outbox table is not what it was while walpost worked with it.
-    #[error("{}", line(.0))]
-    Changed(String),
+    #[error("{}", line(&.0.to_string()))]
+    Changed(PublicationChange),
 
-    /// The slot cannot be used any more, or is not where walpost left it.
-    #[error("{}", line(.0))]
-    Slot(String),
+    /// The slot is unusable, or its position is not the one that walpost confirmed.
+    #[error("{}", line(&.0.to_string()))]
+    Slot(SlotError),
 
-    /// The server sent what this version of walpost does not understand, or
-    /// cannot send what it has to.
+    /// The server sent something that this version of walpost cannot decode, or cannot send
+    /// something that it has to.
     #[error("{}", line(.0))]
     Undecodable(String),
 
-    /// The server reports an error in the stream that is no outage's: it may pass with time, or
-    /// come each time that the same record of its log is decoded.
+    /// The server reports an error in the stream that does not come from an outage: it may be
+    /// temporary, or recur whenever the same WAL record is decoded.
     #[error("{}", line(.0))]
     ServerError(String),
 
-    /// The server cannot send a row or a logical message, and nothing from its transaction on.
+    /// The server cannot convert a row or a logical message to UTF-8, and sends nothing from its
+    /// transaction on.
     #[error(
         "{}: the text of a row or of a logical message has no form in UTF-8, and PostgreSQL hands \
          out nothing from its transaction on. Fix what writes it",
@@ -63,7 +65,8 @@ pub enum SourceError {
     )]
     Encoding(String),
 
-    /// The same of one that is larger than the server can send.
+    /// A row or a logical message is larger than the server can send, and it sends nothing from its
+    /// transaction on.
     #[error(
         "{}: a row or a logical message is larger than PostgreSQL can send (the text of a row has \
          to be below 1 GiB, that of a bytea column is twice its bytes), and PostgreSQL hands out \
@@ -74,16 +77,61 @@ pub enum SourceError {
     Unprintable(String),
 }
 
-/// What kind of client holds the slot, or has locked its name.
+/// How the publication differs from the one that walpost has worked with, or has to work with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublicationChange {
+    /// The server does not find the publication as of the change that is to be read: it was dropped,
+    /// or created after that change.
+    #[error(
+        "{server}: it is gone, or came after the change that is to be read, which PostgreSQL \
+         then never hands out. Make it with the SQL that `walpost init` prints, publish by \
+         hand what was committed before it, then SELECT \
+         pg_catalog.pg_replication_slot_advance('{slot}', pg_catalog.pg_current_wal_lsn()) and start walpost again"
+    )]
+    Missing {
+        /// The server's words.
+        server: String,
+        /// The slot.
+        slot: String,
+    },
+
+    /// The publication, or the place of an outbox table in it, was changed.
+    #[error(
+        "the publication was changed while walpost worked with it, and PostgreSQL never hands out \
+         what was committed without it: {found}. What was handed out is published, and nothing \
+         after {verified} is confirmed. Once that is fixed {}publish by hand the rows that \
+         were committed after {verified} and are not in Kafka, and start walpost again",
+        advance_first(.slot_to_advance.as_deref())
+    )]
+    Altered {
+        /// What is found now.
+        found: String,
+        /// Up to where the publication was seen to be unchanged.
+        verified: Lsn,
+        /// The slot, if it has to be advanced past WAL that this server can no longer decode.
+        slot_to_advance: Option<String>,
+    },
+}
+
+fn advance_first(slot: Option<&str>) -> String {
+    slot.map_or_else(String::new, |slot| {
+        format!(
+            "SELECT pg_catalog.pg_replication_slot_advance('{slot}', \
+             pg_catalog.pg_current_wal_lsn()), then "
+        )
+    })
+}
+
+/// What kind of client holds the slot, or the advisory lock on its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HeldBy {
-    /// Another walpost, by the name that its session has.
+pub enum HolderKind {
+    /// Another walpost, recognised by its session's `application_name`.
     Walpost,
     /// Another walpost that has delivered everything up to the slot's position.
-    Voucher,
+    WalpostDelivered,
     /// A client that is not walpost: it may advance the slot past rows that nobody published.
     Other,
-    /// It has ended since, or is this walpost's own last session, or cannot use the slot.
+    /// It has ended since, is this walpost's own last session, or cannot use the slot.
     Unknown,
 }
 
@@ -91,16 +139,16 @@ pub enum HeldBy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// What kind of client it is.
-    pub by: HeldBy,
-    /// The role by which it has logged in, where it is a walpost's and not this one's.
+    pub kind: HolderKind,
+    /// The role of another walpost that did not log in with this instance's role.
     pub other_role: Option<String>,
-    /// What the catalogs hold of the publication meanwhile.
-    pub mark: PublicationFingerprint,
+    /// The publication while that client holds the slot.
+    pub fingerprint: PublicationFingerprint,
     /// The server.
     pub identity: ServerIdentity,
-    /// Up to where the slot is confirmed.
+    /// The slot's `confirmed_flush_lsn`.
     pub confirmed: Lsn,
-    /// Up to where the WAL was flushed before the publication was looked at.
+    /// The server's flush position before the publication was read.
     pub flushed: Lsn,
 }
 
@@ -119,29 +167,50 @@ impl SourceError {
             return Self::Lost(error.to_string());
         }
         let error = ConnectError::of_wire(host, error);
-        let code = error.sqlstate();
         let text = with_causes(&error);
-        match code.as_ref().map(super::wire::SqlState::as_str) {
-            Some("55006") => Self::InUse { slot: slot.to_owned(), pid: None, holder: None },
-            // The slot went between two looks, or what it needs of the log is gone.
-            Some("42704") if text.contains("replication slot") => Self::Slot(text),
-            Some("55000" | "58P01") if !text.contains("wal_level") => Self::Slot(text),
-            Some("42704") if text.contains("publication") => Self::Changed(format!(
-                "{text}: it is gone, or came after the change that is to be read, which PostgreSQL \
-                 then never hands out. Make it with the SQL that `walpost init` prints, publish by \
-                 hand what was committed before it, then SELECT \
-                 pg_catalog.pg_replication_slot_advance('{slot}', pg_catalog.pg_current_wal_lsn()) and start walpost again"
-            )),
-            Some("42704" | "55000") => Self::Setup(text),
-            // What is text to one database, such as one in SQL_ASCII, is none in UTF-8.
-            Some("22021" | "22P05") => Self::Encoding(text),
+        let Some(code) = error.sqlstate() else { return Self::by_kind(error, text) };
+        let slot = slot.to_owned();
+        match code.as_str() {
+            "55006" => Self::InUse { slot, pid: None, holder: None },
+            "58P01" => Self::Slot(SlotError::WalRemoved(text)),
+            // PostgreSQL 14 to 18 give every missing object this code: only the text says which.
+            "42704" if text.contains("replication slot") => Self::Slot(SlotError::Dropped(text)),
+            "42704" if text.contains("publication") => {
+                Self::Changed(PublicationChange::Missing { server: text, slot })
+            }
+            "42704" => Self::Setup(text),
+            // PostgreSQL 14 to 18 give it to an invalidated slot, and to a wal_level that is too
+            // low: only the text says which.
+            "55000" if text.contains("wal_level") => Self::Setup(text),
+            "55000" => Self::Slot(SlotError::Unreadable(text)),
+            // A database with another encoding, such as SQL_ASCII, may hold text that is not valid in
+            // UTF-8.
+            "22021" | "22P05" => Self::Encoding(text),
             // A buffer of more than 1 GiB, or one value that would take as much.
-            Some("54000") => Self::Unprintable(text),
-            Some("XX000") if text.contains("invalid memory alloc request size") => {
+            "54000" => Self::Unprintable(text),
+            // An internal error, which has no code of its own in PostgreSQL 14 to 18.
+            "XX000" if text.contains("invalid memory alloc request size") => {
                 Self::Unprintable(text)
             }
-            _ if matches!(error, ConnectError::Server { .. }) => Self::ServerError(text),
-            _ => error.into(),
+            // Codes are open-ended; the kind of the error decides.
+            _ => Self::by_kind(error, text),
+        }
+    }
+
+    /// An error of the replication session whose SQLSTATE, if it has one, does not tell what to do.
+    fn by_kind(error: ConnectError, text: String) -> Self {
+        match error {
+            ConnectError::Server { .. } => Self::ServerError(text),
+            ConnectError::Unreachable { .. }
+            | ConnectError::TimedOut { .. }
+            | ConnectError::Transient { .. }
+            | ConnectError::WrongSession { .. }
+            | ConnectError::NoHost(_)
+            | ConnectError::Configuration { .. }
+            | ConnectError::Policy { .. }
+            | ConnectError::Tls { .. }
+            | ConnectError::TlsSetUp(_)
+            | ConnectError::Protocol { .. } => error.into(),
         }
     }
 
@@ -150,13 +219,13 @@ impl SourceError {
         matches!(self, Self::Encoding(_) | Self::Unprintable(_))
     }
 
-    /// Whether the slot, the publication or the server is not what it was: nobody else may
-    /// continue in this one's place then.
+    /// Whether the slot, the publication or the server is not what it was, so that an operator has
+    /// to decide: no standby instance may continue then.
     pub fn is_for_a_person(&self) -> bool {
         match self {
             Self::Slot(_) | Self::Changed(_) => true,
             Self::Lost(_)
-            // Of one instance's own configuration, more often than not.
+            // Usually caused by this instance's own configuration.
             | Self::Setup(_)
             | Self::InUse { .. }
             | Self::Access(_)
@@ -167,10 +236,10 @@ impl SourceError {
         }
     }
 
-    /// How to go on behind the transaction that the server cannot send. The server names it
-    /// before its rows: `commit_lsn`. It does not where a logical message was emitted outside a
-    /// transaction: that is the first that the slot hands out after `received`. Only to be said
-    /// once all before it is durable.
+    /// How to skip the transaction that the server cannot send. The server announces it before its
+    /// rows, with `commit_lsn`; a non-transactional logical message is not announced, and is the
+    /// first change that the slot hands out after `received`. Valid only once everything before it
+    /// is durable.
     pub fn way_out_of_unsendable(slot: &str, commit_lsn: Option<Lsn>, received: Lsn) -> String {
         let Some(commit_lsn) = commit_lsn else {
             return format!(
@@ -194,7 +263,7 @@ impl SourceError {
         )
     }
 
-    /// The slot is on the primary, and this server may be promoted to it.
+    /// A standby: the slot is on the primary, and this server may be promoted.
     pub(super) fn standby(slot: &str) -> Self {
         Self::Lost(format!(
             "this server is a standby, which does not hand out replication slot \"{slot}\": connect to \
@@ -202,31 +271,8 @@ impl SourceError {
         ))
     }
 
-    pub(super) fn slot_missing(slot: &str, database: &str) -> Self {
-        Self::Slot(format!(
-            "replication slot \"{slot}\" does not exist; for a new outbox run `walpost init --apply` \
-             against database \"{database}\"; if it did exist, what was not \
-             delivered before it went, and what was committed since, is in no slot: find out who dropped it before you make a new one"
-        ))
-    }
-
-    pub(super) fn slot_moved(slot: &str, ours: Lsn, theirs: Lsn) -> Self {
-        Self::Slot(format!(
-            "replication slot \"{slot}\" was confirmed up to {theirs} by somebody else, walpost \
-             itself had confirmed {ours}: what was committed between these was not published by \
-             this walpost; find out who moved the slot, then start walpost again to go on from {theirs}"
-        ))
-    }
-
-    /// The same, by an instance that has waited: another client held the slot since a walpost did,
-    /// and walposts were seen to have confirmed `by_walposts`.
-    pub(super) fn slot_moved_while_waiting(slot: &str, by_walposts: Lsn, now: Lsn) -> Self {
-        Self::Slot(format!(
-            "replication slot \"{slot}\" is confirmed up to {now}, and was used by somebody else \
-             who is not walpost; the last walpost was seen to have confirmed {by_walposts}: what was \
-             committed between these may not be published; find out who moved the slot, then start \
-             walpost again to go on from {now}"
-        ))
+    pub(super) fn slot_advanced(slot: &str, confirmed: Lsn, found: Lsn) -> Self {
+        Self::Slot(SlotError::Advanced { slot: slot.to_owned(), confirmed, found })
     }
 }
 
@@ -261,7 +307,7 @@ fn with_causes(error: &dyn StdError) -> String {
         }
         next = cause.source();
     }
-    // PostgreSQL's words may have a row's in them.
+    // PostgreSQL's message may contain a row.
     at_most(4000, &text)
 }
 
@@ -270,14 +316,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_says_is_shown_on_one_line_and_cut() {
+    fn server_messages_are_shown_on_one_line_and_cut() {
         let said = format!("1\nforged\u{1b}[2J{}", "x".repeat(1 << 20));
         for error in [
             SourceError::Lost(said.clone()),
             SourceError::Access(said.clone()),
             SourceError::Setup(said.clone()),
-            SourceError::Changed(said.clone()),
-            SourceError::Slot(said.clone()),
+            SourceError::Changed(PublicationChange::Missing {
+                server: said.clone(),
+                slot: "walpost".to_owned(),
+            }),
+            SourceError::Slot(SlotError::Unreadable(said.clone())),
             SourceError::Undecodable(said.clone()),
             SourceError::Encoding(said.clone()),
         ] {

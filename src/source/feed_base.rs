@@ -1,4 +1,4 @@
-//! What a stream and the batches of a backlog have in common.
+//! What a stream and a catch-up have in common.
 
 use bytes::Bytes;
 
@@ -12,16 +12,16 @@ use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 use crate::pgoutput::{self, Message};
 
-/// What every feed has: the connection beside it, and what was found over it.
+/// The control connection of a feed, and what was found over it.
 pub(super) struct FeedBase {
     pub(super) control: Control,
-    pub(super) watch: PublicationGuard,
+    pub(super) publication_guard: PublicationGuard,
     pub(super) observer: Observer,
     pub(super) received_bytes: u64,
     pub(super) host: String,
     pub(super) security: Security,
     pub(super) slot: String,
-    /// The server process by which the slot is had.
+    /// The server process that holds the slot.
     pub(super) backend: Option<i32>,
     pub(super) identity: ServerIdentity,
     pub(super) start: Lsn,
@@ -43,13 +43,13 @@ pub(super) fn message(bytes: &Bytes) -> Result<Message, SourceError> {
 pub(super) enum Connection {
     /// The one that every feed has.
     Control,
-    /// On which a backlog is read.
+    /// On which a catch-up reads.
     Reading,
-    /// On which the slot is moved.
+    /// On which a catch-up advances the slot.
     Moving,
 }
 
-/// What the end of an ordinary connection means.
+/// The error of a feed whose ordinary connection has ended.
 pub(super) fn connection_ended(
     connection: Connection,
     ended: Result<Result<(), tokio_postgres::Error>, tokio::task::JoinError>,

@@ -1,5 +1,5 @@
-//! The feed's beginning, once the server, the slot and the publication are known to be what they
-//! have to be: in batches where there is a backlog, or by a stream.
+//! Starts the feed of a session whose server, slot and publication have been checked: a catch-up
+//! for a large backlog, a stream otherwise.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,7 +16,7 @@ use super::connection::connect;
 use super::connection::connect::Control;
 use super::connection::error::ConnectError;
 use super::connection::instance::Instance;
-use super::error::{HeldBy, Holder, SourceError};
+use super::error::{Holder, HolderKind, SourceError};
 use super::feed_base::FeedBase;
 use super::halt_notice;
 use super::history::HistoryCheck;
@@ -29,19 +29,21 @@ use super::session_setup::{
     Found, create_temporary_slot, own_process, session_settings, silence_limit, start_replication,
     wal_sender_timeout,
 };
-use super::slot_lock::{Lock, NOTICED_SOON, keep, lock, require_no_other, unlock};
+use super::slot_lock::{
+    DEAD_CLIENT_SETTINGS, Lock, keep_alive, lock, require_no_other_holder, unlock,
+};
 use super::slot_metrics::Observer;
 use super::stream::StreamFeed;
 use super::wire::{Connection, Security, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 
-/// How far the opening of a feed is.
+/// How far the opening of a feed has come.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// It is to read a backlog in batches.
+    /// It tries a catch-up.
     pub(super) in_batches: AtomicBool,
-    /// A new slot waits for the end of every transaction that was open when it was asked for.
+    /// It creates a slot, which waits for every transaction that is open at that time.
     pub(super) creates_slot: AtomicBool,
 }
 
@@ -57,36 +59,39 @@ pub(super) struct Opening<'a> {
     pub(super) found: Found,
     pub(super) identity: ServerIdentity,
     pub(super) instance: Instance,
-    pub(super) outset: StartPosition,
+    pub(super) start_position: StartPosition,
     pub(super) check: Option<HistoryCheck>,
 }
 
 impl Opening<'_> {
-    /// By batches or by a stream.
+    /// Starts a catch-up or a stream.
     pub(super) async fn begin(
         self,
         client: Connection,
         settled: bool,
         progress: &Progress,
     ) -> Result<PostgresFeed, SourceError> {
-        let Self { config, facts, outset, .. } = &self;
+        let Self { config, facts, start_position, .. } = &self;
         let is_for_batches = !config.temporary_slot
             && !facts.in_recovery
             && facts.slot.as_ref().is_some_and(|slot| !slot.failover);
-        if is_for_batches && !settled && config.catch_up.is_for(outset.behind(facts.flushed)) {
+        if is_for_batches
+            && !settled
+            && config.catch_up.is_for(start_position.behind(facts.flushed))
+        {
             // A stream that falls behind must not give way to another stream.
-            config.catch_up.put_off();
+            config.catch_up.postpone();
         }
         let begins_with_batches = is_for_batches
             && self.check.is_none()
-            && outset.is_for_batches(facts.flushed, &config.catch_up);
+            && start_position.is_for_batches(facts.flushed, &config.catch_up);
         if begins_with_batches {
             progress.in_batches.store(true, Relaxed);
-            match self.two_beside().await? {
-                // By whom the slot is moved, so that nobody moves it who has not the lock.
+            match self.auxiliary_connections().await? {
+                // On the connection that advances the slot: only the lock's holder advances it.
                 Ok((reading, moving)) => match self.lock(&moving.peer.client).await? {
                     Lock::Held => return self.backlog(reading, moving).await,
-                    Lock::Blocked => config.catch_up.bar(),
+                    Lock::Blocked => config.catch_up.start_cooldown(),
                 },
                 Err(refused) => config.catch_up.refused(&refused.to_string()),
             }
@@ -96,33 +101,36 @@ impl Opening<'_> {
         self.stream(client, catch_up, progress).await
     }
 
-    /// The server process that was this walpost's last.
+    /// The server process of this walpost's last session.
     fn own(&self) -> Option<i32> {
         own_process(self.resume, &self.identity)
     }
 
-    fn seen(&self) -> Holder {
+    fn observed(&self) -> Holder {
         let (found, flushed) = (&self.found, self.facts.flushed);
-        seen(&found.mark, &self.identity, found.confirmed, flushed)
+        observed(&found.fingerprint, &self.identity, found.confirmed, flushed)
     }
 
-    /// Locks the slot's name for the session of `client`.
+    /// Takes the slot's advisory lock for the session of `client`.
     async fn lock(&self, client: &Client) -> Result<Lock, SourceError> {
-        lock(client, self.config, self.own(), self.seen()).await
+        lock(client, self.config, self.own(), self.observed()).await
     }
 
-    /// The slot is this session's now: its name need not be locked any more.
+    /// Releases the lock: the walsender has the slot now.
     async fn unlock(&self, client: &Client, locked: Lock) -> Result<(), SourceError> {
         let slot = &self.config.slot;
         let alone = async {
             match locked {
                 Lock::Held => unlock(client, slot).await,
-                // Who came to have it before the stream began does not know of the stream.
-                Lock::Blocked => require_no_other(client, slot, self.own(), self.seen()).await,
+                // A walpost that took the lock before the stream began does not know of the stream.
+                Lock::Blocked => {
+                    require_no_other_holder(client, slot, self.own(), self.observed()).await
+                }
             }
         };
-        let looks_no_more = halt_notice::looks_no_more(client, slot);
-        let (alone, ended) = tokio::join!(biased; alone, looks_no_more);
+        let end_check = halt_notice::end_check(client, slot);
+        // Pipelined on one connection, always in this order.
+        let (alone, ended) = tokio::join!(biased; alone, end_check);
         alone.and(ended)
     }
 
@@ -141,11 +149,11 @@ impl Opening<'_> {
             create_temporary_slot(&config.slot, &mut client).await.map_err(failed)?;
             progress.creates_slot.store(false, Relaxed);
         }
-        let started = start_replication(config, client, &self.facts, self.outset).await;
+        let started = start_replication(config, client, &self.facts, self.start_position).await;
         let client = match started.map_err(failed) {
             Ok(client) => client,
             Err(error) => {
-                // The session may be kept as that of the last look, and must not lock others out.
+                // The session may be kept until the next halt check, and must not lock others out.
                 if let (SourceError::InUse { .. }, Some(Lock::Held)) = (&error, locked) {
                     unlock(&beside, &config.slot).await?;
                 }
@@ -181,25 +189,30 @@ impl Opening<'_> {
             return Err(SourceError::InUse { slot, pid, holder: None });
         }
         let stands = now.require_slot(&config.slot)?;
-        if let Some(one) = self.outset.first_move(stands) {
+        if let Some(one) = self.start_position.first_move(stands) {
             catchup_feed::advance(&client, &config.slot, one).await?;
         }
-        halt_notice::looks_no_more(&self.control.client, &config.slot).await?;
+        halt_notice::end_check(&self.control.client, &config.slot).await?;
         let keeps_idle_slots = self.facts.version < 180_000;
         let base = self.base(None, Some(moving.peer.pid));
-        let kept = keep(client).await?;
+        let kept = keep_alive(client).await?;
         let feed = CatchupFeed::start(base, config, reading, moving, kept, keeps_idle_slots);
         Ok(PostgresFeed::over(ActiveFeed::Catchup(feed)))
     }
 
-    /// The two connections that batches take; or why the server gives none, where it is there.
-    async fn two_beside(
+    /// The two further connections of a catch-up; or why the server, which is available, refuses
+    /// them.
+    async fn auxiliary_connections(
         &self,
     ) -> Result<Result<(AuxConnection, AuxConnection), ConnectError>, SourceError> {
-        // The server may give up a client that does not read where the connection only moves the
-        // slot; the other one waits for room here, and Kafka, for as long as it takes.
-        let given = match tokio::try_join!(self.beside(""), self.beside(NOTICED_SOON)) {
-            // One that gets no answer is no reason to try nothing else: the first two got theirs.
+        // The server may end the connection that advances the slot if its client does not read. The
+        // other one reads only as fast as Kafka takes the records, however slowly that is.
+        let given = match tokio::try_join!(
+            self.auxiliary_connection(""),
+            self.auxiliary_connection(DEAD_CLIENT_SETTINGS)
+        ) {
+            // A connection that times out does not prevent a stream: the first two connections
+            // exist.
             Err(error @ ConnectError::TimedOut { .. }) => Err(error),
             Err(error) if error.is_outage() => return Err(error.into()),
             given => given,
@@ -213,16 +226,17 @@ impl Opening<'_> {
         Ok(given)
     }
 
-    /// Another connection to the same address, with further settings.
-    async fn beside(&self, further: &str) -> Result<AuxConnection, ConnectError> {
+    /// One more connection to the same address, with further settings.
+    async fn auxiliary_connection(&self, further: &str) -> Result<AuxConnection, ConnectError> {
         let Self { conninfo, control, facts, .. } = self;
         let endpoint = &control.endpoint;
         let failed = |error| ConnectError::of_control(&endpoint.host.to_string(), error);
-        let other = connect::beside(conninfo, endpoint, APPLICATION_NAME).await?;
+        let other = connect::auxiliary(conninfo, endpoint, APPLICATION_NAME).await?;
         let settings = session_settings(conninfo, facts.version);
         let limit = silence_limit(wal_sender_timeout(facts));
         let (client, asked) = (Arc::clone(&other.client), Arc::clone(&control.client));
         let settings = format!("{settings}; {further}");
+        // Pipelined on one connection: the settings hold for whatever follows.
         let (set, peer) = tokio::join!(
             biased;
             other.client.batch_execute(&settings),
@@ -234,30 +248,45 @@ impl Opening<'_> {
     }
 
     fn base(self, walsender: Option<i32>, backend: Option<i32>) -> FeedBase {
-        let Self { config, control, security, facts, catalogs, found, identity, outset, .. } = self;
+        let Self {
+            config,
+            control,
+            security,
+            facts,
+            catalogs,
+            found,
+            identity,
+            start_position,
+            ..
+        } = self;
         FeedBase {
             observer: Observer::start(Arc::clone(&control.client), config.slot.clone()),
             received_bytes: 0,
             host: control.endpoint.host.to_string(),
             security,
             control,
-            watch: PublicationGuard::start(catalogs, found.mark, walsender, outset.ack),
+            publication_guard: PublicationGuard::start(
+                catalogs,
+                found.fingerprint,
+                walsender,
+                start_position.ack,
+            ),
             slot: config.slot.clone(),
             backend,
             identity,
-            start: outset.ack,
+            start: start_position.ack,
             flushed: facts.flushed,
             tables: found.tables,
         }
     }
 
-    /// The slot is held now: it must stand where it stood when it was looked at.
+    /// The slot is held now: its position must be the one that was checked.
     fn check_started(&self, facts: &Facts) -> Result<(), SourceError> {
-        let (config, confirmed) = (self.config, self.found.confirmed.max(self.outset.ack));
+        let (config, confirmed) = (self.config, self.found.confirmed.max(self.start_position.ack));
         if config.temporary_slot {
             return Ok(());
         }
-        // The one before may have begun to halt while this one connected.
+        // The previous instance may have begun to halt while this one connected.
         if let Some(pid) = facts.halted_by {
             return Err(halt_notice::found(&config.slot, pid));
         }
@@ -266,7 +295,8 @@ impl Opening<'_> {
             return Ok(());
         }
         Err(match self.resume {
-            // Whoever had it before went in between: nothing of ours is amiss.
+            // The previous holder confirmed more before it released the slot: an attempt from the new
+            // position succeeds.
             Resume::AtSlot { .. } | Resume::At { after_another: true, .. } => {
                 SourceError::Lost(format!(
                     "replication slot \"{}\" moved from {confirmed} to {now} while walpost connected",
@@ -274,19 +304,26 @@ impl Opening<'_> {
                 ))
             }
             Resume::At { after_another: false, .. } => {
-                SourceError::slot_moved(&config.slot, confirmed, now)
+                SourceError::slot_advanced(&config.slot, confirmed, now)
             }
         })
     }
 }
 
-/// What was seen, of a holder who is not known yet.
-pub(super) fn seen(
-    mark: &PublicationFingerprint,
+/// What was observed of a holder that is not known yet.
+pub(super) fn observed(
+    fingerprint: &PublicationFingerprint,
     identity: &ServerIdentity,
     confirmed: Lsn,
     flushed: Lsn,
 ) -> Holder {
-    let (mark, identity) = (mark.clone(), identity.clone());
-    Holder { by: HeldBy::Unknown, other_role: None, mark, identity, confirmed, flushed }
+    let (fingerprint, identity) = (fingerprint.clone(), identity.clone());
+    Holder {
+        kind: HolderKind::Unknown,
+        other_role: None,
+        fingerprint,
+        identity,
+        confirmed,
+        flushed,
+    }
 }

@@ -1,18 +1,19 @@
-//! How an instance that halts for a person to decide keeps a standby instance from continuing.
+//! How an instance that halts keeps a standby instance from continuing in its place.
 //!
-//! Exit code 3 means that the slot, the publication or the server is not what it was. An instance
-//! that waits for the slot cannot see all that the active one saw: that somebody moved the slot, for
-//! example. So the active one holds an advisory lock before it lets go of the slot. A standby
-//! instance looks again and again, finds that lock, and ends with code 3 too.
+//! Exit code 3 means that the slot, the publication or the server is not what it was. A standby
+//! instance cannot see everything that the active one saw, for example that another client advanced
+//! the slot. So the active instance takes an advisory lock ([`LockClass::Halt`]) before it releases
+//! the slot. A standby instance checks for that lock in each attempt, and exits with code 3 too.
 //!
-//! How long a look takes depends on the way to the server. So each instance holds another lock from
-//! before it looks until the next look of its has been made, and who halts waits until all
-//! sessions are gone that had that lock when it began to say so: each of these instances has looked
-//! since, or has gone.
+//! How long a check takes depends on the network. So each instance holds another lock
+//! ([`LockClass::HaltCheck`]) from before it checks until its next check is done. The halting
+//! instance waits until all sessions have ended that held this lock when the announcement began:
+//! each of these instances has checked since, or is gone.
 //!
-//! Every role that may connect can hold either lock so that nobody else gets it. An instance that
-//! does not get the first one says by its session's name that it halts, which no other role can
-//! keep it from. While somebody has the other one, who looks cannot be seen and is not waited for.
+//! Every role that may connect can hold either lock exclusively, so that no walpost gets it. An
+//! instance that does not get the first one announces the halt in its session's `application_name`,
+//! which no other role can prevent. While another role holds the second one, checking instances
+//! are invisible and are not waited for.
 
 use std::time::Duration;
 
@@ -21,77 +22,60 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
+use super::advisory_lock::{self, LockClass, end_session, try_lock_shared};
 use super::config::APPLICATION_NAME;
 use super::error::SourceError;
-use super::slot_lock::{end_session, key, share};
+use super::slot_error::SlotError;
 
-/// The first half of the lock's key: `walh`. The second is of the slot's name.
-pub(super) const CLASS: i32 = 0x7761_6c68;
-
-/// What the session's name begins with that cannot have the lock; the hash of the slot's name
-/// follows.
+/// The start of the `application_name` of an instance that does not get the lock; the hash of the
+/// slot's name follows.
 pub(super) const NAME: &str = "walpost halted ";
 
-/// The same of the lock of who looks: `walw`.
-const LOOKS: i32 = 0x7761_6c77;
+/// How long the lock is held at least, and at most: a frozen instance is not waited for.
+const ANNOUNCED_AT_LEAST: Duration = Duration::from_secs(4);
+const ANNOUNCED_AT_MOST: Duration = Duration::from_secs(60);
 
-/// For how long it is held at least, and at most: an instance that is frozen is not waited for.
-const ANNOUNCED_FOR: Duration = Duration::from_secs(4);
-const ANNOUNCED_FOR_AT_MOST: Duration = Duration::from_secs(60);
-
-/// How often is seen who has looked.
+/// How often the checking sessions are read.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 const ANNOUNCE_BY_NAME: &str = "
     SELECT pg_catalog.set_config('application_name'::pg_catalog.text,
                                  pg_catalog.concat($1, pg_catalog.hashtext($2)), false)";
 
-/// Who keeps others from a lock; of a prepared transaction there is no process.
+/// The exclusive holder of the lock; a prepared transaction has no process.
 const HOLDER: &str = "
     SELECT l.pid, a.usename::pg_catalog.text
       FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-     WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.objsubid = 2
-       AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
-       AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295
-       AND l.database = (SELECT oid FROM pg_catalog.pg_database
-                          WHERE datname = pg_catalog.current_database())
+     WHERE l.mode = 'ExclusiveLock' AND {lock}
      ORDER BY l.granted DESC, l.pid LIMIT 1";
 
-const LOOKS_NO_MORE: &str =
-    "SELECT pg_catalog.pg_advisory_unlock_shared($1, pg_catalog.hashtext($2))";
-
-/// The sessions that look, but for this one and for those that halt as well. Anybody may take such a
-/// lock: only a walpost of the same role counts.
-const LOOKING: &str = "
-    WITH held AS (
-        SELECT l.pid, l.classid::pg_catalog.int8 AS class
+/// The sessions that check whether an instance halts, without this one and without those that halt
+/// too. Every role can take such a lock: only a walpost of the same role counts.
+const CHECKING_SESSIONS: &str = "
+    WITH held AS MATERIALIZED (
+        SELECT l.pid, {check} AS checks, {halt} AS halts
           FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-         WHERE a.application_name = $4 AND a.usename = session_user
-           AND l.pid <> pg_catalog.pg_backend_pid()
-           AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-           AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($3)::pg_catalog.int8 & 4294967295
-           AND l.database = (SELECT oid FROM pg_catalog.pg_database
-                              WHERE datname = pg_catalog.current_database()))
-    SELECT pid FROM held WHERE class = $1::pg_catalog.int4::pg_catalog.int8
-    EXCEPT
-    SELECT pid FROM held WHERE class = $2::pg_catalog.int4::pg_catalog.int8";
+         WHERE a.application_name = $2 AND a.usename = session_user
+           AND l.pid <> pg_catalog.pg_backend_pid() AND l.granted)
+    SELECT pid FROM held WHERE checks EXCEPT SELECT pid FROM held WHERE halts";
 
-/// The statement by which a session says that it looks whether another one halts.
-pub(super) fn looks(slot: &str) -> String {
+/// The statement that takes the lock of a session that checks whether another instance halts.
+pub(super) fn lock_for_check(slot: &str) -> String {
     let slot = escape_literal(slot);
-    format!("SELECT pg_catalog.pg_try_advisory_lock_shared({LOOKS}, pg_catalog.hashtext({slot}))")
+    let class = LockClass::HaltCheck.key();
+    format!("SELECT pg_catalog.pg_try_advisory_lock_shared({class}, pg_catalog.hashtext({slot}))")
 }
 
-/// It looks no more: it works.
-pub(super) async fn looks_no_more(client: &Client, slot: &str) -> Result<(), SourceError> {
-    let ended = client.query_typed_one(LOOKS_NO_MORE, &key(&LOOKS, &slot)).await;
-    ended.map(drop).map_err(|error| SourceError::query("beginning to work", &error))
+/// Releases the lock of the check: this instance works from now on.
+pub(super) async fn end_check(client: &Client, slot: &str) -> Result<(), SourceError> {
+    let ended = advisory_lock::unlock_shared(client, LockClass::HaltCheck, slot).await;
+    ended.map_err(|error| SourceError::query("beginning to work", &error))
 }
 
-/// Lets the instances that wait for the slot see that this one halts, for as long as they need to
-/// see it, and no longer than a minute: the server may say nothing more.
+/// Announces to standby instances that this one halts, until they have seen it, and for a minute at
+/// most: the server may have stopped responding.
 pub(super) async fn announce(client: &Client, slot: &str) {
-    match timeout(ANNOUNCED_FOR_AT_MOST, hold(client, slot)).await {
+    match timeout(ANNOUNCED_AT_MOST, announce_until_seen(client, slot)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
             tracing::warn!(%error, "cannot announce this halt to standby instances");
@@ -103,24 +87,24 @@ pub(super) async fn announce(client: &Client, slot: &str) {
     }
 }
 
-/// Holds the lock as long as `client`'s session lasts; completes once all who wait have seen it.
-async fn hold(client: &Client, slot: &str) -> Result<(), SourceError> {
+/// Takes the lock for the session of `client`; completes once all standby instances have seen it.
+async fn announce_until_seen(client: &Client, slot: &str) -> Result<(), SourceError> {
     let failed = |error| SourceError::query("announcing that this instance halts", &error);
-    // Several may halt at once. The server may have no room for another lock either.
-    if !share(client, CLASS, slot).await.unwrap_or(false) {
+    // Shared, since several instances may halt at once. An error counts as not getting the lock: the
+    // server may have no room for another one.
+    if !try_lock_shared(client, LockClass::Halt, slot).await.unwrap_or(false) {
         let name = [(&NAME as &(dyn ToSql + Sync), Type::TEXT), (&slot, Type::TEXT)];
         client.query_typed_one(ANNOUNCE_BY_NAME, &name).await.map_err(failed)?;
-        warn(
-            slot,
-            client.query_typed_opt(HOLDER, &key(&CLASS, &slot)).await.map_err(failed)?.as_ref(),
-        );
+        let query = HOLDER.replace("{lock}", &LockClass::Halt.condition("$1"));
+        let holder = client.query_typed_opt(&query, &[(&slot, Type::TEXT)]).await;
+        warn(slot, holder.map_err(failed)?.as_ref());
     }
     let since = Instant::now();
-    let mut unaware = looking(client, slot).await?;
-    while since.elapsed() < ANNOUNCED_FOR || !unaware.is_empty() {
+    let mut unaware = checking_sessions(client, slot).await?;
+    while since.elapsed() < ANNOUNCED_AT_LEAST || !unaware.is_empty() {
         sleep(INTERVAL).await;
-        let looking = looking(client, slot).await?;
-        unaware.retain(|pid| looking.contains(pid));
+        let checking_sessions = checking_sessions(client, slot).await?;
+        unaware.retain(|pid| checking_sessions.contains(pid));
     }
     Ok(())
 }
@@ -138,27 +122,23 @@ fn warn(slot: &str, holder: Option<&Row>) {
         role,
         remedy,
         "another session holds the advisory lock by which this instance announces that it halts: \
-         announcing it by the session's application_name"
+         announcing it by the session's `application_name`"
     );
 }
 
-/// The server processes of the sessions that look.
-async fn looking(client: &Client, slot: &str) -> Result<Vec<i32>, SourceError> {
+/// The server processes of the sessions that check.
+async fn checking_sessions(client: &Client, slot: &str) -> Result<Vec<i32>, SourceError> {
     let failed = |error| SourceError::query("asking who waits for the slot", &error);
-    let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
-        (&LOOKS, Type::INT4),
-        (&CLASS, Type::INT4),
-        (&slot, Type::TEXT),
-        (&APPLICATION_NAME, Type::TEXT),
-    ];
-    let rows = client.query_typed(LOOKING, &parameters).await.map_err(failed)?;
+    let query = CHECKING_SESSIONS
+        .replace("{check}", &LockClass::HaltCheck.condition("$1"))
+        .replace("{halt}", &LockClass::Halt.condition("$1"));
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
+    let rows = client.query_typed(&query, &parameters).await.map_err(failed)?;
     rows.iter().map(|row| row.try_get(0).map_err(failed)).collect()
 }
 
-/// What an instance ends with that found the lock, held by server process `pid`.
+/// The error of an instance that found the lock, held by server process `pid`.
 pub(super) fn found(slot: &str, pid: i32) -> SourceError {
-    SourceError::Slot(format!(
-        "another walpost that worked with replication slot \"{slot}\" (server process {pid}) has \
-         halted, and a person has to decide: see its log, then start walpost again"
-    ))
+    SourceError::Slot(SlotError::OtherInstanceHalted { slot: slot.to_owned(), pid })
 }

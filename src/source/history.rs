@@ -14,6 +14,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::error::SourceError;
+use super::slot_error::SlotError;
 use crate::lsn::Lsn;
 use crate::pgoutput::{Begin, Message, Oid, PgTimestamp};
 
@@ -282,18 +283,11 @@ impl HistoryCheck {
     }
 
     fn different(&self, what: &str) -> SourceError {
-        let published = if self.has_passed {
-            "Nothing that it has committed since was confirmed."
-        } else {
-            "Nothing that it has committed since was published."
-        };
-        SourceError::Slot(format!(
-            "this server's WAL is not the one that walpost has published from: {what}. The server \
-             was set back to an earlier state, for instance from a backup or a disk snapshot. \
-             {published} Kafka may have events after {} that its tables have not: find them, then \
-             start walpost again to continue from the slot's position",
-            self.from
-        ))
+        SourceError::Slot(SlotError::OtherHistory {
+            difference: what.to_owned(),
+            published: self.has_passed,
+            from: self.from,
+        })
     }
 }
 

@@ -1,10 +1,11 @@
-//! Where changes come from: PostgreSQL, by a replication session and an
-//! ordinary connection beside it.
+//! PostgreSQL as the source of changes: a replication session, and an ordinary connection next to
+//! it.
 //!
-//! A feed hands out pgoutput messages and keepalives in the log's order and
-//! carries confirmations back; the relay knows nothing else of it.
+//! A feed hands out pgoutput messages and keepalives in WAL order, and carries confirmations back.
+//! The relay knows nothing else of PostgreSQL.
 
 mod advanced_slot;
+mod advisory_lock;
 mod catalog;
 mod catchup;
 mod config;
@@ -15,16 +16,16 @@ mod feed_base;
 mod feed_select;
 mod halt_notice;
 mod history;
-mod judgement;
-mod last_look;
 mod membership;
 mod open;
+mod open_state;
 mod postgres_feed;
 mod publication_fingerprint;
 mod publication_guard;
 mod resume;
 mod server_identity;
 mod session_setup;
+mod slot_error;
 mod slot_lock;
 mod slot_metrics;
 mod stream;
@@ -41,22 +42,22 @@ pub(crate) use config::APPLICATION_NAME;
 pub use config::{CatchUp, ConnInfoSource, SourceConfig};
 pub(crate) use connection::connect::{Control, SqlClient, control};
 pub use connection::deadline::Silent;
-pub(crate) use connection::deadline::{Limit, with_patience};
+pub(crate) use connection::deadline::{Limit, log_if_slow};
 pub(crate) use connection::error::{ConnectError, TlsFault};
 pub use connection::tls::install_crypto_provider;
 pub(crate) use connection::tls::system_bundle;
-pub use error::{HeldBy, Holder, SourceError};
+pub use error::{Holder, HolderKind, PublicationChange, SourceError};
 pub use feed::{Announcement, Feed, OpenError, Received, Source, SwitchFeed};
 pub use history::{LastTransaction, ReceivedTransactions};
-pub use judgement::Judgement;
-pub use last_look::LastLook;
 pub(crate) use membership::membership;
+pub use open_state::OpenState;
 pub use postgres_feed::PostgresFeed;
 pub use publication_fingerprint::PublicationFingerprint;
-pub(crate) use publication_guard::is_young;
+pub(crate) use publication_guard::is_newer_than_slot;
 pub use resume::{Resume, Waited};
 pub use server_identity::ServerIdentity;
 pub(crate) use session_setup::identify_server;
+pub use slot_error::SlotError;
 pub use slot_metrics::SlotFigures;
 pub(crate) use slot_metrics::slot_figures;
 pub use stream::StreamFeed;

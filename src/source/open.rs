@@ -16,16 +16,16 @@ use super::connection::connect;
 use super::connection::connect::{Control, SqlClient};
 use super::connection::deadline::opening_limit;
 use super::connection::instance::Instance;
-use super::error::{HeldBy, Holder, SourceError};
+use super::error::{Holder, HolderKind, SourceError};
 use super::feed::{Announcement, OpenError, Source};
-use super::feed_select::{Opening, Progress, seen};
+use super::feed_select::{Opening, Progress, observed};
 use super::halt_notice;
 use super::history::HistoryCheck;
 use super::postgres_feed::PostgresFeed;
 use super::publication_guard::Catalogs;
 use super::resume::Resume;
 use super::session_setup::{
-    check_catalogs, connect_replication, identify, own_process, prepare, unlimited,
+    check_catalogs, connect_replication, identify, lift_statement_limit, own_process, prepare,
 };
 use super::slot_lock::holder;
 use super::wire::WireError;
@@ -44,7 +44,7 @@ impl Source for SourceConfig {
     }
 
     fn unjudged(&self) -> Option<OpenError> {
-        let (client, error) = self.judgement.take()?;
+        let (client, error) = self.open_state.take_advanced_slot()?;
         Some(OpenError { error, announcement: Some(announcement(client, &self.slot)) })
     }
 }
@@ -53,14 +53,14 @@ impl Source for SourceConfig {
 async fn open(config: &SourceConfig, resume: &Resume) -> Result<PostgresFeed, OpenError> {
     let conninfo = config.conninfo.resolve_under_own_name()?;
     let control = connect::control(&conninfo, APPLICATION_NAME).await?;
-    let beside = Arc::clone(&control.client);
-    let opened = open_in_time(control, &conninfo, config, resume).await;
+    let control_client = Arc::clone(&control.client);
+    let opened = open_within_limit(control, &conninfo, config, resume).await;
     opened.map_err(|error| {
         // One that has neither streamed nor seen who moved the slot knows of no change that the
         // others do not see.
         let knows = matches!(resume, Resume::At { .. }) || resume.accounted().is_some();
         let knows = knows && error.is_for_a_person();
-        let announcement = knows.then(|| announcement(beside, &config.slot));
+        let announcement = knows.then(|| announcement(control_client, &config.slot));
         OpenError { error, announcement }
     })
 }
@@ -71,7 +71,7 @@ fn announcement(client: Arc<SqlClient>, slot: &str) -> Announcement {
     Box::pin(async move { halt_notice::announce(&client, &slot).await })
 }
 
-async fn open_in_time(
+async fn open_within_limit(
     control: Control,
     conninfo: &ConnInfo,
     config: &SourceConfig,
@@ -84,9 +84,9 @@ async fn open_in_time(
         Err(SourceError::Lost(format!("{host}: no answer within {:?}", began.elapsed())))
     })?;
     let within = conninfo.connect_timeout + opening_limit(began.elapsed());
-    let beside = Arc::clone(&control.client);
+    let control_client = Arc::clone(&control.client);
     let progress = Progress::default();
-    let mut opened = Box::pin(open_beside(control, conninfo, config, resume, &progress));
+    let mut opened = Box::pin(open_session(control, conninfo, config, resume, &progress));
     loop {
         if let Ok(opened) = timeout(within, &mut opened).await {
             return opened;
@@ -95,7 +95,7 @@ async fn open_in_time(
             break;
         }
         // The server says nothing on that session until the slot is there.
-        let alive = timeout(conninfo.connect_timeout, beside.simple_query("")).await;
+        let alive = timeout(conninfo.connect_timeout, control_client.simple_query("")).await;
         if !matches!(alive, Ok(Ok(_))) {
             break;
         }
@@ -108,14 +108,15 @@ async fn open_in_time(
     Err(SourceError::Lost(reason))
 }
 
-async fn open_beside(
+async fn open_session(
     control: Control,
     conninfo: &ConnInfo,
     config: &SourceConfig,
     resume: &Resume,
     progress: &Progress,
 ) -> Result<PostgresFeed, SourceError> {
-    // All three are asked for at once.
+    // Pipelined on one connection: `biased` fixes the order in which the server gets the queries. The
+    // server's identity comes first, and the lock's holder is read after the slot.
     let (instance, facts, holder) = tokio::join!(
         biased;
         Instance::of(&control.client),
@@ -124,24 +125,28 @@ async fn open_beside(
     );
     let (instance, facts) = (instance?, facts?);
     let holder = holder?.filter(|_| !config.temporary_slot);
-    config.last_look.end();
+    config.open_state.close_standby_session();
     let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush).unwrap_or_default();
-    let mut outset = StartPosition::of(resume, at_slot);
+    let mut start_position = StartPosition::of(resume, at_slot);
     facts.require_version()?;
     let (looked, client) = tokio::join!(
         biased;
-        // Before anything is confirmed; it is judged once the server is known.
+        // Sent before the other connection is opened. The publication is read before anything is
+        // confirmed, and judged once the server's identity is known.
         Catalogs::looked_at(Arc::clone(&control.client), facts.version, config),
         connect_replication(conninfo, &control, &facts)
     );
     let (catalogs, look) = looked?;
     let settled = look.settled;
     if !settled {
-        outset.ack = at_slot.min(outset.ack);
+        start_position.ack = at_slot.min(start_position.ack);
     }
-    let check = history_check(resume, instance.postmaster_start, at_slot, outset);
+    let check = history_check(resume, instance.postmaster_start, at_slot, start_position);
     if check.is_some() {
-        outset = StartPosition { ack: at_slot.min(outset.ack), start: at_slot.min(outset.start) };
+        start_position = StartPosition {
+            ack: at_slot.min(start_position.ack),
+            start: at_slot.min(start_position.start),
+        };
     }
     let host = control.endpoint.host.to_string();
     let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
@@ -152,18 +157,28 @@ async fn open_beside(
     // Before the catalogs: another server's slot and tables say nothing of ours.
     let identity = identify(config, &mut client, &control, &facts, resume, &instance).await?;
     let own = own_process(resume, &identity);
-    let by = facts.slot.as_ref().map_or(HeldBy::Unknown, |slot| slot.held_by(own));
+    let kind = facts.slot.as_ref().map_or(HolderKind::Unknown, |slot| slot.held_by(own));
     let other_role = facts.slot.as_ref().and_then(|slot| slot.other_role.clone());
-    let seen = Holder { by, other_role, ..seen(&look.mark, &identity, at_slot, facts.flushed) };
-    let client_beside = &control.client;
-    let (facts, is_locked) =
-        advanced_slot::beside_others(client_beside, config, resume, (facts, holder), own, seen)
-            .await?;
+    let seen = Holder {
+        kind,
+        other_role,
+        ..observed(&look.fingerprint, &identity, at_slot, facts.flushed)
+    };
+    let control_client = &control.client;
+    let (facts, is_locked) = advanced_slot::check_other_instances(
+        control_client,
+        config,
+        resume,
+        (facts, holder),
+        own,
+        seen,
+    )
+    .await?;
     let found = check_catalogs(config, &facts, resume, &catalogs, look, &identity).await;
     if let Err(SourceError::InUse { .. }) = &found
         && !is_locked
     {
-        config.last_look.keep(&control.client);
+        config.open_state.keep_standby_session(&control.client);
     }
     let opening = Opening {
         config,
@@ -176,16 +191,16 @@ async fn open_beside(
         found: found?,
         identity,
         instance,
-        outset,
+        start_position,
         check,
     };
-    let beside = Arc::clone(&opening.control.client);
+    let control_client = Arc::clone(&opening.control.client);
     let opened = opening.begin(client, settled, progress).await;
     if let Err(SourceError::InUse { .. }) = &opened {
-        config.last_look.keep(&beside);
+        config.open_state.keep_standby_session(&control_client);
     }
     let opened = opened?;
-    unlimited(&beside).await?;
+    lift_statement_limit(&control_client).await?;
     Ok(opened)
 }
 
@@ -195,11 +210,11 @@ fn history_check(
     resume: &Resume,
     postmaster_start: i64,
     at_slot: Lsn,
-    outset: StartPosition,
+    start_position: StartPosition,
 ) -> Option<HistoryCheck> {
     match resume {
         Resume::At { identity, received, .. } if identity.postmaster_start != postmaster_start => {
-            HistoryCheck::new(at_slot.min(outset.start), outset.start, received)
+            HistoryCheck::new(at_slot.min(start_position.start), start_position.start, received)
         }
         Resume::At { .. } | Resume::AtSlot { .. } => None,
     }

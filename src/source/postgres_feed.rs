@@ -109,7 +109,7 @@ impl Feed for PostgresFeed {
     }
 
     fn publication_fingerprint(&self) -> &PublicationFingerprint {
-        self.base().watch.mark()
+        self.base().publication_guard.fingerprint()
     }
 
     fn walsender(&self) -> Option<i32> {
@@ -214,7 +214,7 @@ impl Feed for PostgresFeed {
 
     fn confirm(&mut self, lsn: Lsn) {
         if self.check.is_none() {
-            self.base().watch.want(lsn);
+            self.base().publication_guard.want(lsn);
         }
     }
 

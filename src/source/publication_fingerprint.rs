@@ -1,12 +1,12 @@
-//! What tells whether a publication was changed.
+//! The fingerprint by which a change of the publication is noticed.
 
-/// What the catalogs hold of the publication and its outbox tables: equal where
-/// nothing was changed that could have kept a row back.
+/// The catalog rows of the publication and its outbox tables, as a text: equal fingerprints mean
+/// that no row was left out in between.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PublicationFingerprint(String);
 
 impl PublicationFingerprint {
-    /// The mark of that text.
+    /// The fingerprint with that text.
     pub(super) fn new(text: String) -> Self {
         Self(text)
     }
@@ -16,7 +16,7 @@ impl PublicationFingerprint {
         Self(text.to_owned())
     }
 
-    /// The publication's own part: its id, where there is one.
+    /// The id of the publication, if there is one.
     pub(super) fn publication(&self) -> Option<&str> {
         let part = self.0.split(", ").find_map(|part| part.strip_prefix("publication "))?;
         part.split(' ').next()

@@ -1,26 +1,23 @@
-//! Sees that what is confirmed was handed out: nothing is confirmed unless the
-//! publication was looked at afterwards and was still the one of the beginning.
+//! Guards against silent loss: nothing is confirmed unless the publication was read afterwards and
+//! was still the one of the session's start.
 //!
-//! A table that is taken out of the publication, or on PostgreSQL 18 a
-//! publication that is dropped, is silent in the stream: what is committed
-//! without it is passed over, and the next commit or keepalive would cover the
-//! loss. The catalogs tell. Each change of a publication, or of a table's
-//! membership in one, makes a new row version, so equal marks ([`PublicationFingerprint`]) at two
-//! looks mean that nothing was changed in between, not even back and forth.
-//! What was received before a look was committed before it, so it was decoded
-//! under the publication of the mark. Of a table that is published by its schema,
-//! or with all others, only its present state tells, and so it does of which table
-//! has the outbox's name and of which partition is unlogged: one that leaves and
-//! comes back between two looks is not noticed.
+//! The stream does not show that a table is removed from the publication, or, on PostgreSQL 18,
+//! that the publication is dropped: what commits without it is skipped, and the next commit or
+//! keepalive would confirm the loss. The catalogs show it. Each change of a publication, or of a
+//! table's membership in one, makes a new row version. So equal fingerprints
+//! ([`PublicationFingerprint`]) in two reads mean that nothing was changed in between, not even
+//! back and forth. What was received before a read was committed before it, so it was decoded
+//! under the publication of that fingerprint. For three things only the present state is visible,
+//! so a change that is undone between two reads is not noticed: a table that is published by its
+//! schema or with all others, which table has the outbox's name, and which partition is unlogged.
 //!
-//! A change may be in the log, and decoded, before a look can see it: between
-//! the flush of its commit and the end of its transaction, where it waits for
-//! synchronous standbys. A row version that such a transaction replaces has its
-//! `xmax` already, and a look that finds one concludes nothing, unless that
-//! transaction was rolled back.
+//! A change may be in the WAL, and decoded, before a read can see it: between the flush of its
+//! commit record and the end of its transaction, where it waits for synchronous standbys. A row
+//! version that such a transaction replaces has its `xmax` already. A read that finds one is not
+//! conclusive, unless that transaction was rolled back.
 //!
-//! The looks also tell whether the server still has the session that walpost
-//! believes to have, which nothing else does while nobody reads it.
+//! The reads also show whether the server still has walpost's session, which nothing else shows
+//! while the session is not read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,39 +27,38 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_postgres::Statement;
 
-use super::SourceError;
 use super::catalog::published_tables;
 use super::config::SourceConfig;
 use super::connection::connect::SqlClient;
 use super::connection::deadline::answered;
+use super::error::{PublicationChange, SourceError};
 use super::publication_fingerprint::PublicationFingerprint;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 
-/// Least time between two looks, and how many times as long as the last one took, which with
-/// thousands of partitions is long. A confirmation is later by half of it in the mean, so that a
-/// killed walpost repeats that much more; of a plain table a look costs the server a tenth of a
-/// millisecond, a thousandth of a core where it is never idle.
+/// Least time between two reads, absolute and as a multiple of the last one's duration, which is long
+/// with thousands of partitions. It delays a confirmation by half of it on average, so a killed
+/// walpost repeats that much more. For a plain table a read costs the server a tenth of a
+/// millisecond, so a thousandth of a core at most.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const LOOK_SHARE: u32 = 10;
 
-/// Most time between two looks: a change is noticed this soon even where
-/// nothing is to be confirmed.
+/// Most time between two reads: a change is noticed this soon even if nothing has to be confirmed.
 const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The connection that looks are made on.
+/// The connection that the reads use, as errors name it.
 const CONTROL: &str = "the control connection";
 
-/// How long looks may conclude nothing before a person is told.
+/// How long reads may be inconclusive before that is logged.
 const UNSETTLED_LIMIT: Duration = Duration::from_secs(60);
 
-/// One look at the catalogs.
+/// One read of the catalogs.
 #[derive(Debug)]
 pub(super) struct Look {
-    pub(super) mark: PublicationFingerprint,
-    /// No transaction that is not over has changed any of it.
+    pub(super) fingerprint: PublicationFingerprint,
+    /// Whether no transaction that is still open has changed any of it.
     pub(super) settled: bool,
-    /// Any of it was changed by a transaction that the slot has still to decode.
+    /// Whether a transaction that the slot has yet to decode changed any of it.
     pub(super) recent: bool,
     /// The server process that streams from the slot.
     walsender: Option<i32>,
@@ -76,7 +72,7 @@ const SCHEMAS: &str = "
           JOIN pg_catalog.pg_publication_namespace e ON e.pnpubid = p.oid
          WHERE e.pnnspid IN (SELECT relnamespace FROM relation)";
 
-/// The mark; whether a transaction that is not over replaces a part of it; whether
+/// The fingerprint; whether a transaction that is not over replaces a part of it; whether
 /// one replaced a part that the slot has still to read; the slot's user. Of
 /// transaction ids a row version has the lower 32 bits, which are compared modulo 2^32.
 const LOOK: &str = "
@@ -98,7 +94,7 @@ const LOOK: &str = "
         SELECT oid FROM relation
          UNION
         SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
-    ), part (mark, xmin, xmax) AS (
+    ), part (fingerprint, xmin, xmax) AS (
         SELECT 'publication ' || oid::pg_catalog.text || ' ' || xmin::pg_catalog.text, xmin, xmax
           FROM publication
         UNION ALL
@@ -132,7 +128,7 @@ const LOOK: &str = "
                part.xmax::pg_catalog.text::pg_catalog.int8 AS low_xmax
           FROM part
     )
-    SELECT coalesce(pg_catalog.string_agg(mark, ', ' ORDER BY mark), ''),
+    SELECT coalesce(pg_catalog.string_agg(fingerprint, ', ' ORDER BY fingerprint), ''),
            coalesce(pg_catalog.bool_or(CASE
                WHEN low_xmax IS NULL OR low_xmax = 0 THEN false
                WHEN (low_xmax - snapshot.horizon + 4294967296) % 4294967296 >= 2147483648
@@ -146,7 +142,7 @@ const LOOK: &str = "
            pg_catalog.min(slot.active_pid)
       FROM snapshot LEFT JOIN slot ON true LEFT JOIN age ON true";
 
-/// Where to look, with a prepared statement.
+/// The catalogs, with a prepared statement.
 #[derive(Clone)]
 pub(super) struct Catalogs {
     client: Arc<SqlClient>,
@@ -169,7 +165,7 @@ impl Catalogs {
         Ok(Self { client, statement, version, config: config.clone() })
     }
 
-    /// Prepares, and looks.
+    /// Prepares the statement, and reads.
     pub(super) async fn looked_at(
         client: Arc<SqlClient>,
         version: i32,
@@ -191,7 +187,7 @@ impl Catalogs {
             .await
             .map_err(failed)?;
         Ok(Look {
-            mark: PublicationFingerprint::new(row.try_get(0).map_err(failed)?),
+            fingerprint: PublicationFingerprint::new(row.try_get(0).map_err(failed)?),
             settled: !row.try_get::<_, bool>(1).map_err(failed)?,
             recent: row.try_get(2).map_err(failed)?,
             walsender: row.try_get(3).map_err(failed)?,
@@ -204,19 +200,22 @@ impl Catalogs {
         published_tables(&self.client, publication, tables, *typed).await
     }
 
-    /// Whether a look at a later connect finds what it was with `mark`; the slot
-    /// stands at `confirmed`.
+    /// An error if a read at a later connect finds another publication than that of `fingerprint`;
+    /// the slot is confirmed up to `confirmed`.
     pub(super) async fn compare(
         &self,
         look: &Look,
-        mark: &PublicationFingerprint,
+        fingerprint: &PublicationFingerprint,
         confirmed: Lsn,
     ) -> Result<(), SourceError> {
-        if look.mark == *mark { Ok(()) } else { Err(self.changed(mark, look, confirmed).await) }
+        if look.fingerprint == *fingerprint {
+            Ok(())
+        } else {
+            Err(self.changed(fingerprint, look, confirmed).await)
+        }
     }
 
-    /// What is wrong where the mark is another than before: nothing beyond
-    /// `verified` may be confirmed any more.
+    /// The error for a fingerprint that differs: nothing beyond `verified` may be confirmed any more.
     async fn changed(
         &self,
         before: &PublicationFingerprint,
@@ -229,27 +228,17 @@ impl Catalogs {
             Err(lost) => return lost,
             Ok(_) => format!("publication \"{publication}\" publishes the outbox again"),
         };
-        // Until 17 the log in between cannot be decoded at all.
-        let advance = if self.version < 180_000 && before.publication() != look.mark.publication() {
-            format!(
-                "SELECT pg_catalog.pg_replication_slot_advance('{slot}', \
-                 pg_catalog.pg_current_wal_lsn()), then "
-            )
-        } else {
-            String::new()
-        };
-        SourceError::Changed(format!(
-            "the publication was changed while walpost worked with it, and PostgreSQL never hands out \
-             what was committed without it: {found}. What was handed out is published, and nothing \
-             after {verified} is confirmed. Once that is fixed {advance}publish by hand the rows that \
-             were committed after {verified} and are not in Kafka, and start walpost again"
-        ))
+        // Until 17 the WAL in between cannot be decoded at all.
+        let is_undecodable =
+            self.version < 180_000 && before.publication() != look.fingerprint.publication();
+        let slot_to_advance = is_undecodable.then(|| slot.clone());
+        SourceError::Changed(PublicationChange::Altered { found, verified, slot_to_advance })
     }
 }
 
-/// Whether the publication, or a table's place in it, came after a change that the slot
-/// has still to hand out.
-pub(crate) async fn is_young(
+/// Whether the publication, or a table's membership in it, is newer than a change that the slot has
+/// yet to hand out.
+pub(crate) async fn is_newer_than_slot(
     client: &Arc<SqlClient>,
     version: i32,
     config: &SourceConfig,
@@ -258,10 +247,10 @@ pub(crate) async fn is_young(
     Ok(look.recent)
 }
 
-/// How far what is durable was seen to be wholly handed out, or why no more is.
+/// Up to where the publication was seen to be unchanged, or why nothing more is confirmed.
 type Seen = Result<Lsn, SourceError>;
 
-/// The looks of one session, on a task of their own, ended when it is dropped.
+/// Reads the catalogs during one session, on a task of its own that ends when this is dropped.
 pub(super) struct PublicationGuard {
     wanted: watch::Sender<Lsn>,
     seen: watch::Receiver<Seen>,
@@ -280,13 +269,13 @@ impl PublicationGuard {
     /// `start`, which a look has covered.
     pub(super) fn start(
         catalogs: Catalogs,
-        mark: PublicationFingerprint,
+        fingerprint: PublicationFingerprint,
         walsender: Option<i32>,
         start: Lsn,
     ) -> Self {
         let (wanted, mut wants) = watch::channel(start);
-        let (tell, seen) = watch::channel(Ok(start));
-        let looker = Looker { catalogs, mark, walsender };
+        let (sender, seen) = watch::channel(Ok(start));
+        let looker = Looker { catalogs, fingerprint, walsender };
         let mine = looker.clone();
         let task = tokio::spawn(async move {
             let mut verified = start;
@@ -303,13 +292,13 @@ impl PublicationGuard {
                         verified = wanted;
                         unsettled = Unsettled::default();
                     }
-                    Ok(false) => unsettled.tell(Instant::now()),
+                    Ok(false) => unsettled.warn_if_long(Instant::now()),
                     Err(error) => {
-                        let _ = tell.send(Err(error));
+                        let _ = sender.send(Err(error));
                         return;
                     }
                 }
-                tell.send_if_modified(|seen| {
+                sender.send_if_modified(|seen| {
                     let risen = *seen != Ok(verified);
                     *seen = Ok(verified);
                     risen
@@ -320,9 +309,9 @@ impl PublicationGuard {
         Self { wanted, seen, looker, task }
     }
 
-    /// What was found at the beginning.
-    pub(super) fn mark(&self) -> &PublicationFingerprint {
-        &self.looker.mark
+    /// The publication at the session's start.
+    pub(super) fn fingerprint(&self) -> &PublicationFingerprint {
+        &self.looker.fingerprint
     }
 
     /// Everything before `lsn` is durable.
@@ -342,7 +331,7 @@ impl PublicationGuard {
         self.seen.borrow_and_update().clone()
     }
 
-    /// Looks now, and until a look concludes something.
+    /// Reads now, and until a read is conclusive.
     pub(super) async fn verify(&self) -> Result<(), SourceError> {
         let verified = self.seen.borrow().clone()?;
         while !self.looker.look(verified).await? {
@@ -352,18 +341,18 @@ impl PublicationGuard {
     }
 }
 
-/// Since when no look could conclude anything, and whether that was told.
+/// Since when reads are inconclusive, and whether that was logged.
 #[derive(Default)]
 struct Unsettled {
     since: Option<Instant>,
-    told: bool,
+    is_logged: bool,
 }
 
 impl Unsettled {
-    fn tell(&mut self, now: Instant) {
+    fn warn_if_long(&mut self, now: Instant) {
         let since = *self.since.get_or_insert(now);
-        if !self.told && now.saturating_duration_since(since) >= UNSETTLED_LIMIT {
-            self.told = true;
+        if !self.is_logged && now.saturating_duration_since(since) >= UNSETTLED_LIMIT {
+            self.is_logged = true;
             tracing::warn!(
                 "a transaction that changed the publication or an outbox table is still open, and \
                  nothing is confirmed before it is, so that the slot keeps the log: see the oldest \
@@ -376,16 +365,17 @@ impl Unsettled {
 #[derive(Clone)]
 struct Looker {
     catalogs: Catalogs,
-    mark: PublicationFingerprint,
+    fingerprint: PublicationFingerprint,
     walsender: Option<i32>,
 }
 
 impl Looker {
-    /// Whether all is as it was, where that can be told; an error where it is not.
+    /// Whether the read is conclusive and nothing has changed; an error if something has.
     async fn look(&self, verified: Lsn) -> Result<bool, SourceError> {
         let look = answered(CONTROL, self.catalogs.look()).await?;
-        if look.mark != self.mark {
-            let changed = async { Err(self.catalogs.changed(&self.mark, &look, verified).await) };
+        if look.fingerprint != self.fingerprint {
+            let changed =
+                async { Err(self.catalogs.changed(&self.fingerprint, &look, verified).await) };
             return answered(CONTROL, changed).await;
         }
         if self.walsender.is_some() && look.walsender != self.walsender {

@@ -1,60 +1,59 @@
-//! From where a session resumes.
+//! The position at which a session resumes.
 
 use super::history::ReceivedTransactions;
 use super::publication_fingerprint::PublicationFingerprint;
 use super::server_identity::ServerIdentity;
 use crate::lsn::Lsn;
 
-/// What an instance saw while another client held the slot.
+/// What a standby instance observed while another client held the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waited {
-    /// What the catalogs held of the publication.
-    pub mark: PublicationFingerprint,
+    /// The publication.
+    pub fingerprint: PublicationFingerprint,
     /// The server.
     pub identity: ServerIdentity,
-    /// The furthest that the slot was confirmed.
+    /// The highest `confirmed_flush_lsn` of the slot.
     pub confirmed: Lsn,
-    /// Where a client that is not walpost held the slot since: the furthest that walposts were seen
-    /// to have confirmed before.
+    /// If a client that is not walpost held the slot since: the highest position that walposts had
+    /// confirmed before.
     pub moved_from: Option<Lsn>,
 }
 
 /// Where a session starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resume {
-    /// Where the slot stands.
+    /// At the slot's `confirmed_flush_lsn`.
     AtSlot {
-        /// What was seen while another client held the slot, where this process has waited
-        /// for it.
+        /// What was observed while another client held the slot, if this process waited for it.
         waited: Option<Waited>,
     },
-    /// Where this process left off, on this server only.
+    /// At this process's own position, on the same server only.
     At {
         /// The server that the positions belong to.
         identity: ServerIdentity,
-        /// What its catalogs held of the publication, and have to hold.
-        mark: PublicationFingerprint,
-        /// The server process that streamed last.
+        /// The publication as it was, and still has to be.
+        fingerprint: PublicationFingerprint,
+        /// The server process of this process's last session.
         walsender: Option<i32>,
-        /// A: what was confirmed to it.
+        /// The flush LSN.
         confirmed: Lsn,
-        /// Where to read from: at or after A.
+        /// Where to read from: at or after the flush LSN.
         start: Lsn,
-        /// Another walpost was seen to hold the slot since, and no other client after it: that the
-        /// slot is ahead is no surprise.
+        /// Whether another walpost held the slot since, and no other client after it: the slot is
+        /// expected to be ahead then.
         after_another: bool,
-        /// The furthest that other walposts were seen to have confirmed since.
+        /// The highest position that other walposts confirmed since, as far as observed.
         by_others: Lsn,
-        /// The furthest that the slot was seen to be confirmed meanwhile.
+        /// The highest `confirmed_flush_lsn` of the slot observed meanwhile.
         seen: Lsn,
-        /// The transactions that were received whole.
+        /// The transactions that were received completely.
         received: ReceivedTransactions,
     },
 }
 
 impl Resume {
-    /// The furthest that the slot may be confirmed without that somebody must have moved it who is
-    /// not walpost; `None` where it may be anywhere.
+    /// The highest position that walposts account for: a slot that is confirmed beyond it was
+    /// advanced by another client. `None` if any position is accounted for.
     pub fn accounted(&self) -> Option<Lsn> {
         match self {
             Self::At { after_another: false, confirmed, by_others, .. } => {

@@ -12,7 +12,7 @@ use super::catchup::policy::StartPosition;
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect;
 use super::connection::connect::Control;
-use super::connection::deadline::{OPENING_LIMIT, with_patience};
+use super::connection::deadline::{OPENING_LIMIT, log_if_slow};
 use super::connection::error::ConnectError;
 use super::connection::instance;
 use super::connection::instance::Instance;
@@ -22,7 +22,8 @@ use super::publication_fingerprint::PublicationFingerprint;
 use super::publication_guard::{Catalogs, Look};
 use super::resume::{Resume, Waited};
 use super::server_identity::ServerIdentity;
-use super::slot_lock::NOTICED_SOON;
+use super::slot_error::SlotError;
+use super::slot_lock::DEAD_CLIENT_SETTINGS;
 use super::wire::{self, Connection, Replication, StreamSettings, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
@@ -43,12 +44,12 @@ const WORK_MEM: &str = "logical_decoding_work_mem";
 const CONTROL_SETTINGS: &str = "SET lock_timeout = 0; SET idle_session_timeout = 0";
 
 /// What a session is given up for must not go on in the server.
-fn limit_statements() -> String {
+fn statement_limit() -> String {
     format!("SET statement_timeout = {}", OPENING_LIMIT.as_millis())
 }
 
 /// Once a session is open, whoever asks has a limit of its own.
-pub(super) async fn unlimited(client: &Client) -> Result<(), SourceError> {
+pub(super) async fn lift_statement_limit(client: &Client) -> Result<(), SourceError> {
     set(client, "SET statement_timeout = 0").await
 }
 
@@ -65,14 +66,14 @@ pub(super) struct Found {
     /// The tables' columns.
     pub(super) tables: Vec<FoundTable>,
     /// The publication as it was before the tables were looked at.
-    pub(super) mark: PublicationFingerprint,
+    pub(super) fingerprint: PublicationFingerprint,
 }
 
 /// Prepares the control connection.
 pub(super) async fn prepare(client: &Client, config: &SourceConfig) -> Result<(), SourceError> {
-    let looks = format!("{NOTICED_SOON}; {}", halt_notice::looks(&config.slot));
+    let looks = format!("{DEAD_CLIENT_SETTINGS}; {}", halt_notice::lock_for_check(&config.slot));
     let looks = if config.temporary_slot { "" } else { &looks };
-    set(client, &format!("{CONTROL_SETTINGS}; {}; {looks}", limit_statements())).await
+    set(client, &format!("{CONTROL_SETTINGS}; {}; {looks}", statement_limit())).await
 }
 
 /// Sees that all in the catalogs is what a session needs, and what it was.
@@ -86,9 +87,8 @@ pub(super) async fn check_catalogs(
 ) -> Result<Found, SourceError> {
     facts.require_wal_level()?;
     let before = match resume {
-        Resume::At { mark, .. } | Resume::AtSlot { waited: Some(Waited { mark, .. }) } => {
-            Some(mark)
-        }
+        Resume::At { fingerprint, .. }
+        | Resume::AtSlot { waited: Some(Waited { fingerprint, .. }) } => Some(fingerprint),
         Resume::AtSlot { waited: None } => None,
     };
     // Whoever holds the slot: what is found here may be what the one that halted has left.
@@ -102,7 +102,7 @@ pub(super) async fn check_catalogs(
     let confirmed = if config.temporary_slot {
         facts.flushed
     } else {
-        check_slot(config, facts, resume, &look.mark, identity)?
+        check_slot(config, facts, resume, &look.fingerprint, identity)?
     };
     match before {
         Some(before) => catalogs.compare(&look, before, confirmed).await?,
@@ -114,7 +114,7 @@ pub(super) async fn check_catalogs(
         None => {}
     }
     let tables = catalogs.published_tables().await?;
-    Ok(Found { confirmed, tables, mark: look.mark })
+    Ok(Found { confirmed, tables, fingerprint: look.fingerprint })
 }
 
 /// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those
@@ -123,38 +123,46 @@ fn check_slot(
     config: &SourceConfig,
     facts: &Facts,
     resume: &Resume,
-    mark: &PublicationFingerprint,
+    fingerprint: &PublicationFingerprint,
     identity: &ServerIdentity,
 ) -> Result<Lsn, SourceError> {
     let confirmed = facts.require_slot(&config.slot)?;
     // First, since whoever holds it may move it.
     if let Some(slot) = facts.slot.as_ref().filter(|slot| slot.active_pid.is_some()) {
-        let by = slot.held_by(own_process(resume, identity));
-        let (mark, identity, flushed) = (mark.clone(), identity.clone(), facts.flushed);
+        let kind = slot.held_by(own_process(resume, identity));
+        let (fingerprint, identity) = (fingerprint.clone(), identity.clone());
+        let flushed = facts.flushed;
         let other_role = slot.other_role.clone();
-        let holder = Holder { by, other_role, mark, identity, confirmed, flushed };
+        let holder = Holder { kind, other_role, fingerprint, identity, confirmed, flushed };
         let (pid, holder) = (slot.active_pid, Some(Box::new(holder)));
         return Err(SourceError::InUse { slot: config.slot.clone(), pid, holder });
     }
-    if is_moved_unseen(facts, resume)
+    if is_advanced_by_unknown(facts, resume)
         && let Some(accounted) = resume.accounted()
     {
-        return Err(moved(&config.slot, resume, accounted, confirmed));
+        return Err(advanced_error(&config.slot, resume, accounted, confirmed));
     }
     Ok(confirmed)
 }
 
 /// What an instance ends with that finds the slot at `confirmed`, where only up to `accounted` is
 /// known to be a walpost's doing.
-pub(super) fn moved(slot: &str, resume: &Resume, accounted: Lsn, confirmed: Lsn) -> SourceError {
-    match resume {
-        Resume::At { .. } => SourceError::slot_moved(slot, accounted, confirmed),
-        Resume::AtSlot { .. } => SourceError::slot_moved_while_waiting(slot, accounted, confirmed),
-    }
+pub(super) fn advanced_error(
+    slot: &str,
+    resume: &Resume,
+    accounted: Lsn,
+    confirmed: Lsn,
+) -> SourceError {
+    let slot = slot.to_owned();
+    let (confirmed, found) = (accounted, confirmed);
+    SourceError::Slot(match resume {
+        Resume::At { .. } => SlotError::Advanced { slot, confirmed, found },
+        Resume::AtSlot { .. } => SlotError::AdvancedWhileWaiting { slot, confirmed, found },
+    })
 }
 
 /// Whether nobody uses the slot, and it is ahead of what walposts are known to have confirmed.
-pub(super) fn is_moved_unseen(facts: &Facts, resume: &Resume) -> bool {
+pub(super) fn is_advanced_by_unknown(facts: &Facts, resume: &Resume) -> bool {
     let slot = facts.slot.as_ref().filter(|slot| slot.active_pid.is_none());
     let confirmed = slot.and_then(|slot| slot.confirmed_flush);
     resume.accounted().is_some_and(|accounted| confirmed > Some(accounted))
@@ -260,7 +268,7 @@ pub(super) async fn create_temporary_slot(
             "waiting for all transactions that were open when the temporary slot was requested (pg_stat_activity.xact_start)"
         );
     };
-    with_patience(say, client.create_temporary_slot(slot)).await
+    log_if_slow(say, client.create_temporary_slot(slot)).await
 }
 
 /// Starts replication on a session that has been looked at.
@@ -268,15 +276,15 @@ pub(super) async fn start_replication(
     config: &SourceConfig,
     client: Connection,
     facts: &Facts,
-    outset: StartPosition,
+    start_position: StartPosition,
 ) -> Result<Replication, WireError> {
     let wal_sender_timeout = wal_sender_timeout(facts);
     let settings = StreamSettings {
         slot: config.slot.clone(),
         publication: config.publication.clone(),
-        start: outset.start,
+        start: start_position.start,
         messages: config.messages,
-        ack: outset.ack,
+        ack: start_position.ack,
         wal_sender_timeout,
         silence_limit: silence_limit(wal_sender_timeout),
     };
@@ -300,12 +308,8 @@ fn check_identity(
         Resume::AtSlot { waited: None } => return Ok(()),
     };
     if !identity.has_history_of(found) {
-        return Err(SourceError::Slot(format!(
-            "another server answers at this address: system identifier {}, timeline {}, where walpost \
-             has worked with {}, timeline {}; nothing was published from it. If a failover was meant, \
-             see that its slot is not behind {confirmed}, then start walpost again",
-            found.system_identifier, found.timeline, identity.system_identifier, identity.timeline,
-        )));
+        let (found, known) = (Box::new(found.clone()), Box::new(identity.clone()));
+        return Err(SourceError::Slot(SlotError::OtherServer { found, known, confirmed }));
     }
     if start > flushed && facts.in_recovery {
         return Err(SourceError::Lost(format!(
@@ -313,11 +317,12 @@ fn check_identity(
         )));
     }
     if start > flushed {
-        return Err(SourceError::Slot(format!(
-            "this server's WAL ends at {flushed} (database \"{}\"), walpost has already published up \
-             to {start}: the server lost WAL or was restored; nothing was published from it",
-            facts.database,
-        )));
+        let database = facts.database.clone();
+        return Err(SourceError::Slot(SlotError::WalBehind {
+            flushed,
+            database,
+            published: start,
+        }));
     }
     Ok(())
 }
@@ -344,7 +349,7 @@ mod tests {
     use super::*;
     use crate::property;
     use crate::source::catalog::Slot;
-    use crate::source::{HeldBy, Judgement, LastLook};
+    use crate::source::{HolderKind, OpenState};
 
     fn facts(confirmed: Lsn, active_pid: Option<i32>) -> Facts {
         let slot = Slot {
@@ -386,7 +391,7 @@ mod tests {
         let waited =
             (identity(), 0..40_u64, moved_from).prop_map(|(identity, confirmed, moved_from)| {
                 Waited {
-                    mark: PublicationFingerprint::default(),
+                    fingerprint: PublicationFingerprint::default(),
                     identity,
                     confirmed: Lsn::new(confirmed),
                     moved_from,
@@ -397,7 +402,7 @@ mod tests {
             2 => waited.prop_map(|waited| Resume::AtSlot { waited: Some(waited) }),
             2 => at.prop_map(|(identity, confirmed, ahead, after_another, own, others)| Resume::At {
                 identity,
-                mark: PublicationFingerprint::default(),
+                fingerprint: PublicationFingerprint::default(),
                 walsender: own.then_some(7),
                 confirmed: Lsn::new(confirmed),
                 start: Lsn::new(confirmed + ahead),
@@ -448,13 +453,12 @@ mod tests {
             typed: false,
             temporary_slot: false,
             catch_up: CatchUp::default(),
-            last_look: LastLook::default(),
-            judgement: Judgement::default(),
+            open_state: OpenState::default(),
             messages: false,
         };
         property::holds(name, 2000, &cases, |(resume, confirmed, held)| {
             let facts = facts(confirmed, held.then_some(7));
-            let ahead_unseen = match &resume {
+            let advanced_by_unknown = match &resume {
                 Resume::AtSlot { waited: Some(Waited { moved_from: Some(from), .. }) } => {
                     confirmed > *from
                 }
@@ -473,18 +477,25 @@ mod tests {
                 &identity,
             ) {
                 Ok(at) => {
-                    assert!(!held && !ahead_unseen, "I12: {resume:?} on a slot at {confirmed}");
+                    assert!(
+                        !held && !advanced_by_unknown,
+                        "I12: {resume:?} on a slot at {confirmed}"
+                    );
                     assert_eq!(at, confirmed);
                 }
                 Err(SourceError::InUse { pid, holder, .. }) => {
                     assert!(held && pid == Some(7));
                     let is_own = own_process(&resume, &identity) == Some(7);
-                    let is_another = holder.is_some_and(|holder| holder.by == HeldBy::Walpost);
+                    let is_another =
+                        holder.is_some_and(|holder| holder.kind == HolderKind::Walpost);
                     assert_eq!(is_another, !is_own, "I12: its own end passes for another");
                 }
-                Err(SourceError::Slot(text)) => {
-                    assert!(ahead_unseen && !held, "I12: refused: {text}");
-                    assert!(text.contains(&confirmed.to_string()), "names its position: {text}");
+                Err(SourceError::Slot(
+                    SlotError::Advanced { found, .. }
+                    | SlotError::AdvancedWhileWaiting { found, .. },
+                )) => {
+                    assert!(advanced_by_unknown && !held, "I12: refused on a slot at {confirmed}");
+                    assert_eq!(found, confirmed);
                 }
                 Err(other) => panic!("I12: {other:?}"),
             }

@@ -1,12 +1,12 @@
-//! Who may use a slot that nobody streams from: an advisory lock of its name.
+//! The advisory lock on a slot's name: which instance may use a slot that has no walsender.
 //!
-//! The server lets only one session stream from a slot. Who reads a backlog in batches does
-//! not stream; so it holds this lock for as long, and whoever is to stream takes it until
-//! the slot is his. Between the two there is no moment at which both could begin.
+//! PostgreSQL lets only one session stream from a slot. A catch-up does not stream, so it holds
+//! this lock as long as it runs; a session that is about to stream holds it until its walsender
+//! has the slot. Between the two there is no moment at which both could begin.
 //!
-//! Every role that may connect can take such a lock. So one that no walpost can hold is waited for
-//! by nobody: a stream begins without it, which the server keeps others from, and looks again once
-//! it has the slot; a backlog is not read in batches meanwhile.
+//! Every role that may connect can take such a lock. A holder that cannot be a walpost is not
+//! waited for: a stream begins without the lock, since PostgreSQL protects the slot, and checks
+//! the lock again once it has the slot. A catch-up does not begin meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,33 +16,27 @@ use tokio::time::sleep;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::advisory_lock::{self, LockClass, end_session};
 use super::config::{APPLICATION_NAME, SourceConfig};
 use super::connection::connect::SqlClient;
-use super::error::{HeldBy, Holder, SourceError};
+use super::error::{Holder, HolderKind, SourceError};
 
-/// The first half of the lock's key, of all that walpost locks: `walp`. The second is of the
-/// slot; two slots may share one, and then wait for each other.
-const CLASS: i32 = 0x7761_6c70;
-
-const LOCK: &str = "SELECT pg_catalog.pg_try_advisory_lock($1, pg_catalog.hashtext($2))";
-const UNLOCK: &str = "SELECT pg_catalog.pg_advisory_unlock($1, pg_catalog.hashtext($2))";
-
-/// A session whose client is gone keeps the lock until the server notices. Not for a connection
-/// whose answers are large: the timeout counts a client that does not read as gone (Linux,
+/// Makes the server detect a dead client soon: until then its session keeps the lock. Not for a
+/// connection with large results: the timeout treats a client that does not read as dead (Linux,
 /// tcp(7), `TCP_USER_TIMEOUT`: data that remains unacknowledged *or unsent*).
-pub(super) const NOTICED_SOON: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
+pub(super) const DEAD_CLIENT_SETTINGS: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
                             SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
 
-/// Nor does the server see one behind something that holds the connection for it; so it ends
-/// a session that says nothing for so long, and the client speaks in time.
-const SPEAKS: &str = "SET idle_session_timeout = '60s'";
-const SPEAKS_EVERY: Duration = Duration::from_secs(15);
+/// The server does not detect a dead client behind a proxy that keeps the connection open. So it
+/// ends a session that is idle this long, and the client sends an empty query in time.
+const IDLE_SESSION_SETTING: &str = "SET idle_session_timeout = '60s'";
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Whoever may replicate could be a walpost, or use the slot without one; whatever it calls itself.
-/// walpost takes the lock exclusively, in a session. One that has ended since it was seen in the
-/// first view counts.
+/// A holder may be a walpost if its role may replicate, whatever its `application_name`: such a role
+/// can use the slot anyway. walpost takes the lock exclusively, in a session. A holder that has
+/// ended between the reads of the two views counts as a walpost.
 const HOLDERS: &str = "
-    SELECT l.pid, coalesce(a.application_name = $3, false), a.usename::pg_catalog.text,
+    SELECT l.pid, coalesce(a.application_name = $2, false), a.usename::pg_catalog.text,
            coalesce(l.mode = 'ExclusiveLock' AND l.pid IS NOT NULL
              AND (a.pid IS NULL OR a.usename = session_user OR r.rolsuper OR r.rolreplication
                   OR EXISTS (SELECT FROM pg_catalog.pg_roles g
@@ -52,92 +46,70 @@ const HOLDERS: &str = "
       FROM pg_catalog.pg_locks l
       LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
       LEFT JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid
-     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-       AND l.classid::pg_catalog.int8 = $1::pg_catalog.int4::pg_catalog.int8
-       AND l.objid::pg_catalog.int8 = pg_catalog.hashtext($2)::pg_catalog.int8 & 4294967295
-       AND l.database = (SELECT oid FROM pg_catalog.pg_database
-                          WHERE datname = pg_catalog.current_database())
+     WHERE l.granted AND {lock}
      ORDER BY 4 DESC, l.pid LIMIT 1";
-
-const SHARE: &str = "SELECT pg_catalog.pg_try_advisory_lock_shared($1, pg_catalog.hashtext($2))";
-
-/// The parameters of a statement on the lock of that class and the slot's name.
-pub(super) fn key<'a>(
-    class: &'a i32,
-    slot: &'a (dyn ToSql + Sync),
-) -> [(&'a (dyn ToSql + Sync), Type); 2] {
-    [(class, Type::INT4), (slot, Type::TEXT)]
-}
-
-/// Takes the lock of that class and the slot's name beside others that have it, for the session of
-/// `client`; false where somebody has it alone.
-pub(super) async fn share(
-    client: &Client,
-    class: i32,
-    slot: &str,
-) -> Result<bool, tokio_postgres::Error> {
-    client.query_typed_one(SHARE, &key(&class, &slot)).await?.try_get(0)
-}
 
 fn failed(error: &tokio_postgres::Error) -> SourceError {
     SourceError::query("locking the slot's name", error)
 }
 
-/// Who has locked the slot's name.
+/// The session, or the prepared transaction, that holds the lock.
 pub(super) struct LockHolder {
-    /// None of a prepared transaction.
+    /// `None` for a prepared transaction.
     pid: Option<i32>,
-    by: HeldBy,
+    kind: HolderKind,
     role: Option<String>,
     /// That role is not this session's own.
     is_of_other_role: bool,
-    /// It could be a walpost, by its role and its lock.
-    pub(super) counts: bool,
+    /// Whether it may be a walpost, by its role and its lock.
+    pub(super) may_be_walpost: bool,
 }
 
 impl LockHolder {
-    /// A walpost that vouches for the slot's position, by its server process.
-    pub(super) fn voucher(pid: i32) -> Self {
+    /// A walpost, given by its server process, that has delivered everything up to the slot's
+    /// position.
+    pub(super) fn delivered_walpost(pid: i32) -> Self {
         Self {
             pid: Some(pid),
-            by: HeldBy::Voucher,
+            kind: HolderKind::WalpostDelivered,
             role: None,
             is_of_other_role: false,
-            counts: true,
+            may_be_walpost: true,
         }
     }
 }
 
-/// Who has locked the slot's name, if anybody has; one that counts first.
+/// The holder of the lock, if there is one; first one that may be a walpost.
 pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHolder>, SourceError> {
-    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-        [(&CLASS, Type::INT4), (&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
-    let row = client.query_typed_opt(HOLDERS, &parameters).await;
+    let query = HOLDERS.replace("{lock}", &LockClass::Slot.condition("$1"));
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&slot, Type::TEXT), (&APPLICATION_NAME, Type::TEXT)];
+    let row = client.query_typed_opt(&query, &parameters).await;
     let row = row.map_err(|error| failed(&error))?;
     let holder = |row: tokio_postgres::Row| {
         Ok::<_, tokio_postgres::Error>(LockHolder {
             pid: row.try_get(0)?,
-            by: if row.try_get(1)? { HeldBy::Walpost } else { HeldBy::Unknown },
+            kind: if row.try_get(1)? { HolderKind::Walpost } else { HolderKind::Unknown },
             role: row.try_get(2)?,
-            counts: row.try_get(3)?,
+            may_be_walpost: row.try_get(3)?,
             is_of_other_role: row.try_get(4)?,
         })
     };
     row.map(holder).transpose().map_err(|error| failed(&error))
 }
 
-/// What came of locking the slot's name.
+/// The result of an attempt to take the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lock {
     /// This session has the lock.
     Held,
-    /// It does not, and nor can a walpost: somebody else has it.
+    /// Neither this session nor another walpost can get it: another client holds it.
     Blocked,
 }
 
-/// Locks the slot's name until this session ends or [`unlock`]; an error where a session has it
-/// that could be another walpost's. `own`: the server process that was this walpost's last. `seen`:
-/// all but who that other one is.
+/// Takes the lock until this session ends or [`unlock`]; an error if a session holds it that may be
+/// another walpost's. `own`: the server process of this walpost's last session. `seen`: what the
+/// error reports of that other walpost, without the walpost itself.
 pub(super) async fn lock(
     client: &Client,
     config: &SourceConfig,
@@ -145,14 +117,13 @@ pub(super) async fn lock(
     seen: Holder,
 ) -> Result<Lock, SourceError> {
     let slot = config.slot.as_str();
-    let key = key(&CLASS, &slot);
-    let row = client.query_typed_one(LOCK, &key).await;
-    if row.and_then(|row| row.try_get(0)).map_err(|error| failed(&error))? {
+    let locked = advisory_lock::try_lock(client, LockClass::Slot, slot).await;
+    if locked.map_err(|error| failed(&error))? {
         config.catch_up.blocked_by(None);
         return Ok(Lock::Held);
     }
     match holder(client, slot).await? {
-        Some(holder) if !holder.counts => {
+        Some(holder) if !holder.may_be_walpost => {
             warn(config, &holder);
             Ok(Lock::Blocked)
         }
@@ -160,21 +131,20 @@ pub(super) async fn lock(
     }
 }
 
-/// After a stream has begun without the lock: an error where another walpost came to have it
-/// before.
-pub(super) async fn require_no_other(
+/// After a stream has begun without the lock: an error if another walpost has taken it before.
+pub(super) async fn require_no_other_holder(
     client: &Client,
     slot: &str,
     own: Option<i32>,
     seen: Holder,
 ) -> Result<(), SourceError> {
     match holder(client, slot).await? {
-        Some(holder) if holder.counts => Err(in_use(slot, Some(holder), own, seen)),
+        Some(holder) if holder.may_be_walpost => Err(in_use(slot, Some(holder), own, seen)),
         _ => Ok(()),
     }
 }
 
-/// The slot is in use by who has locked its name.
+/// The error that the slot is in use by the holder of its lock.
 pub(super) fn in_use(
     slot: &str,
     holder: Option<LockHolder>,
@@ -182,30 +152,22 @@ pub(super) fn in_use(
     seen: Holder,
 ) -> SourceError {
     let pid = holder.as_ref().and_then(|holder| holder.pid);
-    let is_walpost = |by| matches!(by, HeldBy::Walpost | HeldBy::Voucher);
+    let is_walpost = |kind| matches!(kind, HolderKind::Walpost | HolderKind::WalpostDelivered);
     let other_role =
-        holder.as_ref().filter(|holder| is_walpost(holder.by) && holder.is_of_other_role);
+        holder.as_ref().filter(|holder| is_walpost(holder.kind) && holder.is_of_other_role);
     let other_role = other_role.and_then(|holder| holder.role.clone()).or(seen.other_role.clone());
-    let by = match holder {
-        // Whoever has the slot itself can move it.
-        _ if seen.by == HeldBy::Other => HeldBy::Other,
+    let kind = match holder {
+        // A client that has the slot itself can advance it.
+        _ if seen.kind == HolderKind::Other => HolderKind::Other,
         // This process's own last session may take a while to end.
-        Some(holder) if holder.pid != own => holder.by,
-        _ => HeldBy::Unknown,
+        Some(holder) if holder.pid != own => holder.kind,
+        _ => HolderKind::Unknown,
     };
-    let holder = Some(Box::new(Holder { by, other_role, ..seen }));
+    let holder = Some(Box::new(Holder { kind, other_role, ..seen }));
     SourceError::InUse { slot: slot.to_owned(), pid, holder }
 }
 
-/// How to end a session that holds a lock which only a walpost should have.
-pub(super) fn end_session(pid: i32) -> String {
-    format!(
-        "end that session: SELECT pg_catalog.pg_terminate_backend({pid}); and let only trusted \
-         roles connect to this database"
-    )
-}
-
-/// Once for each holder.
+/// Logs once for each holder.
 fn warn(config: &SourceConfig, holder: &LockHolder) {
     let LockHolder { pid, role, .. } = holder;
     let remedy = match pid {
@@ -226,22 +188,18 @@ fn warn(config: &SourceConfig, holder: &LockHolder) {
     }
 }
 
-/// Keeps the lock for longer than a moment: for as long as the task that it gives runs, and the
-/// server sees its client.
-pub(super) async fn keep(client: Arc<SqlClient>) -> Result<JoinHandle<()>, SourceError> {
-    client.batch_execute(SPEAKS).await.map_err(|error| failed(&error))?;
+/// Keeps the session, and with it the lock, as long as the returned task runs.
+pub(super) async fn keep_alive(client: Arc<SqlClient>) -> Result<JoinHandle<()>, SourceError> {
+    client.batch_execute(IDLE_SESSION_SETTING).await.map_err(|error| failed(&error))?;
     Ok(tokio::spawn(async move {
         while client.simple_query("").await.is_ok() {
-            sleep(SPEAKS_EVERY).await;
+            sleep(KEEPALIVE_INTERVAL).await;
         }
     }))
 }
 
-/// Lets go of it: the server itself keeps others from the slot now.
+/// Releases the lock: the walsender has the slot now, or the session gave up.
 pub(super) async fn unlock(client: &Client, slot: &str) -> Result<(), SourceError> {
-    client
-        .query_typed_one(UNLOCK, &key(&CLASS, &slot))
-        .await
-        .map(drop)
-        .map_err(|error| failed(&error))
+    let unlocked = advisory_lock::unlock(client, LockClass::Slot, slot).await;
+    unlocked.map_err(|error| failed(&error))
 }

@@ -63,13 +63,13 @@ pub(super) struct Observer {
 
 impl Observer {
     pub(super) fn start(client: Arc<SqlClient>, slot: String) -> Self {
-        let (tell, latest) = watch::channel(None);
+        let (sender, latest) = watch::channel(None);
         let task = tokio::spawn(async move {
-            let mut turns = interval(INTERVAL);
-            turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut ticks = interval(INTERVAL);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut is_failing = false;
             loop {
-                turns.tick().await;
+                ticks.tick().await;
                 let read = slot_figures(&client, &slot).await;
                 // The session sees by itself that its connection has ended.
                 if read.is_err() && client.is_closed() {
@@ -84,7 +84,7 @@ impl Observer {
                     _ => {}
                 }
                 if let Ok(figures) = read
-                    && tell.send(figures.map(|(figures, _)| figures)).is_err()
+                    && sender.send(figures.map(|(figures, _)| figures)).is_err()
                 {
                     return;
                 }
@@ -94,7 +94,7 @@ impl Observer {
     }
 
     /// What was read since the last call.
-    pub(super) fn news(&mut self) -> Option<SlotFigures> {
+    pub(super) fn changed(&mut self) -> Option<SlotFigures> {
         if !self.latest.has_changed().unwrap_or(false) {
             return None;
         }

@@ -1,13 +1,11 @@
-//! The live feed: one replication session on a logical slot, and a control
-//! connection beside it.
+//! A streaming feed: a replication session on a logical slot, and a control connection.
 //!
-//! The session answers keepalives and notices a silent server by itself, also while nobody takes
-//! its messages: see [`super::wire`].
+//! The session answers keepalives and detects a silent server on a task of its own, also while its
+//! messages are not taken: see [`super::wire`].
 //!
-//! The control connection's end is the session's end. A fast shutdown of
-//! PostgreSQL ends ordinary connections first and then waits for its
-//! walsenders, so letting go at that sign keeps walpost from holding a server
-//! up that was told to stop.
+//! The session ends when the control connection ends. A fast shutdown of PostgreSQL ends ordinary
+//! connections first and then waits for its walsenders, so releasing the slot at that sign keeps
+//! walpost from delaying the shutdown.
 
 use std::time::Duration;
 
@@ -23,8 +21,8 @@ use super::wire::{Event, Replication, WireError};
 use crate::lsn::Lsn;
 use crate::source::SlotFigures;
 
-/// How long an answer to the last status update is waited for before the slot is looked at.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long to wait for an answer to the last status update before the slot is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An open replication session.
 pub struct StreamFeed {
@@ -36,8 +34,8 @@ pub struct StreamFeed {
 }
 
 impl StreamFeed {
-    /// Over `base`, by a client whose replication has been started. Where it falls behind it
-    /// gives way to batches, as `catch_up` says.
+    /// Over `base`, by a client whose replication has been started. A stream that falls behind
+    /// gives way to a catch-up, as `catch_up` configures.
     pub(super) fn start(
         base: FeedBase,
         config: &SourceConfig,
@@ -48,15 +46,15 @@ impl StreamFeed {
         Self { base, client, temporary_slot: config.temporary_slot, bursts: 0, lag }
     }
 
-    /// Asks the server for an answer and reads on, so that it gets round to reading what it was
-    /// sent, until the slot shows `lsn`.
+    /// Requests an answer from the server, and reads on so that it processes what it was sent, until
+    /// the slot shows `lsn`.
     async fn await_confirmed(&mut self, lsn: Lsn) -> Result<(), SourceError> {
         if self.temporary_slot {
             return Ok(());
         }
         self.client.ask();
         loop {
-            let answered = timeout(LOOK_INTERVAL, self.answered()).await;
+            let answered = timeout(POLL_INTERVAL, self.answered()).await;
             let facts = Facts::read(&self.base.control.client, &self.base.slot).await?;
             let confirmed = facts.slot.and_then(|slot| slot.confirmed_flush);
             if confirmed.is_some_and(|confirmed| confirmed >= lsn) {
@@ -110,8 +108,12 @@ impl StreamFeed {
         self.lag.asked(reading);
         loop {
             let event = tokio::select! {
+                // The guard first: it is seldom ready, and a busy stream, which is always ready,
+                // must not delay a confirmation, or the error that the publication was changed. The
+                // control connection last: what was received before it ended is still taken, and
+                // the replication session's own error says more.
                 biased;
-                verified = self.base.watch.verified() => {
+                verified = self.base.publication_guard.verified() => {
                     self.client.confirm(verified?);
                     continue;
                 }
@@ -135,7 +137,7 @@ impl StreamFeed {
     }
 
     pub(super) fn slot_figures(&mut self) -> Option<SlotFigures> {
-        let figures = self.base.observer.news()?;
+        let figures = self.base.observer.changed()?;
         self.lag.looked(figures.wal_end);
         Some(figures)
     }
@@ -146,7 +148,7 @@ impl StreamFeed {
 
     pub(super) async fn finish(&mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {
         let noted = timeout(within, async {
-            self.base.watch.verify().await?;
+            self.base.publication_guard.verify().await?;
             self.client.confirm(lsn);
             self.await_confirmed(lsn).await
         });
@@ -156,15 +158,15 @@ impl StreamFeed {
         })
     }
 
-    /// Says goodbye in order; a server that does not answer is not waited for.
+    /// Ends the session properly, without waiting for a server that does not answer.
     pub(super) async fn close(mut self) {
         let _ = timeout(Duration::from_millis(500), self.client.shutdown()).await;
     }
 }
 
-/// What comes next where it is read. Else the session's end: what it had sent before comes again
-/// in the next. But for what the server cannot send: what it sent before tells where that stands,
-/// and no other session can bring more.
+/// The next event if `reading`; otherwise only the session's end, since the next session receives
+/// again what was not taken. An error about a change that the server cannot send is not the end
+/// here: what was received before it shows its position, and no other session can receive more.
 async fn next(client: &mut Replication, reading: bool) -> Result<Option<Event>, WireError> {
     if reading {
         return client.next().await;

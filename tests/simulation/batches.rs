@@ -11,7 +11,7 @@ use walpost::Lsn;
 use walpost::pgoutput::Message;
 use walpost::source::{CatchUp, Move, Received, SourceError, WalPosition};
 
-use crate::server::{UNDER_WAY, in_use, moved};
+use crate::server::{UNDER_WAY, in_use, missing, moved};
 use crate::trace::{InjectedFault, TraceEvent};
 use crate::world::World;
 
@@ -187,7 +187,7 @@ impl World {
     /// Whether the slot is free, and not beyond where whoever moves it takes it to be.
     pub(crate) fn may_move(&self, one: Move) -> Result<(), SourceError> {
         if !self.server.slot_is_there {
-            return Err(SourceError::Slot("the slot does not exist".into()));
+            return Err(SourceError::Slot(missing()));
         }
         if self.server.confirmed > one.at {
             return Err(moved(one.at, self.server.confirmed));

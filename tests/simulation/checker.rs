@@ -9,7 +9,7 @@ use walpost::Lsn;
 use walpost::record::Policy;
 use walpost::relay::Summary;
 use walpost::sink::Outcome;
-use walpost::source::SourceError;
+use walpost::source::{SlotError, SourceError};
 
 use self::feeds::{Feeds, Opened};
 use crate::schedule::Schedule;
@@ -497,10 +497,13 @@ impl<'a> Checker<'a> {
     fn may_fail_with(&self, error: &SourceError) -> bool {
         let others = self.schedule.walposts > 1;
         match error {
-            SourceError::Slot(text) if text.starts_with("moved") => {
+            SourceError::Slot(SlotError::Undelivered { error, .. }) => {
+                self.may_fail_with(&SourceError::Slot((**error).clone()))
+            }
+            SourceError::Slot(SlotError::Advanced { .. }) => {
                 others || self.was(InjectedFault::SlotMoved) || !self.given_up.is_empty()
             }
-            SourceError::Slot(text) if text.starts_with("another") => {
+            SourceError::Slot(SlotError::OtherServer { .. }) => {
                 self.was(InjectedFault::OtherServer)
             }
             SourceError::Slot(_) => self.was(InjectedFault::SlotDropped),

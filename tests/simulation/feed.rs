@@ -85,7 +85,7 @@ impl Source for SimSource {
     type Feed = SimFeed;
 
     fn slot(&self) -> &'static str {
-        "walpost"
+        crate::server::SLOT
     }
 
     async fn open(&self, resume: &Resume) -> Result<SimFeed, OpenError> {

@@ -15,14 +15,18 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use walpost::Lsn;
 use walpost::source::{
-    CatchUp, HeldBy, Holder, PublicationFingerprint, Received, Resume, ServerIdentity, SourceError,
-    StartPosition,
+    CatchUp, Holder, HolderKind, PublicationFingerprint, Received, Resume, ServerIdentity,
+    SlotError, SourceError, StartPosition,
 };
 
 use crate::batches::{Moving, Reader, ServerMessage};
 use crate::trace::TraceEvent;
 use crate::wal::Cursor;
 use crate::world::{Shared, World};
+
+/// The slot and its database.
+pub(crate) const SLOT: &str = "walpost";
+const DATABASE: &str = "shop";
 
 /// Messages that lie between walsender and client, at most.
 pub(crate) const UNDER_WAY: usize = 64;
@@ -283,14 +287,17 @@ impl World {
         };
         if let Some((identity, start)) = known {
             if !identity.has_history_of(&self.identity()) {
-                return slot("another server answers at this address".into());
+                let found = Box::new(self.identity());
+                let known = Box::new(identity.clone());
+                return slot(SlotError::OtherServer { found, known, confirmed: start });
             }
             if start > self.log.end {
-                return slot(format!("WAL ends at {}, {start} was published", self.log.end));
+                let (flushed, database) = (self.log.end, DATABASE.to_owned());
+                return slot(SlotError::WalBehind { flushed, database, published: start });
             }
         }
         if !server.slot_is_there {
-            return slot("the slot does not exist".into());
+            return slot(missing());
         }
         if self.slot_is_in_use() {
             return Err(self.in_use_by(self.holder(), resume));
@@ -317,7 +324,7 @@ impl World {
     ) -> Result<usize, SourceError> {
         self.reached()?;
         if !self.server.slot_is_there {
-            return slot("the slot does not exist".into());
+            return slot(missing());
         }
         let now = self.now_ms();
         let gone = self.server.lock_lingers.filter(|(_, until)| now < *until);
@@ -392,14 +399,14 @@ impl World {
         let is_own =
             matches!(resume, Resume::At { walsender, .. } if pid.is_some() && *walsender == pid);
         let holder = Holder {
-            by: if pid.is_some() && !is_own { HeldBy::Walpost } else { HeldBy::Unknown },
+            kind: if pid.is_some() && !is_own { HolderKind::Walpost } else { HolderKind::Unknown },
             other_role: None,
-            mark: PublicationFingerprint::default(),
+            fingerprint: PublicationFingerprint::default(),
             identity: self.identity(),
             confirmed: self.server.confirmed,
             flushed: Lsn::ZERO,
         };
-        let (slot, holder) = ("walpost".to_owned(), Some(Box::new(holder)));
+        let (slot, holder) = (SLOT.to_owned(), Some(Box::new(holder)));
         SourceError::InUse { slot, pid, holder }
     }
 
@@ -409,16 +416,21 @@ impl World {
     }
 }
 
-fn slot<T>(text: String) -> Result<T, SourceError> {
-    Err(SourceError::Slot(text))
+fn slot<T>(error: SlotError) -> Result<T, SourceError> {
+    Err(SourceError::Slot(error))
+}
+
+/// The slot was dropped.
+pub(crate) fn missing() -> SlotError {
+    SlotError::Missing { slot: SLOT.to_owned(), database: DATABASE.to_owned() }
 }
 
 /// The slot was moved from where walpost had it.
-pub(crate) fn moved(ours: Lsn, theirs: Lsn) -> SourceError {
-    SourceError::Slot(format!("moved from {ours} to {theirs} by somebody else"))
+pub(crate) fn moved(confirmed: Lsn, found: Lsn) -> SourceError {
+    SourceError::Slot(SlotError::Advanced { slot: SLOT.to_owned(), confirmed, found })
 }
 
 /// As the server itself says it.
 pub(crate) fn in_use() -> SourceError {
-    SourceError::InUse { slot: "walpost".to_owned(), pid: None, holder: None }
+    SourceError::InUse { slot: SLOT.to_owned(), pid: None, holder: None }
 }

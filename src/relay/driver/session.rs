@@ -136,7 +136,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             None => Resume::AtSlot { waited: standby.waited() },
             Some(last) => Resume::At {
                 identity: last.identity.clone(),
-                mark: standby.publication_fingerprint().cloned().unwrap_or_default(),
+                fingerprint: standby.publication_fingerprint().cloned().unwrap_or_default(),
                 walsender: last.walsender,
                 confirmed: self.core.flush_lsn(),
                 start: self.core.resume_at(),

@@ -14,7 +14,7 @@ use crate::relay::run_result::{RelayError, Summary};
 use crate::relay::stats::HEARTBEAT;
 use crate::relay::stop::Order;
 use crate::sink::Sink;
-use crate::source::{Announcement, Feed, Source, SourceError};
+use crate::source::{Announcement, Feed, SlotError, Source, SourceError};
 
 /// How long a halt is announced at least, also where less of the drain timeout is left: an
 /// announcement takes four seconds if every standby instance is reachable.
@@ -212,10 +212,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
     fn with_undelivered(&self, error: SourceError) -> SourceError {
         let (records, from) = (self.core.undelivered(), self.core.flush_lsn());
         match error {
-            SourceError::Slot(text) if records > 0 => SourceError::Slot(format!(
-                "{text}. {records} records that were read from it were not delivered: find the rows \
-                 that were committed from {from} on and are not in Kafka"
-            )),
+            SourceError::Slot(error) if records > 0 => {
+                let error = Box::new(error);
+                SourceError::Slot(SlotError::Undelivered { error, records, from })
+            }
             other => other,
         }
     }

@@ -1,8 +1,8 @@
-//! A connection whose server process may be at work for long before anything comes.
+//! A connection whose server process may work for long before it sends anything.
 //!
-//! To decode a batch, or to move the slot, takes the server minutes where there is much log to
-//! read. A connection whose other end has gone without a word looks the same from here; another
-//! connection to the same server tells whether there is anything to wait for.
+//! To decode a batch, or to advance the slot, takes the server minutes if there is much WAL to
+//! read. A dead connection looks the same from here; another connection to the same server shows
+//! whether the server process is still working.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,25 +14,25 @@ use tokio::time::{Instant, timeout};
 use crate::source::connection::connect::{Control, SqlClient};
 use crate::source::error::SourceError;
 
-/// Whether a server process does anything but wait for its client.
+/// Whether a server process does anything else than wait for its client.
 const AT_WORK: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity
                                 WHERE pid = $1 AND wait_event_type IS DISTINCT FROM 'Client')";
 
-/// A connection beside the first one.
+/// A connection in addition to the control connection.
 pub(crate) struct AuxConnection {
     pub(crate) control: Control,
     pub(crate) peer: Backend,
 }
 
-/// Who is waited for.
+/// A connection and its server process.
 #[derive(Clone)]
 pub(crate) struct Backend {
     pub(crate) client: Arc<SqlClient>,
     /// The server process of `client`.
     pub(crate) pid: i32,
-    /// Whom to ask for it.
+    /// The connection over which the server process is observed.
     asked: Arc<SqlClient>,
-    /// For how long nothing may come though it does nothing else.
+    /// How long the server process may be idle before an answer counts as lost.
     limit: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Backend {
         Ok(Self { client, pid, asked, limit })
     }
 
-    /// What comes, which `client` was asked for; an error where nothing will.
+    /// The answer that `client` waits for; an error if none will follow.
     pub(crate) async fn awaited<F: Future>(&self, answer: F) -> Result<F::Output, SourceError> {
         let mut answer = pin!(answer);
         let mut at_work = Instant::now();

@@ -18,12 +18,12 @@ const BLOCK: usize = 64 << 10;
 /// Rows that come, put closely together: each by itself would keep the memory that it was
 /// received in, and a handle of its own besides.
 #[derive(Debug, Default)]
-pub(crate) struct Packing {
+pub(crate) struct RowBuffer {
     bytes: Vec<u8>,
     rows: u64,
 }
 
-impl Packing {
+impl RowBuffer {
     /// Appends a row, as COPY writes one: its length in four bytes, and itself.
     fn push(&mut self, row: &[u8]) {
         if self.bytes.capacity() == 0 {
@@ -98,7 +98,7 @@ pub(crate) struct CopyRows {
 
 impl CopyRows {
     /// Appends the rows that are whole with `piece` to `rows`.
-    pub(crate) fn take(&mut self, piece: Bytes, rows: &mut Packing) -> Result<(), CopyError> {
+    pub(crate) fn take(&mut self, piece: Bytes, rows: &mut RowBuffer) -> Result<(), CopyError> {
         let mut bytes = if self.rest.is_empty() {
             piece
         } else {
@@ -225,15 +225,15 @@ mod tests {
         let name = "rows_come_out_as_they_were_written_in_whatever_pieces_they_come";
         property::holds(name, 1000, &cases, |(rows, pieces)| {
             let bytes = written(&rows);
-            let (mut copy, mut packing) = (CopyRows::default(), Packing::default());
+            let (mut copy, mut buffer) = (CopyRows::default(), RowBuffer::default());
             let mut found = Vec::new();
             let (mut rest, mut lengths) = (&bytes[..], pieces.iter().cycle());
             while !rest.is_empty() {
                 assert!(!copy.is_ended(), "before the end");
                 let (piece, after) = rest.split_at(rest.len().min(*lengths.next().expect("one")));
-                copy.take(Bytes::copy_from_slice(piece), &mut packing).expect("sound");
+                copy.take(Bytes::copy_from_slice(piece), &mut buffer).expect("sound");
                 if after.len() % 2 == 0 {
-                    let (expected, rows) = (packing.rows(), packing.take());
+                    let (expected, rows) = (buffer.rows(), buffer.take());
                     let before = found.len();
                     found.extend(rows);
                     assert_eq!((found.len() - before) as u64, expected);
@@ -241,7 +241,7 @@ mod tests {
                 rest = after;
             }
             assert!(copy.is_ended());
-            found.extend(packing.take());
+            found.extend(buffer.take());
             assert_eq!(found, rows);
         });
     }
@@ -252,11 +252,11 @@ mod tests {
         property::holds("any_bytes_are_rows_or_an_error", 2000, &cases, |(bytes, header)| {
             let mut all = if header { written(&[])[..22].to_vec() } else { Vec::new() };
             all.extend(bytes);
-            let _ = CopyRows::default().take(Bytes::from(all), &mut Packing::default());
+            let _ = CopyRows::default().take(Bytes::from(all), &mut RowBuffer::default());
         });
         for wrong in [&[0, 2][..], &[0, 1, 255, 255, 255, 255], &[255, 255, 0]] {
             let bytes = [&written(&[])[..22], wrong].concat();
-            let taken = CopyRows::default().take(Bytes::from(bytes), &mut Packing::default());
+            let taken = CopyRows::default().take(Bytes::from(bytes), &mut RowBuffer::default());
             assert_eq!(taken, Err(CopyError), "{wrong:?}");
         }
     }
@@ -264,8 +264,9 @@ mod tests {
     fn what_is_longer_than_any_value_is_refused_once_its_length_is_known() {
         let header = written(&[])[..22].to_vec();
         let row = |length: i32| [&[0, 1][..], &length.to_be_bytes()].concat();
-        let taken =
-            |bytes: Vec<u8>| CopyRows::default().take(Bytes::from(bytes), &mut Packing::default());
+        let taken = |bytes: Vec<u8>| {
+            CopyRows::default().take(Bytes::from(bytes), &mut RowBuffer::default())
+        };
         assert_eq!(taken([&header[..], &row(1 << 30)].concat()), Ok(()));
         for length in [(1 << 30) + 1, i32::MAX] {
             assert_eq!(taken([&header[..], &row(length)].concat()), Err(CopyError), "{length}");
@@ -280,15 +281,15 @@ mod tests {
         let value: Vec<u8> = (0..32 << 20).map(|byte: u32| byte.to_be_bytes()[2]).collect();
         let rows = [value, vec![7; 100]];
         let bytes = Bytes::from(written(&rows));
-        let (mut copy, mut packing) = (CopyRows::default(), Packing::default());
+        let (mut copy, mut buffer) = (CopyRows::default(), RowBuffer::default());
         let began = Instant::now();
         for at in (0..bytes.len()).step_by(1000) {
             let piece = bytes.slice(at..bytes.len().min(at + 1000));
-            copy.take(piece, &mut packing).expect("sound");
+            copy.take(piece, &mut buffer).expect("sound");
             assert!(began.elapsed() < Duration::from_secs(20), "{at} of {} bytes", bytes.len());
         }
         assert!(copy.is_ended());
-        let found: Vec<Bytes> = packing.take().collect();
+        let found: Vec<Bytes> = buffer.take().collect();
         assert!(found == rows, "{} rows", found.len());
     }
 }

@@ -1,14 +1,13 @@
-//! The feed of a backlog: batches that are read ahead, and the slot moved on behind the
+//! The catch-up feed: batches that are read ahead, and the slot advanced behind the
 //! acknowledgements.
 //!
-//! Nobody streams from the slot meanwhile, so its name is locked, and it stands still
-//! but for what is confirmed here: that it was moved by somebody else is seen
-//! by comparing before it is moved on. What was read comes from a copy and is handed out in
-//! any case.
+//! No session streams from the slot meanwhile, so its advisory lock is held, and only this feed
+//! advances it. Before each advance the slot's position is compared, which shows whether another
+//! client advanced it. The batches come from a copy of the slot, and are handed out in any case.
 //!
-//! The feed is over once little is left of the backlog, where the server will not hand it out
-//! so, and where nothing is taken for a while: then the slot is to be held by a stream, since
-//! the server may give up one that nobody uses, and people are alarmed by it.
+//! The feed ends when little of the backlog is left, when the server refuses to be read this way,
+//! and when nothing is taken for a while. Then a stream has to hold the slot: the server may
+//! invalidate an idle slot, and alerts fire on an inactive one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,14 +28,15 @@ use crate::source::connection::connect::Control;
 use crate::source::connection::deadline::answered;
 use crate::source::feed::{Received, SwitchFeed};
 use crate::source::feed_base::{Connection, FeedBase, connection_ended, message};
+use crate::source::slot_error::SlotError;
 
-/// How often is told how it goes.
+/// How often progress is logged.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Messages from which on a transaction is told of that is not handed out to its end.
+/// Messages of an incomplete transaction above which the log names their number.
 const LARGE: u64 = 1000;
 
-/// Moves the slot, if it is not beyond `$3`.
+/// Advances the slot, unless it is beyond `$3`.
 const ADVANCE: &str = "
     SELECT (pg_catalog.pg_replication_slot_advance(
                slot_name, $2::pg_catalog.text::pg_catalog.pg_lsn)).end_lsn::pg_catalog.text
@@ -44,33 +44,32 @@ const ADVANCE: &str = "
      WHERE slot_name::pg_catalog.text = $1
        AND confirmed_flush_lsn <= $3::pg_catalog.text::pg_catalog.pg_lsn";
 
-/// A backlog that is read in batches.
+/// A backlog that is read in SQL batches.
 pub struct CatchupFeed {
     base: FeedBase,
     /// The connection that the batches are read on.
     reading: Control,
-    /// The connection that the slot is moved on.
+    /// The connection that the slot is advanced on.
     moving: Control,
-    /// Keeps the lock.
+    /// Keeps the session of the lock alive.
     kept: JoinHandle<()>,
     batches: BatchReader,
     rows: Rows,
     handed: CatchupProgress,
     mover: Mover,
     progress: Progress,
-    /// Where the slot is of no use any more.
+    /// Set once the slot is unusable.
     abandoned: Option<Abandoned>,
 }
 
-/// A slot that is of no use any more: its copy is read to its end, and then the feed ends with the
-/// error.
+/// An unusable slot: its copy is read to the end, and then the feed ends with the error.
 struct Abandoned {
-    error: SourceError,
-    /// Asks where the WAL ends, which is up to where the copy is read.
+    error: SlotError,
+    /// The query for the end of WAL, up to which the copy is read.
     end: Option<Query<Facts>>,
 }
 
-/// Moves the slot, on a connection of its own: the server may take its time.
+/// Advances the slot on a connection of its own, since that may take long.
 struct Mover {
     peer: Backend,
     slot: String,
@@ -78,8 +77,8 @@ struct Mover {
     moving: Option<Query<Lsn>>,
 }
 
-/// A query on a task of its own: what waits for the answer may be dropped and wait again. Ended
-/// when it is dropped.
+/// A query on a task of its own, so that the future that waits for the answer may be dropped.
+/// Dropping the query ends it.
 struct Query<T>(JoinHandle<Result<T, SourceError>>);
 
 impl<T: Send + 'static> Query<T> {
@@ -87,7 +86,7 @@ impl<T: Send + 'static> Query<T> {
         Self(tokio::spawn(answer))
     }
 
-    /// The answer. Cancel-safe; not to be called again after it has come.
+    /// The answer. Cancel-safe. Must not be called again after it has returned.
     async fn answer(&mut self) -> Result<T, SourceError> {
         let answer = (&mut self.0).await;
         answer.unwrap_or_else(|_| Err(SourceError::Lost("a query was given up".to_owned())))
@@ -100,7 +99,7 @@ impl<T> Drop for Query<T> {
     }
 }
 
-/// Moves the slot; gives where it stands then.
+/// Advances the slot; returns its new position.
 pub(in crate::source) async fn advance(
     client: &Client,
     slot: &str,
@@ -115,7 +114,7 @@ pub(in crate::source) async fn advance(
         })?;
     let Some(row) = row else {
         let found = Facts::read(client, slot).await?.require_slot(slot)?;
-        return Err(SourceError::slot_moved(slot, at, found));
+        return Err(SourceError::slot_advanced(slot, at, found));
     };
     let text: String =
         row.try_get(0).map_err(|error| SourceError::query("moving the slot", &error))?;
@@ -126,7 +125,7 @@ pub(in crate::source) async fn advance(
 }
 
 impl Mover {
-    /// Completes when the slot was moved, or should have been. Cancel-safe.
+    /// Completes when the slot was advanced, or that failed. Cancel-safe.
     async fn moved(&mut self) -> Result<(), SourceError> {
         loop {
             if let Some(moving) = &mut self.moving {
@@ -150,7 +149,7 @@ impl Mover {
         }
     }
 
-    /// Moves the slot to `to` in any case, and sees that it stands there.
+    /// Advances the slot to `to` without delay, and checks its position.
     async fn finish(&mut self, to: Lsn) -> Result<(), SourceError> {
         self.moves.want(to);
         while !self.moves.has_reached(to) {
@@ -160,13 +159,13 @@ impl Mover {
         self.look().await
     }
 
-    /// Sees that the slot stands where it was moved to last.
+    /// Checks that the slot's position is the one that this feed advanced it to.
     async fn look(&self) -> Result<(), SourceError> {
         let facts = Facts::read(&self.peer.client, &self.slot);
         let facts = answered("the connection that the slot is moved on", facts).await?;
         let found = facts.require_slot(&self.slot)?;
         if found > self.moves.stands() {
-            return Err(SourceError::slot_moved(&self.slot, self.moves.stands(), found));
+            return Err(SourceError::slot_advanced(&self.slot, self.moves.stands(), found));
         }
         Ok(())
     }
@@ -174,53 +173,54 @@ impl Mover {
 
 impl Drop for CatchupFeed {
     fn drop(&mut self) {
-        // A batch that is under way is not waited for.
+        // Do not wait for a batch that is being read.
         self.kept.abort();
         self.reading.ended.abort();
         self.moving.ended.abort();
     }
 }
 
-/// How the backlog becomes less.
+/// The progress that is logged.
 struct Progress {
-    told: Instant,
+    reported: Instant,
     at: Lsn,
-    /// Where the log ended when the server was last asked.
+    /// The end of WAL when it was last read.
     flushed: Lsn,
 }
 
-/// What is told of it.
+/// A progress message.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct ProgressReport {
     lag_bytes: u64,
     bytes_per_second: u64,
-    /// Nobody knows where nothing was committed meanwhile.
+    /// Unknown while nothing is read.
     eta_seconds: Option<u64>,
 }
 
 impl Progress {
     fn due(&self) -> Instant {
-        self.told + PROGRESS_INTERVAL
+        self.reported + PROGRESS_INTERVAL
     }
 
-    /// Where all was handed out that committed before `reached`; nothing before it is due.
-    fn at(&mut self, reached: Lsn, now: Instant) -> Option<Told> {
+    /// The message to log once everything that committed before `reached` was handed out; `None`
+    /// before one is due.
+    fn at(&mut self, reached: Lsn, now: Instant) -> Option<ProgressReport> {
         if now < self.due() {
             return None;
         }
         let less = reached.as_u64().saturating_sub(self.at.as_u64());
         let lag_bytes = self.flushed.as_u64().saturating_sub(reached.as_u64());
-        let bytes_per_second = less / now.saturating_duration_since(self.told).as_secs().max(1);
-        (self.told, self.at) = (now, reached);
+        let bytes_per_second = less / now.saturating_duration_since(self.reported).as_secs().max(1);
+        (self.reported, self.at) = (now, reached);
         let eta_seconds = lag_bytes.checked_div(bytes_per_second);
-        Some(Told { lag_bytes, bytes_per_second, eta_seconds })
+        Some(ProgressReport { lag_bytes, bytes_per_second, eta_seconds })
     }
 }
 
 impl CatchupFeed {
-    /// Over `base`, whose slot stands at its start and whose name is locked; `reading` and
-    /// `moving` are connections beside it, `kept` keeps the lock. A server that does not keep
-    /// idle slots is shown that this one is in use.
+    /// Over `base`, with the slot at its start and its advisory lock held; `reading` and `moving` are
+    /// further connections, and `kept` keeps the lock. If the server does not keep idle slots, the
+    /// slot is used regularly.
     pub(in crate::source) fn start(
         base: FeedBase,
         config: &crate::source::SourceConfig,
@@ -247,15 +247,15 @@ impl CatchupFeed {
             rows: Rows::default(),
             handed: CatchupProgress::new(config.catch_up.clone(), at),
             mover,
-            progress: Progress { told: now, at, flushed },
+            progress: Progress { reported: now, at, flushed },
             abandoned: None,
         }
     }
 
-    /// The slot was dropped, or somebody moved it: the copy of it that batches are read from is
-    /// the last that has what is not delivered, and goes with its session. So it is read to where
-    /// the WAL ends now.
-    fn abandon(&mut self, error: SourceError) {
+    /// The slot was dropped, or another client advanced it. The copy that the batches are read from
+    /// is then the last slot that has the undelivered changes, and ends with its session. So it is
+    /// read up to the present end of WAL.
+    fn abandon(&mut self, error: SlotError) {
         let (client, slot) = (Arc::clone(&self.base.control.client), self.base.slot.clone());
         let end = Query::start(async move {
             answered("the control connection", Facts::read(&client, &slot)).await
@@ -263,7 +263,7 @@ impl CatchupFeed {
         self.abandoned = Some(Abandoned { error, end: Some(end) });
     }
 
-    /// The copy of an abandoned slot is read to there.
+    /// Reads the copy of an unusable slot up to the end of WAL.
     fn read_to_the_end(&mut self, end: Result<Facts, SourceError>) -> Result<(), SourceError> {
         let flushed = match end {
             Ok(facts) => facts.flushed,
@@ -282,31 +282,23 @@ impl CatchupFeed {
         Ok(())
     }
 
-    /// The end of an abandoned feed; `because` the copy could not be read to its end.
+    /// The error that ends a feed on an unusable slot; `because` says why the copy could not be read
+    /// to its end.
     fn abandoned(&mut self, because: Option<&SourceError>) -> Option<SourceError> {
         let Abandoned { error, .. } = self.abandoned.take()?;
         let (read, _) = self.handed.reached();
-        let copy =
-            format!("{error}. What committed before {read} was read from a copy of the slot");
-        Some(SourceError::Slot(match because {
-            None => copy,
-            Some(because) => {
-                format!(
-                    "{copy}, which was lost before its end ({because}): what follows is in no slot"
-                )
-            }
-        }))
+        let copy_lost = because.cloned().map(Box::new);
+        Some(SourceError::Slot(SlotError::CopyRead { error: Box::new(error), read, copy_lost }))
     }
 
-    /// Tells how far it is, where that is due: in the midst of a batch too, which may be one large
-    /// transaction.
-    fn tell(&mut self) {
+    /// Logs progress when that is due, also within a batch, which may be one large transaction.
+    fn log_progress(&mut self) {
         let (reached, messages) = self.handed.reached();
-        if let Some(told) = self.progress.at(reached, Instant::now()) {
+        if let Some(reported) = self.progress.at(reached, Instant::now()) {
             tracing::info!(
-                lag_bytes = told.lag_bytes,
-                bytes_per_second = told.bytes_per_second,
-                eta_seconds = told.eta_seconds,
+                lag_bytes = reported.lag_bytes,
+                bytes_per_second = reported.bytes_per_second,
+                eta_seconds = reported.eta_seconds,
                 within_transaction = (messages > LARGE).then_some(messages),
                 "catch-up progress"
             );
@@ -323,7 +315,7 @@ impl CatchupFeed {
         Some(message.map(Received::Message))
     }
 
-    /// What a part brings; nothing where it only has rows.
+    /// What follows from a part; `None` if it only has rows.
     fn part(
         &mut self,
         part: Option<Result<Part, Stopped>>,
@@ -336,7 +328,7 @@ impl CatchupFeed {
             Some(Ok(Part::NearEnd)) => Some(self.handed.ended()),
             Some(Ok(Part::Rows(rows))) => {
                 self.rows = rows;
-                self.tell();
+                self.log_progress();
                 None
             }
             Some(Ok(Part::ReadUpTo(stand))) => {
@@ -372,17 +364,23 @@ impl CatchupFeed {
             if reading && let Some(received) = self.row() {
                 return received;
             }
-            // An abandoned one is read to its end.
+            // On an unusable slot everything is read.
             let is_read = self.handed.is_over() && self.abandoned.is_none();
             let part = tokio::select! {
+                // First what is seldom ready and decides whether more may be confirmed or read: the
+                // guard, the slot's advance, the end of WAL for an unusable slot, and the end of the
+                // control connection. Batches are ready most of the time and would starve them; the
+                // progress timer is before them for the same reason. The ends of the two further
+                // connections are after the batches: the error that the reader got on them says
+                // more, and so does the advance's own.
                 biased;
-                verified = self.base.watch.verified() => {
+                verified = self.base.publication_guard.verified() => {
                     self.mover.moves.want(verified?);
                     continue;
                 }
                 moved = self.mover.moved(), if self.abandoned.is_none() => {
                     match moved {
-                        Err(error @ SourceError::Slot(_)) => self.abandon(error),
+                        Err(SourceError::Slot(error)) => self.abandon(error),
                         Err(error) => return Err(error),
                         Ok(()) if self.handed.is_over() => return Ok(self.handed.stands()),
                         Ok(()) => {}
@@ -398,7 +396,7 @@ impl CatchupFeed {
                 }
                 // The server decodes, and sends nothing before all of a batch is.
                 () = sleep_until(self.progress.due()), if reading && !is_read => {
-                    self.tell();
+                    self.log_progress();
                     continue;
                 }
                 part = self.batches.next(), if reading && !is_read => part,
@@ -415,7 +413,7 @@ impl CatchupFeed {
         }
     }
 
-    /// A connection has ended, and the feed with it.
+    /// The error of a feed whose connection has ended.
     fn lost(
         &mut self,
         connection: Connection,
@@ -438,7 +436,7 @@ impl CatchupFeed {
     }
 
     pub(in crate::source) fn slot_figures(&mut self) -> Option<SlotFigures> {
-        self.base.observer.news()
+        self.base.observer.changed()
     }
 
     pub(in crate::source) fn bytes(&self) -> u64 {
@@ -453,12 +451,12 @@ impl CatchupFeed {
         self.handed.turn(!self.rows.is_empty(), is_moving, Instant::now())
     }
 
-    /// Whether a stream may take its place: not where the slot is gone or was moved, since the copy
-    /// that the batches are read from is the last that has what is not delivered.
+    /// Whether a stream may take over: not if the slot was dropped or advanced, since the copy that
+    /// the batches are read from is then the last slot that has the undelivered changes.
     pub(in crate::source) async fn may_switch(&mut self) -> Result<bool, SourceError> {
         match self.mover.look().await {
             Ok(()) => Ok(true),
-            Err(error @ SourceError::Slot(_)) => {
+            Err(SourceError::Slot(error)) => {
                 self.abandon(error);
                 Ok(false)
             }
@@ -471,12 +469,12 @@ impl CatchupFeed {
         lsn: Lsn,
         within: Duration,
     ) -> Result<(), SourceError> {
-        let stopped = SourceError::Lost("walpost was told to stop".to_owned());
+        let stopped = SourceError::Lost("walpost was reported to stop".to_owned());
         if let Some(error) = self.abandoned(Some(&stopped)) {
             return Err(error);
         }
         let noted = timeout(within, async {
-            self.base.watch.verify().await?;
+            self.base.publication_guard.verify().await?;
             self.mover.finish(lsn).await
         });
         noted.await.unwrap_or_else(|_| {
@@ -486,7 +484,7 @@ impl CatchupFeed {
     }
 }
 
-/// Where the WAL ends, once it was asked for. Cancel-safe.
+/// The end of WAL, if it was queried. Cancel-safe.
 async fn end_of_wal(abandoned: &mut Option<Abandoned>) -> Result<Facts, SourceError> {
     match abandoned {
         Some(Abandoned { end: Some(end), .. }) => end.answer().await,
@@ -501,13 +499,15 @@ mod tests {
     #[test]
     fn how_far_it_is_is_told_each_ten_seconds_and_no_time_to_go_where_nothing_moved() {
         let begun = Instant::now();
-        let mut progress = Progress { told: begun, at: Lsn::new(1000), flushed: Lsn::new(9000) };
+        let mut progress =
+            Progress { reported: begun, at: Lsn::new(1000), flushed: Lsn::new(9000) };
         let after = |seconds| begun + Duration::from_secs(seconds);
         assert_eq!(progress.at(Lsn::new(2000), after(9)), None);
-        let told = Told { lag_bytes: 6000, bytes_per_second: 200, eta_seconds: Some(30) };
-        assert_eq!(progress.at(Lsn::new(3000), after(10)), Some(told));
+        let reported =
+            ProgressReport { lag_bytes: 6000, bytes_per_second: 200, eta_seconds: Some(30) };
+        assert_eq!(progress.at(Lsn::new(3000), after(10)), Some(reported));
         assert_eq!(progress.at(Lsn::new(3000), after(19)), None);
-        let told = Told { lag_bytes: 6000, bytes_per_second: 0, eta_seconds: None };
-        assert_eq!(progress.at(Lsn::new(3000), after(20)), Some(told));
+        let reported = ProgressReport { lag_bytes: 6000, bytes_per_second: 0, eta_seconds: None };
+        assert_eq!(progress.at(Lsn::new(3000), after(20)), Some(reported));
     }
 }

@@ -1,4 +1,4 @@
-//! By which feed the log is read, from where, and when one gives way to the other.
+//! Decides which feed reads the WAL, from which position, and when to switch to the other one.
 //!
 //! Pure: the time is an argument.
 
@@ -12,40 +12,40 @@ use crate::source::config::CatchUp;
 use crate::source::feed::{Received, SwitchFeed};
 use crate::source::resume::Resume;
 
-/// How much of the log a batch reads at most, in bytes: where it is other tables' log,
-/// rows do not end it.
+/// Most WAL that a batch reads, in bytes: WAL of other tables has no rows that would end it.
 const RANGE: u64 = 256 << 20;
 
-/// For how long nothing may be taken before a stream is to hold the slot.
+/// How long nothing may be taken before a stream has to hold the slot.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Messages of an open transaction from which on it is read to its end first: a stream begins
-/// with all of it again, and records would come twice.
+/// Messages of an open transaction above which it is read to its end before a switch: a stream
+/// starts the transaction over, and its records would be published twice.
 const REPEATED: u64 = 1000;
 
-/// Least time between two moves of the slot, and how many times as long as the last one
-/// took: for each the server reads the log again from where decoding would have to begin.
+/// Least time between two advances of the slot, absolute and as a multiple of the last one's
+/// duration: for each the server reads the WAL again from the slot's `restart_lsn`.
 const MOVE_INTERVAL: Duration = Duration::from_secs(1);
 const MOVE_SHARE: u32 = 10;
 
-/// How often the slot is used where it does not move: `idle_replication_slot_timeout` is more.
+/// How often an idle slot is used: well within `idle_replication_slot_timeout`, which is set in
+/// minutes.
 const TOUCH_INTERVAL: Duration = Duration::from_secs(20);
 
-/// From where a feed goes on.
+/// The position at which a feed starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartPosition {
-    /// A.
+    /// The flush LSN.
     pub ack: Lsn,
-    /// From where is read: at or after A.
+    /// Where reading starts: at or after the flush LSN.
     pub start: Lsn,
 }
 
 impl StartPosition {
-    /// On a slot that stands at `at_slot`.
+    /// On a slot that is confirmed up to `at_slot`.
     pub fn of(resume: &Resume, at_slot: Lsn) -> Self {
         match resume {
-            // Where another walpost has moved it on, what this one had read beyond is of no
-            // account any more, and comes again.
+            // If another walpost advanced the slot, what this one had read beyond is discarded and
+            // read again.
             Resume::At { confirmed, start, .. } if at_slot <= *confirmed => {
                 Self { ack: *confirmed, start: *start }
             }
@@ -53,40 +53,40 @@ impl StartPosition {
         }
     }
 
-    /// Whether it is for batches, in a log that ends at `flushed`: they begin at A, and what
-    /// is in flight beyond would be read again.
+    /// Whether to catch up, with the end of WAL at `flushed`. A catch-up starts at the flush LSN, so
+    /// it would read records beyond it that are in flight a second time.
     pub fn is_for_batches(self, flushed: Lsn, catch_up: &CatchUp) -> bool {
         self.start == self.ack && catch_up.is_for(self.behind(flushed))
     }
 
-    /// How many bytes of log are not confirmed.
+    /// Bytes of WAL that are not confirmed.
     pub fn behind(self, flushed: Lsn) -> u64 {
         flushed.as_u64().saturating_sub(self.ack.as_u64())
     }
 
-    /// The move that brings a slot that stands at `stands` to A, from where a copy of it is to
-    /// read: a server that was restarted may have forgotten its last positions.
+    /// The advance that brings the slot from `stands` to the flush LSN, where a copy of it has to
+    /// start: a restarted server may have forgotten its last positions.
     pub fn first_move(self, stands: Lsn) -> Option<Move> {
         (stands < self.ack).then_some(Move { at: stands, to: self.ack })
     }
 }
 
-/// Whether a stream has fallen behind for being slow, rather than for being held back.
+/// Detects a stream that has fallen behind since it is slow, not since it was not read.
 #[derive(Debug)]
 pub struct LagDetector {
     catch_up: CatchUp,
-    /// Where it began.
+    /// Where the stream started.
     start: Lsn,
     in_transaction: bool,
     /// The end of the last transaction that came, or a keepalive's position.
     received: Lsn,
-    /// Whether nothing was to be read for a while since the server was last looked at.
+    /// Whether the stream was not read for a while since the last measurement.
     was_held_back: bool,
     is_behind: bool,
 }
 
 impl LagDetector {
-    /// Of a stream that begins at `start`.
+    /// For a stream that starts at `start`.
     pub fn new(catch_up: CatchUp, start: Lsn) -> Self {
         Self {
             catch_up,
@@ -98,7 +98,7 @@ impl LagDetector {
         }
     }
 
-    /// The stream brought this.
+    /// The stream received this.
     pub fn received(&mut self, received: &Received) {
         match received {
             Received::Message(Message::Begin(_)) => self.in_transaction = true,
@@ -115,52 +115,52 @@ impl LagDetector {
         self.was_held_back |= !reading;
     }
 
-    /// Where the log ended when the server was looked at.
+    /// The end of WAL was measured.
     pub fn looked(&mut self, wal_end: Lsn) {
         let unread = wal_end.as_u64().saturating_sub(self.received.as_u64());
         let was_held_back = std::mem::take(&mut self.was_held_back);
-        // What a stream has of a large transaction would have to be sent again; and what the
-        // server reads before it hands out the first, to be read again.
+        // Within a transaction, or before the first one, a switch would make the server send or read
+        // the same WAL again.
         self.is_behind = self.received > self.start
             && !was_held_back
             && !self.in_transaction
             && self.catch_up.is_for(unread);
     }
 
-    /// Whether batches are to take its place.
+    /// Whether a catch-up has to take over.
     pub fn turn(&self) -> Option<SwitchFeed> {
         self.is_behind.then_some(SwitchFeed::Drained)
     }
 }
 
-/// Where the log ends and where the copy stands.
+/// The end of WAL, and the position of the slot's copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalPosition {
-    /// The log is flushed up to there.
+    /// The server's flush position.
     pub flushed: Lsn,
-    /// All that committed before it was handed out.
+    /// Everything that committed before it was handed out.
     pub read: Lsn,
 }
 
 impl WalPosition {
-    /// Up to where the next batch is to read.
+    /// Where the next batch ends at most.
     pub fn upto(self) -> Lsn {
         Lsn::new(self.flushed.as_u64().min(self.read.as_u64().saturating_add(RANGE)))
     }
 
-    /// Whether the copy was made of a slot that somebody had moved on from `from`: what was
-    /// committed between these is in no batch.
+    /// Whether the slot had been advanced beyond `from` when the copy was made: what committed in
+    /// between is in no batch.
     pub fn begins_beyond(self, from: Lsn) -> bool {
         self.read > from
     }
 
-    /// Whether no more than `little` bytes of log are left, which are for a stream.
+    /// Whether at most `little` bytes of WAL are left, which a stream reads.
     pub fn is_near_the_end(self, little: u64) -> bool {
         self.flushed.as_u64().saturating_sub(self.read.as_u64()) <= little
     }
 }
 
-/// What a feed of batches has handed out, and whether it is over.
+/// What a catch-up has handed out, and whether it is over.
 #[derive(Debug)]
 pub struct CatchupProgress {
     /// Messages of the transaction that is open.
@@ -192,28 +192,28 @@ impl CatchupProgress {
         }
     }
 
-    /// All that committed before `upto` was handed out: nobody says so but who reads.
+    /// Everything that committed before `upto` was handed out; only the reader knows that.
     pub fn read_up_to(&mut self, upto: Lsn) -> Received {
         self.read = self.read.max(upto);
         self.stands()
     }
 
-    /// No more batches come: little is left.
+    /// No more batches follow: little is left.
     pub fn ended(&mut self) -> Received {
-        self.catch_up.was_of_use();
+        self.catch_up.succeeded();
         self.is_over = true;
         self.stands()
     }
 
-    /// The server does not hand out the log in batches, for that reason.
+    /// The server refuses to be read in batches, for that reason.
     pub fn refused(&mut self, reason: &str) -> Received {
         self.catch_up.refused(reason);
         self.is_over = true;
         self.stands()
     }
 
-    /// The connection is lost: where not even one batch came whole, the next may not either, since
-    /// somebody may end each that takes long.
+    /// The connection is lost. If not even one batch was complete, the next may not be either, since
+    /// something may end each connection that takes long.
     pub fn lost(&self) {
         if self.read == self.start {
             self.catch_up.refused("the connection was lost before the first batch had come whole");
@@ -244,8 +244,8 @@ impl CatchupProgress {
         }
     }
 
-    /// Whether a stream is to take its place. Not while it has rows that wait to be handed
-    /// out, nor while the slot is moved: who comes next would find it in use by that.
+    /// Whether a stream has to take over. Not while rows wait to be handed out, nor while the slot is
+    /// being advanced: the next session would find it in use.
     pub fn turn(&mut self, has_rows: bool, is_moving: bool, now: Instant) -> Option<SwitchFeed> {
         if self.is_over {
             return (!has_rows && !is_moving).then_some(SwitchFeed::Now);
@@ -254,32 +254,33 @@ impl CatchupProgress {
         if idle < IDLE_LIMIT || self.open >= REPEATED {
             return None;
         }
-        // What is open may be all that is not delivered, and no sign of it is left then.
-        self.catch_up.put_off();
+        // The open transaction may be the only undelivered one: without this the next session could
+        // begin with a catch-up of the same transaction.
+        self.catch_up.postpone();
         Some(SwitchFeed::Now)
     }
 }
 
-/// A move of the slot.
+/// An advance of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
-    /// Where it stands, or before: beyond it is where somebody else has moved it.
+    /// The slot's position, or a lower one: a higher one means that another client advanced it.
     pub at: Lsn,
-    /// Where it is to stand.
+    /// The new position.
     pub to: Lsn,
 }
 
-/// When the slot is moved on behind the acknowledgements.
+/// When the slot is advanced behind the acknowledgements.
 #[derive(Debug)]
 pub struct SlotAdvanceSchedule {
-    /// Where the slot stands.
+    /// The slot's position.
     at: Lsn,
     wanted: Lsn,
-    /// When the next move may begin.
+    /// When the next advance may begin.
     next: Instant,
-    /// When the slot has to be used again, where the server gives up one that is not.
+    /// When the slot has to be used again, if the server invalidates idle slots.
     touch: Option<Instant>,
-    /// Since when one is under way.
+    /// Since when an advance is in progress.
     since: Option<Instant>,
 }
 
@@ -323,7 +324,7 @@ impl SlotAdvanceSchedule {
         self.since.is_some()
     }
 
-    /// Where the slot stands.
+    /// The slot's position.
     pub fn stands(&self) -> Lsn {
         self.at
     }

@@ -1,15 +1,15 @@
-//! Reads a backlog in batches by SQL, on a connection of its own, ahead of who takes it.
+//! Reads a backlog in batches by SQL, ahead of its consumer, on a connection of its own.
 //!
-//! A stream costs the server a system call or more for each message; the same bytes by COPY
-//! come several times faster. They are read from a temporary copy of the slot, which moves as
-//! it is read and goes with its session; the slot itself stays where it is confirmed.
+//! A stream costs the server at least one system call a message; COPY sends the same bytes several
+//! times faster. They are read from a temporary copy of the slot, which advances as it is read and
+//! ends with its session; the slot itself stays at the confirmed position.
 //!
-//! What has to be known (PostgreSQL's manual, "Replication Management Functions", and
-//! measured on 14 to 18): the bytes are those of the stream, in the same order; a Relation
-//! comes again in each batch. A batch ends at a commit, once it has as many rows as asked for
-//! or has come to the position that it was to read up to. Nothing is sent before all of it is
-//! decoded, and what does not fit `work_mem` the server puts into a temporary file. After a
-//! batch the copy stands where all that committed before was handed out.
+//! Facts (PostgreSQL's manual, "Replication Management Functions", and measured on 14 to 18): the
+//! bytes are those of the stream, in the same order; Relation messages repeat in each batch. A batch
+//! ends at a commit, once it has the requested number of rows or reached the requested position.
+//! Nothing is sent before the whole batch is decoded, and what does not fit `work_mem` goes to a
+//! temporary file. After a batch, everything that committed before the copy's position was handed
+//! out.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,42 +23,41 @@ use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
 
 use super::backend_liveness::Backend;
-use super::copy::{CopyRows, Packing, Rows};
+use super::copy::{CopyRows, RowBuffer, Rows};
 use super::policy::WalPosition;
 use crate::lsn::Lsn;
 use crate::source::config::SourceConfig;
 use crate::source::error::SourceError;
 
-/// Bytes of rows that may wait here: the server decodes the next batch meanwhile.
-const ROOM: u32 = 32 << 20;
+/// Bytes of rows that may be buffered here while the server decodes the next batch.
+const BUFFER_BYTES: u32 = 32 << 20;
 
-/// Bytes of rows that are handed on together at most, and one row.
-const TOGETHER: usize = 48 << 10;
+/// Most bytes of rows that are handed on together, beside one row.
+const CHUNK_BYTES: usize = 48 << 10;
 
-/// How large a batch is to be, in bytes of rows: for each the server reads the log again from
-/// the last point that decoding can begin at, so that many small ones cost more than a file of
-/// the server's for what a large one has beyond its memory (measured: 500,000 rows in batches of
+/// Target size of a batch, in bytes of rows. For each batch the server reads the WAL again from the
+/// slot's `restart_lsn`, so many small ones cost more than the temporary file of a large one (measured: 500,000 rows in batches of
 /// 16 MiB at 1.4 to 1.75 times `pg_recvlogical`, of 64 MiB at 2.3 to 3.0 times).
 const BATCH_BYTES: u64 = 64 << 20;
 
-/// Messages of the first batch, and of any.
+/// Messages of the first batch, and the bounds for each.
 const FIRST: u64 = 50_000;
 const MOST: u64 = 1_000_000;
 const LEAST: u64 = 100;
 
-/// What a batch may take of the server's memory before it becomes a temporary file; and the
-/// server sees within this time that nobody waits for a batch any more.
+/// The server's memory for a batch before it becomes a temporary file; and how soon the server
+/// detects that the client is gone.
 const SETTINGS: &str = "SET work_mem = '32MB'; SET client_connection_check_interval = '2s'";
 
-/// Longer than this a batch should not take to be decoded.
+/// A batch whose decoding takes longer than this may be too slow.
 const LONG: Duration = Duration::from_secs(1);
 
-/// Bytes of log a second below which a stream is faster, after so many batches that took long:
-/// where an old transaction is open, the server reads from its beginning for each of them.
+/// Bytes of WAL per second below which a stream is faster, and for how many slow batches in a row:
+/// with an old open transaction the server reads from its start for each batch.
 const SLOW: f64 = 16e6;
 const SLOW_BATCHES: u32 = 3;
 
-/// One that took so long is enough.
+/// A single batch this slow is enough.
 const VERY_LONG: Duration = Duration::from_secs(60);
 
 /// What was read.
@@ -67,23 +66,23 @@ pub(crate) enum Part {
     Rows(Rows),
     /// A batch has ended.
     ReadUpTo(WalPosition),
-    /// What is left is little; more comes only after [`BatchReader::read_to`].
+    /// Little is left; more follows only after [`BatchReader::read_to`].
     NearEnd,
 }
 
 /// Why there are no more parts.
 pub(crate) enum Stopped {
-    /// The server will not do it this way; its words.
+    /// The server refuses to be read this way; its message.
     Refused(String),
-    /// It passes with time.
+    /// The session failed: reconnect.
     Failed(SourceError),
 }
 
-/// Batches, read until it is dropped or what is left is little.
+/// Reads batches until it is dropped or little is left.
 pub(crate) struct BatchReader {
     parts: UnboundedReceiver<Result<Part, Stopped>>,
     room: Arc<Semaphore>,
-    /// Up to where is read in any case, if that is known.
+    /// Up to where everything is read, once that is set.
     target: watch::Sender<Option<Lsn>>,
     task: JoinHandle<()>,
 }
@@ -96,10 +95,10 @@ impl Drop for BatchReader {
 
 impl BatchReader {
     /// Begins where the slot stands, and pauses once no more than `little` bytes of log are left.
-    /// It is expected to stand at `from`.
+    /// The slot is expected to be confirmed up to `from`.
     pub(crate) fn start(peer: Backend, config: &SourceConfig, from: Lsn, little: u64) -> Self {
-        let (tell, parts) = unbounded_channel();
-        let room = Arc::new(Semaphore::new(ROOM as usize));
+        let (sender, parts) = unbounded_channel();
+        let room = Arc::new(Semaphore::new(BUFFER_BYTES as usize));
         let (target, targets) = watch::channel(None);
         let reader = Reader {
             peer,
@@ -107,16 +106,16 @@ impl BatchReader {
             publication: config.publication.clone(),
             messages: config.messages,
             from,
-            tell,
+            sender,
             room: Arc::clone(&room),
             target: targets,
             limit: FIRST,
             slow: 0,
         };
         let task = tokio::spawn(async move {
-            let tell = reader.tell.clone();
+            let sender = reader.sender.clone();
             if let Err(stopped) = reader.read(little).await {
-                let _ = tell.send(Err(stopped));
+                let _ = sender.send(Err(stopped));
             }
         });
         Self { parts, room, target, task }
@@ -148,9 +147,9 @@ impl BatchReader {
     }
 }
 
-/// The room that rows take: one that is larger than all of it has to pass too.
+/// The permits that rows take: rows larger than the buffer have to pass too.
 fn permits(rows: &Rows) -> u32 {
-    u32::try_from(rows.size()).unwrap_or(ROOM).min(ROOM)
+    u32::try_from(rows.size()).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES)
 }
 
 struct Reader {
@@ -159,7 +158,7 @@ struct Reader {
     publication: String,
     messages: bool,
     from: Lsn,
-    tell: UnboundedSender<Result<Part, Stopped>>,
+    sender: UnboundedSender<Result<Part, Stopped>>,
     room: Arc<Semaphore>,
     target: watch::Receiver<Option<Lsn>>,
     /// Messages of the next batch.
@@ -174,48 +173,47 @@ impl Reader {
         self.answer("reading the backlog", set).await?;
         let copy = self.copy().await?;
         crate::crash_points::point!("copied");
-        let mut stand = self.stand(&copy).await?;
-        if stand.begins_beyond(self.from) {
-            let moved = SourceError::slot_moved(&self.slot, self.from, stand.read);
+        let mut position = self.position(&copy).await?;
+        if position.begins_beyond(self.from) {
+            let moved = SourceError::slot_advanced(&self.slot, self.from, position.read);
             return Err(Stopped::Failed(moved));
         }
         loop {
-            let decoding = self.batch(&copy, stand.upto()).await?;
-            let before = std::mem::replace(&mut stand, self.stand(&copy).await?).read;
-            self.judge(decoding, before, stand.read)?;
-            if self.tell.send(Ok(Part::ReadUpTo(stand))).is_err() {
+            let decoding = self.batch(&copy, position.upto()).await?;
+            let before = std::mem::replace(&mut position, self.position(&copy).await?).read;
+            self.judge(decoding, before, position.read)?;
+            if self.sender.send(Ok(Part::ReadUpTo(position))).is_err() {
                 return Ok(());
             }
-            if self.is_read(&mut stand, &copy, little).await? {
+            if self.is_read(&mut position, &copy, little).await? {
                 return Ok(());
             }
         }
     }
 
-    /// Whether nothing more is to be read: where little is left, waits until somebody wants that
-    /// too.
+    /// Whether everything is read. When little is left, waits until that is requested too.
     async fn is_read(
         &mut self,
-        stand: &mut WalPosition,
+        position: &mut WalPosition,
         copy: &str,
         little: u64,
     ) -> Result<bool, Stopped> {
         let target = *self.target.borrow_and_update();
         if let Some(target) = target {
-            return Ok(stand.read >= target);
+            return Ok(position.read >= target);
         }
-        if !stand.is_near_the_end(little) {
+        if !position.is_near_the_end(little) {
             return Ok(false);
         }
-        if self.tell.send(Ok(Part::NearEnd)).is_err() || self.target.changed().await.is_err() {
+        if self.sender.send(Ok(Part::NearEnd)).is_err() || self.target.changed().await.is_err() {
             return Ok(true);
         }
-        *stand = self.stand(copy).await?;
+        *position = self.position(copy).await?;
         let target = *self.target.borrow_and_update();
-        Ok(target.is_some_and(|target| stand.read >= target))
+        Ok(target.is_some_and(|target| position.read >= target))
     }
 
-    /// Copies the slot for as long as this session lasts; the copy's name.
+    /// Copies the slot for the duration of this session; returns the copy's name.
     async fn copy(&self) -> Result<String, Stopped> {
         let failed = |error: tokio_postgres::Error| stopped("copying the slot", &error);
         let query = "SELECT slot_name::pg_catalog.text FROM pg_catalog.pg_copy_logical_replication_slot(\
@@ -227,7 +225,7 @@ impl Reader {
         row.try_get(0).map_err(failed)
     }
 
-    async fn stand(&self, copy: &str) -> Result<WalPosition, Stopped> {
+    async fn position(&self, copy: &str) -> Result<WalPosition, Stopped> {
         let failed =
             |error: tokio_postgres::Error| stopped("asking how far the backlog is read", &error);
         let query = "SELECT pg_catalog.pg_current_wal_flush_lsn()::pg_catalog.text, \
@@ -243,7 +241,7 @@ impl Reader {
         Ok(WalPosition { flushed: lsn(0)?, read: lsn(1)? })
     }
 
-    /// Whether it is worth while, after a batch that brought the log from here to there.
+    /// Refuses to continue if a batch that read the WAL from `from` to `to` was too slow.
     fn judge(&mut self, decoding: Duration, from: Lsn, to: Lsn) -> Result<(), Stopped> {
         if decoding < LONG {
             self.slow = 0;
@@ -260,7 +258,7 @@ impl Reader {
         Err(Stopped::Refused(reason.to_owned()))
     }
 
-    /// Reads one batch; how long the server took to decode it.
+    /// Reads one batch; returns how long the server took to decode it.
     async fn batch(&mut self, copy: &str, upto: Lsn) -> Result<Duration, Stopped> {
         let began = Instant::now();
         let mut decoding = None;
@@ -276,25 +274,25 @@ impl Reader {
             self.messages,
         );
         let _large = self.peer.client.large_rows();
-        // It is asked again after its end where that came together with its last rows.
+        // Fused, since it is polled again after an end that came together with the last rows.
         let stream = self.peer.client.copy_out(query.as_str());
         let mut stream = pin!(self.answer("reading a batch of the backlog", stream).await?.fuse());
-        let (mut copied, mut rows) = (CopyRows::default(), Packing::default());
+        let (mut copied, mut rows) = (CopyRows::default(), RowBuffer::default());
         let (mut bytes, mut messages) = (0, 0);
         while let Some(piece) = self.peer.awaited(stream.next()).await.map_err(Stopped::Failed)? {
             decoding.get_or_insert_with(|| began.elapsed());
             let mut next = Some(piece);
-            // What has come already goes on together.
+            // What is received already is handed on together.
             while let Some(piece) = next {
                 let piece = piece.map_err(failed)?;
                 copied.take(piece, &mut rows).map_err(|error| {
                     Stopped::Failed(SourceError::Undecodable(error.to_string()))
                 })?;
-                let more = rows.size() < TOGETHER;
+                let more = rows.size() < CHUNK_BYTES;
                 next = if more { stream.next().now_or_never().flatten() } else { None };
             }
             (bytes, messages) = (bytes + rows.size() as u64, messages + rows.rows());
-            self.hand_on(rows.take()).await?;
+            self.send_rows(rows.take()).await?;
         }
         if !copied.is_ended() {
             let short = "a batch of the backlog ended before its end".to_owned();
@@ -316,23 +314,23 @@ impl Reader {
     }
 
     /// Waits for room.
-    async fn hand_on(&self, rows: Rows) -> Result<(), Stopped> {
+    async fn send_rows(&self, rows: Rows) -> Result<(), Stopped> {
         if rows.is_empty() {
             return Ok(());
         }
         let gone = || Stopped::Failed(SourceError::Lost("nobody reads any more".to_owned()));
         self.room.acquire_many(permits(&rows)).await.map_err(|_| gone())?.forget();
-        self.tell.send(Ok(Part::Rows(rows))).map_err(|_| gone())
+        self.sender.send(Ok(Part::Rows(rows))).map_err(|_| gone())
     }
 }
 
-/// What an error means: the server's own word is that it will not, also the next time.
+/// What an error means: an error that the server reports recurs, unless it ends the session.
 fn stopped(doing: &str, error: &tokio_postgres::Error) -> Stopped {
     let ends_the_session = |code: &str| code.starts_with("57P0") || code.starts_with("08");
     let lost = SourceError::query(doing, error);
-    match error.as_db_error() {
-        Some(said) if ends_the_session(said.code().code()) => Stopped::Failed(lost),
-        None if error.is_closed() => Stopped::Failed(lost),
-        _ => Stopped::Refused(lost.to_string()),
-    }
+    let passes = match error.as_db_error() {
+        Some(refusal) => ends_the_session(refusal.code().code()),
+        None => error.is_closed(),
+    };
+    if passes { Stopped::Failed(lost) } else { Stopped::Refused(lost.to_string()) }
 }

@@ -144,7 +144,7 @@ pub(crate) async fn control(
 }
 
 /// Opens another ordinary connection to the server that `control` reached, in the same way.
-pub(crate) async fn beside(
+pub(crate) async fn auxiliary(
     conninfo: &ConnInfo,
     endpoint: &Endpoint,
     application_name: &str,

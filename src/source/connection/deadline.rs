@@ -1,5 +1,5 @@
-//! How long a command waits for what it asks of a server: a server that lets it in and is silent then
-//! holds nobody up for ever.
+//! Time limits for what is asked of a server, so that a server that accepts the login and then is
+//! silent blocks nothing for ever.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(in crate::source) fn opening_limit(answer: Duration) -> Duration {
 }
 
 /// After how long is said what is waited for, where that may take as long as others like.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOG_AFTER: Duration = Duration::from_secs(5);
 
 /// Limits what is asked of a server.
 #[derive(Debug)]
@@ -98,9 +98,9 @@ pub(in crate::source) async fn answered<T>(
 }
 
 /// Waits for as long as it takes, and says so where it takes long.
-pub(crate) async fn with_patience<T>(say: impl FnOnce(), awaited: impl Future<Output = T>) -> T {
+pub(crate) async fn log_if_slow<T>(say: impl FnOnce(), awaited: impl Future<Output = T>) -> T {
     let mut awaited = std::pin::pin!(awaited);
-    if let Ok(done) = timeout(PATIENCE, &mut awaited).await {
+    if let Ok(done) = timeout(LOG_AFTER, &mut awaited).await {
         return done;
     }
     say();

@@ -97,7 +97,14 @@ impl ConnectError {
         match self {
             Self::Transient { sqlstate, .. } => Some(*sqlstate),
             Self::Configuration { sqlstate, .. } | Self::Server { sqlstate, .. } => *sqlstate,
-            _ => None,
+            Self::Unreachable { .. }
+            | Self::TimedOut { .. }
+            | Self::WrongSession { .. }
+            | Self::NoHost(_)
+            | Self::Policy { .. }
+            | Self::Tls { .. }
+            | Self::TlsSetUp(_)
+            | Self::Protocol { .. } => None,
         }
     }
 
@@ -264,6 +271,8 @@ impl TlsFault {
 fn advice(sqlstate: &str, message: &str) -> Option<&'static str> {
     Some(match sqlstate {
         "28P01" => "the password is wrong, or the user does not exist",
+        // PostgreSQL 14 to 18 give it to a missing line of pg_hba.conf, and to a role that does not
+        // exist or may not log in: only the text says which.
         "28000" if message.contains("pg_hba.conf") => {
             "add a hostssl line with scram-sha-256 for this user, database and address to \
              pg_hba.conf, or change sslmode"

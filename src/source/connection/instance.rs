@@ -37,6 +37,7 @@ impl Instance {
     pub(crate) async fn of(client: &Client) -> Result<Self, SourceError> {
         const WHAT: &str = "identifying the server";
         let failed = |error| SourceError::query(WHAT, &error);
+        // Pipelined on one connection, always in this order.
         let (started, system) = tokio::join!(
             biased;
             client.query_typed_one(STARTED, &[]),

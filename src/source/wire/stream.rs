@@ -150,8 +150,8 @@ pub(super) struct Pump<S> {
     is_flushed: bool,
     /// What the last status update confirmed, and when it was made; none before the first.
     sent: Option<(Lsn, Instant)>,
-    /// When the server was last heard of, or was last not listened to.
-    heard: Instant,
+    /// When something of the server was last read, or when walpost last did not read.
+    last_received: Instant,
     asked: Instant,
     /// The server wants a status update at once.
     is_wanted: bool,
@@ -184,7 +184,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             out: BytesMut::new(),
             is_flushed: true,
             sent: None,
-            heard: now,
+            last_received: now,
             asked: now,
             is_wanted: false,
             broken: None,
@@ -206,7 +206,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             let now = Instant::now();
             let is_reading = shared.queued.load(Ordering::Relaxed) < QUEUED;
             if !is_reading {
-                self.heard = now;
+                self.last_received = now;
             }
             self.write_status(now, is_reading);
             let mut due = pin!(shared.changed.notified());
@@ -215,7 +215,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             match step {
                 Step::Read(Ok(0)) => return Err(self.ended()),
                 Step::Read(Ok(_)) => {
-                    self.heard = Instant::now();
+                    self.last_received = Instant::now();
                     if self.take()? {
                         return Ok(());
                     }
@@ -304,12 +304,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
 
     /// When the server is asked for an answer. An idle one would say nothing by itself.
     fn ask_at(&self) -> Instant {
-        self.heard.max(self.asked) + self.gap()
+        self.last_received.max(self.asked) + self.gap()
     }
 
     /// When to look again, if nothing happens.
     fn wake_at(&self, is_reading: bool) -> Instant {
-        let silent = is_reading.then(|| self.heard + self.timing.silence_limit);
+        let silent = is_reading.then(|| self.last_received + self.timing.silence_limit);
         let unwritable = self.broken.as_ref().map(|(_, since)| *since + LAST_WORDS);
         let status = self.sent.filter(|_| self.is_flushed && self.broken.is_none()).map(|sent| {
             let (sent, at) = sent;
@@ -331,7 +331,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             return Err(error);
         }
         let limit = self.timing.silence_limit;
-        if is_reading && now >= self.heard + limit {
+        if is_reading && now >= self.last_received + limit {
             return Err(WireError::Silent(limit));
         }
         Ok(())
