@@ -89,7 +89,7 @@ pub(crate) enum ReplayError {
     Unreachable(String),
     /// There is no dead-letter topic.
     #[error(
-        "there is no topic {topic}: nothing was put aside yet, or it is another (--from, \
+        "there is no topic {topic}: no event was quarantined yet, or it is another (--from, \
          poison.dead_letter_topic)"
     )]
     NoTopic {
@@ -126,7 +126,7 @@ pub(crate) enum ReplayError {
         group: String,
     },
     /// It was stopped by a signal.
-    #[error("told to stop")]
+    #[error("stopped by a signal")]
     Stopped,
 }
 

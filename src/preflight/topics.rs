@@ -102,17 +102,17 @@ impl TopicCheck<'_> {
         );
         let finding = match self.makes_topics {
             Some(false) => Finding::error((SUBJECT, "topic_missing"), text).why(
-                "nobody makes it by itself (that takes auto.create.topics.enable of the brokers \
-                 and allow.auto.create.topics of walpost's producer): `run` waits until it is \
-                 there",
+                "it is not created automatically (that needs auto.create.topics.enable on the \
+                 brokers and allow.auto.create.topics in walpost's producer): `run` waits until it \
+                 exists",
             ),
             Some(true) => Finding::warning((SUBJECT, "topic_missing"), text).why(
-                "the brokers make it when it is first named, with as many partitions and \
-                      replicas as they please",
+                "the brokers create it at its first use, with their default number of partitions \
+                 and replicas",
             ),
             None => Finding::warning((SUBJECT, "topic_missing"), text).why(
-                "where the brokers do not make topics by themselves, `run` waits until it is \
-                      there",
+                "where the brokers do not create topics automatically, `run` waits until it \
+                 exists",
             ),
         };
         self.findings.add(finding.command(command));

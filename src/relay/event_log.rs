@@ -84,7 +84,7 @@ impl EventLog {
                 self.down.get_or_insert(Down { reason, at, refused: false, logged: false });
             }
             Condition::Unauthenticated(reason) => {
-                let fix = "give walpost's user its password back, or put the new one where walpost has it from";
+                let fix = "restore the password of walpost's user, or put the new one where walpost reads it";
                 let reason = line(&format!("the credentials are refused: {reason}; {fix}"));
                 // A broker that refuses them closes the connection too, before or after.
                 if self.down.as_ref().is_none_or(|down| !down.refused) {

@@ -64,7 +64,9 @@ pub enum RelayError {
     Unauthenticated(String),
     /// Everything up to [`RelaySettings::until`] is delivered, but PostgreSQL did not acknowledge
     /// the confirmation.
-    #[error("all before {0} is delivered, and its confirmation was not seen to arrive: run again")]
+    #[error(
+        "everything before {0} is delivered, but it is not known whether PostgreSQL received the last confirmation: run again"
+    )]
     Unconfirmed(Lsn),
     /// Stopped before it reached [`RelaySettings::until`].
     #[error(
@@ -80,6 +82,6 @@ pub enum RelayError {
     #[error("stopped before PostgreSQL was reached: nothing is delivered")]
     Unbegun,
     /// Aborted.
-    #[error("told to stop at once: left with nothing more confirmed")]
+    #[error("stopped by a second signal: nothing more was confirmed")]
     Aborted,
 }

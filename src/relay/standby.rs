@@ -79,7 +79,7 @@ impl Standby {
             tracing::warn!(
                 role,
                 "the walpost that has the slot uses another role: this instance cannot see whether \
-                 it halts, and may continue where a person has to decide; let all instances log in \
+                 it halts, and may continue where an operator has to decide; let all instances log in \
                  with the same role"
             );
         }

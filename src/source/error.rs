@@ -221,7 +221,7 @@ impl SourceError {
 
     /// Whether the slot, the publication or the server is not what it was, so that an operator has
     /// to decide: no standby instance may continue then.
-    pub fn is_for_a_person(&self) -> bool {
+    pub fn needs_operator(&self) -> bool {
         match self {
             Self::Slot(_) | Self::Changed(_) => true,
             Self::Lost(_)

@@ -59,7 +59,7 @@ async fn open(config: &SourceConfig, resume: &Resume) -> Result<PostgresFeed, Op
         // One that has neither streamed nor seen who moved the slot knows of no change that the
         // others do not see.
         let knows = matches!(resume, Resume::At { .. }) || resume.accounted().is_some();
-        let knows = knows && error.is_for_a_person();
+        let knows = knows && error.needs_operator();
         let announcement = knows.then(|| announcement(control_client, &config.slot));
         OpenError { error, announcement }
     })

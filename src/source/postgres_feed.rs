@@ -220,7 +220,7 @@ impl Feed for PostgresFeed {
 
     async fn announce_halt(&mut self, error: &SourceError) {
         let (client, slot) = (Arc::clone(&self.base().control.client), self.base().slot.clone());
-        if error.is_for_a_person() {
+        if error.needs_operator() {
             halt_notice::announce(&client, &slot).await;
         }
     }

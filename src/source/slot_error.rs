@@ -3,7 +3,6 @@
 //! Each of these needs an operator: the position that walpost would continue from is lost, unknown
 //! or another's, so that events may be missing in Kafka.
 
-use super::error::SourceError;
 use super::server_identity::ServerIdentity;
 use crate::lsn::Lsn;
 
@@ -61,7 +60,7 @@ pub enum SlotError {
 
     /// Another client advanced the slot past what this instance confirmed.
     #[error(
-        "replication slot \"{slot}\" was confirmed up to {found} by somebody else, walpost \
+        "replication slot \"{slot}\" was confirmed up to {found} by another client, walpost \
          itself had confirmed {confirmed}: what was committed between these was not published by \
          this walpost; find out who moved the slot, then start walpost again to go on from {found}"
     )]
@@ -77,8 +76,8 @@ pub enum SlotError {
     /// The same, found by an instance that waited for the slot: another client held it after a
     /// walpost did.
     #[error(
-        "replication slot \"{slot}\" is confirmed up to {found}, and was used by somebody else \
-         who is not walpost; the last walpost was seen to have confirmed {confirmed}: what was \
+        "replication slot \"{slot}\" is confirmed up to {found}, and was used by a client \
+         that is not walpost; the last walpost was seen to have confirmed {confirmed}: what was \
          committed between these may not be published; find out who moved the slot, then start \
          walpost again to go on from {found}"
     )]
@@ -94,7 +93,7 @@ pub enum SlotError {
     /// Another instance on the slot halts.
     #[error(
         "another walpost that worked with replication slot \"{slot}\" (server process {pid}) has \
-         halted, and a person has to decide: see its log, then start walpost again"
+         halted, and an operator has to decide: see its log, then start walpost again"
     )]
     OtherInstanceHalted {
         /// The slot.
@@ -163,7 +162,7 @@ pub enum SlotError {
         /// Up to where the copy was read.
         read: Lsn,
         /// Why the copy could not be read to its end.
-        copy_lost: Option<Box<SourceError>>,
+        copy_lost: Option<String>,
     },
 
     /// The slot is unusable, and records that were read from it were not delivered.
@@ -181,7 +180,7 @@ pub enum SlotError {
     },
 }
 
-fn lost_copy(because: Option<&SourceError>) -> String {
+fn lost_copy(because: Option<&str>) -> String {
     because.map_or_else(String::new, |because| {
         format!(", which was lost before its end ({because}): what follows is in no slot")
     })

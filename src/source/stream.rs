@@ -153,7 +153,7 @@ impl StreamFeed {
             self.await_confirmed(lsn).await
         });
         noted.await.unwrap_or_else(|_| {
-            let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
+            let unseen = format!("it is not known whether the last confirmation ({lsn}) arrived");
             Err(SourceError::Lost(unseen))
         })
     }

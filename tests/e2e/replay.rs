@@ -301,7 +301,7 @@ async fn stopped_replay_commits_its_progress() {
         }
         let (code, said) = ended(&stopped).await;
         assert_eq!(code, Some(1));
-        assert!(said.contains("told to stop"), "{said}");
+        assert!(said.contains("stopped by a signal"), "{said}");
     }
     assert_eq!(setup.replay(TOPIC_FIXED, &[]).await.0, Some(0));
     let mut numbers = setup.published().await;

@@ -130,7 +130,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     /// Logs why the relay ends: before anything that takes time, or that a signal can cut short.
     pub(super) fn log_failure(&self, error: &SourceError) {
         let (records, _) = self.core.in_flight();
-        if records > 0 || error.is_for_a_person() {
+        if records > 0 || error.needs_operator() {
             tracing::error!(%error, in_flight = records, "cannot continue; draining in-flight records");
         }
     }

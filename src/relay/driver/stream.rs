@@ -50,7 +50,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         match &ended {
             Ended::Failed(error) => {
                 self.log_failure(error);
-                if error.is_for_a_person() {
+                if error.needs_operator() {
                     self.begin_to_fail(error);
                     // Before the slot is released. From here on no signal changes the outcome.
                     self.announce(session.announce_halt(error)).await?;

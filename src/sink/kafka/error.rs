@@ -172,11 +172,11 @@ pub(crate) fn reason(code: Code, topic: &str) -> String {
             );
         }
         Code::Authentication => {
-            "; give walpost's user its password back, or put the new one where walpost has it from"
+            "; restore the password of walpost's user, or put the new one where walpost reads it"
                 .into()
         }
         Code::UnknownPartition => {
-            "; the record names its partition: looking again how many there are".into()
+            "; the record names its partition: reading the topic's partitions again".into()
         }
         Code::UnknownTopic | Code::UnknownTopicOrPartition => {
             format!("; {}", create(topic))

@@ -287,7 +287,7 @@ impl CatchupFeed {
     fn abandoned(&mut self, because: Option<&SourceError>) -> Option<SourceError> {
         let Abandoned { error, .. } = self.abandoned.take()?;
         let (read, _) = self.handed.reached();
-        let copy_lost = because.cloned().map(Box::new);
+        let copy_lost = because.map(ToString::to_string);
         Some(SourceError::Slot(SlotError::CopyRead { error: Box::new(error), read, copy_lost }))
     }
 
@@ -478,7 +478,7 @@ impl CatchupFeed {
             self.mover.finish(lsn).await
         });
         noted.await.unwrap_or_else(|_| {
-            let unseen = format!("the last confirmation ({lsn}) was not seen to arrive");
+            let unseen = format!("it is not known whether the last confirmation ({lsn}) arrived");
             Err(SourceError::Lost(unseen))
         })
     }

@@ -271,7 +271,7 @@ async fn waited(report: CaseReport) {
     behind.start().await;
     for walpost in [&first, &second] {
         let text = report.ends(walpost, 3).await;
-        let words = ["lost WAL or was restored", "has halted, and a person has to decide"];
+        let words = ["lost WAL or was restored", "has halted, and an operator has to decide"];
         assert!(words.iter().any(|words| text.contains(words)), "{text}");
     }
     behind.judged_with_repeats(&report, &rows).await;

@@ -111,7 +111,7 @@ async fn signalled_while_opening(report: CaseReport, signals: u32) {
         walpost.terminate();
     }
     let text = report.ends(&walpost, 3).await;
-    assert!(text.contains("by somebody else"), "{text}");
+    assert!(text.contains("by another client"), "{text}");
     report.exact(&before);
 }
 
@@ -128,10 +128,10 @@ async fn signalled_while_judging(report: CaseReport, signals: u32) {
     }
     if signals == 1 {
         let text = report.ends(&second, 3).await;
-        assert!(text.contains("has halted, and a person has to decide"), "{text}");
+        assert!(text.contains("has halted, and an operator has to decide"), "{text}");
     }
     let text = report.ends(&walpost, 3).await;
-    assert!(text.contains("by somebody else"), "{text}");
+    assert!(text.contains("by another client"), "{text}");
     report.exact(&before);
 }
 
@@ -191,7 +191,7 @@ async fn found_at_the_end(report: CaseReport) {
     let text = report.ends(&first, 3).await;
     assert!(text.contains("the publication was changed"), "{text}");
     let text = report.ends(&second, 3).await;
-    let words = ["the publication was changed", "has halted, and a person has to decide"];
+    let words = ["the publication was changed", "has halted, and an operator has to decide"];
     assert!(words.iter().any(|words| text.contains(words)), "{text}");
     kafka.resume();
 }
@@ -253,10 +253,10 @@ async fn stopped_in_the_copy(report: CaseReport) {
     first.await_line("publishing the rest of its temporary copy", SHORT_TIMEOUT).await;
     first.terminate();
     let text = report.ends(&first, 3).await;
-    assert!(text.contains("by somebody else"), "{text}");
+    assert!(text.contains("by another client"), "{text}");
     assert!(text.contains("what follows is in no slot"), "{text}");
     let text = report.ends(&second, 3).await;
-    assert!(text.contains("has halted, and a person has to decide"), "{text}");
+    assert!(text.contains("has halted, and an operator has to decide"), "{text}");
     published_so_far(&report, &fixture).await;
 }
 
@@ -276,8 +276,8 @@ async fn announced_despite_a_lock(report: CaseReport) {
     second.await_line("is in use by", SHORT_TIMEOUT).await;
     fixture.postgres.execute(&at_rest(ADVANCE)).await;
     let texts = (report.ends(&first, 3).await, report.ends(&second, 3).await);
-    assert!(texts.0.contains("by somebody else"), "{texts:?}");
-    assert!(texts.1.contains("has halted, and a person has to decide"), "{texts:?}");
+    assert!(texts.0.contains("by another client"), "{texts:?}");
+    assert!(texts.1.contains("has halted, and an operator has to decide"), "{texts:?}");
     let warning = first.await_line("holds the advisory lock", SHORT_TIMEOUT).await;
     assert!(warning.contains("pg_terminate_backend("), "{warning}");
     report.exact(&fixture.judge().await);
@@ -305,8 +305,8 @@ async fn with_roles(report: CaseReport, active: &str, standby: &str) {
     }
     fixture.postgres.execute(&at_rest(ADVANCE)).await;
     let texts = (report.ends(&first, 3).await, report.ends(&second, 3).await);
-    assert!(texts.0.contains("by somebody else"), "{texts:?}");
-    assert!(texts.1.contains("has halted, and a person has to decide"), "{texts:?}");
+    assert!(texts.0.contains("by another client"), "{texts:?}");
+    assert!(texts.1.contains("has halted, and an operator has to decide"), "{texts:?}");
     assert!(!second.said("cannot see whether it halts"), "{texts:?}");
     report.exact(&fixture.judge().await);
 }
@@ -326,8 +326,8 @@ async fn with_names(report: CaseReport) {
     second.await_line("is in use by", SHORT_TIMEOUT).await;
     fixture.postgres.execute(&at_rest(ADVANCE)).await;
     let texts = (report.ends(&first, 3).await, report.ends(&second, 3).await);
-    assert!(texts.0.contains("by somebody else"), "{texts:?}");
-    assert!(texts.1.contains("has halted, and a person has to decide"), "{texts:?}");
+    assert!(texts.0.contains("by another client"), "{texts:?}");
+    assert!(texts.1.contains("has halted, and an operator has to decide"), "{texts:?}");
     report.exact(&fixture.judge().await);
 }
 
@@ -348,7 +348,7 @@ async fn stopped_unseen(report: CaseReport) {
     fixture.postgres.execute(&at_rest(ADVANCE)).await;
     walpost.terminate();
     let text = report.ends(&walpost, 3).await;
-    assert!(text.contains("by somebody else"), "{text}");
+    assert!(text.contains("by another client"), "{text}");
     assert!(!text.contains("confirmed to PostgreSQL"), "{text}");
     kafka.resume();
     published_so_far(&report, &fixture).await;
@@ -436,7 +436,8 @@ async fn read_between(report: CaseReport, is_back: bool) {
     drop(other);
     let text = report.ends(&second, 3).await;
     let says = |text: &str| {
-        text.contains("has halted, and a person has to decide") || text.contains("by somebody else")
+        text.contains("has halted, and an operator has to decide")
+            || text.contains("by another client")
     };
     assert!(says(&text), "{text}");
     if !is_back {

@@ -176,7 +176,7 @@ async fn used_by_another_client(report: CaseReport) {
     walpost.await_line("is in use by server process", SHORT_TIMEOUT).await;
     moved.await.expect("it runs").expect("it is read");
     let text = report.ends(&walpost, 3).await;
-    assert!(text.contains("by somebody else"), "{text}");
+    assert!(text.contains("by another client"), "{text}");
     judged(&report, &fixture, &rows).await;
 }
 
@@ -226,7 +226,7 @@ async fn dropped_in_a_backlog(report: CaseReport) {
 }
 
 async fn advanced_in_a_backlog(report: CaseReport) {
-    in_a_backlog(report, ADVANCE, "by somebody else").await;
+    in_a_backlog(report, ADVANCE, "by another client").await;
 }
 
 /// Someone lays hands on the slot while one instance reads a backlog and another one waits: the
@@ -241,7 +241,7 @@ async fn in_a_backlog(report: CaseReport, what: &str, words: &str) {
     assert!(fixture.records().await.len() < 8_000, "in the middle");
     let texts = (report.ends(&first, 3).await, report.ends(&second, 3).await);
     let said = |text: &str| {
-        text.contains(words) || text.contains("has halted, and a person has to decide")
+        text.contains(words) || text.contains("has halted, and an operator has to decide")
     };
     assert!(said(&texts.0) && said(&texts.1), "{texts:?}");
     report.exact(&fixture.judge().await);
@@ -302,7 +302,7 @@ async fn advanced_with_a_high_latency_standby(report: CaseReport) {
     let status = first.wait(LONG_TIMEOUT).await;
     assert_eq!(status.and_then(|status| status.code()), Some(3), "{:?}", first.stderr());
     let text = report.ends(&second, 3).await;
-    assert!(text.contains("has halted, and a person has to decide"), "{text}");
+    assert!(text.contains("has halted, and an operator has to decide"), "{text}");
     report.exact(&fixture.judge().await);
 }
 
@@ -327,7 +327,7 @@ async fn elsewhere(report: CaseReport, sql: &str) {
     fixture.postgres.execute(&insert(5, 3)).await;
     proxy.restore();
     let text = report.ends(&walpost, 3).await;
-    assert!(text.contains(&format!("up to {theirs} by somebody else")), "{theirs} in {text}");
+    assert!(text.contains(&format!("up to {theirs} by another client")), "{theirs} in {text}");
     assert!(text.contains(&format!("itself had confirmed {ours}")), "{ours} in {text}");
     assert_eq!(fixture.confirmed_flush().await, Some(theirs));
     // What was committed between the two positions is for an operator; the rest is not.
