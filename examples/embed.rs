@@ -52,7 +52,7 @@ pub(crate) async fn relay_until(
     walpost::install_crypto_provider();
     let config = Config::load(&Flags::new(file), environment)?;
     let (relay, stop) = assembly::relay(&config, environment, None)?;
-    // Other tasks can share the runtime: the relay never blocks its thread. A relay on a thread of
+    // Other tasks can share the runtime: the relay does not block its thread while it streams. A relay on a thread of
     // its own takes less CPU after `relay.on_own_thread()`.
     let mut running = Box::pin(relay.run());
     tokio::select! {

@@ -4,7 +4,7 @@
 //! [`InFlight`] for each record that was produced and has no delivery report. The rest follows from
 //! these two queues:
 //!
-//! - An entry is sealed once its Commit was received, and durable once each of its records is
+//! - An entry is complete once its Commit was received, and durable once each of its records is
 //!   acknowledged. Entries that are both leave the front of the queue.
 //! - The flush LSN is the `end_lsn` of the last entry that has left, or the `wal_end` of a keepalive
 //!   where no entry is left. It never decreases.
@@ -27,18 +27,19 @@
 //!   production numbers are never used again, so that a report from before a reset resolves nothing
 //!   (I3).
 //! - [`Ledger::keepalive`] sets it to `wal_end`: the server has sent everything that committed
-//!   before. With no entry left, all of that is durable. Behind sealed entries, `wal_end` becomes
+//!   before. With no entry left, all of that is durable. After complete entries, `wal_end` becomes
 //!   the end of the last of them. Inside an open transaction it is ignored, because it can lie
-//!   after that transaction's commit, and rows of it are still to come.
+//!   after that transaction's commit, and rows of it are still to come. While an interrupted
+//!   transaction awaits its resend, only a `wal_end` up to its commit LSN counts.
 //! - [`Ledger::begin_anew`] sets it to a position that another instance confirmed by the same rule.
 //!
-//! Each of them takes a maximum, so the flush LSN never decreases (I2). It is never ahead of what
-//! the server has sent in this session: `end_lsn` and `wal_end` come from the stream, and only its
-//! own Commit seals a transaction that a lost session left open.
+//! Each of them takes a maximum, so the flush LSN never decreases (I2). It is never ahead of the
+//! session's start or of what has been received: `end_lsn` and `wal_end` come from the stream, and
+//! only its own Commit completes a transaction that a lost session left open.
 //!
 //! # Lost sessions
 //!
-//! The next session starts at [`Ledger::resume_at`], the end of the last sealed entry: what committed
+//! The next session starts at [`Ledger::resume_at`], the end of the last complete entry: what committed
 //! before is in the ledger or durable, what committed later is sent (I5). The open transaction is
 //! sent again from its beginning. Until then its entry is interrupted ([`Ledger::interrupt`]): its
 //! records stay in the ledger, and after [`Ledger::resume`] only the missing ones are produced. This
@@ -262,7 +263,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The session was lost inside a transaction: its records stay in the ledger, and it is resumed or withdrawn when the next session begins one. True where one was open.
+    /// The session was lost inside a transaction: its records stay in the ledger, and it is resumed
+    /// or withdrawn when the next session begins one. True where one was open.
     pub fn interrupt(&mut self) -> bool {
         let open = self.entries.back_mut().filter(|entry| entry.is_open());
         open.map(|open| open.interrupted = true).is_some()
@@ -308,7 +310,8 @@ impl Ledger {
     /// The server has sent everything that committed before `wal_end`.
     pub fn keepalive(&mut self, wal_end: Lsn) {
         if let Some(Entry { interrupted: true, commit_lsn, .. }) = self.entries.back() {
-            // Everything that committed before the interrupted transaction was sent.
+            // Everything that committed before the interrupted transaction was sent. A later
+            // `wal_end` does not say that the transaction itself, which comes again, was.
             if wal_end <= *commit_lsn {
                 match self.entries.iter_mut().rev().nth(1) {
                     None => self.flush_lsn = self.flush_lsn.max(wal_end),
@@ -385,8 +388,8 @@ impl Ledger {
         undelivered
     }
 
-    /// The producer was replaced: nothing is in
-    /// flight, and everything from the flush LSN on will be sent and produced again.
+    /// The producer was replaced: nothing is in flight, and everything from the flush LSN on will be
+    /// sent and produced again.
     pub fn reset(&mut self) {
         self.first_seq = self.next_seq();
         self.entries.clear();

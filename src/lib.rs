@@ -40,24 +40,24 @@
 //! The flush LSN is the end of the last transaction for which that holds without a gap. If nothing
 //! is in flight and no transaction is open, it advances to `wal_end`: the position up to which the
 //! server, in a keepalive of this session, reports to have sent everything. Otherwise an outbox
-//! without writes would retain the WAL of the other tables. Nothing else moves the flush LSN, and it
-//! never moves backwards.
+//! without writes would retain the WAL of the other tables. The flush LSN never moves backwards;
+//! `docs/design/delivery.md`, I1, has the two special cases.
 //!
 //! Rows that PostgreSQL never sent cannot be awaited: it skips rows that are committed while their
 //! table is not in the publication. So the flush LSN is confirmed only after the publication guard
 //! has seen in the catalogs that the publication has not changed.
 //!
 //! After a failed delivery the producer is discarded with everything in its queues, and everything
-//! after the flush LSN is read and produced again, so no record is retried behind its successors. An
+//! after the flush LSN is read and produced again, so no record is retried after its successors. An
 //! event that cannot be delivered at all halts the relay before the flush LSN passes it.
 //!
 //! The invariants, with their tests, and the decisions behind them are in `docs/design`.
 //!
 //! # Modules
 //!
-//! Data flows down this list. A module imports only modules above it (`tests/tidy` checks that).
-//! Code that decides is pure and takes the time as an argument; code that does I/O decides nothing
-//! about delivery.
+//! Listed from the bottom up: a module imports only modules above it (`tests/tidy` checks that). The
+//! core decides order, replay and halt; it is pure and takes the time as an argument. What else
+//! decides (timeouts, batch size, the publication guard) is listed in `docs/design`.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -106,8 +106,8 @@
 //! ```
 //!
 //! `examples/embed.rs` is a complete program. A [`relay::Relay`] reconnects by itself; an error of
-//! [`relay::Relay::run`] needs an operator. It never blocks its thread, so other tasks can share its
-//! runtime. A program that gives it a thread of its own saves CPU in a dense stream by
+//! [`relay::Relay::run`] needs an operator. It does not block its thread while it streams, so other
+//! tasks can share its runtime; closing the producer at the end can take up to two seconds. A program that gives it a thread of its own saves CPU in a dense stream by
 //! [`relay::Relay::on_own_thread`].
 
 #![warn(clippy::disallowed_methods)]

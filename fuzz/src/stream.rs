@@ -32,7 +32,7 @@ pub fn stream(input: &[u8]) {
             b'r' => world.report(&mut rng, Report::Refused),
             b's' => world.new_session(Lsn::new(rng.number())),
             b'p' => {
-                world.core.producer_broken("it broke");
+                world.core.request_producer_replacement("it broke");
                 world.settle();
             }
             b'f' => world.outlet.next = Some(ProduceError::Full),

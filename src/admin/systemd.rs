@@ -61,7 +61,7 @@ pub fn reloaded() {
     }
 }
 
-/// It was told to stop.
+/// walpost is stopping.
 pub fn stopping() {
     if is_asked_for() {
         tell(&[NotifyState::Stopping]);

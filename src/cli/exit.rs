@@ -12,8 +12,8 @@ pub enum Exit {
     Failure = 1,
     /// The command line makes no sense.
     Usage = 2,
-    /// The slot, the publication or the server is not what it was: a person must decide. Apart
-    /// from [`Exit::Config`], after which some supervisors restart: a restart passes over rows.
+    /// The slot, the publication or the server is not what it was: an operator must decide. Apart
+    /// from [`Exit::Config`], after which some supervisors restart: a restart would skip rows.
     Slot = 3,
     /// Halted on an event that cannot be delivered.
     Poison = 4,

@@ -1,4 +1,4 @@
-//! `walpost replay-dead-letters`: what was put aside, back through the normal path.
+//! `walpost replay-dead-letters`: publishes dead letters again, as ordinary records.
 
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -66,7 +66,7 @@ fn warn_of_open_secrets(environment: &Environment) {
 
 async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLevel) -> Exit {
     let (relay, stop) = match assembly::relay(&config, &Environment::of_process(), until) {
-        // See `block_on`.
+        // What else runs on this thread can wait as long as a batching pause.
         Ok((relay, stop)) => (relay.on_own_thread(), stop),
         Err(error) => {
             complain(&error.to_string());

@@ -89,7 +89,7 @@ pub(crate) enum ReplayError {
     Unreachable(String),
     /// There is no dead-letter topic.
     #[error(
-        "there is no topic {topic}: no event was quarantined yet, or it is another (--from, \
+        "there is no topic {topic}: no dead letter was written yet, or it is another (--from, \
          poison.dead_letter_topic)"
     )]
     NoTopic {

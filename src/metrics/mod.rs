@@ -64,7 +64,7 @@ pub struct Metrics {
     pub oldest_unconfirmed: Moment,
     /// When anything came from PostgreSQL.
     pub last_received: Moment,
-    /// When A last rose.
+    /// When the flush LSN last rose.
     pub last_confirmed: Moment,
     commit_to_ack: Histogram,
     broker_ack: Histogram,

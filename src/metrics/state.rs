@@ -20,7 +20,7 @@ pub enum Phase {
     CatchingUp,
     /// Its session streams no more, and it begins again with a new producer.
     Replaying,
-    /// It was told to stop, or has to: it delivers what it began.
+    /// It delivers what is in flight, and then ends.
     Stopping,
 }
 

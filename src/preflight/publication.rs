@@ -214,7 +214,7 @@ fn operations(publication: &Publication, source: &SourceConfig, findings: &mut F
         let also = if others.is_empty() {
             String::new()
         } else {
-            format!("(and {others}, which walpost ignores)")
+            format!(" (and {others}, which walpost ignores)")
         };
         findings.add(Finding::ok(
             (SUBJECT, "publication"),

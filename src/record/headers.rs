@@ -30,7 +30,7 @@ const POSITION: &str = "walpost.position";
 
 /// One or more headers of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum BuiltinHeader {
     Id,
     EventType,
     Traceparent,
@@ -40,7 +40,7 @@ enum Source {
     EventPosition,
 }
 
-impl Source {
+impl BuiltinHeader {
     const ALL: [Self; 6] = [
         Self::Id,
         Self::EventType,
@@ -80,11 +80,11 @@ impl Source {
 /// has them; `headers` stands for the members of the row's JSON object;
 /// `walpost.position` is the event's position as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeaderSet(Vec<Source>);
+pub struct HeaderSet(Vec<BuiltinHeader>);
 
 impl Default for HeaderSet {
     fn default() -> Self {
-        Self(Source::ALL.to_vec())
+        Self(BuiltinHeader::ALL.to_vec())
     }
 }
 
@@ -108,10 +108,10 @@ pub enum HeaderSetError {
 impl HeaderSet {
     /// All the names that a list may have, in the default order.
     pub const NAMES: [&str; 6] = {
-        let mut names = [""; Source::ALL.len()];
+        let mut names = [""; BuiltinHeader::ALL.len()];
         let mut index = 0;
         while index < names.len() {
-            names[index] = Source::ALL[index].name();
+            names[index] = BuiltinHeader::ALL[index].name();
             index += 1;
         }
         names
@@ -119,9 +119,9 @@ impl HeaderSet {
 
     /// The headers of that list, in its order; an empty list sends none.
     pub fn from_names<S: AsRef<str>>(names: &[S]) -> Result<Self, HeaderSetError> {
-        let mut sources = Vec::with_capacity(Source::ALL.len());
+        let mut sources = Vec::with_capacity(BuiltinHeader::ALL.len());
         for name in names.iter().map(AsRef::as_ref) {
-            let source = Source::ALL
+            let source = BuiltinHeader::ALL
                 .into_iter()
                 .find(|source| source.name() == name)
                 .ok_or_else(|| HeaderSetError::Unknown { name: name.to_owned() })?;
@@ -140,20 +140,20 @@ impl HeaderSet {
 
     /// What they show of an event: the id in any case, by which it is known.
     pub(super) fn needs(&self, needs: Needs) -> Needs {
-        let role = |source: &Source| match source {
-            Source::Id => Some(Role::Id),
-            Source::EventType => Some(Role::EventType),
-            Source::Traceparent => Some(Role::Traceparent),
-            Source::Tracestate => Some(Role::Tracestate),
-            Source::Row => Some(Role::Headers),
-            Source::EventPosition => None,
+        let role = |source: &BuiltinHeader| match source {
+            BuiltinHeader::Id => Some(Role::Id),
+            BuiltinHeader::EventType => Some(Role::EventType),
+            BuiltinHeader::Traceparent => Some(Role::Traceparent),
+            BuiltinHeader::Tracestate => Some(Role::Tracestate),
+            BuiltinHeader::Row => Some(Role::Headers),
+            BuiltinHeader::EventPosition => None,
         };
         let needs = needs.using(self.0.iter().filter_map(role));
-        needs.requiring(self.0.contains(&Source::Id).then_some(Role::Id))
+        needs.requiring(self.0.contains(&BuiltinHeader::Id).then_some(Role::Id))
     }
 
     pub(super) fn has_position(&self) -> bool {
-        self.0.contains(&Source::EventPosition)
+        self.0.contains(&BuiltinHeader::EventPosition)
     }
 
     /// Appends the headers of `event`; `position` is the text of its position. No member of the
@@ -169,7 +169,7 @@ impl HeaderSet {
         headers.reserve(self.0.len());
         let mut dropped = Dropped::default();
         for source in &self.0 {
-            if *source == Source::Row {
+            if *source == BuiltinHeader::Row {
                 dropped = self
                     .append_row(headers, event, placed)
                     .map_err(|cause| Poison::new(cause, event))?;

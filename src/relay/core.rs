@@ -7,7 +7,7 @@
 //! # Why the order is kept
 //!
 //! One producer that is given records in the stream's order keeps the records of a partition in
-//! that order (I6), unless one is produced again behind its successors. So a record that the outlet
+//! that order (I6), unless one is produced again after its successors. So a record that the outlet
 //! has no room for is offered again before any other ([`Taken::NotYet`]), and a record that was not
 //! delivered is never produced again alone: the core asks for a replay from the flush LSN with a new
 //! producer. Everything that was produced since is produced again, as a repeated stretch of the same
@@ -15,18 +15,18 @@
 //! again.
 //!
 //! In that replay the failed record is isolated: it is produced once everything before it is
-//! durable, and nothing is produced behind it until its report. So a topic that accepts nothing for
+//! durable, and nothing is produced after it until its report. So a topic that accepts nothing for
 //! an hour does not fill the other topics with repeats of what follows; only the records before it
 //! in its own transaction are repeated. A record that the broker rejects for good even then is
 //! poison. By the policy of its cause, the relay halts with everything before it delivered, or it
 //! remembers the position, replays, and diverts the event when it is read again. A dead letter is
 //! produced like any other record, so nothing is confirmed past it before the broker has it (I1). It
-//! waits for the records before it that are not dead letters: one of those may still be rejected,
-//! and the dead letters of a key are in the order of its events.
+//! is produced only after all earlier ordinary records are acknowledged: otherwise one of them could
+//! be rejected later, and its dead letter would follow out of order.
 //!
-//! A halt behind a record that failed gives way to the replay, and a halt behind records that a lost
-//! session withdrew gives way to the next session. Its cause is then met again, so no operator is
-//! advised to skip what is not delivered.
+//! If an earlier record is still undelivered, a pending halt is cancelled: by the replay, or by the
+//! next session where a lost one withdrew records. The halt recurs when the stream is read again,
+//! once everything before it is durable. So no operator is advised to skip undelivered events.
 //!
 //! PostgreSQL sends a transaction after its commit, so no row of an aborted one arrives (I7). A
 //! transaction that a lost session left open is sent again from its beginning. Its events that were
@@ -148,11 +148,11 @@ enum Phase {
     Running,
     /// Stopping: no transaction is begun, an open one is read to its end.
     Draining,
-    /// An operator must act: nothing more is read. `sure` where everything before it is known to
+    /// An operator must act: nothing more is read. `all_before_durable` where everything before it is known to
     /// be durable, as for a record that was refused in isolation.
     Halting {
         halt: Box<Halt>,
-        sure: bool,
+        all_before_durable: bool,
     },
 }
 
@@ -270,7 +270,9 @@ impl Core {
         let phase_allows = match self.phase {
             Phase::Running => true,
             Phase::Draining => false,
-            Phase::Halting { sure, .. } => !sure && self.ledger.undelivered() > 0,
+            Phase::Halting { all_before_durable, .. } => {
+                !all_before_durable && self.ledger.undelivered() > 0
+            }
         };
         self.replay.as_deref().filter(|_| phase_allows)
     }
@@ -298,7 +300,9 @@ impl Core {
             Phase::Running => false,
             Phase::Draining => quiet && (!self.is_within_events() || self.replay.is_some()),
             // Withdrawn records may never be reported; nothing waits for them.
-            Phase::Halting { sure, .. } => *sure || self.ledger.undelivered() == 0,
+            Phase::Halting { all_before_durable, .. } => {
+                *all_before_durable || self.ledger.undelivered() == 0
+            }
         }
     }
 
@@ -400,7 +404,7 @@ impl Core {
         let (origin, poison) = record.refused(refusal);
         if is_dead_letter || self.policies.of(&poison.cause) == Policy::Halt {
             let halt = Box::new(Halt::Poison { origin, poison });
-            self.phase = Phase::Halting { halt, sure: true };
+            self.phase = Phase::Halting { halt, all_before_durable: true };
             return;
         }
         // A permanent reason does not change with another attempt.
@@ -440,7 +444,9 @@ impl Core {
         if matches!(self.phase, Phase::Halting { .. }) {
             self.interrupted = None;
             let undelivered = self.ledger.withdraw();
-            if undelivered > 0 && matches!(self.phase, Phase::Halting { sure: false, .. }) {
+            if undelivered > 0
+                && matches!(self.phase, Phase::Halting { all_before_durable: false, .. })
+            {
                 self.phase = Phase::Running;
             }
         } else if self.ledger.interrupt() {
@@ -459,8 +465,8 @@ impl Core {
         self.ledger.reset();
         self.interrupted = None;
         self.replay = None;
-        // What is sure stays so, also where its cause made the producer fail.
-        if matches!(self.phase, Phase::Halting { sure: false, .. }) {
+        // If everything before it was durable, it still is, also where the cause made the producer fail.
+        if matches!(self.phase, Phase::Halting { all_before_durable: false, .. }) {
             self.phase = Phase::Running;
         }
     }
@@ -482,7 +488,7 @@ impl Core {
     }
 
     /// The producer can deliver nothing more: a new one is needed.
-    pub fn producer_broken(&mut self, reason: &str) {
+    pub fn request_producer_replacement(&mut self, reason: &str) {
         self.ask_for_replay(reason);
     }
 
@@ -549,7 +555,7 @@ impl Core {
 
     fn halt(&mut self, halt: Halt) {
         if self.halted().is_none() {
-            self.phase = Phase::Halting { halt: Box::new(halt), sure: false };
+            self.phase = Phase::Halting { halt: Box::new(halt), all_before_durable: false };
         }
     }
 

@@ -1,5 +1,6 @@
 //! The loop around the core: it receives, publishes, confirms, reconnects and shuts down as the
-//! core decides, and decides nothing about delivery itself.
+//! core decides. Its own decisions are of time: backoff, the drain timeout, and when a producer that
+//! makes no progress is replaced.
 //!
 //! Everything runs on one task. The replication session answers keepalives on a task of its own,
 //! so that PostgreSQL never waits for Kafka; Kafka's client has its own threads.
@@ -151,14 +152,15 @@ impl<P: Source, S: Sink> Relay<P, S> {
 
     /// Runs until it is stopped, has reached [`RelaySettings::until`], or needs an operator.
     ///
-    /// A runtime of one thread is the fastest. Other tasks may share it: the relay never blocks
-    /// its thread, unless [`Relay::on_own_thread`] was called.
+    /// A runtime of one thread is the fastest. Other tasks may share it: the relay does not
+    /// block its thread while it streams, unless [`Relay::on_own_thread`] was called. Closing the
+    /// producer at the end blocks it for up to two seconds.
     pub async fn run(mut self) -> Result<Summary, RelayError> {
         loop {
             let session = match self.connect().await? {
                 Opened::Session(session) => session,
                 Opened::Stopped => return self.outcome(),
-                Opened::Never(OpenError { error, announcement }) => {
+                Opened::Failed(OpenError { error, announcement }) => {
                     self.log_failure(&error);
                     return self.fail(error, announcement).await;
                 }
@@ -252,7 +254,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 }
                 Condition::Broken(reason) => {
                     self.replay.cause = replacement::BROKEN;
-                    self.core.producer_broken(&reason);
+                    self.core.request_producer_replacement(&reason);
                 }
                 other @ (Condition::Unreachable(_)
                 | Condition::Unauthenticated(_)
@@ -282,8 +284,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let needs_replay = self.core.wants_replay().is_some();
         if !needs_replay && stalled.is_timed_out(oldest, confirmed, Instant::now()) {
             self.replay.cause = "stalled";
-            self.core
-                .producer_broken("no acknowledgement came for long, though the brokers answer");
+            self.core.request_producer_replacement(
+                "no acknowledgement came for long, though the brokers answer",
+            );
         }
         Ok(())
     }

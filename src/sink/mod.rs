@@ -1,8 +1,8 @@
 //! The trait of destinations, and the Kafka sink behind it.
 //!
-//! A sink takes records without blocking and reports the outcome of each exactly once: delivered
-//! (durable at the broker), lost (may succeed later) or refused (for good). A record that has no
-//! outcome when its producer is replaced is never reported.
+//! A sink takes records without blocking and reports the outcome of each at most once: delivered
+//! (durable at the broker), lost (may succeed later), refused (for good) or purged (discarded with
+//! its producer). A record without an outcome when its producer is replaced gets none.
 
 mod kafka;
 

@@ -46,8 +46,8 @@ pub struct ReceivedTransactions {
 }
 
 impl ReceivedTransactions {
-    /// A message was taken; everything that committed before `confirmable` is durable.
-    pub fn message(&mut self, message: &Message, confirmable: Lsn) {
+    /// A message was taken; everything that committed before `flush_lsn` is durable.
+    pub fn message(&mut self, message: &Message, flush_lsn: Lsn) {
         match message {
             Message::Begin(Begin { commit_lsn, commit_time, xid }) => {
                 let (commit_lsn, xid, commit_time) = (*commit_lsn, *xid, *commit_time);
@@ -62,7 +62,7 @@ impl ReceivedTransactions {
             Message::Commit(commit) => {
                 if let Some((begun, has_rows)) = self.open.take() {
                     let read = LastTransaction { end_lsn: commit.end_lsn, ..begun };
-                    self.received(read, has_rows, confirmable);
+                    self.received(read, has_rows, flush_lsn);
                 }
             }
             Message::Update(_)
@@ -74,7 +74,7 @@ impl ReceivedTransactions {
         }
     }
 
-    fn received(&mut self, read: LastTransaction, has_rows: bool, confirmable: Lsn) {
+    fn received(&mut self, read: LastTransaction, has_rows: bool, flush_lsn: Lsn) {
         // One that is read again is not the last.
         if self.last.is_none_or(|last| last.commit_lsn <= read.commit_lsn) {
             self.last = Some(read);
@@ -82,7 +82,7 @@ impl ReceivedTransactions {
         if has_rows && self.with_rows.back().is_none_or(|last| last.commit_lsn < read.commit_lsn) {
             self.with_rows.push_back(read);
         }
-        let is_over = |oldest: &LastTransaction| oldest.commit_lsn < confirmable;
+        let is_over = |oldest: &LastTransaction| oldest.commit_lsn < flush_lsn;
         while self.with_rows.len() > REMEMBERED || self.with_rows.front().is_some_and(is_over) {
             self.with_rows.pop_front();
         }
@@ -314,7 +314,7 @@ mod tests {
         ]
     }
 
-    /// What was received before: transactions at 10, 20 and 30, and K at 40.
+    /// What was received before: transactions at 10, 20 and 30, and `wal_end` 40.
     fn received() -> ReceivedTransactions {
         let mut received = ReceivedTransactions::default();
         for (commit, xid) in [(10, 1), (20, 2), (30, 3)] {

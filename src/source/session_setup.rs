@@ -416,9 +416,9 @@ mod tests {
 
     /// I12: no session is opened on another server, nor beyond the end of its log.
     #[test]
-    fn only_the_server_of_before_with_all_of_its_log_is_gone_on_with() {
+    fn reconnecting_requires_the_same_server_with_all_received_wal() {
         let cases = (resume(), identity(), (0..40_u64).prop_map(Lsn::new));
-        let name = "only_the_server_of_before_with_all_of_its_log_is_gone_on_with";
+        let name = "reconnecting_requires_the_same_server_with_all_received_wal";
         property::holds(name, 2000, &cases, |(resume, found, flushed)| {
             let same = match &resume {
                 Resume::AtSlot { waited: None } => true,
@@ -442,9 +442,9 @@ mod tests {
 
     /// I12: nor on a slot that somebody holds, or has moved on unseen.
     #[test]
-    fn only_a_slot_that_is_free_and_not_ahead_unseen_is_gone_on_with() {
+    fn a_slot_that_is_in_use_or_was_advanced_unseen_is_rejected() {
         let cases = (resume(), (0..40_u64).prop_map(Lsn::new), any::<bool>());
-        let name = "only_a_slot_that_is_free_and_not_ahead_unseen_is_gone_on_with";
+        let name = "a_slot_that_is_in_use_or_was_advanced_unseen_is_rejected";
         let config = SourceConfig {
             conninfo: ConnInfoSource::new(|| Err("none".to_owned())),
             slot: "walpost".into(),

@@ -209,7 +209,7 @@ impl World {
             }
             Step::Break => {
                 self.troubled = true;
-                self.core.producer_broken("fatal");
+                self.core.request_producer_replacement("fatal");
             }
             Step::Replace => self.replace(),
             Step::SessionLost => self.lose_session(),

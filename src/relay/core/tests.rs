@@ -231,7 +231,7 @@ fn a_refusal_that_took_the_producer_down_is_not_forgotten_with_it() {
     core.producer_replaced();
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
-    core.producer_broken("a fatal error");
+    core.request_producer_replacement("a fatal error");
     core.refused(outlet.0[1], &too_large());
     core.producer_replaced();
     assert!(core.halted().is_some() && core.is_drained());
@@ -425,13 +425,13 @@ fn a_halt_that_is_sure_or_has_all_delivered_asks_for_no_replay() {
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
     core.refused(outlet.0[1], &too_large());
-    core.producer_broken("a fatal error");
-    assert!(core.wants_replay().is_none() && core.is_drained(), "it is sure");
+    core.request_producer_replacement("a fatal error");
+    assert!(core.wants_replay().is_none() && core.is_drained(), "everything before is durable");
 
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&keyless(), &mut outlet), Ok(Taken::Yes));
-    core.producer_broken("a fatal error");
+    core.request_producer_replacement("a fatal error");
     assert!(core.wants_replay().is_none() && core.is_drained(), "nothing is before it");
 }
 

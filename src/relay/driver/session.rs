@@ -45,7 +45,7 @@ pub(super) enum Opened<F> {
     /// Stopping came first.
     Stopped,
     /// The relay ends with this error.
-    Never(OpenError),
+    Failed(OpenError),
 }
 
 impl Default for SessionState {
@@ -72,7 +72,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
             let opened = match self.settle_during(source.open(&resume)).await {
                 Ok(Some(opened)) => opened,
                 stopped @ (Ok(None) | Err(RelayError::Aborted)) => {
-                    let unjudged = self.source.unjudged().map(Opened::Never);
+                    let unjudged = self.source.unjudged().map(Opened::Failed);
                     return unjudged.map_or(stopped.map(|_| Opened::Stopped), Ok);
                 }
                 Err(error) => return Err(error),
@@ -93,7 +93,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 standby.saw(holder);
             }
             let Some(limit) = self.retry_limit(&error, &standby) else {
-                return Ok(Opened::Never(OpenError { error, announcement }));
+                return Ok(Opened::Failed(OpenError { error, announcement }));
             };
             let delay = delays.next().unwrap_or(limit).min(limit);
             self.diagnostics.stats.not_opened(&error);

@@ -105,7 +105,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let is_unlimited = self.shutdown.is_last_copy()
             && order == Order::Run
             && self.core.wants_replay().is_none();
-        if !is_unlimited && self.shutdown.deadline().is_none() {
+        if !is_unlimited && matches!(self.shutdown.drain, Drain::Unlimited) {
             let timeout = self.settings.drain_timeout;
             let within = timeout.saturating_sub(kept_for_confirmation(timeout));
             self.shutdown.drain = Drain::Until(Instant::now() + within);

@@ -84,7 +84,8 @@ impl AckMonitor {
         self.ages.oldest().is_none()
     }
 
-    /// Adds what there is to sender beside `conditions`; asks where nobody knows.
+    /// Adds what is to be reported to `conditions`, and starts a diagnosis where the cause is
+    /// unknown.
     pub(crate) fn check(
         &mut self,
         config: &ClientConfig,

@@ -1,8 +1,8 @@
 //! Why no record is acknowledged, and whether a topic exists: librdkafka retries without a report
 //! where too few replicas are in sync, a partition has no leader or a broker is slow.
 //!
-//! Each diagnosis runs on a thread with a client of its own, and never touches the producer. What
-//! it finds about a stall is for the log only: nothing is decided by it.
+//! Each diagnosis runs on a thread with a client of its own, and never touches the producer. The
+//! text is for the log; the fault decides how long the producer is kept (`StalledProducer`).
 
 use std::thread;
 use std::time::Duration;

@@ -140,7 +140,7 @@ impl FirstBatchGate {
         true
     }
 
-    /// What may be done with a record that goes this key.
+    /// What may be done with a record with this key.
     pub(crate) fn admission(&self, topic: &str, key: Option<PartitionKey>) -> Admission {
         let Some(key) = key else {
             return Admission::Free;
@@ -163,7 +163,7 @@ impl FirstBatchGate {
         if topic.leading.iter().any(is_mine) { Admission::Wait } else { Admission::Lead }
     }
 
-    /// The record whose turn was [`Admission::Lead`] is queued as production `seq`.
+    /// The record whose admission was [`Admission::Lead`] is queued as production `seq`.
     pub(crate) fn queued(&mut self, seq: Seq, topic: &str, key: PartitionKey) {
         self.topics.entry(topic.to_owned()).or_default().leading.push(key);
         self.in_flight.insert(seq, (topic.to_owned(), key));

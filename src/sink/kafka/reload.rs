@@ -132,7 +132,7 @@ impl Reload {
             Ok(config) => config,
             Err(error) => {
                 let fingerprint = self.hashes.hash_one(&error);
-                self.log_rejected(fingerprint, &error);
+                self.note_rejected(fingerprint, &error);
                 return ReadResult::Nothing;
             }
         };
@@ -187,10 +187,10 @@ impl Reload {
     /// not tried again before somebody asks or Kafka cannot be used.
     pub(crate) fn reject(&mut self, changed: &Changed, reason: &str) {
         self.trying = None;
-        self.log_rejected(changed.fingerprint, reason);
+        self.note_rejected(changed.fingerprint, reason);
     }
 
-    fn log_rejected(&mut self, fingerprint: u64, reason: &str) {
+    fn note_rejected(&mut self, fingerprint: u64, reason: &str) {
         self.rejected_at = Some(Instant::now());
         if self.rejected.replace(fingerprint) != Some(fingerprint) {
             tracing::error!(

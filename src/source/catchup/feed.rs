@@ -20,6 +20,7 @@ use super::backend_liveness::{AuxConnection, Backend};
 use super::copy::Rows;
 use super::policy::{CatchupProgress, Move, SlotAdvanceSchedule};
 use super::reader::{BatchReader, Part, Stopped};
+use crate::excerpt::line;
 use crate::lsn::Lsn;
 use crate::source::SlotFigures;
 use crate::source::SourceError;
@@ -272,7 +273,7 @@ impl CatchupFeed {
         if let Some(Abandoned { error, end }) = &mut self.abandoned {
             *end = None;
             tracing::error!(
-                %error,
+                error = %line(&error.to_string()),
                 up_to = %flushed,
                 "the slot is no longer usable; publishing the rest of its temporary copy, then \
                  halting"
@@ -469,7 +470,7 @@ impl CatchupFeed {
         lsn: Lsn,
         within: Duration,
     ) -> Result<(), SourceError> {
-        let stopped = SourceError::Lost("walpost was reported to stop".to_owned());
+        let stopped = SourceError::Lost("walpost was stopped by a signal".to_owned());
         if let Some(error) = self.abandoned(Some(&stopped)) {
             return Err(error);
         }

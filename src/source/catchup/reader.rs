@@ -36,8 +36,9 @@ const BUFFER_BYTES: u32 = 32 << 20;
 const CHUNK_BYTES: usize = 48 << 10;
 
 /// Target size of a batch, in bytes of rows. For each batch the server reads the WAL again from the
-/// slot's `restart_lsn`, so many small ones cost more than the temporary file of a large one (measured: 500,000 rows in batches of
-/// 16 MiB at 1.4 to 1.75 times `pg_recvlogical`, of 64 MiB at 2.3 to 3.0 times).
+/// slot's `restart_lsn`, so many small ones cost more than the temporary file of a large one
+/// (measured: 500,000 rows in batches of 16 MiB at 1.4 to 1.75 times `pg_recvlogical`, of 64 MiB at
+/// 2.3 to 3.0 times).
 const BATCH_BYTES: u64 = 64 << 20;
 
 /// Messages of the first batch, and the bounds for each.

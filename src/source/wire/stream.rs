@@ -81,7 +81,7 @@ pub(super) struct Timing {
 #[derive(Debug)]
 pub(super) struct Shared {
     /// What may be confirmed.
-    applied: AtomicU64,
+    confirmable: AtomicU64,
     /// Bytes that have arrived and were not taken.
     queued: AtomicUsize,
     /// How often events came faster than they are taken.
@@ -95,9 +95,9 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(applied: Lsn) -> Self {
+    pub(super) fn new(confirmable: Lsn) -> Self {
         Self {
-            applied: AtomicU64::new(applied.as_u64()),
+            confirmable: AtomicU64::new(confirmable.as_u64()),
             queued: AtomicUsize::new(0),
             bursts: AtomicU64::new(0),
             asked: AtomicBool::new(false),
@@ -107,8 +107,10 @@ impl Shared {
     }
 
     /// Raises what may be confirmed; it never falls.
-    pub(super) fn raise(&self, applied: Lsn) {
-        if self.applied.fetch_max(applied.as_u64(), Ordering::Relaxed) < applied.as_u64() {
+    pub(super) fn raise(&self, confirmable: Lsn) {
+        if self.confirmable.fetch_max(confirmable.as_u64(), Ordering::Relaxed)
+            < confirmable.as_u64()
+        {
             self.changed.notify_one();
         }
     }
@@ -280,17 +282,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         if !self.is_flushed || self.broken.is_some() {
             return;
         }
-        let applied = Lsn::new(self.shared.applied.load(Ordering::Relaxed));
+        let confirmable = Lsn::new(self.shared.confirmable.load(Ordering::Relaxed));
         let is_due = self.sent.is_none_or(|(sent, at)| {
-            now >= at + self.gap() || applied > sent && now >= at + STATUS_INTERVAL
+            now >= at + self.gap() || confirmable > sent && now >= at + STATUS_INTERVAL
         });
         let asks =
             is_reading && now >= self.ask_at() || self.shared.asked.swap(false, Ordering::Relaxed);
         if is_due || asks || self.is_wanted {
-            put_status(&mut self.out, applied, asks);
+            put_status(&mut self.out, confirmable, asks);
             self.is_flushed = false;
             self.is_wanted = false;
-            self.sent = Some((applied, now));
+            self.sent = Some((confirmable, now));
             if asks {
                 self.asked = now;
             }
@@ -313,8 +315,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         let unwritable = self.broken.as_ref().map(|(_, since)| *since + LAST_WORDS);
         let status = self.sent.filter(|_| self.is_flushed && self.broken.is_none()).map(|sent| {
             let (sent, at) = sent;
-            let applied = self.shared.applied.load(Ordering::Relaxed);
-            let after = if applied > sent.as_u64() { STATUS_INTERVAL } else { self.gap() };
+            let confirmable = self.shared.confirmable.load(Ordering::Relaxed);
+            let after = if confirmable > sent.as_u64() { STATUS_INTERVAL } else { self.gap() };
             let ask = is_reading.then(|| self.ask_at());
             (at + after).min(ask.unwrap_or(at + after))
         });
@@ -383,8 +385,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     /// The last status update, and the end of the session, which is done when the server has
     /// closed the connection.
     async fn end(mut self) -> Result<(), WireError> {
-        let applied = Lsn::new(self.shared.applied.load(Ordering::Relaxed));
-        put_status(&mut self.out, applied, false);
+        let confirmable = Lsn::new(self.shared.confirmable.load(Ordering::Relaxed));
+        put_status(&mut self.out, confirmable, false);
         frontend::copy_done(&mut self.out);
         frontend::terminate(&mut self.out);
         self.line.write_all(&self.out).await?;
@@ -422,13 +424,13 @@ fn set(timer: Pin<&mut Sleep>, at: Instant) {
     }
 }
 
-/// A Standby Status Update: all up to `applied` has been written, flushed and applied.
-fn put_status(out: &mut BytesMut, applied: Lsn, asks: bool) {
+/// A Standby Status Update: all up to `applied` has been written, flushed and confirmable.
+fn put_status(out: &mut BytesMut, confirmable: Lsn, asks: bool) {
     out.put_u8(b'd');
     out.put_u32(4 + 1 + 4 * 8 + 1);
     out.put_u8(b'r');
     for _ in 0..3 {
-        out.put_u64(applied.as_u64());
+        out.put_u64(confirmable.as_u64());
     }
     let since_unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let micros = i64::try_from(since_unix.as_micros()).unwrap_or(i64::MAX);

@@ -76,8 +76,8 @@ impl ConnectionFailure {
     /// The cause that an error means: by its code, and where the code says too little by its
     /// message, which is librdkafka's or OpenSSL's.
     ///
-    /// The default is `Unreachable`, whose advice is true of every connection error. Nothing but
-    /// texts and the exit code of `replay` depends on it.
+    /// The default is `Unreachable`, whose advice is true of every connection error. Texts
+    /// depend on it, the exit code of `replay-dead-letters`, and whether it is worth waiting longer.
     fn of(code: Code, message: &str) -> Self {
         let lower_case = message.to_ascii_lowercase();
         let has = |part: &str| lower_case.contains(part);
