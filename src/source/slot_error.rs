@@ -76,8 +76,8 @@ pub enum SlotError {
     /// The same, found by an instance that waited for the slot: another client held it after a
     /// walpost did.
     #[error(
-        "replication slot \"{slot}\" is confirmed up to {found}, and was used by a client \
-         that is not walpost; the last walpost was seen to have confirmed {confirmed}: what was \
+        "replication slot \"{slot}\" is confirmed up to {found}, and was used by another client, \
+         which is not walpost; the last walpost was seen to have confirmed {confirmed}: what was \
          committed between these may not be published; find out who moved the slot, then start \
          walpost again to go on from {found}"
     )]
