@@ -74,7 +74,7 @@ impl Model {
     }
 }
 
-/// What may happen; what does not fit the moment is passed over.
+/// What may happen; what cannot happen at that point is ignored.
 #[derive(Debug, Clone)]
 enum Happening {
     Begin {

@@ -58,11 +58,9 @@ async fn replay(config: &Config, settings: ReplaySettings) -> Exit {
 }
 
 fn summary(replayed: ReplaySummary, dry_run: bool) -> String {
-    let ReplaySummary { replayed, poison, held_back, passed_over } = replayed;
+    let ReplaySummary { replayed, poison, held_back, skipped } = replayed;
     let verb = if dry_run { "would replay" } else { "replayed" };
-    format!(
-        "{verb} {replayed}, still poison {poison}, held back {held_back}, passed over {passed_over}"
-    )
+    format!("{verb} {replayed}, still poison {poison}, held back {held_back}, skipped {skipped}")
 }
 
 fn exit(error: &ReplayError) -> Exit {
@@ -84,8 +82,8 @@ mod tests {
 
     #[test]
     fn the_summary_says_what_became_of_the_letters() {
-        let replayed = ReplaySummary { replayed: 12, poison: 1, held_back: 2, passed_over: 3 };
-        let text = "replayed 12, still poison 1, held back 2, passed over 3";
+        let replayed = ReplaySummary { replayed: 12, poison: 1, held_back: 2, skipped: 3 };
+        let text = "replayed 12, still poison 1, held back 2, skipped 3";
         assert_eq!(summary(replayed, false), text);
         assert_eq!(
             summary(replayed, true),

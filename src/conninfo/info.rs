@@ -214,7 +214,7 @@ impl ConnInfo {
         self.password_in_text
     }
 
-    /// What was passed over and may surprise, as texts for the operator.
+    /// Settings that are ignored although the operator may rely on them, as texts.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

@@ -34,16 +34,16 @@ impl ConnInfo {
     }
 
     /// [`ConnInfo::resolve`] with everything around it given.
-    pub fn resolve_in(text: Option<&str>, surroundings: &Env<'_>) -> Result<Self, ConnInfoError> {
-        let settings = Settings::gather(text.unwrap_or_default(), surroundings)?;
-        let hosts = hosts(&settings, surroundings)?;
+    pub fn resolve_in(text: Option<&str>, environment: &Env<'_>) -> Result<Self, ConnInfoError> {
+        let settings = Settings::gather(text.unwrap_or_default(), environment)?;
+        let hosts = hosts(&settings, environment)?;
         let user = ["USER", "LOGNAME"]
             .iter()
-            .filter_map(|name| surroundings.variable(name))
+            .filter_map(|name| environment.variable(name))
             .find(|name| !name.is_empty());
         let user = settings.text("user").or(user).ok_or(ConnInfoError::NoUser)?;
         let dbname = settings.text("dbname").unwrap_or_else(|| user.clone());
-        let (sslmode, roots) = protection(&settings, surroundings)?;
+        let (sslmode, roots) = protection(&settings, environment)?;
         let mut info = Self {
             hosts,
             user,
@@ -61,7 +61,7 @@ impl ConnInfo {
                 .or_else(|| settings.text("fallback_application_name")),
             sslmode,
             roots,
-            client_certificate: client_certificate(&settings, surroundings)?,
+            client_certificate: client_certificate(&settings, environment)?,
             channel_binding: settings
                 .choice("channel_binding", &ChannelBinding::ALL, "disable, prefer or require")?
                 .unwrap_or(ChannelBinding::Prefer),
@@ -76,13 +76,13 @@ impl ConnInfo {
             keepalive: keepalive(&settings)?,
             warnings: Vec::new(),
         };
-        info.ask_passfile(&settings, surroundings);
+        info.ask_passfile(&settings, environment);
         Ok(info)
     }
 
     /// Looks in the password file, where no password was given.
-    fn ask_passfile(&mut self, settings: &Settings, surroundings: &Env<'_>) {
-        let in_home = || surroundings.home.as_ref().map(|home| home.join(".pgpass"));
+    fn ask_passfile(&mut self, settings: &Settings, environment: &Env<'_>) {
+        let in_home = || environment.home.as_ref().map(|home| home.join(".pgpass"));
         let named = settings.text("passfile").map(PathBuf::from);
         let Some(path) = named.or_else(in_home).filter(|_| self.password.is_none()) else {
             return;
@@ -95,7 +95,7 @@ impl ConnInfo {
         let find = |host: &Host| {
             let sought = match &host.address {
                 HostAddress::Tcp { name, .. } => name.clone(),
-                HostAddress::Unix(path) if *path == surroundings.socket_directory => {
+                HostAddress::Unix(path) if *path == environment.socket_directory => {
                     "localhost".to_owned()
                 }
                 HostAddress::Unix(path) => path.display().to_string(),
@@ -116,18 +116,18 @@ impl ConnInfo {
 struct Settings(BTreeMap<&'static str, (String, Origin)>);
 
 impl Settings {
-    fn gather(text: &str, surroundings: &Env<'_>) -> Result<Self, ConnInfoError> {
+    fn gather(text: &str, environment: &Env<'_>) -> Result<Self, ConnInfoError> {
         let mut settings = Self(BTreeMap::new());
         for (name, value) in text::parse(text)? {
             settings.0.insert(name, (value, Origin::Text));
         }
         let service = match settings.0.get("service") {
             Some((service, _)) => Some(service.clone()),
-            None => surroundings.variable("PGSERVICE"),
+            None => environment.variable("PGSERVICE"),
         };
         if let Some(service) = service.filter(|service| !service.is_empty()) {
             let mut from_service = BTreeMap::new();
-            for (name, value) in service::load(&service, surroundings)? {
+            for (name, value) in service::load(&service, environment)? {
                 // libpq takes the first of two in a service file.
                 from_service.entry(name).or_insert((value, Origin::Service));
             }
@@ -139,7 +139,7 @@ impl Settings {
             let Some(variable) = parameter.variable else {
                 continue;
             };
-            if let Some(value) = surroundings.variable(variable) {
+            if let Some(value) = environment.variable(variable) {
                 settings.0.entry(parameter.name).or_insert((value, Origin::Environment(variable)));
             }
         }
@@ -213,7 +213,7 @@ fn seconds_of(seconds: i32) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-fn hosts(settings: &Settings, surroundings: &Env<'_>) -> Result<Vec<Host>, ConnInfoError> {
+fn hosts(settings: &Settings, environment: &Env<'_>) -> Result<Vec<Host>, ConnInfoError> {
     let names = settings.list("host");
     let addresses = settings.list("hostaddr");
     let ports = settings.list("port");
@@ -244,7 +244,7 @@ fn hosts(settings: &Settings, surroundings: &Env<'_>) -> Result<Vec<Host>, ConnI
                         .map_err(|_| settings.invalid("hostaddr", "an IPv4 or IPv6 address"))?,
                 ),
             };
-            let address = host_address(item(&names, at), hostaddr, settings, surroundings)?;
+            let address = host_address(item(&names, at), hostaddr, settings, environment)?;
             Ok(Host { address, port })
         })
         .collect()
@@ -254,7 +254,7 @@ fn host_address(
     name: String,
     hostaddr: Option<IpAddr>,
     settings: &Settings,
-    surroundings: &Env<'_>,
+    environment: &Env<'_>,
 ) -> Result<HostAddress, ConnInfoError> {
     if name.contains('@') {
         // Likelier a piece of a password than an abstract socket.
@@ -265,8 +265,8 @@ fn host_address(
     }
     Ok(match (name.as_str(), hostaddr) {
         ("", Some(address)) => HostAddress::Tcp { name: address.to_string(), hostaddr },
-        ("", None) if surroundings.socket_directory.is_dir() => {
-            HostAddress::Unix(surroundings.socket_directory.clone())
+        ("", None) if environment.socket_directory.is_dir() => {
+            HostAddress::Unix(environment.socket_directory.clone())
         }
         ("", None) => HostAddress::Tcp { name: "localhost".to_owned(), hostaddr: None },
         (directory, None) if directory.starts_with('/') => HostAddress::Unix(directory.into()),
@@ -279,7 +279,7 @@ fn host_address(
 /// takes one, as in libpq; a file that was named but is missing is an error in every mode.
 fn protection(
     settings: &Settings,
-    surroundings: &Env<'_>,
+    environment: &Env<'_>,
 ) -> Result<(SslMode, Roots), ConnInfoError> {
     let expected = "disable, allow, prefer, require, verify-ca or verify-full";
     let asked = settings.choice("sslmode", &SslMode::ALL, expected)?;
@@ -290,7 +290,7 @@ fn protection(
         };
     }
     let mode = asked.unwrap_or(SslMode::Prefer);
-    let file = settings.file("sslrootcert")?.or_else(|| surroundings.users_file("root.crt"));
+    let file = settings.file("sslrootcert")?.or_else(|| environment.users_file("root.crt"));
     let mode = match (mode, &file) {
         (SslMode::Require, Some(_)) => SslMode::VerifyCa,
         _ => mode,
@@ -300,7 +300,7 @@ fn protection(
     if mode == SslMode::VerifyCa && file.is_none() {
         return Err(ConnInfoError::NoRoots { origin: settings.origin("sslmode") });
     }
-    if mode.verifies() && surroundings.users_file("root.crl").is_some() {
+    if mode.verifies() && environment.users_file("root.crl").is_some() {
         return Err(ConnInfoError::NotHonoured {
             parameter: "sslcrl",
             origin: Origin::Default,
@@ -319,18 +319,18 @@ fn require_auth(settings: &Settings) -> Result<RequireAuth, ConnInfoError> {
 
 fn client_certificate(
     settings: &Settings,
-    surroundings: &Env<'_>,
+    environment: &Env<'_>,
 ) -> Result<Option<ClientCertificate>, ConnInfoError> {
     if settings.text("sslcertmode").as_deref() == Some("disable") {
         return Ok(None);
     }
     let named = settings.file("sslcert")?;
-    let Some(certificate) = named.or_else(|| surroundings.users_file("postgresql.crt")) else {
+    let Some(certificate) = named.or_else(|| environment.users_file("postgresql.crt")) else {
         return Ok(None);
     };
-    let in_home = || surroundings.users_file("postgresql.key");
+    let in_home = || environment.users_file("postgresql.key");
     let key = settings.file("sslkey")?.or_else(in_home).ok_or_else(|| {
-        let directory = surroundings.home.clone().unwrap_or_default().join(".postgresql");
+        let directory = environment.home.clone().unwrap_or_default().join(".postgresql");
         ConnInfoError::MissingFile {
             parameter: "sslkey",
             origin: Origin::Default,

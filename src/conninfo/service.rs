@@ -14,8 +14,8 @@ use super::text::Pairs;
 const SYSTEM_DIRECTORY: &str = "/etc/postgresql-common";
 
 /// The parameters of a service: from the user's file, else from the system's.
-pub(super) fn load(service: &str, surroundings: &Env<'_>) -> Result<Pairs, ConnInfoError> {
-    for (path, must_exist) in files(surroundings) {
+pub(super) fn load(service: &str, environment: &Env<'_>) -> Result<Pairs, ConnInfoError> {
+    for (path, must_exist) in files(environment) {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound && !must_exist => continue,
@@ -28,12 +28,12 @@ pub(super) fn load(service: &str, surroundings: &Env<'_>) -> Result<Pairs, ConnI
     Err(ConnInfoError::ServiceNotFound(service.to_owned()))
 }
 
-fn files(surroundings: &Env<'_>) -> Vec<(PathBuf, bool)> {
-    let users = match surroundings.variable("PGSERVICEFILE") {
+fn files(environment: &Env<'_>) -> Vec<(PathBuf, bool)> {
+    let users = match environment.variable("PGSERVICEFILE") {
         Some(named) => Some((PathBuf::from(named), true)),
-        None => surroundings.home.as_ref().map(|home| (home.join(".pg_service.conf"), false)),
+        None => environment.home.as_ref().map(|home| (home.join(".pg_service.conf"), false)),
     };
-    let directory = surroundings
+    let directory = environment
         .variable("PGSYSCONFDIR")
         .map_or_else(|| PathBuf::from(SYSTEM_DIRECTORY), PathBuf::from);
     users.into_iter().chain([(directory.join("pg_service.conf"), false)]).collect()

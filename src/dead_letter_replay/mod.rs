@@ -72,7 +72,7 @@ pub(crate) struct ReplaySummary {
     /// Kept because an earlier letter with the same key is still poison.
     pub held_back: u64,
     /// Of another cause, not a dead letter, or a duplicate.
-    pub passed_over: u64,
+    pub skipped: u64,
 }
 
 /// Why a replay ended early. The progress until then is committed.
@@ -269,14 +269,14 @@ impl Replay {
                     self.leave(&message);
                 }
                 LetterOutcome::HeldBack => self.summary.held_back += 1,
-                LetterOutcome::OtherCause => self.summary.passed_over += 1,
+                LetterOutcome::OtherCause => self.summary.skipped += 1,
                 LetterOutcome::Duplicate => {
-                    self.summary.passed_over += 1;
+                    self.summary.skipped += 1;
                     self.letters.done(message.partition(), message.offset());
                 }
                 LetterOutcome::NotALetter => {
                     tracing::warn!(letter = place, "not a dead letter of walpost");
-                    self.summary.passed_over += 1;
+                    self.summary.skipped += 1;
                     self.letters.done(message.partition(), message.offset());
                 }
             }

@@ -244,8 +244,8 @@ fn include_list(options: &Options, draft: &mut Draft, given: &Given) {
         !is_signal && !is_heartbeat
     });
     if let Some(choice) = router::choice(options) {
-        let passed_over = tables.iter().filter(|table| !choice.takes(table));
-        draft.passed_over = passed_over.map(ToString::to_string).collect();
+        let excluded = tables.iter().filter(|table| !choice.takes(table));
+        draft.excluded = excluded.map(ToString::to_string).collect();
         tables.retain(|table| choice.takes(table));
     }
     draft.tables = tables.iter().map(ToString::to_string).collect();
@@ -257,8 +257,8 @@ fn include_list(options: &Options, draft: &mut Draft, given: &Given) {
             own.join(", ")
         );
     }
-    if !draft.passed_over.is_empty() {
-        let _ = write!(text, ", without {}, as the predicate says", draft.passed_over.join(", "));
+    if !draft.excluded.is_empty() {
+        let _ = write!(text, ", without {}, as the predicate says", draft.excluded.join(", "));
     }
     match draft.tables.len() {
         0 => {

@@ -25,7 +25,7 @@ pub(crate) struct Draft {
     /// As SQL writes them.
     pub(crate) tables: Vec<String>,
     /// Tables that are captured, but not taken for an outbox.
-    pub(crate) passed_over: Vec<String>,
+    pub(crate) excluded: Vec<String>,
     pub(crate) profile: Option<&'static str>,
     /// The table `[debezium]`: an option's name and its value as TOML.
     pub(crate) debezium: Vec<(&'static str, toml::Value)>,

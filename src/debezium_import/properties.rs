@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_empty_lines_are_passed_over() {
+    fn comments_and_empty_lines_are_ignored() {
         assert_eq!(pairs("# a=b\\\n ! c=d\n\n   \n e=f # g"), [pair("e", "f # g")]);
     }
 

@@ -217,7 +217,7 @@ impl Predicates {
         let own = router.and_then(|it| options.value(&format!("transforms.{it}.predicate")));
         let router = match (own, has_choice) {
             (None, _) => Use::Never,
-            (Some(_), true) if !draft.passed_over.is_empty() => Use::ForSome,
+            (Some(_), true) if !draft.excluded.is_empty() => Use::ForSome,
             (Some(_), true) if !draft.tables.is_empty() => Use::ForAll,
             (Some(_), _) => Use::Unknown,
         };
@@ -238,7 +238,7 @@ impl Predicates {
                 let text = format!(
                     "it passes over {}, whose changes walpost does not publish: they need their connector \
                      still, with a slot of its own",
-                    draft.passed_over.join(", ")
+                    draft.excluded.join(", ")
                 );
                 draft.report.refused(given, text);
             }

@@ -59,7 +59,7 @@ fn a_relation_that_comes_again_replaces_its_plan() {
 }
 
 #[test]
-fn rows_of_a_table_that_was_renamed_away_are_not_passed_over_in_silence() {
+fn rows_of_a_table_that_was_renamed_away_are_reported() {
     let mut outbox = outbox(&["outbox"]);
     outbox.relation(&relation(1, "outbox", &COLUMNS)).expect("a plan");
     let renamed = outbox.relation(&relation(1, "outbox_old", &COLUMNS));

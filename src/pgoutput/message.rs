@@ -60,9 +60,9 @@ pub enum Message {
     Type,
     /// A row was inserted.
     Insert(Insert),
-    /// A row of this relation was updated; the row itself is passed over.
+    /// A row of this relation was updated; the row itself is ignored.
     Update(Oid),
-    /// A row of this relation was deleted; the row itself is passed over.
+    /// A row of this relation was deleted; the row itself is ignored.
     Delete(Oid),
     /// These relations were truncated.
     Truncate(Vec<Oid>),

@@ -50,7 +50,7 @@ pub struct Policies {
     pub undecodable: Policy,
     /// Where dead letters go.
     pub dead_letter_topic: String,
-    /// How often the broker is asked again, where it refuses a record, before it is put aside.
+    /// How often a record that the broker rejects is produced again before the policy applies.
     pub retries: u32,
 }
 

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 const WINDOW: Duration = Duration::from_millis(10);
 
 /// Messages in a window from which on a stream is busy (5,000 per second), dense (12,000) and
-/// packed (40,000): a transaction of one row makes three.
+/// dense (40,000): a transaction of one row makes three.
 const BUSY: u32 = 50;
 const DENSE: u32 = 120;
 const PACKED: u32 = 400;
@@ -25,7 +25,7 @@ const PACKED: u32 = 400;
 /// that also ran the broker, with one request in flight: 16 % of a core with 1 ms, 12 to 13 % with
 /// 2 ms and with 4 ms; p99 was 7 and 11 ms, 6 and 7 ms, 13 and 22 ms, p50 1.6 to 1.8, 1.9, and 4 to
 /// 5 ms.
-/// In 4 ms of a packed stream the socket fills and the server waits: 300,000 rows were read at 1.2
+/// In 4 ms of a dense stream the socket fills and the server waits: 300,000 rows were read at 1.2
 /// to 1.4 times the rate of `pg_recvlogical`, but at 1.75 times with 1 ms and without a pause, which
 /// takes a quarter more of a core.
 const PAUSE_IF_BUSY: Duration = Duration::from_millis(1);

@@ -129,15 +129,15 @@ async fn open_session(
     let at_slot = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush).unwrap_or_default();
     let mut start_position = StartPosition::of(resume, at_slot);
     facts.require_version()?;
-    let (looked, client) = tokio::join!(
+    let (checked, client) = tokio::join!(
         biased;
         // Sent before the other connection is opened. The publication is read before anything is
         // confirmed, and judged once the server's identity is known.
-        Catalogs::looked_at(Arc::clone(&control.client), facts.version, config),
+        Catalogs::checked(Arc::clone(&control.client), facts.version, config),
         connect_replication(conninfo, &control, &facts)
     );
-    let (catalogs, look) = looked?;
-    let settled = look.settled;
+    let (catalogs, found) = checked?;
+    let settled = found.settled;
     if !settled {
         start_position.ack = at_slot.min(start_position.ack);
     }
@@ -162,7 +162,7 @@ async fn open_session(
     let seen = Holder {
         kind,
         other_role,
-        ..observed(&look.fingerprint, &identity, at_slot, facts.flushed)
+        ..observed(&found.fingerprint, &identity, at_slot, facts.flushed)
     };
     let control_client = &control.client;
     let (facts, is_locked) = advanced_slot::check_other_instances(
@@ -174,7 +174,7 @@ async fn open_session(
         seen,
     )
     .await?;
-    let found = check_catalogs(config, &facts, resume, &catalogs, look, &identity).await;
+    let found = check_catalogs(config, &facts, resume, &catalogs, found, &identity).await;
     if let Err(SourceError::InUse { .. }) = &found
         && !is_locked
     {

@@ -54,7 +54,7 @@ const UNSETTLED_LIMIT: Duration = Duration::from_secs(60);
 
 /// One read of the catalogs.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct CatalogCheck {
     pub(super) fingerprint: PublicationFingerprint,
     /// Whether no transaction that is still open has changed any of it.
     pub(super) settled: bool,
@@ -166,17 +166,17 @@ impl Catalogs {
     }
 
     /// Prepares the statement, and reads.
-    pub(super) async fn looked_at(
+    pub(super) async fn checked(
         client: Arc<SqlClient>,
         version: i32,
         config: &SourceConfig,
-    ) -> Result<(Self, Look), SourceError> {
+    ) -> Result<(Self, CatalogCheck), SourceError> {
         let catalogs = Self::prepare(client, version, config).await?;
-        let look = catalogs.look().await?;
-        Ok((catalogs, look))
+        let check = catalogs.check().await?;
+        Ok((catalogs, check))
     }
 
-    pub(super) async fn look(&self) -> Result<Look, SourceError> {
+    pub(super) async fn check(&self) -> Result<CatalogCheck, SourceError> {
         let SourceConfig { publication, slot, tables, .. } = &self.config;
         let schemas: Vec<&str> = tables.iter().map(|table| table.schema.as_str()).collect();
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
@@ -186,7 +186,7 @@ impl Catalogs {
             .query_one(&self.statement, &[publication, &schemas, &names, slot])
             .await
             .map_err(failed)?;
-        Ok(Look {
+        Ok(CatalogCheck {
             fingerprint: PublicationFingerprint::new(row.try_get(0).map_err(failed)?),
             settled: !row.try_get::<_, bool>(1).map_err(failed)?,
             recent: row.try_get(2).map_err(failed)?,
@@ -204,14 +204,14 @@ impl Catalogs {
     /// the slot is confirmed up to `confirmed`.
     pub(super) async fn compare(
         &self,
-        look: &Look,
+        check: &CatalogCheck,
         fingerprint: &PublicationFingerprint,
         confirmed: Lsn,
     ) -> Result<(), SourceError> {
-        if look.fingerprint == *fingerprint {
+        if check.fingerprint == *fingerprint {
             Ok(())
         } else {
-            Err(self.changed(fingerprint, look, confirmed).await)
+            Err(self.changed(fingerprint, check, confirmed).await)
         }
     }
 
@@ -219,7 +219,7 @@ impl Catalogs {
     async fn changed(
         &self,
         before: &PublicationFingerprint,
-        look: &Look,
+        check: &CatalogCheck,
         verified: Lsn,
     ) -> SourceError {
         let SourceConfig { publication, slot, .. } = &self.config;
@@ -230,7 +230,7 @@ impl Catalogs {
         };
         // Until 17 the WAL in between cannot be decoded at all.
         let is_undecodable =
-            self.version < 180_000 && before.publication() != look.fingerprint.publication();
+            self.version < 180_000 && before.publication() != check.fingerprint.publication();
         let slot_to_advance = is_undecodable.then(|| slot.clone());
         SourceError::Changed(PublicationChange::Altered { found, verified, slot_to_advance })
     }
@@ -243,8 +243,8 @@ pub(crate) async fn is_newer_than_slot(
     version: i32,
     config: &SourceConfig,
 ) -> Result<bool, SourceError> {
-    let (_, look) = Catalogs::looked_at(Arc::clone(client), version, config).await?;
-    Ok(look.recent)
+    let (_, check) = Catalogs::checked(Arc::clone(client), version, config).await?;
+    Ok(check.recent)
 }
 
 /// Up to where the publication was seen to be unchanged, or why nothing more is confirmed.
@@ -254,7 +254,7 @@ type Seen = Result<Lsn, SourceError>;
 pub(super) struct PublicationGuard {
     wanted: watch::Sender<Lsn>,
     seen: watch::Receiver<Seen>,
-    looker: Looker,
+    checker: CatalogChecker,
     task: JoinHandle<()>,
 }
 
@@ -266,7 +266,7 @@ impl Drop for PublicationGuard {
 
 impl PublicationGuard {
     /// Watches over what was found at the beginning of a session that starts at
-    /// `start`, which a look has covered.
+    /// `start`, which a check has covered.
     pub(super) fn start(
         catalogs: Catalogs,
         fingerprint: PublicationFingerprint,
@@ -275,8 +275,8 @@ impl PublicationGuard {
     ) -> Self {
         let (wanted, mut wants) = watch::channel(start);
         let (sender, seen) = watch::channel(Ok(start));
-        let looker = Looker { catalogs, fingerprint, walsender };
-        let mine = looker.clone();
+        let checker = CatalogChecker { catalogs, fingerprint, walsender };
+        let mine = checker.clone();
         let task = tokio::spawn(async move {
             let mut verified = start;
             let mut unsettled = Unsettled::default();
@@ -285,7 +285,7 @@ impl PublicationGuard {
                 let _ = timeout(IDLE_INTERVAL, rising).await;
                 let wanted = *wants.borrow_and_update();
                 let began = Instant::now();
-                let answer = mine.look(verified).await;
+                let answer = mine.check(verified).await;
                 let rest = began + LOOK_INTERVAL.max(began.elapsed() * LOOK_SHARE);
                 match answer {
                     Ok(true) => {
@@ -306,12 +306,12 @@ impl PublicationGuard {
                 sleep_until(rest).await;
             }
         });
-        Self { wanted, seen, looker, task }
+        Self { wanted, seen, checker, task }
     }
 
     /// The publication at the session's start.
     pub(super) fn fingerprint(&self) -> &PublicationFingerprint {
-        &self.looker.fingerprint
+        &self.checker.fingerprint
     }
 
     /// Everything before `lsn` is durable.
@@ -334,7 +334,7 @@ impl PublicationGuard {
     /// Reads now, and until a read is conclusive.
     pub(super) async fn verify(&self) -> Result<(), SourceError> {
         let verified = self.seen.borrow().clone()?;
-        while !self.looker.look(verified).await? {
+        while !self.checker.check(verified).await? {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
@@ -363,24 +363,24 @@ impl Unsettled {
 }
 
 #[derive(Clone)]
-struct Looker {
+struct CatalogChecker {
     catalogs: Catalogs,
     fingerprint: PublicationFingerprint,
     walsender: Option<i32>,
 }
 
-impl Looker {
+impl CatalogChecker {
     /// Whether the read is conclusive and nothing has changed; an error if something has.
-    async fn look(&self, verified: Lsn) -> Result<bool, SourceError> {
-        let look = answered(CONTROL, self.catalogs.look()).await?;
-        if look.fingerprint != self.fingerprint {
+    async fn check(&self, verified: Lsn) -> Result<bool, SourceError> {
+        let check = answered(CONTROL, self.catalogs.check()).await?;
+        if check.fingerprint != self.fingerprint {
             let changed =
-                async { Err(self.catalogs.changed(&self.fingerprint, &look, verified).await) };
+                async { Err(self.catalogs.changed(&self.fingerprint, &check, verified).await) };
             return answered(CONTROL, changed).await;
         }
-        if self.walsender.is_some() && look.walsender != self.walsender {
+        if self.walsender.is_some() && check.walsender != self.walsender {
             return Err(SourceError::Lost("the server has given this session up".to_owned()));
         }
-        Ok(look.settled)
+        Ok(check.settled)
     }
 }

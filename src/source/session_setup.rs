@@ -19,7 +19,7 @@ use super::connection::instance::Instance;
 use super::error::{Holder, SourceError};
 use super::halt_notice;
 use super::publication_fingerprint::PublicationFingerprint;
-use super::publication_guard::{Catalogs, Look};
+use super::publication_guard::{CatalogCheck, Catalogs};
 use super::resume::{Resume, Waited};
 use super::server_identity::ServerIdentity;
 use super::slot_error::SlotError;
@@ -82,7 +82,7 @@ pub(super) async fn check_catalogs(
     facts: &Facts,
     resume: &Resume,
     catalogs: &Catalogs,
-    look: Look,
+    check: CatalogCheck,
     identity: &ServerIdentity,
 ) -> Result<Found, SourceError> {
     facts.require_wal_level()?;
@@ -95,18 +95,18 @@ pub(super) async fn check_catalogs(
     if let Some(pid) = facts.halted_by {
         if let Some(before) = before {
             let confirmed = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush);
-            catalogs.compare(&look, before, confirmed.unwrap_or_default()).await?;
+            catalogs.compare(&check, before, confirmed.unwrap_or_default()).await?;
         }
         return Err(halt_notice::found(&config.slot, pid));
     }
     let confirmed = if config.temporary_slot {
         facts.flushed
     } else {
-        check_slot(config, facts, resume, &look.fingerprint, identity)?
+        check_slot(config, facts, resume, &check.fingerprint, identity)?
     };
     match before {
-        Some(before) => catalogs.compare(&look, before, confirmed).await?,
-        None if look.recent => tracing::warn!(
+        Some(before) => catalogs.compare(&check, before, confirmed).await?,
+        None if check.recent => tracing::warn!(
             publication = %config.publication,
             "the publication may be newer than the slot's position (or another slot of \
              this server is far behind): rows that were committed without it are not handed out"
@@ -114,7 +114,7 @@ pub(super) async fn check_catalogs(
         None => {}
     }
     let tables = catalogs.published_tables().await?;
-    Ok(Found { confirmed, tables, fingerprint: look.fingerprint })
+    Ok(Found { confirmed, tables, fingerprint: check.fingerprint })
 }
 
 /// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those

@@ -108,10 +108,8 @@ impl ReplayFixture {
     }
 }
 
-fn summary(replayed: u64, poison: u64, held_back: u64, passed_over: u64) -> String {
-    format!(
-        "replayed {replayed}, still poison {poison}, held back {held_back}, passed over {passed_over}"
-    )
+fn summary(replayed: u64, poison: u64, held_back: u64, skipped: u64) -> String {
+    format!("replayed {replayed}, still poison {poison}, held back {held_back}, skipped {skipped}")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -256,7 +254,7 @@ async fn replay_uses_the_current_configuration() {
     let place = "record.place = ['tenant:header', 'region:header']\n";
     let missing = setup.replay(&format!("{TOPIC_FIXED}{place}"), &["--dry-run"]).await;
     assert_eq!(missing.0, Some(4));
-    assert_eq!(missing.1, ["would replay 0, still poison 3, held back 0, passed over 0"]);
+    assert_eq!(missing.1, ["would replay 0, still poison 3, held back 0, skipped 0"]);
     let place = "record.place = ['tenant:header', 'aggregate_type:header:kind']\n";
     let replayed = setup.replay(&format!("{TOPIC_FIXED}{place}"), &[]).await;
     assert_eq!(replayed, (Some(4), vec![summary(2, 1, 0, 0)]));

@@ -3,7 +3,7 @@
 /// As they are.
 pub const RULES: &str = include_str!("../../docker/prometheus/rules/walpost.rules.yml");
 
-/// What is shorter than people would have it: waits, windows and the bound of lateness. The
+/// What is shorter than people would have it: waits, windows and the bound of lag. The
 /// expressions stay.
 const SHORTER: [(&str, &str); 7] = [
     ("for: 5m", "for: 5s"),

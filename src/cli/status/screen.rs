@@ -13,7 +13,7 @@ use crate::excerpt::line;
 const LATE: f64 = 60.0;
 
 /// A share of the limit below which what is left of it is red, in percent.
-const LITTLE: u64 = 20;
+const RED_BELOW_PERCENT: u64 = 20;
 
 /// Renders, in colours or without.
 pub(super) struct Screen {
@@ -120,9 +120,10 @@ impl Screen {
             || "no limit is set".to_owned(),
             |safe| format!("{} left until the slot may be lost", bytes(safe)),
         );
-        let is_little = |safe| figures.limit_bytes.is_some_and(|limit| safe < limit / 100 * LITTLE);
-        let left = if safe.is_some_and(is_little) { red(&left) } else { plain(&left) };
-        let kept = format!("{retained} of log for the slot; wal_status ");
+        let is_low =
+            |safe| figures.limit_bytes.is_some_and(|limit| safe < limit / 100 * RED_BELOW_PERCENT);
+        let left = if safe.is_some_and(is_low) { red(&left) } else { plain(&left) };
+        let kept = format!("{retained} of WAL for the slot; wal_status ");
         self.line("kept", &[plain(&kept), status, plain("; "), left]);
     }
 

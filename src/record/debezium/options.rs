@@ -102,7 +102,7 @@ impl Options {
             "table.field.additional.missing" => {
                 self.missing_ignored = one_of(value, &[("error", false), ("ignore", true)])?;
             }
-            // An update or a delete is counted and passed over, whatever it is called.
+            // An update or a delete is counted and ignored, whatever it is called.
             "table.op.invalid.behavior" => operations(value)?,
             "table.expand.json.payload" => self.expand = truth(value)?,
             "table.json.payload.null.behavior" => {

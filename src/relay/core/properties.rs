@@ -342,7 +342,7 @@ impl World {
         }
     }
 
-    /// The guilty event, where it is passed over.
+    /// The guilty event, where it is skipped.
     fn is_skipped(&self, event: usize) -> bool {
         let guilty = self.broker.guilty.map(|(guilty, _)| guilty);
         self.policy == Policy::Skip && guilty == Some(event)
@@ -443,7 +443,7 @@ impl World {
 
     /// I6: first occurrences stand in commit order, and a producer skips nothing.
     fn judge_order(&self) {
-        // One that is put aside leaves no gap.
+        // A diverted one leaves no gap.
         let aside = self.broker.guilty.map(|(event, _)| event);
         let aside = aside.filter(|_| self.policy != Policy::Halt);
         let here = |event: usize| if aside == Some(event) { event + 5 } else { event };

@@ -458,7 +458,7 @@ fn of_several_records_that_failed_the_first_stands_alone() {
     core.producer_replaced();
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
-    assert!(!core.wants_input(), "the next is the suspect");
+    assert!(!core.wants_input(), "the next is isolated");
     core.delivered(outlet.0[3]);
     assert_eq!(core.receive(&insert(1), &mut outlet), Ok(Taken::Yes));
     assert!(!core.wants_input(), "it stands alone");

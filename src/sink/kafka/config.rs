@@ -22,7 +22,7 @@ const DEFAULTS: [(&str, &str, &str); 8] = [
     // partitions and replicas as they please.
     ("allow.auto.create.topics", "", "false"),
     ("client.id", "", "walpost"),
-    // What comes thick the relay hands over together; what comes alone is to wait for nothing.
+    // The relay hands over dense input together; a single record must not wait.
     ("linger.ms", "queue.buffering.max.ms", "0"),
     // A broker serves one request of a connection at a time (it does not read the next before it
     // has answered), so that more in flight save no more than the way there and back. And they

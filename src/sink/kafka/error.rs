@@ -10,7 +10,7 @@ use crate::outlet::{Ground, Refusal};
 use crate::sink::Outcome;
 
 /// What a failed delivery to `topic` means. A record that goes down with its
-/// producer (purged, or behind a fatal error) is no suspect: the one that took
+/// producer (purged, or behind a fatal error) is not at fault: the one that took
 /// the producer down has an error of its own.
 pub(crate) fn outcome(error: &KafkaError, topic: &str) -> Outcome {
     match error.rdkafka_error_code() {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_goes_down_with_its_producer_is_no_suspect() {
+    fn a_record_lost_with_its_producer_is_not_at_fault() {
         for code in [Code::PurgeQueue, Code::PurgeInflight, Code::Fatal] {
             assert_eq!(outcome_of(code), Outcome::Purged, "{code}");
         }

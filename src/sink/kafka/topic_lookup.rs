@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_is_missing_is_asked_for_once_a_second() {
+    fn a_missing_topic_is_looked_up_once_per_second() {
         let (mut partitions, begin) = (TopicLookup::default(), Instant::now());
         let mut verdict = |after: Duration, found: Found| {
             partitions.verdict("t", None, begin + after, || {
