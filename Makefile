@@ -5,9 +5,9 @@
 # run it first.
 
 .DEFAULT_GOAL := help
-.PHONY: advisories alerts bench bench-instructions bench-peers bench-records book consumers corpus \
-  deb-test debezium debezium-corpus demo demo-compose deny docker-test docs faults fuzz helm-test \
-  help lint long monitoring packaging-test release setup simulate soak test
+.PHONY: advisories alerts bench bench-instructions bench-matrix bench-peers bench-records book \
+  consumers corpus deb-test debezium debezium-corpus demo demo-compose deny docker-test docs faults \
+  fuzz helm-test help lint long monitoring packaging-test release setup simulate soak test
 
 # Features that all tests are built with: the crash points, at which a test can abort walpost, and
 # traces. One set for every target, so that nothing is compiled twice.
@@ -115,6 +115,12 @@ bench: setup ## Benchmark against pg_recvlogical (BENCH="drain-rows --rounds 1":
 PEERS ?= drain-rows drain-one latency start memory
 bench-peers: setup ## Benchmark against Debezium on Kafka Connect and pg_recvlogical
 	cargo bench --bench pipeline -- --peers --json target/bench/peers.json $(PEERS) $(BENCH)
+
+# An hour, or two with BENCH=--peers. Writes target/bench/matrix.json. A change of a default needs
+# this, not one cell.
+MATRIX ?= --rounds 1 --rows 300000
+bench-matrix: setup ## Benchmark over networks, many partitions, other tables' WAL (BENCH=latency: a part)
+	cargo bench --bench pipeline -- --matrix --json target/bench/matrix.json $(MATRIX) $(BENCH)
 
 bench-records: setup ## Measure time and allocations per event inside walpost
 	cargo bench --bench records

@@ -6,6 +6,7 @@ use walpost_bed::debezium::Connector;
 use walpost_bed::{Debezium, Process, Walpost, eventually};
 
 use crate::fixture::{Fixture, TIMEOUT};
+use crate::topics::TopicNames;
 
 /// The programs that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,28 +43,34 @@ impl Contender {
         }
     }
 
-    /// Reads that slot of that publication into that topic. It may not have begun when this returns.
+    /// Reads that slot of that publication into those topics of the brokers at that address. It may
+    /// not have begun when this returns.
     pub(crate) async fn start(
         self,
         fixture: &Fixture,
         (slot, publication): (&str, &str),
-        topic: &str,
+        (topics, bootstrap): (&TopicNames, &str),
     ) -> Running {
         let walpost = |mode: &str| {
-            let run = fixture.run(topic).args(["--slot", slot, "--publication", publication]);
+            let run = fixture.run(&topics.template(), bootstrap);
+            let run = run.args(["--slot", slot, "--publication", publication]);
             Running::Walpost(Box::new(run.args(["--catch-up", mode]).start()))
         };
         match self {
             Self::Walpost => walpost("auto"),
             Self::WalpostStreaming => walpost("stream"),
-            Self::Debezium => debezium(fixture, (slot, publication), topic).await,
+            Self::Debezium => debezium(fixture, (slot, publication), (topics, bootstrap)).await,
         }
     }
 }
 
-async fn debezium(fixture: &Fixture, (slot, publication): (&str, &str), topic: &str) -> Running {
-    let (postgres, kafka) = fixture.servers.own.as_ref().expect("servers of the bench's own");
-    let connector = Connector::new(&format!("bench-{topic}"), slot, publication)
+async fn debezium(
+    fixture: &Fixture,
+    (slot, publication): (&str, &str),
+    (topics, bootstrap): (&TopicNames, &str),
+) -> Running {
+    let own = fixture.servers.own.as_ref().expect("servers of the bench's own");
+    let connector = Connector::new(&format!("bench-{}", topics.base()), slot, publication)
         .setting("table.include.list", "public.outbox")
         .setting("max.batch.size", "20480")
         .setting("max.queue.size", "81920")
@@ -76,9 +83,9 @@ async fn debezium(fixture: &Fixture, (slot, publication): (&str, &str), topic: &
         .router("table.field.event.key", "aggregate_id")
         .router("table.field.event.type", "event_type")
         .router("route.by.field", "aggregate_type")
-        .router("route.topic.replacement", topic)
+        .router("route.topic.replacement", &topics.replacement())
         .router("table.expand.json.payload", "false");
-    let debezium = Debezium::with(postgres, kafka, connector).await;
+    let debezium = Debezium::with(&own.postgres, bootstrap, connector).await;
     Running::Debezium(Box::new(debezium))
 }
 

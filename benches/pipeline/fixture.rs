@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use tokio_postgres::Client;
 use walpost_bed::{Process, Walpost, WalpostBuilder, eventually};
 
 use crate::Plan;
+use crate::conditions::Conditions;
 use crate::servers::Servers;
 
 /// Long enough for everything here.
@@ -20,24 +22,31 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) async fn new(plan: &Plan) -> Self {
-        let fixture = Self { servers: Servers::of(plan).await, arguments: plan.walpost.clone() };
+        Self::under(plan, &[Conditions::default()]).await
+    }
+
+    /// One for these cells, which have the same number of brokers.
+    pub(crate) async fn under(plan: &Plan, cells: &[Conditions]) -> Self {
+        let servers = Servers::of(plan, cells).await;
+        let fixture = Self { servers, arguments: plan.walpost.clone() };
         // A server that was given may have a slot walpost, and alerts on all that begin so.
-        let init = fixture.walpost("init").args(["--apply", "--slot", "bench"]).start();
+        let bootstrap = fixture.servers.bootstrap.clone();
+        let init = fixture.walpost("init", &bootstrap).args(["--apply", "--slot", "bench"]).start();
         let status = init.wait(TIMEOUT).await.expect("init ends");
         assert!(status.success(), "init failed: {:?}", init.stderr());
         fixture
     }
 
-    fn walpost(&self, name: &str) -> WalpostBuilder {
+    fn walpost(&self, name: &str, bootstrap: &str) -> WalpostBuilder {
         Walpost::builder(env!("CARGO_BIN_EXE_walpost"))
             .arg(name)
             .args(["--source", &self.servers.source])
-            .args(["--bootstrap-servers", &self.servers.bootstrap])
+            .args(["--bootstrap-servers", bootstrap])
     }
 
-    /// `walpost run` into that topic.
-    pub(crate) fn run(&self, topic: &str) -> WalpostBuilder {
-        self.walpost("run").args(["--topic", topic]).args(&self.arguments)
+    /// `walpost run` into that topic of the brokers at that address.
+    pub(crate) fn run(&self, topic: &str, bootstrap: &str) -> WalpostBuilder {
+        self.walpost("run", bootstrap).args(["--topic", topic]).args(&self.arguments)
     }
 
     /// Runs statements in a session of their own.
@@ -52,10 +61,27 @@ impl Fixture {
         row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
     }
 
+    /// Begins a transaction that writes a row and stays open as long as this session. The slots that
+    /// begin behind it have to exist already: they would wait for its end.
+    pub(crate) async fn open_transaction(&self) -> Client {
+        let client = self.servers.client().await;
+        let sql = "CREATE TABLE IF NOT EXISTS public.open_transaction (id int8); \
+                   SET idle_in_transaction_session_timeout = 0";
+        client.batch_execute(sql).await.expect("a table");
+        let sql = "BEGIN; INSERT INTO public.open_transaction VALUES (1)";
+        client.batch_execute(sql).await.expect("a transaction");
+        client
+    }
+
     /// What the server has used so far, all its processes; of its own alone.
     pub(crate) fn server_cpu_time(&self) -> Option<Duration> {
-        let (postgres, _) = self.servers.own.as_ref()?;
-        Process(postgres.pid()?).family_cpu_time()
+        let own = self.servers.own.as_ref()?;
+        Process(own.postgres.pid()?).family_cpu_time()
+    }
+
+    /// What it has used since it had used that.
+    pub(crate) fn server_cpu_time_since(&self, then: Option<Duration>) -> Option<Duration> {
+        self.server_cpu_time().zip(then).map(|(now, then)| now.saturating_sub(then))
     }
 
     /// A slot at the end of the log.
@@ -88,9 +114,14 @@ impl Fixture {
         self.text("SELECT pg_current_wal_flush_lsn()::text").await
     }
 
+    /// Where WAL ends, flushed or not.
+    pub(crate) async fn wal_position(&self) -> String {
+        self.text("SELECT pg_current_wal_insert_lsn()::text").await
+    }
+
     /// Bytes of log that were written since.
     pub(crate) async fn wal_since(&self, begun: &str) -> f64 {
-        let bytes = format!("SELECT (pg_current_wal_lsn() - pg_lsn '{begun}')::text");
+        let bytes = format!("SELECT (pg_current_wal_insert_lsn() - pg_lsn '{begun}')::text");
         self.text(&bytes).await.parse().expect("a number")
     }
 

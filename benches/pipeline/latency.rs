@@ -6,7 +6,8 @@
 //! time, which includes all delays of the writers.
 //!
 //! For comparison it measures Kafka alone: the writers send the record themselves after COMMIT (a
-//! dual write, which nobody should do).
+//! dual write, which nobody should do). Its producer has one request in flight on loopback. Over a
+//! delay proxy it has five, since with one it would measure the round trip times the partitions.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -19,9 +20,13 @@ use rdkafka::producer::{BaseRecord, DefaultProducerContext, ThreadedProducer};
 use tokio::time::sleep_until;
 
 use crate::Plan;
+use crate::backlog;
+use crate::conditions::Conditions;
 use crate::contender::{Contender, seconds_until};
 use crate::fixture::Fixture;
+use crate::other_writes::OtherTable;
 use crate::report::Report;
+use crate::topics::TopicNames;
 use crate::trial::Trial;
 
 const WRITERS: u32 = 4;
@@ -29,6 +34,12 @@ const WRITERS: u32 = 4;
 /// Not counted: the first seconds, in which connections and the producer's first records in each
 /// partition are made.
 const WARM_UP_SECONDS: u32 = 20;
+
+/// What a payload has beside its text.
+const AROUND_TEXT: u32 = 20;
+
+/// How fast a cell is written, and its conditions.
+pub(crate) type Cell = (u32, Conditions);
 
 /// When something was done to each row, by its number.
 type Times = Arc<Mutex<Vec<Option<Instant>>>>;
@@ -52,36 +63,51 @@ struct Commits {
 /// A producer without anything before it.
 struct Direct {
     producer: ThreadedProducer<DefaultProducerContext>,
-    topic: String,
+    topics: TopicNames,
     payload: String,
 }
 
 impl Direct {
-    fn new(bootstrap: &str, topic: &str) -> Self {
+    fn new(bootstrap: &str, topics: &TopicNames, conditions: &Conditions) -> Self {
         let producer = ClientConfig::new()
             .set("bootstrap.servers", bootstrap)
             .set("enable.idempotence", "true")
             .set("linger.ms", "0")
-            .set("max.in.flight.requests.per.connection", "1")
+            .set("max.in.flight.requests.per.connection", Self::in_flight(conditions))
             .create()
             .expect("a producer");
-        let payload = format!("{{\"text\": \"{}\"}}", "x".repeat(180));
-        Self { producer, topic: topic.to_owned(), payload }
+        let length = (conditions.payload_bytes - AROUND_TEXT) as usize;
+        let payload = format!("{{\"text\": \"{}\"}}", "x".repeat(length));
+        Self { producer, topics: topics.clone(), payload }
     }
 
-    fn send(&self, key: &str) {
-        let record = BaseRecord::to(&self.topic).key(key).payload(&self.payload);
+    fn in_flight(conditions: &Conditions) -> &'static str {
+        if conditions.round_trip.is_zero() { "1" } else { "5" }
+    }
+
+    /// What it is called in the report.
+    fn name(conditions: &Conditions) -> &'static str {
+        if conditions.round_trip.is_zero() { "Kafka alone" } else { "Kafka alone, 5 in flight" }
+    }
+
+    fn send(&self, number: u32) {
+        let (topic, key) = (self.topics.of_row(number), number.to_string());
+        let record = BaseRecord::to(topic).key(&key).payload(&self.payload);
         self.producer.send(record).map_err(|(error, _)| error).expect("room for it");
     }
 }
 
-pub(crate) async fn bench(fixture: &Fixture, plan: &Plan, rate: u32, report: &mut Report) {
+/// Cells with the same rate and the same number of brokers.
+pub(crate) async fn bench(fixture: &Fixture, plan: &Plan, cells: &[Cell], report: &mut Report) {
+    let Some((rate, _)) = cells.first() else { return };
     println!("\nlatency, {rate} rows a second for {} s:", plan.seconds);
     for round in 1..=plan.rounds {
-        for contender in std::iter::once(None).chain(plan.contenders().into_iter().map(Some)) {
-            let word = contender.map_or("producer", Contender::word);
-            let name = format!("latency_{word}_{rate}_{round}");
-            run(fixture, plan, contender, (&name, rate), report).await;
+        for cell in cells {
+            for contender in std::iter::once(None).chain(plan.contenders().into_iter().map(Some)) {
+                let word = contender.map_or("producer", Contender::word);
+                let name = format!("latency_{word}_{rate}_{round}");
+                run(fixture, plan, contender, (&name, cell), report).await;
+            }
         }
     }
 }
@@ -91,10 +117,11 @@ async fn run(
     fixture: &Fixture,
     plan: &Plan,
     contender: Option<Contender>,
-    (name, rate): (&str, u32),
+    (name, (rate, conditions)): (&str, &Cell),
     report: &mut Report,
 ) {
-    let rows = rate * (plan.seconds + WARM_UP_SECONDS);
+    let (rate, rows) = (*rate, rate * (plan.seconds + WARM_UP_SECONDS));
+    let other = OtherTable::prepare(fixture, conditions).await;
     let read = times(rows);
     let seen = Arc::clone(&read);
     let left = Arc::new(Mutex::new(rows));
@@ -104,48 +131,77 @@ async fn run(
         note(&seen, number.expect("a number"));
         *count.lock().expect("no panic") -= 1;
     };
-    let mut trial = Trial::new(fixture, name, each).await;
-    let mut direct = None;
+    let mut trial = Trial::new(fixture, conditions, name, each).await;
+    let (mut direct, mut open) = (None, None);
     if let Some(contender) = contender {
         trial.create_slot().await;
+        if conditions.open_transaction {
+            open = Some(fixture.open_transaction().await);
+        }
         trial.start(contender).await;
         trial.streams().await;
     } else {
-        direct = Some(Direct::new(&fixture.servers.bootstrap, trial.topic()));
+        direct = Some(Direct::new(trial.bootstrap(), trial.topics(), conditions));
     }
     let commits = Commits { intended: times(rows), sent: times(rows), acknowledged: times(rows) };
     let begun = Instant::now();
-    let writers = (0..WRITERS)
-        .map(|writer| write(fixture, (rate, rows), writer, begun, &commits, direct.as_ref()));
+    let warm = begun + Duration::from_secs(WARM_UP_SECONDS.into());
+    let insert = insert(conditions);
+    let writers = (0..WRITERS).map(|writer| {
+        write(fixture, (rate, rows), (writer, &insert), begun, &commits, direct.as_ref())
+    });
     let warmed = async {
-        sleep_until((begun + Duration::from_secs(WARM_UP_SECONDS.into())).into()).await;
+        sleep_until(warm.into()).await;
         (trial.cpu_time(), Instant::now())
     };
     let writing = futures_util::future::join_all(writers);
-    let ((cpu, counted), _) = futures_util::future::join(warmed, writing).await;
+    let beside = async {
+        match &other {
+            Some(other) => other.write_beside(fixture, rate, (begun, warm)).await,
+            None => std::future::pending().await,
+        }
+    };
+    let ((cpu, counted), _) = tokio::select! {
+        done = futures_util::future::join(warmed, writing) => done,
+        () = beside => unreachable!("the other table is written until the end"),
+    };
     let (wrote, counted) = (begun.elapsed(), counted.elapsed());
     let cpu = trial.cpu_time().saturating_sub(cpu);
     seconds_until(begun, "every record is readable", || *left.lock().expect("no panic") == 0).await;
-    let (part, who) =
-        (format!("{rate} rows/s"), contender.map_or("Kafka alone", |contender| contender.name()));
+    let part = report.part(&format!("{rate} rows/s"), conditions);
+    let who = contender.map_or(Direct::name(conditions), Contender::name);
     if contender.is_some() {
         let share = 100.0 * cpu.as_secs_f64() / counted.as_secs_f64();
         report.add(&part, who, "processor", "% of a core", share);
     }
     report.add(&part, who, "written", "rows/s", f64::from(rows) / wrote.as_secs_f64());
+    add_latencies(report, (&part, who), rate * WARM_UP_SECONDS, &commits, &read);
+    if let Some(round_trips) = trial.take_round_trips() {
+        round_trips.add_to(report, &part, who);
+    }
+    drop(open);
+    trial.end().await;
+}
+
+fn add_latencies(
+    report: &mut Report,
+    (part, who): (&str, &str),
+    warm: u32,
+    commits: &Commits,
+    read: &Times,
+) {
     for (from, times) in [
         ("COMMIT returned", &commits.acknowledged),
         ("COMMIT sent", &commits.sent),
         ("intended time", &commits.intended),
     ] {
-        let histogram = latencies(rate * WARM_UP_SECONDS, times, &read);
+        let histogram = latencies(warm, times, read);
         for (quantile, label) in [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9"), (1.0, "max")] {
             #[expect(clippy::cast_precision_loss, reason = "figures for people")]
             let millis = histogram.value_at_quantile(quantile) as f64 / 1000.0;
-            report.add(&part, who, &format!("{from} → readable, {label}"), "ms", millis);
+            report.add(part, who, &format!("{from} → readable, {label}"), "ms", millis);
         }
     }
-    trial.end().await;
 }
 
 /// From each of these times to the record, in microseconds.
@@ -164,22 +220,27 @@ fn latencies(warm: u32, from: &Times, read: &Times) -> Histogram<u64> {
     histogram
 }
 
+/// Of a row whose number is the key.
+fn insert(conditions: &Conditions) -> String {
+    let number = "$1::text::int8";
+    let aggregate_type = backlog::aggregate_type(conditions, number);
+    let text = backlog::text(conditions, AROUND_TEXT, number);
+    format!(
+        "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
+         VALUES ({aggregate_type}, $1, 'placed', jsonb_build_object('text', {text}))"
+    )
+}
+
 async fn write(
     fixture: &Fixture,
     (rate, rows): (u32, u32),
-    writer: u32,
+    (writer, insert): (u32, &str),
     begun: Instant,
     commits: &Commits,
     direct: Option<&Direct>,
 ) {
     let client = fixture.servers.client().await;
-    let insert = client
-        .prepare(
-            "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
-             VALUES ('order', $1, 'placed', jsonb_build_object('text', repeat('x', 180)))",
-        )
-        .await
-        .expect("a statement");
+    let insert = client.prepare(insert).await.expect("a statement");
     for number in (writer..rows).step_by(WRITERS as usize) {
         let intended = begun + Duration::from_secs(1) * number / rate;
         sleep_until(intended.into()).await;
@@ -188,7 +249,7 @@ async fn write(
         client.execute(&insert, &[&number.to_string()]).await.expect("a committed row");
         note(&commits.acknowledged, number);
         if let Some(direct) = direct {
-            direct.send(&number.to_string());
+            direct.send(number);
         }
     }
 }

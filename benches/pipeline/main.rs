@@ -6,15 +6,18 @@
 //! and writes JSON on request.
 
 mod backlog;
+mod conditions;
 mod contender;
 mod drain;
 mod fixture;
 mod latency;
 mod memory;
+mod other_writes;
 mod report;
 mod scale;
 mod servers;
 mod start;
+mod topics;
 mod trial;
 mod writers;
 
@@ -24,6 +27,7 @@ use std::process::ExitCode;
 use clap::{Parser, ValueEnum};
 
 use crate::backlog::Shape;
+use crate::conditions::{ConditionArgs, Conditions, OtherWrites};
 use crate::contender::Contender;
 use crate::fixture::Fixture;
 use crate::report::Report;
@@ -49,11 +53,19 @@ enum Part {
     Scale,
 }
 
+impl Part {
+    /// Whether it can be measured under conditions other than the default.
+    fn has_conditions(self) -> bool {
+        matches!(self, Self::DrainRows | Self::DrainOne | Self::Latency)
+    }
+}
+
 /// The whole pipeline, measured.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "pipeline")]
 struct Plan {
-    /// What to measure; all of it where nothing is named
+    /// What to measure. Without a name: all of it; with conditions drain-rows, drain-one and latency;
+    /// with --matrix drain-rows and latency
     parts: Vec<Part>,
     /// Rows of a backlog
     #[arg(long, default_value_t = 500_000)]
@@ -62,7 +74,7 @@ struct Plan {
     #[arg(long, default_value_t = 3)]
     rounds: u32,
     /// Rows a second, where latency is measured; several are measured one after the other
-    #[arg(long, value_delimiter = ',', default_values_t = [1000, 5000])]
+    #[arg(long, value_delimiter = ',', default_values_t = [1000, 5000], conflicts_with = "matrix")]
     rates: Vec<u32>,
     /// Rows of the backlogs whose cost an event is compared
     #[arg(long, value_delimiter = ',', default_values_t = [10_000, 100_000, 1_000_000])]
@@ -90,6 +102,8 @@ struct Plan {
     /// An argument for walpost itself, such as -X=compression.type=lz4
     #[arg(long = "walpost", value_name = "ARGUMENT", allow_hyphen_values = true)]
     walpost: Vec<String>,
+    #[command(flatten)]
+    conditions: ConditionArgs,
     /// Given by `cargo bench` itself
     #[arg(long, hide = true)]
     bench: bool,
@@ -97,7 +111,46 @@ struct Plan {
 
 impl Plan {
     fn has(&self, part: Part) -> bool {
-        self.parts.is_empty() || self.parts.contains(&part)
+        if !self.parts.is_empty() {
+            self.parts.contains(&part)
+        } else if self.conditions.matrix {
+            matches!(part, Part::DrainRows | Part::Latency)
+        } else {
+            part.has_conditions() || !self.conditions.are_given()
+        }
+    }
+
+    /// What does not go together.
+    fn check(&self) -> Result<(), String> {
+        if self.source.is_some() && self.peers {
+            return Err(
+                "--peers are measured on servers of the bench's own: leave --source out".into()
+            );
+        }
+        if self.source.is_some() && self.conditions.need_own_servers() {
+            return Err("--round-trip, --brokers and --matrix need servers of the bench's own: leave --source out".into());
+        }
+        let without = self.parts.iter().find(|part| !part.has_conditions());
+        if let (Some(part), true) = (without, self.conditions.are_given()) {
+            let name = part
+                .to_possible_value()
+                .map_or_else(String::new, |value| value.get_name().to_owned());
+            return Err(format!(
+                "{name} is measured under the default conditions: name other parts, or leave the conditions out"
+            ));
+        }
+        let first =
+            |(_, cell): &(u32, Conditions)| cell.other_writes() == Some(OtherWrites::LumpsFirst);
+        if self.has(Part::Latency) && self.latency_cells().iter().any(first) {
+            return Err(
+                "--other-writes lumps-first is for backlogs: name drain-rows or drain-one".into()
+            );
+        }
+        Ok(())
+    }
+
+    fn latency_cells(&self) -> Vec<latency::Cell> {
+        self.conditions.of_latency(&self.rates)
     }
 
     /// Who is measured where there is one walpost.
@@ -109,10 +162,8 @@ impl Plan {
 
 fn main() -> ExitCode {
     let plan = Plan::parse();
-    if plan.peers && plan.source.is_some() {
-        eprintln!(
-            "pipeline: --peers are measured on servers of the bench's own: leave --source out"
-        );
+    if let Err(error) = plan.check() {
+        eprintln!("pipeline: {error}");
         return ExitCode::from(2);
     }
     let runtime =
@@ -145,13 +196,23 @@ async fn measure(plan: &Plan, report: &mut Report) {
         [(Part::DrainRows, Shape::OneRowTransactions), (Part::DrainOne, Shape::OneTransaction)]
     {
         if plan.has(part) {
-            drain::bench(&Fixture::new(plan).await, plan, shape, report).await;
+            let cells = plan.conditions.of_backlogs();
+            for cells in cells.chunk_by(|one, next| one.brokers == next.brokers) {
+                let fixture = Fixture::under(plan, cells).await;
+                drain::bench(&fixture, plan, shape, cells, report).await;
+            }
         }
     }
     if plan.has(Part::Latency) {
-        let fixture = Fixture::new(plan).await;
-        for rate in &plan.rates {
-            latency::bench(&fixture, plan, *rate, report).await;
+        let mut cells = plan.latency_cells();
+        // The order of the rates is kept.
+        cells.sort_by_key(|(_, cell)| cell.brokers);
+        for cells in cells.chunk_by(|(_, one), (_, next)| one.brokers == next.brokers) {
+            let conditions: Vec<_> = cells.iter().map(|(_, cell)| *cell).collect();
+            let fixture = Fixture::under(plan, &conditions).await;
+            for cells in cells.chunk_by(|(one, _), (next, _)| one == next) {
+                latency::bench(&fixture, plan, cells, report).await;
+            }
         }
     }
     if plan.has(Part::Start) {

@@ -7,6 +7,7 @@ use tokio::time::sleep;
 
 use crate::Plan;
 use crate::backlog::Shape;
+use crate::conditions::Conditions;
 use crate::contender::{Contender, seconds_until};
 use crate::fixture::Fixture;
 use crate::report::Report;
@@ -25,7 +26,7 @@ pub(crate) async fn bench(plan: &Plan, report: &mut Report) {
 async fn run(plan: &Plan, contender: Contender, report: &mut Report) {
     let (fixture, who) = (Fixture::new(plan).await, contender.name());
     let rows = plan.rows * 20;
-    let (mut trial, read) = Trial::counting(&fixture, PART).await;
+    let (mut trial, read) = Trial::counting(&fixture, &Conditions::default(), PART).await;
     trial.create_slot().await;
     trial.start(contender).await;
     trial.streams().await;
@@ -36,7 +37,7 @@ async fn run(plan: &Plan, contender: Contender, report: &mut Report) {
     let cpu = trial.cpu_time().saturating_sub(before).as_secs_f64() / IDLE.as_secs_f64();
     report.add(PART, who, "idle processor", "% of a core", 100.0 * cpu);
     report.add(PART, who, "idle memory", "MiB", trial.mebibytes());
-    Shape::OneTransaction.write(&fixture, rows).await;
+    Shape::OneTransaction.write(&fixture, &Conditions::default(), None, rows).await;
     let all = || read.load(Ordering::Relaxed) >= rows;
     seconds_until(Instant::now(), "every record is readable", all).await;
     let name = format!("peak, one transaction of {rows} rows");

@@ -1,5 +1,6 @@
 //! Prints measurements as they arrive and as a final table, and writes them as JSON.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -7,6 +8,7 @@ use serde_json::{Value, json};
 use walpost_bed::{Debezium, Kafka};
 
 use crate::Plan;
+use crate::conditions::Conditions;
 use crate::fixture::pg_recvlogical_version;
 
 /// Values of one kind, one for each round.
@@ -40,6 +42,8 @@ impl Figure {
 #[derive(Debug)]
 pub(crate) struct Report {
     figures: Vec<Figure>,
+    /// Of the parts that have conditions.
+    conditions: BTreeMap<String, Conditions>,
     machine: Value,
 }
 
@@ -69,7 +73,14 @@ impl Report {
             "seconds": plan.seconds,
         });
         println!("{machine:#}");
-        Self { figures: Vec::new(), machine }
+        Self { figures: Vec::new(), conditions: BTreeMap::new(), machine }
+    }
+
+    /// The name of a part under these conditions, for its figures.
+    pub(crate) fn part(&mut self, name: &str, conditions: &Conditions) -> String {
+        let part = conditions.label(name);
+        self.conditions.insert(part.clone(), *conditions);
+        part
     }
 
     /// One value more.
@@ -122,6 +133,7 @@ impl Report {
             let [median, least, most] = figure.spread();
             json!({
                 "part": figure.part,
+                "conditions": self.conditions.get(&figure.part).map(Conditions::json),
                 "contender": figure.contender,
                 "figure": figure.name,
                 "unit": figure.unit,

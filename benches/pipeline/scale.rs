@@ -11,8 +11,9 @@ use rdkafka::message::BorrowedMessage;
 
 use crate::Plan;
 use crate::backlog::{Arrivals, Shape};
+use crate::conditions::Conditions;
 use crate::contender::Contender;
-use crate::drain::{Run, backlog, rate, run};
+use crate::drain::{Backlog, Run, rate, run};
 use crate::fixture::Fixture;
 use crate::report::Report;
 use crate::trial::Trial;
@@ -69,9 +70,10 @@ pub(crate) async fn bench(fixture: &Fixture, plan: &Plan, report: &mut Report) {
     for share in plan.slots.iter().copied().flat_map(Share::all) {
         share.publish(fixture).await;
     }
-    let end = backlog(fixture, Shape::OneRowTransactions, plan.rows).await;
+    let shape = Shape::OneRowTransactions;
+    let backlog = Backlog::write(fixture, shape, plan.rows, &Conditions::default()).await;
     for round in 1..=plan.rounds {
-        let limit = fixture.receive("base", &end, "").await;
+        let limit = fixture.receive("base", &backlog.end, "").await;
         report.add(PART, "pg_recvlogical", "drain", "rows/s", rate(plan.rows) / limit);
         for contender in [Contender::Walpost, Contender::WalpostStreaming] {
             of_subject(fixture, plan, (round, contender), report).await;
@@ -123,7 +125,7 @@ async fn drain(
     let arrivals = Arc::new(Mutex::new(Arrivals::of(rows)));
     let seen = Arc::clone(&arrivals);
     let each = move |record: &BorrowedMessage<'_>| seen.lock().expect("no panic").take(record);
-    let mut trial = Trial::new(fixture, name, each).await;
+    let mut trial = Trial::new(fixture, &Conditions::default(), name, each).await;
     for publication in &publications {
         trial.copy_slot("base", publication).await;
     }

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use rdkafka::config::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tokio_postgres::{Client, NoTls};
-use walpost_bed::{Admin, Kafka, Major, Postgres, Tail, Topics};
+use walpost_bed::{Admin, Cluster, DelayProxy, Kafka, Major, Postgres, Tail, Topics};
 
 use crate::Plan;
+use crate::conditions::Conditions;
 
 /// The database that is made on a server that was given.
 const DATABASE: &str = "walpost_bench";
@@ -19,13 +20,52 @@ const WARM_UP: Duration = Duration::from_secs(20);
 /// Where they are.
 pub(crate) struct Servers {
     pub(crate) source: String,
+    /// The brokers' address for consumers.
     pub(crate) bootstrap: String,
     /// They end with this.
-    pub(crate) own: Option<(Postgres, Kafka)>,
+    pub(crate) own: Option<Own>,
+}
+
+/// Servers of the bench's own.
+pub(crate) struct Own {
+    pub(crate) postgres: Postgres,
+    brokers: Brokers,
+    /// One before each broker, where a round trip is measured.
+    proxies: Vec<DelayProxy>,
+}
+
+enum Brokers {
+    One(Box<Kafka>),
+    Three(Cluster),
+}
+
+impl Brokers {
+    async fn start(count: u8, proxies: &[DelayProxy]) -> Self {
+        let ports: Vec<u16> = proxies.iter().map(DelayProxy::port).collect();
+        let brokers = if count == 1 {
+            let kafka = Kafka::builder().as_shipped();
+            let kafka = ports.first().map_or(kafka.clone(), |port| kafka.behind(*port));
+            Self::One(Box::new(kafka.start().await))
+        } else {
+            Self::Three(Cluster::for_bench(&ports).await)
+        };
+        for (proxy, broker) in proxies.iter().zip(brokers.nodes()) {
+            proxy.point_at(broker.proxied_port().expect("it is behind a proxy"));
+        }
+        brokers
+    }
+
+    fn nodes(&self) -> &[Kafka] {
+        match self {
+            Self::One(kafka) => std::slice::from_ref(&**kafka),
+            Self::Three(cluster) => cluster.nodes(),
+        }
+    }
 }
 
 impl Servers {
-    pub(crate) async fn of(plan: &Plan) -> Self {
+    /// Servers for these cells, which have the same number of brokers.
+    pub(crate) async fn of(plan: &Plan, cells: &[Conditions]) -> Self {
         if let (Some(given), Some(bootstrap)) = (&plan.source, &plan.bootstrap_servers) {
             let source = recreated(given).await;
             return Self { source, bootstrap: bootstrap.clone(), own: None };
@@ -36,16 +76,34 @@ impl Servers {
             .setting("synchronous_commit", "on")
             .start()
             .await;
-        let kafka = Kafka::builder().as_shipped().start().await;
-        let (source, bootstrap) = (postgres.url(), kafka.bootstrap());
-        let servers = Self { source, bootstrap, own: Some((postgres, kafka)) };
+        let count = cells.first().map_or(1, |cell| cell.brokers);
+        let delayed = cells.iter().any(|cell| !cell.round_trip.is_zero());
+        let proxies: Vec<_> = (0..count).filter(|_| delayed).map(|_| DelayProxy::start()).collect();
+        let brokers = Brokers::start(count, &proxies).await;
+        let addresses: Vec<_> = brokers.nodes().iter().map(Kafka::bootstrap).collect();
+        let (source, bootstrap) = (postgres.url(), addresses.join(","));
+        let servers = Self { source, bootstrap, own: Some(Own { postgres, brokers, proxies }) };
         servers.warm_up().await;
         servers
     }
 
+    /// The brokers' address for what is measured, with a round trip that it has from now on.
+    pub(crate) fn bootstrap_after(&self, round_trip: Duration) -> String {
+        if round_trip.is_zero() {
+            return self.bootstrap.clone();
+        }
+        let own = self.own.as_ref().expect("a round trip is measured on servers of its own");
+        let address = |proxy: &DelayProxy| {
+            proxy.set_round_trip(round_trip);
+            format!("127.0.0.1:{}", proxy.port())
+        };
+        let addresses: Vec<_> = own.proxies.iter().map(address).collect();
+        addresses.join(",")
+    }
+
     async fn warm_up(&self) {
         let (topic, bootstrap) = ("walpost-bench-warm-up", self.bootstrap.clone());
-        self.create_topic(topic).await;
+        self.create_topic(topic, 3).await;
         let consumer = Tail::start(&self.bootstrap, Topics::named([topic]), |_| {});
         let producing = tokio::task::spawn_blocking(move || keep_busy(&bootstrap, topic));
         producing.await.expect("producing does not panic");
@@ -57,8 +115,8 @@ impl Servers {
         connect(&self.source).await
     }
 
-    pub(crate) async fn create_topic(&self, name: &str) {
-        self.administration().create(name, 3, &[]).await;
+    pub(crate) async fn create_topic(&self, name: &str, partitions: u16) {
+        self.administration().create(name, partitions.into(), &[]).await;
     }
 
     pub(crate) async fn delete_topic(&self, name: &str) {
@@ -66,8 +124,9 @@ impl Servers {
     }
 
     fn administration(&self) -> Admin {
-        match self.own {
-            Some(_) => Admin::of(self.bootstrap.clone(), 1),
+        match &self.own {
+            Some(Own { brokers: Brokers::One(kafka), .. }) => kafka.administration(),
+            Some(Own { brokers: Brokers::Three(cluster), .. }) => cluster.administration(),
             None => Admin::by_default(self.bootstrap.clone()),
         }
     }

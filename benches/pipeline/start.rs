@@ -8,6 +8,7 @@ use rdkafka::message::BorrowedMessage;
 use tokio::time::sleep;
 
 use crate::Plan;
+use crate::conditions::Conditions;
 use crate::contender::{Contender, seconds_until};
 use crate::fixture::Fixture;
 use crate::report::Report;
@@ -31,7 +32,7 @@ async fn run(fixture: &Fixture, contender: Contender, name: &str, report: &mut R
     let last: Arc<Mutex<Vec<Instant>>> = Arc::default();
     let seen = Arc::clone(&last);
     let each = move |_: &BorrowedMessage<'_>| seen.lock().expect("no panic").push(Instant::now());
-    let mut trial = Trial::new(fixture, name, each).await;
+    let mut trial = Trial::new(fixture, &Conditions::default(), name, each).await;
     trial.create_slot().await;
     let insert = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \
                   VALUES ('order', '1', 'placed', '{}')";

@@ -1,20 +1,26 @@
-//! The resources of one measurement: slots, a topic, a consumer, and a contender for each slot.
+//! The resources of one measurement: slots, topics, a consumer, and a contender for each slot.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rdkafka::message::BorrowedMessage;
-use walpost_bed::{Process, Tail, Topics};
+use walpost_bed::{Process, RoundTripProbe, Tail, Topics};
 
+use crate::conditions::Conditions;
 use crate::contender::{Contender, Running};
 use crate::fixture::Fixture;
-use crate::report::mebibytes;
+use crate::report::{Report, mebibytes};
+use crate::topics::TopicNames;
 
 pub(crate) struct Trial<'a> {
     pub(crate) fixture: &'a Fixture,
     name: String,
-    topic: String,
+    topics: TopicNames,
+    /// The brokers' address for the contenders.
+    bootstrap: String,
+    /// Where the contenders are behind a delay proxy.
+    probe: Option<RoundTripProbe>,
     consumer: Tail,
     slots: Vec<Slot>,
     running: Vec<Running>,
@@ -25,30 +31,59 @@ struct Slot {
     publication: String,
 }
 
+/// Round trips through a delay proxy, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RoundTrips {
+    p50: f64,
+    p99: f64,
+}
+
+impl RoundTrips {
+    pub(crate) fn add_to(self, report: &mut Report, part: &str, who: &str) {
+        for (label, millis) in [("p50", self.p50), ("p99", self.p99)] {
+            report.add(part, who, &format!("round trip as measured, {label}"), "ms", millis);
+        }
+    }
+}
+
 impl<'a> Trial<'a> {
-    /// A topic and its consumer, which calls back for each record that is readable.
+    /// Topics and their consumer, which calls back for each record that is readable.
     pub(crate) async fn new(
         fixture: &'a Fixture,
+        conditions: &Conditions,
         name: &str,
         each: impl FnMut(&BorrowedMessage<'_>) + Send + 'static,
     ) -> Self {
-        // A bench that was killed leaves its topics where they are.
-        let topic = format!("walpost-bench-{}-{name}", std::process::id()).replace('_', "-");
-        fixture.servers.create_topic(&topic).await;
-        let topics = Topics::named([topic.clone()]);
-        let consumer = Tail::start(&fixture.servers.bootstrap, topics, each);
-        let (slots, running) = (Vec::new(), Vec::new());
-        Self { fixture, name: name.to_owned(), topic, consumer, slots, running }
+        static TRIALS: AtomicU32 = AtomicU32::new(0);
+        // A bench that was killed leaves its topics where they are. Clients may know a topic that
+        // was deleted for a while.
+        let trial = TRIALS.fetch_add(1, Ordering::Relaxed);
+        let base = format!("walpost-bench-{}-{trial}-{name}", std::process::id()).replace('_', "-");
+        let topics = TopicNames::new(base, conditions);
+        for topic in topics.all() {
+            fixture.servers.create_topic(topic, conditions.partitions).await;
+        }
+        let named = Topics::named(topics.all());
+        let consumer = Tail::start(&fixture.servers.bootstrap, named, each);
+        let bootstrap = fixture.servers.bootstrap_after(conditions.round_trip);
+        let distant = !conditions.round_trip.is_zero();
+        let probe = distant.then(|| RoundTripProbe::start(conditions.round_trip));
+        let (name, slots, running) = (name.to_owned(), Vec::new(), Vec::new());
+        Self { fixture, name, topics, bootstrap, probe, consumer, slots, running }
     }
 
     /// One whose records are counted.
-    pub(crate) async fn counting(fixture: &'a Fixture, name: &str) -> (Self, Arc<AtomicU64>) {
+    pub(crate) async fn counting(
+        fixture: &'a Fixture,
+        conditions: &Conditions,
+        name: &str,
+    ) -> (Self, Arc<AtomicU64>) {
         let read = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&read);
         let count = move |_: &BorrowedMessage<'_>| {
             counter.fetch_add(1, Ordering::Relaxed);
         };
-        (Self::new(fixture, name, count).await, read)
+        (Self::new(fixture, conditions, name, count).await, read)
     }
 
     /// A slot at the end of the log.
@@ -69,11 +104,11 @@ impl<'a> Trial<'a> {
         name
     }
 
-    /// Starts a contender for each slot, all into the one topic.
+    /// Starts a contender for each slot, all into the same topics.
     pub(crate) async fn start(&mut self, contender: Contender) {
         for Slot { name, publication } in &self.slots {
-            let running = contender.start(self.fixture, (name, publication), &self.topic).await;
-            self.running.push(running);
+            let to = (&self.topics, self.bootstrap.as_str());
+            self.running.push(contender.start(self.fixture, (name, publication), to).await);
         }
     }
 
@@ -84,8 +119,26 @@ impl<'a> Trial<'a> {
         }
     }
 
-    pub(crate) fn topic(&self) -> &str {
-        &self.topic
+    pub(crate) fn topics(&self) -> &TopicNames {
+        &self.topics
+    }
+
+    /// The brokers' address for what is measured.
+    pub(crate) fn bootstrap(&self) -> &str {
+        &self.bootstrap
+    }
+
+    /// The round trip through a delay proxy since the beginning, where there is one.
+    pub(crate) fn take_round_trips(&mut self) -> Option<RoundTrips> {
+        let measured = self.probe.take()?.finish();
+        let quantile = |of: f64| {
+            #[expect(clippy::cast_precision_loss, reason = "some thousand pings")]
+            let index = of * (measured.len() - 1) as f64;
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
+            let index = index.round() as usize;
+            measured[index].as_secs_f64() * 1000.0
+        };
+        Some(RoundTrips { p50: quantile(0.5), p99: quantile(0.99) })
     }
 
     /// The name of its first slot.
@@ -110,13 +163,15 @@ impl<'a> Trial<'a> {
         self.running.iter().map(Running::process)
     }
 
-    /// Ends the consumer and the contenders in order; slots and topic are gone then.
+    /// Ends the consumer and the contenders in order; slots and topics are gone then.
     pub(crate) async fn end(self) {
         drop(self.consumer);
         for (running, slot) in self.running.into_iter().zip(&self.slots) {
             running.stop(self.fixture, &slot.name).await;
             self.fixture.drop_slot(&slot.name).await;
         }
-        self.fixture.servers.delete_topic(&self.topic).await;
+        for topic in self.topics.all() {
+            self.fixture.servers.delete_topic(topic).await;
+        }
     }
 }

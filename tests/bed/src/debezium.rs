@@ -119,15 +119,15 @@ impl Debezium {
     }
 
     pub async fn try_start(postgres: &Postgres, kafka: &Kafka) -> Result<Self, BedError> {
-        let debezium = Self::laid_out(postgres, kafka, QUICK).await?;
+        let debezium = Self::laid_out(postgres, kafka.bootstrap(), QUICK).await?;
         debezium.try_start_again().await?;
         Ok(debezium)
     }
 
-    /// A worker on the JVM of Kafka's own scripts that has this connector from its start on: for benches. It
-    /// answers on return, and may have read something already.
-    pub async fn with(postgres: &Postgres, kafka: &Kafka, connector: Connector) -> Self {
-        let laid_out = Self::laid_out(postgres, kafka, Jvm::Worker).await;
+    /// A worker on the JVM of Kafka's own scripts that has this connector from its start on: for
+    /// benches. It answers on return, and may have read something already.
+    pub async fn with(postgres: &Postgres, bootstrap: &str, connector: Connector) -> Self {
+        let laid_out = Self::laid_out(postgres, bootstrap.to_owned(), Jvm::Worker).await;
         let debezium = laid_out.unwrap_or_else(|error| panic!("{error}"));
         let port = postgres.port().to_string();
         debezium.connectors().push(connector.setting("database.port", &port));
@@ -135,8 +135,8 @@ impl Debezium {
         debezium
     }
 
-    async fn laid_out(postgres: &Postgres, kafka: &Kafka, jvm: Jvm) -> Result<Self, BedError> {
-        let (port, bootstrap) = (postgres.port(), kafka.bootstrap());
+    async fn laid_out(postgres: &Postgres, bootstrap: String, jvm: Jvm) -> Result<Self, BedError> {
+        let port = postgres.port();
         let lay_out = move || Self::lay_out(port, &bootstrap, jvm);
         let laying = tokio::task::spawn_blocking(lay_out);
         laying.await.expect("laying out a worker does not panic")

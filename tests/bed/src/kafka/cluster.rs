@@ -1,7 +1,7 @@
 //! A cluster of three nodes, each broker and controller.
 //!
-//! Every topic has three replicas. A node that stops responding is fenced within three seconds, so
-//! that tests need not wait long.
+//! Every topic has three replicas. In a cluster for tests a node that stops responding is fenced
+//! within three seconds, so that tests need not wait long.
 
 use std::fs;
 use std::path::PathBuf;
@@ -43,11 +43,34 @@ impl Cluster {
     }
 
     async fn start() -> Self {
-        Self::try_start().await.unwrap_or_else(|error| panic!("{error}"))
+        let quick = |_: usize, node: KafkaBuilder| {
+            node.heap_mebibytes(256)
+                .property("auto.create.topics.enable", "false")
+                .property("broker.session.timeout.ms", "3000")
+                .property("broker.heartbeat.interval.ms", "500")
+        };
+        Self::try_start(quick).await.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    async fn try_start() -> Result<Self, BedError> {
-        let nodes = tokio::task::spawn_blocking(lay_out)
+    /// One for benches: on the JVM of Kafka's own scripts, with Kafka's own timeouts and with
+    /// `min.insync.replicas` = 2. If ports of proxies are given, one for each node, the nodes have
+    /// listeners that advertise them ([`KafkaBuilder::behind`]).
+    pub async fn for_bench(proxy_ports: &[u16]) -> Self {
+        let ports = proxy_ports.to_vec();
+        let measured = move |index: usize, node: KafkaBuilder| {
+            let node = node.as_shipped().property("min.insync.replicas", "2");
+            match ports.get(index) {
+                Some(port) => node.behind(*port),
+                None => node,
+            }
+        };
+        Self::try_start(measured).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    async fn try_start(
+        configure: impl Fn(usize, KafkaBuilder) -> KafkaBuilder + Send + 'static,
+    ) -> Result<Self, BedError> {
+        let nodes = tokio::task::spawn_blocking(move || lay_out(configure))
             .await
             .expect("laying out brokers does not panic")?;
         for node in &nodes {
@@ -121,7 +144,10 @@ impl Cluster {
     }
 }
 
-fn lay_out() -> Result<Vec<Kafka>, BedError> {
+/// The nodes, each with what `configure` adds to it by its index.
+fn lay_out(
+    configure: impl Fn(usize, KafkaBuilder) -> KafkaBuilder,
+) -> Result<Vec<Kafka>, BedError> {
     let installed = install()?;
     let mut seats = Vec::new();
     for id in 1..=NODES {
@@ -130,14 +156,9 @@ fn lay_out() -> Result<Vec<Kafka>, BedError> {
     let voter = |(id, port): &(u32, Port)| format!("{id}@127.0.0.1:{}", port.number());
     let voters: Vec<_> = seats.iter().map(voter).collect();
     let voters = voters.join(",");
-    let node = |(id, controller_port)| {
+    let node = |(index, (id, controller_port))| {
         let builder = KafkaBuilder { voters: Some(voters.clone()), ..KafkaBuilder::default() };
-        builder
-            .heap_mebibytes(256)
-            .property("auto.create.topics.enable", "false")
-            .property("broker.session.timeout.ms", "3000")
-            .property("broker.heartbeat.interval.ms", "500")
-            .lay_out(installed.clone(), id, controller_port)
+        configure(index, builder).lay_out(installed.clone(), id, controller_port)
     };
-    seats.into_iter().map(node).collect()
+    seats.into_iter().enumerate().map(node).collect()
 }
