@@ -1,7 +1,7 @@
 //! In-flight records, and the flush LSN that follows from them.
 //!
 //! The ledger has an entry for each transaction that was received and is not wholly durable, and an
-//! [`InFlight`] for each record that was produced and has no delivery report. The rest follows from
+//! `InFlight` for each record that was produced and has no delivery report. The rest follows from
 //! these two queues:
 //!
 //! - An entry is complete once its Commit was received, and durable once each of its records is
