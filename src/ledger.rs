@@ -311,7 +311,7 @@ impl Ledger {
     pub fn keepalive(&mut self, wal_end: Lsn) {
         if let Some(Entry { interrupted: true, commit_lsn, .. }) = self.entries.back() {
             // Everything that committed before the interrupted transaction was sent. A later
-            // `wal_end` does not say that the transaction itself, which comes again, was.
+            // `wal_end` does not prove that of the transaction itself: its rows are sent again.
             if wal_end <= *commit_lsn {
                 match self.entries.iter_mut().rev().nth(1) {
                     None => self.flush_lsn = self.flush_lsn.max(wal_end),

@@ -16,21 +16,21 @@ use tokio::time::Instant;
 const WINDOW: Duration = Duration::from_millis(10);
 
 /// Messages in a window from which on a stream is busy (5,000 per second), dense (12,000) and
-/// dense (40,000): a transaction of one row makes three.
+/// saturated (40,000): a transaction of one row makes three.
 const BUSY: u32 = 50;
 const DENSE: u32 = 120;
-const PACKED: u32 = 400;
+const SATURATED: u32 = 400;
 
 /// How long a pause is, measured with a sleeping thread. At 5,000 rows per second on two cores
 /// that also ran the broker, with one request in flight: 16 % of a core with 1 ms, 12 to 13 % with
 /// 2 ms and with 4 ms; p99 was 7 and 11 ms, 6 and 7 ms, 13 and 22 ms, p50 1.6 to 1.8, 1.9, and 4 to
 /// 5 ms.
-/// In 4 ms of a dense stream the socket fills and the server waits: 300,000 rows were read at 1.2
+/// In 4 ms of a saturated stream the socket fills and the server waits: 300,000 rows were read at 1.2
 /// to 1.4 times the rate of `pg_recvlogical`, but at 1.75 times with 1 ms and without a pause, which
 /// takes a quarter more of a core.
 const PAUSE_IF_BUSY: Duration = Duration::from_millis(1);
 const PAUSE_IF_DENSE: Duration = Duration::from_millis(2);
-const PAUSE_IF_PACKED: Duration = Duration::from_millis(1);
+const PAUSE_IF_SATURATED: Duration = Duration::from_millis(1);
 
 /// Pauses. Nothing is lost by it: what arrives meanwhile waits in its channel or socket.
 pub(super) async fn pause(duration: Duration, owns_thread: bool) {
@@ -68,8 +68,8 @@ impl BatchingPause {
             self.pause = match self.messages / windows.max(1) {
                 ..BUSY => None,
                 BUSY..DENSE => Some(PAUSE_IF_BUSY),
-                DENSE..PACKED => Some(PAUSE_IF_DENSE),
-                PACKED.. => Some(PAUSE_IF_PACKED),
+                DENSE..SATURATED => Some(PAUSE_IF_DENSE),
+                SATURATED.. => Some(PAUSE_IF_SATURATED),
             };
             self.window = now;
             self.messages = 0;
@@ -105,7 +105,7 @@ mod tests {
         let mut batching = BatchingPause::new(start);
         assert_eq!(batching.taken(BUSY, start + WINDOW), Some(PAUSE_IF_BUSY));
         assert_eq!(batching.taken(DENSE, start + WINDOW * 2), Some(PAUSE_IF_DENSE));
-        assert_eq!(batching.taken(PACKED, start + WINDOW * 3), Some(PAUSE_IF_PACKED));
+        assert_eq!(batching.taken(SATURATED, start + WINDOW * 3), Some(PAUSE_IF_SATURATED));
         assert_eq!(batching.taken(BUSY - 1, start + WINDOW * 4), None);
     }
 

@@ -134,13 +134,16 @@ mod tests {
         assert!(!stall.is_timed_out(None, Lsn::new(7), Instant::now()), "nothing in flight");
     }
 
+    /// Whether it is, with one record in flight, this long after `start`.
+    fn is_timed_out(stall: &mut StalledProducer, start: Instant, seconds: u64) -> bool {
+        stall.is_timed_out(Some(Seq::new(1)), Lsn::new(7), start + Duration::from_secs(seconds))
+    }
+
     #[test]
     fn two_conditions_in_a_row_restart_the_time_once() {
         let start = Instant::now();
         let mut stall = StalledProducer::new(start);
-        let is_timed_out = |stall: &mut StalledProducer, seconds| {
-            stall.is_timed_out(Some(Seq::new(1)), Lsn::new(7), start + Duration::from_secs(seconds))
-        };
+        let is_timed_out = |stall: &mut _, seconds| is_timed_out(stall, start, seconds);
         stall.on_condition(&stalled(Fault::OutOfReach));
         assert!(!is_timed_out(&mut stall, 0) && !is_timed_out(&mut stall, 5000));
         stall.on_condition(&stalled(Fault::Brokers));
@@ -152,9 +155,7 @@ mod tests {
     fn an_outage_does_not_count_towards_the_timeout() {
         let start = Instant::now();
         let mut stall = StalledProducer::new(start);
-        let is_timed_out = |stall: &mut StalledProducer, seconds| {
-            stall.is_timed_out(Some(Seq::new(1)), Lsn::new(7), start + Duration::from_secs(seconds))
-        };
+        let is_timed_out = |stall: &mut _, seconds| is_timed_out(stall, start, seconds);
         stall.on_condition(&stalled(Fault::OutOfReach));
         assert!(!is_timed_out(&mut stall, 0) && !is_timed_out(&mut stall, 5000));
         stall.on_condition(&stalled(Fault::Unknown));

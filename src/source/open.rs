@@ -136,8 +136,8 @@ async fn open_session(
         Catalogs::checked(Arc::clone(&control.client), facts.version, config),
         connect_replication(conninfo, &control, &facts)
     );
-    let (catalogs, found) = checked?;
-    let settled = found.settled;
+    let (catalogs, catalog_check) = checked?;
+    let settled = catalog_check.settled;
     if !settled {
         start_position.ack = at_slot.min(start_position.ack);
     }
@@ -162,7 +162,7 @@ async fn open_session(
     let seen = Holder {
         kind,
         other_role,
-        ..observed(&found.fingerprint, &identity, at_slot, facts.flushed)
+        ..observed(&catalog_check.fingerprint, &identity, at_slot, facts.flushed)
     };
     let control_client = &control.client;
     let (facts, is_locked) = advanced_slot::check_other_instances(
@@ -174,7 +174,7 @@ async fn open_session(
         seen,
     )
     .await?;
-    let found = check_catalogs(config, &facts, resume, &catalogs, found, &identity).await;
+    let found = check_catalogs(config, &facts, resume, &catalogs, catalog_check, &identity).await;
     if let Err(SourceError::InUse { .. }) = &found
         && !is_locked
     {

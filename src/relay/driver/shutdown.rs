@@ -20,7 +20,7 @@ use crate::source::{Announcement, Feed, SlotError, Source, SourceError};
 /// announcement takes four seconds if every standby instance is reachable.
 const ANNOUNCED_AT_LEAST: Duration = Duration::from_secs(5);
 
-/// Stands for a remedy that would skip records that were not delivered.
+/// Replaces a remedy that would skip records that were not delivered.
 const UNDELIVERED: &str = "records before it were not delivered in time: start walpost again first";
 
 /// The state of shutdown.
