@@ -1,4 +1,4 @@
-//! Idle resource usage, and memory within one transaction of twenty times the rows.
+//! Idle resource usage, and memory within and after one transaction of twenty times the rows.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,6 +15,9 @@ use crate::trial::Trial;
 
 const PART: &str = "memory";
 const IDLE: Duration = Duration::from_secs(20);
+
+/// After a drain, when memory has to be back with the operating system.
+const AFTERWARDS: Duration = Duration::from_secs(60);
 
 pub(crate) async fn bench(plan: &Plan, report: &mut Report) {
     println!("\nmemory:");
@@ -42,5 +45,7 @@ async fn run(plan: &Plan, contender: Contender, report: &mut Report) {
     seconds_until(Instant::now(), "every record is readable", all).await;
     let name = format!("peak, one transaction of {rows} rows");
     report.add(PART, who, &name, "MiB", trial.peak_mebibytes());
+    sleep(AFTERWARDS).await;
+    report.add(PART, who, "a minute after it", "MiB", trial.mebibytes());
     trial.end().await;
 }
