@@ -38,15 +38,17 @@ impl Fixture {
     }
 
     fn walpost(&self, name: &str, bootstrap: &str) -> WalpostBuilder {
-        Walpost::builder(env!("CARGO_BIN_EXE_walpost"))
-            .arg(name)
-            .args(["--source", &self.servers.source])
-            .args(["--bootstrap-servers", bootstrap])
+        walpost(name, &self.servers.source, bootstrap)
     }
 
     /// `walpost run` into that topic of the brokers at that address.
     pub(crate) fn run(&self, topic: &str, bootstrap: &str) -> WalpostBuilder {
-        self.walpost("run", bootstrap).args(["--topic", topic]).args(&self.arguments)
+        self.run_in(&self.servers.source, topic, bootstrap)
+    }
+
+    /// The same from that database.
+    pub(crate) fn run_in(&self, source: &str, topic: &str, bootstrap: &str) -> WalpostBuilder {
+        walpost("run", source, bootstrap).args(["--topic", topic]).args(&self.arguments)
     }
 
     /// Runs statements in a session of their own.
@@ -144,6 +146,13 @@ impl Fixture {
         self.drop_slot("receiver").await;
         seconds
     }
+}
+
+fn walpost(command: &str, source: &str, bootstrap: &str) -> WalpostBuilder {
+    Walpost::builder(env!("CARGO_BIN_EXE_walpost"))
+        .arg(command)
+        .args(["--source", source])
+        .args(["--bootstrap-servers", bootstrap])
 }
 
 /// `pg_recvlogical` of the machine's own PostgreSQL.

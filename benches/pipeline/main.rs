@@ -8,6 +8,7 @@
 mod backlog;
 mod conditions;
 mod contender;
+mod databases;
 mod drain;
 mod fixture;
 mod latency;
@@ -51,6 +52,8 @@ enum Part {
     Writers,
     /// A backlog shared among several slots by row filters, against one slot.
     Scale,
+    /// Many databases of one server with a walpost for each, idle and at 10 rows a second each.
+    Databases,
 }
 
 impl Part {
@@ -85,6 +88,9 @@ struct Plan {
     /// Slots that share a backlog, where that is measured; several are measured one after the other
     #[arg(long, value_delimiter = ',', default_values_t = [2, 4])]
     slots: Vec<u32>,
+    /// Databases of one server with a walpost each; several numbers are measured one after the other
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 100])]
+    databases: Vec<u32>,
     /// Measure Debezium on Kafka Connect too
     #[arg(long)]
     peers: bool,
@@ -129,6 +135,11 @@ impl Plan {
         }
         if self.source.is_some() && self.conditions.need_own_servers() {
             return Err("--round-trip, --brokers and --matrix need servers of the bench's own: leave --source out".into());
+        }
+        if self.source.is_some() && self.parts.contains(&Part::Databases) {
+            return Err(
+                "databases is measured on servers of the bench's own: leave --source out".into()
+            );
         }
         let without = self.parts.iter().find(|part| !part.has_conditions());
         if let (Some(part), true) = (without, self.conditions.are_given()) {
@@ -226,6 +237,10 @@ async fn measure(plan: &Plan, report: &mut Report) {
     }
     if plan.has(Part::Writers) {
         writers::bench(&Fixture::new(plan).await, plan, report).await;
+    }
+    // It makes databases: on a server of its own alone.
+    if plan.has(Part::Databases) && plan.source.is_none() {
+        databases::bench(plan, report).await;
     }
     if plan.has(Part::Scale) {
         scale::bench(&Fixture::new(plan).await, plan, report).await;

@@ -74,6 +74,10 @@ impl Servers {
             .setting("max_wal_size", "8GB")
             .setting("shared_buffers", "512MB")
             .setting("synchronous_commit", "on")
+            // For many databases with a walpost each.
+            .setting("max_connections", "600")
+            .setting("max_wal_senders", "200")
+            .setting("max_replication_slots", "200")
             .start()
             .await;
         let count = cells.first().map_or(1, |cell| cell.brokers);
@@ -177,7 +181,8 @@ async fn recreated(given: &str) -> String {
     format!("{scheme}://{host}/{DATABASE}{parameters}")
 }
 
-async fn connect(url: &str) -> Client {
+/// A session with this database.
+pub(crate) async fn connect(url: &str) -> Client {
     try_connect(url).await.unwrap_or_else(|error| panic!("connecting: {error:?}"))
 }
 

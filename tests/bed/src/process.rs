@@ -20,11 +20,16 @@ impl Process {
         self.memory_bytes("VmHWM:")
     }
 
+    /// Resident memory in bytes, of which each shared page counts in equal parts to all processes
+    /// that have it: "Pss" of proc(5), while it runs.
+    pub fn pss_bytes(self) -> Option<u64> {
+        let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.0)).ok()?;
+        kibibytes(&rollup, "Pss:")
+    }
+
     fn memory_bytes(self, field: &str) -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0)).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
-        let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-        Some(kibibytes * 1024)
+        kibibytes(&status, field)
     }
 
     /// Processor time used so far in user and system mode, while it runs.
@@ -48,6 +53,13 @@ impl Process {
         let ticks: Result<Vec<u64>, _> = fields.take(4).map(str::parse).collect();
         ticks.ok()?.try_into().ok()
     }
+}
+
+/// The bytes of a field of which the value is in KiB.
+fn kibibytes(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kibibytes * 1024)
 }
 
 fn duration_of(ticks: u64) -> Duration {
