@@ -128,6 +128,11 @@ impl SkippedRelations {
         }
     }
 
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// What is to be handed out before this message.
     pub(super) fn before(&mut self, message: &Message) -> Vec<Message> {
         if self.0.is_empty() {
