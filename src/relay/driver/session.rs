@@ -72,8 +72,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
             let opened = match self.settle_during(source.open(&resume)).await {
                 Ok(Some(opened)) => opened,
                 stopped @ (Ok(None) | Err(RelayError::Aborted)) => {
-                    let unjudged = self.source.unjudged().map(Opened::Failed);
-                    return unjudged.map_or(stopped.map(|_| Opened::Stopped), Ok);
+                    let undecided_error = self.source.undecided_error().map(Opened::Failed);
+                    return undecided_error.map_or(stopped.map(|_| Opened::Stopped), Ok);
                 }
                 Err(error) => return Err(error),
             };

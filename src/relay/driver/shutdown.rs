@@ -201,7 +201,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let delivered = self.core.is_drained() && self.core.undelivered() == 0;
         let remedy = if delivered {
             let (slot, received) = (self.source.slot(), self.core.resume_at());
-            SourceError::way_out_of_unsendable(slot, open, received)
+            SourceError::how_to_skip_unsendable(slot, open, received)
         } else {
             UNDELIVERED.to_owned()
         };
