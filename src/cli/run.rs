@@ -234,7 +234,7 @@ fn exit(error: &RelayError) -> Exit {
         RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,
         RelayError::Unconfirmed(_)
         | RelayError::Unreached { .. }
-        | RelayError::Unbegun
+        | RelayError::NeverConnected
         | RelayError::Aborted => Exit::Failure,
     }
 }
