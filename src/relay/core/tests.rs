@@ -269,7 +269,10 @@ fn a_halt_behind_withdrawn_records_recurs() {
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
     assert_eq!(core.receive(&keyless(), &mut outlet), Ok(Taken::Yes));
     core.session_lost();
-    assert!(core.halted().is_none() && core.wants_input(), "an operator would be advised to skip event 0");
+    assert!(
+        core.halted().is_none() && core.wants_input(),
+        "an operator would be advised to skip event 0"
+    );
     // Event 0 of the lost session is never reported: only its second production counts.
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
