@@ -52,7 +52,7 @@ pub fn relay(
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
     let sink = KafkaSink::new(&kafka(config), Arc::clone(&metrics))?;
-    let sink = sink.renewed_by(kafka_source(config, environment));
+    let sink = sink.reloading_from(kafka_source(config, environment));
     let drain_timeout = config.delivery.drain_timeout;
     let settings = RelaySettings { drain_timeout, until, owns_thread: false };
     let (handle, stop) = stop_channel();

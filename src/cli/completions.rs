@@ -1,5 +1,4 @@
-//! `walpost completions SHELL`: the script that completes walpost's commands and
-//! options.
+//! `walpost completions SHELL`: the completion script for walpost's commands and options.
 
 use clap::CommandFactory;
 use clap_complete::Shell;

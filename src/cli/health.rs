@@ -1,4 +1,4 @@
-//! `walpost health`: what a container asks, by the program itself.
+//! `walpost health`: the health check of a container, by the program itself.
 
 use super::args::HealthArguments;
 use super::stdout::print;
