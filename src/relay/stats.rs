@@ -49,7 +49,7 @@ impl Stats {
     /// Updates the metrics derived from the core.
     pub(super) fn update(&mut self, core: &Core) {
         let metrics = &self.metrics;
-        metrics.turned();
+        metrics.iterated();
         let counters = core.counters();
         if counters.transactions != self.transactions {
             self.transactions = counters.transactions;

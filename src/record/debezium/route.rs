@@ -296,9 +296,9 @@ impl Builder {
         if connect_value == ConnectValue::Null {
             return Ok(None);
         }
-        let mut converted = String::new();
-        convert(&connect_value, converter, &mut converted);
-        Ok(Some(Cow::Owned(converted.into_bytes())))
+        let mut bytes = String::new();
+        convert(&connect_value, converter, &mut bytes);
+        Ok(Some(Cow::Owned(bytes.into_bytes())))
     }
 }
 

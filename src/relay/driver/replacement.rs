@@ -80,7 +80,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                     replaced = &mut replaced => break Some(replaced?),
                     () = self.stop.changed() => break None,
                     () = wait_until(self.shutdown.deadline()) => return Ok(false),
-                    () = sleep(HEARTBEAT) => self.diagnostics.stats.metrics.turned(),
+                    () = sleep(HEARTBEAT) => self.diagnostics.stats.metrics.iterated(),
                 }
             }
         };
