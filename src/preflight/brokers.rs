@@ -1,4 +1,4 @@
-//! What `walpost check` looks at on Kafka's side. It asks, and publishes nothing.
+//! Preflight checks of Kafka. They only read, and publish nothing.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::sink::{
     asks_for_topics, message_max_bytes,
 };
 
-/// How long a broker may take to answer.
+/// Timeout for a broker's response.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 const SUBJECT: &str = "Kafka";
 
-/// What is left of a request beside the record: its own fields, the topic's name, the batch.
+/// Size of a request in addition to the record: its own fields, the topic name, the batch header.
 const REQUEST_OVERHEAD: u64 = 64 << 10;
 
-/// What comes of addresses where nobody is, and what ends it.
+/// The consequence of unreachable addresses, and the remedy.
 const ADVERTISED: (&str, &str) = (
     "records go to the brokers by the addresses that they advertise, and nobody takes a \
      connection there",
@@ -27,7 +27,7 @@ const ADVERTISED: (&str, &str) = (
      or name the listener that is meant for this network",
 );
 
-/// Looks at the client library's configuration, and online at brokers and topics.
+/// Checks the client library's configuration and, unless `offline`, brokers and topics.
 pub(crate) fn check(config: &Config, offline: bool, findings: &mut Findings) {
     let kafka = assembly::kafka(config);
     if let Err(error) = sink::accepts(&kafka) {
@@ -83,8 +83,8 @@ fn check_online(
     topics::check(config, kafka, client, &brokers, makes_topics, findings);
 }
 
-/// Sizes that the brokers set for all; whether topics are made when they are first named,
-/// where the brokers tell.
+/// Checks size limits that the brokers set for all topics; returns whether the brokers create
+/// topics automatically, if they report it.
 fn check_settings(
     config: &Config,
     kafka: &KafkaConfig,
@@ -118,7 +118,7 @@ fn check_settings(
     settings.first()?.get("auto.create.topics.enable").map(|value| value == "true")
 }
 
-/// A request that the broker does not read to its end.
+/// A request that the broker would not accept.
 fn request_too_large(max: u64, limit: u64) -> Finding {
     let text = format!(
         "the brokers take requests of {limit} bytes (socket.request.max.bytes), and \
@@ -135,7 +135,7 @@ fn request_too_large(max: u64, limit: u64) -> Finding {
         ))
 }
 
-/// A record that topics without a setting of their own refuse.
+/// A record that topics without their own limit would reject.
 fn record_too_large(max: u64, limit: u64, servers: &str) -> Finding {
     let text = format!(
         "topics without a setting of their own take {limit} bytes a record (message.max.bytes of \
@@ -149,7 +149,7 @@ fn record_too_large(max: u64, limit: u64, servers: &str) -> Finding {
         ))
 }
 
-/// The client library does not take the configuration.
+/// The client library rejects the configuration.
 fn client_refusal(error: &SinkError) -> Finding {
     let code = match error {
         SinkError::Mechanism { .. } => "sasl_mechanism",
@@ -201,7 +201,7 @@ fn no_broker(failure: &ConnectionFailure, servers: &str) -> Finding {
     Finding::error((SUBJECT, code), format!("{servers} {text}: {reason}")).why(why).advice(advice)
 }
 
-/// What follows from the failure, and what fixes it.
+/// The consequence of the failure, and the remedy.
 fn consequence_and_fix(failure: &ConnectionFailure) -> (&'static str, &'static str) {
     match failure {
         ConnectionFailure::Credentials(_) => (
@@ -240,7 +240,7 @@ fn consequence_and_fix(failure: &ConnectionFailure) -> (&'static str, &'static s
     }
 }
 
-/// No right to write to any topic at all.
+/// The user may not write to any topic.
 fn no_producer(reason: &str, config: &Config, kafka: &KafkaConfig) -> Finding {
     let text = format!("the brokers refuse a producer its id: {reason}");
     Finding::error((SUBJECT, "kafka_write"), text)
@@ -251,7 +251,7 @@ fn no_producer(reason: &str, config: &Config, kafka: &KafkaConfig) -> Finding {
         .command(topics::grant(&topic_pattern(config), kafka))
 }
 
-/// Walpost's topics, as `kafka-acls.sh` names them.
+/// walpost's topics, as a pattern for `kafka-acls.sh`.
 fn topic_pattern(config: &Config) -> String {
     let given = config.debezium.get("route.topic.replacement").map(|(value, _)| value.as_str());
     let template = match config.record.profile {
