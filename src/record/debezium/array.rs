@@ -35,7 +35,7 @@ fn braces(signs: &mut Peekable<Chars<'_>>) -> Option<Vec<Element>> {
     loop {
         elements.push(match signs.peek()? {
             '{' => {
-                pass_over(signs)?;
+                skip_array(signs)?;
                 Element::Array
             }
             '"' => Element::Text(quoted(signs)?),
@@ -50,7 +50,7 @@ fn braces(signs: &mut Peekable<Chars<'_>>) -> Option<Vec<Element>> {
 }
 
 /// Skips a nested array of any depth.
-fn pass_over(signs: &mut Peekable<Chars<'_>>) -> Option<()> {
+fn skip_array(signs: &mut Peekable<Chars<'_>>) -> Option<()> {
     let mut depth = 0_usize;
     loop {
         match signs.peek()? {
