@@ -34,7 +34,7 @@ pub enum StatusError {
     #[error(transparent)]
     Ask(#[from] AskError),
     /// The response is not from a walpost.
-    #[error("what answers on {address} is no walpost: {reason}")]
+    #[error("the server on {address} is not walpost: {reason}")]
     Foreign {
         /// The address, as configured.
         address: String,

@@ -52,7 +52,7 @@ pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
     }
     health.0.extend(metrics.stuck());
     if let Some(trouble) = metrics.trouble() {
-        health.0.push(format!("Kafka does not take records: {trouble}"));
+        health.0.push(format!("Kafka does not accept records: {trouble}"));
     } else if metrics.is_sink_connected() != Some(true) {
         let yet = if metrics.is_sink_connected().is_none() { " yet" } else { "" };
         health.0.push(format!("no Kafka broker is connected{yet}"));
@@ -86,7 +86,7 @@ mod tests {
         metrics.sink_trouble(Some("too few replicas"));
         assert_eq!(
             ready(&metrics, now).reasons(),
-            ["Kafka does not take records: too few replicas"]
+            ["Kafka does not accept records: too few replicas"]
         );
         metrics.sink_trouble(None);
         metrics.source_trouble(Some("PostgreSQL ended the stream".to_owned()));

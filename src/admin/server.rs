@@ -49,7 +49,7 @@ const INDEX: &str = "walpost\n\n\
     /status   what it does, as JSON; `walpost status` shows it\n";
 
 /// `docs/security.md` lists the accepted names.
-const ELSEWHERE: &str = "the Host header names another machine: ask for localhost, or for the address of \
+const ELSEWHERE: &str = "the Host header names another machine: use localhost, or the address of \
     admin.listen\n";
 
 /// The data for the pages.

@@ -11,7 +11,7 @@ pub(super) fn command(arguments: HealthArguments) -> Exit {
         Err(exit) => return exit,
     };
     let Some(address) = config.admin.listen else {
-        complain("there are no endpoints to ask: admin.listen is `off`");
+        complain("there are no endpoints: admin.listen is `off`");
         return Exit::Failure;
     };
     let path = if arguments.ready { "/readyz" } else { "/livez" };

@@ -18,7 +18,7 @@ pub(super) fn command(file: &Path) -> Exit {
     let import = match debezium_import::import(&text) {
         Ok(import) => import,
         Err(error) => {
-            complain(&format!("{} is no connector's configuration: {error}", file.display()));
+            complain(&format!("{} is not a connector's configuration: {error}", file.display()));
             return Exit::Failure;
         }
     };

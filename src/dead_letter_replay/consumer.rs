@@ -120,7 +120,9 @@ impl DeadLetterConsumer {
         while !self.partitions.values().all(Partition::is_read) {
             let received = timeout(IDLE_TIMEOUT, self.consumer.recv()).await.map_err(|_| {
                 let topic = &self.topic;
-                ReplayError::Reading(format!("topic {topic}: nothing came for {IDLE_TIMEOUT:?}"))
+                ReplayError::Reading(format!(
+                    "topic {topic}: nothing was received for {IDLE_TIMEOUT:?}"
+                ))
             })?;
             match received {
                 Ok(message) => {

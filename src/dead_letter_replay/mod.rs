@@ -100,7 +100,7 @@ pub(crate) enum ReplayError {
     #[error("{0}")]
     Reading(String),
     /// A record was not acknowledged.
-    #[error("the letter at {place} could not be delivered for now, and is left: {reason}")]
+    #[error("the letter at {place} could not be delivered for now, and is kept: {reason}")]
     Undelivered {
         /// Partition and offset of the dead letter.
         place: String,
@@ -109,8 +109,8 @@ pub(crate) enum ReplayError {
     },
     /// Kept and processed dead letters alternate too often.
     #[error(
-        "the letter at {place} is left: no more of its partition can be marked as done, since too many \
-         before it are left; put those back first, without --cause"
+        "the letter at {place} is kept: no more of its partition can be marked as done, since too \
+         many before it are kept; replay those first, without --cause"
     )]
     Scattered {
         /// Partition and offset of the dead letter.
@@ -118,8 +118,8 @@ pub(crate) enum ReplayError {
     },
     /// Another client commits offsets for the group.
     #[error(
-        "another replay is at work for the group {group}, and goes on alone; letters of the last seconds \
-         may have been put back by both"
+        "another replay is running for the group {group}, and continues alone; letters of the \
+         last seconds may have been published by both"
     )]
     Another {
         /// The group.

@@ -17,7 +17,7 @@ const SSL_MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-c
 pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
     let mut required = |name: &str, setting: &str, draft: &mut Draft| {
         let Some(given) = options.take(name) else {
-            let text = format!("walpost has to be told as well: give it as {setting}");
+            let text = format!("walpost needs it too: set it as {setting}");
             draft.report.absent(name, Verdict::Refused, &text);
             return None;
         };
@@ -222,7 +222,7 @@ fn include_list(options: &Options, draft: &mut Draft, given: &Given) {
         Ok(tables) => tables,
         Err(item) => {
             let text = format!(
-                "`{item}` is an expression that may stand for several tables: name the outbox, \
+                "`{item}` is an expression that may match several tables: name the outbox, \
                  or each one, in outbox.table"
             );
             return draft.report.refused(given, text);

@@ -187,7 +187,7 @@ fn is_json(class: &str) -> bool {
 fn form(class: &str) -> Result<Form, String> {
     if let Some(reference) = Reference::find(class) {
         return Err(format!(
-            "stands for {reference}, which walpost does not read: write the class here"
+            "refers to {reference}, which walpost does not read: write the class here"
         ));
     }
     let lower = class.to_ascii_lowercase();

@@ -43,7 +43,7 @@ impl Draft {
             return Some(given.value.clone());
         };
         let text =
-            format!("stands for {reference}, which walpost does not read: give it as {setting}");
+            format!("refers to {reference}, which walpost does not read: give it as {setting}");
         self.report.refused(given, text);
         None
     }

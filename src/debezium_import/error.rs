@@ -18,12 +18,12 @@ pub enum ImportError {
     )]
     Yaml,
     /// An option whose value Kafka Connect would not accept either.
-    #[error("the value of `{name}` is no text, number or boolean")]
+    #[error("the value of `{name}` is not a text, number or boolean")]
     NoText {
         /// The option.
         name: String,
     },
     /// It contains no option.
-    #[error("there is no option in it")]
+    #[error("it contains no options")]
     Empty,
 }

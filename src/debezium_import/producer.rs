@@ -72,8 +72,8 @@ const PROPERTIES: &[(&str, Java)] = &[
     ("interceptor.classes", Refused("a Java class")),
     ("key.serializer", NotNeeded("the profile says how keys are written")),
     ("value.serializer", NotNeeded("the profile says how values are written")),
-    ("metric*", NotNeeded("walpost tells what it does in its log")),
-    ("auto.include.jmx.reporter", NotNeeded("walpost tells what it does in its log")),
+    ("metric*", NotNeeded("walpost reports what it does in its log")),
+    ("auto.include.jmx.reporter", NotNeeded("walpost reports what it does in its log")),
     ("ssl.truststore.certificates", As("ssl.ca.pem")),
     ("ssl.truststore.password", NotNeeded("certificates in PEM have no password")),
     ("ssl.keystore.certificate.chain", As("ssl.certificate.pem")),
@@ -207,7 +207,7 @@ fn login(draft: &mut Draft, given: &Given) {
     if !is_known {
         let text = match super::reference::Reference::find(&given.value) {
             Some(reference) => {
-                format!("stands for {reference}, which walpost does not read: {BY_HAND}")
+                format!("refers to {reference}, which walpost does not read: {BY_HAND}")
             }
             None => MECHANISM.to_owned(),
         };

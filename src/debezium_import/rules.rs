@@ -38,7 +38,7 @@ pub(crate) const fn text(name: &'static str, default: &'static str) -> Rule {
 
 /// An option of `[debezium]` with its values, the default first.
 pub(crate) const fn one_of(name: &'static str, values: &'static [&'static str]) -> Rule {
-    Rule(name, What::OneOf(values, "walpost has not that one"))
+    Rule(name, What::OneOf(values, "walpost does not support that value"))
 }
 
 /// The same, with the reason why other values are not supported.
@@ -57,16 +57,16 @@ pub(crate) const fn flag(name: &'static str) -> Rule {
 
 const SLOT_ONLY: &str = "the slot's confirmed position is the only one that walpost knows";
 const NO_SNAPSHOT: &str = "walpost takes no snapshots";
-const RETRIES: &str = "walpost goes on trying, with growing pauses";
+const RETRIES: &str = "walpost retries with increasing delays";
 const NO_QUEUE: &str = "walpost has one budget of bytes in flight, delivery.in_flight_bytes";
 const INTERNAL_TOPICS: &str =
     "it names topics that walpost does not have; routed topics do not have it";
 const INSERTS: &str = "walpost reads inserts only";
-const CHANGED: &str = "walpost sends what stands in the row: write it there as it shall be sent";
-const WATCHED: &str = "walpost tells what it does in its log";
-const RECORDS: &str = "it makes other records than the profiles: leave it out in Debezium first, \
+const CHANGED: &str = "walpost sends the row's content: write it in the required form";
+const WATCHED: &str = "walpost reports what it does in its log";
+const RECORDS: &str = "it makes other records than the profiles: remove it in Debezium first, \
     or keep Debezium";
-const SCHEMA_NAMES: &str = "it stands in schemas, which the profiles do not send";
+const SCHEMA_NAMES: &str = "it is part of schemas, which the profiles do not send";
 const TOPICS: &str =
     "walpost creates no topics: create them with these settings before the first event";
 
@@ -169,7 +169,8 @@ pub(crate) const OPTIONS: &[Rule] = &[
         Only(
             &["connector", "connector_and_driver"],
             "walpost confirms to the slot what the brokers have acknowledged",
-            "walpost confirms to the slot itself: stop whatever else moves it, and look where it stands first",
+            "walpost confirms to the slot itself: stop everything else that advances it, and \
+             check its position first",
         ),
     ),
     Rule(
@@ -177,20 +178,22 @@ pub(crate) const OPTIONS: &[Rule] = &[
         Only(
             &["true"],
             "walpost confirms to the slot what the brokers have acknowledged",
-            "walpost confirms to the slot itself: stop whatever else moves it, and look where it stands first",
+            "walpost confirms to the slot itself: stop everything else that advances it, and \
+             check its position first",
         ),
     ),
     Rule("lsn.flush.timeout*", NotNeeded("walpost confirms in the replication session")),
     Rule("publish.via.partition.root", NotNeeded("the publication has it")),
     Rule("status.update.interval.ms", NotNeeded("walpost confirms when brokers have acknowledged")),
-    Rule("xmin.fetch.interval.ms", NotNeeded("walpost does not ask for it")),
+    Rule("xmin.fetch.interval.ms", NotNeeded("walpost does not use it")),
     Rule("heartbeat.*", NotNeeded("walpost confirms the position of an idle outbox by itself")),
     // Snapshots and signals.
     Rule(
         "snapshot.mode",
         Only(
             &["no_data", "never", "initial", "when_needed"],
-            "walpost takes no snapshot: it begins where the slot stands, and the connector's own was at its first start",
+            "walpost takes no snapshot: it starts at the slot's position, and the connector took \
+             its own at its first start",
             "walpost takes no snapshots: rows that were there before the slot are not sent again",
         ),
     ),

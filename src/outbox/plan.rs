@@ -71,7 +71,7 @@ pub enum PlanError {
     /// A column for an optional field, which the table had until now, was dropped.
     #[error(
         "table {table} has no column `{column}` any more, which was its `{}`: put it back, name the \
-         column in outbox.columns.{}, or start walpost again to go on without it",
+         column in outbox.columns.{}, or start walpost again to continue without it",
         role.name(), role.name()
     )]
     LostColumn {
@@ -299,7 +299,7 @@ pub(crate) fn hex_bytes(text: &[u8]) -> Result<Vec<u8>, &'static str> {
     for &[high, low] in pairs {
         let (high, low) = (HEX[usize::from(high)], HEX[usize::from(low)]);
         if high > 0xF || low > 0xF {
-            return Err("is a bytea with a sign that is no hexadecimal digit");
+            return Err("is a bytea with a character that is not a hexadecimal digit");
         }
         bytes.push(high << 4 | low);
     }

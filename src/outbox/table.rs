@@ -76,13 +76,13 @@ fn split(text: &str) -> Result<TableName, &'static str> {
     let Some(rest) = rest.strip_prefix('.') else {
         return match rest {
             "" => Ok(TableName { schema: "public".to_owned(), name: first }),
-            _ => Err("something stands behind the name"),
+            _ => Err("there is text after the name"),
         };
     };
     match identifier(rest)? {
         (name, "") => Ok(TableName { schema: first, name }),
         (_, rest) if rest.starts_with('.') => Err("it has more than a schema and a name"),
-        _ => Err("something stands behind the name"),
+        _ => Err("there is text after the name"),
     }
 }
 
@@ -107,7 +107,7 @@ fn quoted_identifier(text: &str) -> Result<(String, &str), &'static str> {
         name.push_str(part);
         let Some(more) = after.strip_prefix('"') else {
             return match name.as_str() {
-                "" => Err("nothing stands between the quotes"),
+                "" => Err("there is no text between the quotes"),
                 name if name.contains('\0') => Err("it has a zero byte"),
                 _ => Ok((name, after)),
             };

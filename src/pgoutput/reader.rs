@@ -36,7 +36,7 @@ pub enum DecodeError {
         offset: usize,
     },
     /// There are bytes after the end of the message.
-    #[error("a pgoutput message goes on for {left} bytes after its end at byte {offset}")]
+    #[error("a pgoutput message has {left} bytes after its end at byte {offset}")]
     Trailing {
         /// End of the message.
         offset: usize,

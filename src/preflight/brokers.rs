@@ -21,8 +21,8 @@ const REQUEST_OVERHEAD: u64 = 64 << 10;
 
 /// The consequence of unreachable addresses, and the remedy.
 const ADVERTISED: (&str, &str) = (
-    "records go to the brokers by the addresses that they advertise, and nobody takes a \
-     connection there",
+    "records go to the brokers by the addresses that they advertise, and nothing accepts \
+     connections there",
     "correct advertised.listeners of the brokers for the listener that --bootstrap-servers names, \
      or name the listener that is meant for this network",
 );
@@ -121,13 +121,13 @@ fn check_settings(
 /// A request that the broker would not accept.
 fn request_too_large(max: u64, limit: u64) -> Finding {
     let text = format!(
-        "the brokers take requests of {limit} bytes (socket.request.max.bytes), and \
+        "the brokers accept requests of up to {limit} bytes (socket.request.max.bytes), and \
          message.max.bytes is {max}"
     );
     Finding::error((SUBJECT, "socket_request_max_bytes"), text)
         .why(
-            "a record in between is answered by a closed connection, and sent again for ever: \
-             delivery stands still, and nothing names the cause",
+            "the broker closes the connection on a record of a size in between, and walpost \
+             retries it forever: delivery stalls, and no error names the cause",
         )
         .advice(format!(
             "set message.max.bytes in [kafka.properties] to {} or less",
@@ -138,11 +138,11 @@ fn request_too_large(max: u64, limit: u64) -> Finding {
 /// A record that topics without their own limit would reject.
 fn record_too_large(max: u64, limit: u64, servers: &str) -> Finding {
     let text = format!(
-        "topics without a setting of their own take {limit} bytes a record (message.max.bytes of \
+        "topics without their own setting accept {limit} bytes per record (message.max.bytes of \
          the brokers), and the producer's message.max.bytes is {max}"
     );
     Finding::warning((SUBJECT, "broker_message_max_bytes"), text)
-        .why("a record in between is refused, and is poison")
+        .why("a record of a size in between is rejected, and is poison")
         .command(format!(
             "kafka-configs.sh --bootstrap-server {servers} --alter --entity-type brokers \
              --entity-default --add-config message.max.bytes={max}"
@@ -190,7 +190,7 @@ fn no_broker(failure: &ConnectionFailure, servers: &str) -> Finding {
         }
         ConnectionFailure::Advertised(reason) => (
             "kafka_advertised_address",
-            "answers, and nobody at the addresses that it advertises",
+            "responds, but the addresses that it advertises do not",
             reason,
         ),
         ConnectionFailure::Unreachable(reason) => {
@@ -205,23 +205,22 @@ fn no_broker(failure: &ConnectionFailure, servers: &str) -> Finding {
 fn consequence_and_fix(failure: &ConnectionFailure) -> (&'static str, &'static str) {
     match failure {
         ConnectionFailure::Credentials(_) => (
-            "without them the brokers take no record",
+            "without them the brokers accept no records",
             "correct sasl.username, sasl.password and sasl.mechanisms",
         ),
         ConnectionFailure::Mechanism(_) => (
-            "walpost and brokers have no way to log in in common",
+            "walpost and the brokers have no SASL mechanism in common",
             "set sasl.mechanisms to one that the brokers offer, or add it to \
              sasl.enabled.mechanisms of their listener",
         ),
         ConnectionFailure::Protocol(_) => (
-            "the listener has TLS and walpost speaks without, or the other way about, or one of them \
-             wants a password",
+            "only one of the listener and walpost uses TLS, or only one of them uses a password",
             "set security.protocol as the listener has it (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL), \
              or name another port in --bootstrap-servers",
         ),
         ConnectionFailure::Tls(TlsFailure::Certificate, _) => (
-            "it is too old, for other names than the broker advertises, or signed by nobody whom \
-             walpost trusts: librdkafka does not tell these apart",
+            "it has expired, is for other names than the broker advertises, or is not signed by a \
+             trusted authority: librdkafka does not distinguish these",
             "name the file of the authority that signed the brokers' certificates by \
              ssl.ca.location; else renew the broker's certificate, with its names in \
              subjectAltName (openssl s_client -connect HOST:PORT shows it)",
@@ -230,10 +229,10 @@ fn consequence_and_fix(failure: &ConnectionFailure) -> (&'static str, &'static s
         ConnectionFailure::Tls(TlsFailure::Other, _) => (
             "without TLS there is no session",
             "see ssl.ca.location, ssl.certificate.location and ssl.key.location, and the broker's \
-             log: it may ask for a client's certificate",
+             log: it may require a client certificate",
         ),
         ConnectionFailure::Unreachable(_) => (
-            "nothing can be delivered, and PostgreSQL keeps the log meanwhile",
+            "nothing can be delivered, and PostgreSQL retains WAL meanwhile",
             "correct --bootstrap-servers, and see that the addresses which the brokers advertise can \
              be reached from here",
         ),

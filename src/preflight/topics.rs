@@ -199,9 +199,9 @@ impl TopicCheck<'_> {
             limit.filter(|_| purpose != Purpose::DeadLetters { takes_large: false })
         {
             let why = match purpose {
-                Purpose::Events => "a record in between is refused, and is poison",
+                Purpose::Events => "a record of a size in between is rejected, and is poison",
                 Purpose::DeadLetters { .. } => {
-                    "a dead letter in between is refused, and halts `run`"
+                    "a dead letter of a size in between is rejected, and halts `run`"
                 }
             };
             let text = format!(

@@ -98,7 +98,7 @@ pub(super) fn partition(field: &Field<'_>, column: &str) -> Result<i32, Cause> {
     let text = text.ok_or_else(|| Cause::MissingField { field: column.to_owned() })?;
     let digits = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(is_digit));
     digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| {
-        Cause::undecodable(column, "is no number of a partition, an integer from 0 to 2147483647")
+        Cause::undecodable(column, "is not a partition number, an integer from 0 to 2147483647")
     })
 }
 

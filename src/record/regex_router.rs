@@ -30,7 +30,7 @@ enum Piece {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RewriteError {
     /// The expression is invalid.
-    #[error("`{regex}` is no regular expression that walpost takes: {why}")]
+    #[error("`{regex}` is not a regular expression that walpost supports: {why}")]
     Regex {
         /// The expression.
         regex: String,
@@ -147,7 +147,7 @@ fn group(rest: &mut std::str::Chars<'_>, regex: &Regex) -> Result<usize, String>
     match group {
         Some(group) if group < groups => Ok(group),
         Some(group) => {
-            Err(format!("asks for group {group}, and the expression has {}", groups - 1))
+            Err(format!("refers to group {group}, and the expression has {}", groups - 1))
         }
         None => Err("has a `$` that names no group: write it as `\\$`".to_owned()),
     }
@@ -193,7 +193,7 @@ mod tests {
             ("(", "", "unclosed group"),
             ("(?=a)", "", "look-around"),
             (r"(a)\1", "", "backreferences"),
-            ("(.*)", "$2", "asks for group 2, and the expression has 1"),
+            ("(.*)", "$2", "refers to group 2, and the expression has 1"),
             ("(?<a>.*)", "${b}", "names a group `b` that the expression does not have: it has a"),
             ("(.*)", "$", r"write it as `\$`"),
             ("(.*)", "$x", r"write it as `\$`"),

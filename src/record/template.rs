@@ -293,7 +293,8 @@ impl<C: Fn(&str) -> Result<(), (usize, String)>> Parser<C> {
         let mut at = 1 + name.len();
         for piece in pieces {
             let modifier = Modifier::from_name(piece).ok_or_else(|| {
-                let why = format!("`{piece}` is no modifier: there are {}", Modifier::NAMES);
+                let why =
+                    format!("`{piece}` is not a modifier; the modifiers are {}", Modifier::NAMES);
                 (&rest[at + 1..], why)
             })?;
             modifiers.push(modifier);

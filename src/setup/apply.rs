@@ -94,7 +94,7 @@ pub(crate) enum InitError {
     },
     /// No slot is free.
     #[error(
-        "no replication slot is free for {0}: drop one that is no longer wanted, or raise \
+        "no replication slot is free for {0}: drop one that is no longer needed, or raise \
          max_replication_slots and restart PostgreSQL"
     )]
     NoFreeSlot(Box<Object>),
@@ -120,8 +120,8 @@ pub(crate) enum InitError {
     },
     /// The slot was invalidated.
     #[error(
-        "slot {0} is lost: PostgreSQL has removed log that it still needed, and it never comes \
-         back. What was committed since has to be sent in another way; then run SELECT \
+        "slot {0} is lost: PostgreSQL has removed WAL that it still needed, and the slot cannot \
+         be recovered. Publish what was committed since by hand; then run SELECT \
          pg_catalog.pg_drop_replication_slot('{0}'); and init again"
     )]
     LostSlot(String),
@@ -233,7 +233,7 @@ pub(crate) async fn apply(
 fn awaited(object: &Object) -> String {
     match object {
         Object::Slot(_) => format!(
-            "{object} waits for the end of all transactions that were open when it was asked for \
+            "{object} waits for the end of all transactions that were open when it was requested \
              (pg_stat_activity.xact_start)"
         ),
         _ => format!(

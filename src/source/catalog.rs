@@ -388,7 +388,7 @@ async fn published_table(
     if let Some(part) = unlogged {
         return Err(SourceError::Setup(format!(
             "{part}, where rows of table {table} are stored, is unlogged, and its rows are never \
-             handed out: ALTER TABLE {part} SET LOGGED"
+             sent: ALTER TABLE {part} SET LOGGED"
         )));
     }
     if let Some(column) = rows.iter().find(|column| column.is_domain_over_bytea) {

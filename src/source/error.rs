@@ -83,8 +83,9 @@ pub enum PublicationChange {
     /// The publication did not exist at the time of the change to decode: it was dropped, or
     /// created after that change.
     #[error(
-        "{server}: it is gone, or came after the change that is to be read, which PostgreSQL \
-         then never hands out. Make it with the SQL that `walpost init` prints, publish by \
+        "{server}: it was dropped, or created after the change that is to be read, which \
+         PostgreSQL then never sends. Create it with the SQL that `walpost init` prints, publish \
+         by \
          hand what was committed before it, then SELECT \
          pg_catalog.pg_replication_slot_advance('{slot}', pg_catalog.pg_current_wal_lsn()) and start walpost again"
     )]
@@ -97,8 +98,8 @@ pub enum PublicationChange {
 
     /// The publication, or its entry for an outbox table, was changed.
     #[error(
-        "the publication was changed while walpost worked with it, and PostgreSQL never hands out \
-         what was committed without it: {found}. What was handed out is published, and nothing \
+        "the publication was changed while walpost worked with it, and PostgreSQL never sends \
+         what was committed without it: {found}. What was sent is published, and nothing \
          after {verified} is confirmed. Once that is fixed {}publish by hand the rows that \
          were committed after {verified} and are not in Kafka, and start walpost again",
         advance_first(.slot_to_advance.as_deref())
@@ -244,7 +245,7 @@ impl SourceError {
     pub fn how_to_skip_unsendable(slot: &str, commit_lsn: Option<Lsn>, received: Lsn) -> String {
         let Some(commit_lsn) = commit_lsn else {
             return format!(
-                "It stands in no transaction that PostgreSQL named. To give it up, publish it by \
+                "It is in no transaction that PostgreSQL announced. To skip it, publish it by \
                  hand, then SELECT pg_catalog.pg_replication_slot_advance('{slot}', '{received}'); \
                  SET client_encoding = 'SQL_ASCII'; \
                  SELECT pg_catalog.pg_replication_slot_advance('{slot}', CASE pg_catalog.count(*) \
@@ -259,7 +260,7 @@ impl SourceError {
         // position. Advancing the slot prints no row.
         let after = Lsn::new(commit_lsn.as_u64().saturating_add(1));
         format!(
-            "To give that transaction up, publish it by hand, then SELECT \
+            "To skip that transaction, publish it by hand, then SELECT \
              pg_catalog.pg_replication_slot_advance('{slot}', '{after}'); and start walpost again"
         )
     }
@@ -267,7 +268,8 @@ impl SourceError {
     /// The server is a standby: the slot is on the primary, and this server may be promoted.
     pub(super) fn standby(slot: &str) -> Self {
         Self::Lost(format!(
-            "this server is a standby, which does not hand out replication slot \"{slot}\": connect to \
+            "this server is a standby, which does not serve replication slot \"{slot}\": connect \
+             to \
              the primary, or name all hosts and set target_session_attrs=primary"
         ))
     }

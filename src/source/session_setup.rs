@@ -107,7 +107,7 @@ pub(super) async fn check_catalogs(
         None if check.recent => tracing::warn!(
             publication = %config.publication,
             "the publication may be newer than the slot's position (or another slot of \
-             this server is far behind): rows that were committed without it are not handed out"
+             this server is far behind): rows that were committed without it are not sent"
         ),
         None => {}
     }

@@ -37,7 +37,8 @@ pub enum SlotError {
 
     /// The server has invalidated it, for instance because it retained too much WAL.
     #[error(
-        "replication slot \"{slot}\" was invalidated by the server ({reason}) and never comes back: \
+        "replication slot \"{slot}\" was invalidated by the server ({reason}) and cannot be \
+         recovered: \
          what it had not \
          delivered has to be published from the outbox table by hand, then drop it and run \
          `walpost init --apply` for a new one"
@@ -62,7 +63,8 @@ pub enum SlotError {
     #[error(
         "replication slot \"{slot}\" was confirmed up to {found} by another client, walpost \
          itself had confirmed {confirmed}: what was committed between these was not published by \
-         this walpost; find out who moved the slot, then start walpost again to go on from {found}"
+         this walpost; find out who advanced the slot, then start walpost again to resume from \
+         {found}"
     )]
     Advanced {
         /// The slot.
@@ -77,8 +79,8 @@ pub enum SlotError {
     #[error(
         "replication slot \"{slot}\" is confirmed up to {found}, and was used by another client, \
          which is not walpost; the last walpost was seen to have confirmed {confirmed}: what was \
-         committed between these may not be published; find out who moved the slot, then start \
-         walpost again to go on from {found}"
+         committed between these may not be published; find out who advanced the slot, then start \
+         walpost again to resume from {found}"
     )]
     AdvancedWhileWaiting {
         /// The slot.

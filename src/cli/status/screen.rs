@@ -98,9 +98,9 @@ impl Screen {
 
     fn slot(&mut self, slot: &Slot) {
         let used = if slot.active {
-            plain("somebody streams from it")
+            plain("a client streams from it")
         } else {
-            red("nobody streams from it")
+            red("no client streams from it")
         };
         self.line("slot", &[plain(&slot.name), plain(": "), used]);
         self.figures(&slot.figures);
@@ -108,7 +108,7 @@ impl Screen {
 
     fn figures(&mut self, figures: &SlotStatus) {
         let lag = bytes(figures.lag_bytes);
-        self.line("lag", &[plain(&lag), plain(" of log not confirmed")]);
+        self.line("lag", &[plain(&lag), plain(" of WAL not confirmed")]);
         let status = match figures.wal_status.as_deref() {
             Some(status @ ("unreserved" | "lost")) => red(status),
             Some(status) => plain(status),

@@ -156,7 +156,7 @@ impl Options {
             "hstore.handling.mode" => one_of(value, &[("json", ())]).map_err(|why| {
                 format!("{why}: a map's members have no order that could be kept")
             })?,
-            _ => return Err("is no option of the event router that walpost knows".to_owned()),
+            _ => return Err("is not a known option of the event router".to_owned()),
         }
         Ok(())
     }
@@ -224,7 +224,11 @@ fn placement(text: &str) -> Result<Placement, String> {
         "header" => Target::Header,
         "envelope" => Target::Envelope,
         "partition" => Target::Partition,
-        _ => return Err(format!("`{target}` is no place: there are header, envelope, partition")),
+        _ => {
+            return Err(format!(
+                "`{target}` is not a target; the targets are header, envelope, partition"
+            ));
+        }
     };
     // Kafka's client passes names as C strings.
     if column.is_empty() || text.contains('\0') {

@@ -145,7 +145,8 @@ impl Builder {
                 return Ok(payload.field.as_deref().map(Cow::Borrowed));
             }
             Converters::Binary => {
-                let why = "is no bytea, as debezium-binary needs it; debezium-binary-json takes it";
+                let why =
+                    "is not bytea, which debezium-binary requires; debezium-binary-json accepts it";
                 return Err(payload.undecodable(why));
             }
             _ => {}
@@ -201,7 +202,7 @@ impl Builder {
     ) -> Result<ConnectValue<'a>, Cause> {
         let version = self.config.options.schema_version.is_some();
         if version && role_of(event, Role::SchemaVersion)?.shape != Shape::One(Kind::Int4) {
-            return Err(Cause::undecodable(Role::SchemaVersion.name(), "is no int4"));
+            return Err(Cause::undecodable(Role::SchemaVersion.name(), "is not int4"));
         }
         let mut members = vec![(Cow::Borrowed("payload"), payload)];
         for (index, placement) in self.placed_in(Target::Envelope) {
@@ -216,7 +217,7 @@ impl Builder {
         let Some((index, _)) = self.placed_in(Target::Partition).next() else { return Ok(None) };
         let Some(placed) = self.placed_field(event, *index)? else { return Ok(None) };
         if placed.shape != Shape::One(Kind::Int4) {
-            return Err(placed.undecodable("is no int4, as a partition's number must be"));
+            return Err(placed.undecodable("is not int4, as a partition number must be"));
         }
         // For NULL, the key selects the partition.
         placed.field.as_ref().map(|_| placement::partition(placed.field, placed.name)).transpose()
@@ -228,7 +229,7 @@ impl Builder {
         }
         let timestamp = role_of(event, Role::Timestamp)?;
         let Shape::One(Kind::Timestamp(precision)) = timestamp.shape else {
-            return Err(timestamp.undecodable("is no timestamp without time zone"));
+            return Err(timestamp.undecodable("is not a timestamp without time zone"));
         };
         // Without a timestamp column, Debezium's record has the time at which Debezium read the
         // row; walpost's has the commit time.
@@ -317,7 +318,7 @@ fn held<'a>(bytes: Option<Cow<'a, [u8]>>, buffer: &'a mut Vec<u8>) -> Option<&'a
 fn routed_by<'a>(event: &'a Event<'_>) -> Result<&'a str, Cause> {
     let route_by = role_of(event, Role::AggregateType)?;
     if route_by.shape != Shape::One(Kind::Text) {
-        return Err(route_by.undecodable("is no text, and so no part of a topic"));
+        return Err(route_by.undecodable("is not text, so it cannot be part of a topic"));
     }
     let text = route_by.field.as_deref().ok_or_else(|| route_by.missing())?;
     std::str::from_utf8(text).map_err(|_| route_by.undecodable("is not UTF-8"))

@@ -44,8 +44,8 @@ impl Halt {
         // position.
         let after = Lsn::new(commit_lsn.as_u64().saturating_add(1));
         format!(
-            "then start walpost again. Nothing from its transaction on is confirmed, and the log \
-             cannot be edited: to give the whole transaction up, publish it by hand, then SELECT \
+            "then start walpost again. Nothing from its transaction on is confirmed, and the WAL \
+             cannot be edited: to skip the whole transaction, publish it by hand, then SELECT \
              pg_catalog.pg_replication_slot_advance('{slot}', '{after}')"
         )
     }

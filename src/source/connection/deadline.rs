@@ -74,7 +74,7 @@ impl Limit {
 impl Silent {
     /// The remedy.
     pub(crate) const ADVICE: &str = "see in pg_stat_activity (wait_event, pg_blocking_pids) what the \
-         session waits for, then the server's log and what lies between";
+         session waits for, then the server's log and the network";
 
     /// What happened.
     pub(crate) fn what(&self) -> String {

@@ -20,14 +20,14 @@ const MOST: usize = 2000;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     /// No response, or a broken connection. Retryable.
-    #[error("{host} cannot be reached, or hung up")]
+    #[error("{host} cannot be reached, or closed the connection")]
     Unreachable {
         host: String,
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
     /// No session within `connect_timeout`. Retryable.
-    #[error("{host} gave no session within {} s (connect_timeout)", after.as_secs())]
+    #[error("{host} opened no session within {} s (connect_timeout)", after.as_secs())]
     TimedOut { host: String, after: Duration },
     /// The server rejects connections for now: it is starting up, shutting down, or full.
     /// Retryable.
@@ -35,10 +35,10 @@ pub(crate) enum ConnectError {
     Transient { host: String, sqlstate: SqlState, message: String },
     /// The server does not match `target_session_attrs`. Retryable, because a standby may be
     /// promoted.
-    #[error("{host} is not what target_session_attrs={wanted} asks for")]
+    #[error("{host} does not match target_session_attrs={wanted}")]
     WrongSession { host: String, wanted: TargetSession },
     /// All hosts failed, each for a retryable reason.
-    #[error("no host gives a session: {}", listed(.0))]
+    #[error("no host accepts a session: {}", listed(.0))]
     NoHost(Vec<ConnectError>),
     /// The server rejects the connection until its configuration, or walpost's, is changed.
     #[error("{host} refuses: {}{}: {advice}", said(message), bracketed(*sqlstate))]
@@ -62,7 +62,7 @@ pub(crate) enum ConnectError {
     #[error("{host}: {}{}", said(message), bracketed(*sqlstate))]
     Server { host: String, sqlstate: Option<SqlState>, message: String },
     /// A violation of the protocol.
-    #[error("{host} does not speak as PostgreSQL does: {}", said(message))]
+    #[error("{host} does not follow the PostgreSQL protocol: {}", said(message))]
     Protocol { host: String, message: String },
 }
 

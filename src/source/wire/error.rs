@@ -117,7 +117,7 @@ pub(crate) enum WireError {
     #[error("{0}")]
     Protocol(String),
     /// The server sent nothing for too long.
-    #[error("nothing came from PostgreSQL for {0:?}, not even a keepalive")]
+    #[error("received nothing from PostgreSQL for {0:?}, not even a keepalive")]
     Silent(Duration),
 }
 

@@ -116,7 +116,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Startup<S> {
                 frontend::password_message(hash.as_bytes(), &mut message)?;
             }
             10 => return self.scram(login, password).await,
-            _ => return Err(Refused::OutOfOrder("an answer that nobody asked for").into()),
+            _ => return Err(Refused::OutOfOrder("an unsolicited authentication message").into()),
         }
         self.send(&message).await?;
         self.accepted().await
