@@ -17,15 +17,15 @@
 //! # Why confirming the flush LSN loses nothing
 //!
 //! After a restart, PostgreSQL sends a transaction again exactly if its commit LSN is at or after
-//! the confirmed LSN. So every event of a transaction with a commit LSN before the flush LSN must be
-//! durable (I1). The flush LSN advances in four methods:
+//! the confirmed LSN. So every event of a transaction with a commit LSN before the flush LSN must
+//! be durable (I1). The flush LSN advances in four methods:
 //!
-//! - [`Ledger::commit`] and [`Ledger::delivered`] set it to the `end_lsn` of an entry that leaves the
-//!   queue. Entries are in commit order ([`Ledger::begin`] rejects any other), so everything that
-//!   committed before has left too. [`Ledger::failed`], [`Ledger::withdraw`] and [`Ledger::reset`]
-//!   never count a record as acknowledged (I8). A delivery report resolves one production once, and
-//!   production numbers are never used again, so that a report from before a reset resolves nothing
-//!   (I3).
+//! - [`Ledger::commit`] and [`Ledger::delivered`] set it to the `end_lsn` of an entry that leaves
+//!   the queue. Entries are in commit order ([`Ledger::begin`] rejects any other), so everything
+//!   that committed before has left too. [`Ledger::failed`], [`Ledger::withdraw`] and
+//!   [`Ledger::reset`] never count a record as acknowledged (I8). A delivery report resolves one
+//!   production once, and sequence numbers are never reused, so a report from before a reset
+//!   resolves nothing (I3).
 //! - [`Ledger::keepalive`] sets it to `wal_end`: the server has sent everything that committed
 //!   before. With no entry left, all of that is durable. After complete entries, `wal_end` becomes
 //!   the end of the last of them. Inside an open transaction it is ignored, because it can lie

@@ -277,7 +277,7 @@ impl Pair {
         assert_eq!(ledger.in_flight_bytes(), self.model.bytes());
         assert_eq!(ledger.in_flight_records(), self.model.outstanding.len());
         assert_eq!(ledger.is_open(), self.model.is_open());
-        assert_eq!(ledger.resume_at(), Lsn::new(self.model.received()), "I5: where it goes on");
+        assert_eq!(ledger.resume_at(), Lsn::new(self.model.received()), "I5: the resume position");
         assert_eq!(ledger.undelivered(), self.model.undelivered());
         assert_eq!(ledger.oldest_in_flight(), self.model.oldest());
         let slots = self
@@ -301,9 +301,9 @@ impl Pair {
 /// I1, I2, I3, I8: in whatever order reports arrive, and whichever are lost, the flush LSN equals
 /// the naive model's, never decreases, and never passes an undelivered record.
 #[test]
-fn flush_lsn_is_that_of_a_naive_model() {
+fn flush_lsn_matches_a_naive_model() {
     let histories = (1_u64..1000, prop::collection::vec(step(), 0..200));
-    let name = "flush_lsn_is_that_of_a_naive_model";
+    let name = "flush_lsn_matches_a_naive_model";
     property::holds(name, CASES, &histories, |(start, steps)| {
         let mut pair = Pair::new(start);
         let mut last = pair.ledger.flush_lsn();

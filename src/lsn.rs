@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(bytes: u64) {
+        fn a_printed_lsn_is_parsed_to_the_same_value(bytes: u64) {
             let lsn = Lsn::new(bytes);
             prop_assert_eq!(lsn.to_string().parse(), Ok(lsn));
         }

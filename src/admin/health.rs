@@ -45,8 +45,8 @@ pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
     if !phase.reads() {
         let seconds = now.duration_since(since).unwrap_or_default().as_secs();
         let mut reason = format!("not streaming from the slot: {} for {seconds} s", phase.name());
-        if let Some(told) = metrics.last_error().filter(|told| told.at >= since) {
-            reason = format!("{reason}; {}", told.text);
+        if let Some(error) = metrics.last_error().filter(|error| error.at >= since) {
+            reason = format!("{reason}; {}", error.text);
         }
         health.0.push(reason);
     }

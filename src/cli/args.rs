@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn until_takes_current_or_an_lsn() {
+    fn until_accepts_current_or_an_lsn() {
         assert_eq!("current".parse(), Ok(Until::Current));
         assert_eq!("0/10".parse(), Ok(Until::Lsn(Lsn::new(16))));
         assert!("now".parse::<Until>().is_err());

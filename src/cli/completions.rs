@@ -18,7 +18,7 @@ mod tests {
     use clap::ValueEnum;
 
     #[test]
-    fn every_shell_gets_a_script_that_knows_the_commands() {
+    fn every_shell_has_a_script_with_all_commands() {
         for shell in Shell::value_variants() {
             let script = script(*shell);
             assert!(script.contains("completions"), "{shell}");

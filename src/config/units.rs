@@ -100,7 +100,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_is_read_back(amount: u64) {
+        fn a_printed_size_is_parsed_to_the_same_value(amount: u64) {
             prop_assert_eq!(parse_bytes(&show_bytes(amount)), Ok(amount));
             let duration = Duration::from_millis(amount);
             prop_assert_eq!(parse_duration(&show_duration(duration)), Ok(duration));

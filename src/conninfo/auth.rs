@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_allows_what_it_names_or_what_it_does_not_negate() {
+    fn a_list_allows_named_or_not_negated_methods() {
         let list = |text| allowed(text).expect("a list").join(" ");
         assert_eq!(list("scram-sha-256"), "scram-sha-256");
         assert_eq!(list("none, scram-sha-256"), "scram-sha-256 none");

@@ -105,7 +105,7 @@ fn a_parameter_comes_from_text_then_service_then_environment() {
 }
 
 #[test]
-fn a_service_file_that_is_named_must_exist() {
+fn a_named_service_file_must_exist() {
     let bed = Bed::new(&[("PGSERVICEFILE", "/nowhere/at/all")]);
     assert_eq!(bed.refusal("service=shop"), "service file /nowhere/at/all");
 }

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn key_value_texts_take_quotes_backslashes_and_spaces() {
+    fn key_value_texts_may_contain_quotes_backslashes_and_spaces() {
         for (text, expected) in [
             ("", &[][..]),
             (

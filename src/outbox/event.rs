@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_position_is_read_back(position in position()) {
+        fn a_printed_position_is_parsed_to_the_same_value(position in position()) {
             prop_assert_eq!(EventPosition::from_text(&position.to_string()), Some(position));
         }
 

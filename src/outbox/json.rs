@@ -171,13 +171,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_string_comes_back_as_it_was(name: String, value: String) {
+        fn a_string_is_parsed_to_the_same_value(name: String, value: String) {
             let json = serde_json::json!({ name.as_str(): value.as_str() }).to_string();
             prop_assert_eq!(read(&json), Ok(vec![(name, Some(value))]));
         }
 
         #[test]
-        fn any_bytes_give_members_or_an_error(junk in "[\\[\\]{}\",:\\\\u0-9a-fntr \u{80}]{0,40}") {
+        fn any_bytes_yield_members_or_an_error(junk in "[\\[\\]{}\",:\\\\u0-9a-fntr \u{80}]{0,40}") {
             let _ = read(&junk);
             let _ = read(&format!("{{\"a\":{junk}}}"));
         }

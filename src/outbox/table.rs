@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_are_printed_only_where_sql_needs_them() {
+    fn quotes_are_printed_only_if_sql_needs_them() {
         assert_eq!(table("public", "outbox_2").to_string(), "public.outbox_2");
         assert_eq!(table("Sales", "a\"b").to_string(), "\"Sales\".\"a\"\"b\"");
         assert_eq!(table("order", "user").to_string(), "\"order\".\"user\"");
@@ -192,13 +192,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(schema in "[^\0]{1,15}", name in "[a-zA-Z\"._ 0-9]{1,63}") {
+        fn a_printed_name_is_parsed_to_the_same_value(schema in "[^\0]{1,15}", name in "[a-zA-Z\"._ 0-9]{1,63}") {
             let table = table(&schema, &name);
             prop_assert_eq!(table.to_string().parse(), Ok(table));
         }
 
         #[test]
-        fn any_text_gives_a_name_or_an_error(text: String) {
+        fn any_text_yields_a_name_or_an_error(text: String) {
             let _ = text.parse::<TableName>();
         }
     }

@@ -142,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_type_is_read_back_as_it_was_written(oid: Oid, modifier in -1..i32::MAX) {
+        fn a_printed_type_is_parsed_to_the_same_value(oid: Oid, modifier in -1..i32::MAX) {
             let own = DataType::Builtin { oid, modifier };
             let others = [
                 DataType::Text,

@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_producer_is_kept_while_records_move_or_no_broker_is_reachable() {
         let mut stall = StalledProducer::new(Instant::now());
-        assert_eq!(seconds(&mut stall, 7, |_| 1), None, "nobody has said that it stalls");
+        assert_eq!(seconds(&mut stall, 7, |_| 1), None, "the sink has reported no stall");
         stall.on_condition(&stalled(Fault::Unknown));
         let moving = |second| u64::from(second / 50);
         assert_eq!(seconds(&mut stall, 7, moving), None, "it moves");

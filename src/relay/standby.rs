@@ -169,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_remembers_the_first_server_and_the_furthest_position() {
+    fn a_standby_keeps_the_first_server_and_the_highest_position() {
         let fingerprint = PublicationFingerprint::default();
         let mut standby = Standby::new(None);
-        assert_eq!(standby.waited(), None, "nobody was seen");
+        assert_eq!(standby.waited(), None, "no holder was seen");
         for (confirmed, timeline) in [(5, 1), (9, 1), (7, 2)] {
             standby.saw(&holder(HolderKind::Walpost, &fingerprint, confirmed, timeline));
         }
-        let waited = standby.waited().expect("somebody was seen");
+        let waited = standby.waited().expect("a holder was seen");
         assert_eq!((waited.confirmed, waited.identity.timeline), (Lsn::new(9), 1));
         assert_eq!(standby.confirmed(), Lsn::new(9));
     }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_that_has_worked_expects_its_own_publication() {
+    fn a_relay_that_was_active_expects_its_own_publication() {
         let before = PublicationFingerprint::of("before");
         let mut standby = Standby::new(Some(before.clone()));
         standby.saw(&holder(HolderKind::Unknown, &PublicationFingerprint::default(), 1, 1));
@@ -244,7 +244,7 @@ mod tests {
             for (kind, confirmed) in looks {
                 standby.saw(&holder(*kind, &fingerprint, *confirmed, 1));
             }
-            let waited = standby.waited().expect("somebody was seen");
+            let waited = standby.waited().expect("a holder was seen");
             assert_eq!(waited.moved_from, moved_from.map(Lsn::new), "{looks:?}");
             let is_after_another = looks[0].0 == Walpost && moved_from.is_none();
             assert_eq!(standby.is_after_another(), is_after_another, "{looks:?}");

@@ -457,6 +457,6 @@ mod tests {
     fn nothing_is_compared_if_nothing_is_sent_again() {
         assert!(HistoryCheck::new(lsn(35), lsn(35), &received()).is_none());
         assert!(HistoryCheck::new(lsn(35), lsn(35), &ReceivedTransactions::default()).is_none());
-        assert!(HistoryCheck::new(lsn(30), lsn(30), &received()).is_some(), "it comes again");
+        assert!(HistoryCheck::new(lsn(30), lsn(30), &received()).is_some(), "it is sent again");
     }
 }

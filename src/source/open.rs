@@ -1,4 +1,5 @@
-//! Opens a feed: connects, checks the server, the slot and the publication, and selects how to read.
+//! Opens a feed: connects, checks the server, the slot and the publication, and selects how to
+//! read.
 //!
 //! Opening checks what neither feed would report: that the server and the slot are still the same,
 //! and that the publication has the tables.
@@ -115,8 +116,8 @@ async fn open_session(
     resume: &Resume,
     progress: &Progress,
 ) -> Result<PostgresFeed, SourceError> {
-    // Pipelined on one connection: `biased` fixes the order in which the server gets the queries. The
-    // server's identity comes first, and the lock's holder is read after the slot.
+    // Pipelined on one connection: `biased` fixes the order in which the server gets the queries.
+    // The server's identity comes first, and the lock's holder is read after the slot.
     let (instance, facts, holder) = tokio::join!(
         biased;
         Instance::of(&control.client),

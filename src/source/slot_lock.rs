@@ -32,9 +32,9 @@ pub(super) const DEAD_CLIENT_SETTINGS: &str = "SET tcp_keepalives_idle = 10; SET
 const IDLE_SESSION_SETTING: &str = "SET idle_session_timeout = '60s'";
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// A holder may be a walpost if its role may replicate, whatever its `application_name`: such a role
-/// can use the slot anyway. walpost takes the lock exclusively, in a session. A holder that has
-/// ended between the reads of the two views counts as a walpost.
+/// A holder may be a walpost if its role may replicate, whatever its `application_name`: such a
+/// role can use the slot anyway. walpost takes the lock exclusively, in a session. A holder that
+/// has ended between the reads of the two views counts as a walpost.
 const HOLDERS: &str = "
     SELECT l.pid, coalesce(a.application_name = $2, false), a.usename::pg_catalog.text,
            coalesce(l.mode = 'ExclusiveLock' AND l.pid IS NOT NULL

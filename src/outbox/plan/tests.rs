@@ -59,7 +59,7 @@ fn a_table_may_lack_columns_that_its_records_do_not_contain() {
     let usual = ColumnNames::default;
     let whole = plan(&["id", "type", "payload", "aggregate_type"], usual()).expect("all it needs");
     let bare = plan(&["id", "type", "payload"], usual()).expect("all it needs");
-    assert_eq!(bare.continues(&whole), Ok(()), "nobody misses it");
+    assert_eq!(bare.continues(&whole), Ok(()), "records do not need it");
     let missing = plan(&["id", "payload"], usual()).expect_err("what the topic is made of");
     assert!(missing.to_string().contains("`event_type`"), "{missing}");
     // A configured column must exist even so.
@@ -215,7 +215,7 @@ fn values_that_an_insert_cannot_have_are_rejected() {
     let plan = bytea_plan();
     for value in [Value::Binary(b"1"), Value::Unchanged] {
         let tuple = encode::tuple(&[Value::Null, value, Value::Null, Value::Null]);
-        let fault = read(&plan, &tuple).expect_err("a value that was not asked for");
+        let fault = read(&plan, &tuple).expect_err("a value that was not requested");
         assert!(
             matches!(&fault, RowFault::Undecodable { column, .. } if column == "id"),
             "{fault}"

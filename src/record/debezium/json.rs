@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_string_is_read_back(text: String) {
+        fn a_string_is_parsed_to_the_same_value(text: String) {
             let read: String = serde_json::from_str(&written(&text)).expect("JSON");
             prop_assert_eq!(read, text);
         }

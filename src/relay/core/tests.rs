@@ -196,7 +196,7 @@ fn a_lost_record_is_produced_again_with_nothing_after_it() {
     assert!(!core.wants_input(), "one before it is in flight");
     core.delivered(outlet.0[3]);
     assert_eq!(core.receive(&insert(1), &mut outlet), Ok(Taken::Yes));
-    assert!(!core.wants_input(), "it stands alone");
+    assert!(!core.wants_input(), "it is isolated");
     core.delivered(outlet.0[4]);
     assert!(core.wants_input());
 }
@@ -463,7 +463,7 @@ fn the_first_of_several_failed_records_is_isolated() {
     assert!(!core.wants_input(), "the next is isolated");
     core.delivered(outlet.0[3]);
     assert_eq!(core.receive(&insert(1), &mut outlet), Ok(Taken::Yes));
-    assert!(!core.wants_input(), "it stands alone");
+    assert!(!core.wants_input(), "it is isolated");
     core.delivered(outlet.0[4]);
     assert!(core.wants_input() && !core.is_isolating());
 }

@@ -62,7 +62,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.diagnostics.stats.metrics.reconnected("kafka", cause);
         let from = self.core.flush_lsn();
         let delay = self.replay.begin((from, self.core.quarantined()), self.core.resume_at());
-        let reason = self.core.wants_replay().unwrap_or("asked for");
+        let reason = self.core.wants_replay().unwrap_or("requested");
         self.diagnostics.event_log.replay(reason, from, delay, self.delivery.delivered);
         Ok(self.replace_producer().await? && self.settle_during(sleep(delay)).await?.is_some())
     }

@@ -111,7 +111,7 @@ async fn all_unreachable_hosts_are_named() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().display();
     let conninfo = info(&format!("host={path},{path} port=1,2 sslmode=disable"));
-    let error = control(&conninfo, "walpost").await.err().expect("nobody there");
+    let error = control(&conninfo, "walpost").await.err().expect("nothing listens there");
     assert!(error.is_retryable());
     let text = error.to_string();
     assert!(text.contains(&format!("{path}:1")) && text.contains(&format!("{path}:2")), "{text}");
