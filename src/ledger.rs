@@ -111,7 +111,7 @@ pub struct Ledger {
 #[derive(Debug)]
 struct Entry {
     commit_lsn: Lsn,
-    /// By the server's clock; used only for display and metrics.
+    /// By the server's clock; the ledger only returns it.
     commit_time: PgTimestamp,
     /// `None` until its Commit is received; then the LSN up to which the WAL is known to contain no
     /// other transaction.

@@ -34,7 +34,7 @@ pub fn live(metrics: &Metrics) -> Health {
     if since < LOOP_LIMIT {
         return Health::default();
     }
-    Health(vec![format!("the relay's loop has not turned for {} s", since.as_secs())])
+    Health(vec![format!("the relay's loop has not run for {} s", since.as_secs())])
 }
 
 /// Whether the relay delivers, or would: it streams, Kafka accepts records, and the records in

@@ -75,7 +75,7 @@ pub fn start(
     let metrics = Arc::clone(metrics);
     let serve = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        // Without an I/O driver, nothing in this thread would run.
+        // This fails only without epoll; then no other part of the process would run either.
         let Ok(runtime) = runtime else { return };
         runtime.block_on(async {
             let notified = systemd::notify(Arc::clone(&metrics));

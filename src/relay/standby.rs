@@ -39,7 +39,7 @@ pub(super) struct Standby {
     confirmed: Lsn,
 }
 
-/// The time since a client that is not walpost held the slot.
+/// The state since a client that is not walpost was seen to hold the slot.
 #[derive(Debug, Default)]
 struct OtherClient {
     /// The slot's `confirmed_flush_lsn` when a walpost was first seen to hold it again.

@@ -39,8 +39,8 @@ const DELIVERED_WALPOST: &str = "
 
 /// Checks that no other instance uses the slot, given the slot's `facts` and the holder of its
 /// advisory lock. Returns the facts to check next, and whether this instance holds the lock. `own`
-/// is the server process of this walpost's last session; `seen` is what an error reports about
-/// another instance, except its kind.
+/// is the server process of this walpost's last session; `seen` is what the catalogs showed of the
+/// slot's holder, for the error.
 pub(super) async fn check_other_instances(
     client: &Arc<SqlClient>,
     config: &SourceConfig,

@@ -109,7 +109,7 @@ pub(super) enum Lock {
 
 /// Takes the lock until this session ends or calls [`unlock`]; fails if a session holds it that may
 /// be another walpost's. `own` is the server process of this walpost's last session; `seen` is what
-/// the error reports about that other walpost, except its kind.
+/// the catalogs showed of the slot's holder; the error combines it with the lock's holder.
 pub(super) async fn lock(
     client: &Client,
     config: &SourceConfig,

@@ -554,7 +554,7 @@ async fn stalled_main_loop_is_reported() {
     fixture.postgres.execute(&insert(3, 1)).await;
     eventually(STUCK, "/livez reports it", async || {
         let (status, text) = answering.page("/livez").await;
-        status == 503 && text.contains("has not turned for 3")
+        status == 503 && text.contains("has not run for 3")
     })
     .await;
     eventually(LONG_TIMEOUT, "the loop runs again", async || {
