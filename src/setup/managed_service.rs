@@ -2,7 +2,6 @@
 //!
 //! A service is recognised by its own role. docs/managed-services.md lists the requirements of each
 //! service, with sources.
-//! docs/managed-services.md, with where it is documented.
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::Client;
