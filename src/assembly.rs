@@ -56,7 +56,7 @@ pub fn relay(
     let drain_timeout = config.delivery.drain_timeout;
     let settings = RelaySettings { drain_timeout, until, owns_thread: false };
     let (handle, stop) = stop_channel();
-    let relay = Relay::new(core, sink, source, settings, stop).observed_by(metrics);
+    let relay = Relay::new(core, sink, source, settings, stop).with_metrics(metrics);
     Ok((relay, handle))
 }
 

@@ -31,7 +31,7 @@
 //!   the end of the last of them. Inside an open transaction it is ignored, because it can lie
 //!   after that transaction's commit, and rows of it are still to come. While an interrupted
 //!   transaction awaits its resend, only a `wal_end` up to its commit LSN counts.
-//! - [`Ledger::begin_anew`] sets it to a position that another instance confirmed by the same rule.
+//! - [`Ledger::reset_to`] sets it to a position that another instance confirmed by the same rule.
 //!
 //! Each of them takes a maximum, so the flush LSN never decreases (I2). It is never ahead of the
 //! session's start or of what has been received: `end_lsn` and `wal_end` come from the stream, and
@@ -400,7 +400,7 @@ impl Ledger {
 
     /// Like [`Ledger::reset`], but from `start` on: another instance has delivered everything
     /// before.
-    pub fn begin_anew(&mut self, start: Lsn) {
+    pub fn reset_to(&mut self, start: Lsn) {
         self.reset();
         self.flush_lsn = self.flush_lsn.max(start);
     }

@@ -216,7 +216,7 @@ impl Pair {
             Step::TakenOver { ahead } => {
                 self.lose_producer();
                 self.wal += u64::from(ahead);
-                self.ledger.begin_anew(Lsn::new(self.wal));
+                self.ledger.reset_to(Lsn::new(self.wal));
                 self.model.start = self.model.start.max(self.wal);
             }
             _ => {}

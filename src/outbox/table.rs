@@ -56,7 +56,7 @@ impl fmt::Display for TableName {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a table's name: {why}; write it as in SQL, for instance public.outbox, \
-     or \"Sales\".\"OutBox\" where capitals or other signs are part of it"
+     or \"Sales\".\"OutBox\" if capitals or other characters are part of it"
 )]
 pub struct ParseTableNameError {
     text: String,

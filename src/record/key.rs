@@ -82,7 +82,7 @@ impl FromStr for KeyTemplate {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let template = Template::parse(text, |_| Ok(()))?;
-        if template.names_nothing() {
+        if template.has_no_placeholder() {
             let why = "a key that is the same for all events puts them all into one partition: \
                        name a field, as in {aggregate_id}";
             return Err(TemplateError { template: text.to_owned(), sign: 0, why: why.to_owned() });

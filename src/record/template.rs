@@ -108,7 +108,7 @@ impl Template {
     }
 
     /// Whether it has no placeholder.
-    pub(super) fn names_nothing(&self) -> bool {
+    pub(super) fn has_no_placeholder(&self) -> bool {
         !self.parts.iter().any(|part| matches!(part, Part::Field(..)))
     }
 
@@ -121,7 +121,11 @@ impl Template {
     }
 
     /// The first field that is longer than `than`.
-    pub(super) fn longer<'e>(&self, than: usize, event: &'e Event<'_>) -> Option<&'e [u8]> {
+    pub(super) fn first_longer_field<'e>(
+        &self,
+        than: usize,
+        event: &'e Event<'_>,
+    ) -> Option<&'e [u8]> {
         self.parts.iter().find_map(|part| match part {
             Part::Static(_) => None,
             Part::Field(source, _) => source.of(event).as_deref().filter(|it| it.len() > than),

@@ -74,7 +74,7 @@ impl TopicTemplate {
             let cause = Cause::InvalidTopic { topic: beginning(topic), why: fault.to_string() };
             Poison::new(cause, event)
         };
-        if let Some(field) = self.template.longer(FIELD_BYTES_MAX, event) {
+        if let Some(field) = self.template.first_longer_field(FIELD_BYTES_MAX, event) {
             return Err(invalid(field, TopicFault::TooLong));
         }
         self.template.render(event, topic).map_err(|cause| Poison::new(cause, event))?;
@@ -104,7 +104,7 @@ pub enum TopicFault {
     #[error("begins with `__`, as the topics that Kafka keeps for itself do")]
     Internal,
     /// It is too long.
-    #[error("is longer than the 249 signs that Kafka accepts")]
+    #[error("is longer than the 249 characters that Kafka accepts")]
     TooLong,
     /// It contains a character that Kafka does not accept.
     #[error("has {0:?}, where Kafka accepts letters, digits, `.`, `_` and `-` only")]

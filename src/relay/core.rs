@@ -424,7 +424,7 @@ impl Core {
     /// instance's records are obsolete.
     pub fn connected(&mut self, start: Lsn, tables: &[FoundTable]) {
         if self.ledger.flush_lsn() < start {
-            self.ledger.begin_anew(start);
+            self.ledger.reset_to(start);
             self.interrupted = None;
         }
         for table in tables {

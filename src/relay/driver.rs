@@ -127,7 +127,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
 
     /// Sets the relay's metrics.
     #[must_use]
-    pub fn observed_by(mut self, metrics: Arc<Metrics>) -> Self {
+    pub fn with_metrics(mut self, metrics: Arc<Metrics>) -> Self {
         metrics.in_flight_limit_bytes.set(self.core.budget_bytes());
         self.diagnostics.stats = Stats::new(metrics);
         self

@@ -71,7 +71,7 @@ impl Standby {
 
     /// Records that a client, walpost or not, was seen to hold the slot while the publication had
     /// this fingerprint.
-    pub(super) fn saw(&mut self, holder: &Holder) {
+    pub(super) fn observe(&mut self, holder: &Holder) {
         let Holder { kind, other_role, fingerprint, identity, confirmed, flushed } = holder;
         if let Some(role) = other_role.as_ref().filter(|role| self.warned_of.as_ref() != Some(role))
         {
@@ -174,7 +174,7 @@ mod tests {
         let mut standby = Standby::new(None);
         assert_eq!(standby.waited(), None, "no holder was seen");
         for (confirmed, timeline) in [(5, 1), (9, 1), (7, 2)] {
-            standby.saw(&holder(HolderKind::Walpost, &fingerprint, confirmed, timeline));
+            standby.observe(&holder(HolderKind::Walpost, &fingerprint, confirmed, timeline));
         }
         let waited = standby.waited().expect("a holder was seen");
         assert_eq!((waited.confirmed, waited.identity.timeline), (Lsn::new(9), 1));
@@ -186,24 +186,28 @@ mod tests {
         let (before, after) =
             (PublicationFingerprint::default(), PublicationFingerprint::of("changed"));
         let mut standby = Standby::new(None);
-        let mut saw = |is_walpost, fingerprint, confirmed, flushed| {
+        let mut observe = |is_walpost, fingerprint, confirmed, flushed| {
             let flushed = Lsn::new(flushed);
             let kind = if is_walpost { HolderKind::Walpost } else { HolderKind::Unknown };
-            standby.saw(&Holder { flushed, ..holder(kind, fingerprint, confirmed, 1) });
+            standby.observe(&Holder { flushed, ..holder(kind, fingerprint, confirmed, 1) });
             standby.publication_fingerprint().cloned()
         };
-        assert_eq!(saw(true, &before, 10, 10).as_ref(), Some(&before));
-        assert_eq!(saw(true, &after, 10, 20).as_ref(), Some(&before));
+        assert_eq!(observe(true, &before, 10, 10).as_ref(), Some(&before));
+        assert_eq!(observe(true, &after, 10, 20).as_ref(), Some(&before));
         // The other walpost has read the publication between that position and this observation,
         // perhaps before the change.
-        assert_eq!(saw(true, &after, 25, 30).as_ref(), Some(&before));
+        assert_eq!(observe(true, &after, 25, 30).as_ref(), Some(&before));
         for flushed in 31..1000 {
-            assert_eq!(saw(true, &after, 30, flushed).as_ref(), Some(&before), "it never looks");
+            assert_eq!(
+                observe(true, &after, 30, flushed).as_ref(),
+                Some(&before),
+                "it never reads the publication"
+            );
         }
-        assert_eq!(saw(false, &after, 40, 1000).as_ref(), Some(&before), "by another client");
-        assert_eq!(saw(true, &after, 40, 1000).as_ref(), Some(&before));
-        assert_eq!(saw(true, &after, 1000, 1001).as_ref(), Some(&before));
-        assert_eq!(saw(true, &after, 1001, 1001).as_ref(), Some(&after));
+        assert_eq!(observe(false, &after, 40, 1000).as_ref(), Some(&before), "by another client");
+        assert_eq!(observe(true, &after, 40, 1000).as_ref(), Some(&before));
+        assert_eq!(observe(true, &after, 1000, 1001).as_ref(), Some(&before));
+        assert_eq!(observe(true, &after, 1001, 1001).as_ref(), Some(&after));
         assert!(standby.is_after_another());
     }
 
@@ -211,7 +215,7 @@ mod tests {
     fn a_relay_that_was_active_expects_its_own_publication() {
         let before = PublicationFingerprint::of("before");
         let mut standby = Standby::new(Some(before.clone()));
-        standby.saw(&holder(HolderKind::Unknown, &PublicationFingerprint::default(), 1, 1));
+        standby.observe(&holder(HolderKind::Unknown, &PublicationFingerprint::default(), 1, 1));
         assert_eq!(
             (standby.publication_fingerprint(), standby.is_after_another()),
             (Some(&before), false)
@@ -242,7 +246,7 @@ mod tests {
         for (looks, moved_from) in cases {
             let mut standby = Standby::new(None);
             for (kind, confirmed) in looks {
-                standby.saw(&holder(*kind, &fingerprint, *confirmed, 1));
+                standby.observe(&holder(*kind, &fingerprint, *confirmed, 1));
             }
             let waited = standby.waited().expect("a holder was seen");
             assert_eq!(waited.moved_from, moved_from.map(Lsn::new), "{looks:?}");

@@ -215,7 +215,7 @@ pub(crate) async fn apply(
                 limit.on(publication_is_sufficient(client, version, name, plan.tables())).await??;
             }
             Object::Slot(_) if !created => {
-                limit.on(slot_is_usable_or_missing(client, plan)).await??
+                limit.on(slot_is_usable_or_missing(client, plan)).await??;
             }
             _ => {}
         }

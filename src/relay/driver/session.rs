@@ -90,7 +90,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Err(error) => error,
             };
             if let SourceError::InUse { holder: Some(holder), .. } = &error {
-                standby.saw(holder);
+                standby.observe(holder);
             }
             let Some(limit) = self.retry_limit(&error, &standby) else {
                 return Ok(Opened::Failed(OpenError { error, announcement }));
