@@ -1,9 +1,8 @@
-//! From a configuration to the parts of a relay, and to the relay itself.
+//! Builds the parts of a relay, and the relay itself, from a configuration.
 //!
-//! The one place that knows both how things are configured and what they are
-//! built of. What the configuration left as text (connection string, topic
-//! template, headers) is read here, and what is wrong with it is said with the
-//! place where it was given.
+//! Only this module knows both the configuration and the parts. Values that the configuration keeps
+//! as text (connection string, topic template, headers) are parsed here, and errors name the place
+//! where the value was set.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,20 +29,20 @@ use crate::source::{self, CatchUp, ConnInfoSource, OpenState, SourceConfig};
 /// Why a relay cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum AssemblyError {
-    /// A value of the configuration.
+    /// An invalid value in the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A property of Kafka's client.
+    /// An invalid property of Kafka's client.
     #[error(transparent)]
     Sink(#[from] crate::sink::SinkError),
 }
 
-/// A relay from the configured outbox to the configured Kafka, and the handle
-/// that stops it. Nothing is connected before [`Relay::run`].
+/// Builds a relay from the configured outbox to the configured Kafka cluster, and the handle that
+/// stops it. Nothing connects before [`Relay::run`].
 ///
-/// Call it within a Tokio runtime, or run the relay in one; a runtime of one
-/// thread is enough and the fastest. The relay shares its thread with other tasks, unless
-/// [`Relay::on_own_thread`] says otherwise.
+/// Call it within a Tokio runtime, or run the relay in one; a single-threaded runtime is sufficient
+/// and the fastest. The relay shares its thread with other tasks, unless [`Relay::on_own_thread`]
+/// is called.
 pub fn relay(
     config: &Config,
     environment: &Environment,
@@ -53,16 +52,16 @@ pub fn relay(
     let core = core(config)?;
     let metrics = Arc::new(Metrics::default());
     let sink = KafkaSink::new(&kafka(config), Arc::clone(&metrics))?;
-    let sink = sink.renewed_by(kafka_source(config, environment));
+    let sink = sink.reloading_from(kafka_source(config, environment));
     let drain_timeout = config.delivery.drain_timeout;
     let settings = RelaySettings { drain_timeout, until, owns_thread: false };
     let (handle, stop) = stop_channel();
-    let relay = Relay::new(core, sink, source, settings, stop).observed_by(metrics);
+    let relay = Relay::new(core, sink, source, settings, stop).with_metrics(metrics);
     Ok((relay, handle))
 }
 
-/// Opens the dead letters and the configured Kafka, to put them back as records of the
-/// configured look.
+/// Opens the dead-letter topic and the configured Kafka cluster, to publish dead letters again as
+/// records of the configured format.
 pub(crate) fn replay(
     config: &Config,
     settings: ReplaySettings,
@@ -72,13 +71,13 @@ pub(crate) fn replay(
     Ok(Replay::open(router(config, profile)?, outbox, columns, kafka(config), settings)?)
 }
 
-/// Why no dead letters can be put back.
+/// Why dead letters cannot be published again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplayAssemblyError {
-    /// A value of the configuration.
+    /// An invalid value in the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// One of the ends.
+    /// The consumer or the producer cannot be created.
     #[error(transparent)]
     Replay(#[from] ReplayError),
 }
@@ -88,7 +87,7 @@ pub(crate) fn source(
     config: &Config,
     environment: &Environment,
 ) -> Result<SourceConfig, ConfigError> {
-    // What is wrong from the beginning is said as an error of the configuration.
+    // A connection string that is invalid from the start is reported as a configuration error.
     conninfo(config, environment)?;
     let (config_then, environment) = (config.clone(), environment.clone());
     let resolve = move || conninfo(&config_then, &environment).map_err(|error| error.to_string());
@@ -109,8 +108,7 @@ pub(crate) fn source(
     })
 }
 
-/// The configured connection string, resolved as libpq does; what stands in a
-/// file is read now.
+/// The configured connection string, resolved as libpq does; files are read now.
 #[doc(hidden)]
 pub fn conninfo(config: &Config, environment: &Environment) -> Result<ConnInfo, ConfigError> {
     let url = config.source_url(environment)?;
@@ -119,7 +117,7 @@ pub fn conninfo(config: &Config, environment: &Environment) -> Result<ConnInfo, 
         .map_err(|error| config.invalid(Setting::SourceUrl, &error))
 }
 
-/// The configured outbox, records and budget.
+/// The configured outbox, records and in-flight limit.
 #[doc(hidden)]
 pub fn core(config: &Config) -> Result<Core, ConfigError> {
     let profile = profile(config)?;
@@ -128,7 +126,7 @@ pub fn core(config: &Config) -> Result<Core, ConfigError> {
     Ok(core.with_policies(config.poison.clone()))
 }
 
-/// What makes records of that look, for the topics that are allowed.
+/// Builds records of that format, for the allowed topics.
 fn router(config: &Config, profile: Profile) -> Result<Router, ConfigError> {
     let invalid = |reason: String| config.invalid(Setting::RecordTopicsAllowed, &reason);
     let allowed = TopicsAllowed::new(&config.record.topics_allowed).map_err(invalid)?;
@@ -138,7 +136,7 @@ fn router(config: &Config, profile: Profile) -> Result<Router, ConfigError> {
     Ok(Router::new(profile).allowing(allowed))
 }
 
-/// What the configured records look like.
+/// The format of the records.
 #[doc(hidden)]
 pub fn profile(config: &Config) -> Result<Profile, ConfigError> {
     let Some(converters) = config.record.profile else {
@@ -163,7 +161,7 @@ pub fn profile(config: &Config) -> Result<Profile, ConfigError> {
     })
 }
 
-/// Records as walpost makes them by itself.
+/// The format of records in walpost's own profile.
 fn records(config: &Config) -> Result<RecordConfig, ConfigError> {
     let record = &config.record;
     let topic: TopicTemplate = record
@@ -203,7 +201,7 @@ fn records(config: &Config) -> Result<RecordConfig, ConfigError> {
     })
 }
 
-/// The configured placements; none in an envelope where the value has none.
+/// The configured placements. A placement in the envelope is an error if the value has no envelope.
 fn placements(config: &Config) -> Result<Vec<Placement>, ConfigError> {
     let invalid = |error: &dyn ToString| config.invalid(Setting::RecordPlace, &error.to_string());
     let mut placements: Vec<Placement> = Vec::new();
@@ -231,7 +229,7 @@ fn placements(config: &Config) -> Result<Vec<Placement>, ConfigError> {
     Ok(placements)
 }
 
-/// The outbox's columns, by the configuration or by a Debezium profile's options.
+/// The outbox's columns, from the configuration or from a Debezium profile's options.
 pub(crate) fn columns(config: &Config, profile: &Profile) -> ColumnNames {
     match profile {
         Profile::Walpost(_) => config.outbox.columns.clone(),
@@ -262,7 +260,7 @@ pub(crate) fn outbox(config: &Config, profile: &Profile) -> Outbox {
     })
 }
 
-/// The configured Kafka.
+/// The configured Kafka client.
 #[doc(hidden)]
 pub fn kafka(config: &Config) -> KafkaConfig {
     let properties = config.kafka.properties.iter();
@@ -279,7 +277,7 @@ pub fn kafka(config: &Config) -> KafkaConfig {
     }
 }
 
-/// The properties as they are now, for the same brokers.
+/// The current properties, for the same brokers.
 fn kafka_source(config: &Config, environment: &Environment) -> KafkaSource {
     let (config, environment) = (config.clone(), environment.clone());
     KafkaSource::new(move || {
@@ -288,8 +286,8 @@ fn kafka_source(config: &Config, environment: &Environment) -> KafkaSource {
     })
 }
 
-/// Kafka's authorities are the system's where none are configured, as PostgreSQL's are. An
-/// OpenSSL that is built in would not find them by itself.
+/// Uses the operating system's CA bundle for Kafka if none is configured, as for PostgreSQL. A
+/// statically linked OpenSSL would not find it by itself.
 fn trust(properties: &mut BTreeMap<String, String>, system: Option<PathBuf>) {
     let Some(system) = system.and_then(|path| path.into_os_string().into_string().ok()) else {
         return;
@@ -307,7 +305,7 @@ fn trust(properties: &mut BTreeMap<String, String>, system: Option<PathBuf>) {
     }
 }
 
-/// Whether a running walpost that answers with `status` has this configuration's slot on this
+/// Whether the running walpost with this `status` uses this configuration's slot on this
 /// configuration's server: slot names are unique per server only.
 pub(crate) fn is_status_of(status: &Status, config: &Config) -> bool {
     let conninfo = conninfo(config, &Environment::of_process());
@@ -327,7 +325,7 @@ mod tests {
     use crate::config::Flags;
 
     #[test]
-    fn the_systems_authorities_count_where_kafka_has_none_of_its_own() {
+    fn the_system_ca_bundle_is_used_unless_kafka_has_its_own() {
         let place = |given: &[(&str, &str)]| {
             let pairs = given.iter().map(|(name, value)| ((*name).into(), (*value).into()));
             let mut properties = pairs.collect();
@@ -357,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_record_can_be_made_by_is_named_with_its_place() {
+    fn invalid_record_settings_are_named_with_their_place() {
         for (toml, part) in [
             (
                 "record.profile = 'debezium'\n[debezium]\nroute.by.feild = 'x'",
@@ -390,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_that_are_allowed_are_checked_with_the_rest() {
+    fn allowed_topics_are_validated_with_the_record_settings() {
         let core_of = |toml: &str| {
             let directory = tempfile::tempdir().expect("a directory");
             std::fs::write(directory.path().join("walpost.toml"), toml).expect("a file");
@@ -407,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_those_of_topic_key_and_placements_each_once() {
+    fn placed_columns_are_those_of_topic_key_and_placements_without_duplicates() {
         let toml = "[record]\ntopic = '{tenant}.{aggregate_type}'\nkey = '{tenant}/{region}'\n\
                     value = 'envelope'\nplace = ['region:header', 'shop:envelope']\n";
         assert_eq!(profile_of(toml).expect("records").placed(), ["tenant", "region", "shop"]);

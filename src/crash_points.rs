@@ -1,11 +1,10 @@
-//! Points at which a test lets walpost die, or err.
+//! Points at which a test makes walpost crash or fail.
 //!
-//! They are there with the feature `crash-points` alone, which no ordinary build
-//! has. The environment arms them, as in `FAILPOINTS='acknowledged=7*off->return'`:
-//! the eighth time that an acknowledgement was credited is the process's end.
-//! `return` is a death without a word; `panic` is what it says.
+//! They exist only with the feature `crash-points`, which no ordinary build has. The environment
+//! arms them, as in `FAILPOINTS='acknowledged=7*off->return'`: the process ends at the eighth
+//! acknowledgement. `return` aborts without a message; `panic` panics.
 
-/// Ends the process where the point is armed; without the feature it is nothing at all.
+/// Aborts the process if the point is armed; without the feature it expands to nothing.
 macro_rules! point {
     ($name:literal) => {
         #[cfg(feature = "crash-points")]
@@ -15,13 +14,13 @@ macro_rules! point {
 
 pub(crate) use point;
 
-/// Whether a point is armed now, where something else than death is to happen.
+/// Whether a point is armed now, for points that do something other than abort.
 #[cfg(feature = "crash-points")]
 pub(crate) fn is_armed(name: &str) -> bool {
     fail::eval(name, |_| ()).is_some()
 }
 
-/// No point is.
+/// Without the feature, no point is armed.
 #[cfg(not(feature = "crash-points"))]
 pub(crate) fn is_armed(_: &str) -> bool {
     false

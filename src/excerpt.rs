@@ -1,31 +1,32 @@
-//! Text from outside (rows, messages, servers) as log lines, errors and the status page show it:
-//! on one line, without control characters, and no longer than a person reads.
+//! Formats external text (rows, messages, servers' errors) for log lines, errors and the status
+//! page: on one line, without control characters, and of limited length.
 
 use std::fmt::Write as _;
 
-/// Characters that are shown; of more, the beginning and how many bytes there are in all.
+/// Maximum length in characters; of a longer text, the beginning and the total number of bytes are
+/// shown.
 const MOST: usize = 500;
 
-/// The same of a whole error, whose parts from outside may have been cut already.
+/// The same for a whole error, whose external parts may already be shortened.
 const LINE: usize = 8000;
 
-/// `text` with control characters, line separators, invisible characters and those that turn the
-/// direction of writing escaped, and cut where it is long.
+/// `text`, shortened, with control characters, line separators, invisible characters and
+/// bidirectional controls escaped.
 pub(crate) fn excerpt(text: &str) -> String {
     at_most(MOST, text)
 }
 
-/// A whole error or piece of news, with its advice: what is logged, stored and shown on pages.
+/// A whole error or log message, with its advice, as it is logged, stored and displayed.
 pub(crate) fn line(text: &str) -> String {
     at_most(LINE, text)
 }
 
-/// All of `text`, however long, escaped in the same way.
+/// The whole of `text`, escaped in the same way.
 pub(crate) fn escaped(text: &str) -> String {
     at_most(usize::MAX, text)
 }
 
-/// The same with up to so many characters, for a text that has advice behind what came from outside.
+/// The same with up to `most` characters, for an external text that is followed by advice.
 pub(crate) fn at_most(most: usize, text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(most));
     for (count, sign) in text.chars().enumerate() {
@@ -42,20 +43,20 @@ pub(crate) fn at_most(most: usize, text: &str) -> String {
     shown
 }
 
-/// Bytes of a text that are kept where it is long, fewer than what is shown.
+/// Bytes that are kept of a long text; fewer than are shown.
 const KEPT: usize = 450;
 
-/// The text as it is; of a long one the beginning and how many bytes there are in all, so that
-/// whoever keeps it does not keep a row.
+/// A short text unchanged; of a long text the beginning and the total number of bytes, so that a
+/// stored error does not contain a whole row.
 pub(crate) fn beginning(text: &[u8]) -> String {
     let Some(head) = text.get(..KEPT) else { return String::from_utf8_lossy(text).into_owned() };
     let head = String::from_utf8_lossy(head);
-    // A character that was cut in two.
+    // A character cut in two.
     let head = head.trim_end_matches(char::REPLACEMENT_CHARACTER);
     format!("{head}… ({} bytes)", text.len())
 }
 
-/// Whether it is shown as it is.
+/// Whether the character is shown unescaped.
 pub(crate) fn is_harmless(sign: char) -> bool {
     !sign.is_control()
         && !matches!(
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_escaped_and_other_text_stays() {
+    fn control_characters_are_escaped_and_other_text_is_unchanged() {
         assert_eq!(excerpt("a\nb\r\u{1b}[31mc\0\u{202e}d"), r"a\nb\r\u{1b}[31mc\u{0}\u{202e}d");
         for plain in ["", "topic `a b`", "Größe 価格 \\ \"x\" 'y'"] {
             assert_eq!(excerpt(plain), plain);
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_that_nobody_sees_are_escaped() {
+    fn invisible_characters_are_escaped() {
         for sign in [
             '\u{ad}',
             '\u{61c}',
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_long_text_is_shown_as_it_is_kept() {
+    fn the_kept_beginning_of_a_long_text_is_not_shortened_again() {
         assert_eq!(beginning("Größe".as_bytes()), "Größe");
         for sign in ["x", "ö", "價"] {
             let kept = beginning(sign.repeat(1 << 20).as_bytes());
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_cut() {
+    fn a_long_text_is_shortened() {
         let long = excerpt(&"é".repeat(10_000_000));
         assert!(long.ends_with("é… (20000000 bytes)"), "{long}");
         assert_eq!(long.chars().filter(|sign| *sign == 'é').count(), MOST);

@@ -1,13 +1,13 @@
-//! In-flight records, and the flush LSN that follows from them.
+//! Tracks in-flight records, and derives the flush LSN from them.
 //!
-//! The ledger has an entry for each transaction that was received and is not wholly durable, and an
-//! `InFlight` for each record that was produced and has no delivery report. The rest follows from
-//! these two queues:
+//! The ledger has an entry for each transaction that was received and is not completely durable,
+//! and an `InFlight` for each record that was produced and has no delivery report. Everything else
+//! follows from these two queues:
 //!
 //! - An entry is complete once its Commit was received, and durable once each of its records is
 //!   acknowledged. Entries that are both leave the front of the queue.
-//! - The flush LSN is the `end_lsn` of the last entry that has left, or the `wal_end` of a keepalive
-//!   where no entry is left. It never decreases.
+//! - The flush LSN is the `end_lsn` of the last entry that has left, or the `wal_end` of a
+//!   keepalive if no entry is left. It never decreases.
 //! - The resume position is where the next session starts: everything that committed before it is
 //!   in the ledger or durable.
 //!
@@ -17,21 +17,21 @@
 //! # Why confirming the flush LSN loses nothing
 //!
 //! After a restart, PostgreSQL sends a transaction again exactly if its commit LSN is at or after
-//! the confirmed LSN. So every event of a transaction with a commit LSN before the flush LSN must be
-//! durable (I1). The flush LSN advances in four methods:
+//! the confirmed LSN. So every event of a transaction with a commit LSN before the flush LSN must
+//! be durable (I1). The flush LSN advances in four methods:
 //!
-//! - [`Ledger::commit`] and [`Ledger::delivered`] set it to the `end_lsn` of an entry that leaves the
-//!   queue. Entries are in commit order ([`Ledger::begin`] rejects any other), so everything that
-//!   committed before has left too. [`Ledger::failed`], [`Ledger::withdraw`] and [`Ledger::reset`]
-//!   never count a record as acknowledged (I8). A delivery report resolves one production once, and
-//!   production numbers are never used again, so that a report from before a reset resolves nothing
-//!   (I3).
+//! - [`Ledger::commit`] and [`Ledger::delivered`] set it to the `end_lsn` of an entry that leaves
+//!   the queue. Entries are in commit order ([`Ledger::begin`] rejects any other), so everything
+//!   that committed before has left too. [`Ledger::failed`], [`Ledger::withdraw`] and
+//!   [`Ledger::reset`] never count a record as acknowledged (I8). A delivery report resolves one
+//!   production once, and sequence numbers are never reused, so a report from before a reset
+//!   resolves nothing (I3).
 //! - [`Ledger::keepalive`] sets it to `wal_end`: the server has sent everything that committed
 //!   before. With no entry left, all of that is durable. After complete entries, `wal_end` becomes
 //!   the end of the last of them. Inside an open transaction it is ignored, because it can lie
 //!   after that transaction's commit, and rows of it are still to come. While an interrupted
 //!   transaction awaits its resend, only a `wal_end` up to its commit LSN counts.
-//! - [`Ledger::begin_anew`] sets it to a position that another instance confirmed by the same rule.
+//! - [`Ledger::reset_to`] sets it to a position that another instance confirmed by the same rule.
 //!
 //! Each of them takes a maximum, so the flush LSN never decreases (I2). It is never ahead of the
 //! session's start or of what has been received: `end_lsn` and `wal_end` come from the stream, and
@@ -39,12 +39,12 @@
 //!
 //! # Lost sessions
 //!
-//! The next session starts at [`Ledger::resume_at`], the end of the last complete entry: what committed
-//! before is in the ledger or durable, what committed later is sent (I5). The open transaction is
-//! sent again from its beginning. Until then its entry is interrupted ([`Ledger::interrupt`]): its
-//! records stay in the ledger, and after [`Ledger::resume`] only the missing ones are produced. This
-//! is sound because the same server sends the same events of a transaction in the same order. So no
-//! record is in the ledger twice.
+//! The next session starts at [`Ledger::resume_at`], the end of the last complete entry: what
+//! committed before is in the ledger or durable, what committed later is sent (I5). The open
+//! transaction is sent again from its beginning. Until then its entry is interrupted
+//! ([`Ledger::interrupt`]): its records stay in the ledger, and after [`Ledger::resume`] only the
+//! missing ones are produced. This is sound because the same server sends the same events of a
+//! transaction in the same order. So no record is in the ledger twice.
 //!
 //! Pure: no clock, no task, no I/O.
 
@@ -54,17 +54,17 @@ use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
 use crate::position::EventPosition;
 
-/// The number of one production: never used twice in a process, so that a late delivery report is
-/// never taken for that of a replayed record.
+/// The sequence number of one production. A number is never used twice in a process, so a late
+/// delivery report is never attributed to a replayed record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Seq(u64);
 
 impl Seq {
-    /// The number of the first production.
+    /// The first production.
     pub const FIRST: Self = Self(0);
 
-    /// That number, such as one that a client library has carried.
+    /// From a number, such as one that a client library has carried.
     #[inline]
     pub const fn new(number: u64) -> Self {
         Self(number)
@@ -76,14 +76,14 @@ impl Seq {
         self.0
     }
 
-    /// The number of the production `count` later.
+    /// The sequence number `count` productions later.
     #[inline]
     #[must_use]
     pub const fn plus(self, count: u64) -> Self {
         Self(self.0 + count)
     }
 
-    /// How many productions after `earlier` this one is; `None` where it is before it.
+    /// How many productions after `earlier` this one is; `None` if it is before it.
     #[inline]
     pub const fn since(self, earlier: Self) -> Option<u64> {
         self.0.checked_sub(earlier.0)
@@ -93,7 +93,7 @@ impl Seq {
 /// The in-flight records and their transactions.
 #[derive(Debug)]
 pub struct Ledger {
-    /// What may be confirmed.
+    /// The highest LSN that may be confirmed.
     flush_lsn: Lsn,
     /// Transactions in commit order; only the last may be open.
     entries: VecDeque<Entry>,
@@ -107,18 +107,18 @@ pub struct Ledger {
     in_flight_bytes: u64,
 }
 
-/// A transaction that is not durable yet.
+/// A transaction that is not yet durable.
 #[derive(Debug)]
 struct Entry {
     commit_lsn: Lsn,
-    /// By the server's clock: only handed out again.
+    /// By the server's clock; the ledger only returns it.
     commit_time: PgTimestamp,
-    /// `None` until its Commit is received; then the position up to which the WAL is known to hold
-    /// no other transaction.
+    /// `None` until its Commit is received; then the LSN up to which the WAL is known to contain no
+    /// other transaction.
     end_lsn: Option<Lsn>,
-    /// The session ended before its Commit; it is sent again from its beginning.
+    /// The session ended before its Commit; it will be sent again from its beginning.
     interrupted: bool,
-    /// Records produced and not acknowledged.
+    /// Records produced but not acknowledged.
     undelivered: u64,
 }
 
@@ -141,13 +141,13 @@ struct InFlight {
 /// A production that failed while it was in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failed {
-    /// The record at this position.
+    /// The record at this position failed.
     At(EventPosition),
-    /// A record whose transaction was withdrawn, and is sent again as a whole.
+    /// The transaction of the record was withdrawn, and will be sent again completely.
     Withdrawn,
 }
 
-/// The stream violates PostgreSQL's protocol: nothing may be concluded from it.
+/// The stream violates PostgreSQL's protocol, so nothing can be concluded from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// A transaction begins inside another.
@@ -158,7 +158,7 @@ pub enum StreamError {
         /// Commit LSN of the one that begins.
         inner: Lsn,
     },
-    /// A transaction that is not after the one before it.
+    /// A transaction does not follow the previous one.
     #[error("the transaction that commits at {next} comes after the one that ends at {previous}")]
     OutOfOrder {
         /// End LSN of the last transaction.
@@ -172,7 +172,7 @@ pub enum StreamError {
         /// The message's name.
         what: &'static str,
     },
-    /// A Commit that is not that of the open transaction.
+    /// A Commit does not match the open transaction.
     #[error("Commit {commit} (end {end}) for the transaction that commits at {open}")]
     WrongCommit {
         /// Commit LSN of the open transaction.
@@ -203,8 +203,8 @@ impl Ledger {
         self.flush_lsn
     }
 
-    /// The resume position: where a new session starts so that nothing is missed, and nothing in the
-    /// ledger is sent again. The end of the last sealed transaction, else the flush LSN.
+    /// The resume position: a session that starts here misses nothing, and receives nothing that is
+    /// in the ledger. The end of the last complete transaction, or else the flush LSN.
     pub fn resume_at(&self) -> Lsn {
         let sealed = self.entries.iter().rev().find_map(|entry| entry.end_lsn);
         sealed.unwrap_or(self.flush_lsn).max(self.flush_lsn)
@@ -225,25 +225,24 @@ impl Ledger {
         (!self.records.is_empty()).then_some(self.first_seq)
     }
 
-    /// The memory of the ledger itself, in bytes: it grows with what is durable behind a record that
-    /// is not.
+    /// The ledger's own memory, in bytes: it grows with durable records behind one that is not.
     pub fn own_bytes(&self) -> u64 {
         let records = self.records.len() * size_of::<InFlight>();
         (records + self.entries.len() * size_of::<Entry>()) as u64
     }
 
-    /// Whether a transaction has begun and not ended.
+    /// Whether a transaction is open.
     pub fn is_open(&self) -> bool {
         self.open_entry().is_some()
     }
 
-    /// The number that the next production will have.
+    /// The sequence number of the next production.
     pub fn next_seq(&self) -> Seq {
         self.first_seq.plus(self.records.len() as u64)
     }
 
-    /// A transaction begins, which was committed at `commit_time`. An interrupted one that was
-    /// not resumed is withdrawn.
+    /// Begins a transaction that committed at `commit_time`. Withdraws an interrupted one that was
+    /// not resumed.
     pub fn begin(&mut self, commit_lsn: Lsn, commit_time: PgTimestamp) -> Result<(), StreamError> {
         if let Some(open) = self.open_entry() {
             return Err(StreamError::NestedBegin { outer: open.commit_lsn, inner: commit_lsn });
@@ -263,14 +262,15 @@ impl Ledger {
         Ok(())
     }
 
-    /// The session was lost inside a transaction: its records stay in the ledger, and it is resumed
-    /// or withdrawn when the next session begins one. True where one was open.
+    /// Records that the session was lost inside a transaction: its records stay in the ledger, and
+    /// the transaction is resumed or withdrawn when the next session begins one. Returns whether
+    /// one was open.
     pub fn interrupt(&mut self) -> bool {
         let open = self.entries.back_mut().filter(|entry| entry.is_open());
         open.map(|open| open.interrupted = true).is_some()
     }
 
-    /// The interrupted transaction begins again. False where none is interrupted that commits at
+    /// Resumes the interrupted transaction. Returns false if no interrupted one commits at
     /// `commit_lsn`: then call [`Ledger::begin`].
     pub fn resume(&mut self, commit_lsn: Lsn) -> bool {
         let last = self.entries.back_mut();
@@ -278,8 +278,8 @@ impl Ledger {
         interrupted.map(|entry| entry.interrupted = false).is_some()
     }
 
-    /// A record of the open transaction is produced, under
-    /// [`Ledger::next_seq`]; it weighs `bytes`.
+    /// Adds a record of the open transaction, with sequence number [`Ledger::next_seq`] and a
+    /// weight of `bytes`.
     pub fn produce(&mut self, ordinal: u32, bytes: u64) -> Result<Seq, StreamError> {
         let seq = self.next_seq();
         let id = self.first_entry + self.entries.len() as u64;
@@ -293,7 +293,7 @@ impl Ledger {
         Ok(seq)
     }
 
-    /// The open transaction ends.
+    /// Ends the open transaction.
     pub fn commit(&mut self, commit_lsn: Lsn, end_lsn: Lsn) -> Result<(), StreamError> {
         let Some(open) = self.entries.back_mut().filter(|entry| entry.is_open()) else {
             return Err(StreamError::Outside { what: "Commit" });
@@ -307,11 +307,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// The server has sent everything that committed before `wal_end`.
+    /// Takes a keepalive: the server has sent everything that committed before `wal_end`.
     pub fn keepalive(&mut self, wal_end: Lsn) {
         if let Some(Entry { interrupted: true, commit_lsn, .. }) = self.entries.back() {
             // Everything that committed before the interrupted transaction was sent. A later
-            // `wal_end` does not prove that of the transaction itself: its rows are sent again.
+            // `wal_end` does not prove that for the transaction itself: its rows are sent again.
             if wal_end <= *commit_lsn {
                 match self.entries.iter_mut().rev().nth(1) {
                     None => self.flush_lsn = self.flush_lsn.max(wal_end),
@@ -327,8 +327,8 @@ impl Ledger {
         }
     }
 
-    /// The broker acknowledged production `seq`. False where that number is
-    /// not in flight: reported before, or from before a reset.
+    /// Records that the broker acknowledged production `seq`. Returns false if that number is not
+    /// in flight: already reported, or from before a reset.
     pub fn delivered(&mut self, seq: Seq) -> bool {
         let Some(record) = self.resolve(seq) else {
             return false;
@@ -341,10 +341,10 @@ impl Ledger {
         true
     }
 
-    /// Production `seq` failed: its bytes are released, and its entry waits until [`Ledger::reset`]
-    /// and a replay.
+    /// Records that production `seq` failed: its bytes are released, and its entry waits for
+    /// [`Ledger::reset`] and a replay.
     ///
-    /// `None` where that number is not in flight, as in [`Ledger::delivered`].
+    /// Returns `None` if that number is not in flight, as in [`Ledger::delivered`].
     pub fn failed(&mut self, seq: Seq) -> Option<Failed> {
         let position = self.position(seq);
         self.resolve(seq)?;
@@ -359,21 +359,21 @@ impl Ledger {
         Some(EventPosition { commit_lsn, ordinal: record.ordinal })
     }
 
-    /// When the transaction of production `seq` was committed, while it is in flight.
+    /// The commit time of the transaction of production `seq`, while it is in flight.
     pub fn commit_time(&self, seq: Seq) -> Option<PgTimestamp> {
         let record = self.records.get(index(seq.since(self.first_seq)?))?;
         let id = record.entry.filter(|_| !record.resolved)?;
         Some(self.entries[index(id - self.first_entry)].commit_time)
     }
 
-    /// When the oldest transaction that is not durable was committed.
+    /// The commit time of the oldest transaction that is not durable.
     pub fn oldest_commit_time(&self) -> Option<PgTimestamp> {
         self.entries.front().map(|entry| entry.commit_time)
     }
 
-    /// Removes the entry of an open or interrupted transaction: all of it is to be sent and produced
-    /// again. Its records count as in flight until their reports, which are then ignored. Gives how
-    /// many of them were not durable.
+    /// Removes the entry of an open or interrupted transaction: all of it will be sent and produced
+    /// again. Its records count as in flight until their reports, which are then ignored. Returns
+    /// how many of them were not durable.
     pub fn withdraw(&mut self) -> u64 {
         let unsealed = self.entries.back().filter(|entry| entry.end_lsn.is_none());
         let Some(undelivered) = unsealed.map(|entry| entry.undelivered) else {
@@ -388,8 +388,8 @@ impl Ledger {
         undelivered
     }
 
-    /// The producer was replaced: nothing is in flight, and everything from the flush LSN on will be
-    /// sent and produced again.
+    /// Records that the producer was replaced: nothing is in flight, and everything from the flush
+    /// LSN on will be sent and produced again.
     pub fn reset(&mut self) {
         self.first_seq = self.next_seq();
         self.entries.clear();
@@ -398,13 +398,14 @@ impl Ledger {
         self.in_flight_bytes = 0;
     }
 
-    /// As [`Ledger::reset`], from `start` on, up to which another instance has delivered everything.
-    pub fn begin_anew(&mut self, start: Lsn) {
+    /// Like [`Ledger::reset`], but from `start` on: another instance has delivered everything
+    /// before.
+    pub fn reset_to(&mut self, start: Lsn) {
         self.reset();
         self.flush_lsn = self.flush_lsn.max(start);
     }
 
-    /// Records that entries still wait for: those in flight, and those that failed.
+    /// Records that entries wait for: those in flight, and those that failed.
     pub fn undelivered(&self) -> u64 {
         self.entries.iter().map(|entry| entry.undelivered).sum()
     }
@@ -413,7 +414,7 @@ impl Ledger {
         self.entries.back().filter(|entry| entry.is_open())
     }
 
-    /// Takes `seq` out of the in-flight records, if it is one.
+    /// Removes `seq` from the in-flight records, if it is one.
     fn resolve(&mut self, seq: Seq) -> Option<InFlight> {
         let record = self.records.get_mut(index(seq.since(self.first_seq)?))?;
         if record.resolved {
@@ -430,7 +431,8 @@ impl Ledger {
         Some(record)
     }
 
-    /// Drops the prefix of sealed, durable entries and raises the flush LSN to its end.
+    /// Removes the leading entries that are complete and durable, and raises the flush LSN to their
+    /// end.
     fn advance(&mut self) {
         while let Some(Entry { end_lsn: Some(end), undelivered: 0, .. }) = self.entries.front() {
             self.flush_lsn = self.flush_lsn.max(*end);

@@ -1,5 +1,5 @@
-//! The ledger against a model so naive that it can be judged by eye: it keeps
-//! every transaction for ever and recounts everything at each question.
+//! The ledger against a naive model, simple enough to be verified by reading it: it keeps every
+//! transaction forever, and recomputes everything for each query.
 
 use crate::position::EventPosition;
 use std::collections::BTreeSet;
@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::property;
 
-/// Cases of each property where no other number is asked for.
+/// Cases per property, unless set otherwise.
 const CASES: u32 = 3000;
 
-/// A transaction as the model keeps it.
+/// A transaction in the model.
 #[derive(Debug, Clone)]
 struct ModelTransaction {
     commit: u64,
@@ -20,19 +20,19 @@ struct ModelTransaction {
     records: Vec<Seq>,
 }
 
-/// Every transaction of the account, every acknowledgement, every keepalive.
+/// Every transaction, acknowledgement and keepalive.
 #[derive(Debug, Default)]
 struct Model {
     start: u64,
     transactions: Vec<ModelTransaction>,
     acknowledged: BTreeSet<Seq>,
-    /// A keepalive, and how many transactions had been received before it.
+    /// A keepalive, and how many transactions were received before it.
     keepalives: Vec<(u64, usize)>,
     outstanding: Vec<(Seq, u64)>,
 }
 
 impl Model {
-    /// How many transactions from the first on are sealed and durable.
+    /// How many leading transactions are complete and durable.
     fn durable_prefix(&self) -> usize {
         let durable = |transaction: &&ModelTransaction| {
             let acknowledged = |seq: &Seq| self.acknowledged.contains(seq);
@@ -49,7 +49,7 @@ impl Model {
         ends.chain(keepalives).max().unwrap_or(0).max(self.start)
     }
 
-    /// Where all that was received whole ends.
+    /// The end of the last completely received transaction.
     fn received(&self) -> u64 {
         let ends = self.transactions.iter().filter_map(|transaction| transaction.end);
         let keepalives = self.keepalives.iter().map(|(wal_end, _)| *wal_end);
@@ -74,13 +74,13 @@ impl Model {
     }
 }
 
-/// What may happen; what cannot happen at that point is ignored.
+/// A step; one that is impossible at that point is ignored.
 #[derive(Debug, Clone)]
-enum Happening {
+enum Step {
     Begin {
         gap: u8,
     },
-    /// So many records, of that weight each.
+    /// Produces this many records, each of this weight.
     Produce {
         bytes: u16,
         count: u16,
@@ -91,54 +91,54 @@ enum Happening {
     Keepalive {
         ahead: u8,
     },
-    /// The report of any number, in flight or not, comes.
+    /// Reports any number, in flight or not.
     Acknowledge {
         pick: u16,
     },
-    /// The reports of so many come at once, from the oldest or the newest on.
+    /// Reports this many at once, from the oldest or from the newest on.
     AcknowledgeMany {
         count: u16,
         newest: bool,
     },
-    /// A production fails: nothing but a new producer makes it good.
+    /// A production fails: only a new producer resolves it.
     Fail {
         pick: u16,
     },
     SessionLost,
-    /// The session is lost, and the open transaction begins again; something else came before it.
+    /// The session is lost, and the open transaction is sent again, after a keepalive.
     Resumed {
         keepalive: u8,
     },
     ProducerLost,
-    /// Another relay has delivered up to there.
+    /// Another relay has delivered up to this position.
     TakenOver {
         ahead: u8,
     },
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => any::<u8>().prop_map(|gap| Happening::Begin { gap }),
-        8 => (any::<u16>(), size()).prop_map(|(bytes, count)| Happening::Produce { bytes, count }),
-        4 => any::<u8>().prop_map(|length| Happening::Commit { length }),
-        2 => any::<u8>().prop_map(|ahead| Happening::Keepalive { ahead }),
-        10 => any::<u16>().prop_map(|pick| Happening::Acknowledge { pick }),
+        4 => any::<u8>().prop_map(|gap| Step::Begin { gap }),
+        8 => (any::<u16>(), size()).prop_map(|(bytes, count)| Step::Produce { bytes, count }),
+        4 => any::<u8>().prop_map(|length| Step::Commit { length }),
+        2 => any::<u8>().prop_map(|ahead| Step::Keepalive { ahead }),
+        10 => any::<u16>().prop_map(|pick| Step::Acknowledge { pick }),
         3 => (size(), any::<bool>())
-            .prop_map(|(count, newest)| Happening::AcknowledgeMany { count, newest }),
-        1 => any::<u16>().prop_map(|pick| Happening::Fail { pick }),
-        1 => Just(Happening::SessionLost),
-        2 => any::<u8>().prop_map(|keepalive| Happening::Resumed { keepalive }),
-        1 => Just(Happening::ProducerLost),
-        1 => any::<u8>().prop_map(|ahead| Happening::TakenOver { ahead }),
+            .prop_map(|(count, newest)| Step::AcknowledgeMany { count, newest }),
+        1 => any::<u16>().prop_map(|pick| Step::Fail { pick }),
+        1 => Just(Step::SessionLost),
+        2 => any::<u8>().prop_map(|keepalive| Step::Resumed { keepalive }),
+        1 => Just(Step::ProducerLost),
+        1 => any::<u8>().prop_map(|ahead| Step::TakenOver { ahead }),
     ]
 }
 
-/// How many at once: mostly one, at times thousands.
+/// How many at once: mostly one, sometimes thousands.
 fn size() -> impl Strategy<Value = u16> {
     prop_oneof![60 => Just(1), 20 => 2_u16..20, 2 => 20_u16..200, 1 => 1000_u16..3000]
 }
 
-/// Ledger and model side by side, and the log's end that both have seen.
+/// Ledger and model together, and the end of WAL that both have seen.
 struct Pair {
     ledger: Ledger,
     model: Model,
@@ -151,20 +151,20 @@ impl Pair {
         Self { ledger: Ledger::new(Lsn::new(start)), model, wal: start }
     }
 
-    fn happen(&mut self, happening: &Happening) {
+    fn apply(&mut self, step: &Step) {
         let open = self.model.is_open();
-        match *happening {
-            Happening::Begin { gap } if !open => {
+        match *step {
+            Step::Begin { gap } if !open => {
                 self.wal += u64::from(gap);
                 self.ledger.begin(Lsn::new(self.wal), PgTimestamp::default()).expect("in order");
                 let transaction =
                     ModelTransaction { commit: self.wal, end: None, records: Vec::new() };
                 self.model.transactions.push(transaction);
             }
-            Happening::Produce { bytes, count } if open => {
+            Step::Produce { bytes, count } if open => {
                 (0..count).for_each(|_| self.produce(u64::from(bytes)));
             }
-            Happening::Commit { length } if open => {
+            Step::Commit { length } if open => {
                 let transaction = self.model.transactions.last_mut().expect("open");
                 let end = self.wal + u64::from(length) + 1;
                 let commit = Lsn::new(transaction.commit);
@@ -172,9 +172,9 @@ impl Pair {
                 transaction.end = Some(end);
                 self.wal = end;
             }
-            Happening::Keepalive { ahead } => {
-                // Inside a transaction it may be anything, also beyond what is to come.
-                // Outside of one it may say less than is known.
+            Step::Keepalive { ahead } => {
+                // Inside a transaction it may be anything, even beyond what will be sent. Outside
+                // of one it may be less than what is known.
                 let wal_end = (self.wal + u64::from(ahead)).saturating_sub(64);
                 self.ledger.keepalive(Lsn::new(wal_end));
                 if !open {
@@ -182,23 +182,23 @@ impl Pair {
                     self.model.keepalives.push((wal_end, self.model.transactions.len()));
                 }
             }
-            Happening::Acknowledge { pick } => self.acknowledge(pick),
-            Happening::AcknowledgeMany { count, newest } => {
+            Step::Acknowledge { pick } => self.acknowledge(pick),
+            Step::AcknowledgeMany { count, newest } => {
                 let mut seqs: Vec<Seq> = self.model.outstanding.iter().map(|it| it.0).collect();
                 if newest {
                     seqs.reverse();
                 }
                 seqs.iter().take(usize::from(count)).for_each(|seq| self.report(*seq));
             }
-            Happening::Fail { pick } => self.fail(pick),
-            Happening::SessionLost => {
+            Step::Fail { pick } => self.fail(pick),
+            Step::SessionLost => {
                 let before = self.model.undelivered();
                 if open {
                     self.model.transactions.pop();
                 }
                 assert_eq!(self.ledger.withdraw(), before - self.model.undelivered());
             }
-            Happening::Resumed { keepalive } if open => {
+            Step::Resumed { keepalive } if open => {
                 let commit = Lsn::new(self.model.transactions.last().expect("open").commit);
                 assert!(self.ledger.interrupt() && !self.ledger.interrupt());
                 assert!(!self.ledger.is_open(), "nothing may be added to it");
@@ -212,11 +212,11 @@ impl Pair {
                 assert!(!self.ledger.resume(Lsn::new(commit.as_u64() + 1)), "another transaction");
                 assert!(self.ledger.resume(commit) && !self.ledger.resume(commit));
             }
-            Happening::ProducerLost => self.lose_producer(),
-            Happening::TakenOver { ahead } => {
+            Step::ProducerLost => self.lose_producer(),
+            Step::TakenOver { ahead } => {
                 self.lose_producer();
                 self.wal += u64::from(ahead);
-                self.ledger.begin_anew(Lsn::new(self.wal));
+                self.ledger.reset_to(Lsn::new(self.wal));
                 self.model.start = self.model.start.max(self.wal);
             }
             _ => {}
@@ -238,7 +238,7 @@ impl Pair {
         self.report(Seq::new(u64::from(pick) % (known + 2)));
     }
 
-    /// I8: each production resolves once, and one of before a reset never.
+    /// I8: each production is resolved once, and one from before a reset never.
     fn report(&mut self, seq: Seq) {
         let outstanding = self.model.outstanding.iter().position(|(number, _)| *number == seq);
         assert_eq!(self.ledger.delivered(seq), outstanding.is_some(), "I8: each resolves once");
@@ -259,7 +259,7 @@ impl Pair {
         }
     }
 
-    /// Everything from the flush LSN on is thrown away and will be read again.
+    /// Everything from the flush LSN on is discarded and will be read again.
     fn lose_producer(&mut self) {
         let flush_lsn = self.model.flush_lsn();
         self.ledger.reset();
@@ -277,7 +277,7 @@ impl Pair {
         assert_eq!(ledger.in_flight_bytes(), self.model.bytes());
         assert_eq!(ledger.in_flight_records(), self.model.outstanding.len());
         assert_eq!(ledger.is_open(), self.model.is_open());
-        assert_eq!(ledger.resume_at(), Lsn::new(self.model.received()), "I5: where it goes on");
+        assert_eq!(ledger.resume_at(), Lsn::new(self.model.received()), "I5: the resume position");
         assert_eq!(ledger.undelivered(), self.model.undelivered());
         assert_eq!(ledger.oldest_in_flight(), self.model.oldest());
         let slots = self
@@ -298,19 +298,19 @@ impl Pair {
     }
 }
 
-/// I1, I2, I3, I8: whatever order reports come in, and whichever are lost,
-/// The flush LSN is the naive model's, never falls, and never passes an undelivered record.
+/// I1, I2, I3, I8: in whatever order reports arrive, and whichever are lost, the flush LSN equals
+/// the naive model's, never decreases, and never passes an undelivered record.
 #[test]
-fn flush_lsn_is_that_of_a_naive_model() {
-    let histories = (1_u64..1000, prop::collection::vec(happening(), 0..200));
-    let name = "flush_lsn_is_that_of_a_naive_model";
-    property::holds(name, CASES, &histories, |(start, happenings)| {
+fn flush_lsn_matches_a_naive_model() {
+    let histories = (1_u64..1000, prop::collection::vec(step(), 0..200));
+    let name = "flush_lsn_matches_a_naive_model";
+    property::holds(name, CASES, &histories, |(start, steps)| {
         let mut pair = Pair::new(start);
         let mut last = pair.ledger.flush_lsn();
-        for happening in &happenings {
-            pair.happen(happening);
+        for step in &steps {
+            pair.apply(step);
             pair.check();
-            assert!(pair.ledger.flush_lsn() >= last, "I2: the flush LSN fell");
+            assert!(pair.ledger.flush_lsn() >= last, "I2: the flush LSN decreased");
             assert!(
                 pair.ledger.flush_lsn() <= Lsn::new(pair.wal.max(start)),
                 "I2: the flush LSN ran ahead"
@@ -323,27 +323,27 @@ fn flush_lsn_is_that_of_a_naive_model() {
 /// I4: once everything is acknowledged, the flush LSN is the last keepalive.
 #[test]
 fn an_idle_ledger_follows_the_keepalives() {
-    let histories = (prop::collection::vec(happening(), 0..100), 1_u64..1000);
+    let histories = (prop::collection::vec(step(), 0..100), 1_u64..1000);
     let name = "an_idle_ledger_follows_the_keepalives";
-    property::holds(name, CASES, &histories, |(happenings, ahead)| {
+    property::holds(name, CASES, &histories, |(steps, ahead)| {
         let mut pair = Pair::new(1);
-        // A failure is made good by a new producer only.
-        for happening in happenings.iter().filter(|one| !matches!(one, Happening::Fail { .. })) {
-            pair.happen(happening);
+        // Only a new producer resolves a failure.
+        for step in steps.iter().filter(|one| !matches!(one, Step::Fail { .. })) {
+            pair.apply(step);
         }
-        pair.happen(&Happening::Commit { length: 1 });
+        pair.apply(&Step::Commit { length: 1 });
         let wal_end = Lsn::new(pair.wal + ahead);
         pair.ledger.keepalive(wal_end);
         for (seq, _) in pair.model.outstanding.clone() {
             pair.ledger.delivered(seq);
         }
         assert_eq!(pair.ledger.flush_lsn(), wal_end, "I4: the flush LSN stays behind");
-        assert_eq!(pair.ledger.own_bytes(), 0, "I4: something is still waited for");
+        assert_eq!(pair.ledger.own_bytes(), 0, "I4: the ledger still waits for something");
     });
 }
 
 #[test]
-fn a_report_from_before_a_reset_is_credited_to_nothing() {
+fn a_report_from_before_a_reset_is_ignored() {
     let mut ledger = Ledger::new(Lsn::new(10));
     ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     let old = ledger.produce(0, 5).expect("open");
@@ -359,7 +359,7 @@ fn a_report_from_before_a_reset_is_credited_to_nothing() {
 }
 
 #[test]
-fn a_withdrawn_record_stays_in_the_byte_account_until_its_report() {
+fn a_withdrawn_record_counts_as_in_flight_until_its_report() {
     let mut ledger = Ledger::new(Lsn::new(10));
     ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     let seq = ledger.produce(0, 5).expect("open");
@@ -371,7 +371,7 @@ fn a_withdrawn_record_stays_in_the_byte_account_until_its_report() {
 }
 
 #[test]
-fn a_stream_that_breaks_postgresqls_rules_is_refused() {
+fn a_stream_that_violates_the_protocol_is_rejected() {
     let mut ledger = Ledger::new(Lsn::new(10));
     assert!(matches!(
         ledger.begin(Lsn::new(9), PgTimestamp::default()),
@@ -391,7 +391,7 @@ fn a_stream_that_breaks_postgresqls_rules_is_refused() {
 }
 
 #[test]
-fn an_interrupted_transaction_that_does_not_come_again_is_withdrawn() {
+fn an_interrupted_transaction_that_is_not_sent_again_is_withdrawn() {
     let mut ledger = Ledger::new(Lsn::new(1));
     ledger.begin(Lsn::new(10), PgTimestamp::default()).expect("in order");
     let seq = ledger.produce(0, 7).expect("open");
@@ -405,7 +405,7 @@ fn an_interrupted_transaction_that_does_not_come_again_is_withdrawn() {
 }
 
 #[test]
-fn a_keepalive_counts_up_to_an_interrupted_transaction() {
+fn a_keepalive_takes_effect_up_to_an_interrupted_transaction() {
     let mut ledger = Ledger::new(Lsn::new(1));
     ledger.begin(Lsn::new(20), PgTimestamp::default()).expect("in order");
     ledger.interrupt();
@@ -413,7 +413,7 @@ fn a_keepalive_counts_up_to_an_interrupted_transaction() {
         ledger.keepalive(Lsn::new(wal_end));
         assert_eq!(ledger.flush_lsn(), Lsn::new(expected), "{wal_end}");
     }
-    // Behind a transaction that is not durable, it is passed with that one.
+    // After a transaction that is not durable, the keepalive takes effect together with it.
     let mut ledger = Ledger::new(Lsn::new(1));
     ledger.begin(Lsn::new(5), PgTimestamp::default()).expect("in order");
     let seq = ledger.produce(0, 7).expect("open");

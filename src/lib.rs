@@ -2,9 +2,9 @@
 //! without polling the table.
 //!
 //! An application inserts a row into its outbox table in the transaction of the change that the row
-//! describes. The WAL then contains both or neither, in commit order. walpost decodes the WAL through
-//! a logical replication slot and publishes one Kafka record per row. This crate is the program and
-//! the library behind it; the program is a command line over [`assembly::relay`].
+//! describes. The WAL then contains both or neither, in commit order. walpost decodes the WAL
+//! through a logical replication slot and publishes one Kafka record per row. This crate is the
+//! program and the library behind it; the program is a command line over [`assembly::relay`].
 //!
 //! # Data path
 //!
@@ -55,23 +55,23 @@
 //!
 //! # Modules
 //!
-//! Listed from the bottom up: a module imports only modules above it (`tests/tidy` checks that). The
-//! core decides order, replay and halt; it is pure and takes the time as an argument. What else
-//! decides (timeouts, batch size, the publication guard) is listed in `docs/design`.
+//! Listed from the bottom up: a module imports only modules above it (`tests/tidy` checks that).
+//! The core decides order, replay and halt; it is pure and takes the time as an argument. The other
+//! decisions (timeouts, batch size, the publication guard) are listed in `docs/design`.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | [`lsn`], `position` | a position in the WAL; the position of an event |
-//! | `pgoutput` | bytes to messages; any input gives a message or an error |
+//! | `pgoutput` | bytes to messages; any input yields a message or an error |
 //! | `outbox` | rows and logical messages to events |
-//! | `record` | event to Kafka record (topic, key, headers, timestamp), and what makes one undeliverable |
+//! | `record` | event to Kafka record, and what makes an event undeliverable |
 //! | `ledger` | records in flight, and the flush LSN that follows from them |
 //! | `outlet` | the trait through which the core publishes |
 //! | `conninfo` | connection strings, as libpq reads them |
 //! | `source` | the replication session, catch-up reads, and the checks before them |
 //! | [`metrics`] | the metrics' names and values |
 //! | `sink` | the sink trait, and the idempotent Kafka producer behind it |
-//! | [`relay`] | `core`, the state machine that decides; the driver, which joins source, core and sink |
+//! | [`relay`] | `core`, the state machine; the driver, which connects source, core and sink |
 //! | `dead_letter_replay` | publishes dead letters again |
 //! | [`config`] | flags, environment and file to valid values |
 //! | `admin` | health, status and metrics over HTTP; systemd notifications |
@@ -105,9 +105,10 @@
 //! # }
 //! ```
 //!
-//! `examples/embed.rs` is a complete program. A [`relay::Relay`] reconnects by itself; an error of
-//! [`relay::Relay::run`] needs an operator. It does not block its thread while it streams, so other
-//! tasks can share its runtime; closing the producer at the end can take up to two seconds. A program that gives it a thread of its own saves CPU in a dense stream by
+//! `examples/embed.rs` is a complete program. A [`relay::Relay`] reconnects automatically; an error
+//! of [`relay::Relay::run`] needs an operator. It does not block its thread while it streams, so
+//! other tasks can share its runtime; closing the producer at the end can take up to two seconds. A
+//! program that runs it on its own thread saves CPU in a dense stream with
 //! [`relay::Relay::on_own_thread`].
 
 #![warn(clippy::disallowed_methods)]

@@ -1,12 +1,11 @@
-//! A position in PostgreSQL's write-ahead log, as a type of its own.
+//! A position in PostgreSQL's WAL, as its own type.
 //!
-//! Positions are compared and passed on; nothing here adds two of them, since
-//! the sum of two positions means nothing.
+//! LSNs are compared and passed on. They are never added: the sum of two LSNs has no meaning.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A byte position in the write-ahead log (PostgreSQL's `pg_lsn`).
+/// A byte position in the WAL (PostgreSQL's `pg_lsn`).
 ///
 /// Text form: two hexadecimal numbers around a slash, the high and the low 32
 /// bits, as in `16/B374D848`
@@ -15,15 +14,15 @@ use std::str::FromStr;
 pub struct Lsn(u64);
 
 impl Lsn {
-    /// `0/0`, PostgreSQL's `InvalidXLogRecPtr`: no position at all.
+    /// `0/0`, PostgreSQL's `InvalidXLogRecPtr`: an invalid position.
     pub const ZERO: Self = Self(0);
 
-    /// The position of that many bytes from the beginning of the log.
+    /// The position that many bytes from the start of the WAL.
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// The position in bytes from the beginning of the log.
+    /// The position in bytes from the start of the WAL.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
@@ -33,7 +32,7 @@ impl Lsn {
         self.0 == 0
     }
 
-    /// Bytes from `earlier` to this position; 0 where `earlier` is not earlier.
+    /// Bytes from `earlier` to this position; 0 if `earlier` is not earlier.
     pub const fn bytes_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -78,7 +77,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_text_form_is_postgresqls() {
+    fn the_text_form_matches_postgresqls() {
         assert_eq!(Lsn::new(0x16_B374_D848).to_string(), "16/B374D848");
         assert_eq!("0/0".parse(), Ok(Lsn::ZERO));
         for wrong in ["", "/", "1", "1/", "/1", "1/2/3", "g/0", "123456789/0", "+1/0", "1/ 2"] {
@@ -88,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(bytes: u64) {
+        fn a_printed_lsn_is_parsed_to_the_same_value(bytes: u64) {
             let lsn = Lsn::new(bytes);
             prop_assert_eq!(lsn.to_string().parse(), Ok(lsn));
         }

@@ -1,18 +1,18 @@
 //! The walpost program.
 
 fn main() -> std::process::ExitCode {
-    // More than one provider is linked: libraries below must not have to choose.
+    // More than one provider is linked; libraries could not choose one by themselves.
     walpost::source::install_crypto_provider();
-    end_at_a_panic();
+    abort_on_panic();
     walpost::cli::main()
 }
 
-/// On whatever thread: one of a library's that is gone would leave a process
-/// that waits for it for ever.
-fn end_at_a_panic() {
-    let tell = std::panic::take_hook();
+/// A panic in any thread aborts the process: otherwise it could wait forever for a library's thread
+/// that has ended.
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
+        report(panic);
         std::process::abort();
     }));
 }

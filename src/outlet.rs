@@ -1,21 +1,21 @@
-//! The trait that the core publishes through: without blocking, with the reason where a record
+//! The trait through which the core publishes: without blocking, and with a reason if a record
 //! cannot be queued.
 
 use crate::ledger::Seq;
 use crate::record::{Cause, Record};
 
-/// What a record in flight costs beside its own bytes: librdkafka's message,
-/// header and queue structures (measured at 0.4 to 0.6 KiB with three headers),
-/// and its slot in the ledger. In bytes.
+/// The memory of a record in flight in addition to its own bytes: librdkafka's message, header and
+/// queue structures (measured at 0.4 to 0.6 KiB with three headers), and its `InFlight` in the
+/// ledger. In bytes.
 pub const RECORD_OVERHEAD_BYTES: u64 = 512;
 
-/// Where the core publishes.
+/// The destination of the core's records.
 pub trait Outlet {
     /// Queues `record` as production `seq`, without blocking.
     fn produce(&mut self, seq: Seq, record: &Record<'_>) -> Result<(), ProduceError>;
 
-    /// Checks, before the record is built, whether one of at least `bytes` for `topic` may be taken.
-    /// What it refuses here it would refuse in [`Outlet::produce`].
+    /// Checks, before a record is built, whether one of at least `bytes` for `topic` may be
+    /// accepted. What it rejects, [`Outlet::produce`] would reject too.
     fn admits(&self, topic: &str, bytes: u64) -> Result<(), Refusal> {
         let _ = (topic, bytes);
         Ok(())
@@ -25,33 +25,33 @@ pub trait Outlet {
 /// Why a record was not queued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProduceError {
-    /// The queue is full: the same record is offered again after a report.
+    /// The queue is full: offer the same record again after a report.
     Full,
-    /// This record will never be taken.
+    /// This record is permanently rejected.
     Refused(Refusal),
-    /// The producer has failed for good, for this reason: a new one is needed.
+    /// The producer has failed permanently, for this reason: a new one is needed.
     Broken(String),
 }
 
-/// A record is refused for good.
+/// Why a record is permanently rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// The kind of reason.
     pub ground: Ground,
-    /// Whether a later attempt with the same record may succeed without anyone changing anything.
+    /// Whether a retry of the same record may succeed without any change.
     pub may_pass: bool,
-    /// The reason as the client library or broker gives it, and the remedy.
+    /// The reason, as the client library or broker reports it, and the remedy.
     pub reason: String,
 }
 
-/// What a record is refused for.
+/// The kind of reason for a rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ground {
     /// Its size.
     Size,
-    /// Its topic, which does not exist.
+    /// Its topic does not exist.
     MissingTopic,
-    /// Anything else.
+    /// Another reason.
     Other,
 }
 

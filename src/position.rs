@@ -1,15 +1,15 @@
-//! The position of an event: what identifies it, and what it is ordered by.
+//! The position of an event: its identity and its order.
 
 use std::fmt;
 
 use crate::lsn::Lsn;
 
-/// The only identity of an event in the log: the LSN of its transaction's
-/// commit record and its index among the transaction's outbox events.
+/// The identity of an event: the LSN of its transaction's commit record, and its index among the
+/// transaction's outbox events.
 ///
-/// Totally ordered, and equal after every replay with the same tables, prefix
-/// and filters; of slots whose publications have different filters two events can have the same. Text form `0000001600B374D8/00000003`: 16 hexadecimal digits
-/// and 8, so that texts sort as positions do.
+/// Totally ordered, and equal after every replay with the same tables, prefix and filters; of slots
+/// whose publications have different filters, two events can have the same position. Text form
+/// `0000001600B374D8/00000003`: 16 hexadecimal digits and 8, so that texts sort as positions do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventPosition {
     /// LSN of the transaction's commit record.
@@ -19,7 +19,7 @@ pub struct EventPosition {
 }
 
 impl EventPosition {
-    /// The position of that text form; `None`: it has another.
+    /// Parses that text form; `None` if the text is invalid.
     pub fn from_text(text: &str) -> Option<Self> {
         let (lsn, ordinal) = text.split_once('/')?;
         let is_hexadecimal = text.bytes().all(|byte| byte == b'/' || byte.is_ascii_hexdigit());
@@ -33,7 +33,8 @@ impl EventPosition {
 
 impl fmt::Display for EventPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Every record has one, and the formatter's digits would be a quarter of its cost.
+        // Every record has one, and formatting the digits with `fmt` would be a quarter of its
+        // cost.
         let mut text = [b'/'; 25];
         write_digits(self.commit_lsn.as_u64(), &mut text[..16]);
         write_digits(u64::from(self.ordinal), &mut text[17..]);

@@ -1,8 +1,7 @@
-//! Runs a property over random cases, for tests: as many as are asked for, and
-//! with one line that replays what failed.
+//! Runs a property over random cases, for tests, and prints one line that replays a failure.
 //!
-//! `WALPOST_CASES` is the number of cases; `WALPOST_SEED` chooses the same ones
-//! again. Nothing is written to disk that would change a later run.
+//! `WALPOST_CASES` sets the number of cases; `WALPOST_SEED` selects the same ones again. Nothing is
+//! stored that would change a later run.
 
 use std::env;
 use std::fmt::Debug;
@@ -10,8 +9,8 @@ use std::fmt::Debug;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 
-/// Sees that `property`, which panics where it does not hold, holds for `cases`
-/// values; `name` is that of the calling test.
+/// Checks that `property`, which panics if it does not hold, holds for `cases` values; `name` is
+/// the name of the calling test.
 pub(crate) fn holds<S: Strategy>(name: &str, cases: u32, values: &S, property: impl Fn(S::Value))
 where
     S::Value: Debug,

@@ -1,5 +1,5 @@
-//! Sending spans to an OpenTelemetry collector: OTLP over HTTP, as the standard's own
-//! variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`, …).
+//! Exports spans to an OpenTelemetry collector: OTLP over HTTP, configured by the standard
+//! environment variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`, …).
 //!
 //! Specification: <https://opentelemetry.io/docs/specs/otel/protocol/exporter/>.
 
@@ -13,13 +13,13 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter as Exporter};
 
-/// How long the last spans may take as the process ends.
+/// Maximum time to flush the last spans when the process ends.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
-/// Where spans go; without one of them none are made.
+/// The endpoint variables; if none is set, no spans are created.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
 
-/// Whether an endpoint is set, and spans are not turned off.
+/// Whether an endpoint is set, and spans are not disabled.
 pub(crate) fn are_sent() -> bool {
     static ARE_SENT: OnceLock<bool> = OnceLock::new();
     *ARE_SENT.get_or_init(|| {
@@ -31,18 +31,18 @@ pub(crate) fn are_sent() -> bool {
     })
 }
 
-/// Sends spans as long as it is; as it goes, the last ones.
+/// Exports spans while it exists; dropping it flushes the last ones.
 pub(crate) struct Traces(SdkTracerProvider);
 
 impl Drop for Traces {
     fn drop(&mut self) {
-        // A collector that does not answer is not waited for any longer.
+        // Does not wait longer for a collector that does not respond.
         let _ = self.0.shutdown_with_timeout(FLUSH_LIMIT);
     }
 }
 
-/// What sends spans, where an endpoint is set; nothing is sent yet. An error names what is wrong
-/// with the variables.
+/// Creates the exporter if an endpoint is set; nothing is sent yet. An error names the invalid
+/// variable.
 pub(crate) fn exporter() -> Result<Option<SpanExporter>, String> {
     if !are_sent() {
         return Ok(None);
@@ -51,7 +51,7 @@ pub(crate) fn exporter() -> Result<Option<SpanExporter>, String> {
     exporter.map(Some).map_err(|error| format!("OpenTelemetry: {error}"))
 }
 
-/// Begins to send spans, where an endpoint is set, or says as [`exporter`] why it cannot.
+/// Starts to export spans if an endpoint is set; fails as [`exporter`] does.
 pub(crate) fn start(slot: &str) -> Result<Option<Traces>, String> {
     let Some(exporter) = exporter()? else { return Ok(None) };
     let resource = Resource::builder()
@@ -63,20 +63,20 @@ pub(crate) fn start(slot: &str) -> Result<Option<Traces>, String> {
     };
     let provider = SdkTracerProvider::builder()
         .with_resource(resource.build())
-        .with_batch_exporter(Telling { exporter, failing: AtomicBool::new(false) })
+        .with_batch_exporter(LoggingExporter { exporter, failing: AtomicBool::new(false) })
         .build();
     global::set_tracer_provider(provider.clone());
     Ok(Some(Traces(provider)))
 }
 
-/// Says once that spans cannot be sent, and once that they can again.
+/// Logs once that spans cannot be exported, and once that they can again.
 #[derive(Debug)]
-struct Telling {
+struct LoggingExporter {
     exporter: SpanExporter,
     failing: AtomicBool,
 }
 
-impl Exporter for Telling {
+impl Exporter for LoggingExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let result = self.exporter.export(batch).await;
         let failing = result.is_err();

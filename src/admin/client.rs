@@ -1,4 +1,4 @@
-//! Asking a running walpost.
+//! Queries a running walpost.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tokio::time::timeout;
 
 use super::Status;
 
-/// How long it may take to answer.
+/// Timeout for a response.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// The longest answer that is read, in bytes.
+/// Maximum length of a response, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// Why nothing was answered.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing answers on {address}: {reason}")]
 pub struct AskError {
@@ -27,23 +27,23 @@ pub struct AskError {
     reason: String,
 }
 
-/// Why no walpost says what it does.
+/// Why there is no status.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// Nothing is answered.
+    /// There is no response.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// Something else is.
-    #[error("what answers on {address} is no walpost: {reason}")]
+    /// The response is not from a walpost.
+    #[error("the server on {address} is not walpost: {reason}")]
     Foreign {
         /// The address, as configured.
         address: String,
-        /// What it said.
+        /// Why it is not.
         reason: String,
     },
 }
 
-/// Asks the walpost that listens on `address`, as configured, what it does.
+/// Requests the status of the walpost that listens on `address`, as configured.
 pub async fn status(address: &str) -> Result<Status, StatusError> {
     let (code, body) = ask(address, "/status").await?;
     let foreign = |reason| StatusError::Foreign { address: address.to_owned(), reason };
@@ -53,7 +53,7 @@ pub async fn status(address: &str) -> Result<Status, StatusError> {
     serde_json::from_slice(&body).map_err(|error| foreign(error.to_string()))
 }
 
-/// Asks the walpost that listens on `address`, as configured, for a page.
+/// Requests a page from the walpost that listens on `address`, as configured.
 pub async fn ask(address: &str, path: &str) -> Result<(StatusCode, Bytes), AskError> {
     let asked = timeout(ANSWER_LIMIT, get(address, path)).await;
     let answer = asked.unwrap_or_else(|_| Err(format!("no answer within {ANSWER_LIMIT:?}")));
@@ -76,8 +76,8 @@ async fn get(address: &str, path: &str) -> Result<(StatusCode, Bytes), String> {
     let mut connection = std::pin::pin!(connection);
     let mut exchange = std::pin::pin!(exchange);
     tokio::select! {
-        // The answer first: a server may close the connection right after it, and a complete answer
-        // counts even if the connection then ends with an error.
+        // The response first: a server may close the connection right after it, and a complete
+        // response counts even if the connection then ends with an error.
         biased;
         answer = &mut exchange => answer,
         ended = &mut connection => match ended {
@@ -99,7 +99,7 @@ async fn connect(address: &str) -> Result<TcpStream, String> {
     Err(reason)
 }
 
-/// What listens on all addresses is asked on this machine's own.
+/// A listener on all addresses is queried on loopback.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -1,58 +1,58 @@
-//! Whether a relay lives and whether it delivers, by its figures.
+//! The liveness and readiness of a relay, from its metrics.
 
 use std::time::{Duration, SystemTime};
 
 use crate::metrics::Metrics;
 
-/// For how long the loop may not turn: it turns each second where nothing happens, and the
-/// longest that it does in one turn is to take a batch.
+/// Maximum time between iterations of the loop: it iterates every second when nothing happens, and
+/// the longest step of an iteration is to take a batch.
 const LOOP_LIMIT: Duration = Duration::from_secs(30);
 
-/// For how long nothing may be acknowledged of what is in flight.
+/// Maximum time without an acknowledgement while records are in flight.
 const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
 
-/// Well, or else what is the matter.
+/// Healthy, or the reasons why not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Health(Vec<String>);
 
 impl Health {
-    /// Whether nothing is the matter.
+    /// Whether it is healthy.
     pub fn is_good(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What is the matter, a line each.
+    /// The reasons why not, one per line.
     pub fn reasons(&self) -> &[String] {
         &self.0
     }
 }
 
-/// Whether the relay's loop turns. Neither PostgreSQL nor Kafka has a part in it: to begin
-/// anew would not bring them back.
+/// Whether the relay's loop iterates. Independent of PostgreSQL and Kafka: a restart would not make
+/// them available.
 pub fn live(metrics: &Metrics) -> Health {
-    let since = metrics.since_turned();
+    let since = metrics.since_last_iteration();
     if since < LOOP_LIMIT {
         return Health::default();
     }
-    Health(vec![format!("the relay's loop has not turned for {} s", since.as_secs())])
+    Health(vec![format!("the relay's loop has not run for {} s", since.as_secs())])
 }
 
-/// Whether the relay delivers, or would: it streams, Kafka takes records, and what is in
-/// flight moves.
+/// Whether the relay delivers, or would: it streams, Kafka accepts records, and the records in
+/// flight make progress.
 pub fn ready(metrics: &Metrics, now: SystemTime) -> Health {
     let mut health = live(metrics);
     let (phase, since) = metrics.phase();
     if !phase.reads() {
         let seconds = now.duration_since(since).unwrap_or_default().as_secs();
         let mut reason = format!("not streaming from the slot: {} for {seconds} s", phase.name());
-        if let Some(told) = metrics.last_error().filter(|told| told.at >= since) {
-            reason = format!("{reason}; {}", told.text);
+        if let Some(error) = metrics.last_error().filter(|error| error.at >= since) {
+            reason = format!("{reason}; {}", error.text);
         }
         health.0.push(reason);
     }
     health.0.extend(metrics.stuck());
     if let Some(trouble) = metrics.trouble() {
-        health.0.push(format!("Kafka does not take records: {trouble}"));
+        health.0.push(format!("Kafka does not accept records: {trouble}"));
     } else if metrics.is_sink_connected() != Some(true) {
         let yet = if metrics.is_sink_connected().is_none() { " yet" } else { "" };
         health.0.push(format!("no Kafka broker is connected{yet}"));
@@ -71,7 +71,7 @@ mod tests {
     use crate::metrics::Phase;
 
     #[test]
-    fn it_is_ready_while_it_streams_and_kafka_takes_records() {
+    fn it_is_ready_while_it_streams_and_kafka_accepts_records() {
         let metrics = Metrics::default();
         let now = SystemTime::now();
         assert!(live(&metrics).is_good());
@@ -86,7 +86,7 @@ mod tests {
         metrics.sink_trouble(Some("too few replicas"));
         assert_eq!(
             ready(&metrics, now).reasons(),
-            ["Kafka does not take records: too few replicas"]
+            ["Kafka does not accept records: too few replicas"]
         );
         metrics.sink_trouble(None);
         metrics.source_trouble(Some("PostgreSQL ended the stream".to_owned()));

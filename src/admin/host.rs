@@ -1,23 +1,23 @@
-//! Whom a request to the endpoints is for. A browser on this machine can be made to send one to
-//! loopback by a name that an attacker's DNS gives that address (DNS rebinding): the `Host` header
-//! tells it from one that was meant.
+//! Checks the `Host` header of requests to the endpoints. A web page can make a browser on this
+//! machine send a request to loopback under a name that an attacker's DNS resolves to that address
+//! (DNS rebinding): the `Host` header distinguishes it from an intended request.
 
 use std::net::{IpAddr, SocketAddr};
 
 use hyper::Request;
 use hyper::header::HOST;
 
-/// The hosts that the endpoints answer for.
+/// The hosts for which the endpoints respond.
 #[derive(Debug, Clone)]
 pub(super) enum Hosts {
-    /// Beyond loopback: who can reach them there is the network's affair, by whatever name.
+    /// Beyond loopback: access is controlled by the network, whatever the name.
     Any,
-    /// On loopback: its addresses, `localhost`, and this name, under which it is configured.
+    /// On loopback: its addresses, `localhost`, and this configured name.
     Loopback(String),
 }
 
 impl Hosts {
-    /// Those of endpoints that are configured so, and listen there.
+    /// The hosts of endpoints with this configured address that listen on `bound`.
     pub(super) fn of(configured: &str, bound: SocketAddr) -> Self {
         if bound.ip().to_canonical().is_loopback() {
             Self::Loopback(without_port(configured).to_ascii_lowercase())
@@ -26,7 +26,8 @@ impl Hosts {
         }
     }
 
-    /// Whether a request is for these. One without a host, as in HTTP/1.0, is of no browser.
+    /// Whether a request is for one of these hosts. A request without a host, as in HTTP/1.0, is
+    /// not from a browser.
     pub(super) fn have<B>(&self, request: &Request<B>) -> bool {
         let named = request.headers().get_all(HOST).iter();
         let mut named = named.map(|value| value.to_str().unwrap_or_default());
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn on_loopback_only_its_names_and_addresses_are_answered() {
+    fn on_loopback_only_its_names_and_addresses_are_accepted() {
         let here = |host| takes("127.0.0.1:9641", "127.0.0.1:9641", host);
         for host in [
             "localhost",
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_every_name_is_answered() {
+    fn beyond_loopback_every_name_is_accepted() {
         for bound in ["0.0.0.0:9641", "[::]:9641", "10.0.0.1:9641"] {
             assert!(takes("0.0.0.0:9641", bound, "pod.example:9641"), "{bound}");
         }

@@ -1,8 +1,8 @@
-//! What a person or a program may ask a running walpost over HTTP: whether it lives,
-//! whether it delivers, its metrics, its status. And what systemd is told.
+//! The HTTP endpoints of a running walpost: liveness, readiness, metrics and status. Also the
+//! notifications to systemd.
 //!
-//! All of it runs on a thread of its own, so that a scrape delays no record, and a relay
-//! whose loop does not turn any more is told of. It only reads [`Metrics`], and decides nothing.
+//! Everything runs on its own thread, so a scrape delays no record, and a relay whose loop is stuck
+//! is still reported. It only reads [`Metrics`], and decides nothing.
 
 mod client;
 mod health;
@@ -28,7 +28,7 @@ pub use self::status::{LastError, Position, SlotStatus, Status};
 pub use self::systemd::{reloaded, reloading, stopping};
 use crate::metrics::Metrics;
 
-/// What the endpoints tell of beside the figures.
+/// What the endpoints show in addition to the metrics.
 #[derive(Debug, Clone)]
 pub struct About {
     /// The replication slot.
@@ -37,10 +37,10 @@ pub struct About {
     pub publication: String,
 }
 
-/// Why the endpoints cannot be had.
+/// Why the endpoints cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The address cannot be listened on.
+    /// Listening on the address failed.
     #[error(
         "cannot listen on {address} for the endpoints: {error}; where another walpost has it, give \
          this one another admin.listen, or `off`"
@@ -48,16 +48,16 @@ pub enum AdminError {
     Listen {
         /// The address, as configured.
         address: String,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
-    /// No thread can be had.
+    /// The thread cannot be created.
     #[error("cannot start a thread for the endpoints: {0}")]
     Thread(io::Error),
 }
 
-/// Begins to answer on `address`, where one is given, and to notify systemd, where it asks for
-/// it, until the process ends; gives the address that it listens on.
+/// Starts to serve on `address`, if set, and to notify systemd, if it requests that, until the
+/// process ends; returns the address on which it listens.
 pub fn start(
     address: Option<&str>,
     metrics: &Arc<Metrics>,
@@ -65,7 +65,7 @@ pub fn start(
 ) -> Result<Option<SocketAddr>, AdminError> {
     let listener = address.map(listen).transpose()?;
     let bound = listener.as_ref().and_then(|listener| listener.local_addr().ok());
-    if listener.is_none() && !systemd::is_asked_for() {
+    if listener.is_none() && !systemd::is_requested() {
         return Ok(None);
     }
     let hosts = match (address, bound) {
@@ -75,7 +75,7 @@ pub fn start(
     let metrics = Arc::clone(metrics);
     let serve = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        // Without a poller nothing of the process would run.
+        // This fails only without epoll; then no other part of the process would run either.
         let Ok(runtime) = runtime else { return };
         runtime.block_on(async {
             let notified = systemd::notify(Arc::clone(&metrics));
@@ -102,9 +102,8 @@ fn listen(address: &str) -> Result<TcpListener, AdminError> {
     bind().map_err(|error| AdminError::Listen { address: address.to_owned(), error })
 }
 
-/// Whether [`start`] could listen on that address now. The address is taken and given back
-/// without a moment of listening, so that neither another look nor a walpost that starts
-/// meanwhile is in its way.
+/// Whether [`start`] could listen on that address now. The address is bound and released without
+/// listening, so neither another check nor a walpost that starts meanwhile is affected.
 pub async fn could_listen(address: &str) -> io::Result<()> {
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "its name has no address");
     for address in tokio::net::lookup_host(address).await? {
@@ -124,7 +123,7 @@ pub async fn could_listen(address: &str) -> io::Result<()> {
     Err(last)
 }
 
-/// All metrics, of the relay and of the process.
+/// All metrics of the relay and of the process.
 fn registry(metrics: &Arc<Metrics>, about: &About) -> Registry {
     let mut registry = Registry::default();
     metrics.register(&mut registry, &about.slot);

@@ -12,15 +12,15 @@ use crate::metrics::names::process::{
 };
 use crate::metrics::{Page, unix_seconds};
 
-/// What `/proc` says of this process.
+/// This process, as `/proc` shows it.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// When it began. Not by `/proc`: under systemd's `ProcSubset=pid` that does not tell
-    /// when the kernel did.
+    /// When it started. Not from `/proc`: with systemd's `ProcSubset=pid` the kernel's boot time is
+    /// not available there.
     pub(super) started: SystemTime,
 }
 
-/// What was read of it.
+/// The values read from `/proc`.
 struct Figures {
     cpu_seconds: f64,
     resident: u64,
@@ -55,7 +55,7 @@ impl Collector for Process {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page(encoder);
         page.gauge(&START_TIME, &unix_seconds(self.started))?;
-        // Where there is no /proc there are no others.
+        // Without /proc there are no other metrics.
         let Ok(figures) = Figures::read() else { return Ok(()) };
         page.counter(&CPU_SECONDS, figures.cpu_seconds)?;
         page.gauge(&RESIDENT_MEMORY, &figures.resident)?;

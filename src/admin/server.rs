@@ -1,4 +1,4 @@
-//! The HTTP server: four pages, each made when it is asked for.
+//! The HTTP server: four pages, each generated on request.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,20 +25,21 @@ use super::rates::Rates;
 use super::{About, Status, registry};
 use crate::metrics::Metrics;
 
-/// Connections at a time: a handful of scrapers and probes have one each, for milliseconds.
-/// One more ends the oldest, so that nobody can shut others out by keeping some open. So many
-/// that who opens thousands a second leaves a probe the time to send its request.
+/// Maximum number of connections: a few scrapers and probes have one each, for milliseconds. One
+/// more closes the oldest, so that no client can exclude others by keeping connections open. It is
+/// large enough that a probe has time to send its request even if another client opens thousands
+/// per second.
 const CONNECTIONS: usize = 256;
 
-/// How long a peer may take for its request, and for what it is answered.
+/// How long a client may take for its request and the response.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long after an address cannot be accepted from it is tried again.
+/// How long to wait after a failed accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What Prometheus's client library writes.
+/// The format that Prometheus's client library writes.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const INDEX: &str = "walpost\n\n\
@@ -47,11 +48,11 @@ const INDEX: &str = "walpost\n\n\
     /metrics  metrics for Prometheus\n\
     /status   what it does, as JSON; `walpost status` shows it\n";
 
-/// Which names do is in `docs/security.md`.
-const ELSEWHERE: &str = "the Host header names another machine: ask for localhost, or for the address of \
+/// `docs/security.md` lists the accepted names.
+const ELSEWHERE: &str = "the Host header names another machine: use localhost, or the address of \
     admin.listen\n";
 
-/// What pages are made of.
+/// The data for the pages.
 struct Pages {
     metrics: Arc<Metrics>,
     about: About,
@@ -60,7 +61,7 @@ struct Pages {
     hosts: Hosts,
 }
 
-/// Answers until the process ends.
+/// Serves until the process ends.
 pub(super) async fn serve(
     listener: TcpListener,
     metrics: Arc<Metrics>,
@@ -70,15 +71,15 @@ pub(super) async fn serve(
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
     let registry = registry(&metrics, &about);
     let pages = Arc::new(Pages { metrics, about, registry, rates: Mutex::default(), hosts });
-    tokio::spawn(look_at_rates(Arc::clone(&pages)));
+    tokio::spawn(sample_rates(Arc::clone(&pages)));
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 open.retain(|connection| !connection.is_finished());
                 if open.len() >= CONNECTIONS {
-                    // Requests that are here already are answered first, however fast others come:
-                    // the runtime looks for them before it goes on here.
+                    // Requests that have already arrived are answered first, however fast others
+                    // arrive: the runtime polls them before it continues here.
                     yield_now().await;
                     open.retain(|connection| !connection.is_finished());
                 }
@@ -88,16 +89,16 @@ pub(super) async fn serve(
                 let answered = tokio::spawn(answer(stream, Arc::clone(&pages)));
                 open.push_back(answered.abort_handle());
             }
-            // Out of file descriptors, for instance: it may pass.
+            // The system may be out of file descriptors, for instance; that can be temporary.
             Err(_) => sleep(ACCEPT_AGAIN).await,
         }
     }
 }
 
-/// Each second, until the process ends.
-async fn look_at_rates(pages: Arc<Pages>) {
+/// Takes a sample every second, until the process ends.
+async fn sample_rates(pages: Arc<Pages>) {
     loop {
-        pages.look_at_rates();
+        pages.sample_rates();
         sleep(Duration::from_secs(1)).await;
     }
 }
@@ -113,7 +114,7 @@ async fn answer(stream: TcpStream, pages: Arc<Pages>) {
     });
     let connection =
         http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
-    // A peer that goes in the midst is its own affair.
+    // A client that disconnects early is not an error.
     let _ = timeout(CONNECTION_LIMIT, pin!(connection)).await;
 }
 
@@ -140,8 +141,8 @@ impl Pages {
         self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn look_at_rates(&self) {
-        self.rates().look(Instant::now(), self.metrics.delivered.get());
+    fn sample_rates(&self) {
+        self.rates().sample(Instant::now(), self.metrics.delivered.get());
     }
 
     fn metrics_page(&self) -> Response<Full<Bytes>> {
@@ -184,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// More are accepted at once than may be open.
+    /// More connections are accepted at once than may be open.
     #[tokio::test]
     async fn requests_that_wait_are_answered_before_connections_are_ended() {
         let socket = tokio::net::TcpSocket::new_v4().expect("a socket");

@@ -1,4 +1,4 @@
-//! The status of a running walpost, as `/status` gives it and `walpost status` reads it.
+//! The status of a running walpost, served at `/status` and read by `walpost status`.
 
 use std::time::SystemTime;
 
@@ -8,90 +8,90 @@ use super::{About, health};
 use crate::metrics::{Metrics, unix_seconds};
 use crate::source::SlotFigures;
 
-/// What a walpost says of itself. Times are seconds since 1970; sizes are bytes.
+/// The status of a walpost. Times are seconds since 1970; sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Its version.
+    /// walpost's version.
     pub version: String,
     /// The replication slot.
     pub slot: String,
     /// The publication.
     pub publication: String,
-    /// Whether it delivers: what `/readyz` says.
+    /// Whether it delivers, as in `/readyz`.
     pub ready: bool,
-    /// What keeps it from delivering.
+    /// Why it does not deliver.
     pub reasons: Vec<String>,
-    /// What it does: connecting, standby, streaming, catching up, replaying, stopping.
+    /// Its phase: connecting, standby, streaming, catching up, replaying, stopping.
     pub phase: String,
-    /// Since when it does that.
+    /// When that phase began.
     pub phase_since: f64,
-    /// Since when the process runs.
+    /// When the process started.
     pub started_at: f64,
-    /// The server that it streams from, or did last; empty before.
+    /// The server from which it streams, or last did; empty before that.
     pub host: String,
-    /// The version of TLS of that connection; none without TLS, or before.
+    /// The TLS version of that connection; `None` without TLS, or before the first connection.
     #[serde(default)]
     pub tls: Option<String>,
     /// The authentication method of that connection: `none`, `password`, `md5`, `scram-sha-256` or
-    /// `scram-sha-256-plus`; none before.
+    /// `scram-sha-256-plus`; `None` before the first connection.
     #[serde(default)]
     pub authentication: Option<String>,
     /// Whether a Kafka broker is connected.
     pub kafka_connected: bool,
-    /// How far it is.
+    /// Its WAL positions.
     pub position: Position,
-    /// When the oldest unconfirmed transaction was committed; none where nothing is late.
+    /// When the oldest unconfirmed transaction committed; `None` if there is no lag.
     pub oldest_unconfirmed_commit: Option<f64>,
-    /// How late that is, in seconds.
+    /// The delivery lag, in seconds.
     pub delivery_lag_seconds: f64,
-    /// Records that were acknowledged.
+    /// Acknowledged records.
     pub published: u64,
-    /// The same for each second of the last ten.
+    /// Acknowledged records per second over the last ten seconds.
     pub published_per_second: f64,
     /// Records in flight.
     pub in_flight_events: u64,
     /// Bytes in flight.
     pub in_flight_bytes: u64,
-    /// Their limit.
+    /// The limit of bytes in flight.
     pub in_flight_limit_bytes: u64,
-    /// What PostgreSQL said of the slot last.
+    /// The slot's last known metrics.
     pub slot_figures: Option<SlotStatus>,
-    /// What went wrong last.
+    /// The last error.
     pub last_error: Option<LastError>,
 }
 
-/// Positions in the log, as PostgreSQL writes them.
+/// Positions in the WAL, as PostgreSQL prints them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// Up to where was received.
+    /// The end of what was received.
     pub received: String,
-    /// Up to where may be confirmed.
+    /// The flush LSN.
     pub confirmed: String,
 }
 
-/// What PostgreSQL says of a slot.
+/// The slot, as PostgreSQL reports it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SlotStatus {
-    /// When it said so.
+    /// When PostgreSQL reported it.
     pub observed_at: f64,
-    /// Log that is not confirmed.
+    /// WAL that is not confirmed.
     pub lag_bytes: u64,
-    /// Log that is kept on disk.
+    /// WAL retained on disk.
     pub retained_bytes: u64,
-    /// Log that may be written until the slot may be lost; none where nothing limits it.
+    /// WAL that may be written before the slot may be lost; `None` without a limit.
     pub safe_bytes: Option<i64>,
-    /// `max_slot_wal_keep_size`; none where nothing limits it.
+    /// `max_slot_wal_keep_size`; `None` without a limit.
     pub limit_bytes: Option<u64>,
     /// `wal_status`.
     pub wal_status: Option<String>,
 }
 
-/// What went wrong last.
+/// The last error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LastError {
-    /// When.
+    /// When it occurred.
     pub at: f64,
-    /// What.
+    /// Its text.
     pub text: String,
 }
 
@@ -109,7 +109,7 @@ impl From<&SlotFigures> for SlotStatus {
 }
 
 impl Status {
-    /// The status by the figures, `now`.
+    /// The status at `now`, from the metrics.
     pub(super) fn of(metrics: &Metrics, about: &About, rate: f64, now: SystemTime) -> Self {
         let health = health::ready(metrics, now);
         let (phase, since) = metrics.phase();
@@ -144,7 +144,7 @@ impl Status {
             slot_figures: metrics.slot_figures().as_ref().map(SlotStatus::from),
             last_error: metrics
                 .last_error()
-                .map(|told| LastError { at: unix_seconds(told.at), text: told.text }),
+                .map(|error| LastError { at: unix_seconds(error.at), text: error.text }),
         }
     }
 }

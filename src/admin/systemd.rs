@@ -1,5 +1,5 @@
-//! What systemd is told, where it started walpost and asks for it: that it runs, what it
-//! does, and that its loop turns.
+//! Notifications to systemd, if it started walpost and requests them: that it runs, its status, and
+//! that its loop iterates.
 //!
 //! Protocol: systemd's `sd_notify(3)`.
 
@@ -12,64 +12,64 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::health;
 use crate::metrics::Metrics;
 
-/// How often is looked whether there is something to tell.
+/// How often to check for changes.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whether systemd listens.
-pub(super) fn is_asked_for() -> bool {
+/// Whether systemd requests notifications.
+pub(super) fn is_requested() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
-/// Tells it, until the process ends.
+/// Notifies systemd, until the process ends.
 pub(super) async fn notify(metrics: Arc<Metrics>) {
-    if !is_asked_for() {
+    if !is_requested() {
         return;
     }
     let watchdog = sd_notify::watchdog_enabled();
     let every = watchdog.map_or(INTERVAL, |limit| (limit / 3).min(INTERVAL));
     let mut turns = interval(every.max(Duration::from_millis(10)));
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    tell(&[NotifyState::Ready]);
+    send(&[NotifyState::Ready]);
     let mut told = String::new();
     loop {
         turns.tick().await;
         let status = status(&metrics);
         if status != told {
-            tell(&[NotifyState::Status(&status)]);
+            send(&[NotifyState::Status(&status)]);
             told = status;
         }
-        // Without it systemd ends a walpost whose loop does not turn, and starts another.
+        // Without this notification, systemd restarts a walpost whose loop is stuck.
         if watchdog.is_some() && health::live(&metrics).is_good() {
-            tell(&[NotifyState::Watchdog]);
+            send(&[NotifyState::Watchdog]);
         }
     }
 }
 
-/// The configuration is being read again.
+/// Notifies that the configuration is being reloaded.
 pub fn reloading() {
-    if is_asked_for()
+    if is_requested()
         && let Ok(now) = NotifyState::monotonic_usec_now()
     {
-        tell(&[NotifyState::Reloading, now]);
+        send(&[NotifyState::Reloading, now]);
     }
 }
 
-/// The configuration was read again.
+/// Notifies that the configuration was reloaded.
 pub fn reloaded() {
-    if is_asked_for() {
-        tell(&[NotifyState::Ready]);
+    if is_requested() {
+        send(&[NotifyState::Ready]);
     }
 }
 
-/// walpost is stopping.
+/// Notifies that walpost is stopping.
 pub fn stopping() {
-    if is_asked_for() {
-        tell(&[NotifyState::Stopping]);
+    if is_requested() {
+        send(&[NotifyState::Stopping]);
     }
 }
 
-/// Where it cannot be told it notices by itself.
-fn tell(state: &[NotifyState<'_>]) {
+/// Ignores errors: systemd notices a missing notification itself.
+fn send(state: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(state);
 }
 
@@ -77,7 +77,7 @@ fn status(metrics: &Metrics) -> String {
     let health = health::ready(metrics, SystemTime::now());
     match health.reasons().first() {
         None => format!("delivering from {}", metrics.host()),
-        // The seconds that it has lasted would be news each time.
+        // Its duration would change the text every second.
         Some(_) if !metrics.phase().0.reads() => metrics.phase().0.name().to_owned(),
         Some(reason) => reason.clone(),
     }

@@ -118,7 +118,7 @@ pub struct Arguments {
     /// With --version: print the build's components and the features of its Kafka client
     #[arg(long, requires = "version")]
     pub verbose: bool,
-    /// The command; none with `--version` alone.
+    /// The command; `None` with `--version` alone.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
@@ -325,7 +325,7 @@ pub struct ConfigArguments {
 pub enum Until {
     /// The end of WAL at startup.
     Current,
-    /// That position.
+    /// An LSN.
     Lsn(Lsn),
 }
 
@@ -340,7 +340,7 @@ impl FromStr for Until {
     }
 }
 
-/// What can be configured by flags, made from the table of settings. No `Debug`: it may hold
+/// The settings that flags can set, built from the table of settings. No `Debug`: it may contain
 /// secrets.
 pub struct Options(Flags);
 
@@ -382,7 +382,7 @@ impl FromArgMatches for Options {
     }
 }
 
-/// The argument for a setting that has a flag.
+/// The argument for a setting, if it has a flag.
 fn argument(setting: Setting) -> Option<Arg> {
     let flag = setting.flag()?;
     let argument = Arg::new(setting.key()).value_name(setting.value_name()?);
@@ -419,12 +419,12 @@ mod tests {
     }
 
     #[test]
-    fn clap_finds_no_fault_with_the_definitions() {
+    fn the_definitions_pass_claps_assertions() {
         Arguments::command().debug_assert();
     }
 
     #[test]
-    fn a_command_line_that_makes_no_sense_ends_with_2_and_help_with_0() {
+    fn an_invalid_command_line_exits_with_2_and_help_with_0() {
         for line in [
             &["walpost"][..],
             &["walpost", "fly"],
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn until_takes_current_or_an_lsn() {
+    fn until_accepts_current_or_an_lsn() {
         assert_eq!("current".parse(), Ok(Until::Current));
         assert_eq!("0/10".parse(), Ok(Until::Lsn(Lsn::new(16))));
         assert!("now".parse::<Until>().is_err());

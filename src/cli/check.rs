@@ -9,7 +9,7 @@ use crate::config::{Config, Environment, Flags};
 use crate::excerpt::at_most;
 use crate::preflight::{self, Finding, Findings, Fix, Level};
 
-/// Characters of a text that are shown: it may contain what a server said.
+/// Maximum length of a displayed text in characters: it may contain a server's message.
 const MOST: usize = 4000;
 
 pub(super) fn command(flags: &Flags, offline: bool, json: bool) -> Exit {
@@ -38,8 +38,8 @@ pub(super) fn command(flags: &Flags, offline: bool, json: bool) -> Exit {
     if findings.count(Level::Error) > 0 { Exit::Failure } else { printed }
 }
 
-/// One line per finding in columns, with its reason and its fix below, then the totals. Control
-/// characters that come from a server or in a name are escaped.
+/// One line per finding in columns, with its reason and fix below, then the totals. Control
+/// characters from a server or in a name are escaped.
 fn as_text(findings: &Findings) -> String {
     let width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -81,7 +81,7 @@ fn verdict(findings: &Findings) -> String {
     format!("{}, {}", counted(Level::Error, "error"), counted(Level::Warning, "warning"))
 }
 
-/// A fix on one line. What is to be executed is never truncated.
+/// A fix on one line. Commands to execute are never shortened.
 fn fix_text(fix: &Fix) -> String {
     match fix {
         Fix::Sql(text) | Fix::Command(text) => at_most(usize::MAX, text),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_are_aligned_and_end_in_a_verdict() {
+    fn the_lines_are_aligned_and_end_with_the_totals() {
         let expected = "ok       slot         stands\n\
                         warning  publication  is old  [publication_old]\n         \
                         why  it rots\n\
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_words_forge_no_line() {
+    fn a_servers_message_cannot_forge_lines() {
         let mut findings = Findings::default();
         let said = format!("no\nok       slot  stands\u{1b}[2K{}", "x".repeat(100_000));
         let wrong = Finding::error(("slot", "slot"), said).why("a\rb").sql("DROP TABLE \"a\nb\";");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_says_whether_run_can_start() {
+    fn the_json_tells_whether_run_can_start() {
         let report: serde_json::Value = serde_json::from_str(&as_json(&findings())).unwrap();
         assert_eq!(report["ok"], false);
         assert_eq!((&report["errors"], &report["warnings"]), (&1.into(), &1.into()));

@@ -1,5 +1,4 @@
-//! `walpost completions SHELL`: the script that completes walpost's commands and
-//! options.
+//! `walpost completions SHELL`: the completion script for walpost's commands and options.
 
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -19,7 +18,7 @@ mod tests {
     use clap::ValueEnum;
 
     #[test]
-    fn every_shell_gets_a_script_that_knows_the_commands() {
+    fn every_shell_has_a_script_with_all_commands() {
         for shell in Shell::value_variants() {
             let script = script(*shell);
             assert!(script.contains("completions"), "{shell}");

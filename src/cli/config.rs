@@ -1,4 +1,4 @@
-//! `walpost config`: every effective value with where it was given, secrets hidden.
+//! `walpost config`: every effective value with its origin, secrets hidden.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::config::{Config, DisplayValue};
 use crate::excerpt::is_harmless;
 
-/// The values in columns, for people.
+/// The values in columns, for reading.
 pub(super) fn table(config: &Config) -> String {
     let rows: Vec<_> = config
         .display()
@@ -30,7 +30,7 @@ pub(super) fn table(config: &Config) -> String {
     })
 }
 
-/// Quoted where it would not read as one plain value.
+/// Quotes a value that would otherwise be ambiguous.
 fn one_line(text: String) -> String {
     let plain = !text.is_empty() && text != "-" && text.chars().all(is_harmless);
     if plain { text } else { format!("{text:?}") }
@@ -78,13 +78,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_turns_the_direction_of_writing_is_quoted_and_escaped() {
+    fn a_value_with_bidirectional_controls_is_quoted_and_escaped() {
         assert_eq!(one_line("a\u{202e}b".to_owned()), r#""a\u{202e}b""#);
         assert_eq!(one_line("a b".to_owned()), "a b");
     }
 
     #[test]
-    fn an_address_with_a_login_is_refused_without_it() {
+    fn an_address_with_a_login_is_rejected_without_showing_it() {
         let flags = Flags::default()
             .with(Setting::KafkaBootstrapServers, ["SSL://u:s3cret@b:1,b:2".to_owned()]);
         let nowhere = tempfile::TempDir::new().unwrap();
@@ -94,11 +94,11 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_name_every_setting_with_its_origin_and_no_secret() {
+    fn both_formats_show_every_setting_with_its_origin_and_no_secret() {
         let (table, json) = (table(&config()), json(&config()));
         for text in [&table, &json] {
             assert!(!text.contains("s3cret"), "{text}");
-            // Its options are shown where there are any.
+            // The Debezium options are shown only if there are any.
             for setting in Setting::ALL.into_iter().filter(|it| *it != Setting::Debezium) {
                 assert!(text.contains(setting.key()), "{}", setting.key());
             }

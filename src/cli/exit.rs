@@ -2,20 +2,20 @@
 
 use std::process::ExitCode;
 
-/// How a command ends.
+/// The exit code of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// All is well.
+    /// Success.
     Ok = 0,
-    /// Something failed at run time.
+    /// A failure at run time.
     Failure = 1,
-    /// The command line makes no sense.
+    /// An invalid command line.
     Usage = 2,
-    /// The slot, the publication or the server is not what it was: an operator must decide. Apart
-    /// from [`Exit::Config`], after which some supervisors restart: a restart would skip rows.
+    /// The slot, the publication or the server has changed: an operator must act. Distinct from
+    /// [`Exit::Config`], after which some supervisors restart: a restart would skip rows.
     Slot = 3,
-    /// Halted on an event that cannot be delivered.
+    /// Halted on an undeliverable event.
     Poison = 4,
     /// The configuration cannot be used (`EX_CONFIG` of sysexits).
     Config = 78,

@@ -1,4 +1,4 @@
-//! `walpost health`: what a container asks, by the program itself.
+//! `walpost health`: the health check of a container, by the program itself.
 
 use super::args::HealthArguments;
 use super::stdout::print;
@@ -11,7 +11,7 @@ pub(super) fn command(arguments: HealthArguments) -> Exit {
         Err(exit) => return exit,
     };
     let Some(address) = config.admin.listen else {
-        complain("there are no endpoints to ask: admin.listen is `off`");
+        complain("there are no endpoints: admin.listen is `off`");
         return Exit::Failure;
     };
     let path = if arguments.ready { "/readyz" } else { "/livez" };

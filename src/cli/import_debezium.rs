@@ -1,4 +1,4 @@
-//! `walpost import-debezium FILE`: the configuration for a Debezium connector's.
+//! `walpost import-debezium FILE`: converts a Debezium connector's configuration.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -18,13 +18,13 @@ pub(super) fn command(file: &Path) -> Exit {
     let import = match debezium_import::import(&text) {
         Ok(import) => import,
         Err(error) => {
-            complain(&format!("{} is no connector's configuration: {error}", file.display()));
+            complain(&format!("{} is not a connector's configuration: {error}", file.display()));
             return Exit::Failure;
         }
     };
     let printed = print(&import.toml);
-    // The whole report stands in what was printed; this must not get lost where that
-    // goes to a file.
+    // The full report is in the printed text; unsupported options must not be missed if that is
+    // redirected to a file.
     for finding in import.refused() {
         complain(&format!("cannot be honoured: {}", debezium_import::line(finding)));
     }

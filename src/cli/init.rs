@@ -59,7 +59,7 @@ async fn apply_plan(config: &Config, plan: &InitPlan) -> Exit {
         complain(&error.to_string());
         return exit_code(&error);
     }
-    // A table that was there may lack what an event needs.
+    // An existing table may lack a column that an event needs.
     match limit.on(preflight::columns(config, &control.client)).await {
         Ok(Ok(())) => Exit::Ok,
         Err(silent) => {

@@ -1,6 +1,5 @@
-//! The log: where lines go and what they look like. Standard error; text for
-//! people, one JSON object a line for programs. The level can be changed while
-//! the program runs. A standard error that is closed is no reason to end.
+//! The log: written to standard error, as text for reading or as one JSON object per line. The
+//! level can be changed at run time. A closed standard error does not end the program.
 
 use std::io::IsTerminal as _;
 
@@ -9,9 +8,9 @@ use tracing_subscriber::{EnvFilter, Registry, prelude::*};
 
 use crate::config::{Log, LogFormat};
 
-/// What the libraries below say is said again by walpost where it matters. Those of HTTP name the
-/// address of the collector for traces, with the login that may be in it. Each is what targets begin
-/// with: `hyper` is `hyper_util` too.
+/// walpost itself logs what matters of the libraries' messages. Those of HTTP libraries contain the
+/// address of the trace collector, with a login that may be in it. Each entry is a prefix of
+/// targets: `hyper` also matches `hyper_util`.
 const QUIET: [&str; 6] = [
     "rdkafka=off",
     "tokio_postgres=off",
@@ -21,24 +20,24 @@ const QUIET: [&str; 6] = [
     "opentelemetry=off",
 ];
 
-/// Changes the level of a log that was started.
+/// Changes the level of a running log.
 pub(super) struct LogLevel(reload::Handle<EnvFilter, Registry>);
 
 impl LogLevel {
-    /// From now on as `log` says; its format stays what it was.
+    /// Sets the level from `log`; the format does not change.
     pub(super) fn set(&self, log: &Log) -> Result<(), String> {
         self.0.reload(filter(log)?).map_err(|error| error.to_string())
     }
 }
 
-/// Starts logging as configured. To be called once.
+/// Starts logging as configured. Call it once.
 pub(super) fn start(log: &Log) -> Result<LogLevel, String> {
     let (filter, handle) = reload::Layer::new(filter(log)?);
     let terminal = std::io::stderr().is_terminal();
     let format = log.format.unwrap_or(if terminal { LogFormat::Text } else { LogFormat::Json });
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        // Else a line that cannot be written is told of by one that panics.
+        // Otherwise a failed write is reported by a print that panics.
         .log_internal_errors(false)
         .with_target(false);
     let registry = tracing_subscriber::registry().with(filter);

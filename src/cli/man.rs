@@ -1,4 +1,4 @@
-//! `walpost man [DIRECTORY]`: the manual pages, made of what `--help` says.
+//! `walpost man [DIRECTORY]`: the manual pages, generated from `--help`.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(super) fn page() -> String {
     String::from_utf8_lossy(&render(&man(commands.remove(0)))).into_owned()
 }
 
-/// Writes walpost.1 and a page for each command.
+/// Writes walpost.1 and a page per command.
 pub(super) fn write_all(directory: &Path) -> Exit {
     let written = fs::create_dir_all(directory).and_then(|()| {
         commands().into_iter().try_for_each(|command| {
@@ -32,7 +32,7 @@ pub(super) fn write_all(directory: &Path) -> Exit {
     }
 }
 
-/// walpost itself first. Built, a command knows the name that its page goes by.
+/// All commands, walpost itself first. A built command knows the name of its page.
 fn commands() -> Vec<clap::Command> {
     let mut walpost = Arguments::command().disable_help_subcommand(true);
     walpost.build();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_is_a_failure() {
+    fn a_directory_that_cannot_be_created_is_a_failure() {
         assert_eq!(write_all(Path::new("/dev/null/man")), Exit::Failure);
     }
 }

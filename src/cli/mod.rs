@@ -1,4 +1,4 @@
-//! Command line: one file a command.
+//! The command line: one file per command.
 
 pub mod args;
 mod check;
@@ -28,13 +28,13 @@ use self::logging::LogLevel;
 use self::stdout::{complain, print};
 use crate::config::{Config, Environment, Flags};
 
-/// Runs the command that the process's arguments name.
+/// Runs the command in the process's arguments.
 pub fn main() -> ExitCode {
     #[cfg(feature = "crash-points")]
     let _armed = fail::FailScenario::setup();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return usage::say(&error).into(),
+        Err(error) => return usage::print(&error).into(),
     };
     match arguments.command {
         Some(command) => dispatch(command).into(),
@@ -65,19 +65,18 @@ fn dispatch(command: Command) -> Exit {
     }
 }
 
-/// Runs a command on a runtime of one thread: what is received is produced on
-/// the same thread, which is faster than handing it over.
+/// Runs a command on a single-threaded runtime: received events are produced on the same thread,
+/// which is faster than passing them to another.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a process can have a timer and a poller");
     let output = runtime.block_on(future);
-    // A name that is still being looked up is not waited for.
+    // Does not wait for a pending DNS lookup.
     runtime.shutdown_background();
     output
 }
 
-/// The configuration that the options, the environment and the file make; what is
-/// wrong with it is said here.
+/// The configuration from options, environment and file; prints its error, if any.
 fn configuration(flags: &Flags) -> Result<Config, Exit> {
     Config::load(flags, &Environment::of_process()).map_err(|error| {
         complain(&error.to_string());
@@ -85,7 +84,7 @@ fn configuration(flags: &Flags) -> Result<Config, Exit> {
     })
 }
 
-/// The same for a command that logs, once the log is started.
+/// The same for a command that logs, with the log started.
 fn logged(flags: &Flags) -> Result<(Config, LogLevel), Exit> {
     let config = configuration(flags)?;
     let level = logging::start(&config.log).map_err(|error| {

@@ -35,14 +35,14 @@ async fn replay(config: &Config, settings: ReplaySettings) -> Exit {
     };
     let stop = async {
         let kinds = [SignalKind::terminate(), SignalKind::interrupt()];
-        // Where signals cannot be had, one ends the process as ever.
+        // If the handlers cannot be installed, signals end the process as usual.
         let [Ok(mut terminate), Ok(mut interrupt)] = kinds.map(signal) else {
             return std::future::pending().await;
         };
         run::one_of(&mut terminate, &mut interrupt).await;
     };
     let show = |line: &str| {
-        // A reader that has gone has seen what it wanted.
+        // A closed pipe is not an error: the reader has read what it needed.
         let _ = print(&format!("{line}\n"));
     };
     let (replayed, ended) = Box::pin(replay.run(stop, show)).await;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_summary_says_what_became_of_the_letters() {
+    fn the_summary_counts_the_dead_letters() {
         let replayed = ReplaySummary { replayed: 12, poison: 1, held_back: 2, skipped: 3 };
         let text = "replayed 12, still poison 1, held back 2, skipped 3";
         assert_eq!(summary(replayed, false), text);

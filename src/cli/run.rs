@@ -30,7 +30,7 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
     }
     warn_of_open_secrets(&Environment::of_process());
     block_on(async {
-        // From here on one does not end the program.
+        // From here on SIGHUP does not end the program.
         let hangup = match signal(SignalKind::hangup()) {
             Ok(hangup) => hangup,
             Err(error) => {
@@ -42,9 +42,8 @@ pub(super) fn command(arguments: RunArguments) -> Exit {
     })
 }
 
-/// A dump would have passwords and payloads in it, and whoever may attach a debugger as the same
-/// user could read them
-/// (<https://man7.org/linux/man-pages/man2/pr_set_dumpable.2const.html>).
+/// A core dump would contain passwords and payloads, and a debugger attached by the same user could
+/// read them (<https://man7.org/linux/man-pages/man2/pr_set_dumpable.2const.html>).
 fn forbid_core_dumps(core_dumps: CoreDumps) -> std::io::Result<()> {
     if core_dumps == CoreDumps::Refuse {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -52,8 +51,8 @@ fn forbid_core_dumps(core_dumps: CoreDumps) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Where everybody on the machine can read a secret. No error: in a container the platform sets
-/// the mode of a mounted file, and nobody else is there.
+/// Logs secrets that any user on the machine can read. Not an error: in a container the platform
+/// sets the mode of a mounted file, and there are no other users.
 fn warn_of_open_secrets(environment: &Environment) {
     for (name, path) in environment.open_secrets() {
         tracing::warn!(
@@ -66,7 +65,7 @@ fn warn_of_open_secrets(environment: &Environment) {
 
 async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLevel) -> Exit {
     let (relay, stop) = match assembly::relay(&config, &Environment::of_process(), until) {
-        // What else runs on this thread can wait as long as a batching pause.
+        // All other tasks on this thread can wait for the duration of a batching pause.
         Ok((relay, stop)) => (relay.on_own_thread(), stop),
         Err(error) => {
             complain(&error.to_string());
@@ -92,7 +91,7 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
         endpoints = address.map(tracing::field::display),
         "walpost starts"
     );
-    if let Err(error) = obey_signals(stop) {
+    if let Err(error) = stop_on_signals(stop) {
         complain(&format!("cannot take signals: {error}"));
         return Exit::Failure;
     }
@@ -103,10 +102,10 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
             return Exit::Config;
         }
     };
-    heed_hangups(hangup, config, level, relay.sink().renew_handle());
+    reload_on_hangup(hangup, config, level, relay.sink().reload_handle());
     match Box::pin(relay.run()).await {
         Ok(summary) => {
-            tell(&summary);
+            print_summary(&summary);
             Exit::Ok
         }
         Err(error) => {
@@ -116,13 +115,13 @@ async fn run(config: Config, until: Option<Until>, hangup: Signal, level: LogLev
     }
 }
 
-/// Spans are sent as long as what it gives is there.
+/// Spans are exported while the returned value exists.
 #[cfg(feature = "traces")]
 fn traced(config: &Config) -> Result<Option<crate::traces::Traces>, String> {
     crate::traces::start(&config.source.slot)
 }
 
-/// This build sends none, and does not pass over it in silence where it was to.
+/// This build exports no spans, and warns if an endpoint is set.
 #[cfg(not(feature = "traces"))]
 #[allow(clippy::unnecessary_wraps, reason = "as the other one")]
 fn traced(_: &Config) -> Result<Option<()>, String> {
@@ -136,7 +135,7 @@ fn traced(_: &Config) -> Result<Option<()>, String> {
     Ok(None)
 }
 
-fn tell(summary: &Summary) {
+fn print_summary(summary: &Summary) {
     let counters = summary.counters;
     tracing::info!(
         delivered = summary.delivered,
@@ -154,8 +153,8 @@ fn tell(summary: &Summary) {
     );
 }
 
-/// SIGTERM and SIGINT drain; the second one, of either kind, leaves at once.
-fn obey_signals(stop: StopHandle) -> std::io::Result<()> {
+/// SIGTERM and SIGINT drain; the second signal of either kind aborts.
+fn stop_on_signals(stop: StopHandle) -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {
@@ -169,10 +168,10 @@ fn obey_signals(stop: StopHandle) -> std::io::Result<()> {
     Ok(())
 }
 
-/// SIGHUP reads the configuration again and takes over its log level, Kafka's properties
-/// and the files that these name; the rest waits for a restart. (PostgreSQL's address,
-/// passwords and certificates are read again at each connect anyway.)
-fn heed_hangups(mut hangup: Signal, config: Config, level: LogLevel, kafka: ReloadHandle) {
+/// SIGHUP reads the configuration again, and applies its log level, Kafka's properties and the
+/// files that these name; everything else needs a restart. (PostgreSQL's address, passwords and
+/// certificates are read again at each connect anyway.)
+fn reload_on_hangup(mut hangup: Signal, config: Config, level: LogLevel, kafka: ReloadHandle) {
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             admin::reloading();
@@ -186,7 +185,7 @@ fn heed_hangups(mut hangup: Signal, config: Config, level: LogLevel, kafka: Relo
                         "reloaded log level, secrets and certificates; anything else takes a \
                          restart"
                     );
-                    kafka.renew();
+                    kafka.reload();
                 }
                 Err(error) => tracing::error!(
                     signal = "SIGHUP",
@@ -199,14 +198,15 @@ fn heed_hangups(mut hangup: Signal, config: Config, level: LogLevel, kafka: Relo
     });
 }
 
-/// What can be seen to at once: PostgreSQL's address, and the level, which it gives.
+/// Applies the settings that take effect at once: validates PostgreSQL's address, and sets and
+/// returns the log level.
 fn reread(config: &Config, environment: &Environment, level: &LogLevel) -> Result<String, String> {
     assembly::conninfo(config, environment).map_err(|error| error.to_string())?;
     level.set(&config.log)?;
     Ok(config.log.level.clone())
 }
 
-/// The name of the one that comes first.
+/// The name of the first signal.
 pub(super) async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
     tokio::select! {
         _ = terminate.recv() => "SIGTERM",
@@ -214,7 +214,7 @@ pub(super) async fn one_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'
     }
 }
 
-/// The exit code of the interface for each way in which a relay fails.
+/// The exit code for each error of a relay.
 fn exit(error: &RelayError) -> Exit {
     match error {
         RelayError::Halt { halt, .. } => match **halt {
@@ -234,7 +234,7 @@ fn exit(error: &RelayError) -> Exit {
         RelayError::Sink(_) | RelayError::Unauthenticated(_) => Exit::Config,
         RelayError::Unconfirmed(_)
         | RelayError::Unreached { .. }
-        | RelayError::Unbegun
+        | RelayError::NeverConnected
         | RelayError::Aborted => Exit::Failure,
     }
 }

@@ -1,5 +1,5 @@
-//! `walpost status`: one screen on whether it delivers, how late, and what PostgreSQL keeps
-//! for it: by the running walpost itself, or by PostgreSQL where none answers.
+//! `walpost status`: one screen with whether it delivers, the delivery lag and the retained WAL:
+//! from the running walpost, or from PostgreSQL if none responds.
 
 mod screen;
 mod words;
@@ -20,32 +20,32 @@ use crate::config::{Config, Environment};
 use crate::metrics::unix_seconds;
 use crate::source::{self, SourceError};
 
-/// Begins a screen anew on a terminal (ECMA-48: cursor to the top, erase what is below).
+/// Starts a new screen on a terminal (ECMA-48: cursor to the top, erase below).
 const AFRESH: &str = "\u{1b}[H\u{1b}[J";
 
-/// What was found.
+/// The collected status.
 #[derive(Debug, Serialize)]
 struct Found {
-    /// Whether it delivers; `None` where that is not known, since no walpost of this slot says so.
+    /// Whether it delivers; `None` if unknown, because no walpost of this slot responds.
     delivering: Option<bool>,
-    /// What the running walpost says.
+    /// The running walpost's status.
     daemon: Option<Status>,
-    /// Why it says nothing.
+    /// Why it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     daemon_error: Option<String>,
-    /// What PostgreSQL says, where it was asked.
+    /// PostgreSQL's view of the slot, if it was queried.
     #[serde(skip_serializing_if = "Option::is_none")]
     slot: Option<Slot>,
-    /// Why it says nothing.
+    /// Why it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     slot_error: Option<String>,
 }
 
-/// A slot, by PostgreSQL.
+/// A slot, as PostgreSQL reports it.
 #[derive(Debug, Serialize)]
 struct Slot {
     name: String,
-    /// Whether anybody streams from it.
+    /// Whether a client streams from it.
     active: bool,
     #[serde(flatten)]
     figures: SlotStatus,
@@ -101,12 +101,12 @@ async fn look(config: &Config) -> Found {
         Ok(slot) => (Some(slot), None),
         Err(error) => (None, Some(error)),
     };
-    // Whoever streams from the slot: that says nothing of what it makes of it.
+    // A client that streams from the slot may or may not deliver.
     let delivering = slot.as_ref().filter(|slot| !slot.active).map(|_| false);
     Found { delivering, daemon, daemon_error, slot, slot_error }
 }
 
-/// What the walpost of this configuration says; else why nobody does.
+/// The status of this configuration's walpost, or why there is none.
 async fn ask_daemon(address: &str, config: &Config) -> Result<Status, String> {
     let answer = admin::status(address).await.map_err(|error| match error {
         admin::StatusError::Ask(error) => format!("no walpost answers: {error}"),

@@ -1,11 +1,11 @@
-//! Writing to standard output without a panic where the reader has gone.
+//! Writes to standard output without a panic if the reader has closed it.
 
 use std::io::{self, Write};
 
 use super::Exit;
 
-/// Writes all of `text`. A reader that has gone (`walpost config | head -1`) has
-/// what it wanted.
+/// Writes all of `text`. A reader that has closed the pipe (`walpost config | head -1`) has read
+/// what it needed.
 pub(super) fn print(text: &str) -> Exit {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -18,8 +18,8 @@ pub(super) fn print(text: &str) -> Exit {
     }
 }
 
-/// Writes an error to standard error, as every command does.
+/// Writes an error to standard error, in the format of all commands.
 pub(super) fn complain(text: &str) {
-    // Nobody is left to be told where this fails.
+    // A failure here cannot be reported anywhere.
     let _ = writeln!(io::stderr().lock(), "walpost: {text}");
 }

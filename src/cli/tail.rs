@@ -1,10 +1,9 @@
-//! `walpost tail`: what `run` would publish, as JSON lines on standard output.
+//! `walpost tail`: prints what `run` would publish, as JSON lines on standard output.
 //!
-//! From a temporary slot of its own it shows what is committed from now on and
-//! moves nothing; with `--from-slot` it peeks at what waits in the real slot,
-//! without consuming it, and ends with it. Needs no Kafka, and so does not know what only
-//! a broker refuses; of other events that cannot be delivered it tells, and ends where `run`
-//! would halt.
+//! With its own temporary slot it prints what is committed from now on, and advances nothing. With
+//! `--from-slot` it peeks at the events in the real slot, without consuming them, and ends after
+//! them. It needs no Kafka, so it does not know what only a broker rejects. It reports other
+//! undeliverable events, and ends where `run` would halt.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -47,7 +46,7 @@ pub(super) fn command(arguments: TailArguments) -> Exit {
     }
 }
 
-/// Why tail ends early.
+/// Why tail fails.
 #[derive(Debug, thiserror::Error)]
 enum TailError {
     #[error(transparent)]
@@ -101,7 +100,7 @@ async fn tail(config: &Config, from_slot: bool, limit: u64) -> Result<(), TailEr
     }
 }
 
-/// Prints records until the limit, or for ever.
+/// Prints records until the limit, or without end.
 async fn follow(
     mut source: SourceConfig,
     core: &mut Core,
@@ -131,7 +130,7 @@ async fn follow(
 const PEEK: &str = "SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes($1, NULL, NULL, \
      'proto_version', '1', 'publication_names', $2, 'messages', $3)";
 
-/// Prints what waits in the slot.
+/// Prints the events that are in the slot.
 async fn peek(
     source: &SourceConfig,
     core: &mut Core,
@@ -186,7 +185,7 @@ async fn peek(
     Ok(())
 }
 
-/// Lets the core have a message; true once nothing more is to be printed.
+/// Passes a message to the core; returns true once nothing more is to be printed.
 fn take(
     core: &mut Core,
     message: &pgoutput::Message,
@@ -210,7 +209,7 @@ fn take(
         core.delivered(next);
     }
     if let Some(error) = printer.failed.take() {
-        // A reader that has gone has seen what it wanted.
+        // A closed pipe is not an error: the reader has read what it needed.
         let gone = error.kind() == io::ErrorKind::BrokenPipe;
         return if gone { Ok(true) } else { Err(TailError::Query(error.to_string())) };
     }
@@ -223,7 +222,7 @@ struct Printer {
     failed: Option<io::Error>,
 }
 
-/// A record as it is printed.
+/// A record as printed.
 #[derive(Serialize)]
 struct Line<'a> {
     topic: &'a str,
@@ -233,7 +232,7 @@ struct Line<'a> {
     headers: BTreeMap<&'a str, Option<Text<'a>>>,
 }
 
-/// Bytes as text; what is no text, as `{"hex": "…"}`.
+/// Bytes as text, or as `{"hex": "…"}` if they are not text.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Text<'a> {
@@ -252,7 +251,7 @@ impl<'a> From<&'a [u8]> for Text<'a> {
 
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // A String takes every text.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })
@@ -284,8 +283,8 @@ fn print(output: &mut impl io::Write, line: &Line<'_>) -> io::Result<()> {
     writeln!(output)
 }
 
-/// Escapes in strings what a terminal would act on or not show: JSON itself demands that only up to
-/// U+001F.
+/// Escapes characters in strings that a terminal would interpret or not display: JSON itself
+/// requires that only up to U+001F.
 struct ForTerminals;
 
 impl Formatter for ForTerminals {
@@ -313,12 +312,12 @@ mod tests {
     use crate::property;
 
     #[test]
-    fn a_line_gives_no_orders_to_the_terminal_and_says_the_same() {
+    fn a_line_has_no_control_sequences_and_the_same_content() {
         let texts = prop_oneof![
             any::<String>(),
             "[a\\\\\"\u{0}\u{1b}\u{7f}\u{9b}\u{200e}\u{202e}\u{feff}\u{e0041}\u{10ffff}ö]{0,9}",
         ];
-        let name = "a_line_gives_no_orders_to_the_terminal_and_says_the_same";
+        let name = "a_line_has_no_control_sequences_and_the_same_content";
         property::holds(name, 1000, &(texts.clone(), texts), |(one, other)| {
             let line = Line {
                 topic: &one,

@@ -1,10 +1,10 @@
-//! `walpost --version`, and with `--verbose` what the build is made of.
+//! `walpost --version`, and with `--verbose` the components of the build.
 
 use rdkafka::util::get_rdkafka_version;
 
 use crate::sink;
 
-/// What is printed, with its newline.
+/// The printed text, with its newline.
 pub(super) fn text(verbose: bool) -> String {
     let line = concat!("walpost ", env!("CARGO_PKG_VERSION"), "\n");
     if !verbose {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_short_version_is_a_line_and_the_long_one_tells_of_the_build() {
+    fn the_short_version_is_one_line_and_the_long_one_describes_the_build() {
         let short = text(false);
         assert_eq!(short.lines().count(), 1);
         let long = text(true);
@@ -47,7 +47,7 @@ mod tests {
         for feature in ["ssl", "zstd", "sasl_scram"] {
             assert!(features.split(',').any(|one| one == feature), "{features}");
         }
-        // It is said of builds that have it not.
+        // The text also names missing features.
         assert!(!features.contains("gssapi"), "{features}");
         assert!(line("target:").contains('-'));
         assert!(line("TLS to Kafka:").starts_with("OpenSSL 3."), "{long}");

@@ -28,7 +28,7 @@ pub enum DisplayValue {
     List(Vec<String>),
 }
 
-/// Every value, in the order of [`Setting::ALL`]. They were checked before.
+/// Every value, in the order of [`Setting::ALL`]. They are already validated.
 pub(super) fn display(values: &Layer) -> Vec<Displayed> {
     let mut rows = Vec::new();
     for setting in Setting::ALL {
@@ -64,7 +64,7 @@ fn text(setting: Setting, text: &str) -> String {
     redact::logins(usual_form.as_deref().unwrap_or(text))
 }
 
-/// A row for each name, in the order of names.
+/// One row per name, in the order of names.
 fn properties(
     setting: Setting,
     pairs: &[(String, String, Origin)],
@@ -75,7 +75,7 @@ fn properties(
         }
         _ => (name.as_str(), (redact::logins(value), origin.clone())),
     });
-    // Of two with the same name the last one counts.
+    // Of two values with the same name, the last one wins.
     let rows: BTreeMap<_, _> = rows.collect();
     rows.into_iter().map(move |(name, (value, origin))| Displayed {
         key: format!("{}.{name:?}", setting.key()),

@@ -1,7 +1,7 @@
-//! The environment as a value: that of the process, or one that a test makes up.
+//! The environment as a value: that of the process, or one that a test constructs.
 //!
-//! Reads `WALPOST_*` variables and the files that their `_FILE` forms name, and
-//! rejects unknown ones.
+//! Reads `WALPOST_*` variables and the files that their `_FILE` forms name, and rejects unknown
+//! ones.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ pub(crate) const CONFIG_VARIABLE: &str = "WALPOST_CONFIG";
 const PREFIX: &str = "WALPOST_";
 const FILE_SUFFIX: &str = "_FILE";
 
-/// Variables, and the directory from which relative paths count.
+/// Variables, and the directory for relative paths.
 #[derive(Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, OsString>,
@@ -26,7 +26,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The process's own. Variables whose names are not UTF-8 are none of ours.
+    /// The process's environment. Variables whose names are not UTF-8 are ignored.
     pub fn of_process() -> Self {
         let variables = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
@@ -34,7 +34,7 @@ impl Environment {
         Self { variables, directory: PathBuf::new() }
     }
 
-    /// One that holds these variables and stands in that directory.
+    /// An environment with these variables and this working directory.
     pub fn new<'a>(
         variables: impl IntoIterator<Item = (&'a str, &'a str)>,
         directory: &Path,
@@ -44,18 +44,18 @@ impl Environment {
         Self { variables, directory: directory.to_owned() }
     }
 
-    /// A variable's value, for whoever reads further ones (libpq's `PG*`); `None` where it
-    /// is not set or not UTF-8.
+    /// A variable's value, for readers of other variables (libpq's `PG*`); `None` if it is not set
+    /// or not UTF-8.
     pub fn variable(&self, name: &str) -> Option<String> {
         self.variables.get(name)?.to_str().map(str::to_owned)
     }
 
-    /// A path as seen from this environment's directory.
+    /// A path, relative to this environment's directory.
     pub(crate) fn path(&self, path: &Path) -> PathBuf {
         self.directory.join(path)
     }
 
-    /// A variable's value; an empty one is a value.
+    /// A variable's value; an empty value counts as set.
     pub(crate) fn text(&self, name: &str) -> Result<Option<String>, ConfigError> {
         self.variables
             .get(name)
@@ -66,7 +66,7 @@ impl Environment {
             .transpose()
     }
 
-    /// What `WALPOST_*` variables give.
+    /// The values of `WALPOST_*` variables.
     pub(crate) fn own(&self) -> Result<Layer, ConfigError> {
         self.refuse_unknown()?;
         let mut layer = Layer::new();
@@ -81,7 +81,7 @@ impl Environment {
         Ok(layer)
     }
 
-    /// What variables give that other programs share.
+    /// The values of variables shared with other programs.
     pub(crate) fn ambient(&self) -> Result<Layer, ConfigError> {
         let mut layer = Layer::new();
         for setting in Setting::ALL {
@@ -96,7 +96,7 @@ impl Environment {
         Ok(layer)
     }
 
-    /// The variables that name a file with a secret which everybody may read, and the file.
+    /// The variables that name a file with a secret that any user can read, and the file.
     pub(crate) fn open_secrets(&self) -> Vec<(String, PathBuf)> {
         let secrets = Setting::ALL.into_iter().filter(|setting| setting.is_secret());
         let files = secrets.filter_map(Setting::variable).filter_map(|name| {
@@ -107,7 +107,7 @@ impl Environment {
         files.filter(|(_, path)| is_open(path)).collect()
     }
 
-    /// A variable's value, or what its file holds now.
+    /// A variable's value, or the current content of its file.
     pub(crate) fn text_or_file(&self, name: &str) -> Result<Option<(String, Origin)>, ConfigError> {
         let file_name = format!("{name}{FILE_SUFFIX}");
         let plain = self.text(name)?;
@@ -148,8 +148,8 @@ impl Environment {
     }
 }
 
-/// Whether Kubernetes sets this variable in each container beside a service whose
-/// name begins with `walpost`
+/// Whether Kubernetes sets this variable in each container for a service whose name begins with
+/// `walpost`
 /// (<https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>).
 fn is_service_link(name: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -167,7 +167,7 @@ fn is_service_link(name: &str) -> bool {
         || name.match_indices("_PORT_").any(|(at, found)| port(&name[at + found.len()..]))
 }
 
-/// Whether everybody may read it.
+/// Whether any user can read the file.
 fn is_open(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0)
 }
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_that_everybody_can_read_is_named() {
+    fn a_secret_that_any_user_can_read_is_named() {
         let directory = tempfile::TempDir::new().unwrap();
         let file = directory.path().join("url");
         fs::write(&file, "postgres://u:p@h/d").unwrap();

@@ -12,7 +12,7 @@ use super::layer::{Given, Layer, Raw};
 use super::origin::Origin;
 use super::setting::{Kind, Setting, nearest};
 
-/// What the file at `path` gives, with `text` as its content.
+/// The values in the file at `path`, whose content is `text`.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Layer, ConfigError> {
     let reader = Reader { path, text };
     let document = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
@@ -32,7 +32,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn at(&self, byte: usize) -> Origin {
         let before = self.text.as_bytes().get(..byte).unwrap_or_default();
-        // Comparing each byte is fast enough for a configuration file.
+        // Counting bytes is fast enough for a configuration file.
         #[allow(clippy::naive_bytecount)]
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         Origin::File { path: self.path.to_owned(), line }
@@ -44,7 +44,7 @@ impl Reader<'_> {
         table: &DeTable<'_>,
         layer: &mut Layer,
     ) -> Result<(), ConfigError> {
-        // In the order of the file, so that the first fault is reported.
+        // In the order of the file, so that the first error is reported.
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(name, _)| name.span().start);
         for (name, value) in entries {
@@ -105,8 +105,8 @@ impl Reader<'_> {
         }
     }
 
-    /// `linger.ms = 5` without quotes is a table in a table to TOML: it means the
-    /// same here as `"linger.ms" = 5`.
+    /// In TOML, `linger.ms = 5` without quotes is a nested table; here it means the same as
+    /// `"linger.ms" = 5`.
     fn properties(
         &self,
         setting: Setting,
@@ -146,7 +146,7 @@ fn is_table(key: &str) -> bool {
         .any(|setting| setting.key().strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// The number in decimal digits.
+/// The number in decimal.
 fn integer(number: &DeInteger<'_>) -> Option<String> {
     i64::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number.to_string())
 }

@@ -37,7 +37,7 @@ const UNSIGNED: &str = "an unsigned token proves nothing, and would not be renew
      set sasl.oauthbearer.config to file=PATH, where PATH contains a signed token";
 const CODE: &str = "its value is code, which a configuration cannot contain";
 
-/// Other names that librdkafka has for properties, and the ones that are used here.
+/// librdkafka's alternative names for properties, and the names used here.
 const ALIASES: [(&str, &str); 4] = [
     ("max.in.flight", "max.in.flight.requests.per.connection"),
     ("queue.buffering.max.ms", "linger.ms"),
@@ -45,12 +45,12 @@ const ALIASES: [(&str, &str); 4] = [
     ("sasl.mechanisms", "sasl.mechanism"),
 ];
 
-/// Why `name` may not be set to `value`; `None` when it may.
+/// Why `name` may not be set to `value`; `None` if it may.
 ///
-/// An empty value puts a property back to librdkafka's own default, so only
-/// the values that are known to be harmless pass.
+/// An empty value resets a property to librdkafka's own default, so only values known to be
+/// harmless are allowed.
 pub fn refusal(name: &str, value: &str) -> Option<&'static str> {
-    // librdkafka takes `topic.acks` for `acks`.
+    // librdkafka accepts `topic.acks` for `acks`.
     let bare = name.strip_prefix("topic.").unwrap_or(name);
     let one_of = |allowed: &[&str]| allowed.iter().any(|one| one.eq_ignore_ascii_case(value));
     let (allowed, reason) = match bare {
@@ -78,12 +78,12 @@ pub fn refusal(name: &str, value: &str) -> Option<&'static str> {
     (!allowed).then_some(reason)
 }
 
-/// The name that is used here.
+/// The name used here.
 pub(super) fn canonical(name: &str) -> &str {
     ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name)
 }
 
-/// Properties that break nothing, by name. Secrets do not show in `Debug`.
+/// Validated properties by name. `Debug` does not show their values, which may be secrets.
 #[derive(Clone, Default)]
 pub struct KafkaProperties(BTreeMap<String, SecretString>);
 
@@ -98,12 +98,12 @@ impl KafkaProperties {
         self.0.get(name).map(ExposeSecret::expose_secret)
     }
 
-    /// Takes a property up, unless it is refused; a later value wins.
+    /// Sets a property, unless it is rejected; a later value wins.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), &'static str> {
         if let Some(reason) = refusal(name, value) {
             return Err(reason);
         }
-        // By one name, so that of two values the later counts.
+        // Under the canonical name, so that the later of two values wins.
         self.0.insert(canonical(name).to_owned(), value.into());
         Ok(())
     }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_break_the_promise_is_refused_under_every_name() {
+    fn values_that_break_the_guarantee_are_rejected_under_every_name() {
         for (name, value) in [
             ("acks", "1"),
             ("acks", "0"),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_the_promise_passes() {
+    fn values_that_keep_the_guarantee_are_accepted() {
         for (name, value) in [
             ("acks", "all"),
             ("acks", "-1"),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_property_by_two_names_the_later_counts() {
+    fn the_later_value_of_a_property_with_two_names_wins() {
         for (alias, name) in ALIASES {
             let mut properties = KafkaProperties::default();
             properties.set(name, "1").unwrap();

@@ -1,5 +1,5 @@
-//! What one layer (flags, variables, the file, the defaults) gives for each setting: values as
-//! they are written, each with its origin, before anything is checked.
+//! The values of one layer (flags, variables, the file, the defaults) for each setting: as written,
+//! each with its origin, before validation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use super::error::ConfigError;
 use super::origin::Origin;
 use super::setting::{Kind, Setting};
 
-/// A value as it is written.
+/// A value as written.
 #[derive(Clone)]
 pub(crate) enum Raw {
     Text(String),
@@ -18,7 +18,7 @@ pub(crate) enum Raw {
     Properties(Vec<(String, String, Origin)>),
 }
 
-/// A value as it is written, and its origin.
+/// A value as written, and its origin.
 #[derive(Clone)]
 pub(crate) struct Given {
     pub(crate) raw: Raw,
@@ -26,7 +26,7 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// A value from one text, as variables give it.
+    /// A value from a single text, such as a variable.
     pub(crate) fn of_text(
         setting: Setting,
         text: &str,
@@ -61,7 +61,7 @@ impl Given {
     }
 }
 
-/// What one layer gives.
+/// The values of one layer.
 pub(crate) type Layer = BTreeMap<Setting, Given>;
 
 /// The lowest layer.
@@ -78,8 +78,8 @@ pub(crate) fn defaults() -> Result<Layer, ConfigError> {
     Ok(layer)
 }
 
-/// One layer of several, highest first: each setting from the highest layer that gives it.
-/// Properties of all layers come together, the highest last.
+/// Merges layers, highest first: each setting comes from the highest layer that sets it. Properties
+/// of all layers are combined, the highest last.
 pub(crate) fn merge<const N: usize>(layers: [Layer; N]) -> Layer {
     let mut merged = Layer::new();
     for (setting, given) in layers.into_iter().rev().flatten() {
@@ -94,7 +94,7 @@ pub(crate) fn merge<const N: usize>(layers: [Layer; N]) -> Layer {
     merged
 }
 
-/// What the command line gives: a plain carrier between the arguments and
+/// The command line's values: carries them from the arguments to
 /// [`Config::load`](super::Config::load).
 #[derive(Clone, Default)]
 pub struct Flags {
@@ -103,19 +103,19 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// No flag but `--config FILE`, if that.
+    /// No flags except, optionally, `--config FILE`.
     pub fn new(config: Option<PathBuf>) -> Self {
         Self { config, values: BTreeMap::new() }
     }
 
-    /// Adds a flag's values; one that can be repeated keeps them all.
+    /// Adds a flag's values; a repeatable flag keeps all of them.
     #[must_use]
     pub fn with(mut self, setting: Setting, values: impl IntoIterator<Item = String>) -> Self {
         self.values.entry(setting).or_default().extend(values);
         self
     }
 
-    /// What they give.
+    /// The layer of these flags.
     pub(crate) fn layer(&self) -> Result<Layer, ConfigError> {
         let given = self.values.iter().map(|(setting, texts)| {
             Ok(Given::of_flag(*setting, texts)?.map(|given| (*setting, given)))
@@ -131,7 +131,7 @@ impl fmt::Debug for Flags {
     }
 }
 
-/// From `name=value` pairs, without the blanks around both.
+/// Parses `name=value` pairs; whitespace around both is removed.
 fn properties<'a>(
     setting: Setting,
     pairs: impl Iterator<Item = &'a str>,
@@ -150,8 +150,7 @@ fn properties<'a>(
     pairs.collect::<Result<_, _>>().map(Raw::Properties)
 }
 
-/// Splits at commas that stand outside double quotes, as in
-/// `public.outbox,"Odd, name".outbox`.
+/// Splits at commas outside double quotes, as in `public.outbox,"Odd, name".outbox`.
 pub(crate) fn split_outside_quotes(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut quoted = false;
@@ -170,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comma_inside_quotes_does_not_part_names() {
+    fn a_comma_inside_quotes_does_not_separate_names() {
         assert_eq!(
             split_outside_quotes(r#"a.b , "Odd, na""me"."x",c"#),
             ["a.b", r#""Odd, na""me"."x""#, "c"]

@@ -1,4 +1,4 @@
-//! Reads every layer, takes each setting from the highest one that gives it, and checks it.
+//! Reads all layers, takes each setting from the highest one that sets it, and validates it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,11 +20,11 @@ use crate::record::debezium::Converters;
 
 const DEFAULT_FILE: &str = "walpost.toml";
 
-/// A smaller size is less than a row; a larger one is no limit.
+/// A smaller size is less than a row; a larger one has no effect as a limit.
 const SIZES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 40;
 
 impl Config {
-    /// Reads and checks everything. The first fault is the error.
+    /// Reads and validates everything. Returns the first error.
     pub fn load(flags: &Flags, environment: &Environment) -> Result<Self, ConfigError> {
         let given = Values(merge([
             flags.layer()?,
@@ -91,7 +91,7 @@ fn of_file(flags: &Flags, environment: &Environment) -> Result<Layer, ConfigErro
     }
 }
 
-/// What was given or is the default, for each setting.
+/// The configured or default value of each setting.
 struct Values(Layer);
 
 impl Values {
@@ -127,7 +127,7 @@ impl Values {
         ConfigError::Invalid { origin, key: setting.key().to_owned(), reason }
     }
 
-    /// A setting that has a default.
+    /// A setting with a default.
     fn parsed<T>(
         &self,
         setting: Setting,
@@ -137,7 +137,7 @@ impl Values {
         parse(text).map_err(|reason| self.invalid(setting, reason))
     }
 
-    /// A setting that has none.
+    /// A setting without a default.
     fn optional<T>(
         &self,
         setting: Setting,
@@ -255,7 +255,7 @@ impl Values {
         }
     }
 
-    /// The event router's options. Whether they can be honoured is checked later.
+    /// The event router's options. Whether they are supported is checked later.
     fn debezium(
         &self,
         profile: Option<Converters>,

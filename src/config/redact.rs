@@ -60,7 +60,7 @@ pub(crate) fn property(name: &str, value: &str) -> String {
     if is_hidden { HIDDEN.to_owned() } else { without_query(logins(value)) }
 }
 
-/// A value without what follows a URL's `?` or `#`, which may contain secrets.
+/// A value without the part after a URL's `?` or `#`, which may contain secrets.
 fn without_query(value: String) -> String {
     let Some(url) = value.find("://") else { return value };
     let query = value[url..].find(['?', '#']).map(|at| url + at + 1);
@@ -74,8 +74,8 @@ fn is_librdkafkas(name: &str) -> bool {
     !matches!(result, Err(KafkaError::ClientConfig(code, ..)) if code == unknown)
 }
 
-/// A text without the logins of the URLs in it: all between `://` and the last `@` of the same
-/// URL, since a password may hold a `/` or a `,` that is not escaped.
+/// A text without the logins of its URLs: everything between `://` and the last `@` of the same
+/// URL, because a password may contain an unescaped `/` or `,`.
 pub(crate) fn logins(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -83,7 +83,7 @@ pub(crate) fn logins(text: &str) -> String {
     while let Some((before, after)) = rest.split_once("://") {
         let opening = before.trim_end_matches(is_of_scheme).chars().next_back();
         quote = opening.filter(|sign| is_quote(*sign)).or(quote);
-        // What is quoted as a whole may have blanks.
+        // A quoted URL may contain whitespace.
         let word = match quote.and_then(|quote| after.rfind(quote)) {
             Some(end) => &after[..end],
             None => &after[..word_end(after)],
@@ -107,7 +107,7 @@ fn is_quote(sign: char) -> bool {
     matches!(sign, '"' | '\'' | '`')
 }
 
-/// Where the word at the beginning of `text` ends: at the first blank outside of quotes.
+/// The end of the word at the start of `text`: the first whitespace outside of quotes.
 fn word_end(text: &str) -> usize {
     let mut quoted_to = 0;
     for (at, sign) in text.char_indices() {
@@ -118,15 +118,15 @@ fn word_end(text: &str) -> usize {
             return at;
         }
         if is_quote(sign) {
-            // One that nothing closes is a sign like others.
+            // A quote that is not closed is an ordinary character.
             quoted_to = text[at + 1..].find(sign).map_or(0, |length| at + 1 + length + 1);
         }
     }
     text.len()
 }
 
-/// The first of a list of URLs, all behind its `://`. A comma ends it only where another scheme
-/// follows, and what stands before is no piece of a login.
+/// The first of a list of URLs, after its `://`. A comma ends it only if another scheme follows,
+/// and the text before the comma is not part of a login.
 fn first_url(list: &str) -> &str {
     let end = list.match_indices(',').map(|(at, _)| at).find(|&at| {
         let next = &list[at + 1..];
@@ -148,9 +148,9 @@ pub(crate) fn conninfo(text: &str) -> String {
     pairs(text).unwrap_or_else(|| HIDDEN.to_owned())
 }
 
-/// A URL behind its scheme. The login is all up to the last `@` before the query, so that a
-/// password that holds `/` or `@` unescaped is hidden too; where the `?` may be a password's, all
-/// is. Where there is no `@`, what should be a port and is none may be a password that lost it.
+/// A URL after its scheme. The login is everything up to the last `@` before the query, so that a
+/// password with an unescaped `/` or `@` is hidden too; if the `?` may belong to a password,
+/// everything is hidden. Without an `@`, a port that is not a number may be a password.
 fn url(rest: &str) -> String {
     let (head, query) = match rest.split_once('?') {
         Some((head, query)) => (head, Some(query)),
@@ -170,7 +170,7 @@ fn url(rest: &str) -> String {
     }
 }
 
-/// The user's name, unless it may be a piece of a password.
+/// The user name, unless it may be part of a password.
 fn shown_login(login: &str) -> String {
     let (user, password) = match login.split_once(':') {
         Some((user, _)) => (user, format!(":{HIDDEN}")),
@@ -181,41 +181,41 @@ fn shown_login(login: &str) -> String {
     if is_doubtful { HIDDEN.to_owned() } else { format!("{user}{password}") }
 }
 
-/// Whether that is what a query should be: `name=value&…`, with libpq's names.
+/// Whether a query is well-formed: `name=value&…`, with libpq's names.
 fn is_of_parameters(query: &str) -> bool {
     query
         .split('&')
         .all(|pair| pair.split_once('=').is_some_and(|(name, _)| is_known_parameter(name)))
 }
 
-/// The parameters, or nothing of them where an `@` says that there may be a login.
+/// The parameters, or nothing if an `@` indicates a login.
 fn shown_query(query: &str) -> String {
     if query.contains('@') {
         return HIDDEN.to_owned();
     }
     let shown = query.split('&').map(|pair| match pair.split_once('=') {
-        // An escape in the name may spell `password`.
+        // An escape in the name may conceal `password`.
         Some((name, value)) if is_secret(name) || is_doubtful(value) => format!("{name}={HIDDEN}"),
         Some(_) => pair.to_owned(),
         None if pair.is_empty() => String::new(),
-        // It may be the rest of a password that has an `&`.
+        // It may be the rest of a password that contains an `&`.
         None => HIDDEN.to_owned(),
     });
     shown.collect::<Vec<_>>().join("&")
 }
 
-/// Whether a parameter's value may have another parameter in it, for a wrong sign between them.
+/// Whether a parameter's value may contain another parameter, because of a wrong separator.
 fn is_doubtful(value: &str) -> bool {
     let value = value.to_ascii_lowercase();
     value.contains('?') || ["password", "secret", "pwd"].iter().any(|part| value.contains(part))
 }
 
-/// Whether what stands in the place of ports is numbers.
+/// Whether all ports are numbers.
 fn has_ports(rest: &str) -> bool {
     ports(rest).all(|port| port.bytes().all(|sign| sign.is_ascii_digit()))
 }
 
-/// What stands in the place of ports in `host:port,[host]:port/…`.
+/// The ports in `host:port,[host]:port/…`.
 fn ports(rest: &str) -> impl Iterator<Item = &str> {
     let hosts = rest.split(['/', '?', '#']).next().unwrap_or_default();
     hosts.split(',').filter_map(|host| {
@@ -224,13 +224,13 @@ fn ports(rest: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A name that libpq does not know may be a misspelt one of a secret.
+/// A name that libpq does not know may be the misspelt name of a secret.
 fn is_secret(name: &str) -> bool {
     ["password", "secret", "_key"].iter().any(|part| name.contains(part))
         || !is_known_parameter(name)
 }
 
-/// `None` where the text is not a list of `key=value`
+/// `None` if the text is not a list of `key=value`
 /// (<https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-KEYWORD-VALUE>).
 fn pairs(text: &str) -> Option<String> {
     let mut shown = Vec::new();
@@ -238,14 +238,14 @@ fn pairs(text: &str) -> Option<String> {
     while !rest.is_empty() {
         let (name, after) = rest.split_once('=')?;
         let name = name.trim_end();
-        // libpq's names; anything else may be a piece of a password.
+        // libpq's names; anything else may be part of a password.
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') {
             return None;
         }
         let after = after.trim_start();
         let end = value_end(after)?;
         let (value, next) = after.split_at(end);
-        // A database's name may be a URL to libpq.
+        // libpq accepts a URL as the database name.
         let value = if is_secret(name) { HIDDEN.to_owned() } else { logins(value) };
         shown.push(format!("{name}={value}"));
         rest = next.trim_start();
@@ -253,7 +253,7 @@ fn pairs(text: &str) -> Option<String> {
     Some(shown.join(" "))
 }
 
-/// Where the value at the beginning of `text` ends; `None` for an open quote.
+/// The end of the value at the start of `text`; `None` for an unclosed quote.
 fn value_end(text: &str) -> Option<usize> {
     let quoted = text.starts_with('\'');
     let mut escaped = false;
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_never_shows() {
+    fn a_password_is_never_shown() {
         for text in [
             "postgres://u:s3cret@h/db",
             "postgresql://u:s3cret@h:5432,h2/db?sslmode=require",
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_stays() {
+    fn other_values_are_shown() {
         assert_eq!(
             conninfo("postgres://u:p@h:1/db?sslmode=require"),
             "postgres://u:[hidden]@h:1/db?sslmode=require"

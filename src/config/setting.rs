@@ -41,7 +41,7 @@ struct Row {
     is_secret: bool,
 }
 
-/// A setting that can be given in the file only and has no default. `help` stands in `--help` and
+/// A setting that can only be set in the file and has no default. `help` is shown by `--help` and
 /// starts the entry on the reference page.
 const fn row(key: &'static str, kind: Kind, help: &'static str) -> Row {
     Row {
@@ -73,7 +73,7 @@ impl Row {
         Self { has_variable: true, ..self }
     }
 
-    /// A standard variable, which counts if nothing else gives a value.
+    /// A standard variable, used if nothing else sets the value.
     const fn ambient(self, variable: &'static str) -> Self {
         Self { ambient: Some(variable), ..self }
     }
@@ -91,7 +91,7 @@ impl Row {
 
 macro_rules! settings {
     ($($setting:ident = $row:expr;)*) => {
-        /// One thing that can be set.
+        /// A configuration setting.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[allow(missing_docs, reason = "each is named after its key: see `Setting::key`")]
         pub enum Setting { $($setting),* }
@@ -247,7 +247,7 @@ impl Setting {
         self.row().has_variable.then(|| NAMES[self as usize].as_str())
     }
 
-    /// The standard variable, which counts if nothing else gives a value.
+    /// The standard variable, used if nothing else sets the value.
     pub const fn ambient(self) -> Option<&'static str> {
         self.row().ambient
     }
@@ -257,12 +257,12 @@ impl Setting {
         self.row().default
     }
 
-    /// What it does, for `--help`.
+    /// Its description for `--help`.
     pub const fn help(self) -> &'static str {
         self.row().help
     }
 
-    /// What else the reference page says; may be empty.
+    /// Additional text for the reference page; may be empty.
     pub const fn details(self) -> &'static str {
         self.row().details
     }
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_name_finds_the_nearest_known_one() {
+    fn a_misspelt_name_yields_the_nearest_known_one() {
         let keys = Setting::ALL.into_iter().map(Setting::key);
         assert_eq!(nearest("source.slto", keys.clone()), Some("source.slot"));
         assert_eq!(nearest("slot", keys.clone()), Some("source.slot"));

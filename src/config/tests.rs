@@ -38,7 +38,7 @@ fn property_flag(pair: &str) -> Flags {
 }
 
 #[test]
-fn nothing_given_means_the_documented_defaults() {
+fn an_empty_configuration_has_the_documented_defaults() {
     let config = load(&Flags::default(), &[], TempDir::new().unwrap().path()).unwrap();
     assert!(config.source.url.is_none());
     assert_eq!(
@@ -68,7 +68,7 @@ fn every_setting_becomes_a_value() {
 }
 
 #[test]
-fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
+fn flags_override_variables_override_the_file_overrides_defaults() {
     let directory = directory("[source]\n\nslot = 'of_file'\n");
     let path = directory.path();
     let variable = [("WALPOST_SOURCE_SLOT", "of_variable")];
@@ -85,7 +85,7 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
 }
 
 #[test]
-fn standard_variables_come_after_the_file_and_before_the_default() {
+fn standard_variables_rank_between_the_file_and_the_defaults() {
     let around = [
         ("DATABASE_URL", "postgres://around"),
         ("KAFKA_BOOTSTRAP_SERVERS", "around:1"),
@@ -108,7 +108,7 @@ fn standard_variables_come_after_the_file_and_before_the_default() {
 }
 
 #[test]
-fn an_empty_value_is_not_a_missing_one() {
+fn an_empty_value_is_not_missing() {
     let directory = directory("source.slot = 'of_file'\nsource.url = 'host=file'\n");
     let error =
         load(&Flags::default(), &[("WALPOST_SOURCE_SLOT", "")], directory.path()).unwrap_err();
@@ -120,7 +120,7 @@ fn an_empty_value_is_not_a_missing_one() {
 }
 
 #[test]
-fn a_variable_may_name_a_file_that_holds_its_value() {
+fn a_variable_may_name_a_file_with_its_value() {
     let directory = TempDir::new().unwrap();
     let path = directory.path();
     for (content, value) in
@@ -138,7 +138,7 @@ fn a_variable_may_name_a_file_that_holds_its_value() {
 }
 
 #[test]
-fn a_variable_and_its_file_together_are_refused_and_a_missing_file_too() {
+fn a_variable_with_its_file_form_and_a_missing_file_are_rejected() {
     let directory = TempDir::new().unwrap();
     let both = [("WALPOST_SOURCE_URL", "x"), ("WALPOST_SOURCE_URL_FILE", "y")];
     let error = load(&Flags::default(), &both, directory.path()).unwrap_err();
@@ -149,7 +149,7 @@ fn a_variable_and_its_file_together_are_refused_and_a_missing_file_too() {
 }
 
 #[test]
-fn a_file_that_was_named_must_exist_and_the_usual_one_need_not() {
+fn a_named_file_must_exist_and_the_default_one_need_not() {
     let empty = TempDir::new().unwrap();
     assert!(load(&Flags::default(), &[], empty.path()).is_ok());
     let error =
@@ -205,14 +205,14 @@ fn a_wrong_type_is_named_with_its_key_and_line() {
 }
 
 #[test]
-fn a_syntax_error_names_the_line_and_repeats_none_of_it() {
+fn a_syntax_error_names_the_line_without_quoting_it() {
     let error = of_toml("\nsource.url = 'postgres://u:s3cret@h").unwrap_err().to_string();
     assert!(error.starts_with("walpost.toml:2: not valid TOML"), "{error}");
     assert!(!error.contains("s3cret"), "{error}");
 }
 
 #[test]
-fn a_value_that_cannot_be_is_named_with_its_place() {
+fn an_invalid_value_is_named_with_its_place() {
     for (toml, part) in [
         ("source.slot = 'Upper'", "walpost.toml:1: `source.slot`: `Upper` is not a slot name"),
         ("source.publication = ''", "not a valid PostgreSQL name"),
@@ -268,7 +268,7 @@ fn a_value_that_cannot_be_is_named_with_its_place() {
 }
 
 #[test]
-fn everything_that_the_file_takes_arrives() {
+fn every_key_of_the_file_is_read() {
     let config = of_toml(
         r#"
         [source]
@@ -376,7 +376,7 @@ fn the_event_routers_options_keep_their_names_and_places() {
 }
 
 #[test]
-fn properties_of_all_places_come_together_and_the_highest_wins() {
+fn properties_of_all_layers_are_merged_and_the_highest_wins() {
     let directory = directory("[kafka.properties]\nlinger.ms = 1\nclient.id = 'file'\n");
     let variables =
         [("WALPOST_KAFKA_PROPERTIES", "# of the variable\nlinger.ms = 2\n\nclient.rack=r=1\n")];
@@ -392,17 +392,17 @@ fn properties_of_all_places_come_together_and_the_highest_wins() {
 }
 
 #[test]
-fn a_property_that_breaks_the_promise_is_refused_with_place_and_reason() {
+fn a_property_that_breaks_the_guarantee_is_rejected_with_place_and_reason() {
     let error = of_toml("[kafka.properties]\n\nacks = 1\n").unwrap_err().to_string();
     assert!(error.starts_with("walpost.toml:3: the Kafka property `acks`"), "{error}");
     assert!(error.contains("in-sync"), "{error}");
-    // One that a higher place would override is refused all the same.
+    // A property is rejected even if a higher layer overrides it.
     let directory = directory("[kafka.properties]\nacks = 1\n");
     assert!(load(&property_flag("acks=all"), &[], directory.path()).is_err());
 }
 
 #[test]
-fn tables_in_a_variable_are_parted_by_commas() {
+fn tables_in_a_variable_are_separated_by_commas() {
     let variables = [("WALPOST_OUTBOX_TABLE", r#"a.b, "Odd, one".c"#)];
     let config = load(&Flags::default(), &variables, TempDir::new().unwrap().path()).unwrap();
     let tables: Vec<_> = config.outbox.tables.iter().map(ToString::to_string).collect();
@@ -410,7 +410,7 @@ fn tables_in_a_variable_are_parted_by_commas() {
 }
 
 #[test]
-fn no_secret_shows_in_debug_or_in_what_is_displayed() {
+fn no_secret_is_shown_by_debug_or_display() {
     let config = of_toml(
         "source.url = 'postgres://u:s3cret@h/db'\n[kafka.properties]\nsasl.password = 's3cret'\n",
     )
@@ -421,7 +421,7 @@ fn no_secret_shows_in_debug_or_in_what_is_displayed() {
 }
 
 #[test]
-fn an_outbox_may_be_of_messages_alone_and_not_of_nothing() {
+fn an_outbox_needs_a_table_or_a_message_prefix() {
     let config = of_toml("[outbox]\ntable = []\nmessage_prefix = 'outbox'\n").unwrap();
     assert_eq!(config.outbox.tables, []);
     let config = of_toml("[outbox]\ntable = []\nplain_message_prefix = 'p'\n").unwrap();

@@ -6,7 +6,7 @@ const SIZE_UNITS: [(&str, u64); 4] =
     [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 const DURATION_UNITS_MS: [(&str, u64); 3] = [("min", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// A text that is not a size or a duration. Its message says how to write one.
+/// A text that is not a size or a duration. The message names the correct form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UnitError {
     #[error(
@@ -17,7 +17,7 @@ pub(crate) enum UnitError {
     Duration(String),
 }
 
-/// Bytes in `text`; a number alone is bytes.
+/// Parses a size; a number without a unit is bytes.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, UnitError> {
     split(text)
         .and_then(|(number, unit)| {
@@ -27,7 +27,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, UnitError> {
         .ok_or_else(|| UnitError::Size(text.to_owned()))
 }
 
-/// The duration in `text`. A number without a unit is an error.
+/// Parses a duration. A number without a unit is an error.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     split(text)
         .and_then(|(number, unit)| number.checked_mul(factor_of(unit, &DURATION_UNITS_MS)?))
@@ -35,12 +35,12 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, UnitError> {
         .ok_or_else(|| UnitError::Duration(text.to_owned()))
 }
 
-/// Bytes in the largest unit that needs no fraction; [`parse_bytes`] reads it.
+/// A size in the largest unit that needs no fraction, for [`parse_bytes`].
 pub(crate) fn show_bytes(bytes: u64) -> String {
     show(bytes, &SIZE_UNITS)
 }
 
-/// A duration, whole milliseconds; [`parse_duration`] reads it.
+/// A duration in whole milliseconds, for [`parse_duration`].
 pub(crate) fn show_duration(duration: Duration) -> String {
     show(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX), &DURATION_UNITS_MS)
 }
@@ -70,7 +70,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn sizes_take_binary_units_or_none() {
+    fn sizes_have_binary_units_or_none() {
         for (text, bytes) in [
             ("0", 0),
             ("17", 17),
@@ -100,7 +100,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_is_read_back(amount: u64) {
+        fn a_printed_size_is_parsed_to_the_same_value(amount: u64) {
             prop_assert_eq!(parse_bytes(&show_bytes(amount)), Ok(amount));
             let duration = Duration::from_millis(amount);
             prop_assert_eq!(parse_duration(&show_duration(duration)), Ok(duration));

@@ -1,4 +1,4 @@
-//! Parsers of values: each takes a text, and gives the value or the reason why it is invalid.
+//! Parsers of values: each takes a text, and returns the value or the reason why it is invalid.
 
 use super::{CatchUpMode, CoreDumps};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use crate::record::{TimestampSource, ValueFormat, check_topic};
 /// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     Text,
     /// One JSON object per line.
     Json,
@@ -38,7 +38,7 @@ pub(super) fn catch_up(text: &str) -> Result<CatchUpMode, String> {
     one_of(text, &CatchUpMode::NAMES)
 }
 
-/// The value of that name.
+/// The value with that name.
 fn one_of<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<T, String> {
     let found = names.iter().find(|(name, _)| *name == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
@@ -55,7 +55,7 @@ pub(super) fn policy(text: &str) -> Result<Policy, String> {
 /// What [`policy_or_wait`] accepts besides the policies.
 pub(super) const WAIT: &str = "wait";
 
-/// What to do with an event whose topic may be created later; `None`: wait.
+/// What to do with an event whose topic may be created later; `None` means wait.
 pub(super) fn policy_or_wait(text: &str) -> Result<Option<Policy>, String> {
     let policies = Policy::NAMES.map(|(name, policy)| (name, Some(policy)));
     one_of(text, &[&[(WAIT, None)], policies.as_slice()].concat())
@@ -129,7 +129,7 @@ pub(super) fn servers(text: &str) -> Result<String, String> {
         let good_port = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
         let unbracketed = host.contains(':') && !host.starts_with('[');
         if host.is_empty() || host.contains(char::is_whitespace) || unbracketed || !good_port {
-            // A login that a comma tears apart shows in none of the pieces.
+            // A login that is split at a comma is not recognisable in the parts.
             let what = if text.contains('@') {
                 "the value (not shown, since it may contain a login)".to_owned()
             } else {
@@ -145,7 +145,7 @@ pub(super) fn servers(text: &str) -> Result<String, String> {
 pub(super) fn log_level(text: &str) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(text));
-    // As a filter, a misspelt level such as `inof` would be a module's name.
+    // As a filter, a misspelt level such as `inof` would be a module name.
     if level || (text.contains('=') && log_filter(text).is_ok()) {
         return Ok(text.to_owned());
     }
@@ -155,7 +155,7 @@ pub(super) fn log_level(text: &str) -> Result<String, String> {
     ))
 }
 
-/// A value of `RUST_LOG`. Other programs read it too, so it is not checked further.
+/// A value of `RUST_LOG`. Other programs read it too, so it is not validated further.
 pub(super) fn log_filter(text: &str) -> Result<String, String> {
     match tracing_subscriber::EnvFilter::builder().parse(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slot_names_are_those_that_postgresql_accepts() {
+    fn slot_names_follow_postgresqls_rules() {
         assert!(slot("walpost_2").is_ok() && slot(&"a".repeat(63)).is_ok());
         for wrong in ["", "Walpost", "wal-post", "wal post", "größe", &"a".repeat(64)] {
             assert!(slot(wrong).is_err(), "{wrong}");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_level_is_not_taken_for_a_module() {
+    fn a_misspelt_level_is_not_treated_as_a_module() {
         for right in ["info", "DEBUG", "off", "info,walpost=debug", "walpost=trace"] {
             assert!(log_level(right).is_ok(), "{right}");
         }

@@ -1,25 +1,25 @@
-//! What the authentication must be: `require_auth` and `channel_binding`.
+//! The required authentication: `require_auth` and `channel_binding`.
 //!
 //! <https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNECT-REQUIRE-AUTH>
 
 use std::fmt;
 
-/// A way to authenticate, as `require_auth` names it.
+/// An authentication method, as `require_auth` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthMethod {
-    /// The password in clear.
+    /// The password in clear text.
     Password,
-    /// MD5 of the password.
+    /// An MD5 hash of the password.
     Md5,
-    /// Kerberos.
+    /// Kerberos, by GSSAPI.
     Gss,
-    /// Windows' form of it.
+    /// Windows' SSPI.
     Sspi,
-    /// SCRAM-SHA-256, with channel binding or without.
+    /// SCRAM-SHA-256, with or without channel binding.
     ScramSha256,
     /// A bearer token.
     Oauth,
-    /// The server asks for nothing.
+    /// The server requests no authentication.
     None,
 }
 
@@ -42,26 +42,26 @@ impl fmt::Display for AuthMethod {
     }
 }
 
-/// The methods that the server may ask for.
+/// The methods that the server may request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequireAuth {
-    /// A bit for each method.
+    /// One bit per method.
     allowed: u8,
 }
 
 impl Default for RequireAuth {
-    /// Any.
+    /// Any method.
     fn default() -> Self {
         Self { allowed: u8::MAX }
     }
 }
 
 impl RequireAuth {
-    /// What [`Self::parse`] expects, for an error.
+    /// The valid values of [`Self::parse`], for errors.
     pub(super) const EXPECTED: &'static str = "a list of password, md5, gss, sspi, scram-sha-256, \
          oauth and none, each once, and either all or none of them with a ! before it";
 
-    /// Reads a list such as `scram-sha-256,none` or `!password,!md5`.
+    /// Parses a list such as `scram-sha-256,none` or `!password,!md5`.
     pub(super) fn parse(list: &str) -> Option<Self> {
         let (mut named, mut negated) = (0_u8, None);
         for item in list.split(',').map(str::trim) {
@@ -79,21 +79,21 @@ impl RequireAuth {
         Some(Self { allowed })
     }
 
-    /// Whether the server may ask for that.
+    /// Whether the server may request that method.
     pub fn allows(self, method: AuthMethod) -> bool {
         self.allowed & 1 << method as u8 != 0
     }
 }
 
-/// Whether SCRAM is bound to the TLS channel
+/// Whether SCRAM uses channel binding
 /// (<https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNECT-CHANNEL-BINDING>).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelBinding {
     /// Never.
     Disable,
-    /// Where both ends can.
+    /// If both sides support it.
     Prefer,
-    /// Always: without it there is no session.
+    /// Always: otherwise the session is not opened.
     Require,
 }
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_allows_what_it_names_or_what_it_does_not_negate() {
+    fn a_list_allows_named_or_not_negated_methods() {
         let list = |text| allowed(text).expect("a list").join(" ");
         assert_eq!(list("scram-sha-256"), "scram-sha-256");
         assert_eq!(list("none, scram-sha-256"), "scram-sha-256 none");

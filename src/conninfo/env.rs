@@ -1,19 +1,19 @@
-//! Where a connection string is resolved.
+//! The environment in which a connection string is resolved.
 
 use std::path::PathBuf;
 
-/// What surrounds the process, as far as it matters to a connection.
+/// The parts of the process's environment that affect a connection.
 pub struct Env<'a> {
     /// The value of an environment variable.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
     /// The user's home directory.
     pub home: Option<PathBuf>,
-    /// Where the server's Unix socket is by default.
+    /// The default directory of the server's Unix socket.
     pub socket_directory: PathBuf,
 }
 
 impl<'a> Env<'a> {
-    /// Those of a process with that environment.
+    /// For a process with these environment variables.
     pub fn of(environment: &'a dyn Fn(&str) -> Option<String>) -> Self {
         Self {
             environment,
@@ -26,7 +26,7 @@ impl<'a> Env<'a> {
         (self.environment)(name)
     }
 
-    /// A file in libpq's directory in the user's home, where it exists.
+    /// A file in libpq's directory in the user's home, if it exists.
     pub(super) fn users_file(&self, name: &str) -> Option<PathBuf> {
         let path = self.home.as_ref()?.join(".postgresql").join(name);
         path.exists().then_some(path)

@@ -1,7 +1,6 @@
-//! What can be wrong with a connection string, and where it was said.
+//! Errors of a connection string, with the origin of the invalid value.
 //!
-//! No text here shows a value that was given, since a mistyped string may have
-//! its password anywhere.
+//! No message contains a value, because a mistyped string may contain its password anywhere.
 
 use std::fmt;
 use std::io;
@@ -16,7 +15,7 @@ pub enum Origin {
     Service,
     /// In this environment variable.
     Environment(&'static str),
-    /// Nowhere: it is a default.
+    /// Not set: the default.
     Default,
 }
 
@@ -31,8 +30,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why a connection string cannot be used. All of these are for the operator
-/// to fix; none goes away by trying again.
+/// Why a connection string cannot be used. All of these need an operator; retrying does not help.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnInfoError {
     /// The text is neither a URL nor `key=value` pairs.
@@ -41,46 +39,46 @@ pub enum ConnInfoError {
     /// libpq has no such parameter.
     #[error("unknown connection parameter {}", named(name.as_deref(), *nearest))]
     UnknownParameter {
-        /// The name as written, unless it may be a piece of a password.
+        /// The name as written, unless it may be part of a password.
         name: Option<String>,
-        /// The known name that is most like it.
+        /// The most similar known name.
         nearest: Option<&'static str>,
     },
-    /// A value that the parameter does not take.
+    /// A value that is invalid for the parameter.
     #[error("{parameter} ({origin}) must be {expected}")]
     InvalidValue {
         /// The parameter.
         parameter: &'static str,
         /// Where its value was given.
         origin: Origin,
-        /// What it takes.
+        /// The valid values.
         expected: &'static str,
     },
-    /// A value that libpq honours and walpost cannot.
+    /// A value that libpq supports and walpost does not.
     #[error("{parameter} ({origin}) cannot be honoured: {reason}")]
     NotHonoured {
         /// The parameter.
         parameter: &'static str,
         /// Where its value was given.
         origin: Origin,
-        /// Why not, and what to do.
+        /// Why not, and the remedy.
         reason: &'static str,
     },
-    /// Lists of hosts, addresses and ports that do not go together.
+    /// Lists of hosts, addresses and ports whose lengths do not match.
     #[error("{parameter} names {given} where host names {hosts}: give one for each host")]
     ListLengths {
-        /// The list that does not fit.
+        /// The list with the wrong length.
         parameter: &'static str,
         /// Its length.
         given: usize,
         /// The number of hosts.
         hosts: usize,
     },
-    /// No user name anywhere.
+    /// No user name is set.
     #[error("user: none is given, and neither USER nor LOGNAME names one")]
     NoUser,
-    /// A certificate, key or root file that was named, or that must go with
-    /// another, is not there.
+    /// A certificate, key or root file that is named, or required by another parameter, does not
+    /// exist.
     #[error("{parameter} ({origin}): there is no file {}", path.display())]
     MissingFile {
         /// The parameter that names the file.
@@ -90,7 +88,7 @@ pub enum ConnInfoError {
         /// The file.
         path: PathBuf,
     },
-    /// `verify-ca` without a file of roots.
+    /// `verify-ca` without a root certificate file.
     #[error(
         "sslmode ({origin}) is verify-ca, and there is no root certificate file: name one by \
          sslrootcert, put it into ~/.postgresql/root.crt, or use sslmode=verify-full, which checks \
@@ -103,23 +101,23 @@ pub enum ConnInfoError {
     /// No service file has the section.
     #[error("service: no service file defines `{0}`")]
     ServiceNotFound(String),
-    /// A service file that cannot be read.
+    /// A service file cannot be read.
     #[error("service file {}", path.display())]
     ServiceFile {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// A line of a service file that makes no sense.
+    /// An invalid line of a service file.
     #[error("service file {}, line {line}: {reason}", path.display())]
     ServiceLine {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Why it is invalid.
         reason: &'static str,
     },
 }

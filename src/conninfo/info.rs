@@ -1,4 +1,4 @@
-//! The result: what both PostgreSQL clients are configured from.
+//! The result: the configuration of both PostgreSQL clients.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,27 +9,27 @@ use secrecy::SecretString;
 
 use super::auth::{ChannelBinding, RequireAuth};
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostAddress {
-    /// By name, which is also what a certificate must show, and possibly by an
-    /// address that spares the look-up.
+    /// A name, which the certificate must also have, and optionally an address that avoids the DNS
+    /// lookup.
     Tcp {
         /// A host name, or an IP address as text.
         name: String,
         /// libpq's `hostaddr`.
         hostaddr: Option<IpAddr>,
     },
-    /// By the directory of its Unix socket.
+    /// The directory of its Unix socket.
     Unix(PathBuf),
 }
 
 /// One server to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Where it is.
+    /// Its address.
     pub address: HostAddress,
-    /// Its port; for a Unix socket a part of the socket's name.
+    /// Its port; for a Unix socket, part of the socket's name.
     pub port: u16,
 }
 
@@ -45,21 +45,20 @@ impl fmt::Display for Host {
     }
 }
 
-/// How far the connection is protected
-/// (<https://www.postgresql.org/docs/current/libpq-ssl.html>).
+/// How the connection is secured (<https://www.postgresql.org/docs/current/libpq-ssl.html>).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SslMode {
     /// Without TLS.
     Disable,
-    /// Without TLS, and with it where the server refuses that.
+    /// Without TLS; with TLS if the server rejects that.
     Allow,
-    /// With TLS, and without it where the server refuses that.
+    /// With TLS; without TLS if the server rejects that.
     Prefer,
-    /// With TLS, whoever the server is.
+    /// With TLS; the certificate is not verified.
     Require,
-    /// With TLS and a certificate that the roots vouch for.
+    /// With TLS, and a certificate issued by one of the roots.
     VerifyCa,
-    /// With TLS and such a certificate for the host's name.
+    /// With TLS, and such a certificate for the host's name.
     VerifyFull,
 }
 
@@ -73,7 +72,7 @@ impl SslMode {
         ("verify-full", Self::VerifyFull),
     ];
 
-    /// Whether the server's certificate is checked at all.
+    /// Whether the server's certificate is verified.
     pub fn verifies(self) -> bool {
         self >= Self::VerifyCa
     }
@@ -86,10 +85,10 @@ impl fmt::Display for SslMode {
     }
 }
 
-/// Whose word counts for a server's certificate.
+/// The root certificates for the server's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Roots {
-    /// The authorities that the operating system trusts.
+    /// The CA certificates that the operating system trusts.
     System,
     /// The certificates in this PEM file.
     File(PathBuf),
@@ -98,17 +97,17 @@ pub enum Roots {
 /// A client certificate and its private key, both PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// The certificate, and any above it.
+    /// The certificate, and any intermediate ones.
     pub certificate: PathBuf,
-    /// The private key, not encrypted.
+    /// The private key, unencrypted.
     pub key: PathBuf,
 }
 
-/// What a server must be to be used
+/// The required state of a server
 /// (<https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNECT-TARGET-SESSION-ATTRS>).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetSession {
-    /// Anything.
+    /// Any server.
     Any,
     /// It accepts writes.
     ReadWrite,
@@ -118,7 +117,7 @@ pub enum TargetSession {
     Primary,
     /// It is in recovery.
     Standby,
-    /// In recovery where one of the hosts is, else anything.
+    /// In recovery if one of the hosts is, otherwise any.
     PreferStandby,
 }
 
@@ -140,18 +139,18 @@ impl fmt::Display for TargetSession {
     }
 }
 
-/// How a dead peer is noticed.
+/// How a dead connection is detected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keepalive {
     /// Whether TCP keepalives are sent.
     pub enabled: bool,
-    /// Silence before the first one.
+    /// Idle time before the first one.
     pub idle: Duration,
-    /// Time between one and the next.
+    /// Interval between them.
     pub interval: Duration,
-    /// How many may go unanswered.
+    /// How many may remain unacknowledged.
     pub retries: u32,
-    /// How long sent data may go unacknowledged; not on a replication session, whose receiver
+    /// How long sent data may remain unacknowledged; not for a replication session, whose receiver
     /// may pause.
     pub user_timeout: Duration,
 }
@@ -162,45 +161,44 @@ pub struct Keepalive {
 #[derive(Debug, Clone)]
 pub struct ConnInfo {
     pub(super) hosts: Vec<Host>,
-    /// Who connects.
+    /// The role.
     pub user: String,
-    /// To which database.
+    /// The database.
     pub dbname: String,
     pub(super) password: Option<SecretString>,
     pub(super) password_in_text: bool,
-    /// From the password file, one for each host.
+    /// From the password file, one per host.
     pub(super) passfile_passwords: Vec<Option<SecretString>>,
-    /// Time for connecting to one address: name, TCP, TLS and authentication.
+    /// Timeout for connecting to one address: DNS, TCP, TLS and authentication.
     pub connect_timeout: Duration,
-    /// Command-line options for the session, as given.
+    /// Command-line options for the session, as configured.
     pub options: Option<String>,
-    /// The session's name, where one was given.
+    /// The configured `application_name`, if any.
     pub application_name: Option<String>,
-    /// The protection asked for; `require` with a file of roots has become
-    /// `verify-ca`.
+    /// The effective `sslmode`; `require` with a root certificate file becomes `verify-ca`.
     pub sslmode: SslMode,
-    /// What certificates are checked against, where they are checked.
+    /// The roots for verification of certificates.
     pub roots: Roots,
-    /// The certificate to show, where there is one.
+    /// The client certificate, if any.
     pub client_certificate: Option<ClientCertificate>,
-    /// Whether SCRAM is bound to the TLS channel.
+    /// Whether SCRAM uses channel binding.
     pub channel_binding: ChannelBinding,
-    /// The authentication methods that the server may ask for.
+    /// The authentication methods that the server may request.
     pub require_auth: RequireAuth,
-    /// What a server must be to be used.
+    /// The required state of a server.
     pub target_session: TargetSession,
-    /// How a dead peer is noticed.
+    /// How a dead connection is detected.
     pub keepalive: Keepalive,
     pub(super) warnings: Vec<String>,
 }
 
 impl ConnInfo {
-    /// The servers, in the order to try them in; never empty.
+    /// The servers, in the order of attempts; never empty.
     pub fn hosts(&self) -> &[Host] {
         &self.hosts
     }
 
-    /// The password for that host: the one given, else the password file's.
+    /// The password for that host: the configured one, or else that of the password file.
     pub fn password_for(&self, host: &Host) -> Option<&SecretString> {
         self.password.as_ref().or_else(|| {
             let at = self.hosts.iter().position(|known| known == host)?;
@@ -208,13 +206,12 @@ impl ConnInfo {
         })
     }
 
-    /// Whether the password was inside the text that was resolved, where
-    /// others may see it.
+    /// Whether the password was part of the resolved text, where others may see it.
     pub fn password_in_text(&self) -> bool {
         self.password_in_text
     }
 
-    /// Settings that are ignored although the operator may rely on them, as texts.
+    /// Ignored settings on which the operator may rely, as messages.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

@@ -1,15 +1,14 @@
-//! Connection strings as libpq users know them.
+//! Connection strings, as in libpq.
 //!
-//! `ConnInfo::resolve` reads a URL or `key=value` text, then a service file,
-//! then the `PG*` environment, then libpq's defaults and the password file, in
-//! that order of precedence, and gives one value that both PostgreSQL clients
-//! are configured from. It opens no connection and reads no certificate.
+//! `ConnInfo::resolve` reads a URL or `key=value` text, then a service file, then the `PG*`
+//! environment, then libpq's defaults and the password file, in that order of precedence. The
+//! result configures both PostgreSQL clients. It opens no connection and reads no certificate.
 //!
-//! The reference is <https://www.postgresql.org/docs/current/libpq-connect.html>.
-//! What differs: `connect_timeout` is 10 seconds where libpq waits for ever;
-//! `verify-full` without a root certificate file uses the system's roots, as with
-//! `sslrootcert=system`, where libpq refuses; named certificate files must exist; and a parameter that
-//! protects the connection, but that walpost cannot honour, is refused.
+//! The reference is <https://www.postgresql.org/docs/current/libpq-connect.html>. Differences:
+//! `connect_timeout` is 10 seconds, while libpq waits forever; `verify-full` without a root
+//! certificate file uses the system's roots, as with `sslrootcert=system`, while libpq fails; named
+//! certificate files must exist; and a parameter that secures the connection, but that walpost does
+//! not support, is rejected.
 
 mod auth;
 mod env;

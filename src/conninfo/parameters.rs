@@ -1,22 +1,21 @@
-//! libpq's connection parameters: names, environment variables, and what
-//! walpost does with each. The list is that of PostgreSQL 18.
+//! libpq's connection parameters: names, environment variables, and how walpost handles each. The
+//! list is that of PostgreSQL 18.
 
 use super::error::{ConnInfoError, Origin};
 
-/// What becomes of a parameter.
+/// How a parameter is handled.
 pub(super) enum Treatment {
     /// It is used.
     Used,
-    /// Accepted without effect: nothing is lost by it.
+    /// Accepted and ignored, without consequences.
     Ignored,
-    /// Accepted with these values, which change nothing; any other is refused
-    /// for the reason.
+    /// Accepted with these values, which have no effect; any other is rejected with this reason.
     Only(&'static [&'static str], &'static str),
 }
 
 use Treatment::{Ignored, Only, Used};
 
-/// One parameter of libpq.
+/// A parameter of libpq.
 pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) variable: Option<&'static str>,
@@ -35,7 +34,7 @@ const NO_REVOCATION: &str = "certificate revocation lists are not checked; remov
 const NO_OAUTH: &str = "OAuth authentication is not supported";
 const NO_SCRAM_KEYS: &str = "SCRAM keys are not supported; give the password";
 
-/// Every parameter that libpq knows.
+/// All of libpq's parameters.
 pub(super) const PARAMETERS: &[Parameter] = &[
     parameter("service", "PGSERVICE", Used),
     parameter("user", "PGUSER", Used),
@@ -129,18 +128,18 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     without_variable("oauth_scope", Only(&[], NO_OAUTH)),
 ];
 
-/// Whether libpq knows a parameter of that name.
+/// Whether libpq has a parameter of that name.
 pub(crate) fn is_known(name: &str) -> bool {
     known(name).is_some()
 }
 
-/// The parameter of that name.
+/// The parameter with that name.
 pub(super) fn known(name: &str) -> Option<&'static Parameter> {
     PARAMETERS.iter().find(|parameter| parameter.name == name)
 }
 
-/// The error for a name that libpq does not know; `may_be_secret` where the
-/// name may be a piece of a password and must not be shown.
+/// The error for a name that libpq does not know. With `may_be_secret`, the name may be part of a
+/// password and is not shown.
 pub(super) fn unknown(name: &str, may_be_secret: bool) -> ConnInfoError {
     if may_be_secret {
         return ConnInfoError::UnknownParameter { name: None, nearest: None };
@@ -155,8 +154,7 @@ pub(super) fn unknown(name: &str, may_be_secret: bool) -> ConnInfoError {
 }
 
 impl Parameter {
-    /// Refuses a value that cannot be honoured. An empty value is as good as
-    /// none, as it is for libpq.
+    /// Rejects an unsupported value. An empty value counts as not set, as in libpq.
     pub(super) fn check(&self, value: &str, origin: Origin) -> Result<(), ConnInfoError> {
         match self.treatment {
             Only(accepted, reason) if !value.is_empty() && !accepted.contains(&value) => {
@@ -182,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_met_with_the_nearest_known_one() {
+    fn an_unknown_name_yields_the_nearest_known_one() {
         let said = |name| unknown(name, false).to_string();
         assert_eq!(
             said("ssl_mode"),

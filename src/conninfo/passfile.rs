@@ -1,5 +1,5 @@
-//! The password file (<https://www.postgresql.org/docs/current/libpq-pgpass.html>).
-//! Finds the password for one connection; keeps nothing else of the file.
+//! The password file (<https://www.postgresql.org/docs/current/libpq-pgpass.html>). Finds the
+//! password for one connection, and keeps nothing else of the file.
 
 use std::fs;
 use std::io;
@@ -8,8 +8,8 @@ use std::path::Path;
 
 use secrecy::SecretString;
 
-/// The connection that a password is sought for. `host` is `localhost` for a
-/// Unix socket in the default directory.
+/// The connection that needs a password. `host` is `localhost` for a Unix socket in the default
+/// directory.
 pub(super) struct Wanted<'a> {
     pub(super) host: &'a str,
     pub(super) port: u16,
@@ -17,9 +17,8 @@ pub(super) struct Wanted<'a> {
     pub(super) user: &'a str,
 }
 
-/// Reads a password file. `Ok(None)` where there is none; `Err` has the
-/// warning where it is there but must not, or cannot, be used: libpq goes on
-/// without it, and so does walpost.
+/// Reads a password file. `Ok(None)` means that it does not exist; `Err` contains the warning if it
+/// exists but must not or cannot be used: like libpq, walpost then continues without it.
 pub(super) fn read(path: &Path) -> Result<Option<SecretString>, String> {
     let shown = path.display();
     let metadata = match fs::metadata(path) {
@@ -42,7 +41,7 @@ pub(super) fn read(path: &Path) -> Result<Option<SecretString>, String> {
     }
 }
 
-/// The password on the first line that matches.
+/// The password on the first matching line.
 pub(super) fn find(text: &str, wanted: &Wanted<'_>) -> Option<SecretString> {
     let port = wanted.port.to_string();
     text.lines()
@@ -63,7 +62,7 @@ pub(super) fn find(text: &str, wanted: &Wanted<'_>) -> Option<SecretString> {
         .filter(|password| !secrecy::ExposeSecret::expose_secret(password).is_empty())
 }
 
-/// What follows the line's first field, where that is `*` or the value.
+/// The rest of the line after its first field, if that is `*` or the value.
 fn after_field<'a>(line: &'a str, value: &str) -> Option<&'a str> {
     if let Some(rest) = line.strip_prefix("*:") {
         return Some(rest);
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_matching_line_gives_the_password() {
+    fn the_first_matching_line_has_the_password() {
         let text = "# db:5432:shop:me:commented\n\
                     db:5432:shop:you:no\n\
                     db:5433:shop:me:no\n\
@@ -130,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_file_is_read_without_panic(text in r"[a-b*:\\\n]{0,40}", host in r"[ab:\\]{0,3}") {
+        fn any_file_is_read_without_a_panic(text in r"[a-b*:\\\n]{0,40}", host in r"[ab:\\]{0,3}") {
             let _ = find(&text, &Wanted { host: &host, ..DB });
         }
     }

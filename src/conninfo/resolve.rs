@@ -1,6 +1,5 @@
-//! From all that may say something about the connection to one `ConnInfo`.
-//! The order of precedence is libpq's: text, service file, environment,
-//! defaults.
+//! Resolves all sources of connection parameters to one `ConnInfo`, in libpq's order of precedence:
+//! text, service file, environment, defaults.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,12 +19,12 @@ use super::{passfile, service, text};
 
 const DEFAULT_PORT: u16 = 5432;
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// libpq rounds a shorter one up to this.
-const LEAST_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// libpq rounds a shorter timeout up to this.
+const MIN_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl ConnInfo {
-    /// Resolves a connection string, or none, in that environment. Reads the
-    /// service file and the password file; takes certificates by their paths.
+    /// Resolves an optional connection string in that environment. Reads the service file and the
+    /// password file; certificates are referred to by path.
     pub fn resolve(
         text: Option<&str>,
         env: &dyn Fn(&str) -> Option<String>,
@@ -33,7 +32,7 @@ impl ConnInfo {
         Self::resolve_in(text, &Env::of(env))
     }
 
-    /// [`ConnInfo::resolve`] with everything around it given.
+    /// [`ConnInfo::resolve`] in an explicit environment.
     pub fn resolve_in(text: Option<&str>, environment: &Env<'_>) -> Result<Self, ConnInfoError> {
         let settings = Settings::gather(text.unwrap_or_default(), environment)?;
         let hosts = hosts(&settings, environment)?;
@@ -52,7 +51,7 @@ impl ConnInfo {
             password: settings.text("password").map(SecretString::from),
             passfile_passwords: Vec::new(),
             connect_timeout: match settings.integer("connect_timeout")? {
-                Some(seconds @ 1..) => seconds_of(seconds).max(LEAST_CONNECT_TIMEOUT),
+                Some(seconds @ 1..) => seconds_of(seconds).max(MIN_CONNECT_TIMEOUT),
                 _ => DEFAULT_CONNECT_TIMEOUT,
             },
             options: settings.text("options"),
@@ -80,7 +79,7 @@ impl ConnInfo {
         Ok(info)
     }
 
-    /// Looks in the password file, where no password was given.
+    /// Searches the password file, unless a password is set.
     fn ask_passfile(&mut self, settings: &Settings, environment: &Env<'_>) {
         let in_home = || environment.home.as_ref().map(|home| home.join(".pgpass"));
         let named = settings.text("passfile").map(PathBuf::from);
@@ -112,7 +111,7 @@ impl ConnInfo {
     }
 }
 
-/// Every parameter that something said anything about.
+/// Every parameter that is set by any source.
 struct Settings(BTreeMap<&'static str, (String, Origin)>);
 
 impl Settings {
@@ -128,7 +127,7 @@ impl Settings {
         if let Some(service) = service.filter(|service| !service.is_empty()) {
             let mut from_service = BTreeMap::new();
             for (name, value) in service::load(&service, environment)? {
-                // libpq takes the first of two in a service file.
+                // In a service file, libpq uses the first of two.
                 from_service.entry(name).or_insert((value, Origin::Service));
             }
             for (name, setting) in from_service {
@@ -151,7 +150,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The value; an empty one is none.
+    /// The value; an empty one counts as not set.
     fn text(&self, name: &str) -> Option<String> {
         self.0.get(name).map(|(value, _)| value.clone()).filter(|value| !value.is_empty())
     }
@@ -190,7 +189,7 @@ impl Settings {
             .ok_or_else(|| self.invalid(name, expected))
     }
 
-    /// A file that was named, which must then exist.
+    /// A named file, which must exist.
     fn file(&self, parameter: &'static str) -> Result<Option<PathBuf>, ConnInfoError> {
         let Some(path) = self.text(parameter).map(PathBuf::from) else {
             return Ok(None);
@@ -201,7 +200,7 @@ impl Settings {
         Err(ConnInfoError::MissingFile { parameter, origin: self.origin(parameter), path })
     }
 
-    /// A comma-separated list; empty where nothing was given.
+    /// A comma-separated list; empty if not set.
     fn list(&self, name: &str) -> Vec<String> {
         self.text(name).map_or_else(Vec::new, |value| {
             value.split(',').map(|item| item.trim().to_owned()).collect()
@@ -257,7 +256,7 @@ fn host_address(
     environment: &Env<'_>,
 ) -> Result<HostAddress, ConnInfoError> {
     if name.contains('@') {
-        // Likelier a piece of a password than an abstract socket.
+        // More likely part of a password than an abstract socket.
         return Err(settings.invalid(
             "host",
             "a name, an address or a directory, without `@` (write %40 for one in a password)",
@@ -274,9 +273,9 @@ fn host_address(
     })
 }
 
-/// The effective mode and roots. `system` allows nothing less than
-/// `verify-full`, a file of roots makes `verify-ca` of `require`, and `verify-ca`
-/// takes one, as in libpq; a file that was named but is missing is an error in every mode.
+/// The effective mode and roots. As in libpq, `system` allows nothing less than `verify-full`, a
+/// root certificate file turns `require` into `verify-ca`, and `verify-ca` needs one. A named file
+/// that does not exist is an error in every mode.
 fn protection(
     settings: &Settings,
     environment: &Env<'_>,
@@ -295,8 +294,8 @@ fn protection(
         (SslMode::Require, Some(_)) => SslMode::VerifyCa,
         _ => mode,
     };
-    // Anybody gets a certificate of some authority that the system trusts: without the name it
-    // says nothing.
+    // Anyone can get a certificate from some authority that the system trusts: without verifying
+    // the name, it proves nothing.
     if mode == SslMode::VerifyCa && file.is_none() {
         return Err(ConnInfoError::NoRoots { origin: settings.origin("sslmode") });
     }
@@ -341,7 +340,7 @@ fn client_certificate(
 }
 
 fn keepalive(settings: &Settings) -> Result<Keepalive, ConnInfoError> {
-    // As in libpq, 0 stands for the default, which here is walpost's own.
+    // As in libpq, 0 means the default, which here is walpost's own.
     let positive = |name, default: i32| -> Result<i32, ConnInfoError> {
         Ok(settings.integer(name)?.filter(|&value| value > 0).unwrap_or(default))
     };

@@ -1,4 +1,4 @@
-//! Precedence, defaults and refusals, with every surrounding given.
+//! Precedence, defaults and rejections, in an explicit environment.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::super::auth::AuthMethod;
 use super::*;
 
-/// A home directory and an environment of the test's own.
+/// A home directory and environment variables for the test.
 struct Bed {
     home: tempfile::TempDir,
     environment: Vec<(&'static str, String)>,
@@ -68,7 +68,7 @@ fn tcp(name: &str, port: u16) -> Host {
 }
 
 #[test]
-fn nothing_given_means_libpqs_defaults() {
+fn an_empty_string_has_libpqs_defaults() {
     let bed = Bed::new(&[]);
     let info = bed.info("");
     assert_eq!(info.to_string(), "localhost:5432/me as me");
@@ -105,13 +105,13 @@ fn a_parameter_comes_from_text_then_service_then_environment() {
 }
 
 #[test]
-fn a_service_file_that_is_named_must_exist() {
+fn a_named_service_file_must_exist() {
     let bed = Bed::new(&[("PGSERVICEFILE", "/nowhere/at/all")]);
     assert_eq!(bed.refusal("service=shop"), "service file /nowhere/at/all");
 }
 
 #[test]
-fn the_system_directory_serves_what_the_users_file_does_not() {
+fn the_system_service_file_is_used_after_the_users() {
     let mut bed = Bed::new(&[])
         .with_file(".pg_service.conf", "[other]\nhost=x\n")
         .with_file("etc/pg_service.conf", "[shop]\nhost=system\n");
@@ -120,7 +120,7 @@ fn the_system_directory_serves_what_the_users_file_does_not() {
 }
 
 #[test]
-fn hosts_addresses_and_ports_go_together() {
+fn hosts_addresses_and_ports_must_match() {
     let bed = Bed::new(&[]);
     let hosts = |text| bed.info(text).hosts;
     assert_eq!(hosts("postgres://a:1,b,[::1]:3"), [tcp("a", 1), tcp("b", 5432), tcp("::1", 3)]);
@@ -153,7 +153,7 @@ fn hosts_addresses_and_ports_go_together() {
 }
 
 #[test]
-fn passwords_come_from_the_file_only_where_none_was_given() {
+fn passwords_come_from_the_file_only_if_none_is_set() {
     let bed = Bed::new(&[]).with_file(".pgpass", "a:5432:*:me:one\nb:*:*:me:t\\:wo\n");
     let info = bed.info("host=a,b,c");
     assert_eq!(password(&info, 0), Some("one"));
@@ -174,7 +174,7 @@ fn passwords_come_from_the_file_only_where_none_was_given() {
 }
 
 #[test]
-fn localhost_in_the_password_file_covers_the_default_socket_alone() {
+fn localhost_in_the_password_file_covers_only_the_default_socket() {
     let bed = Bed::new(&[]).with_file(".pgpass", "localhost:*:*:*:x\n").with_file("sockets/x", "");
     assert_eq!(password(&bed.info(""), 0), Some("x"));
     assert_eq!(password(&bed.info("host=/elsewhere"), 0), None);
@@ -191,7 +191,7 @@ fn a_password_file_open_to_others_is_a_warning() {
 }
 
 #[test]
-fn no_text_about_a_connection_shows_its_password() {
+fn no_message_contains_the_password() {
     let bed = Bed::new(&[]);
     let info = bed.info("postgres://u:hunter2@h/d");
     for shown in [format!("{info:?}"), format!("{info:#?}"), info.to_string()] {
@@ -203,7 +203,7 @@ fn no_text_about_a_connection_shows_its_password() {
 }
 
 #[test]
-fn a_file_of_roots_makes_verify_ca_of_require() {
+fn a_root_file_turns_require_into_verify_ca() {
     let bed = Bed::new(&[]).with_file("ca.pem", "").with_file(".postgresql/x", "");
     let ca = bed.home.path().join("ca.pem");
     let protection = |text: &str| {
@@ -218,7 +218,8 @@ fn a_file_of_roots_makes_verify_ca_of_require() {
     assert_eq!(protection("sslmode=require"), (SslMode::Require, Roots::System));
     assert_eq!(protection("sslmode=verify-full"), (SslMode::VerifyFull, Roots::System));
     assert_eq!(protection(&with_file("verify-ca")), (SslMode::VerifyCa, Roots::File(ca.clone())));
-    // libpq refuses these too: any authority's word for any name is none.
+    // libpq rejects these too: without verifying the name, any authority's certificate proves
+    // nothing.
     assert!(bed.refusal("sslmode=verify-ca").contains("sslrootcert"));
     assert!(bed.refusal("sslrootcert=system sslmode=verify-ca").contains("verify-full"));
     assert_eq!(protection("sslrootcert=system"), (SslMode::VerifyFull, Roots::System));
@@ -232,7 +233,7 @@ fn a_file_of_roots_makes_verify_ca_of_require() {
 }
 
 #[test]
-fn a_client_certificate_goes_with_its_key() {
+fn a_client_certificate_needs_its_key() {
     let bed = Bed::new(&[]).with_file(".postgresql/postgresql.crt", "");
     assert!(bed.refusal("").contains("postgresql.key"));
     assert_eq!(bed.info("sslcertmode=disable").client_certificate, None);
@@ -246,7 +247,7 @@ fn a_client_certificate_goes_with_its_key() {
 }
 
 #[test]
-fn what_protects_but_cannot_be_honoured_is_refused_with_its_origin() {
+fn unsupported_security_parameters_are_rejected_with_their_origin() {
     let bed = Bed::new(&[]);
     for refused in [
         "gssencmode=require",
@@ -272,7 +273,7 @@ fn what_protects_but_cannot_be_honoured_is_refused_with_its_origin() {
 }
 
 #[test]
-fn what_the_authentication_must_be_comes_from_text_or_environment() {
+fn required_authentication_comes_from_text_or_environment() {
     let bed = Bed::new(&[("PGREQUIREAUTH", "scram-sha-256"), ("PGCHANNELBINDING", "require")]);
     let info = bed.info("");
     assert_eq!(info.channel_binding, ChannelBinding::Require);
@@ -315,7 +316,7 @@ fn numbers_and_choices_are_checked() {
 }
 
 #[test]
-fn without_any_user_name_that_is_said() {
+fn a_missing_user_name_is_an_error() {
     let error = ConnInfo::resolve(None, &|_| None).expect_err("no user");
     assert!(matches!(error, ConnInfoError::NoUser));
     assert_eq!(
@@ -327,7 +328,7 @@ fn without_any_user_name_that_is_said() {
 }
 
 #[test]
-fn every_mode_prints_as_it_is_written() {
+fn every_mode_prints_as_written() {
     for (name, mode) in SslMode::ALL {
         assert_eq!(mode.to_string(), name);
     }
@@ -338,7 +339,7 @@ fn every_mode_prints_as_it_is_written() {
 
 proptest! {
     #[test]
-    fn any_text_and_environment_resolves_or_is_refused(
+    fn any_text_and_environment_resolves_or_is_rejected(
         text in r"(postgres://)?[a-c0-9%:/?@,=&\[\]'\\ ]{0,30}",
         host in r"[a/@,:\[\]]{0,5}",
         port in r"[0-9,]{0,8}",

@@ -1,5 +1,5 @@
-//! Service files (<https://www.postgresql.org/docs/current/libpq-pgservice.html>):
-//! INI files whose sections hold connection parameters.
+//! Service files (<https://www.postgresql.org/docs/current/libpq-pgservice.html>): INI files whose
+//! sections contain connection parameters.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,10 @@ use super::error::ConnInfoError;
 use super::parameters::{known, unknown};
 use super::text::Pairs;
 
-/// Where Debian's libpq looks when `PGSYSCONFDIR` does not say otherwise.
+/// The default directory of Debian's libpq, unless `PGSYSCONFDIR` is set.
 const SYSTEM_DIRECTORY: &str = "/etc/postgresql-common";
 
-/// The parameters of a service: from the user's file, else from the system's.
+/// The parameters of a service: from the user's file, or else from the system's.
 pub(super) fn load(service: &str, environment: &Env<'_>) -> Result<Pairs, ConnInfoError> {
     for (path, must_exist) in files(environment) {
         let text = match fs::read_to_string(&path) {

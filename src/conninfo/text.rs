@@ -1,10 +1,10 @@
-//! From a connection string to its parameters, in order. Knows libpq's two
-//! spellings; knows nothing of what the parameters mean.
+//! Parses a connection string into its parameters, in order. Knows libpq's two formats, but not the
+//! meaning of the parameters.
 
 use super::error::ConnInfoError;
 use super::parameters::{known, unknown};
 
-/// Parameters as the text gives them; where one is given twice the last wins.
+/// Parameters in the order of the text; the last of duplicates wins.
 pub(super) type Pairs = Vec<(&'static str, String)>;
 
 /// Parses a URL or `key=value` text.
@@ -41,7 +41,7 @@ fn parse_pairs(text: &str) -> Result<Pairs, ConnInfoError> {
         let after =
             after.trim_start().strip_prefix('=').ok_or(ConnInfoError::Malformed(NO_EQUALS))?;
         let parameter = known(name).ok_or_else(|| {
-            // What follows an unquoted password may be the rest of it.
+            // The text after an unquoted password may be the rest of it.
             let after_password = pairs.last().is_some_and(|(name, _)| is_secret(name));
             unknown(name, after_password)
         })?;
@@ -56,7 +56,7 @@ fn is_secret(name: &str) -> bool {
     matches!(name, "password" | "sslpassword")
 }
 
-/// One value, quoted or not, and what follows it.
+/// One value, quoted or not, and the rest of the text.
 fn parse_value(text: &str) -> Result<(String, &str), ConnInfoError> {
     let quoted = text.starts_with('\'');
     let body = if quoted { &text[1..] } else { text };
@@ -105,8 +105,8 @@ fn parse_url(rest: &str) -> Result<Pairs, ConnInfoError> {
     Ok(pairs)
 }
 
-/// `host:port,[ipv6]:port,…` up to the path: the list of hosts, the list of
-/// ports, and what follows.
+/// `host:port,[ipv6]:port,…` up to the path: the list of hosts, the list of ports, and the rest of
+/// the text.
 fn parse_authority(mut rest: &str) -> Result<(String, String, &str), ConnInfoError> {
     const ENDS: [char; 4] = [':', '/', '?', ','];
     let (mut hosts, mut ports) = (Vec::new(), Vec::new());
@@ -152,7 +152,7 @@ fn parse_query(query: &str, pairs: &mut Pairs) -> Result<(), ConnInfoError> {
     if query.is_empty() {
         return Ok(());
     }
-    // An `@` this late tells of a password that should have been encoded.
+    // An `@` this late indicates a password that should have been percent-encoded.
     let may_be_secret = query.contains('@');
     for pair in query.split('&') {
         let (name, value) = pair.split_once('=').filter(|(_, value)| !value.contains('=')).ok_or(
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_urls_of_libpqs_manual_are_understood() {
+    fn the_urls_in_libpqs_manual_are_parsed() {
         for (url, expected) in [
             ("postgresql://", &[][..]),
             ("postgresql://localhost", &[("host", "localhost")]),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn key_value_texts_take_quotes_backslashes_and_spaces() {
+    fn key_value_texts_may_contain_quotes_backslashes_and_spaces() {
         for (text, expected) in [
             ("", &[][..]),
             (
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_texts_are_refused_without_showing_them() {
+    fn malformed_texts_are_rejected_without_showing_them() {
         for text in [
             "hunter2",
             "host hunter2",
@@ -327,20 +327,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_parsed_or_refused(text: String) {
+        fn any_text_is_parsed_or_rejected(text: String) {
             let _ = parse(&text);
             let _ = parse(&format!("postgres://{text}"));
         }
 
         #[test]
-        fn any_text_of_meaningful_characters_is_parsed_or_refused(
+        fn any_text_of_syntax_characters_is_parsed_or_rejected(
             text in r"(postgres://)?[a-c%02:/?@,=&\[\]'\\ ]{0,30}",
         ) {
             let _ = parse(&text);
         }
 
         #[test]
-        fn a_quoted_value_is_read_back(value in r"[^\x00]*") {
+        fn a_quoted_value_is_parsed_to_the_same_value(value in r"[^\x00]*") {
             let quoted = value.replace('\\', r"\\").replace('\'', r"\'");
             let read = parse(&format!("password='{quoted}' user=u")).expect("well formed");
             prop_assert_eq!(read, pairs(&[("password", &value), ("user", "u")]));

@@ -1,7 +1,7 @@
-//! Reads the dead-letter topic, from the first unprocessed letter to the end that it had at the
-//! start, and commits the progress for a consumer group.
+//! Reads the dead-letter topic, from the first unprocessed dead letter to the end at the start of
+//! the replay, and commits the progress for a consumer group.
 //!
-//! It does not join the group: partitions are assigned, so that a start waits for no rebalance.
+//! It does not join the group: partitions are assigned manually, so a start waits for no rebalance.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -22,7 +22,7 @@ use super::progress::Progress;
 use crate::excerpt::excerpt;
 use crate::sink::{self, KafkaConfig};
 
-/// How long each request may take.
+/// Timeout for each request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait before a request is repeated.
@@ -31,13 +31,13 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How long to wait for the next record before the end of a partition.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A consumer of the unprocessed letters.
+/// A consumer of the unprocessed dead letters.
 pub(crate) struct DeadLetterConsumer {
     consumer: StreamConsumer<Callbacks>,
     topic: String,
     group: String,
     partitions: BTreeMap<i32, Partition>,
-    /// The offsets that this process read or committed last.
+    /// The offsets that this process last read or committed.
     committed: Committed,
 }
 
@@ -47,9 +47,9 @@ type Committed = BTreeMap<i32, (Offset, String)>;
 #[derive(Debug)]
 struct Partition {
     progress: Progress,
-    /// All letters before it were read.
+    /// All dead letters before this offset were read.
     seen: i64,
-    /// Its end at the start.
+    /// The partition's end at the start.
     end: i64,
 }
 
@@ -91,7 +91,7 @@ impl DeadLetterConsumer {
                 // Nothing was committed for the group, or not as an offset.
                 _ => Progress::committed(first, ""),
             };
-            // Deleted letters count as processed; those of a recreated topic do not.
+            // Deleted dead letters count as processed; those of a recreated topic do not.
             if progress.next() > end {
                 progress = Progress::committed(first, "");
             }
@@ -120,7 +120,9 @@ impl DeadLetterConsumer {
         while !self.partitions.values().all(Partition::is_read) {
             let received = timeout(IDLE_TIMEOUT, self.consumer.recv()).await.map_err(|_| {
                 let topic = &self.topic;
-                ReplayError::Reading(format!("topic {topic}: nothing came for {IDLE_TIMEOUT:?}"))
+                ReplayError::Reading(format!(
+                    "topic {topic}: nothing was received for {IDLE_TIMEOUT:?}"
+                ))
             })?;
             match received {
                 Ok(message) => {
@@ -143,8 +145,8 @@ impl DeadLetterConsumer {
                         | Code::OperationTimedOut
                         | Code::Resolve,
                     ) => tracing::debug!(%error, "the dead-letter topic cannot be read for now"),
-                    // The default fails the replay, which loses nothing: what is not processed is
-                    // read again by the next replay.
+                    // By default the replay fails, which loses nothing: the next replay reads
+                    // unprocessed dead letters again.
                     code => {
                         let text = with_fix(&error, code, &self.topic, &self.group);
                         return Err(ReplayError::Reading(text));
@@ -155,19 +157,19 @@ impl DeadLetterConsumer {
         Ok(None)
     }
 
-    /// Whether another letter of that partition can be recorded as processed.
+    /// Whether another dead letter of that partition can be recorded as processed.
     pub(crate) fn has_room(&self, partition: i32) -> bool {
         self.partitions.get(&partition).is_none_or(|partition| partition.progress.has_room())
     }
 
-    /// Records a letter as processed.
+    /// Records a dead letter as processed.
     pub(crate) fn done(&mut self, partition: i32, offset: i64) {
         if let Some(partition) = self.partitions.get_mut(&partition) {
             partition.progress.add(offset..offset + 1);
         }
     }
 
-    /// Commits the progress, also where it has not changed: brokers expire old commits
+    /// Commits the progress, even if it has not changed: brokers expire old commits
     /// (`offsets.retention.minutes`).
     pub(crate) fn commit(&mut self) -> Result<(), ReplayError> {
         let failed = |error: KafkaError| {
@@ -213,20 +215,20 @@ impl Partition {
         !self.progress.contains(offset)
     }
 
-    /// The broker reports the end of the partition. That processes nothing: a new leader may
+    /// Handles the broker's end-of-partition event. It marks nothing as processed: a new leader may
     /// report it too early.
     fn ended(&mut self) {
         self.seen = self.seen.max(self.end);
     }
 
-    /// No record lies between those that were read and `offset`.
+    /// Records that there are no records between those already read and `offset`.
     fn has_nothing_before(&mut self, offset: i64) {
         self.progress.add(self.seen..offset);
         self.seen = self.seen.max(offset);
     }
 }
 
-/// The offsets that are committed for the consumer's group.
+/// The committed offsets of the consumer's group.
 fn committed(
     consumer: &StreamConsumer<Callbacks>,
     topic: &str,
@@ -246,7 +248,7 @@ fn committed(
     })
 }
 
-/// Repeats a request while the group's coordinator is created or moved.
+/// Retries a request while the group's coordinator is created or moved.
 fn retry_coordinator_errors<T>(
     mut ask: impl FnMut() -> Result<T, KafkaError>,
 ) -> Result<T, KafkaError> {
@@ -283,13 +285,13 @@ fn config(kafka: &KafkaConfig, group: &str) -> ClientConfig {
         .set("enable.auto.offset.store", "false")
         .set("auto.offset.reset", "earliest")
         .set("isolation.level", "read_committed")
-        // Reading must not create the topic, whatever the producer may do.
+        // Reading must not create the topic, even if the producer may.
         .set("allow.auto.create.topics", "false")
         .set("enable.partition.eof", "true");
     config
 }
 
-/// An error with its fix, where that is known.
+/// An error with its remedy, if known.
 fn with_fix(error: &KafkaError, code: Option<Code>, topic: &str, group: &str) -> String {
     match code {
         Some(Code::TopicAuthorizationFailed) => {
@@ -306,7 +308,7 @@ fn with_fix(error: &KafkaError, code: Option<Code>, topic: &str, group: &str) ->
     }
 }
 
-/// librdkafka's callbacks: its log lines are traces, and its errors are returned by calls.
+/// librdkafka's callbacks: its log lines become traces, and its errors are returned by calls.
 struct Callbacks;
 
 impl ClientContext for Callbacks {
@@ -332,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_done_and_records_beyond_the_end_are_not_taken() {
+    fn gaps_count_as_processed_and_records_beyond_the_end_are_not_replayed() {
         let mut partition =
             Partition { progress: Progress::committed(2, "done beyond: 3+1"), seen: 2, end: 9 };
         assert!(partition.takes(2));
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_comes_too_early_marks_nothing_as_done() {
+    fn an_early_end_of_partition_marks_nothing_as_processed() {
         let mut partition = Partition { progress: Progress::committed(2, ""), seen: 2, end: 9 };
         assert!(partition.takes(2));
         partition.progress.add(2..3);

@@ -1,11 +1,11 @@
-//! Replays dead letters: each becomes the original event again, is routed and published with the
+//! Replays dead letters: each is restored to the original event, routed and published with the
 //! current configuration, and counts as processed once the broker acknowledges its record.
 //!
-//! Letters are replayed one at a time, in their order within a partition of the dead-letter topic.
-//! A letter that is still poison is kept, and so are those behind it with the same key, so that
-//! the letters of a key keep their order. A processed letter is never replayed again, and a letter
-//! that the topic has twice is replayed once in a run. If the process ends between the
-//! acknowledgement and the commit of the progress, a record is duplicated, never lost.
+//! Dead letters are replayed one at a time, in order within a partition of the dead-letter topic.
+//! One that is still poison is kept, and so are later ones with the same key, so that the dead
+//! letters of a key keep their order. A processed dead letter is never replayed again, and one that
+//! the topic has twice is replayed once per run. If the process ends between the acknowledgement
+//! and the commit of the progress, a record is duplicated, but never lost.
 
 mod consumer;
 mod progress;
@@ -35,10 +35,10 @@ use crate::sink::{
     Sink as _, SinkError,
 };
 
-/// How long walpost waits for a record's acknowledgement.
+/// Maximum time to wait for a record's acknowledgement.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long the brokers may take to answer at the start.
+/// Maximum time for the brokers to respond at the start.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait before a record is offered again.
@@ -52,80 +52,80 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct ReplaySettings {
     /// The dead-letter topic.
     pub topic: String,
-    /// The consumer group whose offsets hold the progress.
+    /// The consumer group whose offsets store the progress.
     pub group: String,
-    /// Only letters of this cause, by its key.
+    /// Only dead letters with this cause, by its key.
     pub cause: Option<String>,
-    /// That many letters at most.
+    /// The maximum number of dead letters.
     pub limit: u64,
     /// Publish and commit nothing.
     pub dry_run: bool,
 }
 
-/// How many letters were replayed, kept and skipped.
+/// How many dead letters were replayed, kept and skipped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReplaySummary {
     /// Published and processed.
     pub replayed: u64,
     /// Still poison, and kept.
     pub poison: u64,
-    /// Kept because an earlier letter with the same key is still poison.
+    /// Kept because an earlier dead letter with the same key is still poison.
     pub held_back: u64,
     /// Of another cause, not a dead letter, or a duplicate.
     pub skipped: u64,
 }
 
-/// Why a replay ended early. The progress until then is committed.
+/// Why a replay ended early. The progress up to then is committed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplayError {
-    /// The producer cannot be made.
+    /// The producer cannot be created.
     #[error(transparent)]
     Sink(#[from] SinkError),
     /// The brokers reject the credentials.
     #[error("the credentials are refused: {0}")]
     Unauthenticated(String),
-    /// No broker answers.
+    /// No broker responds.
     #[error("Kafka cannot be reached: {0}")]
     Unreachable(String),
-    /// There is no dead-letter topic.
+    /// The dead-letter topic does not exist.
     #[error(
         "there is no topic {topic}: no dead letter was written yet, or it is another (--from, \
          poison.dead_letter_topic)"
     )]
     NoTopic {
-        /// Its name.
+        /// The topic.
         topic: String,
     },
     /// The dead-letter topic cannot be read, or the progress cannot be committed.
     #[error("{0}")]
     Reading(String),
     /// A record was not acknowledged.
-    #[error("the letter at {place} could not be delivered for now, and is left: {reason}")]
+    #[error("the letter at {place} could not be delivered for now, and is kept: {reason}")]
     Undelivered {
-        /// Partition and offset of the letter.
+        /// Partition and offset of the dead letter.
         place: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Kept and processed letters alternate too often.
+    /// Kept and processed dead letters alternate too often.
     #[error(
-        "the letter at {place} is left: no more of its partition can be marked as done, since too many \
-         before it are left; put those back first, without --cause"
+        "the letter at {place} is kept: no more of its partition can be marked as done, since too \
+         many before it are kept; replay those first, without --cause"
     )]
     Scattered {
-        /// Partition and offset of the letter.
+        /// Partition and offset of the dead letter.
         place: String,
     },
     /// Another client commits offsets for the group.
     #[error(
-        "another replay is at work for the group {group}, and goes on alone; letters of the last seconds \
-         may have been put back by both"
+        "another replay is running for the group {group}, and continues alone; letters of the \
+         last seconds may have been published by both"
     )]
     Another {
         /// The group.
         group: String,
     },
-    /// It was stopped by a signal.
+    /// A signal stopped it.
     #[error("stopped by a signal")]
     Stopped,
 }
@@ -150,12 +150,13 @@ pub(crate) struct Replay {
     settings: ReplaySettings,
     summary: ReplaySummary,
     held_back: HeldBack,
-    /// The letters that were replayed.
+    /// The dead letters that were replayed.
     seen: HashSet<Identity>,
 }
 
-/// The keys of letters that are left, by partition: 128 bits of each, since a key can be as large as
-/// a record. Two keys with the same ones hold each other's letters back, which reorders nothing.
+/// The keys of kept dead letters, by partition: a 128-bit hash of each, because a key can be as
+/// large as a record. Keys with the same hash delay each other's dead letters, which reorders
+/// nothing.
 #[derive(Default)]
 struct HeldBack {
     hashers: [RandomState; 2],
@@ -176,11 +177,11 @@ impl HeldBack {
     }
 }
 
-/// What tells letters apart: the position, and a hash of the rest, since another cluster's log may
-/// have the same.
+/// The identity of a dead letter: the position, and a hash of the rest, because an event of another
+/// cluster may have the same position.
 type Identity = (EventPosition, u64);
 
-/// What became of a record of the dead-letter topic.
+/// The outcome for a record of the dead-letter topic.
 enum LetterOutcome {
     /// It was published, or would be.
     Replayed(String),
@@ -189,13 +190,13 @@ enum LetterOutcome {
     HeldBack,
     OtherCause,
     NotALetter,
-    /// It was replayed already: the topic has it twice.
+    /// It was already replayed: the topic has it twice.
     Duplicate,
 }
 
 impl Replay {
-    /// Opens both ends. Events are made of letters with `columns` as the roles' names, and as
-    /// `outbox` reads messages.
+    /// Opens consumer and producer. Events are restored with `columns` as the roles' columns, and
+    /// messages parsed as in `outbox`.
     pub(crate) fn open(
         router: Router,
         outbox: Outbox,
@@ -205,7 +206,7 @@ impl Replay {
     ) -> Result<Self, ReplayError> {
         MetadataClient::open(&kafka)?.reach(REQUEST_TIMEOUT)?;
         let letters = DeadLetterConsumer::open(&kafka, &settings.topic, &settings.group)?;
-        // Each record goes alone.
+        // Each record is sent separately.
         kafka.properties.insert("linger.ms".to_owned(), "0".to_owned());
         kafka.properties.insert("batch.size".to_owned(), "1".to_owned());
         let producer = Producer { sink: KafkaSink::new(&kafka, Arc::default())?, last: Seq::FIRST };
@@ -223,15 +224,15 @@ impl Replay {
     }
 
     /// Replays until the end of the topic or until `stop` completes; `show` receives a line for
-    /// each letter that a dry run would publish.
+    /// each dead letter that a dry run would publish.
     pub(crate) async fn run(
         mut self,
         stop: impl Future<Output = ()>,
         show: impl FnMut(&str),
     ) -> (ReplaySummary, Result<(), ReplayError>) {
         let worked = tokio::select! {
-            // A request to stop comes first: with letters that are ready at once the work would
-            // never yield to it. What is processed until then is committed below.
+            // A stop request comes first: while dead letters are available at once, the work never
+            // yields. What is processed until then is committed below.
             biased;
             () = stop => Err(ReplayError::Stopped),
             worked = self.work(show) => worked,
@@ -288,7 +289,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Keeps a letter, and those behind it with the same key.
+    /// Keeps a dead letter, and later ones with the same key.
     fn leave(&mut self, message: &OwnedMessage) {
         self.summary.poison += 1;
         if let Some(key) = message.key() {
@@ -357,7 +358,7 @@ impl Replay {
     }
 }
 
-/// What is to be said of headers of the last event's row that were dropped.
+/// The text about dropped headers of the last event's row.
 fn dropped(router: &Router) -> String {
     router.dropped_headers().map_or_else(String::new, named)
 }
@@ -373,7 +374,7 @@ fn identity(letter: &Letter<'_>, message: &OwnedMessage, fields: Option<&[u8]>) 
     (letter.position, hasher.finish())
 }
 
-/// The logical message of a letter that holds one which could not be read.
+/// The logical message in a dead letter of an unreadable message.
 fn unread(letter: &Letter<'_>) -> Option<LogicalMessage> {
     letter.is_unread.then(|| LogicalMessage {
         transactional: true,
@@ -383,7 +384,7 @@ fn unread(letter: &Letter<'_>) -> Option<LogicalMessage> {
     })
 }
 
-/// The event of such a message, as it is read today.
+/// The event of such a message, as parsed now.
 fn decode_again<'a>(
     outbox: &Outbox,
     logical: &'a LogicalMessage,
@@ -398,7 +399,7 @@ fn decode_again<'a>(
     Err(Poison::new(cause, &event))
 }
 
-/// What is published where, for people.
+/// A description of the record and its destination.
 fn described(record: &Record<'_>, letter: &Letter<'_>) -> String {
     let key = record.key.map_or_else(|| "no key".into(), String::from_utf8_lossy);
     let (cause, topic, key) = (excerpt(letter.cause), excerpt(record.topic), excerpt(&key));
@@ -406,14 +407,14 @@ fn described(record: &Record<'_>, letter: &Letter<'_>) -> String {
     format!("({cause}, event {}) -> topic {topic}, key {key}, {bytes} bytes", letter.position)
 }
 
-/// The relay's producer, a record at a time.
+/// The relay's producer, for one record at a time.
 struct Producer {
     sink: KafkaSink,
     last: Seq,
 }
 
 impl Producer {
-    /// Publishes a record and awaits the acknowledgement; a refusal is for good.
+    /// Publishes a record and waits for the acknowledgement; a rejection is permanent.
     async fn deliver(
         &mut self,
         record: &Record<'_>,
@@ -427,7 +428,7 @@ impl Producer {
                 return Ok(None);
             }
             self.sink.replace_producer().await?;
-            // What was refused may be said behind the failure that it caused.
+            // The rejection may be reported after the failure that it caused.
             let mut last = Vec::new();
             self.sink.take_reports(&mut last);
             let last = last.into_iter().filter(|report| report.seq == self.last);
@@ -446,7 +447,7 @@ impl Producer {
         }
     }
 
-    /// One production; `None`: it did not end in time.
+    /// One production; `None` if it timed out.
     async fn attempt(
         &mut self,
         record: &Record<'_>,
@@ -497,7 +498,7 @@ mod tests {
     use crate::record::dead_letter::{CAUSE, COMMIT_TIME, ORIGIN, POSITION};
 
     #[test]
-    fn a_letter_forges_no_line() {
+    fn a_dead_letter_cannot_forge_lines() {
         let header = |name: &str| {
             let value: &[u8] = match name {
                 CAUSE => b"refused\n7/7 all is well",
@@ -529,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_header_forges_no_line() {
+    fn a_dropped_header_cannot_forge_lines() {
         let dropped = Dropped { count: 2, name: "walpost.a\nb".to_owned() };
         assert_eq!(
             named(&dropped),

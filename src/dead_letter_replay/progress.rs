@@ -1,32 +1,32 @@
-//! Which dead letters of a partition are processed.
+//! The processed dead letters of a partition.
 //!
-//! A consumer group's offset covers all letters before it. Letters that are kept for a later
-//! replay lie between processed ones. So the processed letters beyond the offset are written to
-//! the metadata of the commit.
+//! A consumer group's offset covers all dead letters before it. Dead letters that are kept for a
+//! later replay lie between processed ones. So the processed dead letters beyond the offset are
+//! stored in the metadata of the commit.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::Range;
 
-/// Bytes of metadata that a broker takes, at least
-/// (<https://kafka.apache.org/documentation/#brokerconfigs_offset.metadata.max.bytes>), less
-/// some for a range more.
+/// The default maximum of a broker's metadata in bytes
+/// (<https://kafka.apache.org/documentation/#brokerconfigs_offset.metadata.max.bytes>), minus room
+/// for one more range.
 const METADATA_MAX: usize = 4096 - 48;
 
 /// The metadata's prefix.
 const PREFIX: &str = "done beyond:";
 
-/// The processed letters of one partition.
+/// The processed dead letters of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// The first letter that is not processed.
+    /// The first dead letter that is not processed.
     next: i64,
-    /// The processed ranges beyond it: start and end, with gaps between.
+    /// The processed ranges after it: start and end, with gaps between them.
     beyond: BTreeMap<i64, i64>,
 }
 
 impl Progress {
-    /// Reads a commit; metadata that another program wrote is ignored.
+    /// Parses a commit; metadata of another program is ignored.
     pub(crate) fn committed(next: i64, metadata: &str) -> Self {
         let mut progress = Self { next, beyond: BTreeMap::new() };
         let mut at = next;
@@ -43,18 +43,18 @@ impl Progress {
         progress
     }
 
-    /// The first letter that is not processed.
+    /// The first dead letter that is not processed.
     pub(crate) fn next(&self) -> i64 {
         self.next
     }
 
-    /// The processed ranges beyond it as text: each by its distance and its length.
+    /// The processed ranges after it as text: each by its distance and its length.
     pub(crate) fn metadata(&self) -> String {
         let mut text = String::new();
         let mut at = self.next;
         for (start, end) in &self.beyond {
             let begin = if text.is_empty() { PREFIX } else { "" };
-            // A String takes every text.
+            // Writing to a String cannot fail.
             let _ = write!(text, "{begin} {}+{}", start - at, end - start);
             at = *end;
         }
@@ -63,7 +63,7 @@ impl Progress {
 
     /// Whether the metadata has room for another range.
     pub(crate) fn has_room(&self) -> bool {
-        // A few ranges always fit: each takes 48 bytes at most.
+        // A few ranges always fit: each takes at most 48 bytes.
         self.beyond.len() < METADATA_MAX / 48 || self.metadata().len() <= METADATA_MAX
     }
 
@@ -72,7 +72,7 @@ impl Progress {
             || self.beyond.range(..=offset).next_back().is_some_and(|(_, end)| offset < *end)
     }
 
-    /// Adds processed letters.
+    /// Adds processed dead letters.
     pub(crate) fn add(&mut self, range: Range<i64>) {
         let (mut start, mut end) = (range.start.max(self.next), range.end);
         if start >= end {
@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_marked_is_done_and_nothing_else_also_after_a_commit(
+        fn exactly_the_marked_letters_are_processed_even_after_a_commit(
             ranges in prop::collection::vec((0_i64..60, 0_i64..6), 0..30)
         ) {
             let mut progress = Progress::committed(3, "");
@@ -122,7 +122,7 @@ mod tests {
         }
 
         #[test]
-        fn any_metadata_is_read(next: i64, text in "(done beyond:)?[0-9+ -]{0,60}") {
+        fn any_metadata_is_parsed(next: i64, text in "(done beyond:)?[0-9+ -]{0,60}") {
             let _ = Progress::committed(next, &text).metadata();
         }
     }

@@ -1,4 +1,4 @@
-//! Where the events come from: connection, slot, publication, tables.
+//! The source options: connection, slot, publication, tables.
 
 use std::fmt::Write as _;
 
@@ -8,16 +8,16 @@ use super::reference::Reference;
 use super::report::Verdict;
 use super::{router, tables};
 
-/// What is not escaped in a part of a URL.
+/// The characters of a URL part that are not escaped.
 const PLAIN: &str = "-._~/";
 
 const SSL_MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
 
-/// Takes up connection, slot and publication.
+/// Converts connection, slot and publication.
 pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
     let mut required = |name: &str, setting: &str, draft: &mut Draft| {
         let Some(given) = options.take(name) else {
-            let text = format!("walpost has to be told as well: give it as {setting}");
+            let text = format!("walpost needs it too: set it as {setting}");
             draft.report.absent(name, Verdict::Refused, &text);
             return None;
         };
@@ -45,7 +45,7 @@ pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
     plugin(options, draft);
 }
 
-/// How the publication was made: it stays what it is.
+/// How the publication was created: it is not changed.
 fn publication(options: &mut Options, draft: &mut Draft) {
     const NAME: &str = "publication.autocreate.mode";
     const STAYS: &str = "the publication is there already, and walpost makes and alters none";
@@ -61,7 +61,7 @@ fn publication(options: &mut Options, draft: &mut Draft) {
     }
 }
 
-/// A name that Debezium has a default for.
+/// A name for which Debezium has a default.
 fn named(
     options: &mut Options,
     draft: &mut Draft,
@@ -91,7 +91,7 @@ fn password(options: &mut Options, draft: &mut Draft) {
     draft.password = Some(format!("The password comes by {WAYS}."));
 }
 
-/// Options of TLS, which pgjdbc names after libpq.
+/// TLS options, which pgjdbc names like libpq.
 fn encryption(options: &mut Options, draft: &mut Draft, query: &mut Vec<(&'static str, String)>) {
     for (name, parameter) in [
         ("database.sslmode", "sslmode"),
@@ -143,7 +143,7 @@ fn url(
         url.push('@');
     }
     if let Some(host) = host {
-        // An IPv6 address stands in brackets.
+        // An IPv6 address is written in brackets.
         let is_address = host.contains(':') && !host.starts_with('[');
         let host = if is_address { format!("[{host}]") } else { escape(host, "-._~[]:,") };
         url += &host;
@@ -156,7 +156,7 @@ fn url(
         url.push('/');
         url += &escape(database, "-._~");
     }
-    // Without a host, a port has no place before the database.
+    // Without a host, a port cannot be written before the database.
     let port = port.filter(|_| host.is_none()).map(|port| ("port", port));
     let query = query.iter().map(|(name, value)| (*name, value.as_str())).chain(port);
     for (index, (name, value)) in query.enumerate() {
@@ -194,7 +194,7 @@ fn plugin(options: &mut Options, draft: &mut Draft) {
     }
 }
 
-/// Takes up the tables and what else filters them.
+/// Converts the tables and their filters.
 pub(crate) fn take_tables(options: &mut Options, draft: &mut Draft) {
     const ALL: &str = "Debezium routes the rows of every table that it captures: \
         name the outbox in outbox.table";
@@ -222,13 +222,13 @@ fn include_list(options: &Options, draft: &mut Draft, given: &Given) {
         Ok(tables) => tables,
         Err(item) => {
             let text = format!(
-                "`{item}` is an expression that may stand for several tables: name the outbox, \
+                "`{item}` is an expression that may match several tables: name the outbox, \
                  or each one, in outbox.table"
             );
             return draft.report.refused(given, text);
         }
     };
-    // What is captured for Debezium's own sake is no outbox.
+    // Tables that are captured for Debezium's own use are not outboxes.
     let signals = options.value("signal.data.collection").map(str::to_lowercase);
     let heartbeat = options.value("heartbeat.action.query").unwrap_or_default().to_lowercase();
     let mut own = Vec::new();
@@ -272,12 +272,12 @@ fn include_list(options: &Options, draft: &mut Draft, given: &Given) {
     draft.report.carried(given, text);
 }
 
-/// The names in a statement, schema and table together.
+/// The names in a statement; schema and table together.
 fn words(sql: &str) -> impl Iterator<Item = &str> {
     sql.split(|sign: char| !sign.is_alphanumeric() && !matches!(sign, '_' | '.' | '$'))
 }
 
-/// Takes up the class of the connector and what names it.
+/// Converts the connector's class and name.
 pub(crate) fn take_class(options: &mut Options, draft: &mut Draft) {
     const POSTGRES: [&str; 3] =
         ["io.debezium.connector.postgresql.PostgresConnector", "PostgresConnector", "Postgres"];

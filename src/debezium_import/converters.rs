@@ -1,11 +1,11 @@
-//! The profile: what the converters for key and value make together.
+//! The profile, from the combination of the key and value converters.
 
 use super::draft::Draft;
 use super::options::{Given, Host, Options};
 use super::reference::Reference;
 use super::report::Verdict;
 
-/// How a converter writes.
+/// The output of a converter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// `StringConverter`.
@@ -14,11 +14,11 @@ enum Form {
     Json,
     /// `ByteArrayConverter` and Debezium's `BinaryDataConverter`.
     Bytes,
-    /// The latter, with a `JsonConverter` for what is no bytes.
+    /// Debezium's `BinaryDataConverter` with a `JsonConverter` as the delegate.
     BytesOrJson,
 }
 
-/// The option of Debezium's `BinaryDataConverter` that names who writes what is no bytes.
+/// The option of Debezium's `BinaryDataConverter` that names the delegate for anything but bytes.
 const DELEGATE: &str = "delegate.converter.type";
 
 const SCHEMAS: &str = "the JsonConverter writes {\"schema\": …, \"payload\": …} around each, and walpost does not: \
@@ -32,7 +32,7 @@ const NO_PROFILE: &str = "no profile of walpost writes so: profiles are `debeziu
 const WORKER: &str = "the Kafka Connect worker's own converter is used then: put the lines of the worker's \
     configuration that begin with";
 
-/// Takes up the converters of key, value and headers.
+/// Converts the converters of key, value and headers.
 pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
     common(options, draft);
     let key = Side::take(options, "key");
@@ -117,7 +117,7 @@ impl Side {
         }
     }
 
-    /// A converter's own option.
+    /// An option of the converter itself.
     fn below(&self, draft: &mut Draft, name: &str, given: &Given, profile: Option<&str>) {
         let is_json = self.class.as_ref().is_none_or(|class| is_json(&class.value));
         let value = given.value.to_ascii_lowercase();
@@ -159,7 +159,8 @@ impl Side {
     }
 }
 
-/// How the `BinaryDataConverter` writes, by its own options: what is no bytes goes to its delegate.
+/// The output of the `BinaryDataConverter` by its own options: anything but bytes goes to its
+/// delegate.
 fn with_delegate(below: &[(String, Given)]) -> Result<Form, String> {
     let option = |wanted: &str| below.iter().find(|(name, _)| name == wanted);
     let Some((_, delegate)) = option(DELEGATE) else { return Ok(Form::Bytes) };
@@ -182,11 +183,11 @@ fn is_json(class: &str) -> bool {
     matches!(form(class), Ok(Form::Json))
 }
 
-/// What a class, or a format of Debezium Server, writes.
+/// The output of a class, or of a format of Debezium Server.
 fn form(class: &str) -> Result<Form, String> {
     if let Some(reference) = Reference::find(class) {
         return Err(format!(
-            "stands for {reference}, which walpost does not read: write the class here"
+            "refers to {reference}, which walpost does not read: write the class here"
         ));
     }
     let lower = class.to_ascii_lowercase();

@@ -1,7 +1,7 @@
-//! The configuration that is being made, and its text.
+//! The configuration under construction, and its text.
 //!
-//! Only what differs from Debezium's defaults is printed, except slot, publication
-//! and table, which nobody should have to guess.
+//! Only values that differ from Debezium's defaults are printed, except slot, publication and
+//! table, which should be explicit.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,44 +11,44 @@ use super::reference::Reference;
 use super::report;
 use super::report::{Finding, Report};
 
-/// What is known of the configuration so far.
+/// The configuration so far.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     pub(crate) report: Report,
     /// The connector's name.
     pub(crate) name: Option<String>,
     pub(crate) url: Option<String>,
-    /// How the password comes to walpost.
+    /// How walpost gets the password.
     pub(crate) password: Option<String>,
     pub(crate) slot: Option<String>,
     pub(crate) publication: Option<String>,
-    /// As SQL writes them.
+    /// In SQL notation.
     pub(crate) tables: Vec<String>,
-    /// Tables that are captured, but not taken for an outbox.
+    /// Captured tables that are not treated as outboxes.
     pub(crate) excluded: Vec<String>,
     pub(crate) profile: Option<&'static str>,
-    /// The table `[debezium]`: an option's name and its value as TOML.
+    /// The table `[debezium]`: option names and their values as TOML.
     pub(crate) debezium: Vec<(&'static str, toml::Value)>,
     pub(crate) bootstrap_servers: Option<String>,
     pub(crate) properties: BTreeMap<String, String>,
-    /// Properties whose values are secret, so not printed.
+    /// Properties whose values are secret and therefore not printed.
     pub(crate) secret_properties: Vec<&'static str>,
 }
 
 impl Draft {
-    /// The option's value, unless it stands for one that is kept elsewhere: then
-    /// that is said, and `None` is given.
+    /// The option's value. A reference to a value that is stored elsewhere is reported, and `None`
+    /// is returned.
     pub(crate) fn literal(&mut self, given: &Given, setting: &str) -> Option<String> {
         let Some(reference) = Reference::find(&given.value) else {
             return Some(given.value.clone());
         };
         let text =
-            format!("stands for {reference}, which walpost does not read: give it as {setting}");
+            format!("refers to {reference}, which walpost does not read: give it as {setting}");
         self.report.refused(given, text);
         None
     }
 
-    /// The configuration's text, with what is to be said as comments before it.
+    /// The configuration's text, with the findings as comments before it.
     pub(crate) fn toml(&self, findings: &[Finding]) -> String {
         let mut text = String::new();
         self.head(&mut text, findings);
@@ -103,7 +103,7 @@ impl Draft {
     fn record(&self, text: &mut String) {
         text.push_str("\n[record]\n");
         if self.profile.is_none() {
-            // Left out it would be walpost's own, and other records.
+            // Without it the profile would be walpost's own, with different records.
             text.push_str("# None of walpost's profiles writes as the converters do: see above.\n");
         }
         put(text, "profile", &self.profile.unwrap_or("…").into());
@@ -140,7 +140,7 @@ fn put(text: &mut String, key: &str, value: &toml::Value) {
     let _ = writeln!(text, "{key} = {value}");
 }
 
-/// The value, or a comment that leaves it to the reader.
+/// The value, or a comment that asks the reader to set it.
 fn put_or_leave(text: &mut String, key: &str, value: Option<&str>) {
     match value {
         Some(value) => put(text, key, &value.into()),

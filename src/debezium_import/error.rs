@@ -2,13 +2,13 @@
 
 use super::properties::PropertiesError;
 
-/// Why a text is no connector's configuration.
+/// Why a text is not a connector's configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// It begins like JSON.
+    /// It starts like JSON, but is invalid.
     #[error("it is not the JSON that Kafka Connect takes: {0}")]
     Json(#[from] serde_json::Error),
-    /// It is none, so it should be properties.
+    /// It is not JSON, and not a valid properties file.
     #[error("it is not a properties file as Java reads it: {0}")]
     Properties(#[from] PropertiesError),
     /// A Kubernetes resource.
@@ -17,13 +17,13 @@ pub enum ImportError {
          -o json | jq '.spec.config + {{\"connector.class\": .spec.class}}'"
     )]
     Yaml,
-    /// An option with a value that Kafka Connect would not take either.
-    #[error("the value of `{name}` is no text, number or boolean")]
+    /// An option whose value Kafka Connect would not accept either.
+    #[error("the value of `{name}` is not a text, number or boolean")]
     NoText {
         /// The option.
         name: String,
     },
-    /// Nothing in it.
-    #[error("there is no option in it")]
+    /// It contains no option.
+    #[error("it contains no options")]
     Empty,
 }

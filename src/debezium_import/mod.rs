@@ -1,10 +1,10 @@
-//! From the configuration of Debezium's PostgreSQL connector, with its outbox event
-//! router, to walpost's: with a report that names every option once.
+//! Converts the configuration of Debezium's PostgreSQL connector, with its outbox event router, to
+//! walpost's, with a report that names every option once.
 //!
-//! Pure: text in, text out. What the options mean is
-//! [Debezium's](https://debezium.io/documentation/reference/stable/connectors/postgresql.html);
-//! facts on its records stand in `tests/corpus/debezium/README.md`. No server is asked,
-//! so nothing is said of slot, tables and topics as they are: `walpost check` does.
+//! Pure: text in, text out. The meaning of the options is defined by
+//! [Debezium](https://debezium.io/documentation/reference/stable/connectors/postgresql.html);
+//! `tests/corpus/debezium/README.md` has facts about its records. No server is queried, so the
+//! state of slot, tables and topics is not checked: `walpost check` does that.
 
 mod connection;
 mod converters;
@@ -28,24 +28,24 @@ pub use report::{Finding, Verdict, line};
 use self::draft::Draft;
 use self::options::{Host, Options};
 
-/// What was made of a connector's configuration.
+/// The result of a conversion.
 #[derive(Debug)]
 pub struct Import {
     /// The configuration as TOML, with the report as comments.
     pub toml: String,
-    /// One for each option, in the order of the file, and some for what it lacks.
+    /// One per option, in the order of the file, and some for missing options.
     pub findings: Vec<Finding>,
 }
 
 impl Import {
-    /// What cannot be honoured.
+    /// The options that are not supported.
     pub fn refused(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.verdict == Verdict::Refused)
     }
 }
 
-/// What walpost makes of a connector's configuration: JSON as Kafka Connect's REST
-/// interface takes it, or properties, also those of Debezium Server.
+/// Converts a connector's configuration: JSON in the format of Kafka Connect's REST interface, or
+/// properties, including those of Debezium Server.
 pub fn import(text: &str) -> Result<Import, ImportError> {
     let mut options = Options::read(text)?;
     let mut draft = Draft::default();
@@ -60,7 +60,7 @@ pub fn import(text: &str) -> Result<Import, ImportError> {
     Ok(Import { toml: draft.toml(&findings), findings })
 }
 
-/// What needs no more than a rule, and what nobody knows.
+/// Options that only need a rule, and unknown ones.
 fn rest(options: &mut Options, draft: &mut Draft) {
     const EXTENDED: &str = "extended.headers.enabled";
     if options.value(EXTENDED).is_none() {

@@ -1,8 +1,7 @@
-//! The options of a connector's file, whichever of the forms it has.
+//! The options in a connector's file, in any of its formats.
 //!
-//! Each option is taken once, by whoever knows it; what is left at the end
-//! nobody knows. Names are those of Kafka Connect: Debezium Server's are
-//! brought to them, and kept beside them for the report.
+//! Each option is taken once, by the code that handles it; those left at the end are unknown. Names
+//! are those of Kafka Connect: Debezium Server's names are translated, and kept for the report.
 
 use std::fmt::Write as _;
 
@@ -11,35 +10,35 @@ use serde_json::{Map, Value};
 use super::error::ImportError;
 use super::properties;
 
-/// An option as the file gives it.
+/// An option in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Given {
-    /// Which one in the file, from 0.
+    /// Its index in the file, from 0.
     pub(crate) place: usize,
-    /// Its name as the file has it.
+    /// Its name in the file.
     pub(crate) name: String,
-    /// Without blanks around it.
+    /// Without surrounding whitespace.
     pub(crate) value: String,
 }
 
-/// Who reads the file.
+/// The program that reads the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Host {
     Connect,
-    /// Debezium Server, with a sink of its own.
+    /// Debezium Server, with its own sink.
     Server,
 }
 
-/// The options that nobody has taken yet.
+/// The options that are not yet taken.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) host: Host,
-    /// With their names in Kafka Connect, in the order of the file.
+    /// With their Kafka Connect names, in the order of the file.
     left: Vec<(String, Given)>,
 }
 
 impl Options {
-    /// Those of a file with that content.
+    /// Parses the content of a file.
     pub(crate) fn read(text: &str) -> Result<Self, ImportError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let pairs = if text.trim_start().starts_with('{') {
@@ -56,7 +55,7 @@ impl Options {
         let host = if is_server { Host::Server } else { Host::Connect };
         let mut left: Vec<(String, Given)> = Vec::new();
         for (place, (name, value)) in pairs.into_iter().enumerate() {
-            // The last one of a name wins, as in Java.
+            // The last option of a name wins, as in Java.
             left.retain(|(_, given)| given.name != name);
             let (bare, value) = match host {
                 Host::Connect => (name.clone(), value.trim().to_owned()),
@@ -67,23 +66,23 @@ impl Options {
         Ok(Self { host, left })
     }
 
-    /// The value of an option that nobody has taken yet.
+    /// The value of an option that is not yet taken.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.left.iter().find(|(bare, _)| bare == name).map(|(_, given)| given.value.as_str())
     }
 
-    /// Takes an option out.
+    /// Takes an option.
     pub(crate) fn take(&mut self, name: &str) -> Option<Given> {
         let index = self.left.iter().position(|(bare, _)| bare == name)?;
         Some(self.left.remove(index).1)
     }
 
-    /// Takes out all whose names begin so, with what follows in their names.
+    /// Takes all options whose names start with `prefix`, with the rest of their names.
     pub(crate) fn take_below(&mut self, prefix: &str) -> Vec<(String, Given)> {
         self.take_all(|name| name.strip_prefix(prefix).map(str::to_owned))
     }
 
-    /// Takes out all that are left, with their names in Kafka Connect.
+    /// Takes all remaining options, with their Kafka Connect names.
     pub(crate) fn take_rest(&mut self) -> Vec<(String, Given)> {
         std::mem::take(&mut self.left)
     }
@@ -101,24 +100,24 @@ impl Options {
     }
 }
 
-/// A list's items, without blanks, none empty.
+/// A list's items, without whitespace and empty ones.
 pub(crate) fn items(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// The bare map, or the one of Kafka Connect's REST interface with a map `config`.
+/// The plain map, or that of Kafka Connect's REST interface with a map `config`.
 fn json(document: Map<String, Value>) -> Result<Vec<(String, String)>, ImportError> {
     let mut pairs = Vec::new();
     let mut config = None;
     for (name, value) in document {
         match (name.as_str(), value) {
             ("config", Value::Object(inner)) => config = Some(inner),
-            // What the REST interface tells of a connector is no option.
+            // Information about a connector in the REST interface is not an option.
             ("tasks", Value::Array(_)) => {}
             (_, value) => pairs.push((name.clone(), scalar(&name, value)?)),
         }
     }
-    // A connector's type, as the REST interface tells it.
+    // A connector's type in the REST interface.
     if config.is_some() {
         pairs.retain(|(name, _)| name != "type");
     }
@@ -144,11 +143,11 @@ fn is_yaml(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("apiVersion:"))
 }
 
-/// The name in Kafka Connect of an option of Debezium Server
+/// The Kafka Connect name for an option of Debezium Server
 /// (<https://debezium.io/documentation/reference/stable/operations/debezium-server.html>).
 fn server_name(name: &str) -> String {
     let Some(bare) = name.strip_prefix("debezium.") else { return name.to_owned() };
-    for (prefix, stands_for) in [
+    for (prefix, replacement) in [
         ("source.", ""),
         ("format.key.", "key.converter."),
         ("format.value.", "value.converter."),
@@ -156,7 +155,7 @@ fn server_name(name: &str) -> String {
         ("sink.kafka.producer.", "producer.override."),
     ] {
         if let Some(rest) = bare.strip_prefix(prefix) {
-            return format!("{stands_for}{rest}");
+            return format!("{replacement}{rest}");
         }
     }
     match bare {
@@ -167,9 +166,9 @@ fn server_name(name: &str) -> String {
     }
 }
 
-/// Debezium Server expands `${NAME}` itself, so that a `$` which is meant is
-/// written twice, or behind a backslash. What it expands is put as Kafka Connect
-/// would have it; `${routedByValue}` can only have been meant.
+/// Debezium Server itself expands `${NAME}`, so a literal `$` is doubled or preceded by a
+/// backslash. Expanded references are converted to Kafka Connect's format; `${routedByValue}` can
+/// only be literal.
 fn unescape(value: &str) -> String {
     let mut plain = String::with_capacity(value.len());
     let mut rest = value;
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_bare_and_as_the_rest_interface_takes_and_gives_it() {
+    fn json_is_parsed_plain_and_in_the_rest_interfaces_formats() {
         let given = [("name", "n"), ("tasks.max", "1"), ("b", "true"), ("c", "")];
         for text in [
             r#"{"name": "n", "tasks.max": 1, "b": true, "c": null}"#,
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_is_refused_with_the_reason() {
+    fn other_texts_are_rejected_with_the_reason() {
         for (text, reason) in [
             ("", "no option"),
             ("# nothing\n", "no option"),
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_debezium_server_are_brought_to_those_of_kafka_connect() {
+    fn debezium_server_names_are_translated_to_kafka_connects() {
         let text = "debezium.source.slot.name=s\n\
                     debezium.transforms=outbox\n\
                     debezium.transforms.outbox.type=T\n\
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_is_taken_once_and_the_last_of_a_name_wins() {
+    fn an_option_is_taken_once_and_the_last_duplicate_wins() {
         let mut options = Options::read("a.b=1\na.c=2\nd=3\na.b=4").unwrap();
         assert_eq!(options.take("d").unwrap().value, "3");
         assert_eq!(options.take("d"), None);

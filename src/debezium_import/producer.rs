@@ -1,4 +1,4 @@
-//! Settings of Kafka's Java producer as those of librdkafka
+//! Converts settings of Kafka's Java producer to librdkafka properties
 //! (<https://kafka.apache.org/documentation/#producerconfigs>,
 //! <https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md>).
 
@@ -7,15 +7,15 @@ use super::options::{Given, Host, Options};
 use super::report::Verdict;
 use crate::config::refusal;
 
-/// What becomes of a setting of the Java producer.
+/// How a setting of the Java producer is handled.
 enum Java {
     /// librdkafka's property of this name, with the same value.
     As(&'static str),
     /// The same, but its value is not printed.
     Secret(&'static str),
-    /// Nothing is lost without it.
+    /// It is not needed.
     NotNeeded(&'static str),
-    /// It would have to be set in another way.
+    /// It must be set in another way.
     Refused(&'static str),
 }
 
@@ -29,7 +29,7 @@ const MECHANISM: &str =
     "walpost is built with PLAIN and SCRAM only: give walpost's user one of these";
 const STORE: &str = "of the key store: see its location";
 
-/// Settings by name, which may end in `*`; the first that fits is taken.
+/// Settings by name, which may end in `*`; the first match applies.
 const PROPERTIES: &[(&str, Java)] = &[
     ("client.id", As("client.id")),
     ("client.dns.lookup", As("client.dns.lookup")),
@@ -72,8 +72,8 @@ const PROPERTIES: &[(&str, Java)] = &[
     ("interceptor.classes", Refused("a Java class")),
     ("key.serializer", NotNeeded("the profile says how keys are written")),
     ("value.serializer", NotNeeded("the profile says how values are written")),
-    ("metric*", NotNeeded("walpost tells what it does in its log")),
-    ("auto.include.jmx.reporter", NotNeeded("walpost tells what it does in its log")),
+    ("metric*", NotNeeded("walpost reports what it does in its log")),
+    ("auto.include.jmx.reporter", NotNeeded("walpost reports what it does in its log")),
     ("ssl.truststore.certificates", As("ssl.ca.pem")),
     ("ssl.truststore.password", NotNeeded("certificates in PEM have no password")),
     ("ssl.keystore.certificate.chain", As("ssl.certificate.pem")),
@@ -100,11 +100,11 @@ const PROPERTIES: &[(&str, Java)] = &[
     ("sasl.login.*", Refused(MECHANISM)),
 ];
 
-/// Takes up the producer's settings and the sink.
+/// Converts the settings of the producer and of the sink.
 pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
     sink(options, draft);
     let mut given = options.take_below("producer.override.");
-    // The worker's own, where somebody has put them in.
+    // The worker's own settings, if the file contains them.
     given.extend(options.take_below("producer."));
     if let Some(servers) = options.take("bootstrap.servers") {
         given.push(("bootstrap.servers".to_owned(), servers));
@@ -198,8 +198,8 @@ fn is_built_in(mechanism: &str) -> bool {
         .any(|known| known.eq_ignore_ascii_case(mechanism.trim()))
 }
 
-/// A login module with user and password: the user is carried over. Without
-/// printing what may be a secret in a form that is not understood.
+/// A login module with user and password: the user is converted. A text in an unknown format is not
+/// printed, because it may contain a secret.
 fn login(draft: &mut Draft, given: &Given) {
     const BY_HAND: &str = "give sasl.username in [kafka.properties] and sasl.password by WALPOST_KAFKA_PROPERTIES_FILE";
     let module = given.value.split_whitespace().next().unwrap_or_default();
@@ -207,7 +207,7 @@ fn login(draft: &mut Draft, given: &Given) {
     if !is_known {
         let text = match super::reference::Reference::find(&given.value) {
             Some(reference) => {
-                format!("stands for {reference}, which walpost does not read: {BY_HAND}")
+                format!("refers to {reference}, which walpost does not read: {BY_HAND}")
             }
             None => MECHANISM.to_owned(),
         };
@@ -221,15 +221,15 @@ fn login(draft: &mut Draft, given: &Given) {
     draft.report.carried(given, text);
 }
 
-/// What stands in quotes behind `name=`.
+/// The quoted text after `name=`.
 fn quoted<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let (_, after) = text.split_once(&format!(" {name}="))?;
     let quote = after.chars().next().filter(|sign| matches!(sign, '"' | '\''))?;
     after[1..].split_once(quote).map(|(value, _)| value).filter(|value| !value.contains('\\'))
 }
 
-/// The files that Java keeps certificates and keys in. librdkafka reads PEM, and a
-/// key with its certificate from PKCS#12 too.
+/// Java's files of certificates and keys. librdkafka reads PEM, and also a key with its certificate
+/// from PKCS#12.
 fn stores(draft: &mut Draft, given: &mut Vec<(String, Given)>) {
     let mut take = |name: &str| {
         let index = given.iter().position(|(it, _)| it == name)?;
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_is_read_out_of_a_login_module() {
+    fn the_user_is_extracted_from_a_login_module() {
         let scram = "org.apache.kafka.common.security.scram.ScramLoginModule required \
                      username=\"walpost\" password=\"hunter2\";";
         assert_eq!(quoted(scram, "username"), Some("walpost"));

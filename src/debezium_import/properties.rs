@@ -1,19 +1,19 @@
 //! Java's properties format, as `java.util.Properties` reads it
 //! (<https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/util/Properties.html#load(java.io.Reader)>).
 //!
-//! Names and values in the order of the text; what a name means is not asked.
+//! Names and values in the order of the text; the meaning of a name is not interpreted.
 
-/// A text that Java would not load.
+/// A text that Java would reject.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: `\\u` wants four hexadecimal digits")]
 pub struct PropertiesError {
-    /// Counted from 1.
+    /// The line, from 1.
     line: usize,
 }
 
 const BLANKS: [char; 3] = [' ', '\t', '\u{c}'];
 
-/// The names and values of `text`; a name that comes twice is there twice.
+/// The names and values of `text`, including duplicates.
 pub(crate) fn parse(text: &str) -> Result<Vec<(String, String)>, PropertiesError> {
     let mut pairs = Vec::new();
     let mut lines = natural_lines(text).enumerate();
@@ -49,13 +49,12 @@ fn natural_lines(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether an odd number of backslashes stands at the end.
+/// Whether the line ends in an odd number of backslashes.
 fn is_continued(line: &str) -> bool {
     line.bytes().rev().take_while(|&byte| byte == b'\\').count() % 2 == 1
 }
 
-/// Name and value, escapes still in them. Between them stands a `=`, a `:` or a
-/// blank.
+/// Name and value, with escapes. They are separated by `=`, `:` or whitespace.
 fn split(line: &str) -> (&str, &str) {
     let mut is_escaped = false;
     let end = line.find(|sign| {
@@ -69,7 +68,7 @@ fn split(line: &str) -> (&str, &str) {
     (name, value.trim_start_matches(BLANKS))
 }
 
-/// `None` where a `\u` is cut short. Half of a surrogate pair becomes U+FFFD.
+/// `None` if a `\u` is incomplete. An unpaired surrogate becomes U+FFFD.
 fn unescape(text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     let mut units: Vec<u16> = Vec::new();
@@ -91,7 +90,7 @@ fn unescape(text: &str) -> Option<String> {
             ('\\', Some('n')) => plain.push('\n'),
             ('\\', Some('r')) => plain.push('\r'),
             ('\\', Some('f')) => plain.push('\u{c}'),
-            // A backslash at the very end of the text means nothing.
+            // A backslash at the end of the text is ignored.
             ('\\', None) => {}
             (_, Some(other)) | (other, None) => plain.push(other),
         }
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn name_and_value_are_parted_by_an_equals_sign_a_colon_or_blanks() {
+    fn name_and_value_are_separated_by_an_equals_sign_a_colon_or_whitespace() {
         for text in ["a=b", "a:b", "a b", "a = b", "\ta\t:\tb", "a\u{c}b", "a=b\r", "a=b\r\n"] {
             assert_eq!(pairs(text), [pair("a", "b")], "{text:?}");
         }
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backslash_at_the_end_of_a_line_takes_the_next_one_along() {
+    fn a_backslash_at_the_end_of_a_line_joins_the_next_one() {
         assert_eq!(pairs("a=b,\\\n   c,\\\r\n d\ne=f"), [pair("a", "b,c,d"), pair("e", "f")]);
         assert_eq!(pairs("a=b\\\\\nc=d"), [pair("a", "b\\"), pair("c", "d")]);
         assert_eq!(pairs("a=b\\\n\nc=d"), [pair("a", "b"), pair("c", "d")]);
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_those_of_java() {
+    fn escapes_are_javas() {
         assert_eq!(pairs("a\\ b\\:c\\=d=e"), [pair("a b:c=d", "e")]);
         assert_eq!(pairs("a=\\t\\n\\r\\f\\\\\\x\\."), [pair("a", "\t\n\r\u{c}\\x.")]);
         assert_eq!(pairs("a=\\u00e9\\uD83D\\uDE00"), [pair("a", "é😀")]);
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_gives_pairs_or_an_error() {
+    fn any_text_yields_pairs_or_an_error() {
         let texts = prop_oneof![any::<String>(), "[a-z\\\\:=#! \t\r\nu0-9é]{0,40}"];
         property::holds("any_text_gives_pairs", 2_000, &texts, |text| {
             let _ = parse(&text);
@@ -159,9 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_escaped_is_read_back() {
+    fn escaped_text_is_parsed_to_the_same_value() {
         let names = proptest::collection::vec((".{1,12}", ".{0,12}"), 0..6);
-        property::holds("what_is_escaped_is_read_back", 1_000, &names, |expected| {
+        property::holds("escaped_text_is_parsed_to_the_same_value", 1_000, &names, |expected| {
             let escape = |text: &str| {
                 let units = text.encode_utf16().map(|unit| format!("\\u{unit:04x}"));
                 units.collect::<String>()

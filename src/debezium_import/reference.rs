@@ -1,10 +1,10 @@
-//! Values that are kept elsewhere: `${provider:path:key}` in Kafka Connect
-//! (<https://kafka.apache.org/documentation/#connect_configproviders>), `${NAME}`
-//! in Debezium Server.
+//! References to values that are stored elsewhere: `${provider:path:key}` in Kafka Connect
+//! (<https://kafka.apache.org/documentation/#connect_configproviders>), `${NAME}` in Debezium
+//! Server.
 
 use std::fmt;
 
-/// A place that a value is fetched from.
+/// A reference to a value that is stored elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reference {
     provider: String,
@@ -13,8 +13,8 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// The first one in `value`. `${routedByValue}` and other groups of a regular
-    /// expression have no colon, and are none.
+    /// The first reference in `value`. `${routedByValue}` and other groups of a regular expression
+    /// contain no colon, and are not references.
     pub(crate) fn find(value: &str) -> Option<Self> {
         let mut rest = value;
         while let Some((_, after)) = rest.split_once("${") {
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_told_from_the_groups_of_an_expression() {
+    fn references_are_distinguished_from_groups_of_an_expression() {
         for (value, expected) in [
             (
                 "${file:/etc/db.properties:password}",

@@ -1,35 +1,35 @@
-//! What became of each option, for a person to read.
+//! The report on each option.
 
 use std::fmt::Write as _;
 
 use super::options::Given;
 use crate::excerpt::escaped;
 
-/// What becomes of an option.
+/// How an option is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// walpost cannot do that; the text says why, and what to do instead.
+    /// walpost does not support it; the text explains why, and names the alternative.
     Refused,
-    /// The printed configuration has it.
+    /// The printed configuration contains it.
     Carried,
-    /// Nothing is lost without it; the text says why.
+    /// It is not needed; the text explains why.
     NotNeeded,
 }
 
-/// An option, or one that is not in the file, and what becomes of it.
+/// An option, or one that is missing in the file, and how it is handled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Which option of the file, from 0; `None`: it is not in the file.
+    /// The index of the option in the file, from 0; `None` if it is missing.
     pub place: Option<usize>,
     /// The option's name, as the file has it.
     pub name: String,
-    /// What becomes of it.
+    /// How it is handled.
     pub verdict: Verdict,
-    /// Where it went, or why it did not go anywhere.
+    /// The resulting setting, or the reason why there is none.
     pub text: String,
 }
 
-/// Findings, one for each option that was given, and for some that were not.
+/// One finding per option in the file, and some for missing ones.
 #[derive(Debug, Default)]
 pub(crate) struct Report(Vec<Finding>);
 
@@ -51,20 +51,20 @@ impl Report {
         self.0.push(Finding { place, name, verdict, text });
     }
 
-    /// An option that is not in the file, where that says something.
+    /// An option that is missing in the file, if that matters.
     pub(crate) fn absent(&mut self, name: &str, verdict: Verdict, text: &str) {
         let (name, text) = (name.to_owned(), text.to_owned());
         self.0.push(Finding { place: None, name, verdict, text });
     }
 
-    /// In the order of the file, what is not in it last.
+    /// In the order of the file; missing options last.
     pub(crate) fn into_findings(mut self) -> Vec<Finding> {
         self.0.sort_by_key(|finding| finding.place.unwrap_or(usize::MAX));
         self.0
     }
 }
 
-/// The findings as comments of a TOML file, what cannot be honoured first.
+/// The findings as comments of a TOML file; unsupported options first.
 pub(crate) fn comments(findings: &[Finding]) -> String {
     let mut text = String::new();
     let of = |verdict: Verdict, is_given: bool| {
@@ -92,7 +92,7 @@ fn section<'a>(text: &mut String, title: &str, findings: impl Iterator<Item = &'
     }
 }
 
-/// A finding in a line: `name: text`, or `name -> setting`.
+/// A finding on one line: `name: text`, or `name -> setting`.
 pub fn line(finding: &Finding) -> String {
     let Finding { name, text, .. } = finding;
     let place = match (finding.place, finding.verdict) {
@@ -103,8 +103,8 @@ pub fn line(finding: &Finding) -> String {
     printable(&format!("{name}{place}{sign} {text}"))
 }
 
-/// Without the control characters that a comment cannot have, nor a terminal should, and without
-/// those that turn the direction of writing.
+/// The text with escaped control characters, which are not allowed in a comment and unsafe on a
+/// terminal, and escaped bidirectional controls.
 pub(crate) fn printable(text: &str) -> String {
     escaped(text)
 }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_and_those_that_turn_the_direction_are_escaped() {
+    fn control_characters_and_bidirectional_controls_are_escaped() {
         let text = "a\u{1b}b\u{202a}c\u{202e}d\u{2066}e\u{2069}é";
         let shown = r"a\u{1b}b\u{202a}c\u{202e}d\u{2066}e\u{2069}é";
         assert_eq!(printable(text), shown);

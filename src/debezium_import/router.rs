@@ -1,5 +1,5 @@
-//! The transforms: the outbox event router's options, and all the others, which
-//! walpost does not have.
+//! The transforms: the outbox event router's options, and all others, which walpost does not
+//! support.
 
 use regex::Regex;
 
@@ -48,7 +48,7 @@ pub(crate) const ROUTER: &[Rule] = &[
 const ROUTER_CLASS: &str = "io.debezium.transforms.outbox.EventRouter";
 const FOREIGN: &str = "walpost has no transforms besides the event router";
 
-/// Takes up `transforms`, `predicates` and all that stands below them.
+/// Converts `transforms`, `predicates` and all options below them.
 pub(crate) fn take(options: &mut Options, draft: &mut Draft) {
     let has_choice = choice(options).is_some();
     let list = options.take("transforms");
@@ -123,14 +123,14 @@ fn option(host: Host, draft: &mut Draft, predicates: &Predicates, name: &str, gi
     }
 }
 
-/// Whether a placement puts some column there.
+/// Whether a placement puts a column at that target.
 fn places(placement: &str, target: &str) -> bool {
     items(placement).any(|item| {
         item.split(':').nth(1).is_some_and(|place| place.trim().eq_ignore_ascii_case(target))
     })
 }
 
-/// An option of another transform, `name` being `TRANSFORM.OPTION`.
+/// An option of another transform; `name` is `TRANSFORM.OPTION`.
 fn foreign(draft: &mut Draft, listed: &[String], name: &str, given: &Given) {
     let of = |transform: &&String| {
         name.strip_prefix(transform.as_str()).is_some_and(|rest| rest.starts_with('.'))
@@ -166,8 +166,7 @@ fn foreign(draft: &mut Draft, listed: &[String], name: &str, given: &Given) {
     draft.report.refused(given, format!("{FOREIGN}: {instead}"));
 }
 
-/// The names of the topics that the event router's predicate lets it at, where it
-/// is used under one that goes by names.
+/// The topic names that the event router's predicate selects, if it has one that matches names.
 pub(crate) fn choice(options: &Options) -> Option<Choice> {
     let router = items(options.value("transforms")?)
         .find(|name| options.value(&format!("transforms.{name}.type")) == Some(ROUTER_CLASS))?;
@@ -182,7 +181,7 @@ pub(crate) fn choice(options: &Options) -> Option<Choice> {
     Some(Choice { prefix: options.value("topic.prefix")?.to_owned(), pattern })
 }
 
-/// Tables by the names that Debezium would give their topics.
+/// Tables by the topic names that Debezium would use for them.
 pub(crate) struct Choice {
     prefix: String,
     pattern: Regex,
@@ -194,21 +193,21 @@ impl Choice {
     }
 }
 
-/// The predicates, and what the event router's own does.
+/// The predicates, and the effect of the event router's own.
 struct Predicates {
     given: Vec<(String, Given)>,
     router: Use,
 }
 
-/// How the event router is used under a predicate.
+/// How a predicate restricts the event router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     Never,
-    /// It chooses the outbox, and nothing else is captured.
+    /// It selects the outbox, and nothing else is captured.
     ForAll,
-    /// Of what is captured it passes over some.
+    /// It excludes some of what is captured.
     ForSome,
-    /// It cannot be told.
+    /// Unknown.
     Unknown,
 }
 

@@ -1,5 +1,4 @@
-//! What becomes of options that need no more than their name and value to be
-//! judged, as tables.
+//! Tables of options that are handled by name and value alone.
 //!
 //! The names are those of Debezium's PostgreSQL connector
 //! (<https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-connector-properties>)
@@ -9,23 +8,24 @@
 use super::draft::Draft;
 use super::options::Given;
 
-/// A name, which may end in `*`, and what becomes of options of that name.
+/// A name, which may end in `*`, and how options of that name are handled.
 pub(crate) struct Rule(pub(crate) &'static str, pub(crate) What);
 
-/// What becomes of an option.
+/// How an option is handled.
 pub(crate) enum What {
-    /// Whatever its value is.
+    /// Not needed, whatever its value.
     NotNeeded(&'static str),
-    /// Whatever its value is.
+    /// Not supported, whatever its value.
     Refused(&'static str),
-    /// Not needed, for the first reason, with these values or none; otherwise
-    /// refused, for the second.
+    /// Not needed, for the first reason, if it has one of these values or none; otherwise not
+    /// supported, for the second reason.
     Only(&'static [&'static str], &'static str, &'static str),
-    /// Into `[debezium]`, unless it has this value.
+    /// Copied to `[debezium]`, unless it has this value.
     Text(&'static str),
-    /// Into `[debezium]`, if it is one of these and not the first; what is said of others.
+    /// Copied to `[debezium]` if it is one of these and not the first; otherwise not supported, for
+    /// this reason.
     OneOf(&'static [&'static str], &'static str),
-    /// Into `[debezium]`, if it is `true`.
+    /// Copied to `[debezium]` if it is `true`.
     Flag,
 }
 
@@ -38,10 +38,10 @@ pub(crate) const fn text(name: &'static str, default: &'static str) -> Rule {
 
 /// An option of `[debezium]` with its values, the default first.
 pub(crate) const fn one_of(name: &'static str, values: &'static [&'static str]) -> Rule {
-    Rule(name, What::OneOf(values, "walpost has not that one"))
+    Rule(name, What::OneOf(values, "walpost does not support that value"))
 }
 
-/// The same, with what is to be said of other values.
+/// The same, with the reason why other values are not supported.
 pub(crate) const fn one_of_or(
     name: &'static str,
     values: &'static [&'static str],
@@ -57,20 +57,20 @@ pub(crate) const fn flag(name: &'static str) -> Rule {
 
 const SLOT_ONLY: &str = "the slot's confirmed position is the only one that walpost knows";
 const NO_SNAPSHOT: &str = "walpost takes no snapshots";
-const RETRIES: &str = "walpost goes on trying, with growing pauses";
+const RETRIES: &str = "walpost retries with increasing delays";
 const NO_QUEUE: &str = "walpost has one budget of bytes in flight, delivery.in_flight_bytes";
 const INTERNAL_TOPICS: &str =
     "it names topics that walpost does not have; routed topics do not have it";
 const INSERTS: &str = "walpost reads inserts only";
-const CHANGED: &str = "walpost sends what stands in the row: write it there as it shall be sent";
-const WATCHED: &str = "walpost tells what it does in its log";
-const RECORDS: &str = "it makes other records than the profiles: leave it out in Debezium first, \
+const CHANGED: &str = "walpost sends the row's content: write it in the required form";
+const WATCHED: &str = "walpost reports what it does in its log";
+const RECORDS: &str = "it makes other records than the profiles: remove it in Debezium first, \
     or keep Debezium";
-const SCHEMA_NAMES: &str = "it stands in schemas, which the profiles do not send";
+const SCHEMA_NAMES: &str = "it is part of schemas, which the profiles do not send";
 const TOPICS: &str =
     "walpost creates no topics: create them with these settings before the first event";
 
-/// Every other option that is known. The first rule that fits is taken.
+/// All other known options. The first matching rule applies.
 pub(crate) const OPTIONS: &[Rule] = &[
     // How values are written.
     one_of("decimal.handling.mode", &["precise", "string", "double"]),
@@ -169,7 +169,8 @@ pub(crate) const OPTIONS: &[Rule] = &[
         Only(
             &["connector", "connector_and_driver"],
             "walpost confirms to the slot what the brokers have acknowledged",
-            "walpost confirms to the slot itself: stop whatever else moves it, and look where it stands first",
+            "walpost confirms to the slot itself: stop everything else that advances it, and \
+             check its position first",
         ),
     ),
     Rule(
@@ -177,20 +178,22 @@ pub(crate) const OPTIONS: &[Rule] = &[
         Only(
             &["true"],
             "walpost confirms to the slot what the brokers have acknowledged",
-            "walpost confirms to the slot itself: stop whatever else moves it, and look where it stands first",
+            "walpost confirms to the slot itself: stop everything else that advances it, and \
+             check its position first",
         ),
     ),
     Rule("lsn.flush.timeout*", NotNeeded("walpost confirms in the replication session")),
     Rule("publish.via.partition.root", NotNeeded("the publication has it")),
     Rule("status.update.interval.ms", NotNeeded("walpost confirms when brokers have acknowledged")),
-    Rule("xmin.fetch.interval.ms", NotNeeded("walpost does not ask for it")),
+    Rule("xmin.fetch.interval.ms", NotNeeded("walpost does not use it")),
     Rule("heartbeat.*", NotNeeded("walpost confirms the position of an idle outbox by itself")),
     // Snapshots and signals.
     Rule(
         "snapshot.mode",
         Only(
             &["no_data", "never", "initial", "when_needed"],
-            "walpost takes no snapshot: it begins where the slot stands, and the connector's own was at its first start",
+            "walpost takes no snapshot: it starts at the slot's position, and the connector took \
+             its own at its first start",
             "walpost takes no snapshots: rows that were there before the slot are not sent again",
         ),
     ),
@@ -205,7 +208,7 @@ pub(crate) const OPTIONS: &[Rule] = &[
     Rule("schema.refresh.mode", NotNeeded("PostgreSQL sends the columns along")),
     Rule("include.schema.changes", NotNeeded("Debezium does not send them for PostgreSQL either")),
     Rule("table.ignore.builtin", NotNeeded("outbox.table names the table")),
-    // The connection beside its URL.
+    // The connection, in addition to its URL.
     Rule(
         "database.tcpKeepAlive",
         NotNeeded("connections are kept alive; libpq's keepalives go into source.url"),
@@ -317,7 +320,7 @@ pub(crate) fn find<'a>(rules: &'a [Rule], name: &str) -> Option<&'a Rule> {
     })
 }
 
-/// Does what the rule says.
+/// Applies the rule.
 pub(crate) fn apply(rule: &Rule, draft: &mut Draft, given: &Given) {
     let Rule(name, what) = rule;
     let value = given.value.to_ascii_lowercase();
@@ -354,7 +357,7 @@ pub(crate) fn apply(rule: &Rule, draft: &mut Draft, given: &Given) {
     }
 }
 
-/// Into `[debezium]`, or nowhere where it is the default.
+/// Copies the value to `[debezium]`, unless it is the default.
 fn keep(draft: &mut Draft, name: &'static str, given: &Given, value: Option<toml::Value>) {
     match value {
         Some(value) => {
@@ -375,7 +378,7 @@ mod tests {
             let before = find(OPTIONS, pattern.trim_end_matches('*'));
             let before = before.map(|Rule(name, _)| *name);
             let hidden = before.filter(|before| before != pattern);
-            // What begins like a longer name is judged by that longer name first.
+            // Names that start with a longer pattern must match that pattern first.
             let is_part = hidden.is_some_and(|hidden| {
                 let first = OPTIONS.iter().position(|Rule(name, _)| *name == hidden);
                 first.is_none_or(|first| first < index)

@@ -1,10 +1,9 @@
-//! Debezium's list of tables, which are regular expressions, as names.
+//! Converts Debezium's list of tables, which are regular expressions, to names.
 
 use super::options::items;
 use crate::outbox::TableName;
 
-/// The tables that a `table.include.list` names; the first item that is no plain
-/// name is the error.
+/// The tables in a `table.include.list`; the error is the first item that is not a plain name.
 pub(crate) fn names(list: &str) -> Result<Vec<TableName>, String> {
     let mut names = Vec::new();
     for item in items(list) {
@@ -16,8 +15,8 @@ pub(crate) fn names(list: &str) -> Result<Vec<TableName>, String> {
     Ok(names)
 }
 
-/// The name that an expression stands for: nothing in it but letters and points,
-/// escaped or not, which part schema and table.
+/// The table that an expression matches: it contains only letters and periods, escaped or not, with
+/// one period between schema and table.
 fn plain(item: &str) -> Option<TableName> {
     let item = item.strip_prefix('^').unwrap_or(item);
     let item = item.strip_suffix('$').filter(|rest| !rest.ends_with('\\')).unwrap_or(item);
@@ -26,7 +25,7 @@ fn plain(item: &str) -> Option<TableName> {
     while let Some(sign) = signs.next() {
         match sign {
             '\\' => match signs.next() {
-                // `\d`, `\w` and the like are classes.
+                // `\d`, `\w` and similar are classes.
                 Some(escaped) if !escaped.is_ascii_alphanumeric() => text.push(escaped),
                 _ => return None,
             },
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_names_are_read_with_and_without_escapes() {
+    fn plain_names_are_parsed_with_and_without_escapes() {
         for (list, expected) in [
             ("public.outbox", "public.outbox"),
             (r"public\.outbox", "public.outbox"),
@@ -62,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_that_may_stand_for_several_is_no_name() {
+    fn an_expression_that_may_match_several_tables_is_not_a_name() {
         for list in [
             r"public\..*",
             "public.outbox_.+",

@@ -1,4 +1,4 @@
-//! Whole files, and any text at all.
+//! Whole files, and arbitrary text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{Finding, Verdict, import, router, rules};
 use crate::property;
 
-/// A connector of which nothing is refused, with further lines.
+/// A connector without unsupported options, with additional lines.
 fn with(lines: &str) -> Vec<Finding> {
     let text = format!(
         "connector.class=io.debezium.connector.postgresql.PostgresConnector\nplugin.name=pgoutput\n\
@@ -19,7 +19,7 @@ fn with(lines: &str) -> Vec<Finding> {
     import(&text).unwrap().findings
 }
 
-/// What became of an option.
+/// How an option is handled.
 fn verdict(findings: &[Finding], name: &str) -> (Verdict, String) {
     let found: Vec<_> = findings.iter().filter(|finding| finding.name == name).collect();
     let [finding] = found.as_slice() else { panic!("{name}: {found:?}") };
@@ -32,14 +32,14 @@ fn printed(lines: &str) -> toml::Table {
 }
 
 #[test]
-fn a_plain_connector_is_carried_over_whole() {
+fn a_plain_connector_is_converted_completely() {
     let findings = with("");
     let refused: Vec<_> = findings.iter().filter(|it| it.verdict == Verdict::Refused).collect();
     assert!(refused.is_empty(), "{refused:?}");
 }
 
 #[test]
-fn a_delegate_for_what_is_no_bytes_is_a_profile_of_its_own_or_refused() {
+fn a_binary_converters_delegate_selects_a_profile_or_is_rejected() {
     for (delegate, profile) in [
         (
             "org.apache.kafka.connect.json.JsonConverter\nSCHEMAS=false",
@@ -69,7 +69,7 @@ fn a_delegate_for_what_is_no_bytes_is_a_profile_of_its_own_or_refused() {
 }
 
 #[test]
-fn the_converters_together_are_a_profile_or_refused() {
+fn the_converters_together_select_a_profile_or_are_rejected() {
     for (key, value, schemas, profile) in [
         ("StringConverter", "StringConverter", "", Some("debezium")),
         ("StringConverter", "ByteArrayConverter", "", Some("debezium-binary")),
@@ -138,7 +138,7 @@ fn an_option_at_its_default_is_not_printed_and_another_value_is() {
 }
 
 #[test]
-fn what_walpost_cannot_do_is_refused() {
+fn unsupported_options_are_rejected() {
     for line in [
         "plugin.name=decoderbufs",
         "connector.class=io.debezium.connector.mysql.MySqlConnector",
@@ -171,7 +171,7 @@ fn what_walpost_cannot_do_is_refused() {
 }
 
 #[test]
-fn an_envelope_goes_with_text_and_not_with_bytes() {
+fn an_envelope_works_with_text_but_not_with_bytes() {
     let name = "transforms.outbox.table.fields.additional.placement";
     for (converter, wanted) in [("String", Verdict::Carried), ("ByteArray", Verdict::Refused)] {
         let lines = format!("value.converter=x.{converter}Converter\n{name}=a:header,b: Envelope");
@@ -180,7 +180,7 @@ fn an_envelope_goes_with_text_and_not_with_bytes() {
 }
 
 #[test]
-fn what_is_not_in_the_file_and_matters_is_named_too() {
+fn missing_options_that_matter_are_reported() {
     let findings = import("name=x").unwrap().findings;
     for name in [
         "connector.class",
@@ -200,9 +200,9 @@ fn what_is_not_in_the_file_and_matters_is_named_too() {
 }
 
 #[test]
-fn any_text_gives_toml_or_an_error() {
+fn any_text_yields_toml_or_an_error() {
     let texts = prop_oneof![any::<String>(), "[a-z.{}\":,=$\\\\ \n]{0,60}"];
-    property::holds("any_text_gives_toml_or_an_error", 1_000, &texts, |text| {
+    property::holds("any_text_yields_toml_or_an_error", 1_000, &texts, |text| {
         if let Ok(import) = import(&text) {
             let parsed = import.toml.parse::<toml::Table>();
             assert!(parsed.is_ok(), "{parsed:?}\n{}", import.toml);
@@ -260,7 +260,7 @@ fn names() -> Vec<String> {
 }
 
 #[test]
-fn every_option_is_named_once_whatever_the_values_are() {
+fn every_option_is_reported_once_whatever_its_value() {
     let values = prop_oneof![
         ".{0,12}",
         Just("true".to_owned()),

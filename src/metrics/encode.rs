@@ -1,4 +1,4 @@
-//! The figures in Prometheus's exposition format, by the client library's encoder.
+//! Encodes the metrics in Prometheus's exposition format, with the client library's encoder.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::histogram::Histogram;
 use super::names::{self, Kind, Metric};
 use super::{Metrics, lock, seconds, unix_micros};
 
-/// The statuses that a slot may have.
+/// The values of `wal_status`.
 const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
 
-/// Encodes metrics one after the other.
+/// Encodes metrics one by one.
 pub(crate) struct Page<'a>(pub(crate) DescriptorEncoder<'a>);
 
 impl Page<'_> {
@@ -25,7 +25,7 @@ impl Page<'_> {
             Kind::Gauge => MetricType::Gauge,
             Kind::Histogram => MetricType::Histogram,
         };
-        // The encoder puts it back.
+        // The encoder adds the suffix again.
         let name = metric.name.strip_suffix("_total").filter(|_| metric.kind == Kind::Counter);
         self.0.encode_descriptor(name.unwrap_or(metric.name), metric.help, None, kind)
     }
@@ -90,7 +90,7 @@ fn labelled<'v, const N: usize>(
     metric.labels.iter().copied().zip(values).collect()
 }
 
-/// The figures as a registry may have them.
+/// The metrics as a collector for a registry.
 #[derive(Debug)]
 struct Figures(Arc<Metrics>);
 
@@ -168,7 +168,7 @@ fn by_label(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
 }
 
 impl Metrics {
-    /// Puts the figures into a registry of Prometheus's client, with the slot's name as label.
+    /// Registers the metrics with Prometheus's client library, with the slot's name as label.
     pub fn register(self: &Arc<Self>, registry: &mut Registry, slot: &str) {
         let label = ("slot".into(), slot.to_owned().into());
         registry

@@ -1,10 +1,10 @@
-//! A histogram of durations that costs three additions an observation.
+//! A histogram of durations; an observation costs three additions.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Upper bounds of the buckets, in milliseconds but the last, which has none: from what
-/// one batch takes to a broker that was away for minutes.
+/// Upper bounds of the buckets in milliseconds, except the last bucket, which has none: from the
+/// duration of one batch to a broker outage of minutes.
 pub(super) const BOUNDS_MS: [u64; 17] = [
     1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000,
     300_000,
@@ -17,13 +17,13 @@ pub(super) struct Histogram {
     sum_micros: AtomicU64,
 }
 
-/// What a histogram held at one time.
+/// A snapshot of a histogram.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Held {
+pub(super) struct Snapshot {
     /// In seconds.
     pub(super) sum: f64,
     pub(super) count: u64,
-    /// Upper bound in seconds, and how many are in this bucket alone.
+    /// Upper bound in seconds, and the count of this bucket alone.
     pub(super) buckets: Vec<(f64, u64)>,
 }
 
@@ -35,13 +35,13 @@ impl Histogram {
         self.sum_micros.fetch_add(micros, Relaxed);
     }
 
-    pub(super) fn held(&self) -> Held {
+    pub(super) fn held(&self) -> Snapshot {
         let counts: Vec<u64> = self.buckets.iter().map(|count| count.load(Relaxed)).collect();
         #[allow(clippy::cast_precision_loss, reason = "a bound of 300 s at most")]
         let bounds = BOUNDS_MS.iter().map(|bound| *bound as f64 / 1000.0).chain([f64::INFINITY]);
         #[allow(clippy::cast_precision_loss, reason = "2^53 µs are 285 years")]
         let sum = self.sum_micros.load(Relaxed) as f64 / 1e6;
-        Held { sum, count: counts.iter().sum(), buckets: bounds.zip(counts).collect() }
+        Snapshot { sum, count: counts.iter().sum(), buckets: bounds.zip(counts).collect() }
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_duration_counts_in_the_bucket_whose_bound_it_does_not_pass() {
+    fn each_duration_counts_in_the_first_bucket_with_a_sufficient_bound() {
         let histogram = Histogram::default();
         for micros in [0, 1000, 1001, 2_000_000, 300_000_000, 300_000_001] {
             histogram.observe(Duration::from_micros(micros));

@@ -1,8 +1,8 @@
-//! What a relay tells of itself while it runs: figures that its parts set, and that
-//! the endpoints read. Decides nothing, and nothing is decided by it.
+//! The metrics of a running relay: its parts set them, and the endpoints read them. Decides
+//! nothing, and no decision depends on it.
 //!
-//! Setting one costs a store or an addition without a lock, but for what is seldom or is
-//! set once for many records. The names and meanings stand in [`names`].
+//! Setting a metric costs a store or an addition without a lock, except for rare ones and those set
+//! once for many records. [`names`] lists names and meanings.
 
 mod encode;
 mod histogram;
@@ -16,29 +16,29 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use self::encode::Page;
 use self::histogram::Histogram;
-pub use self::state::{Phase, Told};
+pub use self::state::{LastError, Phase};
 use crate::lsn::Lsn;
 use crate::source::SlotFigures;
 
-/// Topics that are counted by themselves.
+/// Maximum number of topics with their own count.
 const TOPICS: usize = 1000;
 
-/// What the topics beyond them are counted as: no topic can have that name.
+/// The label for all other topics: not a valid topic name.
 const OTHER_TOPICS: &str = "(others)";
 
-/// The figures of one relay.
+/// The metrics of one relay.
 #[derive(Debug)]
 pub struct Metrics {
     started: Instant,
     started_at: SystemTime,
     state: Mutex<state::State>,
-    /// When the loop turned last, in milliseconds since `started`.
-    turned_ms: AtomicU64,
-    /// When something was acknowledged last, or nothing was in flight: likewise.
+    /// When the loop last iterated, in milliseconds since `started`.
+    iterated_ms: AtomicU64,
+    /// When something was last acknowledged, or nothing was in flight: likewise.
     progressed_ms: AtomicU64,
-    /// Whether a broker is connected: 0 where that is not known yet, else 1 or 2.
+    /// Whether a broker is connected: 0 for unknown, 1 for no, 2 for yes.
     sink_connected: AtomicU8,
-    /// Of the core and the ledger.
+    /// Transactions received.
     pub transactions: Figure,
     /// Events received.
     pub events_received: Figure,
@@ -46,25 +46,25 @@ pub struct Metrics {
     pub received_bytes: Figure,
     /// Members of rows' headers that were dropped.
     pub dropped_headers: Figure,
-    /// Up to where was received.
+    /// The end of what was received.
     pub received_lsn: Figure,
-    /// A.
+    /// The flush LSN.
     pub confirmed_lsn: Figure,
     /// Records in flight.
     pub in_flight_events: Figure,
     /// Bytes in flight.
     pub in_flight_bytes: Figure,
-    /// The budget.
+    /// The limit of bytes in flight.
     pub in_flight_limit_bytes: Figure,
-    /// Microseconds for which reading was held back.
+    /// Microseconds for which reading was blocked by backpressure.
     pub backpressure_micros: Figure,
-    /// Records acknowledged, of all topics.
+    /// Acknowledged records, of all topics.
     pub delivered: Figure,
-    /// When the oldest unconfirmed transaction was committed.
+    /// When the oldest unconfirmed transaction committed.
     pub oldest_unconfirmed: Moment,
-    /// When anything came from PostgreSQL.
+    /// When something was last received from PostgreSQL.
     pub last_received: Moment,
-    /// When the flush LSN last rose.
+    /// When the flush LSN last advanced.
     pub last_confirmed: Moment,
     commit_to_ack: Histogram,
     broker_ack: Histogram,
@@ -80,33 +80,33 @@ pub struct Metrics {
 pub struct Figure(AtomicU64);
 
 impl Figure {
-    /// It is this now.
+    /// Sets the value.
     pub fn set(&self, value: u64) {
         self.0.store(value, Relaxed);
     }
 
-    /// It is so much more.
+    /// Adds to the value.
     pub fn add(&self, value: u64) {
         self.0.fetch_add(value, Relaxed);
     }
 
-    /// What it is.
+    /// The value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// A time, in microseconds since 1970; 0 is none.
+/// A time, in microseconds since 1970; 0 means none.
 #[derive(Debug, Default)]
 pub struct Moment(AtomicI64);
 
 impl Moment {
-    /// It is this now, in microseconds since 1970.
+    /// Sets the time, in microseconds since 1970.
     pub fn set(&self, micros: i64) {
         self.0.store(micros, Relaxed);
     }
 
-    /// In microseconds since 1970; `None` where there is none.
+    /// The time in microseconds since 1970; `None` if not set.
     pub fn get(&self) -> Option<i64> {
         Some(self.0.load(Relaxed)).filter(|micros| *micros != 0)
     }
@@ -116,7 +116,7 @@ impl Moment {
     }
 }
 
-/// What was published to a topic.
+/// The volume published to a topic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Published {
     /// Records.
@@ -131,7 +131,7 @@ impl Default for Metrics {
             started: Instant::now(),
             started_at: SystemTime::now(),
             state: Mutex::default(),
-            turned_ms: AtomicU64::new(0),
+            iterated_ms: AtomicU64::new(0),
             progressed_ms: AtomicU64::new(0),
             sink_connected: AtomicU8::new(0),
             transactions: Figure::default(),
@@ -160,17 +160,17 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// The loop of the relay has turned.
-    pub fn turned(&self) {
-        self.turned_ms.store(self.elapsed_ms(), Relaxed);
+    /// Records an iteration of the relay's loop.
+    pub fn iterated(&self) {
+        self.iterated_ms.store(self.elapsed_ms(), Relaxed);
     }
 
-    /// Something was acknowledged, or nothing is in flight.
+    /// Records that something was acknowledged, or that nothing is in flight.
     pub fn progressed(&self) {
         self.progressed_ms.store(self.elapsed_ms(), Relaxed);
     }
 
-    /// For how long nothing was acknowledged of what is in flight.
+    /// The time since the last acknowledgement, while records are in flight.
     pub fn since_progress(&self) -> Duration {
         let progressed = Duration::from_millis(self.progressed_ms.load(Relaxed));
         self.started.elapsed().saturating_sub(progressed)
@@ -180,44 +180,44 @@ impl Metrics {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// How long ago the loop turned last.
-    pub fn since_turned(&self) -> Duration {
-        let turned = Duration::from_millis(self.turned_ms.load(Relaxed));
-        self.started.elapsed().saturating_sub(turned)
+    /// The time since the last iteration of the loop.
+    pub fn since_last_iteration(&self) -> Duration {
+        let iterated = Duration::from_millis(self.iterated_ms.load(Relaxed));
+        self.started.elapsed().saturating_sub(iterated)
     }
 
-    /// For how long it has been.
+    /// The time since the start.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Since when it is.
+    /// When it was started.
     pub fn started_at(&self) -> SystemTime {
         self.started_at
     }
 
-    /// Whether a broker is connected; `None` where that is not known yet.
+    /// Sets whether a broker is connected; `None` if unknown.
     pub fn sink_connected(&self, connected: Option<bool>) {
         let value = connected.map_or(0, |connected| 1 + u8::from(connected));
         self.sink_connected.store(value, Relaxed);
     }
 
-    /// Whether a broker is connected; `None` where that is not known yet.
+    /// Whether a broker is connected; `None` if unknown.
     pub fn is_sink_connected(&self) -> Option<bool> {
         self.sink_connected.load(Relaxed).checked_sub(1).map(|connected| connected == 1)
     }
 
-    /// An event was acknowledged so long after its commit.
+    /// Records the delay between an event's commit and its acknowledgement.
     pub fn commit_to_ack(&self, after: Duration) {
         self.commit_to_ack.observe(after);
     }
 
-    /// A record was acknowledged so long after it was produced.
+    /// Records the delay between a record's production and its acknowledgement.
     pub fn broker_ack(&self, after: Duration) {
         self.broker_ack.observe(after);
     }
 
-    /// So many records went to a topic.
+    /// Counts records published to a topic.
     pub fn published(&self, topic: &str, published: Published) {
         let mut topics = lock(&self.topics);
         let name =
@@ -231,7 +231,7 @@ impl Metrics {
         }
     }
 
-    /// A record for a topic was not delivered.
+    /// Counts a failed record by topic and error code.
     pub fn publish_error(&self, topic: &str, code: &str) {
         let mut errors = lock(&self.publish_errors);
         let mut pair = (topic.to_owned(), code.to_owned());
@@ -241,27 +241,27 @@ impl Metrics {
         *errors.entry(pair).or_default() += 1;
     }
 
-    /// An event is poison, and this was done about it.
+    /// Counts a poison event, by cause and action.
     pub fn poisoned(&self, cause: &'static str, action: &'static str) {
         *lock(&self.poison).entry((cause, action)).or_default() += 1;
     }
 
-    /// A peer was lost for that reason.
+    /// Counts a reconnect to a peer, by reason.
     pub fn reconnected(&self, peer: &'static str, reason: &'static str) {
         *lock(&self.reconnects).entry((peer, reason)).or_default() += 1;
     }
 
-    /// What PostgreSQL says of the slot now.
+    /// Sets the slot's metrics.
     pub fn slot(&self, figures: SlotFigures) {
         *lock(&self.slot) = Some(figures);
     }
 
-    /// What PostgreSQL last said of the slot.
+    /// The slot's last known metrics.
     pub fn slot_figures(&self) -> Option<SlotFigures> {
         lock(&self.slot).clone()
     }
 
-    /// A, as a position.
+    /// The flush LSN.
     pub fn confirmed(&self) -> Lsn {
         Lsn::new(self.confirmed_lsn.get())
     }

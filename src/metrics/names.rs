@@ -1,21 +1,21 @@
 //! The metrics: name, type, labels and help of each. The reference page is generated from here.
 //!
-//! Names follow Prometheus's practice (prometheus.io/docs/practices/naming): base
-//! units, `_total` for what only rises, `_timestamp_seconds` for times.
+//! Names follow Prometheus's conventions (prometheus.io/docs/practices/naming): base units,
+//! `_total` for counters, `_timestamp_seconds` for times.
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only rises, from 0 at the start of the process.
+    /// Only increases, from 0 at the start of the process.
     Counter,
-    /// Rises and falls.
+    /// Increases and decreases.
     Gauge,
-    /// Counts of durations, in seconds, by how long they were.
+    /// Counts durations in seconds, by bucket.
     Histogram,
 }
 
 impl Kind {
-    /// Its word in the exposition format.
+    /// Its name in the exposition format.
     pub fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -28,11 +28,11 @@ impl Kind {
 /// One metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
-    /// Its name as it is scraped.
+    /// Its name in the exposition.
     pub name: &'static str,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
-    /// Its labels beside `slot`.
+    /// Its labels in addition to `slot`.
     pub labels: &'static [&'static str],
     /// Its help text.
     pub help: &'static str,
@@ -46,7 +46,7 @@ macro_rules! metrics {
                 Metric { name: $name, kind: Kind::$kind, labels: &[$($label),*], help: $help };
         )*
 
-        /// Every metric of walpost's own, in the order of the reference.
+        /// All of walpost's own metrics, in the order of the reference page.
         pub const ALL: &[Metric] = &[$($constant),*];
     };
 }
@@ -114,7 +114,7 @@ metrics! {
         "Lost PostgreSQL sessions and replaced Kafka producers, by reason.";
 }
 
-/// What the metrics of the process are called, as every Prometheus client calls them.
+/// The metrics of the process, with the names that all Prometheus clients use.
 pub mod process {
     use super::{Kind, Metric};
 
@@ -136,7 +136,7 @@ pub mod process {
     }
 }
 
-/// The reference of all metrics, as a page of Markdown.
+/// The reference page of all metrics, in Markdown.
 pub fn reference() -> String {
     use std::fmt::Write as _;
     let mut page = "# Metrics\n\n\
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart_and_follow_the_practice() {
+    fn names_are_unique_and_follow_the_conventions() {
         let mut names: Vec<_> = ALL.iter().chain(process::ALL).map(|metric| metric.name).collect();
         let count = names.len();
         names.sort_unstable();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_metrics_is_what_the_code_makes() {
+    fn the_metrics_page_is_up_to_date() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
         if std::env::var_os("WALPOST_DOCS").is_some_and(|value| value == "write") {
             std::fs::write(page, reference()).expect("it can be written");

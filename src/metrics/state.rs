@@ -1,4 +1,4 @@
-//! What a relay is doing, in words: what becomes no number.
+//! The state of a relay that is not a number.
 
 use std::time::SystemTime;
 
@@ -6,31 +6,31 @@ use super::{Metrics, lock};
 use crate::excerpt::line;
 use crate::source::Security;
 
-/// What a relay is doing.
+/// The phase of a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
-    /// It has no session with PostgreSQL and tries to get one.
+    /// It has no session with PostgreSQL and tries to open one.
     #[default]
     Connecting,
-    /// Another walpost has the slot: it waits for its turn.
+    /// Another walpost holds the slot, and it waits for it.
     StandingBy,
     /// It streams.
     Streaming,
     /// It reads a backlog in batches.
     CatchingUp,
-    /// Its session streams no more, and it begins again with a new producer.
+    /// Its session has ended, and it replays with a new producer.
     Replaying,
-    /// It delivers what is in flight, and then ends.
+    /// It delivers the records in flight, and then ends.
     Stopping,
 }
 
 impl Phase {
-    /// Whether it has what was written, or gets it.
+    /// Whether it receives events.
     pub fn reads(self) -> bool {
         matches!(self, Self::Streaming | Self::CatchingUp)
     }
 
-    /// Its word, in `/status`.
+    /// Its name in `/status`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -43,12 +43,12 @@ impl Phase {
     }
 }
 
-/// Something that went wrong.
+/// An error.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
-    /// When.
+pub struct LastError {
+    /// When it occurred.
     pub at: SystemTime,
-    /// What, as the log has it.
+    /// Its text, as logged.
     pub text: String,
 }
 
@@ -58,13 +58,13 @@ pub(super) struct State {
     since: Option<SystemTime>,
     host: String,
     security: Option<Security>,
-    last_error: Option<Told>,
+    last_error: Option<LastError>,
     sink_trouble: Option<String>,
     source_trouble: Option<String>,
 }
 
 impl Metrics {
-    /// From now on it does this.
+    /// Enters a phase.
     pub fn enter(&self, phase: Phase) {
         let mut state = lock(&self.state);
         if state.phase != phase || state.since.is_none() {
@@ -72,14 +72,14 @@ impl Metrics {
         }
     }
 
-    /// What it does, and since when.
+    /// The current phase, and when it began.
     pub fn phase(&self) -> (Phase, SystemTime) {
         let state = lock(&self.state);
         (state.phase, state.since.unwrap_or(self.started_at))
     }
 
-    /// The server that it streams from, and how the connection is protected; whether either is
-    /// another than the last one.
+    /// Sets the server and how the connection is secured; returns whether either differs from the
+    /// last one.
     pub fn streams_from(&self, host: &str, security: Security) -> bool {
         let mut state = lock(&self.state);
         let is_another = state.host != host || state.security != Some(security);
@@ -90,51 +90,50 @@ impl Metrics {
         is_another
     }
 
-    /// How the last connection was protected; none before the first.
+    /// How the last connection was secured; `None` before the first.
     pub fn security(&self) -> Option<Security> {
         lock(&self.state).security
     }
 
-    /// The server that it streamed from last; empty before the first time.
+    /// The server from which it last streamed; empty before the first time.
     pub fn host(&self) -> String {
         lock(&self.state).host.clone()
     }
 
-    /// This went wrong.
+    /// Records an error.
     pub fn failed(&self, text: &str) {
         let text = line(text);
-        lock(&self.state).last_error = Some(Told { at: SystemTime::now(), text });
+        lock(&self.state).last_error = Some(LastError { at: SystemTime::now(), text });
     }
 
-    /// What went wrong last.
-    pub fn last_error(&self) -> Option<Told> {
+    /// The last error.
+    pub fn last_error(&self) -> Option<LastError> {
         lock(&self.state).last_error.clone()
     }
 
-    /// What keeps Kafka from taking records, as people were told; `None` where nothing does.
+    /// Sets why Kafka accepts no records, as logged; `None` if it does.
     pub fn sink_trouble(&self, trouble: Option<&str>) {
         let trouble = trouble.map(line);
         let mut state = lock(&self.state);
         if state.sink_trouble != trouble {
             if let Some(text) = trouble.clone() {
-                state.last_error = Some(Told { at: SystemTime::now(), text });
+                state.last_error = Some(LastError { at: SystemTime::now(), text });
             }
             state.sink_trouble = trouble;
         }
     }
 
-    /// What keeps PostgreSQL from sending more, though it can be reached; `None` where nothing
-    /// does.
+    /// Sets why PostgreSQL sends nothing more although it can be reached; `None` if it does.
     pub fn source_trouble(&self, trouble: Option<String>) {
         lock(&self.state).source_trouble = trouble;
     }
 
-    /// What keeps PostgreSQL from sending more.
+    /// Why PostgreSQL sends nothing more.
     pub fn stuck(&self) -> Option<String> {
         lock(&self.state).source_trouble.clone()
     }
 
-    /// What keeps Kafka from taking records.
+    /// Why Kafka accepts no records.
     pub fn trouble(&self) -> Option<String> {
         lock(&self.state).sink_trouble.clone()
     }
@@ -145,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_went_wrong_is_kept_as_one_line_of_bounded_length() {
+    fn the_last_error_is_one_line_of_bounded_length() {
         let metrics = Metrics::default();
         let text = format!("a\nforged\u{1b}[2J{}", "x".repeat(1 << 20));
         metrics.failed(&text);

@@ -1,34 +1,34 @@
-//! Which columns of a table play which part of an event.
+//! Maps a table's columns to the fields of an event.
 //!
-//! Names only: what a relation really has is looked up by its plan.
+//! Names only: the plan checks which columns a relation really has.
 
-/// A part of an event that a column can play.
+/// A field of an event that a column can provide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The event's id.
     Id,
-    /// What kind of thing the event is about.
+    /// The type of the entity that the event is about.
     AggregateType,
-    /// Which one of them.
+    /// The id of that entity.
     AggregateId,
-    /// What happened.
+    /// The type of the event.
     EventType,
-    /// The content.
+    /// The payload.
     Payload,
-    /// Further headers, a JSON object.
+    /// Additional headers, as a JSON object.
     Headers,
     /// W3C trace context.
     Traceparent,
     /// W3C trace state.
     Tracestate,
-    /// A timestamp for the record.
+    /// The record's timestamp.
     Timestamp,
     /// The version of the payload's schema.
     SchemaVersion,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 10] = [
         Self::Id,
         Self::AggregateType,
@@ -58,8 +58,8 @@ impl Role {
         }
     }
 
-    /// The names that are looked for where none is configured: our own first,
-    /// then that of Debezium's event router.
+    /// The names to look for if none is configured: walpost's own first, then those of Debezium's
+    /// event router.
     pub const fn default_columns(self) -> &'static [&'static str] {
         match self {
             Self::Id => &["id"],
@@ -81,12 +81,12 @@ impl Role {
 pub struct Roles(u16);
 
 impl Roles {
-    /// Whether it has that one.
+    /// Whether the set contains `role`.
     pub const fn contains(self, role: Role) -> bool {
         self.0 & Self::bit(role) != 0
     }
 
-    /// Adds that one.
+    /// Adds `role`.
     pub const fn insert(&mut self, role: Role) {
         self.0 |= Self::bit(role);
     }
@@ -104,17 +104,17 @@ impl FromIterator<Role> for Roles {
     }
 }
 
-/// Which parts of an event its record is made of.
+/// The roles from which records are built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
-    /// Those without whose column a table is refused.
+    /// A table without a column for one of these is rejected.
     pub required: Roles,
-    /// Those that a record shows where the event has them; those above too.
+    /// Roles that records contain if the event has them; includes the required ones.
     pub used: Roles,
 }
 
 impl Default for Needs {
-    /// As records are that say nothing else.
+    /// The needs of the default record format.
     fn default() -> Self {
         let required = [Role::Id, Role::AggregateType, Role::AggregateId, Role::Payload];
         Self { required: required.into_iter().collect(), used: Role::ALL.into_iter().collect() }
@@ -122,17 +122,17 @@ impl Default for Needs {
 }
 
 impl Needs {
-    /// Nothing yet.
+    /// No roles.
     pub const NONE: Self = Self { required: Roles(0), used: Roles(0) };
 
-    /// With these as well, which a table may lack.
+    /// Adds roles that a table may lack.
     #[must_use]
     pub fn using(mut self, roles: impl IntoIterator<Item = Role>) -> Self {
         roles.into_iter().for_each(|role| self.used.insert(role));
         self
     }
 
-    /// With these as well, which a table may not lack.
+    /// Adds roles that a table must have.
     #[must_use]
     pub fn requiring(mut self, roles: impl IntoIterator<Item = Role>) -> Self {
         for role in roles {
@@ -143,8 +143,8 @@ impl Needs {
     }
 }
 
-/// The configured column names, as the catalog stores them (unquoted);
-/// `None`: found by its default names.
+/// The configured column names, as stored in the catalog (unquoted); `None` means the default
+/// names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ColumnNames {
     /// Column of the event's id.
@@ -159,21 +159,21 @@ pub struct ColumnNames {
     pub payload: Option<String>,
     /// Column of further headers.
     pub headers: Option<String>,
-    /// Column of the record's timestamp; without it there is none.
+    /// Column of the record's timestamp; the role has no default columns.
     pub timestamp: Option<String>,
     /// Column of the schema's version.
     pub schema_version: Option<String>,
 }
 
 impl ColumnNames {
-    /// The names to look for, the best first; none where the role has no column.
+    /// The names to look for, in order of preference; empty if the role has no column.
     pub fn looked_for(&self, role: Role) -> impl Iterator<Item = &str> {
         let configured = self.configured(role);
         let defaults = if configured.is_some() { &[] } else { role.default_columns() };
         configured.into_iter().chain(defaults.iter().copied())
     }
 
-    /// Whether a table without such a column is refused: records need it, or it was named.
+    /// Whether a table without such a column is rejected: records need it, or it is configured.
     pub fn is_required(&self, role: Role, needs: Needs) -> bool {
         needs.required.contains(role) || self.configured(role).is_some()
     }
@@ -193,13 +193,13 @@ impl ColumnNames {
     }
 }
 
-/// Where a column's value goes in an event.
+/// The destination of a column's value in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldTarget {
     Role(Role),
     /// Index in `Event::placed`.
     Placed(usize),
-    /// A trace as others write it: read once all columns are (`Event::trace_by`).
+    /// A trace in a tracer's format, parsed after all columns are read (`Event::trace_by`).
     Trace,
 }
 

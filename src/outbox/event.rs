@@ -1,6 +1,6 @@
-//! An outbox event: what a row or a logical message says, before it is routed.
+//! An outbox event: the content of a row or a logical message, before routing.
 //!
-//! Only the values; which of them a record needs is decided when it is routed.
+//! Only the values; routing decides which of them a record needs.
 
 use crate::position::EventPosition;
 use std::borrow::Cow;
@@ -13,48 +13,47 @@ use super::columns::Role;
 use super::trace;
 use super::types::FieldTypes;
 
-/// A field's value: the text that PostgreSQL sent, or bytes decoded from it.
-/// `None` is SQL NULL, or a column that the table does not have.
+/// A field's value: the text that PostgreSQL sent, or bytes decoded from it. `None` is SQL NULL, or
+/// a column that the table does not have.
 pub type Field<'a> = Option<Cow<'a, [u8]>>;
 
-/// What one outbox row, or one logical message, says.
+/// The content of an outbox row or a logical message.
 ///
-/// Fields borrow from the received bytes wherever they can be passed on as
-/// they are.
+/// Fields borrow from the received bytes if they can be passed on unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// Where the event stands in the log.
+    /// The event's position in the WAL.
     pub position: EventPosition,
     /// When its transaction committed.
     pub commit_time: PgTimestamp,
-    /// The event's id, for consumers that remove duplicates.
+    /// The event's id, which consumers use to detect duplicates.
     pub id: Field<'a>,
-    /// What kind of thing the event is about; routes it.
+    /// The type of the entity that the event is about; the topic is derived from it.
     pub aggregate_type: Field<'a>,
-    /// Which one of them; keys it.
+    /// The id of that entity; the key is derived from it.
     pub aggregate_id: Field<'a>,
-    /// What happened.
+    /// The type of the event.
     pub event_type: Field<'a>,
-    /// The content, byte for byte as stored (`bytea` decoded from its text form).
+    /// The payload, byte for byte as stored (`bytea` decoded from its text form).
     pub payload: Field<'a>,
-    /// A JSON object of further headers.
+    /// Additional headers, as a JSON object.
     pub headers: Field<'a>,
-    /// W3C trace context, from a column of that name.
+    /// W3C trace context, from the column of that name.
     pub traceparent: Field<'a>,
-    /// W3C trace state, from a column of that name.
+    /// W3C trace state, from the column of that name.
     pub tracestate: Field<'a>,
     /// The configured timestamp column, in PostgreSQL's text form.
     pub timestamp: Field<'a>,
-    /// The version of the payload's schema, from a column of that name.
+    /// The version of the payload's schema, from the column of that name.
     pub schema_version: Field<'a>,
-    /// The columns that the record names beyond those above, in its order.
+    /// Additional columns that the record configuration names, in its order.
     pub placed: Vec<Field<'a>>,
-    /// The fields' data types; `None`: all are texts.
+    /// The fields' data types; `None` if all are text.
     pub types: Option<Arc<FieldTypes>>,
 }
 
 impl<'a> Event<'a> {
-    /// An event without any value, with room for that many placed columns.
+    /// An event without values, with room for `placed` additional columns.
     pub(crate) fn empty(position: EventPosition, commit_time: PgTimestamp, placed: usize) -> Self {
         Self {
             position,
@@ -74,7 +73,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// The field that plays that part.
+    /// The field for `role`.
     pub fn field(&self, role: Role) -> &Field<'a> {
         match role {
             Role::Id => &self.id,
@@ -90,7 +89,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// Gives a value to one field; a place beyond [`Event::placed`] has none.
+    /// Sets the value of one field; an index beyond [`Event::placed`] is ignored.
     pub(crate) fn put(&mut self, place: FieldTarget, value: Field<'a>) {
         let field = match place {
             FieldTarget::Role(Role::Id) => &mut self.id,
@@ -112,7 +111,7 @@ impl<'a> Event<'a> {
         *field = value;
     }
 
-    /// Takes the trace out of a text that a tracer left, where no column has one.
+    /// Takes the trace from a text in a tracer's format, if no column provides one.
     pub(super) fn trace_by(&mut self, text: &Field<'_>) {
         let has = self.traceparent.as_deref().is_some_and(|trace| !trace.is_empty());
         if let Some(text) = text.as_deref().filter(|_| !has)
@@ -146,12 +145,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_position_is_read_back(position in position()) {
+        fn a_printed_position_is_parsed_to_the_same_value(position in position()) {
             prop_assert_eq!(EventPosition::from_text(&position.to_string()), Some(position));
         }
 
         #[test]
-        fn texts_of_positions_sort_as_positions_do(one in position(), other in position()) {
+        fn position_texts_sort_as_positions_do(one in position(), other in position()) {
             prop_assert_eq!(one.cmp(&other), one.to_string().cmp(&other.to_string()));
         }
     }

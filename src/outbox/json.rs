@@ -1,6 +1,6 @@
-//! The members of one JSON object, in their order, without a tree.
+//! Parses the members of a JSON object, in order, without building a tree.
 //!
-//! Values stay the text that they are; nothing below the first level is looked at.
+//! Values remain unparsed text; nothing below the first level is examined.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,13 +8,13 @@ use std::fmt;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Why a text is not a JSON object that can be used.
+/// Why a text is not a usable JSON object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JsonFault {
     /// Its bytes are not UTF-8.
     #[error("is not UTF-8")]
     NotUtf8,
-    /// It is JSON perhaps, but no object.
+    /// It may be JSON, but is not an object.
     #[error("is not a JSON object")]
     NotAnObject,
     /// It is not JSON.
@@ -28,7 +28,7 @@ impl From<serde_json::Error> for JsonFault {
     }
 }
 
-/// Calls `member` for each member of the object, in order, duplicates too.
+/// Calls `member` for each member of the object, in order, including duplicates.
 pub(crate) fn members<'a>(
     text: &'a [u8],
     member: impl FnMut(Cow<'a, str>, &'a RawValue) -> Result<(), JsonFault>,
@@ -47,8 +47,8 @@ pub(crate) fn members<'a>(
     }
 }
 
-/// A value as text: a string without quotes and escapes, `null` as `None`,
-/// anything else as the JSON that it is.
+/// A value as text: a string without quotes and escapes, `null` as `None`, anything else as its
+/// JSON text.
 pub(crate) fn text(value: &RawValue) -> Result<Option<Cow<'_, [u8]>>, JsonFault> {
     let json = value.get();
     let inside = json.strip_prefix('"').and_then(|json| json.strip_suffix('"'));
@@ -62,7 +62,7 @@ pub(crate) fn text(value: &RawValue) -> Result<Option<Cow<'_, [u8]>>, JsonFault>
     }
 }
 
-/// A value as the JSON that it is; `null` as `None`.
+/// A value as its JSON text; `null` as `None`.
 pub(crate) fn as_is(value: &RawValue) -> Option<Cow<'_, [u8]>> {
     (value.get() != "null").then(|| Cow::Borrowed(value.get().as_bytes()))
 }
@@ -93,7 +93,7 @@ where
     }
 }
 
-/// A member's name, borrowed where no escape stands in it.
+/// A member's name, borrowed if it contains no escape.
 struct Name<'a>(Cow<'a, str>);
 
 impl<'de> de::Deserialize<'de> for Name<'de> {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn members_come_in_order_and_as_they_stand() {
+    fn members_are_in_order_and_unchanged() {
         let json = r#" {"b": "x\n\u00e9", "a\"": {"n": [1, 2.50]}, "n":null, "b" : 1.50 ,"e":""} "#;
         let some = |text: &str| Some(text.to_owned());
         let expected = [
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn anything_but_an_object_is_rejected() {
         for json in ["[]", "1", "\"{}\"", "null", "", "  "] {
             assert_eq!(read(json), Err(JsonFault::NotAnObject), "{json}");
         }
@@ -171,13 +171,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_string_comes_back_as_it_was(name: String, value: String) {
+        fn a_string_is_parsed_to_the_same_value(name: String, value: String) {
             let json = serde_json::json!({ name.as_str(): value.as_str() }).to_string();
             prop_assert_eq!(read(&json), Ok(vec![(name, Some(value))]));
         }
 
         #[test]
-        fn any_bytes_give_members_or_an_error(junk in "[\\[\\]{}\",:\\\\u0-9a-fntr \u{80}]{0,40}") {
+        fn any_bytes_yield_members_or_an_error(junk in "[\\[\\]{}\",:\\\\u0-9a-fntr \u{80}]{0,40}") {
             let _ = read(&junk);
             let _ = read(&format!("{{\"a\":{junk}}}"));
         }

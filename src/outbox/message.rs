@@ -1,7 +1,7 @@
 //! A logical message as an event: a JSON object with a table's column names.
 //!
-//! `pg_logical_emit_message(true, 'outbox', '{"id": …}')` says what an insert
-//! into an outbox table would, without the table. Further members are ignored.
+//! `pg_logical_emit_message(true, 'outbox', '{"id": …}')` is equivalent to an insert into an outbox
+//! table, but needs no table. Other members are ignored.
 
 use crate::position::EventPosition;
 use serde_json::value::RawValue;
@@ -14,8 +14,8 @@ use super::event::Event;
 use super::json::{self, JsonFault};
 use super::trace;
 
-/// The event that a message's content tells of. A member that is missing is
-/// as one that is null: what an event needs is checked when it is routed.
+/// The event in a message's content. A missing member is treated as null: routing checks what an
+/// event needs.
 pub(super) fn event<'a>(
     content: &'a [u8],
     names: &ColumnNames,
@@ -58,8 +58,8 @@ pub(super) fn event<'a>(
     Ok(event)
 }
 
-/// The best member for a role so far: the first spelling wins, and of two
-/// members with one name the later, as in `jsonb`.
+/// The best member for a role so far: the preferred name wins, and of two members with the same
+/// name the later one, as in `jsonb`.
 #[derive(Clone, Copy)]
 struct Found<'a> {
     rank: usize,
@@ -70,9 +70,9 @@ struct Found<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} {why}", member.map_or("its content".to_owned(), |member| format!("member `{member}`")))]
 pub struct MessageFault {
-    /// The member at fault; `None`: the content as a whole.
+    /// The invalid member; `None` if the content as a whole is invalid.
     pub member: Option<&'static str>,
-    /// What is the matter with it.
+    /// Why it is invalid.
     pub why: JsonFault,
 }
 
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_a_tracer_left_serves_where_there_is_no_other() {
+    fn a_tracers_trace_is_used_if_there_is_no_other() {
         let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let text = format!("#\\ntraceparent={trace}\\n");
         let content = format!(r#"{{"tracingspancontext":"{text}"}}"#);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn debeziums_names_serve_too_and_ours_go_first() {
+    fn debeziums_names_are_accepted_and_walposts_take_precedence() {
         let event = read(r#"{"aggregatetype": "a", "aggregateid": true, "type": "t"}"#, &[])
             .expect("an event");
         assert_eq!(field(&event.aggregate_type), Some("a"));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_object_is_refused() {
+    fn anything_but_a_json_object_is_rejected() {
         for content in ["", "[]", "{", "{\"id\":\"\\ud800\"}"] {
             read(content, &[]).expect_err(content);
         }

@@ -1,7 +1,7 @@
-//! From relation and tuple, or from a logical message, to an outbox event.
+//! Turns a relation and a tuple, or a logical message, into an outbox event.
 //!
-//! It remembers a column plan for each outbox table, by the relation's id, and
-//! nothing of other relations. What becomes of an event is decided elsewhere.
+//! It keeps a column plan for each outbox table, by relation OID, and nothing about other
+//! relations. Routing of an event happens elsewhere.
 
 mod columns;
 mod event;
@@ -28,29 +28,29 @@ pub use plan::{Plan, PlanError, RowFault};
 pub use table::{ParseTableNameError, TableName};
 pub use types::{DataType, FieldTypes, FoundTable};
 
-/// What counts as an outbox event.
+/// Which rows and messages are outbox events.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OutboxConfig {
     /// The outbox tables.
     pub tables: Vec<TableName>,
     /// Their columns' names.
     pub columns: ColumnNames,
-    /// Prefix of the logical messages that are events, as JSON; `None`: none are.
+    /// Prefix of logical messages whose content is an event as JSON; `None` disables them.
     pub message_prefix: Option<String>,
-    /// What the prefix of a logical message begins with that is an event by its prefix, its
-    /// content being the payload; `None`: none is.
+    /// Start of the prefix of logical messages whose prefix names the event and whose content is
+    /// the payload; `None` disables them.
     pub plain_message_prefix: Option<String>,
-    /// Columns that the record's configuration names beyond the roles, in its order.
+    /// Additional columns that the record configuration names, in its order.
     pub placed: Vec<String>,
-    /// Whether a table may lack them.
+    /// Whether a table may lack these columns.
     pub placed_optional: bool,
     /// Whether records depend on the columns' data types.
     pub typed: bool,
-    /// Which parts of an event its record is made of.
+    /// The roles from which records are built.
     pub needs: Needs,
 }
 
-/// Something that should be an outbox event and cannot be read as one.
+/// A row or message that should be an outbox event but cannot be read as one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
     /// A row of an outbox table.
@@ -58,9 +58,9 @@ pub enum EventError {
     Row {
         /// The table.
         table: TableName,
-        /// Where the event stands in the log.
+        /// The event's position.
         position: EventPosition,
-        /// What is the matter with the row.
+        /// Why the row is unreadable.
         fault: RowFault,
     },
     /// A logical message with the configured prefix.
@@ -71,35 +71,34 @@ pub enum EventError {
     Message {
         /// The message's prefix.
         prefix: String,
-        /// Where the event stands in the log.
+        /// The event's position.
         position: EventPosition,
-        /// What is the matter with the message.
+        /// Why the message is unreadable.
         fault: MessageFault,
     },
 }
 
-/// The outbox: knows its tables by the ids that a replication session gave them.
+/// The outbox: knows its tables by the OIDs of the current replication session.
 #[derive(Debug)]
 pub struct Outbox {
     config: OutboxConfig,
-    /// Bounded by the number of tables of these names that one session sees:
-    /// one each, unless a table is dropped and created again. So few are found sooner in
-    /// order than by a hash.
+    /// One per outbox table, unless a table is dropped and created again within a session. For so
+    /// few, an ordered map is faster than a hash map.
     plans: BTreeMap<Oid, Plan>,
-    /// By which plan rows of a table were read last, in any session.
+    /// The plan by which rows of a table were last read, in any session.
     read: HashMap<TableName, Plan>,
-    /// Types that are not PostgreSQL's own, as the catalogs have them.
+    /// Data types that are not built in, from the catalogs.
     types: HashMap<Oid, DataType>,
 }
 
 impl Outbox {
-    /// An outbox that has not seen a relation yet.
+    /// An outbox that has not received a relation yet.
     pub fn new(config: OutboxConfig) -> Self {
         Self { config, plans: BTreeMap::new(), read: HashMap::new(), types: HashMap::new() }
     }
 
-    /// Takes note of a table as the catalogs have it now: the rows that come first
-    /// may be older, and have other columns.
+    /// Checks a table as it is in the catalogs now: the first rows may be older, and have other
+    /// columns.
     pub fn expect(&mut self, table: &FoundTable) -> Result<(), PlanError> {
         let relation = &table.relation;
         self.types.extend(table.types.iter().copied());
@@ -109,11 +108,11 @@ impl Outbox {
         Ok(())
     }
 
-    /// Takes note of a Relation message; one that comes again replaces the
-    /// first. After an error the relation's rows must not be read.
+    /// Takes a Relation message; a later one for the same relation replaces it. After an error the
+    /// relation's rows must not be read.
     pub fn relation(&mut self, relation: &Relation) -> Result<(), PlanError> {
         if let Some(plan) = self.plan(relation)? {
-            // What it lacks is met again, in the next session too.
+            // A missing column is detected again, in the next session too.
             if let Some(before) = self.read.get(plan.table()) {
                 plan.continues(before)?;
             }
@@ -126,7 +125,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// The plan of an outbox table; `None` where it is none.
+    /// The plan of an outbox table; `None` for any other table.
     fn plan(&self, relation: &Relation) -> Result<Option<Plan>, PlanError> {
         let is_ours = self.config.tables.iter().any(|table| table.names(relation));
         let plan = || Plan::new(relation, &self.config, &self.types);
@@ -138,12 +137,12 @@ impl Outbox {
         self.plans.contains_key(&relation)
     }
 
-    /// The outbox table of that id.
+    /// The outbox table with that OID.
     pub fn table(&self, relation: Oid) -> Option<&TableName> {
         self.plans.get(&relation).map(Plan::table)
     }
 
-    /// The event of an inserted row; `None`: the table is no outbox.
+    /// The event of an inserted row; `None` if the table is not an outbox.
     pub fn event<'a>(
         &self,
         insert: &'a Insert,
@@ -158,8 +157,8 @@ impl Outbox {
         }))
     }
 
-    /// The event of a logical message; `None`: its prefix is not a
-    /// configured one, or it belongs to no transaction and so has no position.
+    /// The event of a logical message; `None` if its prefix is not a configured one, or if it is
+    /// non-transactional and so has no position.
     pub fn message_event<'a>(
         &self,
         message: &'a LogicalMessage,
@@ -188,7 +187,7 @@ impl Outbox {
         }))
     }
 
-    /// A message that cannot be read as an event: its content is all that is known.
+    /// An event for an unreadable message: only its content is known.
     pub fn unread(
         message: &LogicalMessage,
         position: EventPosition,
@@ -208,12 +207,12 @@ impl Outbox {
         self.config.message_prefix.as_ref() == Some(&message.prefix)
     }
 
-    /// What the prefix of a plain message says of its event.
+    /// The part of a plain message's prefix that names its event.
     fn named_by<'a>(&self, message: &'a LogicalMessage) -> Option<&'a str> {
         plain::named_by(&message.prefix, self.config.plain_message_prefix.as_deref()?)
     }
 
-    /// Forgets the ids of all relations: a new session sends them again.
+    /// Forgets all relation OIDs: a new session sends the relations again.
     pub fn forget(&mut self) {
         self.plans.clear();
     }

@@ -1,8 +1,8 @@
-//! A logical message as an event without a word of JSON: its prefix says what it is about,
-//! its content is the payload, byte for byte.
+//! A logical message as an event without JSON: its prefix names the aggregate, and its content is
+//! the payload, byte for byte.
 //!
-//! `pg_logical_emit_message(true, 'outbox:order:A-7', …)`: behind the configured prefix stand
-//! the aggregate's type and, behind the next colon, its id, which may have colons itself.
+//! `pg_logical_emit_message(true, 'outbox:order:A-7', …)`: the configured prefix is followed by the
+//! aggregate's type and, after the next colon, its id, which may itself contain colons.
 
 use crate::position::EventPosition;
 use std::borrow::Cow;
@@ -13,15 +13,15 @@ use super::columns::FieldTarget;
 use super::columns::Role;
 use super::event::{Event, Field};
 
-/// What stands behind the configured prefix and a colon; `None`: the prefix is another. A
-/// prefix that ends before the colon names nothing, and is ours all the same.
+/// The part after the configured prefix and a colon; `None` for any other prefix. A prefix that
+/// ends before the colon names nothing, but matches.
 pub(super) fn named_by<'a>(prefix: &'a str, configured: &str) -> Option<&'a str> {
     let rest = prefix.strip_prefix(configured)?;
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix(':') }
 }
 
-/// The event of a message whose prefix says `named`, `order:A-7`. What it does not say is NULL:
-/// what an event needs is checked when it is routed.
+/// The event of a message whose prefix ends in `named`, such as `order:A-7`. Missing parts are
+/// NULL: routing checks what an event needs.
 pub(super) fn event<'a>(
     named: &'a str,
     content: &'a [u8],
@@ -46,7 +46,7 @@ mod tests {
     use crate::lsn::Lsn;
 
     #[test]
-    fn only_the_prefix_itself_or_with_a_colon_is_ours() {
+    fn only_the_prefix_itself_or_followed_by_a_colon_matches() {
         for (prefix, named) in [
             ("outbox:order:A-7", Some("order:A-7")),
             ("outbox:", Some("")),
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_colon_parts_type_and_key() {
+    fn the_first_colon_separates_type_and_id() {
         let position = EventPosition { commit_lsn: Lsn::new(7), ordinal: 1 };
         for (named, kind, id) in [
             ("order:A-7", Some("order"), Some("A-7")),

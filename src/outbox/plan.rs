@@ -1,7 +1,7 @@
-//! A relation's column plan: which column of a row goes where in the event.
+//! A relation's column plan: which column of a row becomes which field of the event.
 //!
-//! It is made once for each Relation message and then used for every row. A
-//! value is passed on as it came; only `bytea` is decoded, from its text form.
+//! It is built once for each Relation message and then used for every row. Values are passed on
+//! unchanged; only `bytea` is decoded, from its text form.
 
 use crate::position::EventPosition;
 use std::borrow::Cow;
@@ -21,10 +21,10 @@ use super::types::{DataType, FieldTypes};
 /// `pg_type.oid` of `bytea`.
 const BYTEA: Oid = 17;
 
-/// A table that cannot serve as an outbox as it is configured.
+/// Why a table cannot be used as the configured outbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// No column for a part that an event needs.
+    /// No column for a field that an event needs.
     #[error(
         "table {table} has no column for `{}`: looked for {}, it has {}; name the column in \
          outbox.columns.{}, or let the publication's column list include it",
@@ -33,14 +33,14 @@ pub enum PlanError {
     MissingColumn {
         /// The table.
         table: TableName,
-        /// What the column is for.
+        /// The column's role.
         role: Role,
-        /// The names that would have done.
+        /// The accepted names.
         looked_for: Vec<String>,
         /// The columns that the table, or its publication, has.
         has: Vec<String>,
     },
-    /// The record's configuration names a column that is not there.
+    /// The record's configuration names a column that does not exist.
     #[error(
         "table {table} has no column `{column}`, which the configuration of the record names; it has \
          {}; change record.topic, record.key or record.place, or let the publication's column list include it",
@@ -54,7 +54,7 @@ pub enum PlanError {
         /// The columns that the table, or its publication, has.
         has: Vec<String>,
     },
-    /// Nothing is known of a column's data type, and the records depend on it.
+    /// A column's data type is unknown, and the records depend on it.
     #[error(
         "column `{column}` of table {table} has a data type ({oid}) that was made after walpost looked for \
          types, or that was dropped since the rows were written: start walpost again; a type that was \
@@ -68,21 +68,21 @@ pub enum PlanError {
         /// `pg_type.oid`.
         oid: Oid,
     },
-    /// A column that an event can do without, and had so far, is gone.
+    /// A column for an optional field, which the table had until now, was dropped.
     #[error(
         "table {table} has no column `{column}` any more, which was its `{}`: put it back, name the \
-         column in outbox.columns.{}, or start walpost again to go on without it",
+         column in outbox.columns.{}, or start walpost again to continue without it",
         role.name(), role.name()
     )]
     LostColumn {
         /// The table.
         table: TableName,
-        /// What the column was for.
+        /// The column's role.
         role: Role,
         /// The column's name.
         column: String,
     },
-    /// Rows come that were written to an outbox table under another name.
+    /// Rows were written to an outbox table while it had another name.
     #[error(
         "rows were written to table {was} while its name was {is}: give it that name again until they are \
          delivered, or publish them by hand"
@@ -90,15 +90,15 @@ pub enum PlanError {
     Renamed {
         /// The outbox table.
         was: TableName,
-        /// The name that the rows come under.
+        /// The table's name when the rows were written.
         is: TableName,
     },
 }
 
-/// A row that cannot be read as an event.
+/// Why a row cannot be read as an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RowFault {
-    /// The row does not fit to the last Relation message.
+    /// The row does not match the last Relation message.
     #[error("it has {found} columns where its Relation message announced {expected}")]
     ColumnCount {
         /// Columns of the relation.
@@ -106,30 +106,30 @@ pub enum RowFault {
         /// Columns of the row.
         found: usize,
     },
-    /// A column's value has a form that cannot be read.
+    /// A column's value cannot be decoded.
     #[error("column `{column}` {why}")]
     Undecodable {
         /// The column.
         column: String,
-        /// What is the matter with it.
+        /// Why it cannot be decoded.
         why: &'static str,
     },
 }
 
-/// Which column of a relation goes where.
+/// Maps a relation's columns to fields.
 #[derive(Debug, Clone)]
 pub struct Plan {
     table: TableName,
     columns: usize,
     placed: usize,
-    /// Sorted by column, so that one pass over the row serves.
+    /// Sorted by column, so that one pass over the row is enough.
     steps: Vec<Step>,
     types: Arc<FieldTypes>,
-    /// The roles that records show.
+    /// The roles that records contain.
     used: Roles,
 }
 
-/// One column's way into the event; a column may have several.
+/// Maps one column to a field; a column may have several steps.
 #[derive(Debug, Clone)]
 struct Step {
     column: usize,
@@ -139,8 +139,8 @@ struct Step {
 }
 
 impl Plan {
-    /// Finds the columns of `relation` that `config` names; `types` are those that are
-    /// not PostgreSQL's own.
+    /// Finds the columns of `relation` that `config` names; `types` are the data types that are not
+    /// built in.
     pub fn new(
         relation: &Relation,
         config: &OutboxConfig,
@@ -185,9 +185,9 @@ impl Plan {
         Ok(Self { table, columns, placed, steps, types, used })
     }
 
-    /// Whether no part that an event had by the plan `before` is missing now.
+    /// Fails if a field that events had by the plan `before` is missing now.
     pub fn continues(&self, before: &Self) -> Result<(), PlanError> {
-        // What else a plan may have is missed by nobody, or looked for when it is made.
+        // Other steps are either optional in every event, or required when the plan is built.
         let is_missed = |step: &&Step| {
             matches!(step.place, FieldTarget::Role(_))
                 && step.is_used(self.used)
@@ -202,13 +202,12 @@ impl Plan {
         }
     }
 
-    /// The table that it is for.
+    /// The plan's table.
     pub fn table(&self) -> &TableName {
         &self.table
     }
 
-    /// The event that a row tells of. Its fields borrow from the row, but for
-    /// a `bytea` payload.
+    /// The event of a row. Its fields borrow from the row, except a decoded `bytea` payload.
     pub fn event<'a>(
         &self,
         tuple: &'a Tuple,
@@ -222,7 +221,7 @@ impl Plan {
         event.types = Some(Arc::clone(&self.types));
         let mut trace = None;
         let mut values = tuple.iter();
-        // The value that was taken last, and how many were.
+        // The last value taken, and how many were taken.
         let (mut value, mut taken) = (Value::Null, 0);
         for step in &self.steps {
             if step.column >= taken {
@@ -242,7 +241,7 @@ impl Plan {
     }
 }
 
-/// What the fields' types are.
+/// The fields' data types.
 fn field_types(
     steps: &[Step],
     relation: &Relation,
@@ -267,7 +266,7 @@ fn field_types(
 }
 
 impl Step {
-    /// Whether records show what it takes; `used` are the roles that they do.
+    /// Whether records contain what this step reads; `used` are their roles.
     fn is_used(&self, used: Roles) -> bool {
         match self.place {
             FieldTarget::Role(role) => used.contains(role),
@@ -286,7 +285,7 @@ impl Step {
     }
 }
 
-/// The bytes of a `bytea` from its hex text form
+/// Decodes a `bytea` from its hex text form
 /// (<https://www.postgresql.org/docs/current/datatype-binary.html>).
 pub(crate) fn hex_bytes(text: &[u8]) -> Result<Vec<u8>, &'static str> {
     let digits = text.strip_prefix(b"\\x").ok_or(
@@ -300,14 +299,14 @@ pub(crate) fn hex_bytes(text: &[u8]) -> Result<Vec<u8>, &'static str> {
     for &[high, low] in pairs {
         let (high, low) = (HEX[usize::from(high)], HEX[usize::from(low)]);
         if high > 0xF || low > 0xF {
-            return Err("is a bytea with a sign that is no hexadecimal digit");
+            return Err("is a bytea with a character that is not a hexadecimal digit");
         }
         bytes.push(high << 4 | low);
     }
     Ok(bytes)
 }
 
-/// The value of each hexadecimal digit; `0xFF` for what is none.
+/// The value of each hexadecimal digit; `0xFF` for any other byte.
 const HEX: [u8; 256] = {
     let mut values = [0xFF; 256];
     let mut value = 0;

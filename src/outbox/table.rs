@@ -1,16 +1,16 @@
-//! A table's name, read and written as SQL does.
+//! A table's name, parsed and printed as in SQL.
 //!
-//! Only the name: whether the table exists is for the server to say.
+//! Only the name: whether the table exists is checked elsewhere.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::pgoutput::Relation;
 
-/// Bytes of an identifier at most (`NAMEDATALEN` - 1); PostgreSQL cuts off the rest.
+/// Maximum length of an identifier in bytes (`NAMEDATALEN` - 1); PostgreSQL truncates longer ones.
 const IDENTIFIER_BYTES_MAX: usize = 63;
 
-/// The keywords that a schema or a table can only have in quotes
+/// The keywords that a schema or table name can only use in quotes
 /// (<https://www.postgresql.org/docs/current/sql-keywords-appendix.html>, "reserved").
 const RESERVED: &str = " all analyse analyze and any array as asc asymmetric authorization binary both \
     case cast check collate collation column concurrently constraint create cross current_catalog \
@@ -21,10 +21,10 @@ const RESERVED: &str = " all analyse analyze and any array as asc asymmetric aut
     primary references returning right select session_user similar some symmetric system_user table \
     tablesample then to trailing true union unique user using variadic verbose when where window with ";
 
-/// A table by schema and name, both as the catalog stores them.
+/// A table by schema and name, both as stored in the catalog.
 ///
-/// As text it is what SQL takes: `outbox` is `public.outbox`, letters outside
-/// of quotes fold to lower case, and `"Sales"."OutBox"` keeps its capitals.
+/// Parsed as in SQL: `outbox` is `public.outbox`, unquoted letters fold to lower case, and
+/// `"Sales"."OutBox"` keeps its capitals.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TableName {
     /// Schema, without quotes.
@@ -52,11 +52,11 @@ impl fmt::Display for TableName {
     }
 }
 
-/// A text that is not a table's name.
+/// A text that is not a table name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a table's name: {why}; write it as in SQL, for instance public.outbox, \
-     or \"Sales\".\"OutBox\" where capitals or other signs are part of it"
+     or \"Sales\".\"OutBox\" if capitals or other characters are part of it"
 )]
 pub struct ParseTableNameError {
     text: String,
@@ -76,17 +76,17 @@ fn split(text: &str) -> Result<TableName, &'static str> {
     let Some(rest) = rest.strip_prefix('.') else {
         return match rest {
             "" => Ok(TableName { schema: "public".to_owned(), name: first }),
-            _ => Err("something stands behind the name"),
+            _ => Err("there is text after the name"),
         };
     };
     match identifier(rest)? {
         (name, "") => Ok(TableName { schema: first, name }),
         (_, rest) if rest.starts_with('.') => Err("it has more than a schema and a name"),
-        _ => Err("something stands behind the name"),
+        _ => Err("there is text after the name"),
     }
 }
 
-/// The identifier that `text` begins with, and what follows it.
+/// The identifier at the start of `text`, and the rest.
 fn identifier(text: &str) -> Result<(String, &str), &'static str> {
     let (name, rest) = match text.strip_prefix('"') {
         Some(quoted) => quoted_identifier(quoted)?,
@@ -98,7 +98,7 @@ fn identifier(text: &str) -> Result<(String, &str), &'static str> {
     Ok((name, rest))
 }
 
-/// What stands before the closing quote, and what follows it.
+/// The text before the closing quote, and the rest.
 fn quoted_identifier(text: &str) -> Result<(String, &str), &'static str> {
     let mut name = String::new();
     let mut rest = text;
@@ -107,7 +107,7 @@ fn quoted_identifier(text: &str) -> Result<(String, &str), &'static str> {
         name.push_str(part);
         let Some(more) = after.strip_prefix('"') else {
             return match name.as_str() {
-                "" => Err("nothing stands between the quotes"),
+                "" => Err("there is no text between the quotes"),
                 name if name.contains('\0') => Err("it has a zero byte"),
                 _ => Ok((name, after)),
             };
@@ -130,7 +130,7 @@ fn plain_identifier(text: &str) -> Result<(String, &str), &'static str> {
     }
 }
 
-/// An identifier that is printed with quotes where SQL needs them.
+/// An identifier that is printed with quotes if SQL needs them.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_read_as_sql_reads_it() {
+    fn a_name_is_parsed_as_in_sql() {
         for (text, expected) in [
             ("outbox", table("public", "outbox")),
             ("public.outbox", table("public", "outbox")),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused_with_the_way_to_write_it() {
+    fn an_invalid_name_is_rejected_with_the_correct_form() {
         for wrong in [
             "", ".", "a.", ".a", "a.b.c", "a b", " a", "a-b", "1a", "\"a", "\"\"", "\"a\"b",
             "a.\"\"", "a..b", "\"a\0\"",
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_are_printed_only_where_sql_needs_them() {
+    fn quotes_are_printed_only_if_sql_needs_them() {
         assert_eq!(table("public", "outbox_2").to_string(), "public.outbox_2");
         assert_eq!(table("Sales", "a\"b").to_string(), "\"Sales\".\"a\"\"b\"");
         assert_eq!(table("order", "user").to_string(), "\"order\".\"user\"");
@@ -192,13 +192,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(schema in "[^\0]{1,15}", name in "[a-zA-Z\"._ 0-9]{1,63}") {
+        fn a_printed_name_is_parsed_to_the_same_value(schema in "[^\0]{1,15}", name in "[a-zA-Z\"._ 0-9]{1,63}") {
             let table = table(&schema, &name);
             prop_assert_eq!(table.to_string().parse(), Ok(table));
         }
 
         #[test]
-        fn any_text_gives_a_name_or_an_error(text: String) {
+        fn any_text_yields_a_name_or_an_error(text: String) {
             let _ = text.parse::<TableName>();
         }
     }

@@ -1,4 +1,4 @@
-//! The outbox as the relay uses it: relations, rows and messages in turn.
+//! The outbox as the relay uses it: relations, rows and messages in sequence.
 
 use crate::position::EventPosition;
 use bytes::Bytes;
@@ -48,7 +48,7 @@ fn only_rows_of_the_outbox_tables_are_events() {
 }
 
 #[test]
-fn a_relation_that_comes_again_replaces_its_plan() {
+fn a_repeated_relation_replaces_its_plan() {
     let mut outbox = outbox(&["outbox"]);
     outbox.relation(&relation(1, "outbox", &COLUMNS)).expect("a plan");
     let turned = ["payload", "aggregate_id", "aggregate_type", "id"];
@@ -68,7 +68,7 @@ fn rows_of_a_table_that_was_renamed_away_are_reported() {
 }
 
 #[test]
-fn a_column_that_an_event_can_do_without_does_not_go_in_silence() {
+fn dropping_an_optional_column_is_reported() {
     let mut outbox = outbox(&["outbox"]);
     let more = [COLUMNS.as_slice(), &["headers"]].concat();
     outbox.expect(&relation(1, "outbox", &more).into()).expect("a plan");
@@ -90,7 +90,7 @@ fn a_new_session_starts_without_relations() {
 }
 
 #[test]
-fn a_row_that_cannot_be_read_names_its_table_and_position() {
+fn an_unreadable_row_is_reported_with_its_table_and_position() {
     let mut outbox = outbox(&["outbox"]);
     outbox
         .relation(&relation(1, "outbox", &["id", "aggregatetype", "aggregateid", "payload", "x"]))

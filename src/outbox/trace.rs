@@ -1,16 +1,16 @@
-//! The text that a tracer leaves beside a row: Debezium's column `tracingspancontext`.
+//! Parses the text that a tracer stores with a row: Debezium's column `tracingspancontext`.
 //!
-//! Debezium's own way is the text of `java.util.Properties`, a property a line, as its
-//! `ActivateTracingSpan` reads it. Where that has no trace, the text may be a comment as `SQLCommenter`
-//! writes them: `traceparent='00-…',tracestate='…'`.
+//! Debezium's own format is the text of `java.util.Properties`, one property per line, as its
+//! `ActivateTracingSpan` reads it. If that contains no trace, the text may be a comment as
+//! `SQLCommenter` writes it: `traceparent='00-…',tracestate='…'`.
 
 use std::str::Chars;
 
 /// The column's name.
 pub(super) const COLUMN: &str = "tracingspancontext";
 
-/// A longer text has no trace that somebody meant: a tracer's has some hundred bytes. It is not
-/// read at all, since lines that end in many backslashes take time that grows with the square.
+/// Longer texts are not parsed: a tracer's text has some hundred bytes, and the time for lines that
+/// end in many backslashes grows quadratically.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 
 const PARENT: &str = "traceparent";
@@ -23,13 +23,13 @@ pub(super) struct Trace {
     pub(super) state: Option<String>,
 }
 
-/// The trace that the text tells of. A text without one is no fault of the event's.
+/// The trace in the text. A text without one does not make the event invalid.
 pub(super) fn read(text: &[u8]) -> Option<Trace> {
     let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= TEXT_BYTES_MAX)?;
     trace(properties(text)).or_else(|| trace(comment(text)))
 }
 
-/// The last of each name counts, as in Java.
+/// The last value of each name wins, as in Java.
 fn trace(pairs: Vec<(String, String)>) -> Option<Trace> {
     let (mut parent, mut state) = (None, None);
     for (name, value) in pairs {
@@ -43,7 +43,7 @@ fn trace(pairs: Vec<(String, String)>) -> Option<Trace> {
     Some(Trace { parent, state: state.filter(|state| !state.is_empty()) })
 }
 
-/// Version, trace, span and flags; later versions may have more behind them.
+/// Version, trace id, span id and flags; later versions may have more fields.
 fn is_parent(text: &str) -> bool {
     let mut parts = text.split('-');
     let mut is_hex = |length: usize| {
@@ -53,7 +53,7 @@ fn is_parent(text: &str) -> bool {
     is_hex(2) && is_hex(32) && is_hex(16) && is_hex(2)
 }
 
-/// What `java.util.Properties.load` reads.
+/// Parses the format of `java.util.Properties.load`.
 fn properties(text: &str) -> Vec<(String, String)> {
     let mut pairs = Vec::new();
     let mut lines = text.split(['\n', '\r']).map(trim_start);
@@ -62,7 +62,7 @@ fn properties(text: &str) -> Vec<(String, String)> {
             continue;
         }
         let mut line = line.to_owned();
-        // An odd number of them at the end joins the next line to it.
+        // An odd number of trailing backslashes joins the next line.
         while line.bytes().rev().take_while(|sign| *sign == b'\\').count() % 2 == 1 {
             line.pop();
             let Some(next) = lines.next() else { break };
@@ -78,7 +78,7 @@ fn trim_start(text: &str) -> &str {
     text.trim_start_matches([' ', '\t', '\x0C'])
 }
 
-/// A name ends at the first `=`, `:` or blank without a backslash before it.
+/// A name ends at the first `=`, `:` or whitespace that is not escaped by a backslash.
 fn parted(line: &str) -> (&str, &str) {
     let mut is_escaped = false;
     let end = line.find(|sign| {
@@ -104,7 +104,7 @@ fn unescaped(text: &str) -> String {
             Some('n') => out.push('\n'),
             Some('r') => out.push('\r'),
             Some('f') => out.push('\x0C'),
-            // A trace has none, so half of a pair is no matter.
+            // A trace contains no surrogates, so half of a pair does not matter.
             Some('u') => out.push(unicode(&mut signs).unwrap_or('\u{FFFD}')),
             Some(other) => out.push(other),
             None => {}
@@ -118,8 +118,8 @@ fn unicode(signs: &mut Chars<'_>) -> Option<char> {
     u32::from_str_radix(&digits, 16).ok().and_then(char::from_u32)
 }
 
-/// The pairs of a comment (<https://google.github.io/sqlcommenter/spec/>): values in single
-/// quotes, percent-encoded, parted by commas.
+/// The pairs of a comment (<https://google.github.io/sqlcommenter/spec/>): values in single quotes,
+/// percent-encoded, separated by commas.
 fn comment(text: &str) -> Vec<(String, String)> {
     let text = text.trim();
     let inside = text.strip_prefix("/*").and_then(|text| text.strip_suffix("*/"));
@@ -134,7 +134,7 @@ fn comment(text: &str) -> Vec<(String, String)> {
     pairs
 }
 
-/// Percent-decoded; what is no UTF-8 then is no trace.
+/// Percent-decodes the text; the result of invalid UTF-8 is not a valid trace.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -166,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_no_tracer_writes_is_not_read() {
+    fn a_text_too_long_for_a_tracer_is_not_parsed() {
         let padded = |bytes: usize| format!("traceparent={TRACE}\n{}", "#".repeat(bytes));
         assert!(read_of(&padded(1_000)).is_some());
         assert_eq!(read_of(&padded(TEXT_BYTES_MAX)), None);
     }
 
     #[test]
-    fn properties_are_read_as_java_reads_them() {
+    fn properties_are_parsed_as_in_java() {
         let state = Some("a=1,b:2".to_owned());
         for text in [
             // As `Properties.store` writes them.
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_read_as_sqlcommenter_writes_them() {
+    fn sqlcommenter_comments_are_parsed() {
         let state = Some("a=1,b:2".to_owned());
         for text in [
             "traceparent='TRACE',tracestate='a%3D1%2Cb%3A2'",
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_a_whole_trace_has_none() {
+    fn a_text_without_a_complete_trace_has_none() {
         for text in [
             "",
             "traceparent=",
@@ -220,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_without_harm(text in "[a-z%'=:,\\\\u0-9 \n\r\u{e9}]{0,60}") {
+        fn any_text_is_parsed_without_a_panic(text in "[a-z%'=:,\\\\u0-9 \n\r\u{e9}]{0,60}") {
             let _ = read(text.as_bytes());
         }
     }

@@ -1,4 +1,4 @@
-//! The data types of an event's fields, as far as a record's form depends on them.
+//! The data types of an event's fields, as far as a record's format depends on them.
 
 use std::fmt;
 
@@ -7,40 +7,40 @@ use crate::pgoutput::{Oid, Relation};
 use super::columns::FieldTarget;
 use super::columns::Role;
 
-/// The first `pg_type.oid` that is not PostgreSQL's own (`FirstNormalObjectId`).
+/// The first `pg_type.oid` of a type that is not built in (`FirstNormalObjectId`).
 const OWN_OIDS_END: Oid = 16_384;
 
-/// A column's data type; a domain counts as what it is over.
+/// A column's data type; a domain counts as its base type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataType {
-    /// One of PostgreSQL's own.
+    /// A built-in type.
     Builtin {
         /// `pg_type.oid`.
         oid: Oid,
-        /// `pg_attribute.atttypmod`; -1 where there is none.
+        /// `pg_attribute.atttypmod`; -1 if there is none.
         modifier: i32,
     },
-    /// An enum, `citext`, `ltree`, or a number of a product: its values are texts.
+    /// An enum, `citext`, `ltree`, or a product number type (`isn`): its values are text.
     Text,
     /// `hstore`.
     Hstore,
-    /// A composite type, a range of the application's own, most extensions' types, an array
-    /// of these or of a domain.
+    /// A composite type, a user-defined range, most extensions' types, or an array of these or of a
+    /// domain.
     Composite,
-    /// An array of `citext` and the like.
+    /// An array of `citext` or a similar type.
     TextArray,
     /// An array of `hstore`.
     HstoreArray,
     /// An array of an enum.
     EnumArray,
-    /// An extension's type that Debezium writes in a form of its own: `geometry`, `vector`.
+    /// An extension's type for which Debezium has its own format: `geometry`, `vector`.
     Special,
-    /// One that was not there when the types were looked up.
+    /// A type that did not exist when the types were read.
     Unknown,
 }
 
 impl DataType {
-    /// The type of that column, if it is one of PostgreSQL's own.
+    /// The data type with that OID, if it is built in.
     pub fn builtin(oid: Oid, modifier: i32) -> Option<Self> {
         (oid < OWN_OIDS_END).then_some(Self::Builtin { oid, modifier })
     }
@@ -64,7 +64,7 @@ impl fmt::Display for DataType {
 }
 
 impl DataType {
-    /// The type of that text form; `None`: it is none.
+    /// Parses that text form; `None` if it is invalid.
     pub fn from_text(text: &str) -> Option<Self> {
         Some(match text {
             "text" => Self::Text,
@@ -83,12 +83,12 @@ impl DataType {
     }
 }
 
-/// An outbox table as the catalogs have it.
+/// An outbox table, as the catalogs have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundTable {
     /// The columns that its publication sends.
     pub relation: Relation,
-    /// Data types that are not PostgreSQL's own, by `pg_type.oid`.
+    /// Data types that are not built in, by `pg_type.oid`.
     pub types: Vec<(Oid, DataType)>,
 }
 
@@ -98,7 +98,7 @@ impl From<Relation> for FoundTable {
     }
 }
 
-/// The types of an event's fields; `None` where the table has no such column.
+/// The types of an event's fields; `None` if the table has no such column.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FieldTypes {
     pub(super) roles: [Option<DataType>; Role::ALL.len()],
@@ -106,7 +106,7 @@ pub struct FieldTypes {
 }
 
 impl FieldTypes {
-    /// These types, by role and by the placed fields' places.
+    /// From the types by role, and by index of the additional columns.
     pub(crate) fn new(
         role: impl Fn(Role) -> Option<DataType>,
         placed: Vec<Option<DataType>>,
@@ -114,7 +114,7 @@ impl FieldTypes {
         Self { roles: Role::ALL.map(role), placed }
     }
 
-    /// Whether nothing is known of the type of what goes there.
+    /// Whether the type of this field is unknown.
     pub(super) fn is_unknown(&self, place: FieldTarget) -> bool {
         let found = match place {
             FieldTarget::Role(role) => self.role(role),
@@ -124,12 +124,12 @@ impl FieldTypes {
         found == Some(DataType::Unknown)
     }
 
-    /// The type of the field that plays that part.
+    /// The type of the field for `role`.
     pub fn role(&self, role: Role) -> Option<DataType> {
         self.roles[role as usize]
     }
 
-    /// The type of the placed field of that index.
+    /// The type of the additional column with that index.
     pub fn placed(&self, index: usize) -> Option<DataType> {
         self.placed.get(index).copied().flatten()
     }
@@ -142,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_type_is_read_back_as_it_was_written(oid: Oid, modifier in -1..i32::MAX) {
+        fn a_printed_type_is_parsed_to_the_same_value(oid: Oid, modifier in -1..i32::MAX) {
             let own = DataType::Builtin { oid, modifier };
             let others = [
                 DataType::Text,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_type_is_none() {
+    fn an_invalid_type_name_is_none() {
         for text in ["", "/", "1/", "x", "1/2/3"] {
             assert_eq!(DataType::from_text(text), None, "{text}");
         }

@@ -1,9 +1,9 @@
-//! One message: bytes in, [`Message`] out.
+//! Decodes one message: bytes to [`Message`].
 //!
-//! Protocol version 1 as
-//! <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
-//! lays it down, without the streaming of unfinished transactions. Every
-//! message is read to its end and checked, also those of which little is kept.
+//! Protocol version 1 as specified in
+//! <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>, without
+//! streaming of in-progress transactions. Every message is read to its end and checked, even if
+//! little of it is kept.
 
 use bytes::Bytes;
 
@@ -12,15 +12,15 @@ use super::message::{
 };
 use super::reader::{DecodeError, Reader};
 
-/// Bytes that a column of a Relation takes at least: flags, the zero byte of
-/// its name, type and type modifier.
+/// The minimum bytes of a column in a Relation: flags, the zero byte of its name, type and type
+/// modifier.
 const COLUMN_BYTES_MIN: usize = 1 + 1 + 4 + 4;
 
-/// Decodes one message of the plugin.
+/// Decodes one message of the output plugin.
 ///
-/// The result borrows nothing but shares `bytes`: a tuple and a logical
-/// message's content are slices of it. Any input gives `Ok` or `Err`; memory
-/// is reserved for what is there, not for what a count announces.
+/// The result borrows nothing but shares `bytes`: a tuple and a logical message's content are
+/// slices of it. Any input yields `Ok` or `Err`; memory is reserved for bytes that are present, not
+/// for an announced count.
 pub fn decode(bytes: &Bytes) -> Result<Message, DecodeError> {
     let mut reader = Reader::new(bytes);
     let message = match reader.u8()? {
@@ -64,7 +64,7 @@ fn commit(reader: &mut Reader<'_>) -> Result<Commit, DecodeError> {
 
 fn relation(reader: &mut Reader<'_>) -> Result<Relation, DecodeError> {
     let oid = reader.u32()?;
-    // PostgreSQL sends the schema that every session knows as an empty string.
+    // PostgreSQL sends the schema `pg_catalog` as an empty string.
     let schema = match reader.string()? {
         "" => "pg_catalog",
         schema => schema,
@@ -92,17 +92,17 @@ fn insert(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Insert, DecodeError>
 fn update(reader: &mut Reader<'_>) -> Result<Oid, DecodeError> {
     let relation = reader.u32()?;
     if reader.one_of(b"KON", "the kind of an Update's tuple")? != b'N' {
-        Tuple::pass_over(reader)?;
+        Tuple::skip(reader)?;
         reader.one_of(b"N", "the kind of an Update's second tuple")?;
     }
-    Tuple::pass_over(reader)?;
+    Tuple::skip(reader)?;
     Ok(relation)
 }
 
 fn delete(reader: &mut Reader<'_>) -> Result<Oid, DecodeError> {
     let relation = reader.u32()?;
     reader.one_of(b"KO", "the kind of a Delete's tuple")?;
-    Tuple::pass_over(reader)?;
+    Tuple::skip(reader)?;
     Ok(relation)
 }
 

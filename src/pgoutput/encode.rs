@@ -1,6 +1,6 @@
 //! The server's side of the protocol, for tests: messages to bytes.
 //!
-//! What [`Message`] does not keep is written with a plausible value.
+//! Fields that [`Message`] does not keep have plausible values.
 
 use bytes::{BufMut, Bytes, BytesMut};
 

@@ -1,13 +1,13 @@
 //! The messages of the pgoutput plugin, protocol version 1, as Rust types.
 //!
-//! A tuple keeps the bytes that it came in and hands out slices of them.
+//! A tuple keeps the received bytes, and its values are slices of them.
 //! <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
 
 use bytes::Bytes;
 
 use crate::lsn::Lsn;
 
-/// The object id of a relation.
+/// The OID of a relation.
 pub type Oid = u32;
 
 /// A PostgreSQL timestamp: microseconds since 2000-01-01 00:00 UTC.
@@ -33,8 +33,7 @@ impl PgTimestamp {
         Self(micros.saturating_sub(Self::EPOCH_UNIX_MS * 1000))
     }
 
-    /// Microseconds since the Unix epoch; of the last of PostgreSQL's timestamps, the most
-    /// that a number holds.
+    /// Microseconds since the Unix epoch; saturates for PostgreSQL's last timestamps.
     pub const fn unix_micros(self) -> i64 {
         self.0.saturating_add(Self::EPOCH_UNIX_MS * 1000)
     }
@@ -45,18 +44,18 @@ impl PgTimestamp {
     }
 }
 
-/// One message of the plugin.
+/// A message of the output plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
     /// A transaction begins; everything up to its Commit belongs to it.
     Begin(Begin),
     /// The transaction ends.
     Commit(Commit),
-    /// The transaction came from another server; carries no row.
+    /// The transaction came from another server; contains no row.
     Origin,
     /// A relation's columns, sent before its first row of a session and after a change.
     Relation(Relation),
-    /// A data type's name; carries no row.
+    /// A data type's name; contains no row.
     Type,
     /// A row was inserted.
     Insert(Insert),
@@ -70,7 +69,7 @@ pub enum Message {
     Logical(LogicalMessage),
 }
 
-/// Begin: what is known of a transaction before its rows come.
+/// Begin: the properties of a transaction, sent before its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begin {
     /// LSN of the transaction's commit record (`final_lsn` on the wire).
@@ -86,7 +85,7 @@ pub struct Begin {
 pub struct Commit {
     /// LSN of the commit record; equal to that of the Begin.
     pub commit_lsn: Lsn,
-    /// LSN of the end of the commit record: what may be confirmed.
+    /// LSN of the end of the commit record: the position that may be confirmed.
     pub end_lsn: Lsn,
     /// When the transaction committed.
     pub commit_time: PgTimestamp,
@@ -95,7 +94,7 @@ pub struct Commit {
 /// A relation's name and columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relation {
-    /// The relation's id; rows refer to it.
+    /// The relation's OID; rows refer to it.
     pub oid: Oid,
     /// Schema, as stored in the catalog (unquoted).
     pub schema: String,
@@ -110,9 +109,9 @@ pub struct Relation {
 pub struct Column {
     /// Name, as stored in the catalog (unquoted).
     pub name: String,
-    /// The id of its data type (`pg_type.oid`).
+    /// The OID of its data type (`pg_type.oid`).
     pub type_oid: Oid,
-    /// The type's modifier (`pg_attribute.atttypmod`), such as a length; -1: none.
+    /// The type modifier (`pg_attribute.atttypmod`), such as a length; -1 means none.
     pub type_modifier: i32,
 }
 
@@ -130,7 +129,7 @@ pub struct Insert {
 pub struct Tuple {
     /// Number of columns.
     pub(super) columns: u16,
-    /// The columns as they stand on the wire, after the count.
+    /// The columns in wire format, after the count.
     pub(super) bytes: Bytes,
 }
 
@@ -150,11 +149,11 @@ pub enum Value<'a> {
 /// A message that was emitted with `pg_logical_emit_message`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogicalMessage {
-    /// Whether it belongs to a transaction (and comes between Begin and Commit).
+    /// Whether it belongs to a transaction (and is sent between Begin and Commit).
     pub transactional: bool,
     /// LSN of the message itself.
     pub lsn: Lsn,
-    /// The prefix that its emitter gave.
+    /// The prefix.
     pub prefix: String,
     /// The content: raw bytes in the database's encoding.
     pub content: Bytes,

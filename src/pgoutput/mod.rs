@@ -1,7 +1,7 @@
-//! The pgoutput plugin's messages, decoded.
+//! Decodes the pgoutput plugin's messages.
 //!
-//! Bytes come in, a [`Message`] or a [`DecodeError`] goes out. No I/O, and no
-//! state: what an earlier message said is remembered by whom it concerns.
+//! Bytes in, a [`Message`] or a [`DecodeError`] out. No I/O, and no state: users of the messages
+//! keep what they need of earlier ones.
 
 mod decode;
 #[cfg(test)]

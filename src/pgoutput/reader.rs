@@ -1,8 +1,7 @@
-//! The one reader through which all bytes from PostgreSQL pass.
+//! The reader through which all pgoutput bytes pass.
 //!
-//! Each step is checked against what is left, and what is left over at the end
-//! is refused. It knows numbers and strings as PostgreSQL sends them, and
-//! nothing of messages.
+//! Each step is checked against the remaining bytes, and bytes left at the end are an error. It
+//! reads numbers and strings in PostgreSQL's format, and knows nothing of messages.
 
 use crate::lsn::Lsn;
 
@@ -10,36 +9,36 @@ use super::message::PgTimestamp;
 
 /// Bytes that are not a message of pgoutput's protocol version 1.
 ///
-/// None of these is to be retried or skipped: either the server speaks another
-/// protocol, or the connection did not deliver what it was given.
+/// None of these errors may be retried or skipped: either the server uses another protocol, or the
+/// connection corrupted the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The first byte names no message of protocol version 1.
+    /// The first byte is not a message type of protocol version 1.
     #[error(
         "a pgoutput message begins with byte 0x{0:02x}, which protocol version 1 does not know: \
          is the plugin of the slot pgoutput?"
     )]
     UnknownTag(u8),
-    /// The message ends too early.
+    /// The message is too short.
     #[error("a pgoutput message is cut short at byte {offset}: wanted {wanted} more, {left} left")]
     Short {
         /// Bytes read before.
         offset: usize,
         /// Bytes that the next part needs.
         wanted: usize,
-        /// Bytes that are left.
+        /// Remaining bytes.
         left: usize,
     },
-    /// A string without its closing zero byte.
+    /// A string without its terminating zero byte.
     #[error("a pgoutput message has a string at byte {offset} that does not end")]
     Unterminated {
-        /// Where the string begins.
+        /// Start of the string.
         offset: usize,
     },
-    /// Bytes stand after the end of the message.
-    #[error("a pgoutput message goes on for {left} bytes after its end at byte {offset}")]
+    /// There are bytes after the end of the message.
+    #[error("a pgoutput message has {left} bytes after its end at byte {offset}")]
     Trailing {
-        /// Where the message ends.
+        /// End of the message.
         offset: usize,
         /// Bytes after it.
         left: usize,
@@ -47,22 +46,22 @@ pub enum DecodeError {
     /// A name that is not UTF-8, though the session's `client_encoding` is.
     #[error("a pgoutput message has a string at byte {offset} that is not UTF-8")]
     NotUtf8 {
-        /// Where the string begins.
+        /// Start of the string.
         offset: usize,
     },
-    /// A byte that the protocol does not allow at its place.
+    /// A byte that the protocol does not allow in this position.
     #[error("a pgoutput message has byte 0x{found:02x} as {what} at byte {offset}")]
     Unexpected {
-        /// What the byte stands for.
+        /// The meaning of the byte.
         what: &'static str,
         /// The byte.
         found: u8,
-        /// Where it stands.
+        /// Its offset.
         offset: usize,
     },
 }
 
-/// Reads a byte slice from its beginning to its end.
+/// Reads a byte slice from start to end.
 #[derive(Debug, Clone)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -79,7 +78,7 @@ impl<'a> Reader<'a> {
         self.length - self.rest.len()
     }
 
-    /// Bytes not read yet: a bound for what a count may reserve.
+    /// Bytes not yet read: an upper bound for what a count may reserve.
     pub(super) const fn left(&self) -> usize {
         self.rest.len()
     }
@@ -117,7 +116,7 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// A length of four bytes, and as many bytes after it.
+    /// A four-byte length, and that many bytes after it.
     pub(super) fn counted(&mut self) -> Result<&'a [u8], DecodeError> {
         let length = self.u32()?;
         self.take(usize::try_from(length).unwrap_or(usize::MAX))
@@ -133,7 +132,7 @@ impl<'a> Reader<'a> {
         self.array().map(i64::from_be_bytes).map(PgTimestamp::from_micros)
     }
 
-    /// A string up to its zero byte, which is read as well.
+    /// A string up to its zero byte, which is consumed as well.
     pub(super) fn string(&mut self) -> Result<&'a str, DecodeError> {
         let offset = self.offset();
         let end = self
@@ -146,7 +145,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(text).map_err(|_| DecodeError::NotUtf8 { offset })
     }
 
-    /// The end: an error where bytes are left.
+    /// Fails if bytes are left.
     pub(super) fn finish(&self) -> Result<(), DecodeError> {
         match self.left() {
             0 => Ok(()),
@@ -170,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_short_is_refused_and_nothing_of_it_is_read() {
+    fn a_short_input_is_rejected_without_being_consumed() {
         let mut reader = Reader::new(&[1, 2, 3]);
         let short = |wanted| Err(DecodeError::Short { offset: 0, wanted, left: 3 });
         assert_eq!(reader.u32(), short(4));
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_end_is_refused() {
+    fn a_length_beyond_the_end_is_rejected() {
         let mut reader = Reader::new(&[0xFF, 0xFF, 0xFF, 0xFF, 1]);
         let wanted = usize::try_from(u32::MAX).expect("a 64-bit machine runs the tests");
         assert_eq!(reader.counted(), Err(DecodeError::Short { offset: 4, wanted, left: 1 }));

@@ -1,7 +1,7 @@
-//! A row's columns on the wire: checked once, then read without errors.
+//! A row's columns in wire format: checked once, then read without errors.
 //!
-//! A tuple keeps the received bytes; its values are slices of them. What a
-//! value means is for the relation's column plan to say.
+//! A tuple keeps the received bytes; its values are slices of them. The relation's column plan
+//! interprets the values.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use super::message::{Tuple, Value};
 use super::reader::{DecodeError, Reader};
 
 impl Tuple {
-    /// Reads and checks a tuple; `message` is what `reader` reads.
+    /// Reads and checks a tuple; `reader` reads `message`.
     pub(super) fn read(message: &Bytes, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let columns = reader.u16()?;
         let start = reader.offset();
@@ -19,8 +19,8 @@ impl Tuple {
         Ok(Self { columns, bytes: message.slice(start..reader.offset()) })
     }
 
-    /// Reads and checks a tuple that nobody wants.
-    pub(super) fn pass_over(reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+    /// Reads and checks a tuple, and discards it.
+    pub(super) fn skip(reader: &mut Reader<'_>) -> Result<(), DecodeError> {
         for _ in 0..reader.u16()? {
             value(reader)?;
         }
@@ -32,7 +32,7 @@ impl Tuple {
         usize::from(self.columns)
     }
 
-    /// Whether it has no column at all.
+    /// Whether it has no columns.
     pub fn is_empty(&self) -> bool {
         self.columns == 0
     }
@@ -40,12 +40,12 @@ impl Tuple {
     /// The columns' values, in order.
     pub fn iter(&self) -> impl Iterator<Item = Value<'_>> {
         let mut reader = Reader::new(&self.bytes);
-        // `read` has gone over the same bytes in the same way, so each is a value.
+        // `read` has checked the same bytes, so each is a value.
         (0..self.columns).map_while(move |_| value(&mut reader).ok())
     }
 
-    /// The value of the column of that index, counted from 0. It walks over
-    /// those before it: for more than one column use [`Tuple::iter`].
+    /// The value of the column at `index`, from 0. It skips over the columns before it: for more
+    /// than one column use [`Tuple::iter`].
     pub fn get(&self, index: usize) -> Option<Value<'_>> {
         self.iter().nth(index)
     }

@@ -1,4 +1,4 @@
-//! What `walpost check` looks at on Kafka's side. It asks, and publishes nothing.
+//! Preflight checks of Kafka. They only read, and publish nothing.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use crate::sink::{
     asks_for_topics, message_max_bytes,
 };
 
-/// How long a broker may take to answer.
+/// Timeout for a broker's response.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 const SUBJECT: &str = "Kafka";
 
-/// What is left of a request beside the record: its own fields, the topic's name, the batch.
+/// Size of a request in addition to the record: its own fields, the topic name, the batch header.
 const REQUEST_OVERHEAD: u64 = 64 << 10;
 
-/// What comes of addresses where nobody is, and what ends it.
+/// The consequence of unreachable addresses, and the remedy.
 const ADVERTISED: (&str, &str) = (
-    "records go to the brokers by the addresses that they advertise, and nobody takes a \
-     connection there",
+    "records go to the brokers by the addresses that they advertise, and nothing accepts \
+     connections there",
     "correct advertised.listeners of the brokers for the listener that --bootstrap-servers names, \
      or name the listener that is meant for this network",
 );
 
-/// Looks at the client library's configuration, and online at brokers and topics.
+/// Checks the client library's configuration and, unless `offline`, brokers and topics.
 pub(crate) fn check(config: &Config, offline: bool, findings: &mut Findings) {
     let kafka = assembly::kafka(config);
     if let Err(error) = sink::accepts(&kafka) {
@@ -83,8 +83,8 @@ fn check_online(
     topics::check(config, kafka, client, &brokers, makes_topics, findings);
 }
 
-/// Sizes that the brokers set for all; whether topics are made when they are first named,
-/// where the brokers tell.
+/// Checks size limits that the brokers set for all topics; returns whether the brokers create
+/// topics automatically, if they report it.
 fn check_settings(
     config: &Config,
     kafka: &KafkaConfig,
@@ -118,16 +118,16 @@ fn check_settings(
     settings.first()?.get("auto.create.topics.enable").map(|value| value == "true")
 }
 
-/// A request that the broker does not read to its end.
+/// A request that the broker would not accept.
 fn request_too_large(max: u64, limit: u64) -> Finding {
     let text = format!(
-        "the brokers take requests of {limit} bytes (socket.request.max.bytes), and \
+        "the brokers accept requests of up to {limit} bytes (socket.request.max.bytes), and \
          message.max.bytes is {max}"
     );
     Finding::error((SUBJECT, "socket_request_max_bytes"), text)
         .why(
-            "a record in between is answered by a closed connection, and sent again for ever: \
-             delivery stands still, and nothing names the cause",
+            "the broker closes the connection on a record of a size in between, and walpost \
+             retries it forever: delivery stalls, and no error names the cause",
         )
         .advice(format!(
             "set message.max.bytes in [kafka.properties] to {} or less",
@@ -135,21 +135,21 @@ fn request_too_large(max: u64, limit: u64) -> Finding {
         ))
 }
 
-/// A record that topics without a setting of their own refuse.
+/// A record that topics without their own limit would reject.
 fn record_too_large(max: u64, limit: u64, servers: &str) -> Finding {
     let text = format!(
-        "topics without a setting of their own take {limit} bytes a record (message.max.bytes of \
+        "topics without their own setting accept {limit} bytes per record (message.max.bytes of \
          the brokers), and the producer's message.max.bytes is {max}"
     );
     Finding::warning((SUBJECT, "broker_message_max_bytes"), text)
-        .why("a record in between is refused, and is poison")
+        .why("a record of a size in between is rejected, and is poison")
         .command(format!(
             "kafka-configs.sh --bootstrap-server {servers} --alter --entity-type brokers \
              --entity-default --add-config message.max.bytes={max}"
         ))
 }
 
-/// The client library does not take the configuration.
+/// The client library rejects the configuration.
 fn client_refusal(error: &SinkError) -> Finding {
     let code = match error {
         SinkError::Mechanism { .. } => "sasl_mechanism",
@@ -190,7 +190,7 @@ fn no_broker(failure: &ConnectionFailure, servers: &str) -> Finding {
         }
         ConnectionFailure::Advertised(reason) => (
             "kafka_advertised_address",
-            "answers, and nobody at the addresses that it advertises",
+            "responds, but the addresses that it advertises do not",
             reason,
         ),
         ConnectionFailure::Unreachable(reason) => {
@@ -201,27 +201,26 @@ fn no_broker(failure: &ConnectionFailure, servers: &str) -> Finding {
     Finding::error((SUBJECT, code), format!("{servers} {text}: {reason}")).why(why).advice(advice)
 }
 
-/// What follows from the failure, and what fixes it.
+/// The consequence of the failure, and the remedy.
 fn consequence_and_fix(failure: &ConnectionFailure) -> (&'static str, &'static str) {
     match failure {
         ConnectionFailure::Credentials(_) => (
-            "without them the brokers take no record",
+            "without them the brokers accept no records",
             "correct sasl.username, sasl.password and sasl.mechanisms",
         ),
         ConnectionFailure::Mechanism(_) => (
-            "walpost and brokers have no way to log in in common",
+            "walpost and the brokers have no SASL mechanism in common",
             "set sasl.mechanisms to one that the brokers offer, or add it to \
              sasl.enabled.mechanisms of their listener",
         ),
         ConnectionFailure::Protocol(_) => (
-            "the listener has TLS and walpost speaks without, or the other way about, or one of them \
-             wants a password",
+            "only one of the listener and walpost uses TLS, or only one of them uses a password",
             "set security.protocol as the listener has it (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL), \
              or name another port in --bootstrap-servers",
         ),
         ConnectionFailure::Tls(TlsFailure::Certificate, _) => (
-            "it is too old, for other names than the broker advertises, or signed by nobody whom \
-             walpost trusts: librdkafka does not tell these apart",
+            "it has expired, is for other names than the broker advertises, or is not signed by a \
+             trusted authority: librdkafka does not distinguish these",
             "name the file of the authority that signed the brokers' certificates by \
              ssl.ca.location; else renew the broker's certificate, with its names in \
              subjectAltName (openssl s_client -connect HOST:PORT shows it)",
@@ -230,17 +229,17 @@ fn consequence_and_fix(failure: &ConnectionFailure) -> (&'static str, &'static s
         ConnectionFailure::Tls(TlsFailure::Other, _) => (
             "without TLS there is no session",
             "see ssl.ca.location, ssl.certificate.location and ssl.key.location, and the broker's \
-             log: it may ask for a client's certificate",
+             log: it may require a client certificate",
         ),
         ConnectionFailure::Unreachable(_) => (
-            "nothing can be delivered, and PostgreSQL keeps the log meanwhile",
+            "nothing can be delivered, and PostgreSQL retains WAL meanwhile",
             "correct --bootstrap-servers, and see that the addresses which the brokers advertise can \
              be reached from here",
         ),
     }
 }
 
-/// No right to write to any topic at all.
+/// The user may not write to any topic.
 fn no_producer(reason: &str, config: &Config, kafka: &KafkaConfig) -> Finding {
     let text = format!("the brokers refuse a producer its id: {reason}");
     Finding::error((SUBJECT, "kafka_write"), text)
@@ -251,7 +250,7 @@ fn no_producer(reason: &str, config: &Config, kafka: &KafkaConfig) -> Finding {
         .command(topics::grant(&topic_pattern(config), kafka))
 }
 
-/// Walpost's topics, as `kafka-acls.sh` names them.
+/// walpost's topics, as a pattern for `kafka-acls.sh`.
 fn topic_pattern(config: &Config) -> String {
     let given = config.debezium.get("route.topic.replacement").map(|(value, _)| value.as_str());
     let template = match config.record.profile {

@@ -1,4 +1,5 @@
-//! The outbox's columns: those that an event needs, their types, and whether they may be NULL.
+//! Checks the outbox's columns: those that an event needs, their types, and whether they may be
+//! NULL.
 
 use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::{Client, Row};
@@ -13,7 +14,7 @@ use crate::source::{self, SourceConfig};
 
 const SUBJECT: &str = "columns";
 
-/// A table's columns, with the type that a domain is over in the end.
+/// A table's columns, with domains resolved to their base types.
 const COLUMNS: &str = "
     SELECT a.attname::pg_catalog.text, NOT a.attnotnull AND NOT t.typnotnull, a.atthasdef,
            b.typname::pg_catalog.text, b.typcategory::pg_catalog.text,
@@ -38,7 +39,7 @@ struct Column {
     unsent: Option<Unsent>,
 }
 
-/// A column's type; what a domain is over.
+/// A column's type, with domains resolved.
 struct Kind {
     name: String,
     /// `pg_type.typcategory`.
@@ -46,10 +47,10 @@ struct Kind {
     is_domain: bool,
 }
 
-/// Why a column may not come.
+/// Why a column may not be sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unsent {
-    /// The publication's column list leaves it out.
+    /// The publication's column list omits it.
     LeftOut,
     Generated,
 }
@@ -72,7 +73,7 @@ impl Column {
     }
 }
 
-/// A table under the eyes of the configuration.
+/// A table, and how it is configured.
 struct Looked<'a> {
     config: &'a Config,
     source: &'a SourceConfig,
@@ -82,7 +83,7 @@ struct Looked<'a> {
     columns: Vec<Column>,
 }
 
-/// Looks at each table that is there.
+/// Checks each table that exists.
 pub(crate) async fn check(
     client: &Client,
     config: &Config,
@@ -111,7 +112,7 @@ pub(crate) async fn check(
         let one = SourceConfig { tables: vec![table.clone()], ..source.clone() };
         let sound = findings.count(Level::Error) == before;
         if let Some(finding) = remainder(client, config, &profile, &one).await {
-            // What has no finding of its own is told as `run` would tell it.
+            // A problem without its own finding is reported as `run` would report it.
             if sound && !findings.has_error_of("publication") && !findings.has_error_of("table") {
                 findings.add(finding);
             }
@@ -122,7 +123,7 @@ pub(crate) async fn check(
     }
 }
 
-/// What `run` itself would say of the table.
+/// The error that `run` itself would report for the table.
 async fn remainder(
     client: &Client,
     config: &Config,
@@ -212,7 +213,7 @@ impl Looked<'_> {
             .sql(format!("ALTER TABLE {table} ADD COLUMN {column} pg_catalog.text;"))
     }
 
-    /// A column that is there and does not come.
+    /// A column that exists but is not sent.
     fn unsent(&self, column: &Column) -> Option<Finding> {
         let Self { table, .. } = self;
         let name = escape_identifier(&column.name);
@@ -291,7 +292,7 @@ impl Looked<'_> {
         )))
     }
 
-    /// What topic, key or `id` are made of should never be NULL.
+    /// Columns from which topic, key or `id` are built should never be NULL.
     fn nullable(&self, column: &Column, role: Role) -> Option<Finding> {
         let (in_topic, in_key) = match self.profile {
             Profile::Walpost(record) => {
@@ -327,7 +328,7 @@ impl Looked<'_> {
         })
     }
 
-    /// Debezium writes a column's DEFAULT where NULL was committed.
+    /// Debezium writes a column's DEFAULT if NULL was committed.
     fn defaults(&self, used: &[&Column], findings: &mut Findings) {
         let Self { table, .. } = self;
         let mut told: Vec<&str> = Vec::new();
@@ -352,7 +353,7 @@ impl Looked<'_> {
     }
 }
 
-/// Whether a column can hold the text of a JSON object.
+/// Whether a column can contain the text of a JSON object.
 fn is_json(column: &Column) -> bool {
     matches!(column.kind.name.as_str(), "json" | "jsonb") || column.kind.category == "S"
 }

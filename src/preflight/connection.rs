@@ -1,6 +1,5 @@
-//! Whether PostgreSQL lets walpost in: by the ordinary connection, and by the
-//! replication session. What it refuses is told by its SQLSTATE, and where that says
-//! too little by its words.
+//! Checks whether PostgreSQL accepts walpost's SQL connection and replication session. Rejections
+//! are classified by SQLSTATE, and by the message if that is not sufficient.
 
 use std::error::Error as StdError;
 use std::io;
@@ -12,12 +11,12 @@ use crate::conninfo::{ConnInfo, Host};
 use crate::setup::Service;
 use crate::source::{self, ConnectError, Control, Refused, Security, TlsFault};
 
-/// What the server's views show of a check.
+/// The `application_name` of a check.
 pub(crate) const APPLICATION_NAME: &str = "walpost check";
 
 const SUBJECT: &str = "connection";
 
-/// Opens the ordinary connection.
+/// Opens the SQL connection.
 pub(crate) async fn control(conninfo: &ConnInfo, findings: &mut Findings) -> Option<Control> {
     match source::control(conninfo, APPLICATION_NAME).await {
         Ok(control) => {
@@ -59,8 +58,8 @@ fn exposed(conninfo: &ConnInfo, host: &Host, security: Security) -> Option<Findi
     Some(finding.advice(format!("{advice}; then change the password")))
 }
 
-/// Opens a replication session as `run` would, and leaves. Whether there is more to look
-/// at: beyond a pooler there is another server each time.
+/// Opens a replication session as `run` would, and closes it. Returns whether further checks make
+/// sense: behind a connection pooler each connection may reach another server.
 pub(crate) async fn replication(
     conninfo: &ConnInfo,
     control: &Control,
@@ -99,7 +98,8 @@ pub(crate) async fn replication(
             findings.add(finding);
             true
         }
-        // What is no PostgreSQL refuses the startup message, or a command that it cannot parse.
+        // A server that is not PostgreSQL rejects the startup message, or a command that it cannot
+        // parse.
         Some("08P01" | "42601" | "0A000") | None if !is_of_access(&error) => {
             let text = format!(
                 "an ordinary connection works, a replication connection does not: {}",
@@ -115,7 +115,7 @@ pub(crate) async fn replication(
     }
 }
 
-/// Whether the failure has a name of its own without a SQLSTATE.
+/// Whether the failure has its own classification without a SQLSTATE.
 fn is_of_access(error: &ConnectError) -> bool {
     matches!(
         error,
@@ -140,7 +140,7 @@ fn pooler(text: String, subject: &'static str) -> Finding {
         )
 }
 
-/// The finding of a connection that was not made.
+/// The finding for a failed connection.
 fn refusal(error: &ConnectError, conninfo: &ConnInfo, subject: &'static str) -> Finding {
     match error {
         ConnectError::Tls { fault, .. } => tls(error, *fault, subject),
@@ -238,7 +238,7 @@ fn too_many(
     }
 }
 
-/// A refusal that only a change ends.
+/// A rejection that needs a change of configuration.
 fn configuration(
     error: &ConnectError,
     sqlstate: &str,
@@ -272,7 +272,7 @@ fn configuration(
         "42501" => finding("database_connect")
             .why("walpost connects to the database that contains the outbox")
             .sql(format!("GRANT CONNECT ON DATABASE {database} TO {role};")),
-        // PostgreSQL itself takes the options of every session that walpost opens.
+        // PostgreSQL itself accepts the options of every session that walpost opens.
         "08P01" => pooler(said(error), subject),
         _ => finding("connection_configuration")
             .why("`run` would be rejected with the same error")
@@ -280,9 +280,9 @@ fn configuration(
     }
 }
 
-/// A line for `pg_hba.conf` that lets this very connection in.
+/// A line for `pg_hba.conf` that permits this connection.
 fn hba_advice(message: &str, conninfo: &ConnInfo) -> String {
-    // Such as: no pg_hba.conf entry for host "192.0.2.7", user "a", database "b", no encryption
+    // For example: no pg_hba.conf entry for host "192.0.2.7", user "a", database "b", no encryption
     let address = message.split_once("for host \"").and_then(|(_, rest)| rest.split('"').next());
     let address = address.unwrap_or("192.0.2.10");
     let width = if address.contains(':') { 128 } else { 32 };
@@ -295,7 +295,7 @@ fn hba_advice(message: &str, conninfo: &ConnInfo) -> String {
     )
 }
 
-/// The server does not take the password.
+/// The server rejects the password.
 fn authentication(error: &ConnectError, conninfo: &ConnInfo, subject: &'static str) -> Finding {
     Finding::error((subject, "authentication"), said(error))
         .why(
@@ -309,7 +309,7 @@ fn authentication(error: &ConnectError, conninfo: &ConnInfo, subject: &'static s
         ))
 }
 
-/// What the server asks for is not allowed.
+/// The server requests a method that is not allowed.
 fn policy(
     error: &ConnectError,
     refused: &Refused,
@@ -359,7 +359,7 @@ fn tls(error: &ConnectError, fault: TlsFault, subject: &'static str) -> Finding 
     Finding::error((subject, code), said(error)).why(why).advice(fault.advice())
 }
 
-/// The error's own words and those of its causes, without what follows as advice.
+/// The error's message with those of its causes, but without advice.
 fn said(error: &ConnectError) -> String {
     let mut text = match error {
         ConnectError::Configuration { host, sqlstate: Some(code), message, .. } => {
@@ -382,7 +382,7 @@ fn said(error: &ConnectError) -> String {
     text
 }
 
-/// What the system said.
+/// The kind of the system's error.
 fn io_kind(error: &ConnectError) -> Option<io::ErrorKind> {
     let mut cause = error.source();
     while let Some(error) = cause {

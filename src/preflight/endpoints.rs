@@ -1,5 +1,4 @@
-//! What `run` has beside both ends: the address on which its endpoints listen, and the way of
-//! its traces.
+//! Checks the address on which `run` serves its endpoints, and the export of traces.
 
 use std::io;
 
@@ -10,10 +9,10 @@ use crate::config::Config;
 
 const SUBJECT: &str = "admin.listen";
 
-/// What stops `run` before it begins.
+/// The consequence if `run` cannot start.
 const WHY: &str = "`run` would not start";
 
-/// Whether the endpoints could listen: the address is taken for a moment, where nobody has it.
+/// Whether the endpoints could listen: the address is bound for a moment, if it is free.
 pub(crate) async fn check(config: &Config, findings: &mut Findings) {
     let Some(address) = &config.admin.listen else {
         return findings.add(Finding::ok((SUBJECT, "admin_listen"), "off"));
@@ -31,7 +30,7 @@ pub(crate) async fn check(config: &Config, findings: &mut Findings) {
     });
 }
 
-/// Somebody listens there already.
+/// The address is already in use.
 async fn in_use(address: &str, config: &Config) -> Finding {
     let holder = match admin::status(address).await {
         Ok(status) if is_status_of(&status, config) => {
@@ -53,7 +52,7 @@ async fn in_use(address: &str, config: &Config) -> Finding {
         .advice("set admin.listen to another address, or to `off`")
 }
 
-/// Whether spans could be sent, where they are to be: nothing is sent.
+/// Whether spans could be exported, if that is configured: nothing is sent.
 #[cfg(feature = "traces")]
 pub(crate) fn check_traces(findings: &mut Findings) {
     const NAME: (&str, &str) = ("traces", "traces");
@@ -68,6 +67,6 @@ pub(crate) fn check_traces(findings: &mut Findings) {
     }
 }
 
-/// A build without traces says so when it runs.
+/// A build without traces warns when it runs.
 #[cfg(not(feature = "traces"))]
 pub(crate) fn check_traces(_: &mut Findings) {}

@@ -4,41 +4,41 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
     Ok,
-    /// It was not looked at.
+    /// Not checked.
     Skipped,
     Warning,
-    /// It stops `run`.
+    /// `run` would not start, or would fail.
     Error,
 }
 
-/// What makes a finding go away.
+/// How to fix a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "fix_kind", content = "fix")]
 pub(crate) enum Fix {
-    /// Statements that psql takes as they are.
+    /// Statements for psql.
     Sql(String),
-    /// A command for a shell.
+    /// A shell command.
     Command(String),
-    /// Words for people: it takes a choice, or another place than the database.
+    /// An instruction: it requires a decision, or a change outside of the database.
     Advice(String),
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) level: Level,
-    /// What scripts know it by; it never changes.
+    /// A stable identifier for scripts.
     pub(crate) code: &'static str,
-    /// What was looked at.
+    /// What was checked.
     pub(crate) subject: &'static str,
-    /// What was found.
+    /// The result.
     pub(crate) what: String,
-    /// What comes of it.
+    /// Its consequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
     #[serde(flatten)]
@@ -66,7 +66,7 @@ impl Finding {
         Self::new(Level::Error, name, what)
     }
 
-    /// What comes of it where it stays.
+    /// Sets the consequence if it is not fixed.
     pub(crate) fn why(mut self, why: impl Into<String>) -> Self {
         self.why = Some(why.into());
         self
@@ -77,17 +77,17 @@ impl Finding {
         self
     }
 
-    /// The fix in psql.
+    /// Sets a fix for psql.
     pub(crate) fn sql(self, text: impl Into<String>) -> Self {
         self.fix(Fix::Sql(text.into()))
     }
 
-    /// The fix in a shell.
+    /// Sets a fix for the shell.
     pub(crate) fn command(self, text: impl Into<String>) -> Self {
         self.fix(Fix::Command(text.into()))
     }
 
-    /// The fix in psql, or in words where it is not done by SQL.
+    /// Sets a fix for psql, or an instruction if SQL cannot fix it.
     pub(crate) fn sql_or_advice(self, fix: Result<String, String>) -> Self {
         match fix {
             Ok(sql) => self.sql(sql),
@@ -95,16 +95,16 @@ impl Finding {
         }
     }
 
-    /// The fix in words.
+    /// Sets an instruction.
     pub(crate) fn advice(self, text: impl Into<String>) -> Self {
         self.fix(Fix::Advice(text.into()))
     }
 }
 
-/// What was looked at, and the code of the finding.
+/// The subject of a check, and the code of its finding.
 pub(crate) type Name = (&'static str, &'static str);
 
-/// Everything that was looked at, in order.
+/// All findings, in order.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Findings(Vec<Finding>);
@@ -114,7 +114,7 @@ impl Findings {
         self.0.push(finding);
     }
 
-    /// The value of a good answer; a query that failed is a finding.
+    /// The value of a successful query; a failed query becomes a finding.
     pub(crate) fn answer<T>(
         &mut self,
         name: Name,
@@ -124,7 +124,7 @@ impl Findings {
             Ok(value) => Some(value),
             Err(error) => {
                 let mut text = error.to_string();
-                // A database's own words are one level down.
+                // The database's own message is one level down.
                 if let Some(source) = error.source() {
                     let _ = write!(text, ": {source}");
                 }
@@ -145,7 +145,7 @@ impl Findings {
         self.0.iter()
     }
 
-    /// Whether something is wrong with that.
+    /// Whether there is an error for that subject.
     pub(crate) fn has_error_of(&self, subject: &str) -> bool {
         self.0.iter().any(|one| one.level == Level::Error && one.subject == subject)
     }

@@ -1,4 +1,4 @@
-//! The preflight checks: what `run` needs at both ends, each finding with its fix.
+//! The preflight checks: what `run` needs in PostgreSQL and in Kafka, each finding with its fix.
 //!
 //! They change nothing: the slot is examined, not used.
 
@@ -94,8 +94,8 @@ fn check_configuration(config: &Config, conninfo: &ConnInfo, findings: &mut Find
     }
 }
 
-/// Whether the outbox tables, as the publication sends them, have the columns that
-/// an event needs; else what is the matter.
+/// Whether the outbox tables, as the publication sends them, have the columns that an event needs;
+/// fails with the reason if not.
 pub(crate) async fn columns(config: &Config, client: &Client) -> Result<(), String> {
     let profile = assembly::profile(config).map_err(|error| error.to_string())?;
     let mut outbox = assembly::outbox(config, &profile);

@@ -1,5 +1,5 @@
-//! What `walpost check` looks at on PostgreSQL's side, in the order in which one thing
-//! allows the next. It asks the catalogs and uses nothing.
+//! Preflight checks of PostgreSQL, each after those on which it depends. They read the catalogs and
+//! use nothing.
 
 use super::findings::{Finding, Findings};
 use super::{columns, connection, publication, server, slot};
@@ -8,7 +8,7 @@ use crate::conninfo::ConnInfo;
 use crate::setup::Service;
 use crate::source::{APPLICATION_NAME, Control, Facts, Limit, Silent, SourceConfig};
 
-/// Looks at all of it, as far as one thing allows the next.
+/// Runs all checks whose preconditions hold.
 pub(crate) async fn check(config: &Config, source: &SourceConfig, findings: &mut Findings) {
     let conninfo = source.conninfo.resolve();
     let Some(conninfo) = findings.answer(("connection", "connection_string"), conninfo) else {

@@ -1,4 +1,4 @@
-//! The publication, and how it has each outbox table.
+//! Checks the publication, and how it includes each outbox table.
 
 use std::sync::Arc;
 
@@ -11,12 +11,13 @@ use crate::source::{self, Facts, SourceConfig, SqlClient};
 
 const SUBJECT: &str = "publication";
 
-/// Why a table that others may create should not be published.
+/// Why a table that other roles may create should not be published.
 const OTHERS: &str = "every role that may create a table there can halt `run` (exit code 4) with a \
                       row that PostgreSQL cannot send";
 
-/// Whether it publishes inserts, all tables, and by the root; what else it publishes, and the schemas
-/// whose tables it has. `{schemas}` stands for these, since 15.
+/// Whether it publishes inserts, all tables, and via the partition root; which other operations it
+/// publishes, and the schemas that it publishes. `{schemas}` is replaced by the latter, since
+/// PostgreSQL 15.
 const PUBLICATION: &str = "
     SELECT pubinsert, puballtables, pubviaroot,
            pg_catalog.concat_ws(', ', CASE WHEN pubupdate THEN 'update' END,
@@ -31,7 +32,7 @@ const SCHEMAS: &str = "ARRAY(SELECT pg_catalog.quote_ident(n.nspname)
                   WHERE s.pnpubid = p.oid ORDER BY 1)";
 const NO_SCHEMAS: &str = "ARRAY[]::pg_catalog.text[]";
 
-/// What the table is, and how the publication comes to have it.
+/// The table's kind, and how the publication includes it.
 const TABLE: &str = "
     WITH RECURSIVE this AS (
         SELECT c.oid, c.relkind, c.relnamespace, c.relpersistence, c.relispartition
@@ -49,13 +50,13 @@ const TABLE: &str = "
              WHERE c.relpersistence <> 'p' LIMIT 1)
       FROM this AS c LEFT JOIN {membership} ON true";
 
-/// The publication as SQL names it, and what it does.
+/// The publication, quoted for SQL, and its properties.
 struct Publication {
     quoted: String,
     inserts: bool,
     all_tables: bool,
     via_root: bool,
-    /// What else it publishes.
+    /// The other operations that it publishes.
     others: String,
     /// Schemas of which it publishes all tables.
     schemas: Vec<String>,
@@ -74,14 +75,14 @@ impl Publication {
     }
 }
 
-/// A table, and how the publication comes to have it.
+/// A table, and how the publication includes it.
 struct Table {
     kind: String,
     is_listed: bool,
     is_by_schema: bool,
     is_published: bool,
     filter: Option<String>,
-    /// A part of it that is unlogged.
+    /// A partition that is unlogged.
     unlogged: Option<String>,
 }
 
@@ -98,7 +99,8 @@ impl Table {
     }
 }
 
-/// Looks at it; whether there is one, and the tables whose columns are worth a look.
+/// Runs the checks; returns whether the publication exists, and the tables whose columns can be
+/// checked.
 pub(crate) async fn check(
     client: &Client,
     source: &SourceConfig,
@@ -289,7 +291,7 @@ fn check_table(
     }
 }
 
-/// A publication that has tables by their schemas, and these outbox tables in no other way.
+/// A publication that includes tables by schema, and these outbox tables in no other way.
 fn by_schema(quoted: &str, schemas: &str, unlisted: &str) -> Finding {
     let text = format!("{quoted} publishes all tables of a schema: {schemas}");
     let list = if unlisted.is_empty() {
@@ -308,7 +310,8 @@ fn by_schema(quoted: &str, schemas: &str, unlisted: &str) -> Finding {
         ))
 }
 
-/// Takes the table out and puts it back whole, in one transaction: nothing is missed.
+/// Removes the table and adds it again with all columns, in one transaction, so that no row is
+/// missed.
 pub(crate) fn relist(quoted: &str, table: &TableName) -> String {
     format!(
         "BEGIN; ALTER PUBLICATION {quoted} DROP TABLE {table}; ALTER PUBLICATION {quoted} ADD \
@@ -316,21 +319,21 @@ pub(crate) fn relist(quoted: &str, table: &TableName) -> String {
     )
 }
 
-/// Whether another slot holds the catalogs' horizon back as far: then the slot's own
-/// says nothing of what it has still to read.
-const HELD_BACK: &str = "
+/// Whether another slot holds back the catalog horizon equally far: then this slot's `catalog_xmin`
+/// does not tell what it has yet to decode.
+const SHARED_HORIZON: &str = "
     SELECT FROM pg_catalog.pg_replication_slots s, pg_catalog.pg_replication_slots o
      WHERE s.slot_name = $1 AND o.slot_name <> $1
        AND pg_catalog.age(o.catalog_xmin) >= pg_catalog.age(s.catalog_xmin) LIMIT 1";
 
-/// Looks whether the slot has still to hand out changes from before the publication.
+/// Checks whether the slot has yet to decode changes from before the publication.
 pub(crate) async fn check_age(
     client: &Arc<SqlClient>,
     source: &SourceConfig,
     facts: &Facts,
     findings: &mut Findings,
 ) {
-    let held_back = client.query_opt(HELD_BACK, &[&source.slot]).await;
+    let held_back = client.query_opt(SHARED_HORIZON, &[&source.slot]).await;
     if !matches!(findings.answer((SUBJECT, "publication"), held_back), Some(None)) {
         return;
     }

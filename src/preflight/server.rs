@@ -1,4 +1,4 @@
-//! The server's version and settings, as far as the stream or the slot depend on them.
+//! Checks the server's version and settings, as far as the stream or the slot depend on them.
 
 use tokio_postgres::Client;
 
@@ -7,7 +7,7 @@ use super::findings::{Finding, Findings};
 use crate::setup::Service;
 use crate::source::Facts;
 
-/// Rows, settings in their own units.
+/// One row; settings in their own units.
 const SETTINGS: &str = "
     SELECT pg_catalog.current_setting('max_replication_slots')::pg_catalog.int8,
            (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots),
@@ -19,19 +19,19 @@ const SETTINGS: &str = "
            pg_catalog.current_setting('synchronous_standby_names'),
            pg_catalog.current_setting('idle_replication_slot_timeout', true)";
 
-/// The settings that matter.
+/// The relevant settings.
 struct Settings {
     slots: Room,
     senders: Room,
-    /// Mebibytes; negative: no limit.
+    /// In MiB; negative means no limit.
     slot_keep: i64,
-    /// Mebibytes.
+    /// In MiB.
     wal_size: i64,
     synchronous: String,
     idle_timeout: Option<String>,
 }
 
-/// Places of one kind.
+/// The capacity for objects of one kind, and its use.
 struct Room {
     most: i64,
     used: i64,
@@ -57,7 +57,7 @@ impl Settings {
     }
 }
 
-/// Looks at all of it; `application_name` is the one of `run`.
+/// Runs the checks; `application_name` is that of `run`.
 pub(crate) async fn check(
     client: &Client,
     facts: &Facts,
@@ -143,11 +143,11 @@ fn check_room(settings: &Settings, facts: &Facts, service: Service, findings: &m
     }
 }
 
-/// `max_slot_wal_keep_size`: none is a risk to the server, too little one to the slot.
+/// `max_slot_wal_keep_size`: no limit is a risk for the server, a low one for the slot.
 fn check_limit(settings: &Settings, service: Service, findings: &mut Findings) {
     let subject = "max_slot_wal_keep_size";
     let (keep, size) = (settings.slot_keep, settings.wal_size);
-    // In whole GiB, and with room for more than what is kept in any case.
+    // In whole GiB, and with room for more than the WAL that is kept in any case.
     let proposed = format!("{}GB", (size * 4 / 1024).max(10));
     let fix = service.set(subject, &proposed).map(|sql| {
         format!("{sql} -- less than the free disk space, more than the WAL of an outage")
@@ -175,15 +175,15 @@ fn check_limit(settings: &Settings, service: Service, findings: &mut Findings) {
     });
 }
 
-/// Whether `synchronous_standby_names` has that name, or `*`
+/// Whether `synchronous_standby_names` contains that name, or `*`
 /// (<https://www.postgresql.org/docs/current/runtime-config-replication.html#GUC-SYNCHRONOUS-STANDBY-NAMES>).
 fn is_synchronous(names: &str, application_name: &str) -> bool {
     listed(names).1.iter().any(|name| matches(name, application_name))
 }
 
-/// What stands before the list and behind it, and the list.
+/// The text before and after the list, and the list.
 fn listed(names: &str) -> ((&str, &str), Vec<&str>) {
-    // A bare list is one of names, one of which may have a bracket in its quotes.
+    // A list without a method contains only names, one of which may have a parenthesis in quotes.
     let is_counted = names.trim_start().starts_with(|c: char| c.is_ascii_alphanumeric());
     let split =
         names.split_once('(').filter(|(method, _)| is_counted && !method.contains(['"', ',']));
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn walpost_in_synchronous_standby_names_is_detected_in_every_spelling() {
+    fn walpost_in_synchronous_standby_names_is_detected_in_every_notation() {
         for names in
             ["walpost", "*", "a, WalPost", "FIRST 1 (a, walpost)", "ANY 2 (\"walpost\",b)", "2 (*)"]
         {

@@ -1,4 +1,4 @@
-//! The slot: whether it is one that `run` can use, and whether it would outlive a failover.
+//! Checks whether `run` can use the slot, and whether the slot would survive a failover.
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::{Client, Row};
@@ -10,15 +10,15 @@ use crate::source::{Facts, SLOT_NAME_MAX, Slot, disable_two_phase};
 
 const SUBJECT: &str = "slot";
 
-/// What the catalogs say of the slot beyond what `run` asks.
+/// Properties of the slot in addition to those that `run` reads.
 const MORE: &str = "
     SELECT (SELECT a.application_name FROM pg_catalog.pg_stat_activity a WHERE a.pid = s.active_pid),
            (pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), s.restart_lsn) / 1048576::pg_catalog.numeric)::pg_catalog.int8,
            coalesce((pg_catalog.to_jsonb(s) ->> 'failover'::pg_catalog.text)::pg_catalog.bool, false)
       FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1";
 
-/// Standbys, by their slots or their sessions. What a session does is shown only to a role of
-/// its own or with `pg_read_all_stats`
+/// Standbys, by their slots or their sessions. The activity of a session is only visible to its own
+/// role or with `pg_read_all_stats`
 /// (<https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-STATS-VIEWS>).
 const STANDBYS: &str = "
     SELECT slot_name::pg_catalog.text, active, coalesce(wal_status, '') = 'lost', false
@@ -28,7 +28,7 @@ const STANDBYS: &str = "
      WHERE r.application_name <> $1 AND coalesce(r.state IN ('streaming', 'catchup'), true)
        AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.active_pid = r.pid)";
 
-/// Looks at the slot; `publication`: whether there is one that it could see.
+/// Checks the slot; `publication` tells whether there is a publication that it could see.
 pub(crate) async fn check(
     client: &Client,
     name: &str,
@@ -98,7 +98,7 @@ fn missing(name: &str, publication: bool) -> Finding {
     }
 }
 
-/// A slot of that name that is somebody else's.
+/// A slot of that name that belongs to another application.
 fn foreign(name: &str, slot: &Slot, facts: &Facts) -> Option<Finding> {
     let plugin = slot.plugin.as_deref().unwrap_or("none");
     let database = slot.database.as_deref().unwrap_or("none");
@@ -122,14 +122,14 @@ fn foreign(name: &str, slot: &Slot, facts: &Facts) -> Option<Finding> {
         "a slot name is unique on the whole server, and the type, plugin and database of a slot \
          cannot be changed",
     );
-    let ours = name_of_ours(name, &facts.database);
+    let ours = alternative_name(name, &facts.database);
     Some(finding.command(format!(
         "walpost init --apply --slot {ours}  # and from then on source.slot = \"{ours}\""
     )))
 }
 
-/// Another slot's name than this one, for that database.
-fn name_of_ours(name: &str, database: &str) -> String {
+/// Another slot name, for that database.
+fn alternative_name(name: &str, database: &str) -> String {
     let sign = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
     let database: String = database.chars().take(20).map(sign).collect();
     let with = |end: String| {
@@ -212,7 +212,7 @@ struct Standby {
     slot: Option<String>,
     is_active: bool,
     is_lost: bool,
-    /// Whether walpost's role may not see what it does.
+    /// Whether walpost's role may not see its activity.
     is_hidden: bool,
 }
 
@@ -227,7 +227,8 @@ impl Standby {
     }
 }
 
-/// Whether the slot goes on after a failover, and whether it holds the stream up for a standby
+/// Checks whether the slot continues after a failover, and whether it makes the stream wait for a
+/// standby
 /// (<https://www.postgresql.org/docs/current/logicaldecoding-explanation.html#LOGICALDECODING-REPLICATION-SLOTS-SYNCHRONIZATION>).
 async fn failover(
     client: &Client,
@@ -317,14 +318,14 @@ fn without_failover(name: &str, has_standbys: bool) -> Finding {
     }
     Finding::warning(name_of, "disabled; the server has a standby")
         .why("after a failover the slot does not exist, and undelivered events are lost with it")
-        // Only the replication protocol has it; it keeps the slot's position.
+        // Only the replication protocol has this command; it keeps the slot's position.
         .command(format!(
             "psql \"$SOURCE_URL replication=database\" -c 'ALTER_REPLICATION_SLOT {name} \
              (FAILOVER true)'"
         ))
 }
 
-/// Sessions that may be standbys, for all that walpost's role is shown.
+/// Sessions that may be standbys, but whose activity walpost's role may not see.
 fn unseen_standbys(sessions: usize, role: &str) -> Finding {
     let text = format!(
         "disabled; role {role} may not see whether {sessions} replication session(s) without a \
@@ -338,7 +339,7 @@ fn unseen_standbys(sessions: usize, role: &str) -> Finding {
         .sql(format!("GRANT pg_read_all_stats TO {};", escape_identifier(role)))
 }
 
-/// What a standby needs in order to take over.
+/// The requirements for a standby to take over.
 async fn on_standby(
     client: &Client,
     name: &str,
@@ -396,14 +397,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_proposed_name_is_another_and_not_too_long() {
+    fn the_proposed_name_differs_and_is_not_too_long() {
         for (name, database, ours) in [
             ("walpost", "shop", "walpost_shop".to_owned()),
             ("walpost", "Große Läden", "walpost_gro_e_l_den".to_owned()),
             (&"a".repeat(63), "shop", "a".repeat(58) + "_shop"),
             (&("a".repeat(58) + "_shop"), "shop", "a".repeat(56) + "_shop_2"),
         ] {
-            assert_eq!(name_of_ours(name, database), ours);
+            assert_eq!(alternative_name(name, database), ours);
             assert!(ours.len() <= SLOT_NAME_MAX && ours != name);
         }
     }

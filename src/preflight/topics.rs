@@ -1,5 +1,5 @@
-//! The topics that are known before an event comes: the one of a template without a field,
-//! and that of the dead letters.
+//! Checks the topics that are known in advance: the topic of a template without a field, and the
+//! dead-letter topic.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::sink::{Brokers, KafkaConfig, MetadataClient, TopicState, message_max_
 
 const SUBJECT: &str = "topic";
 
-/// Below this an outage over a weekend is longer than what a topic keeps. The brokers' own default
-/// is a week.
+/// Below this retention, an outage over a weekend outlasts a topic's retention. The brokers'
+/// default is a week.
 const RETENTION_SHORT_MS: i64 = 3 * 24 * 3_600_000;
 
-/// Looks for them; `makes_topics`: whether the brokers make a topic that is named first.
+/// Checks them; `makes_topics` tells whether the brokers create topics automatically.
 pub(crate) fn check(
     config: &Config,
     kafka: &KafkaConfig,
@@ -37,12 +37,12 @@ pub(crate) fn check(
     }
 }
 
-/// What a topic is for.
+/// The use of a topic.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Events,
     DeadLetters {
-        /// Letters of what the events' topics do not take.
+        /// Whether it receives dead letters of records that are too large for other topics.
         takes_large: bool,
     },
 }
@@ -52,7 +52,7 @@ struct TopicCheck<'a> {
     client: &'a MetadataClient,
     brokers: &'a Brokers,
     makes_topics: Option<bool>,
-    /// Whether records have the time at which they are produced.
+    /// Whether a record's timestamp is the time of production.
     is_untimed: bool,
     findings: &'a mut Findings,
 }
@@ -199,9 +199,9 @@ impl TopicCheck<'_> {
             limit.filter(|_| purpose != Purpose::DeadLetters { takes_large: false })
         {
             let why = match purpose {
-                Purpose::Events => "a record in between is refused, and is poison",
+                Purpose::Events => "a record of a size in between is rejected, and is poison",
                 Purpose::DeadLetters { .. } => {
-                    "a dead letter in between is refused, and halts `run`"
+                    "a dead letter of a size in between is rejected, and halts `run`"
                 }
             };
             let text = format!(
@@ -226,7 +226,7 @@ impl TopicCheck<'_> {
         }
     }
 
-    /// Records with the time of their commit are as old to the topic as the commit is.
+    /// A record with the commit time as its timestamp expires by that time.
     fn retention(&mut self, name: &str, settings: &BTreeMap<String, String>) {
         let is = |setting: &str, part: &str| {
             settings.get(setting).is_some_and(|value| value.contains(part))
@@ -254,7 +254,7 @@ impl TopicCheck<'_> {
         );
     }
 
-    /// The command that gives a topic's setting a value.
+    /// The command that sets a topic's configuration.
     fn set(&self, topic: &str, setting: &str, value: &str) -> String {
         format!(
             "kafka-configs.sh --bootstrap-server {} --alter --topic {topic} --add-config \
@@ -264,7 +264,7 @@ impl TopicCheck<'_> {
     }
 }
 
-/// The command that lets walpost's user write there.
+/// The command that permits walpost's user to write to the topics.
 pub(crate) fn grant(pattern: &str, kafka: &KafkaConfig) -> String {
     let user = kafka.properties.get("sasl.username").map_or("walpost", String::as_str);
     format!(

@@ -1,9 +1,8 @@
-//! A dead letter: an event that cannot be delivered, with all that it said and why.
+//! A dead letter: an undeliverable event with all its fields and the reason.
 //!
-//! Key and value are the event's own, byte for byte. Its other fields stand as one
-//! JSON object in a header, so that it can be put back through the normal path once
-//! the cause is fixed: [`Letter`] makes the event of it again. What a letter holds
-//! is written and read here and nowhere else.
+//! Key and value are the event's own, byte for byte. The other fields are one JSON object in a
+//! header, so that the event can be published again through the normal path once the cause is
+//! fixed: [`Letter`] restores the event. The format of dead letters is defined only here.
 
 use std::borrow::Cow;
 
@@ -20,35 +19,35 @@ mod read;
 
 pub use read::{Letter, LetterFault};
 
-/// The cause, by its key under `poison` in the configuration.
+/// The cause's key under `poison` in the configuration.
 pub const CAUSE: &str = "walpost.cause";
-/// The cause in words.
+/// The cause as text.
 pub const ERROR: &str = "walpost.error";
 /// The event's position.
 pub const POSITION: &str = "walpost.position";
 /// When its transaction committed, in microseconds since 1970.
 pub const COMMIT_TIME: &str = "walpost.commit_time";
-/// The topic that it was meant for, where it had one.
+/// The topic for which the event was intended, if known.
 pub const SOURCE_TOPIC: &str = "walpost.source_topic";
-/// The table, or the logical message's prefix, that it came from.
+/// The event's table, or the logical message's prefix.
 pub const ORIGIN: &str = "walpost.origin";
-/// The event's fields but key and value, a JSON object; bytes that are no text as
-/// `{"base64": …}`. What is NULL is left out, but for placed columns.
+/// The event's fields except key and value, as a JSON object; bytes that are not text as
+/// `{"base64": …}`. NULL fields are omitted, except additional columns.
 pub const FIELDS: &str = "walpost.fields";
 
-/// The member of [`FIELDS`] that holds the placed columns.
+/// The member of [`FIELDS`] with the additional columns.
 const COLUMNS: &str = "columns";
 
-/// The member of [`FIELDS`] that holds their data types, where it is a row's.
+/// The member of [`FIELDS`] with their data types, for a row.
 const TYPES: &str = "types";
-/// The member of [`FIELDS`] that says that the value is no payload, but the content of a
-/// logical message that could not be read.
+/// The member of [`FIELDS`] that marks the value as the content of an unreadable logical message
+/// instead of a payload.
 const UNREAD: &str = "unread";
-/// The member that holds bytes which are no text.
+/// The member with bytes that are not text.
 const BASE64: &str = "base64";
 
-/// The roles that [`FIELDS`] holds. The payload is the value; the aggregate's id is the key,
-/// and a member only where it is empty, as no key is.
+/// The roles in [`FIELDS`]. The payload is the value. The aggregate's id is the key; it is a member
+/// only if it is empty, because an empty key is not written.
 const ROLES: [Role; 9] = [
     Role::Id,
     Role::AggregateType,
@@ -61,25 +60,25 @@ const ROLES: [Role; 9] = [
     Role::SchemaVersion,
 ];
 
-/// What a dead letter says beside the event.
+/// The content of a dead letter in addition to the event.
 #[derive(Debug, Clone, Copy)]
 pub struct DeadLetter<'a> {
     /// The dead-letter topic.
     pub topic: &'a str,
-    /// Why it is one.
+    /// Why the event is undeliverable.
     pub poison: &'a Poison,
-    /// Where the event came from.
+    /// The event's table, or the logical message's prefix.
     pub origin: &'a str,
-    /// Whether the event is nothing but the content of a message that could not be read.
+    /// Whether the event is only the content of an unreadable message.
     pub is_unread: bool,
-    /// The columns of the event's placed fields.
+    /// The names of the event's additional columns.
     pub placed: &'a [String],
-    /// Whether its timestamp is the time at which it is produced, rather than the commit's.
+    /// Whether its timestamp is the time of production instead of the commit time.
     pub is_untimed: bool,
 }
 
 impl<'a> DeadLetter<'a> {
-    /// The record of `event`.
+    /// The dead letter of `event`.
     pub fn of(&self, event: &'a Event<'_>) -> Record<'a> {
         let text = |name, value: String| Header {
             name: Cow::Borrowed(name),
@@ -105,7 +104,7 @@ impl<'a> DeadLetter<'a> {
         }
     }
 
-    /// How many bytes the record of `event` has at least.
+    /// A lower bound of the size of the dead letter of `event`, in bytes.
     pub fn bytes_at_least(&self, event: &Event<'_>) -> u64 {
         let key = key(event);
         let roles = ROLES.into_iter().filter(|role| *role != Role::AggregateId || key.is_none());
@@ -140,7 +139,7 @@ impl<'a> DeadLetter<'a> {
         Value::Object(fields).to_string()
     }
 
-    /// The data types of the fields, by role; those of the placed columns by name.
+    /// The data types of the fields, by role; those of the additional columns by name.
     fn types(&self, types: &FieldTypes) -> Value {
         let text = |data_type: DataType| Value::String(data_type.to_string());
         let roles = Role::ALL.into_iter();
@@ -162,7 +161,7 @@ fn key<'a>(event: &'a Event<'_>) -> Option<&'a [u8]> {
     event.aggregate_id.as_deref().filter(|key| !key.is_empty())
 }
 
-/// How long a JSON string of these bytes is at least, without its quotes.
+/// A lower bound of the length of these bytes as a JSON string, without quotes.
 fn json_bytes(bytes: &[u8]) -> u64 {
     if std::str::from_utf8(bytes).is_err() {
         return bytes.len() as u64;
@@ -194,7 +193,7 @@ mod tests {
     use crate::record::route::tests::event;
 
     #[test]
-    fn a_dead_letter_has_the_events_own_bytes_and_says_why() {
+    fn a_dead_letter_has_the_events_bytes_and_the_reason() {
         let mut event = event();
         event.payload = Some(b"\xFF\x00".as_slice().into());
         event.traceparent = Some(b"\xFE".as_slice().into());
@@ -233,9 +232,9 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_is_at_least_as_large_as_it_is_said_to_be_before_it_is_made() {
+    fn the_size_bound_is_not_above_the_size_of_the_dead_letter() {
         let fields = prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 6);
-        let name = "a_letter_is_at_least_as_large_as_it_is_said_to_be_before_it_is_made";
+        let name = "the_size_bound_is_not_above_the_size_of_the_dead_letter";
         property::holds(name, 2000, &fields, |fields| {
             let mut event = event();
             let field = |index: usize| Some(fields[index].as_slice().into());

@@ -1,14 +1,13 @@
-//! Which headers a record carries, and in which order.
+//! Which headers a record has, and in which order.
 //!
-//! Headers cost time, so which are sent is configurable. A row's own headers
-//! are read without building a tree, and their values borrow from the row.
+//! Headers cost CPU time, so the list is configurable. A row's own headers are parsed without
+//! building a tree, and their values borrow from the row.
 //!
-//! A row must not forge what walpost says of it: a consumer that skips by
-//! `walpost.position` would skip its partition for ever behind one row that claims the
-//! highest position. So a row's member is dropped, and counted, if its name begins with
-//! `walpost.`, or is the name of a header that walpost itself writes into that record.
-//! ASCII case does not count: Kafka tells names apart by case, but a client or a bridge that
-//! carries headers on as HTTP's or a mail's does not.
+//! A row must not forge walpost's own headers: a consumer that skips by `walpost.position` would
+//! skip its partition forever after a row that claims the highest position. So a row's member is
+//! dropped and counted if its name begins with `walpost.`, or is the name of a header that walpost
+//! itself writes to that record. The comparison ignores ASCII case: Kafka's header names are
+//! case-sensitive, but a client or bridge that forwards headers as HTTP or mail headers is not.
 
 use std::borrow::Cow;
 
@@ -19,23 +18,23 @@ use crate::outbox::{Event, Needs, Role, json};
 use super::poison::{Cause, Poison};
 use super::types::{Header, Headers};
 
-/// What the names begin with that are walpost's own, whether it writes them or not.
+/// The prefix of walpost's own header names; reserved whether or not walpost writes them.
 const RESERVED: &str = "walpost.";
 
-/// Characters of a dropped name that are kept for the log.
+/// Maximum length of a dropped name in the log, in characters.
 const NAME_SIGNS_SHOWN: usize = 100;
 
-/// The header that names the event's place in the log.
+/// The header with the event's position.
 const POSITION: &str = "walpost.position";
 
-/// One or more headers of a record.
+/// A header, or the headers from a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BuiltinHeader {
     Id,
     EventType,
     Traceparent,
     Tracestate,
-    /// The row's JSON object, one header a key.
+    /// The row's JSON object: one header per member.
     Row,
     EventPosition,
 }
@@ -61,7 +60,7 @@ impl BuiltinHeader {
         }
     }
 
-    /// The value of its header, where the event has it; a row's own headers are others.
+    /// The header's value, if the event has it; `None` for a row's own headers.
     fn of<'a>(self, event: &'a Event<'_>, position: &'a str) -> Option<&'a [u8]> {
         match self {
             Self::Id => event.id.as_deref(),
@@ -74,11 +73,10 @@ impl BuiltinHeader {
     }
 }
 
-/// The headers that are sent, in order; by default all that there are.
+/// The headers that are sent, in order; by default all of them.
 ///
-/// `id`, `event_type`, `traceparent` and `tracestate` are sent where the event
-/// has them; `headers` stands for the members of the row's JSON object;
-/// `walpost.position` is the event's position as text.
+/// `id`, `event_type`, `traceparent` and `tracestate` are sent if the event has them; `headers`
+/// means the members of the row's JSON object; `walpost.position` is the event's position as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderSet(Vec<BuiltinHeader>);
 
@@ -88,16 +86,16 @@ impl Default for HeaderSet {
     }
 }
 
-/// A list of headers that cannot be.
+/// An invalid list of headers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderSetError {
-    /// A name that stands for nothing.
+    /// An unknown name.
     #[error("there is no header `{name}` to send: choose from {}", HeaderSet::NAMES.join(", "))]
     Unknown {
         /// The name.
         name: String,
     },
-    /// A name stands twice in the list.
+    /// A name occurs twice.
     #[error("header `{name}` is listed twice")]
     Twice {
         /// The name.
@@ -106,7 +104,7 @@ pub enum HeaderSetError {
 }
 
 impl HeaderSet {
-    /// All the names that a list may have, in the default order.
+    /// All valid names, in the default order.
     pub const NAMES: [&str; 6] = {
         let mut names = [""; BuiltinHeader::ALL.len()];
         let mut index = 0;
@@ -117,7 +115,7 @@ impl HeaderSet {
         names
     };
 
-    /// The headers of that list, in its order; an empty list sends none.
+    /// The headers in this list, in order; an empty list sends none.
     pub fn from_names<S: AsRef<str>>(names: &[S]) -> Result<Self, HeaderSetError> {
         let mut sources = Vec::with_capacity(BuiltinHeader::ALL.len());
         for name in names.iter().map(AsRef::as_ref) {
@@ -138,7 +136,7 @@ impl HeaderSet {
         self.0.iter().map(|source| source.name())
     }
 
-    /// What they show of an event: the id in any case, by which it is known.
+    /// The roles that they contain. A listed `id` is required, because it identifies the event.
     pub(super) fn needs(&self, needs: Needs) -> Needs {
         let role = |source: &BuiltinHeader| match source {
             BuiltinHeader::Id => Some(Role::Id),
@@ -156,9 +154,9 @@ impl HeaderSet {
         self.0.contains(&BuiltinHeader::EventPosition)
     }
 
-    /// Appends the headers of `event`; `position` is the text of its position. No member of the
-    /// row's object has a name that is in `headers` already or in `placed`, the names of
-    /// the headers that come after these.
+    /// Appends the headers of `event`; `position` is its position as text. A member of the row's
+    /// object is dropped if its name is already in `headers`, or in `placed`, the names of the
+    /// headers that follow.
     pub(super) fn append_to<'a>(
         &self,
         headers: &mut Headers<'a>,
@@ -181,8 +179,7 @@ impl HeaderSet {
         Ok(dropped)
     }
 
-    /// Appends the members of a row's JSON object, in their order, but for those whose names
-    /// are walpost's.
+    /// Appends the members of a row's JSON object, in order, except those with walpost's names.
     fn append_row<'a>(
         &self,
         headers: &mut Headers<'a>,
@@ -207,7 +204,7 @@ impl HeaderSet {
             }
             let value = json::text(value)?;
             bytes += name.len() + value.as_ref().map_or(0, |value| value.len());
-            // What is beyond the limits takes no memory.
+            // Members beyond the limits take no memory.
             let is_within = bytes <= ROW_BYTES && headers.len() - first < ROW_HEADERS;
             if is_within {
                 headers.push(Header { name, value });
@@ -221,7 +218,7 @@ impl HeaderSet {
                 "has more than {ROW_HEADERS} members or {ROW_BYTES} bytes of names and values"
             )));
         }
-        // Names go to Kafka's client as C strings.
+        // Kafka's client passes names as C strings.
         match headers[first..].iter().find(|header| header.name.contains('\0')) {
             Some(Header { name, .. }) => {
                 Err(undecodable(format!("has a zero byte in the name {name:?}")))
@@ -231,12 +228,13 @@ impl HeaderSet {
     }
 }
 
-/// Most headers that a row may add, and most bytes of their names and values: a client's memory
-/// for a header is a multiple of a short one, and brokers take a megabyte a record by default.
+/// Maximum number of headers from a row, and of bytes of their names and values: a client's memory
+/// for a short header is a multiple of its size, and brokers accept one megabyte per record by
+/// default.
 const ROW_HEADERS: usize = 1000;
 const ROW_BYTES: usize = 1 << 20;
 
-/// Whether a name is walpost's own in every record.
+/// Whether a name is reserved in every record.
 fn is_reserved(name: &str) -> bool {
     let start = name.as_bytes().get(..RESERVED.len());
     start.is_some_and(|start| start.eq_ignore_ascii_case(RESERVED.as_bytes()))
@@ -246,12 +244,12 @@ fn undecodable(why: String) -> Cause {
     Cause::undecodable(Role::Headers.name(), why)
 }
 
-/// Members of a row's headers that were dropped, since their names are walpost's.
+/// Members of a row's headers that were dropped because their names are reserved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// How many.
+    /// Their number.
     pub count: u64,
-    /// The name of the first, cut where it is long.
+    /// The name of the first, shortened if it is long.
     pub name: String,
 }
 
@@ -276,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_adds_a_thousand_headers_and_a_megabyte_at_most() {
+    fn a_row_adds_at_most_a_thousand_headers_and_a_megabyte() {
         let named = |count: usize| format!("{{{}}}", vec![r#""":"""#; count].join(","));
         assert_eq!(row_headers(&named(ROW_HEADERS)).map(|headers| headers.len()), Ok(ROW_HEADERS));
         assert!(row_headers(&named(ROW_HEADERS + 1)).is_err());
@@ -287,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn each_header_beyond_the_first_three_weighs_something_in_the_budget() {
+    fn each_header_beyond_the_first_three_counts_in_the_budget() {
         let record = |count: usize| crate::record::Record {
             topic: "t",
             partition: None,
@@ -316,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_sends_all_that_there_are() {
+    fn the_default_sends_all_headers() {
         let mut event = event();
         event.event_type = Some(b"OrderPlaced".as_slice().into());
         event.headers = Some(b"{\"a\": \"1\", \"b\": null}".as_slice().into());
@@ -334,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_chooses_and_orders_them() {
+    fn a_list_selects_and_orders_headers() {
         let set = HeaderSet::from_names(&["walpost.position", "id"]).expect("a list of headers");
         assert_eq!(set.names().collect::<Vec<_>>(), ["walpost.position", "id"]);
         assert_eq!(
@@ -354,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_list_says_what_there_is() {
+    fn an_invalid_list_names_the_valid_headers() {
         let unknown = HeaderSet::from_names(&["id", "ID"]).expect_err("no such header").to_string();
         assert!(unknown.contains("`ID`") && unknown.contains("walpost.position"), "{unknown}");
         let twice = HeaderSetError::Twice { name: "id".to_owned() };
@@ -371,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_are_no_object_are_poison() {
+    fn headers_that_are_not_an_object_are_poison() {
         for json in ["[]", "1", "\"a\"", "", "{", "{\"a\":1} x", r#"{"a\u0000b": 1}"#] {
             let poison = row_headers(json).expect_err(json);
             assert_eq!(poison.cause.key(), "undecodable");
@@ -380,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_cannot_forge_what_walpost_says() {
+    fn a_row_cannot_forge_walposts_headers() {
         let mut event = event();
         event.headers = Some(
             br#"{"walpost.position": "F", "Walpost.Anything": "F", "id": "F", "ID": "F",
@@ -391,12 +389,12 @@ mod tests {
         let (mut headers, set) = (Headers::new(), HeaderSet::default());
         let placed = ["tenant".to_owned()];
         let dropped = set.append_to(&mut headers, &event, "P", &placed).expect("headers");
-        // What the event does not have is the row's to say.
+        // A header that the event lacks may come from the row.
         let expected =
             ["id=42", "traceparent=T", "event_type=E", "walposts=own", "walpost.position=P"];
         assert_eq!(as_text(&headers), expected);
         assert_eq!((dropped.count, dropped.name.as_str()), (5, "walpost.position"));
-        // Nor where walpost itself does not write it.
+        // So may a header that walpost does not write.
         let set = HeaderSet::from_names(&["headers"]).expect("a list of headers");
         let mut headers = Headers::new();
         let dropped = set.append_to(&mut headers, &event, "P", &[]).expect("headers");
@@ -407,7 +405,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_header_comes_out_as_it_was_written(name in "[^\0]{0,10}", value: String) {
+        fn a_header_is_unchanged(name in "[^\0]{0,10}", value: String) {
             prop_assume!(!is_reserved(&name));
             let json = serde_json::json!({ name.as_str(): value.as_str() }).to_string();
             prop_assert_eq!(row_headers(&json).ok(), Some(vec![format!("{name}={value}")]));

@@ -1,31 +1,31 @@
-//! A Java regular expression in the words of Rust's.
+//! Translates a Java regular expression to Rust's syntax.
 //!
-//! The two agree on most, and where they do not the same text would choose another topic in
-//! silence: `\w`, `\d`, `\s`, `\b` and the POSIX classes are ASCII in Java, `.` ends at more
-//! than a line feed, `a*+` is possessive. Such is rewritten, or refused with the reason
+//! The two mostly agree. Where they differ, the same text would silently select another topic:
+//! `\w`, `\d`, `\s`, `\b` and the POSIX classes are ASCII in Java, `.` excludes more than a line
+//! feed, `a*+` is possessive. Such parts are translated, or rejected with the reason
 //! (<https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/util/regex/Pattern.html>).
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// An expression that means to Rust what it meant to Java, but for some texts.
+/// An expression that means the same in Rust as in Java, except for some texts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a trait of its own")]
 pub(super) struct Expression {
     pub(super) rust: String,
-    /// It has a `$`, which in Java is also before a line end at the end.
+    /// It contains a `$`, which in Java also matches before a line end at the end.
     has_end: bool,
-    /// It has a `\b`, which Java is not sure of beside signs that are set upon others.
+    /// It contains a `\b`, whose meaning in Java is unclear next to combining characters.
     has_boundary: bool,
-    /// It begins with `(?i)`, which in Java is about ASCII.
+    /// It starts with `(?i)`, which in Java applies to ASCII only.
     ignores_case: bool,
-    /// It begins with `(?s)`.
+    /// It starts with `(?s)`.
     dot_is_all: bool,
 }
 
 type Signs<'a> = Peekable<Chars<'a>>;
 
-/// Categories of Unicode that both know by these names.
+/// Unicode categories with the same names in both.
 const CATEGORIES: [&str; 35] = [
     "L",
     "Lu",
@@ -64,14 +64,14 @@ const CATEGORIES: [&str; 35] = [
     "IsAlphabetic",
 ];
 
-/// Classes of ASCII signs in Java, which Rust has in brackets.
+/// Java's classes of ASCII characters, which Rust has in brackets.
 const POSIX: [&str; 13] = [
     "Lower", "Upper", "ASCII", "Alpha", "Digit", "Alnum", "Punct", "Graph", "Print", "Blank",
     "Cntrl", "XDigit", "Space",
 ];
 
 impl Expression {
-    /// Reads it; what Rust takes for wrong is not all found here.
+    /// Translates an expression. Not every error is found here; Rust's parser finds the others.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let mut this = Self::default();
         let body = this.flags(text);
@@ -88,18 +88,18 @@ impl Expression {
         Ok(this)
     }
 
-    /// Whether Java might read `text` otherwise: it is then no match, and the topic that it
-    /// stays is none that Kafka takes.
-    pub(super) fn is_unsure_of(&self, text: &str) -> bool {
+    /// Whether Java might match `text` differently. Then the expression does not apply, and the
+    /// unchanged topic is one that Kafka rejects.
+    pub(super) fn may_differ_on(&self, text: &str) -> bool {
         const LINE_ENDS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
-        // The two signs beyond ASCII that Unicode takes for letters of ASCII.
+        // The two non-ASCII characters that Unicode folds to ASCII letters.
         const FOLDED: [char; 2] = ['\u{17F}', '\u{212A}'];
         (self.has_end && text.ends_with(LINE_ENDS))
             || (self.has_boundary && !text.is_ascii())
             || (self.ignores_case && text.contains(FOLDED))
     }
 
-    /// Takes flags from the beginning.
+    /// Parses flags at the start.
     fn flags<'a>(&mut self, text: &'a str) -> &'a str {
         let Some((flags, rest)) = text.strip_prefix("(?").and_then(|rest| rest.split_once(')'))
         else {
@@ -134,7 +134,7 @@ impl Expression {
         Ok(())
     }
 
-    /// What may stand behind `*`, `+`, `?` and `{1,2}`: a `?` that makes it lazy.
+    /// What may follow `*`, `+`, `?` and `{1,2}`: a `?` that makes it lazy.
     fn after_quantifier(&mut self, signs: &mut Signs<'_>) -> Result<(), String> {
         if let Some(lazy) = signs.next_if_eq(&'?') {
             self.rust.push(lazy);
@@ -161,7 +161,7 @@ impl Expression {
         self.after_quantifier(signs)
     }
 
-    /// What opens a group; Rust itself refuses look-around.
+    /// The start of a group; Rust itself rejects look-around.
     fn group(&mut self, signs: &mut Signs<'_>) -> Result<(), String> {
         self.rust.push('(');
         if signs.next_if_eq(&'?').is_none() {
@@ -218,7 +218,7 @@ impl Expression {
         Ok(())
     }
 
-    /// What stands behind a backslash.
+    /// The character after a backslash.
     fn escape(&mut self, signs: &mut Signs<'_>, is_in_class: bool) -> Result<(), String> {
         let sign = signs.next().ok_or("a lone backslash at the end")?;
         match sign {
@@ -237,11 +237,11 @@ impl Expression {
                 return Err(format!(r"`\{sign}` with (?i)"));
             }
             '0' => return Err(r"octal numbers such as `\0` are not supported".to_owned()),
-            // The same to both, or what Rust refuses: back-references.
+            // Means the same in both, or is rejected by Rust (back-references).
             't' | 'n' | 'r' | 'f' | 'a' | 'x' | 'u' | 'A' | 'z' | '1'..='9' => {
                 self.rust.extend(['\\', sign]);
             }
-            // Word boundaries to Rust.
+            // With a backslash these are word boundaries in Rust.
             '<' | '>' | ' ' => self.rust.push(sign),
             _ if sign.is_ascii_punctuation() => self.rust.extend(['\\', sign]),
             _ => return Err(format!(r"`\{sign}` is not supported")),

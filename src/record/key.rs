@@ -1,4 +1,4 @@
-//! The key: which events belong together and keep their order.
+//! The record key: events with the same key keep their order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,14 +8,13 @@ use crate::outbox::{Event, Role};
 use super::poison::{Cause, Poison};
 use super::template::{Template, TemplateError};
 
-/// The key of a record, a template: `{aggregate_id}` by default.
+/// The key of a record as a template; `{aggregate_id}` by default.
 ///
-/// A key that is the aggregate's id alone is passed on byte for byte; any other
-/// is text.
+/// A key that is only the aggregate's id is passed on byte for byte; any other key is text.
 #[derive(Debug, Clone)]
 pub struct KeyTemplate {
     template: Template,
-    /// Whether it is the aggregate's id as it is.
+    /// Whether the key is the unchanged aggregate id.
     plain: bool,
     null_allowed: bool,
 }
@@ -27,18 +26,18 @@ impl Default for KeyTemplate {
 }
 
 impl KeyTemplate {
-    /// The key where none is given.
+    /// The default key.
     pub const DEFAULT: &str = "{aggregate_id}";
 
-    /// The same, and an event with nothing but NULL in the key's places has a null
-    /// key: it goes to any partition, and in no order.
+    /// With `allowed`, an event whose key fields are all NULL gets a null key: it may go to any
+    /// partition, without an order.
     #[must_use]
     pub fn or_null(mut self, allowed: bool) -> Self {
         self.null_allowed = allowed;
         self
     }
 
-    /// The columns that it names beyond the roles.
+    /// The additional columns that it names.
     pub fn placed(&self) -> &[String] {
         self.template.columns()
     }
@@ -52,7 +51,7 @@ impl KeyTemplate {
         self.template.place(all);
     }
 
-    /// The key of `event`; `buffer` is where it may be written.
+    /// The key of `event`; `buffer` may be used to write it.
     pub(super) fn of<'a>(
         &self,
         event: &'a Event<'_>,
@@ -83,7 +82,7 @@ impl FromStr for KeyTemplate {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let template = Template::parse(text, |_| Ok(()))?;
-        if template.names_nothing() {
+        if template.has_no_placeholder() {
             let why = "a key that is the same for all events puts them all into one partition: \
                        name a field, as in {aggregate_id}";
             return Err(TemplateError { template: text.to_owned(), sign: 0, why: why.to_owned() });
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_the_id_byte_for_byte_or_a_text_of_several_fields() {
+    fn a_key_is_the_unchanged_id_or_text_of_several_fields() {
         let mut event = event();
         assert_eq!(
             key("{aggregate_type|lower}/{aggregate_id}", &event),
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_null_only_where_all_of_it_is_and_that_is_allowed() {
+    fn a_key_is_null_only_if_all_its_fields_are_and_null_is_allowed() {
         let mut event = event();
         event.aggregate_id = None;
         assert_eq!(key("{aggregate_id}", &event), Ok(None));
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_a_field_is_refused() {
+    fn a_key_without_a_field_is_rejected() {
         for text in ["", "all"] {
             let error = text.parse::<KeyTemplate>().expect_err(text).to_string();
             assert!(error.contains("one partition"), "{error}");

@@ -1,7 +1,7 @@
-//! From event to Kafka record: topic, key, value, headers, timestamp.
+//! Builds a Kafka record from an event: topic, key, value, headers, timestamp.
 //!
-//! What a record looks like is decided here; how it is sent, and what becomes
-//! of an event that cannot be one, is decided elsewhere.
+//! Only the format is defined here. Sending, and the handling of undeliverable events, are
+//! elsewhere.
 
 pub mod dead_letter;
 pub mod debezium;

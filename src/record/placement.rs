@@ -1,4 +1,4 @@
-//! Columns that are sent beside what an event always has.
+//! Additional columns in a record.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,30 +7,30 @@ use crate::outbox::Field;
 
 use super::poison::Cause;
 
-/// A column, and where in the record its value goes: `tenant_id:header`,
-/// `tenant_id:header:tenant`, `region:envelope`, `shard:partition`.
+/// A column, and where in the record its value goes: `tenant_id:header`, `tenant_id:header:tenant`,
+/// `region:envelope`, `shard:partition`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// The column's name.
     pub column: String,
     /// Where its value goes.
     pub target: Target,
-    /// The name that it has there; its own where there is none.
+    /// The name in the record; `None` means the column's own name.
     pub alias: Option<String>,
 }
 
-/// A part of the record that takes columns.
+/// The part of the record that receives a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// A header, null where the column is NULL.
+    /// A header; null if the column is NULL.
     Header,
-    /// A member of the value's object.
+    /// A member of the value object.
     Envelope,
-    /// The number of the partition.
+    /// The partition number.
     Partition,
 }
 
-/// A text that places no column.
+/// An invalid placement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` {why}: write it as tenant_id:header, tenant_id:header:tenant, \
@@ -72,7 +72,7 @@ impl FromStr for Placement {
                 return Err(wrong("has an alias, where a partition has a number only"));
             }
             Some("") => return Err(wrong("has an alias without a sign")),
-            // Names go to Kafka's client as C strings.
+            // Kafka's client passes names as C strings.
             Some(alias) if alias.contains('\0') => return Err(wrong("has a zero byte")),
             alias => alias.map(str::to_owned),
         };
@@ -92,13 +92,13 @@ impl fmt::Display for Placement {
     }
 }
 
-/// The partition that a column says, in PostgreSQL's text form of an integer.
+/// The partition in a column, in PostgreSQL's text form of an integer.
 pub(super) fn partition(field: &Field<'_>, column: &str) -> Result<i32, Cause> {
     let text = field.as_deref().filter(|text| !text.is_empty());
     let text = text.ok_or_else(|| Cause::MissingField { field: column.to_owned() })?;
     let digits = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(is_digit));
     digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| {
-        Cause::undecodable(column, "is no number of a partition, an integer from 0 to 2147483647")
+        Cause::undecodable(column, "is not a partition number, an integer from 0 to 2147483647")
     })
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_placement_is_read_and_written() {
+    fn a_placement_is_parsed_and_printed() {
         for text in [
             "tenant_id:header",
             "tenant_id:header:tenant",
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_places_nothing_is_refused_with_the_reason() {
+    fn an_invalid_placement_is_rejected_with_the_reason() {
         for (text, why) in [
             ("", "names no column"),
             ("a", "where the column goes"),

@@ -1,6 +1,6 @@
-//! An event that cannot become a record: what is the matter, and where.
+//! Poison: an event that cannot become a record, with the reason and its position.
 //!
-//! Whether to halt, to divert or to skip is decided elsewhere.
+//! Whether to halt, to dead-letter or to skip it is decided elsewhere.
 
 use crate::excerpt::{beginning, excerpt};
 use crate::outbox::{Event, EventError};
@@ -14,67 +14,67 @@ use crate::position::EventPosition;
     cause.fix().map(|fix| format!("; {fix}")).unwrap_or_default()
 )]
 pub struct Poison {
-    /// What is the matter.
+    /// Why it cannot.
     pub cause: Cause,
-    /// Where the event stands in the log.
+    /// The event's position.
     pub position: EventPosition,
-    /// The event's id, or the beginning of a long one, where it has one that can be read.
+    /// The event's id, shortened if it is long; `None` if it has none or it is unreadable.
     pub id: Option<String>,
 }
 
-/// What is the matter with an event.
+/// Why an event is undeliverable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// A field that the record needs is NULL or empty.
     #[error("`{field}` is NULL or empty, and the record needs it")]
     MissingField {
-        /// The field, by role or column.
+        /// The field's role or column.
         field: String,
     },
-    /// The topic's name is not one that Kafka accepts, or that walpost may publish to.
+    /// Kafka does not accept the topic's name, or walpost may not publish to it.
     #[error("topic `{}` {}", excerpt(topic), excerpt(why))]
     InvalidTopic {
-        /// The topic that came out of the template, or the beginning of a long one.
+        /// The topic from the template, shortened if it is long.
         topic: String,
-        /// What is the matter with it.
+        /// Why it is invalid.
         why: String,
     },
-    /// The record is larger than its topic, or the producer, takes.
+    /// The record is larger than the topic, or the producer, accepts.
     #[error("its record for topic `{}` is refused: {}", excerpt(topic), excerpt(why))]
     TooLarge {
-        /// The topic that it was meant for.
+        /// The topic for which it was intended.
         topic: String,
-        /// The refusal's own words, and what to do about it.
+        /// The error message, and the remedy.
         why: String,
     },
-    /// The topic does not exist, and is not waited for.
+    /// The topic does not exist, and walpost is not configured to wait for it.
     #[error("topic `{}` does not exist; {}", excerpt(topic), excerpt(why))]
     MissingTopic {
-        /// The topic that it was meant for.
+        /// The topic for which it was intended.
         topic: String,
-        /// What to do about it.
+        /// The remedy.
         why: String,
     },
-    /// The broker refuses the record for good, for another reason than its size.
+    /// The broker permanently rejects the record, for a reason other than its size.
     #[error("its record for topic `{}` is refused: {}", excerpt(topic), excerpt(why))]
     Refused {
-        /// The topic that it was meant for.
+        /// The topic for which it was intended.
         topic: String,
-        /// The refusal's own words, and what to do about it.
+        /// The error message, and the remedy.
         why: String,
     },
-    /// A field's value cannot be read.
+    /// A field's value cannot be decoded.
     #[error("{field} {}", excerpt(why))]
     Undecodable {
-        /// The field, by role or column.
+        /// The field's role or column.
         field: String,
-        /// What is the matter with it.
+        /// Why it cannot be decoded.
         why: String,
     },
 }
 
 impl Cause {
-    /// The keys of all of them.
+    /// The keys of all causes.
     pub const KEYS: [&str; 6] =
         ["missing_field", "invalid_topic", "missing_topic", "undecodable", "too_large", "refused"];
 
@@ -90,7 +90,7 @@ impl Cause {
         }
     }
 
-    /// The topic that the record was meant for, where it had one.
+    /// The topic for which the record was intended, if known.
     pub fn topic(&self) -> Option<&str> {
         match self {
             Self::InvalidTopic { topic, .. }
@@ -105,7 +105,7 @@ impl Cause {
         Self::Undecodable { field: format!("`{field}`"), why: why.into() }
     }
 
-    /// What to do about it, where the refusal's own words do not say that already.
+    /// The remedy, unless the error message already contains one.
     const fn fix(&self) -> Option<&'static str> {
         Some(match self {
             Self::MissingField { .. } => {
@@ -124,14 +124,14 @@ impl Cause {
 }
 
 impl Poison {
-    /// That `cause` is the matter with `event`.
+    /// The poison of `event`, with this cause.
     pub fn new(cause: Cause, event: &Event<'_>) -> Self {
         let id = event.id.as_deref().map(beginning);
         Self { cause, position: event.position, id }
     }
 }
 
-/// A row or message that could not even be read as an event is poison too.
+/// A row or message that cannot be read as an event is also poison.
 impl From<EventError> for Poison {
     fn from(error: EventError) -> Self {
         let (field, why, position) = match error {
@@ -155,7 +155,7 @@ mod tests {
     const POSITION: EventPosition = EventPosition { commit_lsn: Lsn::new(7), ordinal: 1 };
 
     #[test]
-    fn the_text_says_what_where_and_the_way_out() {
+    fn the_text_names_cause_position_and_remedy() {
         let cause = Cause::MissingField { field: "aggregate_id".to_owned() };
         let poison = Poison { cause, position: POSITION, id: Some("42".to_owned()) };
         assert_eq!(
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_row_holds_is_shown_on_a_line_and_cut() {
+    fn row_content_is_shown_on_one_line_and_shortened() {
         let much = format!("a\nb\u{1b}[31m{}", "x".repeat(1 << 20));
         let why = || much.clone();
         for cause in [
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_causes_is_whole() {
+    fn the_list_of_causes_is_complete() {
         let text = String::new;
         let keys = [
             Cause::MissingField { field: text() },
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_cannot_be_read_is_poison_at_its_position() {
+    fn an_unreadable_row_is_poison_at_its_position() {
         let error = EventError::Row {
             table: "outbox".parse().expect("a table's name"),
             position: POSITION,

@@ -4,20 +4,20 @@ use std::fmt;
 
 use super::Cause;
 
-/// What to do about poison.
+/// What to do with a poison event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// Stop, so that a person decides.
+    /// Stop, until an operator acts.
     #[default]
     Halt,
-    /// Write it to the dead-letter topic, and go on once that has it.
+    /// Write it to the dead-letter topic, and continue once that is acknowledged.
     DeadLetter,
-    /// Go on without it.
+    /// Continue without it.
     Skip,
 }
 
 impl Policy {
-    /// All of them, with their names in the configuration.
+    /// All policies, with their names in the configuration.
     pub const NAMES: [(&str, Self); 3] =
         [("halt", Self::Halt), ("dead_letter", Self::DeadLetter), ("skip", Self::Skip)];
 
@@ -33,35 +33,35 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A policy for each cause; by default each halts, but that a missing topic is waited for.
+/// A policy for each cause. By default each halts, except that walpost waits for a missing topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policies {
-    /// The record is larger than its topic, or the producer, takes.
+    /// The record is larger than the topic, or the producer, accepts.
     pub too_large: Policy,
     /// A field that the record needs is NULL or empty.
     pub missing_field: Policy,
-    /// The topic's name is not one that Kafka accepts.
+    /// Kafka does not accept the topic's name.
     pub invalid_topic: Policy,
-    /// The topic does not exist; `None`: it is waited for, and is no cause.
+    /// The topic does not exist; with `None` walpost waits for it, and the event is not poison.
     pub missing_topic: Option<Policy>,
-    /// The broker refuses the record for good, for another reason than its size.
+    /// The broker permanently rejects the record, for a reason other than its size.
     pub refused: Policy,
-    /// A field, or the whole event, cannot be read.
+    /// A field, or the whole event, cannot be decoded.
     pub undecodable: Policy,
-    /// Where dead letters go.
+    /// The dead-letter topic.
     pub dead_letter_topic: String,
     /// How often a record that the broker rejects is produced again before the policy applies.
     pub retries: u32,
 }
 
 impl Policies {
-    /// Where dead letters go unless another topic is named.
+    /// The default dead-letter topic.
     pub const DEAD_LETTER_TOPIC: &str = "walpost.dead-letter";
 
-    /// How often the broker is asked again unless something else is said.
+    /// The default number of retries.
     pub const RETRIES: u32 = 10;
 
-    /// Whether any cause makes dead letters.
+    /// Whether any cause is dead-lettered.
     pub fn write_letters(&self) -> bool {
         let Self { too_large, missing_field, invalid_topic, refused, undecodable, .. } = self;
         [too_large, missing_field, invalid_topic, refused, undecodable]
@@ -69,13 +69,13 @@ impl Policies {
             || self.missing_topic == Some(Policy::DeadLetter)
     }
 
-    /// Whether a record that was sent may become a dead letter: what a broker refuses is found
-    /// out behind records that follow it.
+    /// Whether a record that was sent may become a dead letter: a broker's rejection may arrive
+    /// after later records were produced.
     pub fn writes_letters_late(&self) -> bool {
         [self.too_large, self.refused].contains(&Policy::DeadLetter)
     }
 
-    /// What to do about that cause.
+    /// The policy for that cause.
     pub fn of(&self, cause: &Cause) -> Policy {
         match cause {
             Cause::TooLarge { .. } => self.too_large,

@@ -1,10 +1,9 @@
-//! A topic rewritten by a regular expression, as Kafka's `RegexRouter` does it.
+//! Rewrites a topic by a regular expression, as Kafka's `RegexRouter` does.
 //!
-//! Where the expression matches the whole text, its first match in it is replaced;
-//! where it does not, the text stays
-//! (`org.apache.kafka.connect.transforms.RegexRouter`). The replacement is written
-//! as Java's `Matcher.appendReplacement` takes it: `$1`, `${name}`, and `\` before
-//! a sign that stands for itself.
+//! If the expression matches the whole text, its first match in the text is replaced; otherwise the
+//! text is unchanged (`org.apache.kafka.connect.transforms.RegexRouter`). The replacement has the
+//! syntax of Java's `Matcher.appendReplacement`: `$1`, `${name}`, and `\` before a literal
+//! character.
 
 use std::fmt::Write as _;
 
@@ -12,7 +11,7 @@ use regex::{Captures, Regex};
 
 use super::java_regex::Expression;
 
-/// An expression and what stands in place of its match.
+/// An expression and its replacement.
 #[derive(Debug, Clone)]
 pub struct Rewrite {
     expression: Expression,
@@ -27,36 +26,36 @@ enum Piece {
     Group(usize),
 }
 
-/// An expression or a replacement that cannot be used.
+/// An invalid expression or replacement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RewriteError {
-    /// The expression.
-    #[error("`{regex}` is no regular expression that walpost takes: {why}")]
+    /// The expression is invalid.
+    #[error("`{regex}` is not a regular expression that walpost supports: {why}")]
     Regex {
         /// The expression.
         regex: String,
-        /// What is the matter with it.
+        /// Why it is invalid.
         why: String,
     },
-    /// The replacement.
+    /// The replacement is invalid.
     #[error("the replacement `{replacement}` {why}")]
     Replacement {
         /// The replacement.
         replacement: String,
-        /// What is the matter with it.
+        /// Why it is invalid.
         why: String,
     },
 }
 
 impl Rewrite {
-    /// Reads both. Of what Java knows look-around, back-references and some more is refused.
+    /// Parses both. Some of Java's syntax is rejected, such as look-around and back-references.
     pub fn new(regex: &str, replacement: &str) -> Result<Self, RewriteError> {
         let refused = |why: &str| {
             let why = why.trim_start_matches("error: ").to_owned();
             RewriteError::Regex { regex: regex.to_owned(), why }
         };
         let compiled = |text: &str| {
-            // The last line says what it is, those before point at it.
+            // The last line is the message; the lines before it point at the position.
             Regex::new(text)
                 .map_err(|error| refused(error.to_string().lines().last().unwrap_or_default()))
         };
@@ -70,9 +69,9 @@ impl Rewrite {
         Ok(Self { expression, whole, first, replacement })
     }
 
-    /// Rewrites `topic` in its place.
+    /// Rewrites `topic` in place.
     pub(super) fn apply(&self, topic: &mut String) {
-        if self.expression.is_unsure_of(topic) || !self.whole.is_match(topic) {
+        if self.expression.may_differ_on(topic) || !self.whole.is_match(topic) {
             return;
         }
         let Some(found) = self.first.captures(topic) else { return };
@@ -89,13 +88,13 @@ impl Piece {
     fn write(&self, found: &Captures<'_>, out: &mut String) {
         match self {
             Self::Text(text) => out.push_str(text),
-            // A group that had no part in the match is empty.
+            // A group that did not take part in the match is empty.
             Self::Group(group) => out.push_str(found.get(*group).map_or("", |it| it.as_str())),
         }
     }
 }
 
-/// Reads a replacement as Java does.
+/// Parses a replacement as Java does.
 fn pieces(text: &str, regex: &Regex) -> Result<Vec<Piece>, String> {
     let mut pieces = vec![];
     let mut literal = String::new();
@@ -119,7 +118,7 @@ fn pieces(text: &str, regex: &Regex) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-/// The group that is named behind a `$`.
+/// The group named after a `$`.
 fn group(rest: &mut std::str::Chars<'_>, regex: &Regex) -> Result<usize, String> {
     if let Some(after) = rest.as_str().strip_prefix('{') {
         let (name, after) = after.split_once('}').ok_or("has a brace that is not closed")?;
@@ -148,7 +147,7 @@ fn group(rest: &mut std::str::Chars<'_>, regex: &Regex) -> Result<usize, String>
     match group {
         Some(group) if group < groups => Ok(group),
         Some(group) => {
-            Err(format!("asks for group {group}, and the expression has {}", groups - 1))
+            Err(format!("refers to group {group}, and the expression has {}", groups - 1))
         }
         None => Err("has a `$` that names no group: write it as `\\$`".to_owned()),
     }
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_has_to_match_and_groups_are_put_in() {
+    fn the_whole_text_must_match_and_groups_are_inserted() {
         for (regex, replacement, from, to) in [
             (
                 "(?<routedByValue>.*)",
@@ -181,7 +180,7 @@ mod tests {
             ("(.*)", r"\$1\\$1", "a", r"$1\a"),
             ("(a)(.*)", "$12", "ab", "a2"),
             ("(.*)", "", "a", ""),
-            // Java looks for the first match once it knows that the whole is one.
+            // Java searches for the first match after it has found that the whole text matches.
             ("a.*?", "x", "abc", "xbc"),
         ] {
             assert_eq!(rewritten(regex, replacement, from), to, "{regex} {replacement} {from}");
@@ -189,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_the_reason() {
+    fn invalid_input_is_rejected_with_the_reason() {
         for (regex, replacement, why) in [
             ("(", "", "unclosed group"),
             ("(?=a)", "", "look-around"),
             (r"(a)\1", "", "backreferences"),
-            ("(.*)", "$2", "asks for group 2, and the expression has 1"),
+            ("(.*)", "$2", "refers to group 2, and the expression has 1"),
             ("(?<a>.*)", "${b}", "names a group `b` that the expression does not have: it has a"),
             ("(.*)", "$", r"write it as `\$`"),
             ("(.*)", "$x", r"write it as `\$`"),
@@ -206,9 +205,9 @@ mod tests {
         }
     }
 
-    /// What Java 25 makes of these.
+    /// The results of Java 25.
     #[test]
-    fn what_java_reads_otherwise_means_what_it_means_there() {
+    fn expressions_have_the_meaning_that_they_have_in_java() {
         for (regex, from, to) in [
             (r"(\w+)", "größe", "größe"),
             (r"(\w+)", "o_9", "t"),
@@ -235,7 +234,7 @@ mod tests {
         ] {
             assert_eq!(rewritten(regex, "t", from), to, "{regex} {from:?}");
         }
-        // Left alone, and so no topic that Kafka takes.
+        // Unchanged, and so a topic that Kafka rejects.
         for (regex, text) in
             [("(?i)k(.*)", "\u{212a}x"), (r"(order)$|order\s", "order\n"), (r".\b.*", "e\u{301}")]
         {
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_java_reads_otherwise_and_cannot_be_said_in_rust_is_refused() {
+    fn expressions_without_a_rust_equivalent_are_rejected() {
         for (regex, why) in [
             ("a*+b", "possessive"),
             ("a{1,2}+", "possessive"),
@@ -280,14 +279,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_expression_is_read_or_refused(text in "[\\[\\](){}a-c*+?^$|.\\\\<>&iswp:-]{0,12}", topic in "[a-c]{0,6}") {
+        fn any_expression_is_parsed_or_rejected(text in "[\\[\\](){}a-c*+?^$|.\\\\<>&iswp:-]{0,12}", topic in "[a-c]{0,6}") {
             if let Ok(rewrite) = Rewrite::new(&text, "t") {
                 rewrite.apply(&mut topic.clone());
             }
         }
 
         #[test]
-        fn any_replacement_is_read_or_refused(text in "[$\\\\{}a0-9]{0,12}", topic in "[a-c]{0,6}") {
+        fn any_replacement_is_parsed_or_rejected(text in "[$\\\\{}a0-9]{0,12}", topic in "[a-c]{0,6}") {
             if let Ok(rewrite) = Rewrite::new("(?<a>a)?(b)?(.*)", &text) {
                 rewrite.apply(&mut topic.clone());
             }

@@ -1,8 +1,8 @@
-//! From event to record, for walpost's own profile.
+//! Builds records in walpost's own profile.
 //!
-//! Key, value and the headers' values are borrowed from the event wherever they are
-//! passed on as they are; what has to be written (the topic, the position's text,
-//! an object around the payload) goes into buffers that are used again.
+//! Key, value and header values borrow from the event if they are passed on unchanged. Everything
+//! else (the topic, the position's text, an object around the payload) is written to reused
+//! buffers.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ use super::topic::TopicTemplate;
 use super::types::{Header, Headers, Record};
 use super::value::{Attributes, ValueFormat};
 
-/// Where a record's timestamp comes from.
+/// The source of a record's timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimestampSource {
     /// The commit time of the event's transaction.
@@ -27,12 +27,11 @@ pub enum TimestampSource {
     Commit,
     /// The outbox's timestamp column.
     Column,
-    /// Nowhere: it is the time at which the record is produced. What a value says of the
-    /// event's time is the commit's.
+    /// None: the timestamp is the time of production. A time in the value is the commit time.
     None,
 }
 
-/// What records look like.
+/// The format of records.
 #[derive(Debug, Clone)]
 pub struct RecordConfig {
     /// The topic.
@@ -43,16 +42,16 @@ pub struct RecordConfig {
     pub value: ValueFormat,
     /// The headers.
     pub headers: HeaderSet,
-    /// Columns that are sent beside these.
+    /// Additional columns.
     pub place: Vec<Placement>,
     /// The timestamp.
     pub timestamp: TimestampSource,
-    /// What a `CloudEvent` says of where it comes from, its `source`.
+    /// The `source` attribute of a `CloudEvent`.
     pub cloudevents_source: String,
 }
 
 impl RecordConfig {
-    /// Records as they are by default, in that topic.
+    /// The default format, for that topic.
     pub fn to(topic: TopicTemplate) -> Self {
         Self {
             topic,
@@ -65,11 +64,11 @@ impl RecordConfig {
         }
     }
 
-    /// A `CloudEvent`'s `source` where none is given.
+    /// The default `source` of a `CloudEvent`.
     pub const CLOUDEVENTS_SOURCE: &str = "walpost";
 
-    /// The columns that are named beyond the roles, each once: an event's `placed`
-    /// fields must be these, in this order.
+    /// The additional columns that are named, without duplicates: an event's `placed` fields must
+    /// be these, in this order.
     pub fn placed(&self) -> Vec<String> {
         let named = self.topic.placed().iter().chain(self.key.placed());
         let named = named.chain(self.place.iter().map(|placement| &placement.column));
@@ -84,7 +83,7 @@ impl RecordConfig {
 }
 
 impl RecordConfig {
-    /// What records show of an event.
+    /// The roles that records contain.
     pub fn needs(&self) -> Needs {
         let timestamp = (self.timestamp == TimestampSource::Column).then_some(Role::Timestamp);
         let needs = self.headers.needs(self.value.needs(Needs::NONE));
@@ -92,11 +91,11 @@ impl RecordConfig {
     }
 }
 
-/// Makes records of events, one at a time.
+/// Builds records from events, one at a time.
 #[derive(Debug)]
 pub(super) struct OwnRouter {
     config: RecordConfig,
-    /// Placed columns by target, each with its place among the event's.
+    /// Additional columns by target, each with its index among the event's.
     in_headers: Vec<(usize, Placement)>,
     /// The names of these headers.
     names_in_headers: Vec<String>,
@@ -137,18 +136,18 @@ impl OwnRouter {
         }
     }
 
-    /// What the last event's row said in headers that are walpost's.
+    /// The dropped headers of the last event's row.
     pub(super) fn dropped(&self) -> &Dropped {
         &self.dropped
     }
 
-    /// The columns that an event's `placed` fields must be.
+    /// The additional columns: an event's `placed` fields must be these.
     pub(super) fn placed(&self) -> &[String] {
         self.config.topic.placed()
     }
 
-    /// The record of `event`; an event that has none is poison. The same event
-    /// gives the same record or the same poison each time.
+    /// The record of `event`, or the reason why it is poison. The same event has the same result
+    /// each time.
     pub(super) fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Poison> {
         self.dropped = Dropped::default();
         self.topic.clear();
@@ -190,7 +189,7 @@ impl OwnRouter {
     }
 }
 
-/// The timestamp column's value; Kafka's timestamps begin with 1970.
+/// The timestamp column's value; Kafka's timestamps start in 1970.
 fn column_millis(event: &Event<'_>) -> Result<i64, Cause> {
     let undecodable = |why| Cause::undecodable(Role::Timestamp.name(), why);
     let bytes = event.timestamp.as_deref().filter(|text| !text.is_empty());
@@ -217,7 +216,7 @@ pub(super) mod tests {
     use crate::position::EventPosition;
     use proptest::prelude::*;
 
-    /// An event with what every record needs.
+    /// An event with the fields that every record needs.
     pub(in crate::record) fn event() -> Event<'static> {
         let field = |text: &'static str| Some(Cow::Borrowed(text.as_bytes()));
         Event {
@@ -248,7 +247,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_event_becomes_a_record_as_the_contract_says() {
+    fn an_event_becomes_a_record_by_the_contract() {
         let mut router = router(TimestampSource::Commit);
         let event = event();
         let record = router.route(&event).expect("a record");
@@ -262,7 +261,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_of_one_event_is_left_for_the_next() {
+    fn no_data_of_one_event_is_left_for_the_next() {
         let mut router = router(TimestampSource::Commit);
         let mut other = event();
         other.aggregate_type = field(Some("a b"));
@@ -273,7 +272,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_rows_headers_do_not_stand_beside_walposts_own() {
+    fn a_rows_headers_do_not_duplicate_walposts_own() {
         let topic = "t".parse().expect("a template");
         let place = vec!["shop:header:ce_shop".parse().expect("a placement")];
         let value = crate::record::ValueFormat::CloudEventsBinary;
@@ -322,7 +321,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_column_may_give_the_timestamp() {
+    fn a_column_may_provide_the_timestamp() {
         let mut router = router(TimestampSource::Column);
         let mut event = event();
         event.timestamp = field(Some("2026-11-21 14:55:01.123456+00"));
@@ -337,7 +336,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_record_may_have_no_timestamp_and_its_value_says_when_the_event_was() {
+    fn a_record_without_a_timestamp_has_the_commit_time_in_its_value() {
         let topic = "t".parse().expect("a template");
         let (timestamp, value) = (TimestampSource::None, ValueFormat::Envelope);
         let mut router =
@@ -350,7 +349,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_column_may_give_the_partition() {
+    fn a_column_may_provide_the_partition() {
         let topic = "t".parse().expect("a template");
         let place = vec!["shard:partition".parse().expect("a placement")];
         let mut router = OwnRouter::new(RecordConfig { place, ..RecordConfig::to(topic) });
@@ -375,7 +374,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_column_is_required_where_topic_key_headers_or_value_use_it() {
+    fn a_column_is_required_if_topic_key_headers_or_value_use_it() {
         use Role::{AggregateId, AggregateType, EventType, Id, Payload};
         let config = |topic: &str, key: &str| RecordConfig {
             key: key.parse().expect("a template"),
@@ -399,7 +398,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn any_fields_give_a_record_or_poison(fields in prop::array::uniform7(any::<Option<Vec<u8>>>())) {
+        fn any_fields_yield_a_record_or_poison(fields in prop::array::uniform7(any::<Option<Vec<u8>>>())) {
             let [id, kind, key, what, payload, headers, timestamp] =
                 fields.map(|field| field.map(Cow::Owned));
             let event = Event {

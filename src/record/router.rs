@@ -1,4 +1,4 @@
-//! Which profile's records are made.
+//! Selects the profile by which records are built.
 
 use crate::outbox::{Event, Needs};
 
@@ -9,18 +9,18 @@ use super::route::{OwnRouter, RecordConfig, TimestampSource};
 use super::topics_allowed::TopicsAllowed;
 use super::types::Record;
 
-/// What records look like.
+/// The format of records.
 #[derive(Debug, Clone)]
 pub enum Profile {
-    /// Walpost's own, as they are configured.
+    /// walpost's own profile, as configured.
     Walpost(Box<RecordConfig>),
-    /// As Debezium makes them.
+    /// A Debezium profile.
     Debezium(Box<Debezium>),
 }
 
 impl Profile {
-    /// The columns that are named beyond the roles, each once: an event's `placed`
-    /// fields must be these, in this order.
+    /// The additional columns that are named, without duplicates: an event's `placed` fields must
+    /// be these, in this order.
     pub fn placed(&self) -> Vec<String> {
         match self {
             Self::Walpost(config) => config.placed(),
@@ -28,7 +28,7 @@ impl Profile {
         }
     }
 
-    /// Whether records have the time at which they are produced.
+    /// Whether a record's timestamp is the time of production.
     pub fn is_untimed(&self) -> bool {
         match self {
             Self::Walpost(config) => config.timestamp == TimestampSource::None,
@@ -36,7 +36,7 @@ impl Profile {
         }
     }
 
-    /// What records show of an event.
+    /// The roles that records contain.
     pub fn needs(&self) -> Needs {
         match self {
             Self::Walpost(config) => config.needs(),
@@ -44,7 +44,7 @@ impl Profile {
         }
     }
 
-    /// The one topic that all events go to, where none of their fields chooses it.
+    /// The topic of all events, if it does not depend on their fields.
     pub fn topic_of_all(&self) -> Option<String> {
         match self {
             Self::Walpost(config) => config.topic.of_all(),
@@ -65,7 +65,7 @@ impl From<Debezium> for Profile {
     }
 }
 
-/// Makes records of events, one at a time.
+/// Builds records from events, one at a time.
 #[derive(Debug)]
 pub struct Router {
     of: Of,
@@ -80,7 +80,7 @@ enum Of {
 }
 
 impl Router {
-    /// A router for records of that look.
+    /// A router for records of that format.
     pub fn new(profile: impl Into<Profile>) -> Self {
         let profile = profile.into();
         let untimed = profile.is_untimed();
@@ -91,14 +91,14 @@ impl Router {
         Self { of, allowed: TopicsAllowed::default(), untimed }
     }
 
-    /// The same for records of these topics alone: an event of another is poison.
+    /// Restricts the topics: an event for any other topic is poison.
     #[must_use]
     pub fn allowing(mut self, allowed: TopicsAllowed) -> Self {
         self.allowed = allowed;
         self
     }
 
-    /// The columns that an event's `placed` fields must be.
+    /// The additional columns: an event's `placed` fields must be these.
     pub fn placed(&self) -> &[String] {
         match &self.of {
             Of::Walpost(router) => router.placed(),
@@ -106,8 +106,8 @@ impl Router {
         }
     }
 
-    /// Members of the last event's own headers that were dropped, since their names are
-    /// walpost's. In Debezium's records a row names no header.
+    /// Headers of the last event's row that were dropped because their names are reserved. In
+    /// Debezium's profiles a row cannot name headers.
     pub fn dropped_headers(&self) -> Option<&Dropped> {
         match &self.of {
             Of::Walpost(router) => Some(router.dropped()).filter(|dropped| dropped.count > 0),
@@ -115,13 +115,13 @@ impl Router {
         }
     }
 
-    /// Whether records have the time at which they are produced, and dead letters likewise.
+    /// Whether the timestamp of records and dead letters is the time of production.
     pub fn is_untimed(&self) -> bool {
         self.untimed
     }
 
-    /// The record of `event`; an event that has none is poison. The same event
-    /// gives the same record or the same poison each time.
+    /// The record of `event`, or the reason why it is poison. The same event has the same result
+    /// each time.
     pub fn route<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Poison> {
         let record = match &mut self.of {
             Of::Walpost(router) => router.route(event),

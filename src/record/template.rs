@@ -1,7 +1,6 @@
-//! Templates: static text with places for an event's fields.
+//! Templates: static text with placeholders for an event's fields.
 //!
-//! A template knows nothing of what it is for; what a topic or a key asks of the
-//! text that comes out is checked by these.
+//! A template is independent of its use; topic and key check the resulting text themselves.
 
 use std::fmt;
 
@@ -9,15 +8,15 @@ use crate::outbox::{Event, Field, Role};
 
 use super::poison::Cause;
 
-/// Text with places: `{aggregate_type}`, `{tenant_id|lower}`.
+/// Text with placeholders: `{aggregate_type}`, `{tenant_id|lower}`.
 ///
-/// A place holds a role (`id`, `aggregate_type`, `aggregate_id`, `event_type`), or
-/// else a column's name. There is no way to write a brace.
+/// A placeholder contains a role (`id`, `aggregate_type`, `aggregate_id`, `event_type`), or else a
+/// column's name. A literal brace cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template {
     text: String,
     parts: Vec<Part>,
-    /// The columns that it names beyond the roles, each once.
+    /// The additional columns that it names, without duplicates.
     columns: Vec<String>,
 }
 
@@ -27,12 +26,12 @@ pub(super) enum Part {
     Field(Source, Vec<Modifier>),
 }
 
-/// Whose value stands in a place.
+/// The value of a placeholder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     /// One of [`Source::ROLES`].
     Role(Role),
-    /// Index in an event's placed columns.
+    /// Index among an event's additional columns.
     Column(usize),
 }
 
@@ -55,8 +54,8 @@ impl Source {
 }
 
 impl Template {
-    /// Reads a template; `check` gives the first byte of a static text that may not
-    /// stand in it, and why.
+    /// Parses a template; `check` returns the first byte of a static text that is not allowed, and
+    /// why.
     pub(super) fn parse(
         text: &str,
         check: impl Fn(&str) -> Result<(), (usize, String)>,
@@ -74,8 +73,8 @@ impl Template {
         &self.parts
     }
 
-    /// The columns that it names beyond the roles, each once: an event's
-    /// `placed` fields must be these, in this order, until [`Template::place`].
+    /// The additional columns that it names, without duplicates. Until [`Template::place`], an
+    /// event's `placed` fields must be these, in this order.
     pub(super) fn columns(&self) -> &[String] {
         &self.columns
     }
@@ -88,12 +87,12 @@ impl Template {
         })
     }
 
-    /// Finds its columns among `all`, which an event's `placed` fields are from now on.
+    /// Looks up its columns in `all`: from now on an event's `placed` fields are these.
     pub(super) fn place(&mut self, all: &[String]) {
         for part in &mut self.parts {
             if let Part::Field(Source::Column(index), _) = part {
                 let name = self.columns.get(*index);
-                // One that is not there has no value.
+                // A column that is not in `all` has no value.
                 *index = name
                     .and_then(|name| all.iter().position(|column| column == name))
                     .unwrap_or(usize::MAX);
@@ -102,14 +101,14 @@ impl Template {
         self.columns = all.to_vec();
     }
 
-    /// The role, if it is nothing but this role's value as it is.
+    /// Whether the template is only the unchanged value of this role.
     pub(super) fn is_only(&self, role: Role) -> bool {
         let [Part::Field(source, modifiers)] = self.parts.as_slice() else { return false };
         modifiers.is_empty() && *source == Source::Role(role)
     }
 
-    /// Whether it has no place at all.
-    pub(super) fn names_nothing(&self) -> bool {
+    /// Whether it has no placeholder.
+    pub(super) fn has_no_placeholder(&self) -> bool {
         !self.parts.iter().any(|part| matches!(part, Part::Field(..)))
     }
 
@@ -121,15 +120,19 @@ impl Template {
         })
     }
 
-    /// The first of its fields that is longer than that.
-    pub(super) fn longer<'e>(&self, than: usize, event: &'e Event<'_>) -> Option<&'e [u8]> {
+    /// The first field that is longer than `than`.
+    pub(super) fn first_longer_field<'e>(
+        &self,
+        than: usize,
+        event: &'e Event<'_>,
+    ) -> Option<&'e [u8]> {
         self.parts.iter().find_map(|part| match part {
             Part::Static(_) => None,
             Part::Field(source, _) => source.of(event).as_deref().filter(|it| it.len() > than),
         })
     }
 
-    /// Appends the text for `event` to `out`. A field that gives no text is poison.
+    /// Appends the text for `event` to `out`. A field without a text makes the event poison.
     pub(super) fn render(&self, event: &Event<'_>, out: &mut String) -> Result<(), Cause> {
         for part in &self.parts {
             match part {
@@ -188,7 +191,7 @@ impl Modifier {
         }
     }
 
-    /// Changes what stands in `text` from `start` on.
+    /// Modifies `text` from `start` on.
     fn apply(self, text: &mut String, start: usize) {
         match self {
             Self::Lower => text[start..].make_ascii_lowercase(),
@@ -198,8 +201,8 @@ impl Modifier {
     }
 }
 
-/// Writes the words from `start` on in lower case with `joint` between them:
-/// `OrderLine`, `order_line` and `Order Line` are two words, `HTTPServer` too.
+/// Writes the words from `start` on in lower case, with `joint` between them: `OrderLine`,
+/// `order_line` and `Order Line` have two words, and so has `HTTPServer`.
 fn rejoin_words(text: &mut String, start: usize, joint: char) {
     let words = text.split_off(start);
     let mut before = None;
@@ -224,7 +227,7 @@ fn rejoin_words(text: &mut String, start: usize, joint: char) {
     }
 }
 
-/// A text that is not a template.
+/// An invalid template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "template `{template}`, at sign {}: {why}; write it for instance as \
@@ -234,13 +237,13 @@ fn rejoin_words(text: &mut String, start: usize, joint: char) {
 pub struct TemplateError {
     /// The template.
     pub template: String,
-    /// The place of the fault, in signs (characters) from 0.
+    /// The position of the error, in characters from 0.
     pub sign: usize,
-    /// What is the matter there.
+    /// The error.
     pub why: String,
 }
 
-/// A fault, and the part of the template from it on.
+/// An error, and the rest of the template from there.
 type Fault<'t> = (&'t str, String);
 
 struct Parser<C> {
@@ -265,7 +268,7 @@ impl<C: Fn(&str) -> Result<(), (usize, String)>> Parser<C> {
         Ok(())
     }
 
-    /// Takes the first `end` bytes as they are.
+    /// Takes the first `end` bytes literally.
     fn literal<'t>(&mut self, rest: &'t str, end: usize) -> Result<&'t str, Fault<'t>> {
         let (text, after) = rest.split_at(end);
         (self.check)(text).map_err(|(at, why)| (&rest[at..], why))?;
@@ -294,7 +297,8 @@ impl<C: Fn(&str) -> Result<(), (usize, String)>> Parser<C> {
         let mut at = 1 + name.len();
         for piece in pieces {
             let modifier = Modifier::from_name(piece).ok_or_else(|| {
-                let why = format!("`{piece}` is no modifier: there are {}", Modifier::NAMES);
+                let why =
+                    format!("`{piece}` is not a modifier; the modifiers are {}", Modifier::NAMES);
                 (&rest[at + 1..], why)
             })?;
             modifiers.push(modifier);

@@ -1,12 +1,12 @@
-//! PostgreSQL's text form of a timestamp, as milliseconds since the Unix epoch, and
-//! such milliseconds as text.
+//! Converts PostgreSQL's text form of a timestamp to milliseconds since the Unix epoch, and such
+//! milliseconds to text.
 //!
-//! It reads the ISO style of `timestamptz` and `timestamp` (taken as UTC), as
-//! in `2026-11-21 14:55:01.123456+00`, and no other style.
+//! Only the ISO style of `timestamptz` and `timestamp` (taken as UTC) is supported, as in
+//! `2026-11-21 14:55:01.123456+00`.
 
 /// The last year of PostgreSQL's timestamps.
 const YEAR_MAX: i64 = 294_276;
-/// The last year of its dates.
+/// The last year of PostgreSQL's dates.
 pub(super) const DATE_YEAR_MAX: i64 = 5_874_897;
 
 /// Milliseconds since the Unix epoch, rounded down; negative before 1970.
@@ -18,12 +18,12 @@ pub(super) fn unix_millis(text: &str) -> Result<i64, &'static str> {
     Ok(seconds * 1000 + micros / 1000)
 }
 
-/// What is the matter with a text that [`read`] does not take.
+/// Why [`read`] rejects a text.
 pub(super) const NO_TIMESTAMP: &str = "is not a timestamp in ISO style: its column must be \
                                        timestamptz or timestamp, and DateStyle ISO";
 
-/// That many milliseconds since the Unix epoch, as
-/// <https://www.rfc-editor.org/rfc/rfc3339> writes them: `2026-11-21T14:55:01.123Z`.
+/// Milliseconds since the Unix epoch in the format of <https://www.rfc-editor.org/rfc/rfc3339>:
+/// `2026-11-21T14:55:01.123Z`.
 pub(super) fn rfc3339(unix_millis: i64) -> String {
     let (day, millis) = (unix_millis.div_euclid(86_400_000), unix_millis.rem_euclid(86_400_000));
     let (year, month, day) = civil(day);
@@ -32,10 +32,10 @@ pub(super) fn rfc3339(unix_millis: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z")
 }
 
-/// Year (0 is 1 BC), month and day of that day since the Unix epoch, in the proleptic
-/// Gregorian calendar.
+/// Year (0 is 1 BC), month and day of a day since the Unix epoch, in the proleptic Gregorian
+/// calendar.
 pub(super) fn civil(day: i64) -> (i64, i64, i64) {
-    // Days are counted from 0000-03-01, so that a leap day is a year's last.
+    // Days are counted from 0000-03-01, so that a leap day is the last of a year.
     let day = day + 719_468;
     let (era, day_of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));
     let leap_days = day_of_era / 1460 - day_of_era / 36_524 + day_of_era / 146_096;
@@ -47,7 +47,7 @@ pub(super) fn civil(day: i64) -> (i64, i64, i64) {
     (era * 400 + year_of_era + i64::from(month <= 2), month, day)
 }
 
-/// Seconds since the Unix epoch and microseconds of the second.
+/// Seconds since the Unix epoch, and microseconds within the second.
 pub(super) fn read(text: &str) -> Option<(i64, i64)> {
     let (text, is_bc) = without_era(text);
     let (date, time) = match text.split_once([' ', 'T']) {
@@ -66,7 +66,7 @@ pub(super) fn without_era(text: &str) -> (&str, bool) {
     text.strip_suffix(" BC").map_or((text, false), |text| (text, true))
 }
 
-/// A time of the day, and by how many seconds its zone is ahead of UTC.
+/// A time of day, and its zone's offset from UTC in seconds.
 pub(super) fn zoned(time: &str) -> Option<(&str, i64)> {
     match time.find(['+', '-', 'Z']) {
         Some(at) => Some((&time[..at], offset_seconds(&time[at..])?)),
@@ -97,7 +97,7 @@ pub(super) fn days(date: &str, is_bc: bool, year_max: i64) -> Option<i64> {
     if !(1..=days_of_month).contains(&day) {
         return None;
     }
-    // Years are counted from March, so that a leap day is a year's last.
+    // Years are counted from March, so that a leap day is the last of a year.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     let day_of_year = (153 * month + 2) / 5 + day - 1;
@@ -155,7 +155,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn timestamps_are_read_as_postgresql_prints_them() {
+    fn timestamps_are_parsed_as_postgresql_prints_them() {
         for (text, millis) in [
             ("1970-01-01 00:00:00+00", 0),
             ("1970-01-01", 0),
@@ -165,7 +165,7 @@ mod tests {
             ("2026-11-21 16:55+02", 1_795_272_900_000),
             ("2026-11-21 20:25:00+05:30", 1_795_272_900_000),
             ("2026-11-21 11:25:00-03:30", 1_795_272_900_000),
-            // Amsterdam's time before 1937: a mean solar time.
+            // Amsterdam's time before 1937: mean solar time.
             ("1900-01-01 00:19:32+00:19:32", -2_208_988_800_000),
             ("1969-12-31 23:59:59.9999+00", -1),
             ("2000-02-29 00:00:00+00", 951_782_400_000),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_timestamp_is_refused() {
+    fn an_invalid_timestamp_is_rejected() {
         for text in [
             "",
             "now",
@@ -223,18 +223,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_gives_a_time_or_an_error(text in "[0-9TZ:. +BC-]{0,40}") {
+        fn any_text_yields_a_time_or_an_error(text in "[0-9TZ:. +BC-]{0,40}") {
             let _ = unix_millis(&text);
         }
 
         #[test]
-        fn a_time_is_read_back_as_it_was_written(millis in 0_i64..253_402_300_800_000) {
+        fn a_printed_time_is_parsed_to_the_same_value(millis in 0_i64..253_402_300_800_000) {
             prop_assert_eq!(unix_millis(&rfc3339(millis)), Ok(millis));
         }
 
         #[test]
-        fn each_day_follows_the_day_before(day in -2_000_000_i64..100_000_000) {
-            // Counted on from a date by the calendar's own rules, not by the formula above.
+        fn each_day_follows_the_previous_one(day in -2_000_000_i64..100_000_000) {
+            // Derived from a date by the calendar's own rules, not by the formula above.
             let date = walked(day);
             let text = format!("{:04}-{:02}-{:02}", if date.0 > 0 { date.0 } else { 1 - date.0 }, date.1, date.2);
             prop_assert_eq!(days(&text, date.0 <= 0, DATE_YEAR_MAX), Some(day));
@@ -242,8 +242,8 @@ mod tests {
         }
     }
 
-    /// Year (0 is 1 BC), month and day of a day since the Unix epoch, by
-    /// walking over centuries, years and months.
+    /// Year (0 is 1 BC), month and day of a day since the Unix epoch, by iterating over centuries,
+    /// years and months.
     fn walked(day: i64) -> (i64, i64, i64) {
         let is_leap = |year: i64| {
             year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0)

@@ -1,8 +1,7 @@
-//! The topic: a template, perhaps rewritten, and checked as Kafka checks it.
+//! The topic: a template, optionally rewritten, and validated by Kafka's rules.
 //!
-//! A template is checked as far as possible when it is read; what a field
-//! makes of it is checked when it is rendered. Whether the topic exists is the
-//! broker's to say.
+//! A template is validated as far as possible when it is parsed; the resulting name is validated
+//! when it is rendered. Whether the topic exists is determined by the broker.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,22 +13,22 @@ use super::poison::{Cause, Poison};
 use super::regex_router::Rewrite;
 use super::template::{Part, Template, TemplateError};
 
-/// What the names of Kafka's internal topics begin with.
+/// The prefix of Kafka's internal topics.
 const INTERNAL: &str = "__";
 
-/// Signs of a topic's name at most (Kafka's `Topic.MAX_NAME_LENGTH`).
+/// Maximum length of a topic name (Kafka's `Topic.MAX_NAME_LENGTH`).
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// Bytes that a field may have, of which modifiers and a rewrite may make a topic. A longer one is
-/// not even copied.
+/// Maximum length of a field from which modifiers and a rewrite may build a topic. A longer field
+/// is not even copied.
 const FIELD_BYTES_MAX: usize = 64 << 10;
 
-/// A topic's name with places for an event's fields.
+/// A topic name with placeholders for an event's fields.
 ///
-/// `outbox.event.{aggregate_type}`; `{aggregate_type|kebab|lower}` changes the
-/// value on its way, and a text without a place is a static name. A place holds
-/// `id`, `aggregate_type`, `aggregate_id`, `event_type`, or else a column's name.
-/// There is no way to write a brace, since no topic has one.
+/// `outbox.event.{aggregate_type}`; `{aggregate_type|kebab|lower}` modifies the value, and a text
+/// without a placeholder is a static name. A placeholder contains `id`, `aggregate_type`,
+/// `aggregate_id`, `event_type`, or else a column's name. A literal brace cannot be written,
+/// because no topic name contains one.
 #[derive(Debug, Clone)]
 pub struct TopicTemplate {
     template: Template,
@@ -37,15 +36,15 @@ pub struct TopicTemplate {
 }
 
 impl TopicTemplate {
-    /// This template, with what it gives rewritten.
+    /// Rewrites the result of the template.
     #[must_use]
     pub fn rewritten(mut self, rewrite: Rewrite) -> Self {
         self.rewrite = Some(rewrite);
         self
     }
 
-    /// The columns that it names beyond the roles, each once: an event's
-    /// `placed` fields must be these, in this order.
+    /// The additional columns that it names, without duplicates: an event's `placed` fields must be
+    /// these, in this order.
     pub fn placed(&self) -> &[String] {
         self.template.columns()
     }
@@ -55,7 +54,7 @@ impl TopicTemplate {
         self.template.roles()
     }
 
-    /// The one topic that all events go to, where the template names no field.
+    /// The topic of all events, if the template names no field.
     pub fn of_all(&self) -> Option<String> {
         let [Part::Static(name)] = self.template.parts() else { return None };
         let mut topic = name.clone();
@@ -69,14 +68,13 @@ impl TopicTemplate {
         self.template.place(all);
     }
 
-    /// Appends the topic of `event` to `topic`, which should be empty: the
-    /// whole of it is checked.
+    /// Appends the topic of `event` to `topic`, which should be empty: the whole text is validated.
     pub fn render(&self, event: &Event<'_>, topic: &mut String) -> Result<(), Poison> {
         let invalid = |topic: &[u8], fault: TopicFault| {
             let cause = Cause::InvalidTopic { topic: beginning(topic), why: fault.to_string() };
             Poison::new(cause, event)
         };
-        if let Some(field) = self.template.longer(FIELD_BYTES_MAX, event) {
+        if let Some(field) = self.template.first_longer_field(FIELD_BYTES_MAX, event) {
             return Err(invalid(field, TopicFault::TooLong));
         }
         self.template.render(event, topic).map_err(|cause| Poison::new(cause, event))?;
@@ -93,29 +91,29 @@ impl fmt::Display for TopicTemplate {
     }
 }
 
-/// Why Kafka would not accept a name as a topic's.
+/// Why Kafka would not accept a topic name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TopicFault {
-    /// It has no sign at all.
+    /// It is empty.
     #[error("is empty")]
     Empty,
-    /// It is a directory's name.
+    /// It is `.` or `..`.
     #[error("is a name that Kafka keeps for itself")]
     Dots,
-    /// It begins as Kafka's internal topics do.
+    /// It begins like Kafka's internal topics.
     #[error("begins with `__`, as the topics that Kafka keeps for itself do")]
     Internal,
     /// It is too long.
-    #[error("is longer than the 249 signs that Kafka accepts")]
+    #[error("is longer than the 249 characters that Kafka accepts")]
     TooLong,
-    /// It has a sign that Kafka does not accept.
+    /// It contains a character that Kafka does not accept.
     #[error("has {0:?}, where Kafka accepts letters, digits, `.`, `_` and `-` only")]
     Sign(char),
 }
 
-/// Whether Kafka accepts a topic of that name
-/// (`org.apache.kafka.common.internals.Topic`), and keeps none for itself that begins so: what a
-/// row names must not come near `__consumer_offsets`, nor the internal topics of a later version.
+/// Whether Kafka accepts the topic name (`org.apache.kafka.common.internals.Topic`), and reserves
+/// no names that begin like it: a topic chosen by a row must never be `__consumer_offsets`, or an
+/// internal topic of a later version.
 pub fn check_topic(topic: &str) -> Result<(), TopicFault> {
     check_signs(topic)?;
     match topic {
@@ -135,7 +133,7 @@ pub(super) fn check_signs(text: &str) -> Result<(), TopicFault> {
     text.chars().find(refused).map_or(Ok(()), |sign| Err(TopicFault::Sign(sign)))
 }
 
-/// Whether Kafka accepts a byte in a topic's name.
+/// Whether Kafka accepts a byte in a topic name.
 const ACCEPTED: [bool; 256] = {
     let mut accepted = [false; 256];
     let mut sign = 0_u8;
@@ -167,7 +165,7 @@ impl FromStr for TopicTemplate {
     }
 }
 
-/// What the static parts say already about every topic.
+/// Validates what the static parts determine about every topic.
 fn check_whole(template: &Template) -> Result<(), TopicFault> {
     let lengths = template.parts().iter().map(|part| match part {
         Part::Static(text) => text.len(),

@@ -1,24 +1,24 @@
-//! Which topics rows may choose.
+//! Which topics rows may select.
 //!
-//! A topic that is made of a column is chosen by whoever may write a row. The list keeps that
-//! within what whoever configures walpost has named.
+//! If a topic is built from a column, any role that may write a row selects it. This list restricts
+//! the selection to topics that walpost's configuration names.
 
 use regex::Regex;
 
 use super::topic::{TopicFault, check_signs};
 
-/// Stands for any characters, or none, as in Kafka's ACLs and quotas, where `*` is every name.
+/// Matches any characters, or none, as in Kafka's ACLs and quotas, where `*` is every name.
 const ANY: char = '*';
 
-/// The topics that events may go to: all, or those that one of the patterns matches whole.
+/// The topics to which events may go: all, or those that match one of the patterns completely.
 ///
-/// A pattern is a topic's name in which `*` stands for any characters, or none. No other
-/// character means anything but itself, so that the point of `outbox.event` matches a point alone.
+/// A pattern is a topic name in which `*` matches any characters, or none. All other characters are
+/// literal, so the period in `outbox.event` matches only a period.
 #[derive(Debug, Clone, Default)]
 pub struct TopicsAllowed(Option<Regex>);
 
 impl TopicsAllowed {
-    /// Those of these patterns; all where there is none.
+    /// Allows topics that match these patterns; all if there are none.
     pub fn new<S: AsRef<str>>(patterns: &[S]) -> Result<Self, String> {
         let mut alternatives = Vec::with_capacity(patterns.len());
         for pattern in patterns.iter().map(AsRef::as_ref) {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_asterisk_stands_for_any_characters_and_nothing_else_for_another() {
+    fn only_an_asterisk_matches_other_characters() {
         let allowed = TopicsAllowed::new(&["outbox.event.*", "audit", "*-v*.x"]).expect("patterns");
         for topic in ["outbox.event.order", "outbox.event.", "audit", "a-v1.x", "-v.x"] {
             assert!(allowed.allows(topic), "{topic}");
@@ -66,13 +66,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pattern_all_are_allowed() {
+    fn all_topics_are_allowed_without_a_pattern() {
         assert!(TopicsAllowed::new::<&str>(&[]).expect("no pattern").allows("any"));
         assert!(TopicsAllowed::new(&["*"]).expect("a pattern").allows("any"));
     }
 
     #[test]
-    fn a_pattern_that_matches_no_topic_is_refused() {
+    fn a_pattern_that_matches_no_topic_is_rejected() {
         for wrong in ["", r"outbox\..*", "a|b", "a b", "(a)"] {
             assert!(TopicsAllowed::new(&[wrong]).is_err(), "{wrong}");
         }

@@ -4,25 +4,25 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-/// What is handed to the sink: borrowed from the event and the router's own
-/// buffers, valid until the next one is routed.
+/// The record for the sink: borrows from the event and the router's buffers, and is valid until the
+/// next event is routed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Topic: checked to be a name that Kafka accepts.
+    /// The topic: validated as a name that Kafka accepts.
     pub topic: &'a str,
-    /// The partition that it goes to. `None`: the key chooses one.
+    /// The partition; `None` means that it is selected by key.
     pub partition: Option<i32>,
     /// Key. `None` is a null key.
     pub key: Option<&'a [u8]>,
     /// Value. `None` is a null value: a tombstone.
     pub value: Option<&'a [u8]>,
-    /// Milliseconds since the Unix epoch. `None`: when the record is produced.
+    /// Milliseconds since the Unix epoch; `None` means the time of production.
     pub timestamp_ms: Option<i64>,
     /// Headers, in the order in which they are sent.
     pub headers: Headers<'a>,
 }
 
-/// A record's headers: as many as most have take no memory of their own.
+/// A record's headers; the usual number needs no heap allocation.
 pub type Headers<'a> = SmallVec<[Header<'a>; 8]>;
 
 /// One header of a record.
@@ -34,15 +34,16 @@ pub struct Header<'a> {
     pub value: Option<Cow<'a, [u8]>>,
 }
 
-/// Memory that a header takes beside its name and value, here and in librdkafka, in bytes.
+/// Memory of a header in addition to its name and value, here and in librdkafka, in bytes.
 const HEADER_BYTES: usize = 80;
 
-/// So many headers are in the fixed cost of a record.
+/// The number of headers that the fixed overhead of a record includes.
 const HEADERS_INCLUDED: usize = 3;
 
 impl Record<'_> {
-    /// Bytes of topic, key, value and headers, with a fixed cost for each header beyond the first
-    /// three: what the record weighs in the in-flight budget, beside a fixed cost a record.
+    /// Bytes of topic, key, value and headers, plus a fixed overhead for each header beyond the
+    /// first three: the record's weight in the in-flight budget, without the fixed overhead per
+    /// record.
     pub fn bytes(&self) -> usize {
         let headers: usize = self
             .headers

@@ -1,8 +1,7 @@
 //! The value: the payload as stored, or a JSON object around it.
 //!
-//! An object is written around the payload's own text: the stored JSON goes in byte
-//! for byte, and is only looked at to see that it is JSON. A NULL payload is a
-//! tombstone, a null value, in every format.
+//! The payload's own text is inserted byte for byte, and only validated as JSON. A NULL payload is
+//! a tombstone, a null value, in every format.
 
 use std::borrow::Cow;
 
@@ -15,14 +14,14 @@ use super::poison::Cause;
 use super::timestamp;
 use super::types::{Header, Headers};
 
-/// What a record's value looks like.
+/// The format of a record's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ValueFormat {
     /// The payload as stored.
     #[default]
     Payload,
-    /// `{"eventId", "eventType", "schemaVersion", "occurredAt", "traceId", "data"}`, what the
-    /// event does not have as `null`, with the payload as `data`.
+    /// `{"eventId", "eventType", "schemaVersion", "occurredAt", "traceId", "data"}`, with the
+    /// payload as `data`, and `null` for fields that the event lacks.
     Envelope,
     /// The payload, an object, with `type` and `idempotencyKey` before its own members.
     Merged,
@@ -33,7 +32,7 @@ pub enum ValueFormat {
 }
 
 impl ValueFormat {
-    /// All of them, with their names in the configuration.
+    /// All formats, with their names in the configuration.
     pub const NAMES: [(&str, Self); 5] = [
         ("payload", Self::Payload),
         ("envelope", Self::Envelope),
@@ -47,7 +46,7 @@ impl ValueFormat {
         matches!(self, Self::Envelope | Self::Merged | Self::CloudEvents)
     }
 
-    /// What it shows of an event.
+    /// The roles that it contains.
     pub(super) fn needs(self, needs: Needs) -> Needs {
         let needs = needs.requiring([Role::Payload]);
         match self {
@@ -59,7 +58,7 @@ impl ValueFormat {
                 Role::Headers,
             ]),
             Self::Merged => needs.requiring([Role::Id]).using([Role::EventType]),
-            // They are none without.
+            // Required attributes of a `CloudEvent`.
             Self::CloudEvents | Self::CloudEventsBinary => needs
                 .requiring([Role::Id, Role::EventType])
                 .using([Role::AggregateId, Role::Traceparent, Role::Tracestate]),
@@ -72,18 +71,18 @@ impl ValueFormat {
     }
 }
 
-/// What is the same for all of an event's attributes in a value.
+/// The inputs that are the same for all attributes of an event.
 pub(super) struct Attributes<'a, 'e> {
     pub(super) event: &'a Event<'e>,
     pub(super) timestamp_ms: i64,
     /// The `source` of a `CloudEvent`.
     pub(super) source: &'a str,
-    /// Columns that are placed in the value, by their places among the event's.
+    /// Additional columns in the value, with their index among the event's.
     pub(super) placed: &'a [(usize, Placement)],
 }
 
 impl Attributes<'_, '_> {
-    /// Writes the value of that format into `out`; false: the value is the payload.
+    /// Writes the value in that format to `out`; returns false if the value is the payload itself.
     pub(super) fn write(&self, format: ValueFormat, out: &mut Vec<u8>) -> Result<bool, Cause> {
         let Some(payload) = self.event.payload.as_deref() else { return Ok(false) };
         out.clear();
@@ -158,7 +157,7 @@ impl Attributes<'_, '_> {
         Ok(())
     }
 
-    /// The attributes of a `CloudEvent`, but for those of its data
+    /// The context attributes of a `CloudEvent`, except those of its data
     /// (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>).
     pub(super) fn context(&self) -> Result<Vec<(&'static str, Vec<u8>)>, Cause> {
         let event = self.event;
@@ -186,7 +185,7 @@ impl Attributes<'_, '_> {
         Ok(attributes)
     }
 
-    /// Appends the headers that a format has of its own
+    /// Appends the headers that the format itself defines
     /// (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-protocol-binding.md>).
     pub(super) fn append_headers(
         &self,
@@ -226,11 +225,11 @@ impl Attributes<'_, '_> {
         Ok(())
     }
 
-    /// The trace's id out of the row's own headers.
+    /// The trace id from the row's own headers.
     fn row_trace(&self) -> Option<Vec<u8>> {
         let headers = self.event.headers.as_deref()?;
         let mut found = None;
-        // What is wrong with headers is said where they are sent.
+        // Invalid headers are reported where they are sent.
         let _ = json::members(headers, |name, value| {
             if name == "traceparent" {
                 found = json::text(value)?.as_deref().and_then(trace_id).map(<[u8]>::to_vec);
@@ -243,7 +242,7 @@ impl Attributes<'_, '_> {
 
 const JSON: &str = "application/json";
 
-/// The payload, seen to be JSON.
+/// The payload, validated as JSON.
 fn json_text(payload: &[u8]) -> Result<&[u8], Cause> {
     match serde_json::from_slice::<IgnoredAny>(payload) {
         Ok(_) if std::str::from_utf8(payload).is_ok() => Ok(payload),
@@ -262,14 +261,14 @@ fn is_number(text: &[u8]) -> bool {
         && (text == b"0" || !text.starts_with(b"0"))
 }
 
-/// The trace's id of a `traceparent` (<https://www.w3.org/TR/trace-context/>).
+/// The trace id of a `traceparent` (<https://www.w3.org/TR/trace-context/>).
 fn trace_id(traceparent: &[u8]) -> Option<&[u8]> {
     let id = traceparent.get(3..35)?;
     let is_one = traceparent.get(2) == Some(&b'-') && traceparent.get(35) == Some(&b'-');
     (is_one && id.iter().all(u8::is_ascii_hexdigit)).then_some(id)
 }
 
-/// A JSON object that is being written, a member after the other.
+/// Writes a JSON object, member by member.
 struct Object<'o> {
     out: &'o mut Vec<u8>,
 }
@@ -296,7 +295,7 @@ impl<'o> Object<'o> {
         self.out.extend_from_slice(json);
     }
 
-    /// A string, or `null`; `field` is whose value it is.
+    /// Writes a string or `null`; `field` is the name for errors.
     fn value(&mut self, value: Option<&[u8]>, field: &str) -> Result<(), Cause> {
         match value.map(std::str::from_utf8) {
             None => self.raw(b"null"),

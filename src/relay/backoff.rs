@@ -5,10 +5,10 @@ use std::time::Duration;
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio::time::{Instant, sleep_until};
 
-/// The delays between attempts, without end.
+/// The delays between attempts; the sequence does not end.
 pub(super) type Backoff = backon::ExponentialBackoff;
 
-/// Completes at that time, or never.
+/// Completes at `deadline`, or never if there is none.
 pub(super) async fn wait_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
@@ -16,8 +16,8 @@ pub(super) async fn wait_until(deadline: Option<Instant>) {
     }
 }
 
-/// Delays from a tenth of a second on, each twice the last, up to `limit`; with jitter, so that
-/// several instances do not retry at the same moment.
+/// Delays from 0.1 s, doubled each time, up to `limit`; with jitter, so that several instances do
+/// not retry at the same time.
 pub(super) fn backoff(limit: Duration) -> Backoff {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))

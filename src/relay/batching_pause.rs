@@ -1,10 +1,10 @@
-//! When to pause between two reads of a busy stream, so that messages gather.
+//! When to pause between two reads of a busy stream, so that messages accumulate.
 //!
-//! PostgreSQL sends each message by itself, so a relay that is faster than the server is woken for
-//! each: tens of thousands of times per second, which takes CPU from the server. The producer does
-//! not wait for more either: it sends at once what it is given. In a dense stream, a pause of 1 to
-//! 2 milliseconds lets messages gather. A stream of a thousand rows per second gets no pause, since
-//! there it would only add latency.
+//! PostgreSQL sends each message separately. A relay that is faster than the server is woken for
+//! each one: tens of thousands of times per second, which takes CPU from the server. Nor does the
+//! producer wait for more: it sends a record as soon as it has it. In a dense stream, a pause of 1
+//! to 2 milliseconds lets messages accumulate. A stream of a thousand rows per second gets no
+//! pause, because there it would only add latency.
 //!
 //! [`BatchingPause`] is pure: the time is an argument.
 
@@ -12,39 +12,40 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The message rate is judged over this time.
+/// The window over which the message rate is measured.
 const WINDOW: Duration = Duration::from_millis(10);
 
-/// Messages in a window from which on a stream is busy (5,000 per second), dense (12,000) and
-/// saturated (40,000): a transaction of one row makes three.
+/// Messages per window from which a stream is busy (5,000 per second), dense (12,000) or saturated
+/// (40,000): a transaction of one row has three messages.
 const BUSY: u32 = 50;
 const DENSE: u32 = 120;
 const SATURATED: u32 = 400;
 
-/// How long a pause is, measured with a sleeping thread. At 5,000 rows per second on two cores
-/// that also ran the broker, with one request in flight: 16 % of a core with 1 ms, 12 to 13 % with
-/// 2 ms and with 4 ms; p99 was 7 and 11 ms, 6 and 7 ms, 13 and 22 ms, p50 1.6 to 1.8, 1.9, and 4 to
-/// 5 ms.
-/// In 4 ms of a saturated stream the socket fills and the server waits: 300,000 rows were read at 1.2
-/// to 1.4 times the rate of `pg_recvlogical`, but at 1.75 times with 1 ms and without a pause, which
-/// takes a quarter more of a core.
+/// Duration of a pause, measured with a sleeping thread. At 5,000 rows per second on two cores that
+/// also ran the broker, with one request in flight: 16 % of a core with 1 ms, 12 to 13 % with 2 ms
+/// and with 4 ms; p99 was 7 and 11 ms, 6 and 7 ms, 13 and 22 ms, p50 1.6 to 1.8, 1.9, and 4 to 5
+/// ms.
+///
+/// With 4 ms in a saturated stream the socket fills and the server waits: 300,000 rows were read at
+/// 1.2 to 1.4 times the rate of `pg_recvlogical`, compared with 1.75 times with 1 ms or without a
+/// pause, which takes a quarter more of a core.
 const PAUSE_IF_BUSY: Duration = Duration::from_millis(1);
 const PAUSE_IF_DENSE: Duration = Duration::from_millis(2);
 const PAUSE_IF_SATURATED: Duration = Duration::from_millis(1);
 
-/// Pauses. Nothing is lost by it: what arrives meanwhile waits in its channel or socket.
+/// Pauses. Nothing is lost: what arrives meanwhile waits in its channel or socket.
 pub(super) async fn pause(duration: Duration, owns_thread: bool) {
     if owns_thread {
-        // The thread itself, on purpose: the runtime would go on polling the session's task for
-        // each message that arrives, and those wake-ups are what the pause is to save. Every other
-        // task of the program can wait this long.
+        // Blocks the thread deliberately: the runtime would poll the session's task for each
+        // message that arrives, and the pause exists to avoid those wake-ups. All other tasks of
+        // the program can wait this long.
         std::thread::sleep(duration);
     } else {
         tokio::time::sleep(duration).await;
     }
 }
 
-/// The message rate, and the pause that follows from it.
+/// Tracks the message rate and derives the pause from it.
 #[derive(Debug)]
 pub(super) struct BatchingPause {
     window: Instant,
@@ -57,8 +58,8 @@ impl BatchingPause {
         Self { window: now, messages: 0, pause: None }
     }
 
-    /// Counts the messages taken since the last call, after which none were left; gives how long to
-    /// pause.
+    /// Counts the messages taken since the last call, after which none were left; returns how long
+    /// to pause.
     pub(super) fn taken(&mut self, messages: u32, now: Instant) -> Option<Duration> {
         self.messages = self.messages.saturating_add(messages);
         let elapsed = now.saturating_duration_since(self.window);
@@ -82,7 +83,7 @@ impl BatchingPause {
 mod tests {
     use super::*;
 
-    /// Pauses in a second of messages that arrive one by one, `micros` apart.
+    /// The number of pauses in one second of messages that arrive one by one, `micros` apart.
     fn pauses(micros: u64) -> usize {
         let start = Instant::now();
         let mut batching = BatchingPause::new(start);

@@ -7,32 +7,33 @@
 //! # Why the order is kept
 //!
 //! One producer that is given records in the stream's order keeps the records of a partition in
-//! that order (I6), unless one is produced again after its successors. So a record that the outlet
-//! has no room for is offered again before any other ([`Taken::NotYet`]), and a record that was not
-//! delivered is never produced again alone: the core asks for a replay from the flush LSN with a new
-//! producer. Everything that was produced since is produced again, as a repeated stretch of the same
-//! order, and the ledger ignores the old producer's delivery reports, whose numbers are never used
-//! again.
+//! that order (I6), unless one is produced again after its successors. So a record for which the
+//! outlet has no room is offered again before any other ([`Taken::NotYet`]). A record that was not
+//! delivered is never produced again alone: the core requests a replay from the flush LSN with a
+//! new producer. Everything produced since is produced again, as a repeated stretch of the same
+//! order. The ledger ignores the old producer's delivery reports, whose sequence numbers are never
+//! reused.
 //!
 //! In that replay the failed record is isolated: it is produced once everything before it is
 //! durable, and nothing is produced after it until its report. So a topic that accepts nothing for
-//! an hour does not fill the other topics with repeats of what follows; only the records before it
-//! in its own transaction are repeated. A record that the broker rejects for good even then is
-//! poison. By the policy of its cause, the relay halts with everything before it delivered, or it
-//! remembers the position, replays, and diverts the event when it is read again. A dead letter is
-//! produced like any other record, so nothing is confirmed past it before the broker has it (I1). It
-//! is produced only after all earlier ordinary records are acknowledged: otherwise one of them could
-//! be rejected later, and its dead letter would follow out of order.
+//! an hour does not flood the other topics with repeats of later records; only the records before
+//! it in its own transaction are repeated. A record that the broker permanently rejects even then
+//! is poison. By the policy of its cause, the relay either halts with everything before it
+//! delivered, or remembers the position, replays, and diverts the event when it is read again. A
+//! dead letter is produced like any other record, so nothing is confirmed past it before the broker
+//! has it (I1). It is produced only after all earlier ordinary records are acknowledged: otherwise
+//! one of them could be rejected later, and its dead letter would be out of order.
 //!
 //! If an earlier record is still undelivered, a pending halt is cancelled: by the replay, or by the
-//! next session where a lost one withdrew records. The halt recurs when the stream is read again,
-//! once everything before it is durable. So no operator is advised to skip undelivered events.
+//! next session after a lost session withdrew records. The halt recurs when the stream is read
+//! again, once everything before it is durable. So no operator is advised to skip undelivered
+//! events.
 //!
 //! PostgreSQL sends a transaction after its commit, so no row of an aborted one arrives (I7). A
 //! transaction that a lost session left open is sent again from its beginning. Its events that were
-//! taken before are counted and not produced again: position and order of a transaction's events are
-//! the same each time. Records in flight stay within the budget plus one row (I13): beyond that the
-//! core wants no input.
+//! taken before are counted and not produced again: the position and order of a transaction's
+//! events are the same each time. Records in flight stay within the budget plus one row (I13):
+//! above that the core wants no input.
 //!
 //! No socket, clock, task, metric or log call here.
 
@@ -56,17 +57,17 @@ mod isolation;
 mod publish;
 mod quarantine;
 
-/// What the ledger itself may take, in bytes, where the budget is smaller: behind one record that is
-/// not acknowledged for long, it keeps what follows.
+/// Minimum budget for the ledger's own memory, in bytes: the ledger keeps what follows a record
+/// that stays unacknowledged.
 const LEDGER_BYTES_LEAST: u64 = 1 << 20;
 
 /// The outcome of offering a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Taken {
-    /// Taken.
+    /// The message was taken.
     Yes,
-    /// The outlet is full, or a record in flight has to be reported first: offer the same message
+    /// The outlet is full, or a record in flight must be reported first: offer the same message
     /// again after a delivery report.
     NotYet,
 }
@@ -74,7 +75,7 @@ pub enum Taken {
 /// What was received, and how much of it was skipped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Transactions received whole, including those without an outbox event.
+    /// Completely received transactions, including those without an outbox event.
     pub transactions: u64,
     /// Outbox events received, including replays.
     pub events: u64,
@@ -84,8 +85,8 @@ pub struct Counters {
     pub ignored_deletes: u64,
     /// Truncates of outbox tables, which are not events.
     pub ignored_truncates: u64,
-    /// Non-transactional logical messages with the configured prefix: refused,
-    /// since they have no position that survives a replay.
+    /// Non-transactional logical messages with the configured prefix: they are refused, because
+    /// they have no position that survives a replay.
     pub refused_messages: u64,
     /// Events that were published to the dead-letter topic, including replays.
     pub dead_letters: u64,
@@ -111,12 +112,12 @@ pub struct Core {
     isolation: Option<Isolation>,
     policies: Policies,
     quarantine: Quarantine,
-    /// How many were added to it.
+    /// The number of positions added to it.
     quarantined: u64,
     diverted: Vec<Diverted>,
-    /// Of the first event since the last call of [`Core::take_dropped_headers`].
+    /// The first event with dropped headers since the last call of [`Core::take_dropped_headers`].
     dropped_headers: Option<DroppedHeaders>,
-    /// The last production that is no dead letter.
+    /// The last production that is not a dead letter.
     ordinary: Option<Seq>,
     counters: Counters,
 }
@@ -124,11 +125,11 @@ pub struct Core {
 /// An event of which headers were dropped, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedHeaders {
-    /// Where it was written.
+    /// The table or message that the event is from.
     pub origin: EventOrigin,
     /// The event's position.
     pub position: EventPosition,
-    /// The name of the first of them.
+    /// The name of the first dropped header.
     pub name: String,
 }
 
@@ -138,8 +139,7 @@ struct Transaction {
     commit_lsn: Lsn,
     commit_time: PgTimestamp,
     next_ordinal: u32,
-    /// Its events before this ordinal were taken in a session that was lost, and are in the
-    /// ledger.
+    /// Events before this ordinal were taken in a lost session, and are in the ledger.
     taken_before: u32,
 }
 
@@ -148,8 +148,8 @@ enum Phase {
     Running,
     /// Stopping: no transaction is begun, an open one is read to its end.
     Draining,
-    /// An operator must act: nothing more is read. `all_before_durable` where everything before it is known to
-    /// be durable, as for a record that was refused in isolation.
+    /// An operator must act: nothing more is read. `all_before_durable` if everything before it is
+    /// known to be durable, as for a record that was rejected in isolation.
     Halting {
         halt: Box<Halt>,
         all_before_durable: bool,
@@ -157,7 +157,7 @@ enum Phase {
 }
 
 impl Core {
-    /// A core that may hold `budget_bytes` of records in flight, and one row more.
+    /// Creates a core that may hold `budget_bytes` of records in flight, plus one row.
     pub fn new(outbox: Outbox, router: Router, budget_bytes: u64) -> Self {
         Self {
             outbox,
@@ -179,39 +179,39 @@ impl Core {
         }
     }
 
-    /// The same with these policies for poison events, instead of halting.
+    /// Sets the policies for poison events; the default is to halt.
     #[must_use]
     pub fn with_policies(mut self, policies: Policies) -> Self {
         self.policies = policies;
         self
     }
 
-    /// The events that were diverted since the last call.
+    /// Takes the events that were diverted since the last call.
     pub fn take_diverted(&mut self) -> Vec<Diverted> {
         std::mem::take(&mut self.diverted)
     }
 
-    /// The first event since the last call of which headers were dropped.
+    /// Takes the first event since the last call of which headers were dropped.
     pub fn take_dropped_headers(&mut self) -> Option<DroppedHeaders> {
         self.dropped_headers.take()
     }
 
-    /// The LSN up to which everything is durable: sent to PostgreSQL as the flush LSN.
+    /// The LSN up to which everything is durable; sent to PostgreSQL as the flush LSN.
     pub fn flush_lsn(&self) -> Lsn {
         self.ledger.flush_lsn()
     }
 
-    /// The number that the next production will have.
+    /// The sequence number of the next production.
     pub fn next_seq(&self) -> Seq {
         self.ledger.next_seq()
     }
 
-    /// LSN of the commit of the transaction that is being received.
+    /// The commit LSN of the open transaction.
     pub fn open_transaction(&self) -> Option<Lsn> {
         self.transaction.as_ref().map(|open| open.commit_lsn)
     }
 
-    /// Where the next session has to start.
+    /// The position at which the next session must start.
     pub fn resume_at(&self) -> Lsn {
         self.ledger.resume_at()
     }
@@ -221,33 +221,33 @@ impl Core {
         (self.ledger.in_flight_records(), self.ledger.in_flight_bytes())
     }
 
-    /// The budget of bytes in flight.
+    /// The maximum bytes in flight.
     pub fn budget_bytes(&self) -> u64 {
         self.budget_bytes
     }
 
-    /// The oldest production that is in flight.
+    /// The oldest production in flight.
     pub fn oldest_in_flight(&self) -> Option<Seq> {
         self.ledger.oldest_in_flight()
     }
 
-    /// When production `seq`'s transaction was committed, while it is in flight.
+    /// The commit time of production `seq`'s transaction, while it is in flight.
     pub fn commit_time(&self, seq: Seq) -> Option<PgTimestamp> {
         self.ledger.commit_time(seq)
     }
 
-    /// When the oldest transaction that is not wholly delivered was committed.
+    /// The commit time of the oldest transaction that is not completely delivered.
     pub fn oldest_unconfirmed(&self) -> Option<PgTimestamp> {
         self.ledger.oldest_commit_time()
     }
 
-    /// What was received and skipped so far.
+    /// Counts of what was received and skipped.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Whether the next message may be taken: false while the budget is spent, while a record is
-    /// isolated, and when nothing more is to be begun.
+    /// Whether the next message may be taken: false while the budget is used up, while a record is
+    /// isolated, and after draining or halting began.
     pub fn wants_input(&self) -> bool {
         let phase_allows = match &self.phase {
             Phase::Running => true,
@@ -261,11 +261,10 @@ impl Core {
             && !self.is_held_for_isolation()
     }
 
-    /// Why everything from the flush LSN on has to be produced again by a new producer, if
-    /// it has to; answered with [`Core::producer_replaced`]. Not while draining:
-    /// what is not durable then is sent again after the next start. A halt behind a
-    /// record that failed gives way to the replay, which meets its cause again:
-    /// no operator may be advised to skip what is not delivered.
+    /// Why everything from the flush LSN on must be produced again by a new producer, if it must;
+    /// respond with [`Core::producer_replaced`]. `None` while draining: what is not durable is then
+    /// sent again after the next start. The replay cancels a halt behind a failed record, and finds
+    /// its cause again: no operator may be advised to skip undelivered events.
     pub fn wants_replay(&self) -> Option<&str> {
         let phase_allows = match self.phase {
             Phase::Running => true,
@@ -277,7 +276,7 @@ impl Core {
         self.replay.as_deref().filter(|_| phase_allows)
     }
 
-    /// Why the relay halts, once everything before that is delivered.
+    /// Why the relay halts once everything before that is delivered.
     pub fn halted(&self) -> Option<&Halt> {
         match &self.phase {
             Phase::Halting { halt, .. } => Some(halt),
@@ -285,28 +284,28 @@ impl Core {
         }
     }
 
-    /// Begins no further transaction; one whose events were produced in part
-    /// is read to its end, so that a clean restart repeats nothing.
+    /// Begins no further transaction. A transaction with events already produced is read to its
+    /// end, so that a clean restart repeats nothing.
     pub fn drain(&mut self) {
         if matches!(self.phase, Phase::Running) {
             self.phase = Phase::Draining;
         }
     }
 
-    /// Whether draining or halting has nothing left to wait for.
+    /// Whether draining or halting is complete.
     pub fn is_drained(&self) -> bool {
         let quiet = self.ledger.in_flight_records() == 0;
         match &self.phase {
             Phase::Running => false,
             Phase::Draining => quiet && (!self.is_within_events() || self.replay.is_some()),
-            // Withdrawn records may never be reported; nothing waits for them.
+            // Withdrawn records may never be reported, so nothing waits for them.
             Phase::Halting { all_before_durable, .. } => {
                 *all_before_durable || self.ledger.undelivered() == 0
             }
         }
     }
 
-    /// Takes a message of the stream, in order.
+    /// Takes a message of the stream. Messages must be passed in order.
     ///
     /// An error means that the stream violates the protocol: close the session
     /// ([`Core::session_lost`]).
@@ -345,11 +344,11 @@ impl Core {
         Ok(Taken::Yes)
     }
 
-    /// A keepalive, in its order in the stream: the server has sent everything
-    /// that committed before `wal_end`.
+    /// Takes a keepalive, in its order in the stream: the server has sent everything that committed
+    /// before `wal_end`.
     pub fn keepalive(&mut self, wal_end: Lsn) {
         if self.interrupted.as_ref().is_some_and(|interrupted| interrupted.commit_lsn < wal_end) {
-            // It was not sent again, so nothing may wait for it.
+            // The interrupted transaction was not sent again, so nothing may wait for it.
             self.interrupted = None;
             self.ledger.withdraw();
         }
@@ -358,7 +357,7 @@ impl Core {
 
     /// The broker acknowledged production `seq`.
     pub fn delivered(&mut self, seq: Seq) {
-        // One that was produced in isolation before its session was lost is not produced again.
+        // A record that was produced in isolation in a lost session is not produced again.
         let was_isolated = self.isolation.as_ref().is_some_and(|isolation| {
             isolation.record.is_none() && self.ledger.position(seq) == Some(isolation.position)
         });
@@ -368,8 +367,8 @@ impl Core {
         }
     }
 
-    /// Production `seq` failed for a reason that may pass: it and what follows it is produced
-    /// again.
+    /// Production `seq` failed for a reason that may be temporary: it is produced again with
+    /// everything after it.
     pub fn lost(&mut self, seq: Seq, reason: &str) {
         if let Some(failed) = self.ledger.failed(seq) {
             self.isolate(failed);
@@ -384,7 +383,7 @@ impl Core {
         }
     }
 
-    /// The broker refused production `seq` for good.
+    /// The broker permanently rejected production `seq`.
     pub fn refused(&mut self, seq: Seq, refusal: &Refusal) {
         let Some(failed) = self.ledger.failed(seq) else {
             return;
@@ -396,7 +395,7 @@ impl Core {
         self.ask_for_replay(&refusal.reason);
     }
 
-    /// The isolated record was refused, so no other record is at fault.
+    /// The isolated record was rejected, so no other record is the cause.
     fn quarantine_or_halt(&mut self, refusal: &Refusal) {
         let Some(mut isolation) = self.isolation.take() else { return };
         let Some(record) = isolation.record.take() else { return };
@@ -407,7 +406,7 @@ impl Core {
             self.phase = Phase::Halting { halt, all_before_durable: true };
             return;
         }
-        // A permanent reason does not change with another attempt.
+        // Retrying does not change a permanent reason.
         if !refusal.may_pass || isolation.refusals >= self.policies.retries {
             self.quarantine.add(isolation.position, poison.cause);
             self.quarantined += 1;
@@ -418,14 +417,14 @@ impl Core {
         self.ask_for_replay(&refusal.reason);
     }
 
-    /// A session was opened, on a slot that is confirmed up to `start`, over these tables: their
+    /// A session was opened on a slot that is confirmed up to `start`, with these tables: their
     /// columns are checked before the first row arrives.
     ///
-    /// A `start` beyond the flush LSN is where another instance has confirmed the slot:
-    /// this one's records are obsolete.
+    /// If `start` is beyond the flush LSN, another instance has confirmed the slot, and this
+    /// instance's records are obsolete.
     pub fn connected(&mut self, start: Lsn, tables: &[FoundTable]) {
         if self.ledger.flush_lsn() < start {
-            self.ledger.begin_anew(start);
+            self.ledger.reset_to(start);
             self.interrupted = None;
         }
         for table in tables {
@@ -435,10 +434,10 @@ impl Core {
         }
     }
 
-    /// The session ended: its open transaction will be sent again from its beginning, and its
-    /// `wal_end` no longer counts. Events of that transaction that were taken stay taken. A halt
-    /// behind undelivered records gives way, and its cause is met again: its transaction is then
-    /// taken again as a whole.
+    /// The session ended. Its open transaction will be sent again from its beginning, and its
+    /// `wal_end` is no longer valid. Events of that transaction that were taken remain taken. A
+    /// halt behind undelivered records is cancelled, and its cause is found again: its whole
+    /// transaction is then taken again.
     pub fn session_lost(&mut self) {
         let open = self.transaction.take();
         if matches!(self.phase, Phase::Halting { .. }) {
@@ -458,36 +457,36 @@ impl Core {
         }
     }
 
-    /// The producer was replaced, and nothing of the old one is in flight.
-    /// The next session starts at the flush LSN.
+    /// The producer was replaced, and nothing of the old one is in flight. The next session starts
+    /// at the flush LSN.
     pub fn producer_replaced(&mut self) {
         self.session_lost();
         self.ledger.reset();
         self.interrupted = None;
         self.replay = None;
-        // If everything before it was durable, it still is, also where the cause made the producer fail.
+        // If everything before it was durable, it still is, even if the same cause made the
+        // producer fail.
         if matches!(self.phase, Phase::Halting { all_before_durable: false, .. }) {
             self.phase = Phase::Running;
         }
     }
 
-    /// Whether a record that failed has not been delivered since.
+    /// Whether a failed record is not yet delivered.
     pub fn is_isolating(&self) -> bool {
         self.isolation.is_some()
     }
 
-    /// How many records were found to be refused for good, and are diverted when they are read
-    /// again.
+    /// How many records were permanently rejected, and are diverted when they are read again.
     pub fn quarantined(&self) -> u64 {
         self.quarantined
     }
 
-    /// Records that were produced and are not durable, failed ones too.
+    /// Records that were produced and are not durable, including failed ones.
     pub fn undelivered(&self) -> u64 {
         self.ledger.undelivered()
     }
 
-    /// The producer can deliver nothing more: a new one is needed.
+    /// Requests a new producer: this one cannot deliver anything more.
     pub fn request_producer_replacement(&mut self, reason: &str) {
         self.ask_for_replay(reason);
     }
@@ -527,13 +526,13 @@ impl Core {
         origin(&self.outbox, message)
     }
 
-    /// Whether the open transaction has produced an event.
+    /// Whether an event of the open transaction was taken.
     fn is_within_events(&self) -> bool {
         self.transaction.as_ref().is_some_and(|transaction| transaction.next_ordinal > 0)
     }
 
-    /// Whether reading has to stop for the isolation: while others are in flight before the record,
-    /// or while it is in flight itself.
+    /// Whether reading must stop for the isolation: while other records are in flight before the
+    /// isolated one, or while it is in flight itself.
     fn is_held_for_isolation(&self) -> bool {
         let Some(isolation) = &self.isolation else {
             return false;
@@ -559,7 +558,7 @@ impl Core {
         }
     }
 
-    /// The first record that failed is isolated when it is read again.
+    /// Isolates the first failed record when it is read again.
     fn isolate(&mut self, failed: Failed) {
         if let Failed::At(position) = failed
             && self.isolation.as_ref().is_none_or(|isolation| position < isolation.position)
@@ -575,7 +574,7 @@ impl Core {
     }
 }
 
-/// Where the event of `message` was written.
+/// The table or message prefix of the event in `message`.
 fn origin(outbox: &Outbox, message: &Message) -> EventOrigin {
     let of_table = |insert: &Insert| outbox.table(insert.relation).cloned();
     match message {

@@ -1,9 +1,9 @@
 //! The loop around the core: it receives, publishes, confirms, reconnects and shuts down as the
-//! core decides. Its own decisions are of time: backoff, the drain timeout, and when a producer that
-//! makes no progress is replaced.
+//! core decides. Its own decisions concern time: backoff, the drain timeout, and when to replace a
+//! producer that makes no progress.
 //!
-//! Everything runs on one task. The replication session answers keepalives on a task of its own,
-//! so that PostgreSQL never waits for Kafka; Kafka's client has its own threads.
+//! Everything runs on one task. The replication session answers keepalives on its own task, so
+//! PostgreSQL never waits for Kafka; Kafka's client has its own threads.
 
 mod replacement;
 mod session;
@@ -32,7 +32,7 @@ use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::sink::{Condition, Outcome, Report, Sink};
 use crate::source::{OpenError, Source, SourceError};
 
-/// Longest wait between two attempts to connect to PostgreSQL, and between two replays.
+/// Maximum delay between two attempts to connect to PostgreSQL, and between two replays.
 const BACKOFF_LIMIT: Duration = Duration::from_secs(5);
 
 /// Credentials that brokers reject within this time of the start, before any delivery, are a
@@ -54,25 +54,25 @@ pub struct Relay<P, S> {
     diagnostics: Diagnostics,
 }
 
-/// What the sink has reported.
+/// The sink's reports.
 struct Delivery {
     /// Reused for each batch of delivery reports.
     reports: Vec<Report>,
-    /// Records that the sink acknowledged, repeats included.
+    /// Records that the sink acknowledged, including repeats.
     delivered: u64,
     stalled: StalledProducer,
 }
 
-/// What operators see: metrics and log. It decides nothing.
+/// Metrics and log for operators. It decides nothing.
 struct Diagnostics {
     stats: Stats,
     event_log: EventLog,
     stuck_stream: StuckStream,
-    /// Refused messages that were logged so far.
+    /// The number of refused messages already logged.
     logged_refused_messages: u64,
 }
 
-/// How a session ended.
+/// Why a session ended.
 enum Ended {
     /// Connect again.
     Lost(SourceError),
@@ -80,14 +80,14 @@ enum Ended {
     Failed(SourceError),
     /// Replace the producer, then connect again.
     Replay,
-    /// Open the other feed in its place.
+    /// Open the other feed instead.
     FeedSwitch,
     /// The relay ends.
     Done,
 }
 
 impl<P: Source, S: Sink> Relay<P, S> {
-    /// A relay from `source` through `core` to `sink`, stopped through `stop`.
+    /// Creates a relay from `source` through `core` to `sink`, stopped through `stop`.
     pub fn new(
         core: Core,
         sink: S,
@@ -120,40 +120,40 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
-    /// The sink that it delivers to.
+    /// The sink.
     pub fn sink(&self) -> &S {
         &self.sink
     }
 
-    /// The same relay, with `metrics` as its metrics.
+    /// Sets the relay's metrics.
     #[must_use]
-    pub fn observed_by(mut self, metrics: Arc<Metrics>) -> Self {
+    pub fn with_metrics(mut self, metrics: Arc<Metrics>) -> Self {
         metrics.in_flight_limit_bytes.set(self.core.budget_bytes());
         self.diagnostics.stats = Stats::new(metrics);
         self
     }
 
-    /// The same relay, on a thread that nothing else needs: in a dense stream of changes it then
-    /// pauses by putting the thread to sleep, 1 to 2 milliseconds at a time, so that messages
-    /// gather in the socket. That takes less CPU than a pause which keeps the runtime going.
+    /// Lets the relay block its thread: in a dense stream of changes it then pauses by putting the
+    /// thread to sleep, 1 to 2 milliseconds at a time, so that messages accumulate in the socket.
+    /// That takes less CPU than a pause during which the runtime continues.
     ///
-    /// Call it only where the relay has a runtime of one thread to itself, as in the program
-    /// `walpost`: every other task of that thread stands still during the pauses.
+    /// Call it only if the relay has a single-threaded runtime to itself, as in the program
+    /// `walpost`: all other tasks of that thread are blocked during the pauses.
     #[must_use]
     pub fn on_own_thread(mut self) -> Self {
         self.settings.owns_thread = true;
         self
     }
 
-    /// Its metrics.
+    /// The relay's metrics.
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.diagnostics.stats.metrics)
     }
 
     /// Runs until it is stopped, has reached [`RelaySettings::until`], or needs an operator.
     ///
-    /// A runtime of one thread is the fastest. Other tasks may share it: the relay does not
-    /// block its thread while it streams, unless [`Relay::on_own_thread`] was called. Closing the
+    /// A single-threaded runtime is the fastest. Other tasks may share it: the relay does not block
+    /// its thread while it streams, unless [`Relay::on_own_thread`] was called. Closing the
     /// producer at the end blocks it for up to two seconds.
     pub async fn run(mut self) -> Result<Summary, RelayError> {
         loop {
@@ -303,7 +303,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
-    /// Waits for `future`, and settles meanwhile; `None` when the relay is done first.
+    /// Waits for `future` and settles meanwhile; `None` if the relay is done first.
     async fn settle_during<F: Future>(
         &mut self,
         future: F,
@@ -314,8 +314,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
             if self.is_done() {
                 return Ok(None);
             }
-            // A stop order first, then failures of the sink: `future` may be ready in every turn.
-            // The deadline and the heartbeat only call for the next turn.
+            // A stop order first, then failures of the sink, because `future` may be ready in every
+            // iteration. The deadline and the heartbeat only cause the next iteration.
             tokio::select! {
                 biased;
                 () = self.stop.changed() => {}

@@ -1,4 +1,4 @@
-//! The log of the sink's state without repeats: one line when it is unusable, one for each reason,
+//! Logs the sink's state without repeats: one line when it becomes unusable, one for each reason,
 //! and one when records are delivered again. It decides nothing.
 
 use std::collections::BTreeSet;
@@ -14,8 +14,8 @@ use crate::record::Policy;
 use crate::relay::core::{Diverted, DroppedHeaders};
 use crate::sink::Condition;
 
-/// How long nothing may be in flight, with a broker connected, until an outage counts as over
-/// although nothing was delivered.
+/// After this time without records in flight, with a broker connected, an outage counts as over
+/// even if nothing was delivered.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// The state of delivery.
@@ -24,26 +24,25 @@ pub(super) struct SinkState<F> {
     pub(super) delivered: u64,
     /// Records in flight.
     pub(super) in_flight: usize,
-    /// Whether a record failed and was not delivered since.
+    /// Whether a failed record is not yet delivered.
     pub(super) failed: bool,
-    /// Whether a broker is connected, and the events that would be read now are new ones.
+    /// Whether a broker is connected, and the events that would be read now are new.
     pub(super) open: F,
     pub(super) now: Instant,
 }
 
-/// What was logged about the sink, and what is to be logged.
+/// What was logged about the sink, and what is still to be logged.
 #[derive(Debug, Default)]
 pub(super) struct EventLog {
     down: Option<Down>,
-    /// Deliveries counted when the last replay began, until the record that failed
-    /// is delivered.
+    /// Deliveries counted at the start of the last replay, until the failed record is delivered.
     replayed: Option<u64>,
-    /// Why replays began since then.
+    /// The reasons of replays since then.
     reasons: Vec<String>,
-    /// Whether the last one's reason had been logged before.
+    /// Whether the last replay's reason had been logged before.
     repeated: bool,
-    /// Diverted events that were logged, the last of them by position. An event that the broker
-    /// refuses is diverted after events behind it.
+    /// The last logged diverted events, by position. An event that the broker rejects is diverted
+    /// after later events.
     logged_diverted: BTreeSet<EventPosition>,
     /// Since when nothing is in flight although a broker is connected.
     idle_since: Option<Instant>,
@@ -51,21 +50,21 @@ pub(super) struct EventLog {
     logged_dropped: Option<Instant>,
 }
 
-/// Least time between two log lines on dropped headers: every row may have some.
+/// Minimum interval between log lines on dropped headers: every row may have some.
 const DROPPED_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Most diverted events that are remembered; one that is forgotten may be logged again.
+/// Maximum number of diverted events kept; an event that is not kept may be logged again.
 const DIVERTED_MAX: usize = 10_000;
 
-/// Most reasons that are remembered.
+/// Maximum number of reasons kept.
 const REASONS_MAX: usize = 16;
 
-/// The sink is unusable.
+/// Why the sink is unusable.
 #[derive(Debug)]
 struct Down {
     reason: String,
-    /// Deliveries counted then: one more means that the outage is over. `None` where a part of the
-    /// records may still be delivered: the sink itself reports the end.
+    /// Deliveries counted then: one more means that the outage is over. `None` if some records may
+    /// still be delivered: then the sink itself reports the end.
     at: Option<u64>,
     /// Whether the credentials are the reason.
     refused: bool,
@@ -73,7 +72,7 @@ struct Down {
 }
 
 impl EventLog {
-    /// The sink reported this, after `delivered` deliveries.
+    /// Records a condition that the sink reported after `delivered` deliveries.
     pub(super) fn on_condition(&mut self, condition: Condition, delivered: u64) {
         self.idle_since = None;
         // A reason may contain text from a broker, so it is escaped.
@@ -86,7 +85,7 @@ impl EventLog {
             Condition::Unauthenticated(reason) => {
                 let fix = "restore the password of walpost's user, or put the new one where walpost reads it";
                 let reason = line(&format!("the credentials are refused: {reason}; {fix}"));
-                // A broker that refuses them closes the connection too, before or after.
+                // A broker that rejects credentials also closes the connection, before or after.
                 if self.down.as_ref().is_none_or(|down| !down.refused) {
                     let at = Some(delivered);
                     self.down = Some(Down { reason, at, refused: true, logged: false });
@@ -109,12 +108,12 @@ impl EventLog {
                  on, and the order of a key across this moment is not kept; where that matters, let \
                  consumers come to the end of the older records first"
             ),
-            // It ends in a replay, which is logged with its reason.
+            // It causes a replay, which is logged with its reason.
             Condition::Broken(_) => {}
         }
     }
 
-    /// Logs what has changed. An unusable sink matters only where there is something to deliver.
+    /// Logs changes. An unusable sink is logged only if there is something to deliver.
     pub(super) fn update(
         &mut self,
         SinkState { delivered, in_flight, failed, open, now }: SinkState<impl FnOnce() -> bool>,
@@ -175,7 +174,7 @@ impl EventLog {
         }
     }
 
-    /// Logs that headers of an event were dropped, `count` so far: at most once per
+    /// Logs that headers of an event were dropped, `count` in total: at most once per
     /// [`DROPPED_INTERVAL`].
     pub(super) fn dropped_headers(&mut self, dropped: &DroppedHeaders, count: u64, now: Instant) {
         let is_due = |logged: Instant| now.saturating_duration_since(logged) >= DROPPED_INTERVAL;
@@ -209,13 +208,13 @@ impl EventLog {
         self.replayed.is_some() || self.down.as_ref().is_some_and(|down| down.logged)
     }
 
-    /// Whether a replay is under way for a reason that was logged before.
+    /// Whether a replay is in progress for a reason that was logged before.
     pub(super) fn is_repeating(&self) -> bool {
         self.repeated
     }
 
-    /// Everything from `from` on is produced again, for this reason: logged once, since an outage of
-    /// hours causes a replay every few seconds.
+    /// Logs that everything from `from` on is produced again for this reason: once, because an
+    /// outage of hours causes a replay every few seconds.
     pub(super) fn replay(&mut self, reason: &str, from: Lsn, delay: Duration, delivered: u64) {
         self.idle_since = None;
         let reason = line(reason);
@@ -240,7 +239,7 @@ mod tests {
     use super::*;
     use crate::sink::Fault;
 
-    /// Updates the log, so long after the start.
+    /// Updates the log at this time after the start.
     fn update(
         event_log: &mut EventLog,
         delivered: u64,
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_over_when_brokers_are_connected_and_nothing_is_to_be_sent() {
+    fn an_outage_ends_when_brokers_are_connected_and_nothing_is_in_flight() {
         let mut event_log = EventLog::default();
         event_log.on_condition(unreachable(), 0);
         update(&mut event_log, 0, 0, false, Duration::ZERO);
@@ -313,7 +312,7 @@ mod tests {
         update(&mut event_log, 3, 0, true, IDLE);
         update(&mut event_log, 3, 1, true, IDLE * 100);
         assert_eq!(event_log.trouble(), None);
-        // But one that lasts is.
+        // But one that persists is.
         event_log.on_condition(unreachable(), 3);
         update(&mut event_log, 3, 0, false, IDLE * 101);
         assert_eq!(event_log.trouble(), None);

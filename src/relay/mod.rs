@@ -1,4 +1,4 @@
-//! The relay: the pure state machine, and the loop that performs what it decides.
+//! The relay: the pure state machine, and the loop that executes its decisions.
 
 mod backoff;
 mod batching_pause;

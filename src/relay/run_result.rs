@@ -1,4 +1,4 @@
-//! How a relay is to run, and how its run ended.
+//! The settings of a run, its summary, and its error.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use crate::lsn::Lsn;
 use crate::sink::SinkError;
 use crate::source::SourceError;
 
-/// The settings of a relay that are not those of its source, core or sink.
+/// The settings of a relay, in addition to those of its source, core and sink.
 #[derive(Debug, Clone)]
 pub struct RelaySettings {
-    /// How long stopping may take.
+    /// The maximum duration of a shutdown.
     pub drain_timeout: Duration,
-    /// End once this is confirmed.
+    /// The relay ends once this is confirmed.
     pub until: Option<Until>,
     /// Whether nothing else runs on the relay's thread: see [`super::Relay::on_own_thread`].
     pub owns_thread: bool,
@@ -30,17 +30,17 @@ pub enum Until {
 /// What a relay did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// What was received and skipped.
+    /// Counts of what was received and skipped.
     pub counters: Counters,
-    /// Records that the sink acknowledged, repeats included.
+    /// Records that the sink acknowledged, including repeats.
     pub delivered: u64,
     /// The flush LSN: confirmed, or about to be.
     pub confirmed: Lsn,
-    /// Records that were in flight still when the drain timeout ended.
+    /// Records that were still in flight when the drain timeout expired.
     pub undrained: u64,
 }
 
-/// Why a relay ended other than by a clean stop.
+/// Why a relay ended without a clean stop.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     /// An operator must act on an event or on the table's columns.
@@ -54,7 +54,7 @@ pub enum RelayError {
     /// An operator must act on PostgreSQL's side.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The sink cannot be made as configured.
+    /// The sink cannot be created as configured.
     #[error(transparent)]
     Sink(#[from] SinkError),
     /// The brokers reject walpost's credentials, and never accepted them.
@@ -73,15 +73,15 @@ pub enum RelayError {
         "stopped before {until} was reached: all before {confirmed} is delivered and confirmed"
     )]
     Unreached {
-        /// Where it was to end.
+        /// The position at which it was to end.
         until: Lsn,
         /// The flush LSN.
         confirmed: Lsn,
     },
-    /// Stopped before its first session, which determines where it is to end.
+    /// Stopped before its first session, which determines the position at which it is to end.
     #[error("stopped before PostgreSQL was reached: nothing is delivered")]
-    Unbegun,
-    /// Aborted.
+    NeverConnected,
+    /// Aborted by a second stop order.
     #[error("stopped by a second signal: nothing more was confirmed")]
     Aborted,
 }

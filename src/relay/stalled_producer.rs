@@ -1,9 +1,9 @@
 //! When to replace a producer that cannot deliver a record.
 //!
-//! A producer without a message timeout retries silently for as long as it takes: with too few
+//! A producer without a message timeout retries silently for as long as necessary: with too few
 //! in-sync replicas, or a partition without a leader. It can also be stuck although the brokers are
 //! healthy. So the oldest in-flight record is observed: if it stays the same for long although the
-//! brokers answer, the producer is replaced. The replay repeats what was acknowledged behind that
+//! brokers respond, the producer is replaced. The replay repeats what was acknowledged after that
 //! record, so each further replacement in the same stall waits twice as long.
 //!
 //! Pure: the time is an argument.
@@ -16,24 +16,24 @@ use crate::ledger::Seq;
 use crate::lsn::Lsn;
 use crate::sink::{Condition, Fault};
 
-/// How long a record may be in flight while the brokers show no reason for it.
+/// How long a record may be in flight if the brokers report no cause.
 const ACK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much longer where they show one.
+/// The factor on that time if they report one.
 const BROKER_FAULT_FACTOR: u32 = 10;
 
-/// Most times that the timeout is doubled.
+/// Maximum number of times that the timeout is doubled.
 const DOUBLINGS: u32 = 6;
 
-/// The oldest record in flight, since when it is, and what the sink says of it.
+/// The oldest record in flight, since when it is the oldest, and the fault that the sink reports.
 #[derive(Debug)]
 pub(super) struct StalledProducer {
     oldest: Option<Seq>,
     since: Instant,
     fault: Option<Fault>,
-    /// Whether the time starts again: until now no broker was reachable.
+    /// Whether to restart the time: no broker was reachable until now.
     restarts: bool,
-    /// Producers that were replaced since the flush LSN rose, and the flush LSN then.
+    /// Producers replaced since the flush LSN last advanced, and the flush LSN at that time.
     replaced: (u32, Lsn),
 }
 
@@ -42,7 +42,7 @@ impl StalledProducer {
         Self { oldest: None, since: now, fault: None, restarts: false, replaced: (0, Lsn::ZERO) }
     }
 
-    /// The sink reported this.
+    /// Records a condition reported by the sink.
     pub(super) fn on_condition(&mut self, condition: &Condition) {
         match condition {
             Condition::Stalled { fault, .. } => {
@@ -57,8 +57,8 @@ impl StalledProducer {
         }
     }
 
-    /// This is the oldest record in flight now, and this is the flush LSN; whether the producer
-    /// has had its time with that record, and is to be thrown away.
+    /// Updates the oldest record in flight and the flush LSN. Returns whether the producer has
+    /// timed out on that record and must be replaced.
     pub(super) fn is_timed_out(
         &mut self,
         oldest: Option<Seq>,
@@ -95,7 +95,7 @@ mod tests {
         Condition::Stalled { reason: "why".to_owned(), fault }
     }
 
-    /// After how many seconds a producer that keeps record `seq` is thrown away.
+    /// After how many seconds a producer that keeps record `seq` is replaced.
     fn seconds(
         stall: &mut StalledProducer,
         flush_lsn: u64,
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn timeout_doubles_with_each_replacement_that_did_not_help() {
+    fn timeout_doubles_with_each_unsuccessful_replacement() {
         let mut stall = StalledProducer::new(Instant::now());
         stall.on_condition(&stalled(Fault::Unknown));
         assert_eq!(seconds(&mut stall, 7, |_| 1), Some(60));
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_producer_is_kept_while_records_move_or_no_broker_is_reachable() {
         let mut stall = StalledProducer::new(Instant::now());
-        assert_eq!(seconds(&mut stall, 7, |_| 1), None, "nobody has said that it stalls");
+        assert_eq!(seconds(&mut stall, 7, |_| 1), None, "the sink has reported no stall");
         stall.on_condition(&stalled(Fault::Unknown));
         let moving = |second| u64::from(second / 50);
         assert_eq!(seconds(&mut stall, 7, moving), None, "it moves");
@@ -134,7 +134,7 @@ mod tests {
         assert!(!stall.is_timed_out(None, Lsn::new(7), Instant::now()), "nothing in flight");
     }
 
-    /// Whether it is, with one record in flight, this long after `start`.
+    /// Whether it is timed out with one record in flight, this long after `start`.
     fn is_timed_out(stall: &mut StalledProducer, start: Instant, seconds: u64) -> bool {
         stall.is_timed_out(Some(Seq::new(1)), Lsn::new(7), start + Duration::from_secs(seconds))
     }

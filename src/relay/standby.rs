@@ -1,19 +1,18 @@
-//! What a relay knows about the client that holds the slot while it waits.
+//! What a standby instance knows about the client that holds the slot.
 //!
-//! That decides whether another walpost or some other client advanced the slot, and which
-//! publication is accepted: a change that made the active instance halt must not be accepted by its
-//! standby.
+//! It decides whether another walpost or some other client advanced the slot, and which publication
+//! is accepted: a change that made the active instance halt must not be accepted by its standby.
 //!
 //! A changed publication is accepted once the other instance has confirmed WAL that was written
 //! after the change: a walpost confirms nothing before it has read the publication again and found
-//! it as it was ([`crate::source::Feed::confirm`]). That it holds the slot proves nothing, since the
-//! process may be frozen.
+//! it unchanged ([`crate::source::Feed::confirm`]). Holding the slot proves nothing, because the
+//! process may be suspended.
 //!
-//! A client that is not walpost can advance the slot past rows that nobody published, and disconnect
-//! before anyone sees it. So once such a client was seen, a position counts as a walpost's only up
-//! to where walposts were seen to have confirmed before. That ends when a walpost vouches for the
-//! position, or was seen to confirm more after it: that instance has judged the position that it
-//! started from.
+//! A client that is not walpost can advance the slot past rows that were never published, and
+//! disconnect before anyone sees it. So once such a client was seen, only positions that walposts
+//! were seen to confirm before it count as confirmed by a walpost. That ends when a walpost vouches
+//! for the position, or is seen to confirm more after it: that instance has checked the position at
+//! which it started.
 
 use crate::lsn::Lsn;
 use crate::source::{Holder, HolderKind, PublicationFingerprint, ServerIdentity, Waited};
@@ -21,28 +20,29 @@ use crate::source::{Holder, HolderKind, PublicationFingerprint, ServerIdentity, 
 /// A relay that waits for the slot.
 #[derive(Debug)]
 pub(super) struct Standby {
-    /// Another walpost was seen to hold the slot.
+    /// Whether another walpost was seen to hold the slot.
     another: bool,
-    /// The furthest that walposts were seen to have confirmed, before a client that is none.
+    /// The highest position that walposts were seen to confirm, before a client that is not
+    /// walpost.
     by_walposts: Option<Lsn>,
-    /// A client that is not walpost was seen to hold the slot.
+    /// Set if a client that is not walpost was seen to hold the slot.
     other: Option<OtherClient>,
     /// The role whose halts this instance cannot see, once that was logged.
     warned_of: Option<String>,
-    /// What the publication has to be when this relay takes over.
+    /// The fingerprint that the publication must have when this relay takes over.
     fingerprint: Option<PublicationFingerprint>,
-    /// What it is now, where that is different.
+    /// The current publication, if it differs.
     newer: Option<Newer>,
     /// The server on which a client was first seen to hold the slot.
     identity: Option<ServerIdentity>,
-    /// The furthest that the slot was seen to be confirmed.
+    /// The highest `confirmed_flush_lsn` observed.
     confirmed: Lsn,
 }
 
-/// Since a client that is not walpost held the slot.
+/// The state since a client that is not walpost was seen to hold the slot.
 #[derive(Debug, Default)]
 struct OtherClient {
-    /// Where the slot was confirmed when a walpost was first seen to have it again.
+    /// The slot's `confirmed_flush_lsn` when a walpost was first seen to hold it again.
     after: Option<Lsn>,
 }
 
@@ -50,12 +50,12 @@ struct OtherClient {
 #[derive(Debug)]
 struct Newer {
     fingerprint: PublicationFingerprint,
-    /// The change was committed before there.
+    /// The change was committed before this LSN.
     after: Option<Lsn>,
 }
 
 impl Standby {
-    /// A relay that has worked with a publication of that fingerprint, if it has worked.
+    /// For a relay that has used a publication with that fingerprint, if it has been active.
     pub(super) fn new(fingerprint: Option<PublicationFingerprint>) -> Self {
         Self {
             another: false,
@@ -69,9 +69,9 @@ impl Standby {
         }
     }
 
-    /// A client was seen to hold the slot, a walpost or not, while the publication had this
-    /// fingerprint.
-    pub(super) fn saw(&mut self, holder: &Holder) {
+    /// Records that a client, walpost or not, was seen to hold the slot while the publication had
+    /// this fingerprint.
+    pub(super) fn observe(&mut self, holder: &Holder) {
         let Holder { kind, other_role, fingerprint, identity, confirmed, flushed } = holder;
         if let Some(role) = other_role.as_ref().filter(|role| self.warned_of.as_ref() != Some(role))
         {
@@ -95,7 +95,7 @@ impl Standby {
         }
         match &mut self.newer {
             Some(newer) if newer.fingerprint == *fingerprint && is_walpost => {
-                // The first read may have found a change made after its position was read.
+                // The first read may have seen a change made after its position was read.
                 let after = *newer.after.get_or_insert(*flushed);
                 if *confirmed > after {
                     (self.fingerprint, self.newer) = (Some(fingerprint.clone()), None);
@@ -115,7 +115,7 @@ impl Standby {
             (HolderKind::WalpostDelivered, other) => *other = None,
             (HolderKind::Walpost, None) => {}
             (HolderKind::Walpost, Some(other)) => {
-                // A walpost that only has the lock may still find that the slot was advanced.
+                // A walpost that holds only the lock may still find that the slot was advanced.
                 if confirmed <= *other.after.get_or_insert(confirmed) {
                     return;
                 }
@@ -130,7 +130,7 @@ impl Standby {
         self.another && self.other.is_none()
     }
 
-    /// The furthest that walposts were seen to have confirmed.
+    /// The highest position that walposts were seen to confirm.
     pub(super) fn by_walposts(&self) -> Lsn {
         self.by_walposts.unwrap_or_default()
     }
@@ -139,12 +139,12 @@ impl Standby {
         self.fingerprint.as_ref()
     }
 
-    /// The furthest that the slot was seen to be confirmed.
+    /// The highest `confirmed_flush_lsn` observed.
     pub(super) fn confirmed(&self) -> Lsn {
         self.confirmed
     }
 
-    /// What was seen, for an instance that has not worked itself.
+    /// What was observed, for an instance that has not been active itself.
     pub(super) fn waited(&self) -> Option<Waited> {
         let (fingerprint, identity) = self.fingerprint.clone().zip(self.identity.clone())?;
         let moved_from = self.by_walposts.filter(|_| self.other.is_some());
@@ -169,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_remembers_the_first_server_and_the_furthest_position() {
+    fn a_standby_keeps_the_first_server_and_the_highest_position() {
         let fingerprint = PublicationFingerprint::default();
         let mut standby = Standby::new(None);
-        assert_eq!(standby.waited(), None, "nobody was seen");
+        assert_eq!(standby.waited(), None, "no holder was seen");
         for (confirmed, timeline) in [(5, 1), (9, 1), (7, 2)] {
-            standby.saw(&holder(HolderKind::Walpost, &fingerprint, confirmed, timeline));
+            standby.observe(&holder(HolderKind::Walpost, &fingerprint, confirmed, timeline));
         }
-        let waited = standby.waited().expect("somebody was seen");
+        let waited = standby.waited().expect("a holder was seen");
         assert_eq!((waited.confirmed, waited.identity.timeline), (Lsn::new(9), 1));
         assert_eq!(standby.confirmed(), Lsn::new(9));
     }
@@ -186,38 +186,44 @@ mod tests {
         let (before, after) =
             (PublicationFingerprint::default(), PublicationFingerprint::of("changed"));
         let mut standby = Standby::new(None);
-        let mut saw = |is_walpost, fingerprint, confirmed, flushed| {
+        let mut observe = |is_walpost, fingerprint, confirmed, flushed| {
             let flushed = Lsn::new(flushed);
             let kind = if is_walpost { HolderKind::Walpost } else { HolderKind::Unknown };
-            standby.saw(&Holder { flushed, ..holder(kind, fingerprint, confirmed, 1) });
+            standby.observe(&Holder { flushed, ..holder(kind, fingerprint, confirmed, 1) });
             standby.publication_fingerprint().cloned()
         };
-        assert_eq!(saw(true, &before, 10, 10).as_ref(), Some(&before));
-        assert_eq!(saw(true, &after, 10, 20).as_ref(), Some(&before));
-        // It has looked between the position and the look of this one, perhaps before the change.
-        assert_eq!(saw(true, &after, 25, 30).as_ref(), Some(&before));
+        assert_eq!(observe(true, &before, 10, 10).as_ref(), Some(&before));
+        assert_eq!(observe(true, &after, 10, 20).as_ref(), Some(&before));
+        // The other walpost has read the publication between that position and this observation,
+        // perhaps before the change.
+        assert_eq!(observe(true, &after, 25, 30).as_ref(), Some(&before));
         for flushed in 31..1000 {
-            assert_eq!(saw(true, &after, 30, flushed).as_ref(), Some(&before), "it never looks");
+            assert_eq!(
+                observe(true, &after, 30, flushed).as_ref(),
+                Some(&before),
+                "it never reads the publication"
+            );
         }
-        assert_eq!(saw(false, &after, 40, 1000).as_ref(), Some(&before), "by another client");
-        assert_eq!(saw(true, &after, 40, 1000).as_ref(), Some(&before));
-        assert_eq!(saw(true, &after, 1000, 1001).as_ref(), Some(&before));
-        assert_eq!(saw(true, &after, 1001, 1001).as_ref(), Some(&after));
+        assert_eq!(observe(false, &after, 40, 1000).as_ref(), Some(&before), "by another client");
+        assert_eq!(observe(true, &after, 40, 1000).as_ref(), Some(&before));
+        assert_eq!(observe(true, &after, 1000, 1001).as_ref(), Some(&before));
+        assert_eq!(observe(true, &after, 1001, 1001).as_ref(), Some(&after));
         assert!(standby.is_after_another());
     }
 
     #[test]
-    fn a_relay_that_has_worked_expects_its_own_publication() {
+    fn a_relay_that_was_active_expects_its_own_publication() {
         let before = PublicationFingerprint::of("before");
         let mut standby = Standby::new(Some(before.clone()));
-        standby.saw(&holder(HolderKind::Unknown, &PublicationFingerprint::default(), 1, 1));
+        standby.observe(&holder(HolderKind::Unknown, &PublicationFingerprint::default(), 1, 1));
         assert_eq!(
             (standby.publication_fingerprint(), standby.is_after_another()),
             (Some(&before), false)
         );
     }
 
-    /// What was seen, one look after the other, and from where the slot may not be moved then.
+    /// Observations in order, and the position from which the slot may not have been advanced
+    /// afterwards.
     #[test]
     fn a_client_that_held_the_slot_accounts_for_no_position() {
         use HolderKind::{Other, Unknown, Walpost, WalpostDelivered};
@@ -225,11 +231,11 @@ mod tests {
         let cases: [(Looks, Option<u64>); 10] = [
             (&[(Walpost, 10)], None),
             (&[(Walpost, 10), (Unknown, 20)], None),
-            // A fresh instance takes the slot as it finds it.
+            // A new instance accepts the slot's position.
             (&[(Other, 10)], None),
             (&[(Walpost, 10), (Other, 10)], Some(10)),
             (&[(Walpost, 10), (Other, 15), (Other, 20)], Some(10)),
-            // Another standby that judges where the slot is may die meanwhile.
+            // Another standby that is still checking the slot's position may die meanwhile.
             (&[(Walpost, 10), (Other, 20), (Walpost, 25), (Walpost, 25)], Some(10)),
             (&[(Walpost, 10), (Other, 20), (Walpost, 25), (Unknown, 30)], Some(10)),
             (&[(Walpost, 10), (Other, 20), (Walpost, 25), (Walpost, 26)], None),
@@ -240,9 +246,9 @@ mod tests {
         for (looks, moved_from) in cases {
             let mut standby = Standby::new(None);
             for (kind, confirmed) in looks {
-                standby.saw(&holder(*kind, &fingerprint, *confirmed, 1));
+                standby.observe(&holder(*kind, &fingerprint, *confirmed, 1));
             }
-            let waited = standby.waited().expect("somebody was seen");
+            let waited = standby.waited().expect("a holder was seen");
             assert_eq!(waited.moved_from, moved_from.map(Lsn::new), "{looks:?}");
             let is_after_another = looks[0].0 == Walpost && moved_from.is_none();
             assert_eq!(standby.is_after_another(), is_after_another, "{looks:?}");

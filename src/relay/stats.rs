@@ -11,11 +11,11 @@ use crate::metrics::{Metrics, Phase, unix_micros};
 use crate::pgoutput::{Message, PgTimestamp};
 use crate::source::{Feed, Received, Security, SourceError};
 
-/// How often the loop runs where nothing happens: so the metrics stay fresh, and the liveness check
+/// How often the loop runs when nothing happens: the metrics stay current, and the liveness check
 /// passes.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// The values that were set last, where only the difference is added.
+/// The last values, for counters that add only the difference.
 #[derive(Debug)]
 pub(super) struct Stats {
     pub(super) metrics: Arc<Metrics>,
@@ -24,8 +24,8 @@ pub(super) struct Stats {
     confirmed: Lsn,
     received: Lsn,
     session_bytes: u64,
-    /// Since when reading is blocked by backpressure, as far as not counted yet.
-    held_back: Option<Instant>,
+    /// Start of the uncounted part of the current backpressure, if reading is blocked.
+    blocked_since: Option<Instant>,
     has_received: bool,
     /// Whether a halt was counted.
     halted: bool,
@@ -40,16 +40,16 @@ impl Stats {
             confirmed: Lsn::ZERO,
             received: Lsn::ZERO,
             session_bytes: 0,
-            held_back: None,
+            blocked_since: None,
             has_received: false,
             halted: false,
         }
     }
 
-    /// Updates the metrics that follow from the core.
+    /// Updates the metrics derived from the core.
     pub(super) fn update(&mut self, core: &Core) {
         let metrics = &self.metrics;
-        metrics.turned();
+        metrics.iterated();
         let counters = core.counters();
         if counters.transactions != self.transactions {
             self.transactions = counters.transactions;
@@ -69,7 +69,7 @@ impl Stats {
         let confirmed = core.flush_lsn();
         let oldest = core.oldest_unconfirmed().map(PgTimestamp::unix_micros);
         let before = metrics.oldest_unconfirmed.get().filter(|_| confirmed <= self.confirmed);
-        // What leaves the ledger undelivered is sent again, and is as late as it was.
+        // What leaves the ledger undelivered is sent again, with its original commit time.
         let oldest = oldest.into_iter().chain(before).min();
         metrics.oldest_unconfirmed.set(oldest.unwrap_or_default());
         let now = (self.has_received || confirmed > self.confirmed)
@@ -93,7 +93,7 @@ impl Stats {
         }
     }
 
-    /// This was received.
+    /// Counts an input.
     pub(super) fn received(&mut self, received: &Received) {
         self.has_received = true;
         let up_to = match received {
@@ -104,7 +104,7 @@ impl Stats {
         self.received = self.received.max(up_to);
     }
 
-    /// Bytes received in this session so far.
+    /// Updates the bytes received in this session.
     pub(super) fn session_bytes(&mut self, bytes: u64) {
         if bytes != self.session_bytes {
             let before = if bytes < self.session_bytes { 0 } else { self.session_bytes };
@@ -141,20 +141,20 @@ impl Stats {
         self.metrics.failed(&error.to_string());
     }
 
-    /// Whether the relay reads now, or is blocked by backpressure.
+    /// Updates whether the relay reads or is blocked by backpressure.
     pub(super) fn reading(&mut self, reading: bool, now: impl FnOnce() -> Instant) {
-        if reading && self.held_back.is_none() {
+        if reading && self.blocked_since.is_none() {
             return;
         }
         let now = now();
-        if let Some(since) = self.held_back {
+        if let Some(since) = self.blocked_since {
             let held = now.saturating_duration_since(since).as_micros();
             self.metrics.backpressure_micros.add(u64::try_from(held).unwrap_or(u64::MAX));
         }
-        self.held_back = (!reading).then_some(now);
+        self.blocked_since = (!reading).then_some(now);
     }
 
-    /// Records acknowledged so far.
+    /// Updates the number of acknowledged records.
     pub(super) fn delivered(&self, records: u64) {
         if records > self.metrics.delivered.get() {
             self.metrics.delivered.set(records);
@@ -162,14 +162,14 @@ impl Stats {
         }
     }
 
-    /// An event of a transaction committed at `committed` was acknowledged `ago` before `now`.
+    /// An event of a transaction that committed at `committed` was acknowledged `ago` before `now`.
     pub(super) fn acknowledged(&self, committed: PgTimestamp, now: i64, ago: Duration) {
         let since = u64::try_from(now - committed.unix_micros()).unwrap_or_default();
         self.metrics.commit_to_ack(Duration::from_micros(since).saturating_sub(ago));
     }
 }
 
-/// Why a session was lost: a label of the reconnect metric.
+/// The label of the reconnect metric for a lost session.
 fn cause_label(error: &SourceError) -> &'static str {
     match error {
         SourceError::Lost(_) => "lost",
@@ -184,7 +184,7 @@ fn cause_label(error: &SourceError) -> &'static str {
     }
 }
 
-/// Logs how the connection to the server is protected.
+/// Logs how the connection to the server is secured.
 fn log_security(host: &str, security: Security) {
     let (tls, authentication) = (security.tls.unwrap_or("none"), security.method);
     tracing::info!(host, tls, %authentication, "connected to PostgreSQL");

@@ -30,12 +30,12 @@ impl StopHandle {
         self.raise(Order::Drain);
     }
 
-    /// Ends at once, with nothing more confirmed.
+    /// Ends at once, without confirming anything more.
     pub fn abort(&self) {
         self.raise(Order::Abort);
     }
 
-    /// Drains; called a second time, aborts.
+    /// Drains; the second call aborts.
     pub fn stop(&self) {
         let current = *self.0.borrow();
         self.raise(if current == Order::Run { Order::Drain } else { Order::Abort });
@@ -55,7 +55,7 @@ impl StopReceiver {
         *self.0.borrow()
     }
 
-    /// Completes when the order changed. Never, once every handle is gone.
+    /// Completes when the order changes; never if all handles are dropped.
     pub(super) async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -1,15 +1,15 @@
-//! Detects that PostgreSQL's stream fails repeatedly at the same position, so that nothing behind it
+//! Detects that PostgreSQL's stream fails repeatedly at the same position, so that nothing after it
 //! is delivered although each session is opened.
 
 use crate::lsn::Lsn;
 
-/// Sessions in a row that fail at the same position before that is reported.
-const AGAIN: u32 = 5;
+/// Consecutive failures at the same position before that is reported.
+const FAILURES_REPORTED: u32 = 5;
 
-/// Sessions in a row that the server ended with an error.
+/// Counts consecutive sessions that the server ended with an error.
 #[derive(Debug, Default)]
 pub(super) struct StuckStream {
-    /// Everything that committed before was received.
+    /// Everything that committed before this LSN was received.
     at: Lsn,
     times: u32,
     /// The end of flushed WAL when the last session was opened.
@@ -17,24 +17,25 @@ pub(super) struct StuckStream {
 }
 
 impl StuckStream {
-    /// A session was opened, with this end of flushed WAL.
+    /// Records that a session was opened, with this end of flushed WAL.
     pub(super) fn opened(&mut self, flushed: Lsn) {
         self.flushed = flushed;
     }
 
-    /// The server ended a session with an error after everything before `at` was received. How many
-    /// sessions ended so in a row, where that is to be reported.
+    /// Records that the server ended a session with an error after everything before `at` was
+    /// received. Returns the number of consecutive failures, if it should be reported.
     pub(super) fn failed(&mut self, at: Lsn) -> Option<u32> {
         if at > self.at {
             (self.at, self.times) = (at, 0);
         }
         self.times = self.times.saturating_add(1);
-        (self.times >= AGAIN).then_some(self.times)
+        (self.times >= FAILURES_REPORTED).then_some(self.times)
     }
 
-    /// Everything before `at` was received: true where the stream was stuck until now.
+    /// Records that everything before `at` was received. Returns true if the stream was stuck until
+    /// now.
     pub(super) fn received(&mut self, at: Lsn) -> bool {
-        let is_past = self.times >= AGAIN && (at > self.at || at >= self.flushed);
+        let is_past = self.times >= FAILURES_REPORTED && (at > self.at || at >= self.flushed);
         if is_past {
             self.times = 0;
         }

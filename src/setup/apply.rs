@@ -1,7 +1,7 @@
-//! Creates what is missing on the server, and reports each step.
+//! Creates missing objects on the server, and reports each step.
 //!
-//! Nothing that exists is altered or dropped. The connection is given; it should
-//! be one of the database's owner, or of a superuser.
+//! Existing objects are neither altered nor dropped. The connection should be that of the
+//! database's owner, or of a superuser.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use crate::excerpt::excerpt;
 use crate::outbox::TableName;
 use crate::source::{self, Limit, Silent, log_if_slow};
 
-/// How long a statement may wait for others' locks.
-const LOCKED_AT_MOST: Duration = Duration::from_secs(300);
+/// How long a statement may wait for locks.
+const LOCK_LIMIT: Duration = Duration::from_secs(300);
 
-/// What became of one object.
+/// The result for one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Step {
     /// The object.
     pub object: Object,
-    /// Whether it was created; else it was there.
+    /// Whether it was created; otherwise it already existed.
     pub created: bool,
-    /// What is still to be done about it.
+    /// What is still to be done.
     pub note: Option<String>,
 }
 
@@ -50,24 +50,24 @@ impl std::fmt::Display for Object {
     }
 }
 
-/// Why init cannot go on. What was created before stays; init can be run again.
+/// Why init failed. Objects created before remain; init can be run again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InitError {
-    /// The server does not write what logical replication reads.
+    /// The server's WAL lacks the information for logical replication.
     #[error("wal_level is `{level}`, and logical replication needs `logical`: {fix}")]
     WalLevel {
-        /// What it is.
+        /// The current value.
         level: String,
-        /// What to do, in the server's or its service's way.
+        /// The remedy, for this server or managed service.
         fix: String,
     },
-    /// The server knows no slots that standbys keep.
+    /// The server does not support failover slots.
     #[error(
         "--failover needs PostgreSQL 17 or later, and this is {0}: leave it out; after a failover \
          the slot has to be made again"
     )]
     NoFailover(i32),
-    /// The slot is there without what was asked for.
+    /// The existing slot is not a failover slot.
     #[error(
         "slot {0} exists, and standbys do not keep it (failover is off). It is left as it is; \
          while nobody uses it this fixes it, and keeps its position: psql \"$SOURCE_URL \
@@ -77,55 +77,55 @@ pub(crate) enum InitError {
     /// The server is a standby.
     #[error("this server is a standby, where nothing can be created: connect to the primary")]
     Standby,
-    /// The user may not create it.
+    /// The user may not create the object.
     #[error(
         "{user} may not create {object}: {message}. Connect as a role that may, or give the \
          output of `walpost init` to somebody who may{instead}"
     )]
     Denied {
-        /// What was to be created.
+        /// The object.
         object: Box<Object>,
-        /// As whom.
+        /// The connected user.
         user: String,
-        /// What PostgreSQL said.
+        /// PostgreSQL's message.
         message: String,
-        /// What else would do.
+        /// The alternative.
         instead: String,
     },
     /// No slot is free.
     #[error(
-        "no replication slot is free for {0}: drop one that is no longer wanted, or raise \
+        "no replication slot is free for {0}: drop one that is no longer needed, or raise \
          max_replication_slots and restart PostgreSQL"
     )]
     NoFreeSlot(Box<Object>),
-    /// The publication leaves something out.
+    /// The existing publication is not sufficient.
     #[error(
         "publication {name} exists, and {problem}. It is left as it is; this would fix it: {fix}"
     )]
     Publication {
         /// Its name.
         name: String,
-        /// What it does not do.
+        /// What it lacks.
         problem: String,
-        /// The statement.
+        /// The statement that fixes it.
         fix: String,
     },
-    /// The slot of that name is another's.
+    /// A slot with that name belongs to another application.
     #[error("slot {name} exists, and {problem}: choose another name with --slot")]
     ForeignSlot {
         /// Its name.
         name: String,
-        /// In what it differs.
+        /// How it differs.
         problem: String,
     },
     /// The slot was invalidated.
     #[error(
-        "slot {0} is lost: PostgreSQL has removed log that it still needed, and it never comes \
-         back. What was committed since has to be sent in another way; then run SELECT \
+        "slot {0} is lost: PostgreSQL has removed WAL that it still needed, and the slot cannot \
+         be recovered. Publish what was committed since by hand; then run SELECT \
          pg_catalog.pg_drop_replication_slot('{0}'); and init again"
     )]
     LostSlot(String),
-    /// The slot is older than its publication would be.
+    /// The existing slot is older than the publication would be.
     #[error(
         "slot {slot} exists, and publication {publication} does not: a slot cannot see a \
          publication that is younger than itself. If nothing that waits in the slot is wanted, \
@@ -137,28 +137,28 @@ pub(crate) enum InitError {
         /// The publication.
         publication: String,
     },
-    /// The slot is being made.
+    /// The slot is still being created.
     #[error(
         "slot {0} is still being created by another session, which waits for the end of all \
          transactions that were open when it began (pg_stat_activity.xact_start): run init again \
          after that"
     )]
     UnfinishedSlot(String),
-    /// The server says nothing.
+    /// The server does not respond.
     #[error(transparent)]
     Silent(#[from] Silent),
-    /// Anything else that PostgreSQL says.
+    /// Any other error of PostgreSQL.
     #[error("{doing}: {}", said(source))]
     Database {
-        /// What was being done.
+        /// The operation.
         doing: String,
         /// The error.
         source: tokio_postgres::Error,
     },
 }
 
-/// What would do where the user may not create it: on a managed service a role gets its
-/// right in the service's way.
+/// The alternative if the user may not create the object: on a managed service, rights are granted
+/// by the service's own means.
 fn instead(object: &Object, user: &str, service: Service) -> String {
     let on = service.name().map_or_else(String::new, |name| format!(" on {name}"));
     match object {
@@ -174,7 +174,7 @@ fn instead(object: &Object, user: &str, service: Service) -> String {
     }
 }
 
-/// What PostgreSQL said, in its words; the driver's own where it did not come to that.
+/// PostgreSQL's message, or the client library's if there is none.
 fn said(error: &tokio_postgres::Error) -> String {
     error.as_db_error().map_or_else(|| error.to_string(), |error| excerpt(error.message()))
 }
@@ -184,9 +184,8 @@ fn database(doing: &str) -> impl FnOnce(tokio_postgres::Error) -> InitError {
     |source| InitError::Database { doing, source }
 }
 
-/// Creates what is missing, each object in a transaction of its own, and hands every
-/// step to `report` as soon as it is done. What takes long because it waits for others is told to
-/// `waits`.
+/// Creates missing objects, each in its own transaction, and calls `report` after each step. If an
+/// object waits long for other sessions, calls `waits`.
 ///
 /// Running it again changes nothing. Dropping the future leaves what was created.
 pub(crate) async fn apply(
@@ -199,7 +198,7 @@ pub(crate) async fn apply(
     let service = limit.first(Service::of(client)).await?;
     let service = service.map_err(database("asking who runs the server"))?;
     let (user, version) = limit.on(server_is_ready(client, plan, service)).await??;
-    limit.on(slot_is_ours_or_free(client, plan)).await??;
+    limit.on(slot_is_usable_or_missing(client, plan)).await??;
     for Part { object, sql } in plan.parts() {
         let created = if limit.on(exists(client, &object)).await?? {
             false
@@ -207,15 +206,17 @@ pub(crate) async fn apply(
             let done = log_if_slow(|| waits(&awaited(&object)), client.batch_execute(&sql));
             let done = match &object {
                 Object::Slot(_) => done.await,
-                _ => limit.at_most(LOCKED_AT_MOST, done).await?,
+                _ => limit.at_most(LOCK_LIMIT, done).await?,
             };
             limit.on(created(client, &object, done, &user, service)).await??
         };
         match &object {
             Object::Publication(name) if !created => {
-                limit.on(publication_serves(client, version, name, plan.tables())).await??;
+                limit.on(publication_is_sufficient(client, version, name, plan.tables())).await??;
             }
-            Object::Slot(_) if !created => limit.on(slot_is_ours_or_free(client, plan)).await??,
+            Object::Slot(_) if !created => {
+                limit.on(slot_is_usable_or_missing(client, plan)).await??;
+            }
             _ => {}
         }
         let note = match &object {
@@ -228,11 +229,11 @@ pub(crate) async fn apply(
     Ok(())
 }
 
-/// For what the creation of an object waits where it takes long.
+/// Why the creation of an object may take long.
 fn awaited(object: &Object) -> String {
     match object {
         Object::Slot(_) => format!(
-            "{object} waits for the end of all transactions that were open when it was asked for \
+            "{object} waits for the end of all transactions that were open when it was requested \
              (pg_stat_activity.xact_start)"
         ),
         _ => format!(
@@ -242,8 +243,8 @@ fn awaited(object: &Object) -> String {
     }
 }
 
-/// Whether `done` created the object; false where it is there because somebody else was quicker:
-/// roles and slots are the server's, and each of its databases may be set up at the same time.
+/// Whether `done` created the object; false if another session was faster: roles and slots belong
+/// to the whole server, and several of its databases may be set up at the same time.
 async fn created(
     client: &Client,
     object: &Object,
@@ -258,7 +259,7 @@ async fn created(
     }
 }
 
-/// A unique violation comes from the catalog's own index, where both had looked before.
+/// A unique violation comes from the catalog's own index, if both sessions had checked before.
 fn is_there_now(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| {
         [SqlState::DUPLICATE_OBJECT, SqlState::DUPLICATE_TABLE, SqlState::UNIQUE_VIOLATION]
@@ -266,9 +267,9 @@ fn is_there_now(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// What a role that was there needs in order to replicate.
+/// What an existing role needs for replication.
 async fn lacks(client: &Client, role: &str, service: Service) -> Result<Option<String>, InitError> {
-    // A managed service lets the members of a role of its own replicate.
+    // A managed service permits replication to the members of its own role.
     let query = "SELECT r.rolcanlogin, r.rolreplication OR r.rolsuper OR EXISTS (
                      SELECT FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles g ON g.oid = m.roleid
                       WHERE m.member = r.oid AND g.rolname = 'rds_replication')
@@ -284,7 +285,7 @@ async fn lacks(client: &Client, role: &str, service: Service) -> Result<Option<S
     })
 }
 
-/// The connected user and the server's version, where slots such as asked for can be created.
+/// The connected user and the server's version, if the server can create such slots.
 async fn server_is_ready(
     client: &Client,
     plan: &InitPlan,
@@ -317,13 +318,13 @@ async fn server_is_ready(
     Ok((user, version))
 }
 
-/// A slot of that name.
+/// The existing slot of that name.
 struct FoundSlot {
     plugin: String,
     database: String,
     wal_status: String,
     current_database: String,
-    /// Whether there is the publication.
+    /// Whether the publication exists.
     has_publication: bool,
     has_failover: bool,
     is_unfinished: bool,
@@ -343,8 +344,8 @@ impl FoundSlot {
     }
 }
 
-/// Looked at before anything is created, since it is what a person must decide about.
-async fn slot_is_ours_or_free(client: &Client, plan: &InitPlan) -> Result<(), InitError> {
+/// Checked before anything is created, because an operator must decide about it.
+async fn slot_is_usable_or_missing(client: &Client, plan: &InitPlan) -> Result<(), InitError> {
     let query = "SELECT coalesce(plugin::pg_catalog.text, ''), \
                  coalesce(database::pg_catalog.text, ''), coalesce(wal_status, ''), \
                  pg_catalog.current_database()::pg_catalog.text, \
@@ -429,9 +430,9 @@ fn failed(
     }
 }
 
-/// Whether a publication that is there publishes inserts into every table, under the
-/// table's own name where it has partitions.
-async fn publication_serves(
+/// Whether an existing publication publishes inserts into every table, and those into partitions
+/// under the table's own name.
+async fn publication_is_sufficient(
     client: &Client,
     version: i32,
     name: &str,

@@ -1,16 +1,15 @@
-//! Where the server is not one's own: what managed services put in the place of
-//! REPLICATION and of ALTER SYSTEM.
+//! Differences of managed services: their replacements for REPLICATION and ALTER SYSTEM.
 //!
-//! A service is known by a role of its own. What each asks for is in
-//! docs/managed-services.md, with where it is documented.
+//! A service is recognised by its own role. docs/managed-services.md lists the requirements of each
+//! service, with sources.
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::Client;
 
-/// Who runs the server.
+/// The operator of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
-    /// Somebody with a superuser and the server's files.
+    /// Self-managed, with a superuser and access to the server's files.
     Own,
     /// Amazon RDS or Aurora.
     Rds,
@@ -33,7 +32,7 @@ const ROLES: [(&str, Service); 5] = [
 ];
 
 impl Service {
-    /// Looks for the service's own role.
+    /// Detects the service by its own role.
     pub(crate) async fn of(client: &Client) -> Result<Self, tokio_postgres::Error> {
         let names = ROLES.map(|(name, _)| name);
         let query = "SELECT rolname::pg_catalog.text FROM pg_catalog.pg_roles \
@@ -44,7 +43,7 @@ impl Service {
         Ok(service.map_or(Self::Own, |(_, service)| *service))
     }
 
-    /// The service's name; `None` where it is none.
+    /// The service's name; `None` if the server is self-managed.
     pub(crate) fn name(self) -> Option<&'static str> {
         match self {
             Self::Own => None,
@@ -56,7 +55,7 @@ impl Service {
         }
     }
 
-    /// The statement that lets a role replicate.
+    /// The statement that permits replication to a role.
     pub(crate) fn grant_replication(self, role: &str) -> String {
         let role = escape_identifier(role);
         match self {
@@ -65,7 +64,7 @@ impl Service {
         }
     }
 
-    /// What turns logical decoding on, where that is not `ALTER SYSTEM`.
+    /// How to enable logical decoding, if not by `ALTER SYSTEM`.
     pub(crate) fn logical_decoding(self) -> Option<&'static str> {
         match self {
             Self::Own => None,
@@ -92,8 +91,8 @@ impl Service {
         }
     }
 
-    /// Statements that give a setting a value, in force by a reload; or in words how
-    /// the service does it.
+    /// Statements that change a setting, effective after a reload; or an instruction for the
+    /// service.
     pub(crate) fn set(self, setting: &str, value: &str) -> Result<String, String> {
         match self.name() {
             None => Ok(format!(
@@ -106,7 +105,7 @@ impl Service {
         }
     }
 
-    /// The same of a setting that takes a restart.
+    /// The same for a setting that requires a restart.
     pub(crate) fn set_and_restart(self, setting: &str, value: &str) -> Result<String, String> {
         match self.name() {
             None => Ok(format!(

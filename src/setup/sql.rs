@@ -1,8 +1,8 @@
-//! The SQL of `walpost init`: the files in `sql/`, with the configured names in the
-//! place of the default ones.
+//! The SQL of `walpost init`: the files in `sql/`, with the default names replaced by the
+//! configured ones.
 //!
-//! A file holds a default name only where a name belongs; the places are found by
-//! the words around them. Nothing is run here.
+//! In a file, a default name occurs only as a name; the places are found by the words around them.
+//! Nothing is executed here.
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 
@@ -16,10 +16,10 @@ const SLOT: &str = include_str!("../../sql/04-slot.sql");
 
 const DEFAULT_TABLE: &str = "public.outbox";
 const DEFAULT_NAME: &str = "walpost";
-/// What the `DO` blocks are quoted with.
+/// The dollar quote of the `DO` blocks.
 const DOLLAR_QUOTE: &str = "$init$";
 
-/// What init is to create, by name.
+/// The objects that init creates, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InitPlan {
     tables: Vec<TableName>,
@@ -30,37 +30,37 @@ pub(crate) struct InitPlan {
     failover: bool,
 }
 
-/// A name that the SQL cannot hold.
+/// A name that the SQL cannot contain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "init cannot write SQL for the name {0:?}: it is empty, longer than 63 bytes, or holds a control character or `{DOLLAR_QUOTE}`"
 )]
 pub(crate) struct UnwritableName(String);
 
-/// One thing to create.
+/// An object to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Object {
     /// A table.
     Table(TableName),
-    /// A role, by its plain name.
+    /// A role, unquoted.
     Role(String),
-    /// A publication, by its plain name.
+    /// A publication, unquoted.
     Publication(String),
     /// A replication slot.
     Slot(String),
 }
 
-/// One thing to create, and the SQL that creates it where it is not there.
+/// An object to create, and the SQL that creates it if it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// What is created.
+    /// The object.
     pub object: Object,
-    /// Runs in psql as it is, in a transaction of its own.
+    /// For psql; runs in its own transaction.
     pub sql: String,
 }
 
 impl InitPlan {
-    /// What the configuration names; `role`: the role to create, if any.
+    /// The configured names; `role` is the role to create, if any.
     pub(crate) fn new(
         config: &Config,
         columns: ColumnNames,
@@ -87,14 +87,14 @@ impl InitPlan {
         }
     }
 
-    /// The same with a slot that standbys keep, which PostgreSQL knows since 17.
+    /// Makes the slot a failover slot, which PostgreSQL supports since version 17.
     #[must_use]
     pub(crate) fn with_failover(mut self, failover: bool) -> Self {
         self.failover = failover;
         self
     }
 
-    /// Whether standbys are to keep the slot.
+    /// Whether the slot is a failover slot.
     pub(crate) fn failover(&self) -> bool {
         self.failover
     }
@@ -104,7 +104,7 @@ impl InitPlan {
         &self.tables
     }
 
-    /// The publication's plain name.
+    /// The publication's unquoted name.
     pub(crate) fn publication(&self) -> &str {
         &self.publication
     }
@@ -114,8 +114,8 @@ impl InitPlan {
         &self.slot
     }
 
-    /// What to create, in the order in which it must be: a slot sees only the
-    /// publications that are older than itself.
+    /// The objects to create, in the required order: a slot only sees publications that are older
+    /// than itself.
     pub(crate) fn parts(&self) -> Vec<Part> {
         let tables = self
             .tables
@@ -136,7 +136,7 @@ impl InitPlan {
         tables.chain(role).chain([publication, slot]).collect()
     }
 
-    /// Everything, for psql. With default names these are the files, byte for byte.
+    /// All SQL, for psql. With default names it is the files, byte for byte.
     pub(crate) fn sql(&self) -> String {
         self.parts().into_iter().map(|part| part.sql).collect()
     }
@@ -169,7 +169,7 @@ impl InitPlan {
         let tables: Vec<_> = self.tables.iter().map(ToString::to_string).collect();
         let mut places = named("PUBLICATION walpost", &self.publication);
         if tables.is_empty() {
-            // Logical messages are published to whoever asks for them.
+            // Logical messages are sent to any session that requests them.
             places.push((format!(" FOR TABLE {DEFAULT_TABLE}"), String::new()));
         }
         places.push((DEFAULT_TABLE.to_owned(), tables.join(", ")));
@@ -185,7 +185,7 @@ fn role_sql(role: &str) -> String {
 }
 
 fn slot_sql(slot: &str, failover: bool) -> String {
-    // A slot's name is made of letters, digits and underscores.
+    // A slot name consists of letters, digits and underscores.
     let mut places = named("slot walpost", slot);
     if failover {
         places.push(("'pgoutput')".to_owned(), "'pgoutput', failover => true)".to_owned()));
@@ -193,8 +193,8 @@ fn slot_sql(slot: &str, failover: bool) -> String {
     put(SLOT, &places)
 }
 
-/// The place where `identifier` ends in the default name, and the one where the
-/// default name is a string, with what belongs there.
+/// The place where `identifier` ends with the default name, and the one where the default name is a
+/// string, each with its replacement.
 fn named(identifier: &str, name: &str) -> Vec<(String, String)> {
     if name == DEFAULT_NAME {
         return Vec::new();
@@ -206,8 +206,8 @@ fn named(identifier: &str, name: &str) -> Vec<(String, String)> {
     ]
 }
 
-/// Puts names into their places, in one pass: a name that looks like a place is
-/// not taken for one.
+/// Inserts the names at their places, in one pass: a name that looks like a place is not treated as
+/// one.
 fn put(template: &str, places: &[(String, String)]) -> String {
     let mut sql = String::with_capacity(template.len());
     let mut rest = template;
@@ -244,19 +244,19 @@ mod tests {
     }
 
     #[test]
-    fn with_default_names_the_text_is_the_files_byte_for_byte() {
+    fn with_default_names_the_sql_is_the_files_byte_for_byte() {
         let sql = plan(&[], "", Some("walpost")).unwrap().sql();
         assert_eq!(sql, [SCHEMA, ROLE, PUBLICATION, SLOT].concat());
     }
 
     #[test]
-    fn without_a_role_the_other_files_stand_alone() {
+    fn without_a_role_the_sql_is_the_other_files() {
         let sql = plan(&[], "", None).unwrap().sql();
         assert_eq!(sql, [SCHEMA, PUBLICATION, SLOT].concat());
     }
 
     #[test]
-    fn a_slot_that_standbys_keep_differs_in_that_alone() {
+    fn a_failover_slot_differs_only_in_failover() {
         let plan = plan(&[], "", None).unwrap();
         let (before, after) = (plan.clone().sql(), plan.with_failover(true).sql());
         assert_eq!(before.replace("'pgoutput')", "'pgoutput', failover => true)"), after);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outbox_of_messages_alone_gets_a_publication_without_tables() {
+    fn an_outbox_of_messages_has_a_publication_without_tables() {
         let toml = "[outbox]\ntable = []\nmessage_prefix = 'outbox'\n";
         let sql = plan(&[], toml, None).unwrap().sql();
         assert!(sql.contains("CREATE PUBLICATION walpost\n            WITH (publish"), "{sql}");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn every_default_name_gives_way_to_the_configured_one() {
+    fn every_default_name_is_replaced_by_the_configured_one() {
         let settings: &[(Setting, &[&str])] = &[
             (Setting::OutboxTable, &[r#""Sales dept"."Out""Box""#, "billing.outbox"]),
             (Setting::SourcePublication, &[r#"It's "mine""#]),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn configured_columns_are_the_ones_that_are_created() {
+    fn the_configured_columns_are_created() {
         let toml = "[outbox.columns]\nid = 'Event Id'\npayload = 'body'\ntimestamp = 'at'\n";
         let sql = plan(&[], toml, None).unwrap().sql();
         for expected in [
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_could_break_out_of_its_place_is_refused() {
+    fn a_name_that_could_inject_sql_is_rejected() {
         for name in ["a\nb", "$init$", "a$init$b"] {
             assert!(plan(&[(Setting::SourcePublication, &[name])], "", None).is_err(), "{name}");
         }

@@ -1,8 +1,9 @@
-//! The trait of destinations, and the Kafka sink behind it.
+//! The trait of destinations, and the Kafka sink that implements it.
 //!
-//! A sink takes records without blocking and reports the outcome of each at most once: delivered
-//! (durable at the broker), lost (may succeed later), refused (for good) or purged (discarded with
-//! its producer). A record without an outcome when its producer is replaced gets none.
+//! A sink takes records without blocking, and reports the outcome of each at most once: delivered
+//! (durable at the broker), lost (may succeed later), refused (permanently rejected) or purged
+//! (discarded with its producer). A record without an outcome when its producer is replaced gets
+//! none.
 
 mod kafka;
 
@@ -19,7 +20,7 @@ pub use kafka::{
     accepts_connections, asks_for_topics, message_max_bytes, partition_of,
 };
 
-/// What the Kafka client library of this build can do: librdkafka's `builtin.features`.
+/// The features of this build's Kafka client library: librdkafka's `builtin.features`.
 pub fn features() -> String {
     let native = rdkafka::ClientConfig::new().create_native_config();
     native.map(|native| kafka::built_in(&native)).unwrap_or_default()
@@ -37,7 +38,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Production `seq` had this outcome, now.
+    /// The outcome of production `seq`, reported now.
     pub fn new(seq: Seq, outcome: Outcome) -> Self {
         Self { seq, outcome, at: Instant::now() }
     }
@@ -46,11 +47,11 @@ impl Report {
 /// How a production ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The broker has it, at `acks=all`.
+    /// The broker has acknowledged it, with `acks=all`.
     Delivered,
-    /// It failed for a reason that may pass; the reason.
+    /// It failed for this reason, which may be temporary.
     Lost(String),
-    /// It will never be taken.
+    /// It is permanently rejected.
     Refused(Refusal),
     /// It was purged with its producer, for no reason of its own.
     Purged,
@@ -59,28 +60,28 @@ pub enum Outcome {
 /// A change in the state of the sink, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// No broker can be reached; why.
+    /// No broker can be reached, for this reason.
     Unreachable(String),
-    /// A broker rejects the credentials; why.
+    /// A broker rejects the credentials, for this reason.
     Unauthenticated(String),
-    /// The producer has failed for good; why.
+    /// The producer has failed permanently, for this reason.
     Broken(String),
-    /// No acknowledgement has arrived for long.
+    /// No acknowledgement has arrived for a long time.
     Stalled {
         /// What is wrong, for the log.
         reason: String,
-        /// Where the fault is, as far as the brokers show.
+        /// What is at fault, as far as the brokers report.
         fault: Fault,
     },
     /// Acknowledgements arrive again.
     Flowing,
-    /// A topic has another number of partitions than it had.
+    /// The number of a topic's partitions has changed.
     Repartitioned {
         /// The topic.
         topic: String,
-        /// How many it had.
+        /// The previous number.
         before: u32,
-        /// How many it has.
+        /// The new number.
         now: u32,
     },
 }
@@ -88,11 +89,11 @@ pub enum Condition {
 /// Why acknowledgements may not arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The brokers do not answer.
+    /// The brokers do not respond.
     OutOfReach,
-    /// They answer, and cannot acknowledge: too few replicas, no leader.
+    /// They respond, but cannot acknowledge: too few in-sync replicas, no leader.
     Brokers,
-    /// They show no reason: the producer itself may be at fault.
+    /// They report no reason: the producer itself may be at fault.
     Unknown,
 }
 
@@ -102,37 +103,37 @@ pub trait Sink: Outlet {
     /// [`ProduceError::Full`](crate::outlet::ProduceError::Full).
     fn take_reports(&mut self, into: &mut Vec<Report>);
 
-    /// The conditions that came up since the last call.
+    /// Takes the conditions that arose since the last call.
     fn take_conditions(&mut self) -> Vec<Condition>;
 
-    /// Whether a broker is connected; `None` where that is not known yet.
+    /// Whether a broker is connected; `None` if not yet known.
     fn is_connected(&self) -> Option<bool>;
 
-    /// Completes when a condition or a failed record can be taken; with `eager` also when an
+    /// Completes when a condition or a failed record can be taken; with `eager`, also when an
     /// acknowledgement can. Cancel-safe.
     ///
-    /// A relay that reads is not woken by acknowledgements: it takes them between its reads.
+    /// Acknowledgements do not wake a relay that is reading: it takes them between its reads.
     fn wait_for_events(&self, eager: bool) -> impl Future<Output = ()> + Send;
 
-    /// Discards the producer with everything in its queues, and creates a new one. Reports that the
-    /// old one still gave can be taken afterwards.
+    /// Discards the producer with everything in its queues, and creates a new one. The old one's
+    /// last reports can be taken afterwards.
     fn replace_producer(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send;
 }
 
-/// The sink cannot be made as configured.
+/// The sink cannot be created as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// A property that the client library does not know, or not with this value.
+    /// A property that the client library does not support, or not with this value.
     #[error("the Kafka property `{name}` is refused by the client library: {said}{}", meant(*nearest))]
     Property {
         /// The property.
         name: String,
-        /// What the library said, without the value.
+        /// The library's message, without the value.
         said: String,
-        /// A known property that is almost the same.
+        /// A supported property with a similar name.
         nearest: Option<&'static str>,
     },
-    /// A way to authenticate that is not in this build.
+    /// A SASL mechanism that this build does not include.
     #[error(
         "SASL mechanism {mechanism} is not available in this build: set sasl.mechanisms to another; \
          the client library was built with {features}"
@@ -143,17 +144,17 @@ pub enum SinkError {
         /// librdkafka's `builtin.features`.
         features: String,
     },
-    /// Tokens are asked for, and nothing says where they come from.
+    /// Tokens are required, but no source of tokens is configured.
     #[error(
         "SASL mechanism OAUTHBEARER needs a token: set sasl.oauthbearer.config to file=PATH of a \
          file that holds one{}",
         if *oidc { ", or sasl.oauthbearer.method to oidc" } else { "" }
     )]
     Token {
-        /// Whether this build can fetch one from an identity provider.
+        /// Whether this build can fetch tokens from an identity provider.
         oidc: bool,
     },
-    /// The client cannot be made for another reason.
+    /// The client cannot be created for another reason.
     #[error("Kafka's client library refuses the configuration: {0}")]
     Client(rdkafka::error::KafkaError),
 }

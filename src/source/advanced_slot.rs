@@ -1,11 +1,11 @@
 //! Finds out who advanced a slot that is ahead of what this instance confirmed.
 //!
-//! An instance that was frozen may find such a slot, and no client that uses it, in two cases. An
-//! operator or another program advanced it, and what was committed in between is lost. Or another
-//! walpost took over and is between two sessions, since it replaces its producer or reconnects.
-//! That walpost returns within seconds and finds the slot's advisory lock held by this instance.
-//! It then takes the lock of [`LockClass::Delivered`], which says that everything up to the slot's
-//! position is delivered.
+//! An instance that was suspended may find such a slot without an active client in two cases.
+//! Either an operator or another program advanced it, and what was committed in between is lost. Or
+//! another walpost took over and is between two sessions, because it replaces its producer or
+//! reconnects. That walpost returns within seconds and finds the slot's advisory lock held by this
+//! instance. It then takes the lock of [`LockClass::Delivered`], which means that everything up to
+//! the slot's position is delivered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,16 +31,16 @@ const RECONNECT_LIMIT: Duration = Duration::from_secs(12);
 /// How often the locks are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Every role can take such a lock: only a walpost of the same role counts.
+/// Any role can take such a lock, so only a walpost of the same role counts.
 const DELIVERED_WALPOST: &str = "
     SELECT l.pid FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
      WHERE a.application_name = $2 AND a.usename = session_user AND l.granted AND {lock}
      LIMIT 1";
 
-/// Checks that no other instance works with the slot, given the slot's `facts` and the holder of its
-/// advisory lock. Returns the facts to check next, and whether this instance holds the lock. `own`:
-/// the server process of this walpost's last session; `seen`: what an error reports of another
-/// instance, without the instance itself.
+/// Checks that no other instance uses the slot, given the slot's `facts` and the holder of its
+/// advisory lock. Returns the facts to check next, and whether this instance holds the lock. `own`
+/// is the server process of this walpost's last session; `seen` is what the catalogs showed of the
+/// slot's holder, for the error.
 pub(super) async fn check_other_instances(
     client: &Arc<SqlClient>,
     config: &SourceConfig,
@@ -69,7 +69,7 @@ pub(super) async fn check_other_instances(
     }
     let is_locked = locked? == Lock::Held;
     let Some(accounted) = resume.accounted() else { return Ok((facts, is_locked)) };
-    // A stop in the meantime must not leave the slot to an instance that knows nothing of this.
+    // A stop in the meantime must not leave the slot to an instance that is unaware of this.
     let error = advanced_error(slot, resume, accounted, seen.confirmed);
     config.open_state.begin_advanced_slot(client, error);
     let judged = await_delivered_walpost(client, slot, resume, (accounted, seen)).await;
@@ -77,8 +77,8 @@ pub(super) async fn check_other_instances(
     Ok((judged?, is_locked))
 }
 
-/// If this instance has delivered everything before `confirmed`, the slot's position, takes the lock
-/// that says so, for the session of `client`.
+/// If this instance has delivered everything before `confirmed`, the slot's position, takes the
+/// lock that announces it, for the session of `client`.
 async fn announce_delivered(
     client: &Client,
     slot: &str,
@@ -93,9 +93,9 @@ async fn announce_delivered(
     said.map(drop).map_err(|error| SourceError::query("vouching for the slot's position", &error))
 }
 
-/// Waits until another instance says that it has delivered everything, until one has the slot, or
-/// until none can be expected any more; returns the facts as of then. This instance holds the
-/// slot's advisory lock, unless no walpost can.
+/// Waits until another instance announces that it has delivered everything, until one holds the
+/// slot, or until none can be expected any more; returns the facts as of then. This instance holds
+/// the slot's advisory lock, unless no walpost can.
 async fn await_delivered_walpost(
     client: &Client,
     slot: &str,

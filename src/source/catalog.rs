@@ -1,5 +1,5 @@
-//! What the catalogs say of the slot, the publication and the outbox tables,
-//! and whether that is what a relay needs. A few small queries at each connect.
+//! Reads from the catalogs the state of the slot, the publication and the outbox tables, and checks
+//! that it is what a relay needs. A few small queries at each connect.
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::types::{ToSql, Type};
@@ -26,16 +26,15 @@ pub struct Facts {
     pub database: String,
     /// `wal_level`.
     pub wal_level: String,
-    /// `wal_sender_timeout` in milliseconds; 0 is none.
+    /// `wal_sender_timeout` in milliseconds; 0 means no timeout.
     pub wal_sender_timeout_ms: i64,
     /// Whether the server is a standby.
     pub in_recovery: bool,
     /// WAL flushed so far (replayed, on a standby).
     pub flushed: Lsn,
-    /// The slot; `None` where there is none of that name.
+    /// The slot; `None` if no slot has this name.
     pub slot: Option<Slot>,
-    /// The server process of a walpost that worked with the slot and halts for a person to
-    /// decide.
+    /// The server process of a walpost that used the slot and halted, so that an operator must act.
     pub halted_by: Option<i32>,
 }
 
@@ -51,29 +50,27 @@ pub struct Slot {
     pub database: Option<String>,
     /// The server process that uses the slot.
     pub active_pid: Option<i32>,
-    /// Whether that process serves a walpost, by its session's name; `None` where it has ended
-    /// since.
+    /// Whether that process serves a walpost, by its session's name; `None` if it has ended since.
     pub is_walposts: Option<bool>,
-    /// The role of that walpost, where it is not this session's own.
+    /// The role of that walpost, if it differs from this session's.
     pub other_role: Option<String>,
-    /// Up to where its consumer has confirmed.
+    /// The position that its consumer has confirmed.
     pub confirmed_flush: Option<Lsn>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
     pub wal_status: Option<String>,
     /// Why the slot was invalidated (PostgreSQL 17 and later).
     pub invalidation_reason: Option<String>,
-    /// Whether it is a standby's copy of a slot on the primary (PostgreSQL 17
-    /// and later).
+    /// Whether it is synchronized from the primary to this standby (PostgreSQL 17 and later).
     pub synced: bool,
-    /// Whether standbys keep it (PostgreSQL 17 and later); they keep no copy of it.
+    /// Whether it is synchronized to standbys (PostgreSQL 17 and later). A copy of the slot is not.
     pub failover: bool,
-    /// Whether it sends a transaction when it is prepared, rather than when it commits.
+    /// Whether it sends a transaction at PREPARE TRANSACTION instead of at commit.
     pub two_phase: bool,
 }
 
 impl Slot {
-    /// By what kind of client it is held; `own`: the server process that was this walpost's last,
-    /// which may take a while to end.
+    /// The kind of client that holds the slot. `own` is the server process of this walpost's last
+    /// session, which may take a while to end.
     pub(super) fn held_by(&self, own: Option<i32>) -> HolderKind {
         match self.is_walposts {
             _ if self.active_pid.is_none() || self.active_pid == own => HolderKind::Unknown,
@@ -84,7 +81,7 @@ impl Slot {
     }
 }
 
-/// `messages` is an option of pgoutput since 14.
+/// pgoutput has the option `messages` since PostgreSQL 14.
 const LEAST_VERSION: i32 = 140_000;
 
 const FACTS: &str = "
@@ -116,7 +113,7 @@ const FACTS: &str = "
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
 
 impl Facts {
-    /// Reads them over an ordinary connection.
+    /// Reads them over an SQL connection.
     pub async fn read(client: &Client, slot: &str) -> Result<Self, SourceError> {
         let query = FACTS.replace("{lock}", &LockClass::Halt.condition("$1"));
         let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
@@ -163,7 +160,7 @@ impl Facts {
         })
     }
 
-    /// Whether the server is of a version whose stream walpost can ask for.
+    /// Requires a server version whose pgoutput options walpost can request.
     pub fn require_version(&self) -> Result<(), SourceError> {
         if self.version >= LEAST_VERSION {
             return Ok(());
@@ -174,7 +171,7 @@ impl Facts {
         )))
     }
 
-    /// Whether the server can decode logically at all.
+    /// Requires that the server can decode logically.
     pub fn require_wal_level(&self) -> Result<(), SourceError> {
         if self.wal_level == "logical" {
             return Ok(());
@@ -186,8 +183,8 @@ impl Facts {
         )))
     }
 
-    /// The slot's `confirmed_flush_lsn`, where the slot is one that walpost can
-    /// use on this database.
+    /// Returns the slot's `confirmed_flush_lsn`; fails if walpost cannot use the slot on this
+    /// database.
     pub fn require_slot(&self, name: &str) -> Result<Lsn, SourceError> {
         let Some(slot) = self.slot.as_ref().filter(|slot| !(self.in_recovery && slot.synced))
         else {
@@ -235,14 +232,13 @@ impl Facts {
     }
 }
 
-/// The longest name that a slot has, in bytes: `NAMEDATALEN` less one.
+/// Maximum length of a slot name in bytes: `NAMEDATALEN` minus one.
 pub(crate) const SLOT_NAME_MAX: usize = 63;
 
-/// The end of a copy's name.
+/// The suffix of a copy's name.
 const COPY: &str = "_copy";
 
-/// The SQL that replaces a slot with a copy of it, by way of another copy: copies have `two_phase`
-/// disabled.
+/// The SQL that replaces a slot with a copy of its copy: copies have `two_phase` disabled.
 pub(crate) fn disable_two_phase(slot: &str) -> String {
     let copy: String = slot.chars().take(SLOT_NAME_MAX - COPY.len()).chain(COPY.chars()).collect();
     let (slot, copy) = (escape_literal(slot), escape_literal(&copy));
@@ -259,7 +255,7 @@ const PUBLICATION: &str =
     "SELECT pubinsert, pg_catalog.current_setting('server_version_num')::pg_catalog.int4
        FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1";
 
-/// The publication's view of a table's columns: all of them, or its column list.
+/// A table's columns, and whether the publication sends them: all columns, or its column list.
 const TABLE: &str = "
     SELECT c.oid, c.relkind::pg_catalog.text, a.attname::pg_catalog.text, a.atttypid,
            coalesce(m.published, false), {sends},
@@ -273,7 +269,7 @@ const TABLE: &str = "
      WHERE n.nspname::pg_catalog.text = $1 AND c.relname::pg_catalog.text = $2
      ORDER BY a.attnum";
 
-/// A part of a table whose rows are in no log.
+/// A table or partition whose rows are not written to the WAL.
 const UNLOGGED: &str = "
     WITH RECURSIVE below AS (
         SELECT $1::pg_catalog.oid AS oid
@@ -284,9 +280,9 @@ const UNLOGGED: &str = "
     SELECT c.oid::pg_catalog.regclass::pg_catalog.text FROM below JOIN pg_catalog.pg_class c USING (oid)
      WHERE c.relpersistence <> 'p' LIMIT 1";
 
-/// The outbox tables with the columns that the publication sends of them, once
-/// the publication is seen to publish the inserts of all of them. Without a
-/// table it only has to exist. `typed`: records depend on the columns' data types.
+/// The outbox tables, with the columns that the publication sends. Fails unless the publication
+/// publishes the inserts of all of them. Without a table, the publication only has to exist.
+/// `typed`: records depend on the columns' data types.
 pub async fn published_tables(
     client: &Client,
     publication: &str,
@@ -392,11 +388,11 @@ async fn published_table(
     if let Some(part) = unlogged {
         return Err(SourceError::Setup(format!(
             "{part}, where rows of table {table} are stored, is unlogged, and its rows are never \
-             handed out: ALTER TABLE {part} SET LOGGED"
+             sent: ALTER TABLE {part} SET LOGGED"
         )));
     }
     if let Some(column) = rows.iter().find(|column| column.is_domain_over_bytea) {
-        // The stream names the domain only: its bytes would pass for their hex text.
+        // The stream names only the domain, so a `bytea` value would be mistaken for its hex text.
         let column = escape_identifier(&column.column.name);
         return Err(SourceError::Setup(format!(
             "column {column} of table {table} is of a domain over bytea, which walpost cannot tell \

@@ -1,4 +1,4 @@
-//! What a session is opened on: the server, the slot, the publication, the tables.
+//! The configuration of a session: server, slot, publication and tables.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,102 +12,103 @@ use super::open_state::OpenState;
 use crate::conninfo::ConnInfo;
 use crate::outbox::TableName;
 
-/// What the server's views show of walpost.
+/// The `application_name` of walpost's sessions.
 pub(crate) const APPLICATION_NAME: &str = "walpost";
 
-/// What a session is opened on.
+/// The configuration of a session.
 #[derive(Debug, Clone)]
 pub struct SourceConfig {
-    /// The server and the database, asked for at each connect.
+    /// How to connect; read again at each connect.
     pub conninfo: ConnInfoSource,
-    /// The replication slot, as stored in the catalog.
+    /// The replication slot's name, as stored in the catalog.
     pub slot: String,
-    /// The publication, as stored in the catalog.
+    /// The publication's name, as stored in the catalog.
     pub publication: String,
-    /// The outbox tables that it has to publish.
+    /// The outbox tables that it must publish.
     pub tables: Vec<TableName>,
     /// Whether records depend on the columns' data types.
     pub typed: bool,
-    /// Make a temporary slot of that name, which goes with the session.
+    /// Whether to create a temporary slot of that name, which PostgreSQL drops at the end of the
+    /// session.
     pub temporary_slot: bool,
-    /// When a backlog is read in batches.
+    /// When to catch up by SQL.
     pub catch_up: CatchUp,
-    /// What an attempt to open a session leaves behind.
+    /// State that an attempt to open a session leaves behind.
     pub open_state: OpenState,
-    /// Ask for logical messages too. Any role that may connect can emit them, of any prefix and
-    /// size, so this is only for who has events in them.
+    /// Whether to request logical messages too. Any role that may connect can emit them, with any
+    /// prefix and size, so they are requested only if events are read from them.
     pub messages: bool,
 }
 
-/// When a backlog is read in batches.
+/// When a backlog is read by SQL.
 #[derive(Debug, Clone, Default)]
 pub struct CatchUp {
-    /// Above so many bytes of log; `None`: never.
+    /// The minimum backlog in bytes of WAL; `None` disables catch-up.
     threshold: Option<u64>,
-    /// Of all clones.
+    /// Shared by all clones.
     cooldown: Arc<Mutex<Cooldown>>,
 }
 
-/// Whether batches are left alone.
+/// Whether catch-up is suspended.
 #[derive(Debug, Default)]
 struct Cooldown {
     until: Option<Instant>,
-    /// How many times in a row they were of no use.
+    /// Consecutive failed catch-ups.
     failures: u32,
-    /// Whose lock is in the way of them, by its server process.
+    /// The server process whose lock blocks catch-up.
     blocked_by: Option<i32>,
 }
 
-/// How long batches are left alone once they were of no use, and how many times that is
-/// doubled where they are again and again: a stream needs its time to get through what
-/// they could not.
+/// How long catch-up is suspended after a failure, and how often that is doubled after repeated
+/// failures: the stream needs time to pass the stretch that catch-up could not read.
 const COOLDOWN: Duration = Duration::from_secs(60);
-const DOUBLINGS: u32 = 7;
+const COOLDOWN_DOUBLINGS: u32 = 7;
 
-/// A backlog of so many bytes at most is left to the stream by who has read the rest.
+/// A catch-up leaves at least this many bytes of WAL to the stream.
 const STREAM_TAIL: u64 = 64 << 10;
 
 impl CatchUp {
-    /// Above so many bytes of log.
+    /// Catches up if the backlog exceeds `threshold` bytes of WAL.
     pub fn above(threshold: u64) -> Self {
         Self { threshold: Some(threshold), cooldown: Arc::default() }
     }
 
-    /// Whether so many bytes of log are a backlog for batches now.
+    /// Whether a backlog of `behind` bytes of WAL should be read by SQL now.
     pub fn is_for(&self, behind: u64) -> bool {
         self.threshold.is_some_and(|threshold| behind > threshold)
             && self.cooldown().until.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// How many bytes of log are left to the stream.
+    /// How many bytes of WAL a catch-up leaves to the stream.
     pub fn little(&self) -> u64 {
         STREAM_TAIL.max(self.threshold.unwrap_or_default() / 8)
     }
 
-    /// The server will not do it, for that reason.
+    /// Records that the server does not allow a catch-up, for this reason.
     pub(super) fn refused(&self, reason: &str) {
         tracing::warn!(reason, "cannot read the backlog in SQL batches; streaming it instead");
         self.start_cooldown();
     }
 
-    /// It led nowhere.
+    /// Records a failed catch-up.
     pub(super) fn start_cooldown(&self) {
         let mut cooldown = self.cooldown();
-        cooldown.until = Some(Instant::now() + COOLDOWN * (1 << cooldown.failures.min(DOUBLINGS)));
+        cooldown.until =
+            Some(Instant::now() + COOLDOWN * (1 << cooldown.failures.min(COOLDOWN_DOUBLINGS)));
         cooldown.failures += 1;
     }
 
-    /// That session's lock is in the way, or nobody's; whether it is another's than before.
+    /// Records which server process's lock blocks catch-up, if any. Returns whether it changed.
     pub(super) fn blocked_by(&self, pid: Option<i32>) -> bool {
         std::mem::replace(&mut self.cooldown().blocked_by, pid) != pid
     }
 
-    /// It cannot be done just now.
+    /// Suspends catch-up because it is temporarily not possible.
     pub(super) fn postpone(&self) {
         self.cooldown().until = Some(Instant::now() + COOLDOWN);
     }
 
-    /// A backlog was read.
+    /// Records a successful catch-up.
     pub(super) fn succeeded(&self) {
         self.cooldown().failures = 0;
     }
@@ -117,27 +118,28 @@ impl CatchUp {
     }
 }
 
-/// Says how to connect, anew each time, so that a password that was changed in
-/// its file is taken up without a restart.
+/// How to connect. It is resolved at each connect, so a password changed in its file takes effect
+/// without a restart.
 #[derive(Clone)]
 pub struct ConnInfoSource {
     resolve: Arc<dyn Fn() -> Result<ConnInfo, String> + Send + Sync>,
-    /// The name was said that is not used.
+    /// Whether the ignored `application_name` has been logged.
     is_reported: Arc<AtomicBool>,
 }
 
 impl ConnInfoSource {
-    /// From a function that reads everything again; its error is for people.
+    /// Resolves by this function, which reads all sources again. Its error is shown to the
+    /// operator.
     pub fn new(resolve: impl Fn() -> Result<ConnInfo, String> + Send + Sync + 'static) -> Self {
         Self { resolve: Arc::new(resolve), is_reported: Arc::default() }
     }
 
-    /// What holds now.
+    /// Resolves the current connection parameters.
     pub fn resolve(&self) -> Result<ConnInfo, SourceError> {
         (self.resolve)().map_err(SourceError::Access)
     }
 
-    /// What holds now, for sessions that other instances have to recognise: by a name of walpost's
+    /// The same for sessions that other instances must recognise: `application_name` is walpost's
     /// own.
     pub(super) fn resolve_under_own_name(&self) -> Result<ConnInfo, SourceError> {
         let mut conninfo = self.resolve()?;
@@ -166,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backlog_is_what_is_above_the_threshold_until_the_server_refuses() {
+    fn backlogs_above_the_threshold_are_caught_up_until_the_server_refuses() {
         assert!(!CatchUp::default().is_for(u64::MAX), "never");
         let (catch_up, other) = (CatchUp::above(1 << 20), CatchUp::above(1 << 20));
         let clone = catch_up.clone();
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_of_no_use_again_and_again_it_is_left_alone_for_longer() {
+    fn repeated_failures_extend_the_cooldown() {
         let catch_up = CatchUp::above(0);
         let left = || catch_up.cooldown().until.map(|until| until.duration_since(Instant::now()));
         let is_about = |left: Option<Duration>, minutes: u64| {
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_have_the_name_by_which_instances_recognise_each_other() {
+    fn sessions_use_walposts_own_application_name() {
         let source = ConnInfoSource::new(|| {
             let of = |_: &str| None;
             ConnInfo::resolve(Some("postgres://u@db/shop?application_name=relay"), &of)
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn how_to_connect_shows_no_secret_in_debug() {
+    fn debug_output_of_conninfo_source_shows_no_secret() {
         let source = ConnInfoSource::new(|| Err("s3cret".to_owned()));
         assert!(!format!("{source:?}").contains("s3cret"));
         assert_eq!(source.resolve().err(), Some(SourceError::Access("s3cret".to_owned())));

@@ -1,4 +1,4 @@
-//! Errors of the source, by who has to act.
+//! Errors of the source, by who must act.
 
 use std::error::Error as StdError;
 
@@ -10,8 +10,8 @@ use super::wire::WireError;
 use crate::excerpt::{at_most, line};
 use crate::lsn::Lsn;
 
-/// A failure of the source, by what follows from it. Any of these may contain text of the server:
-/// it is escaped to one line and cut here, and nowhere else.
+/// A failure of the source, by its consequence. Any variant may contain text from the server: it is
+/// escaped to one line and truncated here, and nowhere else.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// Temporary: reconnect.
@@ -29,16 +29,16 @@ pub enum SourceError {
         holder: Option<Box<Holder>>,
     },
 
-    /// The server rejects the login, or the connection that is configured cannot be made: the
-    /// configuration is wrong, or the server changes its own just now.
+    /// The server rejects the login, or the configured connection cannot be opened: the
+    /// configuration is wrong, or the server is changing its own.
     #[error("{}", line(.0))]
     Access(String),
 
-    /// Something on the server is not as `run` needs it; the text names the fix.
+    /// The server is not configured as `run` needs; the text names the fix.
     #[error("{}", line(.0))]
     Setup(String),
 
-    /// The publication or an outbox table is not what it was while walpost worked with it.
+    /// The publication or an outbox table changed while walpost used it.
     #[error("{}", line(&.0.to_string()))]
     Changed(PublicationChange),
 
@@ -47,16 +47,16 @@ pub enum SourceError {
     Slot(SlotError),
 
     /// The server sent something that this version of walpost cannot decode, or cannot send
-    /// something that it has to.
+    /// something that it must send.
     #[error("{}", line(.0))]
     Undecodable(String),
 
-    /// The server reports an error in the stream that does not come from an outage: it may be
+    /// The server reports an error in the stream that is not caused by an outage: it may be
     /// temporary, or recur whenever the same WAL record is decoded.
     #[error("{}", line(.0))]
     ServerError(String),
 
-    /// The server cannot convert a row or a logical message to UTF-8, and sends nothing from its
+    /// The server cannot convert a row or a logical message to UTF-8, and sends nothing from that
     /// transaction on.
     #[error(
         "{}: the text of a row or of a logical message has no form in UTF-8, and PostgreSQL hands \
@@ -65,8 +65,8 @@ pub enum SourceError {
     )]
     Encoding(String),
 
-    /// A row or a logical message is larger than the server can send, and it sends nothing from its
-    /// transaction on.
+    /// A row or a logical message is larger than the server can send, and it sends nothing from
+    /// that transaction on.
     #[error(
         "{}: a row or a logical message is larger than PostgreSQL can send (the text of a row has \
          to be below 1 GiB, that of a bytea column is twice its bytes), and PostgreSQL hands out \
@@ -77,36 +77,37 @@ pub enum SourceError {
     Unprintable(String),
 }
 
-/// How the publication differs from the one that walpost has worked with, or has to work with.
+/// How the publication differs from the one that walpost used, or needs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublicationChange {
-    /// The server does not find the publication as of the change that is to be read: it was dropped,
-    /// or created after that change.
+    /// The publication did not exist at the time of the change to decode: it was dropped, or
+    /// created after that change.
     #[error(
-        "{server}: it is gone, or came after the change that is to be read, which PostgreSQL \
-         then never hands out. Make it with the SQL that `walpost init` prints, publish by \
+        "{server}: it was dropped, or created after the change that is to be read, which \
+         PostgreSQL then never sends. Create it with the SQL that `walpost init` prints, publish \
+         by \
          hand what was committed before it, then SELECT \
          pg_catalog.pg_replication_slot_advance('{slot}', pg_catalog.pg_current_wal_lsn()) and start walpost again"
     )]
     Missing {
-        /// The server's words.
+        /// The server's message.
         server: String,
         /// The slot.
         slot: String,
     },
 
-    /// The publication, or the place of an outbox table in it, was changed.
+    /// The publication, or its entry for an outbox table, was changed.
     #[error(
-        "the publication was changed while walpost worked with it, and PostgreSQL never hands out \
-         what was committed without it: {found}. What was handed out is published, and nothing \
+        "the publication was changed while walpost worked with it, and PostgreSQL never sends \
+         what was committed without it: {found}. What was sent is published, and nothing \
          after {verified} is confirmed. Once that is fixed {}publish by hand the rows that \
          were committed after {verified} and are not in Kafka, and start walpost again",
         advance_first(.slot_to_advance.as_deref())
     )]
     Altered {
-        /// What is found now.
+        /// The present state.
         found: String,
-        /// Up to where the publication was seen to be unchanged.
+        /// The LSN up to which the publication is verified to be unchanged.
         verified: Lsn,
         /// The slot, if it has to be advanced past WAL that this server can no longer decode.
         slot_to_advance: Option<String>,
@@ -129,9 +130,10 @@ pub enum HolderKind {
     Walpost,
     /// Another walpost that has delivered everything up to the slot's position.
     WalpostDelivered,
-    /// A client that is not walpost: it may advance the slot past rows that nobody published.
+    /// A client that is not walpost: it may advance the slot past rows that were never published.
     Other,
-    /// It has ended since, is this walpost's own last session, or cannot use the slot.
+    /// A session that has ended since, this walpost's own last session, or one that cannot use the
+    /// slot.
     Unknown,
 }
 
@@ -173,31 +175,32 @@ impl SourceError {
         match code.as_str() {
             "55006" => Self::InUse { slot, pid: None, holder: None },
             "58P01" => Self::Slot(SlotError::WalRemoved(text)),
-            // PostgreSQL 14 to 18 give every missing object this code: only the text says which.
+            // PostgreSQL 14 to 18 use this code for any missing object: only the text names the
+            // kind.
             "42704" if text.contains("replication slot") => Self::Slot(SlotError::Dropped(text)),
             "42704" if text.contains("publication") => {
                 Self::Changed(PublicationChange::Missing { server: text, slot })
             }
             "42704" => Self::Setup(text),
-            // PostgreSQL 14 to 18 give it to an invalidated slot, and to a wal_level that is too
-            // low: only the text says which.
+            // PostgreSQL 14 to 18 use this code for an invalidated slot and for a wal_level that is
+            // too low: only the text distinguishes them.
             "55000" if text.contains("wal_level") => Self::Setup(text),
             "55000" => Self::Slot(SlotError::Unreadable(text)),
-            // A database with another encoding, such as SQL_ASCII, may hold text that is not valid in
-            // UTF-8.
+            // A database with another encoding, such as SQL_ASCII, may contain text that is not
+            // valid UTF-8.
             "22021" | "22P05" => Self::Encoding(text),
-            // A buffer of more than 1 GiB, or one value that would take as much.
+            // A buffer of more than 1 GiB, or one value of that size.
             "54000" => Self::Unprintable(text),
-            // An internal error, which has no code of its own in PostgreSQL 14 to 18.
+            // An internal error, which has no specific code in PostgreSQL 14 to 18.
             "XX000" if text.contains("invalid memory alloc request size") => {
                 Self::Unprintable(text)
             }
-            // Codes are open-ended; the kind of the error decides.
+            // The codes are an open set, so the kind of the error decides.
             _ => Self::by_kind(error, text),
         }
     }
 
-    /// An error of the replication session whose SQLSTATE, if it has one, does not tell what to do.
+    /// Classifies an error of the replication session whose SQLSTATE, if any, does not decide.
     fn by_kind(error: ConnectError, text: String) -> Self {
         match error {
             ConnectError::Server { .. } => Self::ServerError(text),
@@ -219,8 +222,8 @@ impl SourceError {
         matches!(self, Self::Encoding(_) | Self::Unprintable(_))
     }
 
-    /// Whether the slot, the publication or the server is not what it was, so that an operator has
-    /// to decide: no standby instance may continue then.
+    /// Whether the slot, the publication or the server has changed, so that an operator must act:
+    /// no standby instance may continue then.
     pub fn needs_operator(&self) -> bool {
         match self {
             Self::Slot(_) | Self::Changed(_) => true,
@@ -236,14 +239,13 @@ impl SourceError {
         }
     }
 
-    /// How to skip the transaction that the server cannot send. The server announces it before its
-    /// rows, with `commit_lsn`; a non-transactional logical message is not announced, and is the
-    /// first change that the slot hands out after `received`. Valid only once everything before it
-    /// is durable.
-    pub fn way_out_of_unsendable(slot: &str, commit_lsn: Option<Lsn>, received: Lsn) -> String {
+    /// How to skip the transaction that the server cannot send. The server sends Begin, with
+    /// `commit_lsn`, before the rows; a non-transactional logical message has no Begin, and is the
+    /// slot's first change after `received`. Valid only once everything before it is durable.
+    pub fn how_to_skip_unsendable(slot: &str, commit_lsn: Option<Lsn>, received: Lsn) -> String {
         let Some(commit_lsn) = commit_lsn else {
             return format!(
-                "It stands in no transaction that PostgreSQL named. To give it up, publish it by \
+                "It is in no transaction that PostgreSQL announced. To skip it, publish it by \
                  hand, then SELECT pg_catalog.pg_replication_slot_advance('{slot}', '{received}'); \
                  SET client_encoding = 'SQL_ASCII'; \
                  SELECT pg_catalog.pg_replication_slot_advance('{slot}', CASE pg_catalog.count(*) \
@@ -255,18 +257,19 @@ impl SourceError {
             );
         };
         // PostgreSQL sends a transaction again unless its commit record lies before the slot's
-        // position. To move the slot prints no row.
+        // position. Advancing the slot prints no row.
         let after = Lsn::new(commit_lsn.as_u64().saturating_add(1));
         format!(
-            "To give that transaction up, publish it by hand, then SELECT \
+            "To skip that transaction, publish it by hand, then SELECT \
              pg_catalog.pg_replication_slot_advance('{slot}', '{after}'); and start walpost again"
         )
     }
 
-    /// A standby: the slot is on the primary, and this server may be promoted.
+    /// The server is a standby: the slot is on the primary, and this server may be promoted.
     pub(super) fn standby(slot: &str) -> Self {
         Self::Lost(format!(
-            "this server is a standby, which does not hand out replication slot \"{slot}\": connect to \
+            "this server is a standby, which does not serve replication slot \"{slot}\": connect \
+             to \
              the primary, or name all hosts and set target_session_attrs=primary"
         ))
     }
@@ -295,7 +298,7 @@ impl From<ConnectError> for SourceError {
     }
 }
 
-/// The error's text with those of its causes.
+/// The error's text followed by those of its causes.
 fn with_causes(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -316,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_messages_are_shown_on_one_line_and_cut() {
+    fn server_messages_are_shown_on_one_line_and_truncated() {
         let said = format!("1\nforged\u{1b}[2J{}", "x".repeat(1 << 20));
         for error in [
             SourceError::Lost(said.clone()),

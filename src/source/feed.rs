@@ -19,11 +19,11 @@ pub trait Source: Clone {
     /// The replication slot, as stored in the catalog.
     fn slot(&self) -> &str;
 
-    /// Opens a feed. Dropping the future cancels that, and leaves nothing behind.
+    /// Opens a feed. Dropping the future cancels the attempt and leaves nothing behind.
     fn open(&self, resume: &Resume) -> impl Future<Output = Result<Self::Feed, OpenError>> + Send;
 
-    /// The check that a cancelled [`Source::open`] left undecided: an operator has to decide it.
-    fn unjudged(&self) -> Option<OpenError> {
+    /// The error of a check that a cancelled [`Source::open`] left undecided: an operator must act.
+    fn undecided_error(&self) -> Option<OpenError> {
         None
     }
 }
@@ -32,13 +32,13 @@ pub trait Source: Clone {
 pub struct OpenError {
     /// The reason.
     pub error: SourceError,
-    /// Where an operator has to decide: shows the standby instances that this one halts, and
-    /// completes once they can have seen it. The error is returned before that, so that no signal
-    /// in the meantime hides it.
+    /// Set if an operator must act: tells the standby instances that this one halts, and completes
+    /// once they have had time to see it. The error is returned before that, so a signal in the
+    /// meantime does not hide it.
     pub announcement: Option<Announcement>,
 }
 
-/// Shows standby instances that this one halts: see [`OpenError::announcement`].
+/// Announces to standby instances that this one halts: see [`OpenError::announcement`].
 pub type Announcement = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<E: Into<SourceError>> From<E> for OpenError {
@@ -47,30 +47,30 @@ impl<E: Into<SourceError>> From<E> for OpenError {
     }
 }
 
-/// What a feed returns, in the order of the WAL.
+/// What a feed returns, in WAL order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Received {
-    /// A message of the plugin.
+    /// A message of the output plugin.
     Message(Message),
     /// The server has sent everything that committed before this LSN.
     Keepalive(Lsn),
 }
 
-/// When a feed is to be closed, and another to be opened in its place.
+/// When to close a feed and open another in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwitchFeed {
     /// At once.
     Now,
-    /// Once nothing is in flight; nothing more is read until then.
+    /// Once nothing is in flight; until then, nothing more is read.
     Drained,
 }
 
 /// The changes after the slot's position: [`super::PostgresFeed`], or a simulated one.
 pub trait Feed {
-    /// Which server this is.
+    /// The server's identity.
     fn identity(&self) -> &ServerIdentity;
 
-    /// The fingerprint of its publication in the catalogs.
+    /// The fingerprint of the publication in the catalogs.
     fn publication_fingerprint(&self) -> &PublicationFingerprint;
 
     /// The process ID of the walsender that holds the slot.
@@ -93,37 +93,37 @@ pub trait Feed {
     /// The next message or keepalive, if it has been received already.
     fn try_next(&mut self) -> Option<Result<Received, SourceError>>;
 
-    /// Whether more has been received than was taken since the last call, or the feed batches by
-    /// itself: then the relay does not pause.
+    /// Whether more was received than was taken since the last call, or the feed reads in batches
+    /// itself: then the relay does not pause for batching.
     fn is_backed_up(&mut self) -> bool;
 
     /// The server's name or address.
     fn host(&self) -> &str;
 
-    /// How the connection to it is protected.
+    /// How the connection to it is secured.
     fn security(&self) -> Security;
 
-    /// Bytes of the plugin's messages that were received so far.
+    /// Bytes of the output plugin's messages received so far.
     fn received_bytes(&self) -> u64;
 
-    /// The slot's state, where it was read anew.
+    /// The slot's state, if it was read since the last call.
     fn slot_figures(&mut self) -> Option<SlotFigures>;
 
-    /// The size of the backlog that a catch-up read was opened for; `None` where it streams.
+    /// The size of the backlog for which a catch-up was opened; `None` for a stream.
     fn backlog_bytes(&self) -> Option<u64>;
 
     /// Whether to switch to another feed, and when.
     fn wanted_switch(&mut self) -> Option<SwitchFeed>;
 
-    /// Whether the wanted switch loses nothing now: asked right before it.
+    /// Whether the requested switch is safe now; called right before it.
     fn may_switch(&mut self) -> impl Future<Output = Result<bool, SourceError>> + Send;
 
-    /// Everything before `lsn` is durable. It is confirmed once the publication guard has seen that
-    /// all of it was sent.
+    /// Reports that everything before `lsn` is durable. It is confirmed once the publication guard
+    /// has verified that all of it was sent.
     fn confirm(&mut self, lsn: Lsn);
 
-    /// The relay ends with `error`. Where an operator has to decide, shows that to the standby
-    /// instances, so that none of them continues; completes once they can have seen it.
+    /// Announces that the relay ends with `error`. If an operator must act, standby instances are
+    /// told not to continue; completes once they have had time to see it.
     fn announce_halt(&mut self, error: &SourceError) -> impl Future<Output = ()> + Send;
 
     /// Confirms `lsn`, and waits until the server has applied it. Messages that still arrive are
@@ -134,6 +134,6 @@ pub trait Feed {
         within: Duration,
     ) -> impl Future<Output = Result<(), SourceError>> + Send;
 
-    /// Closes the feed cleanly.
+    /// Closes the feed in an orderly way.
     fn close(self) -> impl Future<Output = ()> + Send;
 }

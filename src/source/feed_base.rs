@@ -1,4 +1,4 @@
-//! What a stream and a catch-up have in common.
+//! What streams and catch-ups share.
 
 use bytes::Bytes;
 
@@ -12,7 +12,7 @@ use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 use crate::pgoutput::{self, Message};
 
-/// The control connection of a feed, and what was found over it.
+/// The control connection of a feed, and what was read over it.
 pub(super) struct FeedBase {
     pub(super) control: Control,
     pub(super) publication_guard: PublicationGuard,
@@ -29,7 +29,7 @@ pub(super) struct FeedBase {
     pub(super) tables: Vec<FoundTable>,
 }
 
-/// A message of the plugin.
+/// Decodes a message of the output plugin.
 pub(super) fn message(bytes: &Bytes) -> Result<Message, SourceError> {
     pgoutput::decode(bytes).map_err(|error| {
         SourceError::Undecodable(format!(
@@ -38,18 +38,18 @@ pub(super) fn message(bytes: &Bytes) -> Result<Message, SourceError> {
     })
 }
 
-/// An ordinary connection of a feed.
+/// An SQL connection of a feed.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Connection {
-    /// The one that every feed has.
+    /// The connection that every feed has.
     Control,
-    /// On which a catch-up reads.
+    /// The connection on which a catch-up reads.
     Reading,
-    /// On which a catch-up advances the slot.
+    /// The connection on which a catch-up advances the slot.
     Moving,
 }
 
-/// The error of a feed whose ordinary connection has ended.
+/// The error of a feed whose SQL connection has ended.
 pub(super) fn connection_ended(
     connection: Connection,
     ended: Result<Result<(), tokio_postgres::Error>, tokio::task::JoinError>,

@@ -1,19 +1,19 @@
 //! How an instance that halts keeps a standby instance from continuing in its place.
 //!
-//! Exit code 3 means that the slot, the publication or the server is not what it was. A standby
-//! instance cannot see everything that the active one saw, for example that another client advanced
-//! the slot. So the active instance takes an advisory lock ([`LockClass::Halt`]) before it releases
-//! the slot. A standby instance checks for that lock in each attempt, and exits with code 3 too.
+//! Exit code 3 means that the slot, the publication or the server has changed. A standby instance
+//! cannot see everything that the active one saw, for example that another client advanced the
+//! slot. So the active instance takes an advisory lock ([`LockClass::Halt`]) before it releases the
+//! slot. A standby instance checks for that lock in each attempt, and also exits with code 3.
 //!
 //! How long a check takes depends on the network. So each instance holds another lock
-//! ([`LockClass::HaltCheck`]) from before it checks until its next check is done. The halting
+//! ([`LockClass::HaltCheck`]) from before its check until its next check is complete. The halting
 //! instance waits until all sessions have ended that held this lock when the announcement began:
-//! each of these instances has checked since, or is gone.
+//! each of these instances has checked since, or has ended.
 //!
-//! Every role that may connect can hold either lock exclusively, so that no walpost gets it. An
+//! Any role that may connect can hold either lock exclusively, so that no walpost gets it. An
 //! instance that does not get the first one announces the halt in its session's `application_name`,
-//! which no other role can prevent. While another role holds the second one, checking instances
-//! are invisible and are not waited for.
+//! which no other role can prevent. While another role holds the second one, checking instances are
+//! invisible, and the halting instance does not wait for them.
 
 use std::time::Duration;
 
@@ -27,15 +27,15 @@ use super::config::APPLICATION_NAME;
 use super::error::SourceError;
 use super::slot_error::SlotError;
 
-/// The start of the `application_name` of an instance that does not get the lock; the hash of the
+/// The prefix of the `application_name` of an instance that does not get the lock; the hash of the
 /// slot's name follows.
 pub(super) const NAME: &str = "walpost halted ";
 
-/// How long the lock is held at least, and at most: a frozen instance is not waited for.
+/// The minimum and maximum time to hold the lock: a suspended instance is not waited for.
 const ANNOUNCED_AT_LEAST: Duration = Duration::from_secs(4);
 const ANNOUNCED_AT_MOST: Duration = Duration::from_secs(60);
 
-/// How often the checking sessions are read.
+/// How often to read the checking sessions.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 const ANNOUNCE_BY_NAME: &str = "
@@ -49,8 +49,8 @@ const HOLDER: &str = "
      WHERE l.mode = 'ExclusiveLock' AND {lock}
      ORDER BY l.granted DESC, l.pid LIMIT 1";
 
-/// The sessions that check whether an instance halts, without this one and without those that halt
-/// too. Every role can take such a lock: only a walpost of the same role counts.
+/// The sessions that check whether an instance halts, except this one and those that halt too. Any
+/// role can take such a lock, so only a walpost of the same role counts.
 const CHECKING_SESSIONS: &str = "
     WITH held AS MATERIALIZED (
         SELECT l.pid, {check} AS checks, {halt} AS halts
@@ -66,13 +66,13 @@ pub(super) fn lock_for_check(slot: &str) -> String {
     format!("SELECT pg_catalog.pg_try_advisory_lock_shared({class}, pg_catalog.hashtext({slot}))")
 }
 
-/// Releases the lock of the check: this instance works from now on.
+/// Releases the lock of the check: this instance is active from now on.
 pub(super) async fn end_check(client: &Client, slot: &str) -> Result<(), SourceError> {
     let ended = advisory_lock::unlock_shared(client, LockClass::HaltCheck, slot).await;
     ended.map_err(|error| SourceError::query("beginning to work", &error))
 }
 
-/// Announces to standby instances that this one halts, until they have seen it, and for a minute at
+/// Announces to standby instances that this one halts, until they have seen it, but for a minute at
 /// most: the server may have stopped responding.
 pub(super) async fn announce(client: &Client, slot: &str) {
     match timeout(ANNOUNCED_AT_MOST, announce_until_seen(client, slot)).await {
@@ -90,8 +90,8 @@ pub(super) async fn announce(client: &Client, slot: &str) {
 /// Takes the lock for the session of `client`; completes once all standby instances have seen it.
 async fn announce_until_seen(client: &Client, slot: &str) -> Result<(), SourceError> {
     let failed = |error| SourceError::query("announcing that this instance halts", &error);
-    // Shared, since several instances may halt at once. An error counts as not getting the lock: the
-    // server may have no room for another one.
+    // In share mode, because several instances may halt at once. An error counts as not getting the
+    // lock: the server's lock table may be full.
     if !try_lock_shared(client, LockClass::Halt, slot).await.unwrap_or(false) {
         let name = [(&NAME as &(dyn ToSql + Sync), Type::TEXT), (&slot, Type::TEXT)];
         client.query_typed_one(ANNOUNCE_BY_NAME, &name).await.map_err(failed)?;
@@ -126,7 +126,7 @@ fn warn(slot: &str, holder: Option<&Row>) {
     );
 }
 
-/// The server processes of the sessions that check.
+/// The server processes of the checking sessions.
 async fn checking_sessions(client: &Client, slot: &str) -> Result<Vec<i32>, SourceError> {
     let failed = |error| SourceError::query("asking who waits for the slot", &error);
     let query = CHECKING_SESSIONS

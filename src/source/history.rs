@@ -1,15 +1,15 @@
-//! Whether a server that was restarted still has the history that was published.
+//! Whether a restarted server still has the history that was published.
 //!
-//! A server that was set back to an earlier state (a disk snapshot, a backup) on the same timeline
-//! has the same system identifier, and its WAL may have grown past the position in memory. To
-//! start there would skip what committed on the new history between the slot's position and that
-//! one. So after a restart the slot is read from where it stands, and what was received before is
-//! compared with what comes: the last transaction has to come again with the same transaction id
-//! and commit time, and no event may come after it that was not there before. Where a producer was
-//! replaced, transactions before the last one are published again before that one is seen: each
-//! has to be one that was received, with the same id and time.
+//! A server that was restored to an earlier state (a disk snapshot, a backup) on the same timeline
+//! has the same system identifier, and its WAL may have grown past the LSN that walpost has in
+//! memory. Starting at that LSN would skip what the new history committed between the slot's
+//! position and that LSN. So after a restart walpost reads from the slot's position and compares
+//! the stream with what it received before: the last transaction must be sent again with the same
+//! transaction id and commit time, and no new event may appear between it and the end of what was
+//! received. After a producer replacement, transactions before the last one are published again
+//! before the last one is compared: each must be one that was received, with the same id and time.
 //!
-//! While the same postmaster runs, its history is the same. Pure: no I/O, no clock.
+//! As long as the same postmaster runs, its history is the same. Pure: no I/O, no clock.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,35 +18,35 @@ use super::slot_error::SlotError;
 use crate::lsn::Lsn;
 use crate::pgoutput::{Begin, Message, Oid, PgTimestamp};
 
-/// A transaction that was received whole.
+/// A completely received transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LastTransaction {
     /// LSN of its commit record.
     pub commit_lsn: Lsn,
-    /// Where that record ends.
+    /// The end of that record.
     pub end_lsn: Lsn,
-    /// Its id, the lower 32 bits.
+    /// The lower 32 bits of its transaction id.
     pub xid: u32,
-    /// When it was committed, by the server's clock.
+    /// The server's commit timestamp.
     pub commit_time: PgTimestamp,
 }
 
-/// How many transactions are remembered that may have to be published again: 3 MiB. Behind more
-/// than these, older ones are published again without being compared.
-const REMEMBERED: usize = 1 << 16;
+/// How many transactions are kept that may have to be published again: 3 MiB. If there are more,
+/// the older ones are published again without a comparison.
+const KEPT_TRANSACTIONS: usize = 1 << 16;
 
-/// Remembers the transactions that were received whole: the last one, by its commit LSN, and those
-/// with rows that may have to be published again.
+/// Keeps the completely received transactions: the last one, by commit LSN, and those with rows
+/// that may have to be published again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReceivedTransactions {
     open: Option<(LastTransaction, bool)>,
     last: Option<LastTransaction>,
-    /// Those with rows, in commit order.
+    /// Transactions with rows, in commit order.
     with_rows: VecDeque<LastTransaction>,
 }
 
 impl ReceivedTransactions {
-    /// A message was taken; everything that committed before `flush_lsn` is durable.
+    /// Records a message that was taken; everything that committed before `flush_lsn` is durable.
     pub fn message(&mut self, message: &Message, flush_lsn: Lsn) {
         match message {
             Message::Begin(Begin { commit_lsn, commit_time, xid }) => {
@@ -75,7 +75,7 @@ impl ReceivedTransactions {
     }
 
     fn received(&mut self, read: LastTransaction, has_rows: bool, flush_lsn: Lsn) {
-        // One that is read again is not the last.
+        // A transaction that is read again is not the last.
         if self.last.is_none_or(|last| last.commit_lsn <= read.commit_lsn) {
             self.last = Some(read);
         }
@@ -83,45 +83,47 @@ impl ReceivedTransactions {
             self.with_rows.push_back(read);
         }
         let is_over = |oldest: &LastTransaction| oldest.commit_lsn < flush_lsn;
-        while self.with_rows.len() > REMEMBERED || self.with_rows.front().is_some_and(is_over) {
+        while self.with_rows.len() > KEPT_TRANSACTIONS
+            || self.with_rows.front().is_some_and(is_over)
+        {
             self.with_rows.pop_front();
         }
     }
 
-    /// The last one, if there is one.
+    /// The last completely received transaction, if any.
     pub fn last(&self) -> Option<LastTransaction> {
         self.last
     }
 }
 
-/// Compares what comes from the slot's position with what was received before.
+/// Compares the stream, from the slot's position, with what was received before.
 #[derive(Debug)]
 pub(super) struct HistoryCheck {
-    /// The slot's position: everything that committed from here on comes.
+    /// The slot's position: every transaction that committed from here on is sent.
     from: Lsn,
     /// Everything that committed before this LSN was received before.
     start: Lsn,
-    /// The last transaction that has to come again.
+    /// The last transaction, which must be sent again.
     last: Option<LastTransaction>,
-    /// Those with rows up to it, in commit order.
+    /// The transactions with rows up to it, in commit order.
     with_rows: VecDeque<LastTransaction>,
-    /// The last one has come, or has no need to.
+    /// The last transaction was sent, or need not be.
     has_last: bool,
     is_skipping: bool,
-    /// The transaction that comes has no rows that were received: its commit LSN.
+    /// The commit LSN of the current transaction, if no rows of it were received before.
     is_unknown: Option<Lsn>,
-    /// Something was handed out that could not be compared.
+    /// Whether something was passed on that could not be compared.
     has_passed: bool,
 }
 
-/// Tables as they were described in what was skipped. The server describes a table again where it
-/// was changed since, so a description is handed out only where a row of the table comes without
-/// one: an older one would pass for a change.
+/// The relation messages in the skipped part of the stream. The server sends a table's relation
+/// message again after a change of the table. So a kept one is passed on only before a row that has
+/// no newer one: otherwise the older one would look like a change.
 #[derive(Debug, Default)]
 pub(super) struct SkippedRelations(HashMap<Oid, Message>);
 
 impl SkippedRelations {
-    /// A message was skipped.
+    /// Keeps a skipped message, if it describes a relation.
     pub(super) fn skipped(&mut self, message: Message) {
         if let Message::Relation(relation) = &message {
             self.0.insert(relation.oid, message);
@@ -133,7 +135,7 @@ impl SkippedRelations {
         self.0.is_empty()
     }
 
-    /// What is to be handed out before this message.
+    /// The messages to pass on before this one.
     pub(super) fn before(&mut self, message: &Message) -> Vec<Message> {
         if self.0.is_empty() {
             return Vec::new();
@@ -155,21 +157,21 @@ impl SkippedRelations {
     }
 }
 
-/// What to do with a message.
+/// How to handle a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It was handed out before.
+    /// It was passed on before.
     Skip,
-    /// Hand it out; more is to be compared.
+    /// Pass it on; the comparison continues.
     Pass,
-    /// Hand it out: the history is the same.
+    /// Pass it on: the history is the same.
     Same,
 }
 
 impl HistoryCheck {
-    /// For a session that reads from the slot's position `from`, where everything that committed
-    /// before `start` was `received` and is not handed out again. `None` where nothing is to be
-    /// compared.
+    /// For a session that reads from the slot's position `from`, of which everything that committed
+    /// before `start` was `received` and is not passed on again. `None` if there is nothing to
+    /// compare.
     pub(super) fn new(from: Lsn, start: Lsn, received: &ReceivedTransactions) -> Option<Self> {
         let last = received.last.filter(|last| last.commit_lsn >= from);
         let is_needed = from < start || last.is_some();
@@ -185,7 +187,7 @@ impl HistoryCheck {
         })
     }
 
-    /// A message of the stream, in order.
+    /// Compares a message of the stream. Messages must be passed in order.
     pub(super) fn message(&mut self, message: &Message) -> Result<Verdict, SourceError> {
         match message {
             Message::Begin(begin) => self.begin(begin),
@@ -209,7 +211,8 @@ impl HistoryCheck {
             Message::Update(_) | Message::Delete(_) | Message::Truncate(_) if self.is_skipping => {
                 Ok(Verdict::Skip)
             }
-            // A stream describes a table once: in what is skipped, too (see [`SkippedRelations`]).
+            // A stream sends a relation message once, which may be in the skipped part: see
+            // [`SkippedRelations`].
             Message::Relation(_) if self.is_skipping => Ok(Verdict::Skip),
             Message::Relation(_)
             | Message::Type
@@ -251,7 +254,7 @@ impl HistoryCheck {
         })
     }
 
-    /// The transaction with rows that committed there and was received.
+    /// The received transaction with rows that committed there.
     fn with_rows(&self, commit_lsn: Lsn) -> Option<LastTransaction> {
         let found = self.with_rows.binary_search_by_key(&commit_lsn, |one| one.commit_lsn);
         found.ok().and_then(|index| self.with_rows.get(index).copied())
@@ -271,7 +274,7 @@ impl HistoryCheck {
         )))
     }
 
-    /// The server has sent everything that committed before `wal_end`.
+    /// Compares a keepalive: the server has sent everything that committed before `wal_end`.
     pub(super) fn keepalive(&mut self, wal_end: Lsn) -> Result<Verdict, SourceError> {
         match self.last.filter(|last| !self.has_last && last.commit_lsn < wal_end) {
             Some(last) => Err(self.missing(last)),
@@ -319,7 +322,7 @@ mod tests {
         ]
     }
 
-    /// What was received before: transactions at 10, 20 and 30, and `wal_end` 40.
+    /// The state after transactions at 10, 20 and 30, and `wal_end` 40.
     fn received() -> ReceivedTransactions {
         let mut received = ReceivedTransactions::default();
         for (commit, xid) in [(10, 1), (20, 2), (30, 3)] {
@@ -327,12 +330,12 @@ mod tests {
                 received.message(message, lsn(0));
             }
         }
-        // One that did not come whole.
+        // An incomplete one.
         received.message(&transaction(50, 5)[0], lsn(0));
         received
     }
 
-    /// The verdicts on all messages of those transactions, or the error.
+    /// The verdicts on all messages of these transactions, or the error.
     fn verdicts(
         check: &mut HistoryCheck,
         transactions: &[(u64, u32)],
@@ -346,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_history_is_skipped_up_to_where_it_was_received() {
+    fn the_same_history_is_skipped_up_to_the_last_received_position() {
         use Verdict::{Pass, Same, Skip};
         let mut same = check(15, 40);
         let found = verdicts(&mut same, &[(20, 2), (30, 3)]);
@@ -355,13 +358,13 @@ mod tests {
         assert_eq!(same.keepalive(lsn(40)), Ok(Same));
         let found = verdicts(&mut check(15, 40), &[(20, 2), (30, 3), (40, 4)]);
         assert_eq!(found.map(|found| found[6..].to_vec()), Ok(vec![Same, Pass, Pass]));
-        // Where a producer was replaced, the last transaction is handed out again.
+        // After a producer replacement, the last transaction is passed on again.
         let found = verdicts(&mut check(15, 15), &[(20, 2), (30, 3)]);
         assert_eq!(found, Ok(vec![Pass, Pass, Pass, Same, Pass, Pass]));
     }
 
     #[test]
-    fn another_history_is_an_error_for_a_person() {
+    fn another_history_needs_an_operator() {
         for (what, transactions) in [
             ("another transaction at the same place", &[(20, 2), (30, 9)][..]),
             ("the last one is missing", &[(20, 2), (41, 4)]),
@@ -371,7 +374,7 @@ mod tests {
             assert!(matches!(error, SourceError::Slot(_)), "{what}: {error:?}");
         }
         assert!(matches!(check(15, 40).keepalive(lsn(40)), Err(SourceError::Slot(_))));
-        // Nothing was received from the slot's position on, and something comes.
+        // Nothing was received from the slot's position on, but something is sent.
         let error = verdicts(&mut check(36, 60), &[(50, 9)]).expect_err("unknown");
         assert!(error.to_string().contains("was not there before"), "{error}");
     }
@@ -384,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skipped_description_comes_before_the_first_row_that_has_no_newer_one() {
+    fn a_skipped_relation_precedes_the_first_row_without_a_newer_one() {
         let mut skipped = SkippedRelations::default();
         let row = &transaction(50, 5)[1];
         for columns in [1, 2] {
@@ -405,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_again_does_not_become_the_last() {
+    fn a_transaction_read_again_does_not_become_the_last() {
         let mut received = received();
         for message in &transaction(20, 2) {
             received.message(message, lsn(0));
@@ -414,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_durable_is_remembered_no_more_nor_what_has_no_rows() {
+    fn durable_transactions_and_those_without_rows_are_not_kept() {
         let mut received = received();
         let with_rows = |received: &ReceivedTransactions| {
             received.with_rows.iter().map(|one| one.xid).collect::<Vec<_>>()
@@ -428,19 +431,19 @@ mod tests {
             (with_rows(&received), received.last().map(|last| last.xid)),
             (vec![2, 3], Some(6))
         );
-        for number in 0..u32::try_from(REMEMBERED).expect("it fits") {
+        for number in 0..u32::try_from(KEPT_TRANSACTIONS).expect("it fits") {
             for message in &transaction(100 + u64::from(number), 100 + number) {
                 received.message(message, lsn(20));
             }
         }
-        assert_eq!(received.with_rows.len(), REMEMBERED);
+        assert_eq!(received.with_rows.len(), KEPT_TRANSACTIONS);
         assert_eq!(received.with_rows.front().map(|one| one.xid), Some(100));
     }
 
     #[test]
-    fn what_is_published_again_is_compared_before_it_is() {
+    fn transactions_are_compared_before_they_are_published_again() {
         use Verdict::Pass;
-        // Another transaction in the place of one that was received, and one between two of them.
+        // Another transaction in place of a received one, and one between two of them.
         for other in [&[(20, 9)][..], &[(20, 2), (25, 9)]] {
             let error = verdicts(&mut check(15, 15), other).expect_err("another history");
             assert!(
@@ -448,7 +451,7 @@ mod tests {
                 "{error}"
             );
         }
-        // One without rows may come that was not remembered.
+        // A transaction without rows is not kept, so it may be sent.
         let [begin, _, commit] = transaction(25, 9);
         let mut check = check(15, 15);
         let found: Vec<_> = [begin, commit].iter().map(|message| check.message(message)).collect();
@@ -456,9 +459,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_compared_where_nothing_comes_again() {
+    fn nothing_is_compared_if_nothing_is_sent_again() {
         assert!(HistoryCheck::new(lsn(35), lsn(35), &received()).is_none());
         assert!(HistoryCheck::new(lsn(35), lsn(35), &ReceivedTransactions::default()).is_none());
-        assert!(HistoryCheck::new(lsn(30), lsn(30), &received()).is_some(), "it comes again");
+        assert!(HistoryCheck::new(lsn(30), lsn(30), &received()).is_some(), "it is sent again");
     }
 }

@@ -1,15 +1,15 @@
-//! How a publication has a table, from the publication catalogs alone.
+//! Whether and how a publication includes a table, from the publication catalogs alone.
 //!
-//! The view `pg_publication_tables` opens all tables of a publication since PostgreSQL 18, and
-//! waits for their locks: of a publication `FOR ALL TABLES` or of a schema, any role that may create
-//! a table there could keep walpost from connecting.
+//! Since PostgreSQL 18 the view `pg_publication_tables` opens all tables of a publication, and so
+//! waits for their locks. With a publication `FOR ALL TABLES` or of a schema, any role that may
+//! create a table there could block walpost from connecting.
 
-/// Whether the schema of `{class}` is published as a whole; since PostgreSQL 15.
+/// Whether the whole schema of `{class}` is published; since PostgreSQL 15.
 const BY_SCHEMA: &str = "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s
                   WHERE s.pnpubid = p.oid AND s.pnnspid = {class}.relnamespace)";
 
-/// What the view shows, of one table. Without `publish_via_partition_root` only tables that store
-/// rows are published; with it, a partition is not if its table is.
+/// The view's content for one table. Without `publish_via_partition_root` only tables that store
+/// rows are published; with it, a partition is not published if its table is.
 const MEMBERSHIP: &str = "
     LATERAL (
         SELECT own.*,
@@ -34,24 +34,24 @@ const MEMBERSHIP: &str = "
                     ON e.prpubid = p.oid AND e.prrelid = c.oid
                  WHERE p.pubname::pg_catalog.text = {publication}) AS own) AS m";
 
-/// The column list and the row filter of the table's own entry; since PostgreSQL 15. Where its
-/// schema is published too, they do not count.
+/// The column list and the row filter of the table's own entry; since PostgreSQL 15. They do not
+/// apply if its schema is published too.
 const COLUMNS: &str = "CASE WHEN NOT {by_schema} THEN e.prattrs::pg_catalog.int2[] END";
 const ROW_FILTER: &str =
     "CASE WHEN NOT {by_schema} THEN pg_catalog.pg_get_expr(e.prqual, e.prrelid) END";
 
-/// Whether the columns that are sent without a column list include generated ones; since
-/// PostgreSQL 18.
+/// Whether generated columns are sent without a column list; since PostgreSQL 18.
 const GENERATED: &str = "p.pubgencols = 's'";
 
-/// Whether the publication sends column `a` of `c`. Before PostgreSQL 18 no generated column comes.
+/// Whether the publication sends column `a` of `c`. Before PostgreSQL 18 no generated column is
+/// sent.
 const SENDS: &str = "CASE WHEN m.columns IS NULL
              THEN a.attgenerated = '' OR m.generated AND a.attgenerated = 's'
              ELSE a.attnum = ANY (m.columns) AND (a.attgenerated = '' OR {lists_generated}) END";
 
-/// An item for FROM, on a server of `version`: the row `m` of how the publication that the
-/// expression `publication` names has the table `c` of `pg_class`. None where there is no such
-/// publication.
+/// A FROM item for a server of `version`: the row `m` describes how the publication named by the
+/// expression `publication` includes the table `c` of `pg_class`. The item yields no row if there
+/// is no such publication.
 pub(crate) fn membership(version: i32, publication: &str) -> String {
     let since = |major: i32, sql: &'static str, before: &'static str| {
         if version >= major * 10_000 { sql } else { before }
@@ -65,7 +65,7 @@ pub(crate) fn membership(version: i32, publication: &str) -> String {
         .replace("{publication}", publication)
 }
 
-/// Whether the publication sends column `a` of `pg_attribute`, beside [`membership`].
+/// Whether the publication sends column `a` of `pg_attribute`; used together with [`membership`].
 pub(super) fn sends(version: i32) -> String {
     SENDS.replace("{lists_generated}", if version >= 180_000 { "true" } else { "false" })
 }

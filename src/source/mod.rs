@@ -1,19 +1,19 @@
 //! PostgreSQL as the source of changes.
 //!
-//! A feed hands out pgoutput messages and keepalives in WAL order, and carries confirmations back.
-//! There are two: a stream, which is a replication session with an ordinary connection next to it,
-//! and catch-up reads, which read batches by SQL from a temporary copy of the slot. The relay reads
-//! through the traits in `feed`, and knows the errors, the server's identity and the publication's
-//! fingerprint besides.
+//! A feed yields pgoutput messages and keepalives in WAL order, and carries confirmations back.
+//! There are two: a stream, which is a replication session with an SQL connection next to it, and
+//! catch-up reads, which read batches by SQL from a temporary copy of the slot. The relay reads
+//! through the traits in `feed`. Besides these it uses only the errors, the server's identity and
+//! the publication's fingerprint.
 //!
 //! | files | what they do |
 //! |---|---|
 //! | `feed`, `feed_base`, `feed_select`, `stream`, `postgres_feed`, `catchup/` | the two feeds and the choice between them |
 //! | `open`, `open_state`, `session_setup`, `resume`, `config` | opening a session at the right position |
-//! | `publication_guard`, `publication_fingerprint`, `catalog`, `types`, `membership` | what the catalogs say of the publication and its tables |
-//! | `history`, `server_identity`, `advanced_slot` | whether it is the server and the slot of before |
-//! | `slot_lock`, `halt_notice`, `advisory_lock` | agreement between instances |
-//! | `error`, `slot_error`, `slot_metrics` | what can go wrong, and the slot's figures |
+//! | `publication_guard`, `publication_fingerprint`, `catalog`, `types`, `membership` | the publication and its tables, as the catalogs have them |
+//! | `history`, `server_identity`, `advanced_slot` | whether server and slot are still the same |
+//! | `slot_lock`, `halt_notice`, `advisory_lock` | coordination between instances |
+//! | `error`, `slot_error`, `slot_metrics` | errors, and the slot's metrics |
 //! | `connection/`, `wire/` | connecting, and the replication protocol |
 
 mod advanced_slot;

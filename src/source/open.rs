@@ -1,7 +1,8 @@
-//! Opens a feed: connects, checks the server, the slot and the publication, and selects how to read.
+//! Opens a feed: connects, checks the server, the slot and the publication, and selects how to
+//! read.
 //!
-//! Opening checks whatever a stream and a catch-up read would pass over silently: that this is
-//! still the same server and slot, and that the publication has the tables.
+//! Opening checks what neither feed would report: that the server and the slot are still the same,
+//! and that the publication has the tables.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,21 +44,21 @@ impl Source for SourceConfig {
         open(self, resume).await
     }
 
-    fn unjudged(&self) -> Option<OpenError> {
+    fn undecided_error(&self) -> Option<OpenError> {
         let (client, error) = self.open_state.take_advanced_slot()?;
         Some(OpenError { error, announcement: Some(announcement(client, &self.slot)) })
     }
 }
 
-/// Connects, checks, and begins. Dropping the future gives up, and nothing stays behind.
+/// Connects, checks and starts. Dropping the future cancels the attempt and leaves nothing behind.
 async fn open(config: &SourceConfig, resume: &Resume) -> Result<PostgresFeed, OpenError> {
     let conninfo = config.conninfo.resolve_under_own_name()?;
     let control = connect::control(&conninfo, APPLICATION_NAME).await?;
     let control_client = Arc::clone(&control.client);
     let opened = open_within_limit(control, &conninfo, config, resume).await;
     opened.map_err(|error| {
-        // One that has neither streamed nor seen who moved the slot knows of no change that the
-        // others do not see.
+        // An instance that has neither streamed nor seen who advanced the slot has no evidence of a
+        // change that other instances could not see themselves.
         let knows = matches!(resume, Resume::At { .. }) || resume.accounted().is_some();
         let knows = knows && error.needs_operator();
         let announcement = knows.then(|| announcement(control_client, &config.slot));
@@ -65,7 +66,7 @@ async fn open(config: &SourceConfig, resume: &Resume) -> Result<PostgresFeed, Op
     })
 }
 
-/// The session of `client`, and with it the lock on the slot's name, lasts as long.
+/// Keeps the session of `client`, and with it the lock on the slot's name, open.
 fn announcement(client: Arc<SqlClient>, slot: &str) -> Announcement {
     let slot = slot.to_owned();
     Box::pin(async move { halt_notice::announce(&client, &slot).await })
@@ -94,7 +95,7 @@ async fn open_within_limit(
         if !progress.creates_slot.load(Relaxed) {
             break;
         }
-        // The server says nothing on that session until the slot is there.
+        // The server sends nothing on the replication session until the slot is created.
         let alive = timeout(conninfo.connect_timeout, control_client.simple_query("")).await;
         if !matches!(alive, Ok(Ok(_))) {
             break;
@@ -102,7 +103,7 @@ async fn open_within_limit(
     }
     let reason = format!("{host}: the session was not ready within {within:.1?}");
     if progress.in_batches.load(Relaxed) {
-        // A stream needs fewer answers.
+        // A stream needs fewer round trips.
         config.catch_up.refused(&reason);
     }
     Err(SourceError::Lost(reason))
@@ -115,8 +116,8 @@ async fn open_session(
     resume: &Resume,
     progress: &Progress,
 ) -> Result<PostgresFeed, SourceError> {
-    // Pipelined on one connection: `biased` fixes the order in which the server gets the queries. The
-    // server's identity comes first, and the lock's holder is read after the slot.
+    // Pipelined on one connection: `biased` fixes the order in which the server gets the queries.
+    // The server's identity comes first, and the lock's holder is read after the slot.
     let (instance, facts, holder) = tokio::join!(
         biased;
         Instance::of(&control.client),
@@ -132,7 +133,7 @@ async fn open_session(
     let (checked, client) = tokio::join!(
         biased;
         // Sent before the other connection is opened. The publication is read before anything is
-        // confirmed, and judged once the server's identity is known.
+        // confirmed, and checked once the server's identity is known.
         Catalogs::checked(Arc::clone(&control.client), facts.version, config),
         connect_replication(conninfo, &control, &facts)
     );
@@ -151,10 +152,10 @@ async fn open_session(
     let host = control.endpoint.host.to_string();
     let failed = |error: WireError| SourceError::stream(&error, &host, &config.slot);
     let mut client = client.map_err(failed)?;
-    // Both connections are of one kind; the one whose password can be read counts.
+    // Both connections are secured in the same way; if one exposes the password, report that one.
     let security =
         if control.security.shows_password() { control.security } else { client.security() };
-    // Before the catalogs: another server's slot and tables say nothing of ours.
+    // Before the catalogs are checked: another server's slot and tables are not valid here.
     let identity = identify(config, &mut client, &control, &facts, resume, &instance).await?;
     let own = own_process(resume, &identity);
     let kind = facts.slot.as_ref().map_or(HolderKind::Unknown, |slot| slot.held_by(own));
@@ -204,8 +205,7 @@ async fn open_session(
     Ok(opened)
 }
 
-/// The comparison that a session on a server needs whose postmaster was started at another time
-/// than that of the last session.
+/// The history check for a server whose postmaster started at another time than the last session's.
 fn history_check(
     resume: &Resume,
     postmaster_start: i64,

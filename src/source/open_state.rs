@@ -1,4 +1,4 @@
-//! What an attempt to open a session leaves behind for the next one, or for the relay.
+//! State that an attempt to open a session leaves for the next attempt, or for the relay.
 //!
 //! It is kept outside the future that opens the session: a stop drops that future, and must not
 //! lose an error that is already known.
@@ -34,17 +34,17 @@ impl OpenState {
         self.state().standby_session = None;
     }
 
-    /// The slot is ahead of this instance, and it is not known yet who advanced it.
+    /// Records that the slot is ahead of this instance, before it is known who advanced it.
     pub(super) fn begin_advanced_slot(&self, client: &Arc<SqlClient>, error: SourceError) {
         self.state().advanced_slot = Some((Arc::clone(client), error));
     }
 
-    /// It is known who advanced the slot, or that nobody can say so any more.
+    /// Records that it is known who advanced the slot, or that this can no longer be determined.
     pub(super) fn end_advanced_slot(&self) {
         self.state().advanced_slot = None;
     }
 
-    /// The advanced slot that an attempt was still examining when it was dropped.
+    /// Takes the advanced slot that a dropped attempt was still examining.
     pub(super) fn take_advanced_slot(&self) -> Option<AdvancedSlot> {
         self.state().advanced_slot.take()
     }

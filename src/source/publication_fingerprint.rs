@@ -1,12 +1,11 @@
-//! The fingerprint by which a change of the publication is noticed.
+//! The fingerprint that reveals a change of the publication.
 
-/// The catalog rows of the publication and its outbox tables, as a text: equal fingerprints mean
-/// that no row was left out in between.
+/// The catalog rows of the publication and its outbox tables, as text: equal fingerprints mean that
+/// no row was omitted in between.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PublicationFingerprint(String);
 
 impl PublicationFingerprint {
-    /// The fingerprint with that text.
     pub(super) fn new(text: String) -> Self {
         Self(text)
     }
@@ -16,7 +15,7 @@ impl PublicationFingerprint {
         Self(text.to_owned())
     }
 
-    /// The id of the publication, if there is one.
+    /// The OID of the publication, if it exists.
     pub(super) fn publication(&self) -> Option<&str> {
         let part = self.0.split(", ").find_map(|part| part.strip_prefix("publication "))?;
         part.split(' ').next()

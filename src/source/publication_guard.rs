@@ -1,22 +1,22 @@
-//! Guards against silent loss: nothing is confirmed unless the publication was read afterwards and
-//! was still the one of the session's start.
+//! Guards against silent data loss: an LSN is confirmed only after a later read of the publication
+//! shows that it is still the one from the session's start.
 //!
 //! The stream does not show that a table is removed from the publication, or, on PostgreSQL 18,
-//! that the publication is dropped: what commits without it is skipped, and the next commit or
-//! keepalive would confirm the loss. The catalogs show it. Each change of a publication, or of a
-//! table's membership in one, makes a new row version. So equal fingerprints
-//! ([`PublicationFingerprint`]) in two reads mean that nothing was changed in between, not even
-//! back and forth. What was received before a read was committed before it, so it was decoded
-//! under the publication of that fingerprint. For three things only the present state is visible,
-//! so a change that is undone between two reads is not noticed: a table that is published by its
-//! schema or with all others, which table has the outbox's name, and which partition is unlogged.
+//! that the publication is dropped. The server skips what is committed without it, and the next
+//! commit or keepalive would confirm the loss. The catalogs show it: each change of a publication,
+//! or of a table's membership in one, creates a new row version. So equal fingerprints
+//! ([`PublicationFingerprint`]) in two reads mean that nothing changed in between, not even back
+//! and forth. Whatever was received before a read was committed before it, so it was decoded under
+//! the publication of that fingerprint. For three things only the current state is visible, so a
+//! change that is undone between two reads is not detected: a table that is published through its
+//! schema or FOR ALL TABLES, which table has the outbox's name, and which partition is unlogged.
 //!
 //! A change may be in the WAL, and decoded, before a read can see it: between the flush of its
-//! commit record and the end of its transaction, where it waits for synchronous standbys. A row
-//! version that such a transaction replaces has its `xmax` already. A read that finds one is not
+//! commit record and the end of its transaction, while it waits for synchronous standbys. A row
+//! version that such a transaction replaces already has its `xmax`. A read that finds one is not
 //! conclusive, unless that transaction was rolled back.
 //!
-//! The reads also show whether the server still has walpost's session, which nothing else shows
+//! The reads also show whether the server still has walpost's session. Nothing else shows that
 //! while the session is not read.
 
 use std::sync::Arc;
@@ -36,17 +36,18 @@ use super::publication_fingerprint::PublicationFingerprint;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 
-/// Least time between two reads, absolute and as a multiple of the last one's duration, which is long
-/// with thousands of partitions. It delays a confirmation by half of it on average, so a killed
-/// walpost repeats that much more. For a plain table a read costs the server a tenth of a
-/// millisecond, so a thousandth of a core at most.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-const LOOK_SHARE: u32 = 10;
+/// Minimum time between two reads: absolute, and as a multiple of the last read's duration, which
+/// is long with thousands of partitions. It delays a confirmation by half of it on average, so a
+/// killed walpost repeats that much more. For a plain table a read costs the server 0.1 ms, so at
+/// most a thousandth of a core.
+const READ_INTERVAL: Duration = Duration::from_millis(100);
+const READ_DURATIONS: u32 = 10;
 
-/// Most time between two reads: a change is noticed this soon even if nothing has to be confirmed.
+/// Maximum time between two reads: a change is detected this soon even if nothing is to be
+/// confirmed.
 const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The connection that the reads use, as errors name it.
+/// The name of the reads' connection in errors.
 const CONTROL: &str = "the control connection";
 
 /// How long reads may be inconclusive before that is logged.
@@ -56,15 +57,15 @@ const UNSETTLED_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct CatalogCheck {
     pub(super) fingerprint: PublicationFingerprint,
-    /// Whether no transaction that is still open has changed any of it.
+    /// Whether no open transaction has changed any part of it.
     pub(super) settled: bool,
-    /// Whether a transaction that the slot has yet to decode changed any of it.
+    /// Whether a transaction that the slot has yet to decode changed any part of it.
     pub(super) recent: bool,
     /// The server process that streams from the slot.
     walsender: Option<i32>,
 }
 
-/// Where a table's schema is published as a whole; since PostgreSQL 15.
+/// The parts of a table whose schema is published as a whole; since PostgreSQL 15.
 const SCHEMAS: &str = "
         UNION ALL
         SELECT 'schema ' || e.oid::pg_catalog.text || ' ' || e.xmin::pg_catalog.text, e.xmin, e.xmax
@@ -72,10 +73,10 @@ const SCHEMAS: &str = "
           JOIN pg_catalog.pg_publication_namespace e ON e.pnpubid = p.oid
          WHERE e.pnnspid IN (SELECT relnamespace FROM relation)";
 
-/// The fingerprint; whether a transaction that is not over replaces a part of it; whether
-/// one replaced a part that the slot has still to read; the slot's user. Of
-/// transaction ids a row version has the lower 32 bits, which are compared modulo 2^32.
-const LOOK: &str = "
+/// Selects the fingerprint; whether a transaction that has not ended replaces a part of it; whether
+/// a transaction that the slot has yet to decode created a part; and the slot's server process. A
+/// row version has the lower 32 bits of transaction ids, which are compared modulo 2^32.
+const READ_FINGERPRINT: &str = "
     WITH RECURSIVE publication AS (
         SELECT oid, xmin, xmax FROM pg_catalog.pg_publication WHERE pubname::pg_catalog.text = $1
     ), relation AS (
@@ -142,7 +143,7 @@ const LOOK: &str = "
            pg_catalog.min(slot.active_pid)
       FROM snapshot LEFT JOIN slot ON true LEFT JOIN age ON true";
 
-/// The catalogs, with a prepared statement.
+/// The catalogs, read by a prepared statement.
 #[derive(Clone)]
 pub(super) struct Catalogs {
     client: Arc<SqlClient>,
@@ -159,13 +160,13 @@ impl Catalogs {
     ) -> Result<Self, SourceError> {
         let schemas = if version >= 150_000 { SCHEMAS } else { "" };
         let statement = client
-            .prepare(&LOOK.replace("{schemas}", schemas))
+            .prepare(&READ_FINGERPRINT.replace("{schemas}", schemas))
             .await
             .map_err(|error| SourceError::query("preparing to watch the publication", &error))?;
         Ok(Self { client, statement, version, config: config.clone() })
     }
 
-    /// Prepares the statement, and reads.
+    /// Prepares the statement and does the first read.
     pub(super) async fn checked(
         client: Arc<SqlClient>,
         version: i32,
@@ -194,14 +195,14 @@ impl Catalogs {
         })
     }
 
-    /// The outbox tables as the publication sends them.
+    /// The outbox tables, with the columns that the publication sends.
     pub(super) async fn published_tables(&self) -> Result<Vec<FoundTable>, SourceError> {
         let SourceConfig { publication, tables, typed, .. } = &self.config;
         published_tables(&self.client, publication, tables, *typed).await
     }
 
-    /// An error if a read at a later connect finds another publication than that of `fingerprint`;
-    /// the slot is confirmed up to `confirmed`.
+    /// Fails if a read at a later connect finds another publication than that of `fingerprint`; the
+    /// slot is confirmed up to `confirmed`.
     pub(super) async fn compare(
         &self,
         check: &CatalogCheck,
@@ -215,7 +216,7 @@ impl Catalogs {
         }
     }
 
-    /// The error for a fingerprint that differs: nothing beyond `verified` may be confirmed any more.
+    /// The error for a different fingerprint: nothing beyond `verified` may be confirmed any more.
     async fn changed(
         &self,
         before: &PublicationFingerprint,
@@ -228,7 +229,7 @@ impl Catalogs {
             Err(lost) => return lost,
             Ok(_) => format!("publication \"{publication}\" publishes the outbox again"),
         };
-        // Until 17 the WAL in between cannot be decoded at all.
+        // Before PostgreSQL 18 the WAL in between cannot be decoded at all.
         let is_undecodable =
             self.version < 180_000 && before.publication() != check.fingerprint.publication();
         let slot_to_advance = is_undecodable.then(|| slot.clone());
@@ -237,7 +238,7 @@ impl Catalogs {
 }
 
 /// Whether the publication, or a table's membership in it, is newer than a change that the slot has
-/// yet to hand out.
+/// yet to decode.
 pub(crate) async fn is_newer_than_slot(
     client: &Arc<SqlClient>,
     version: i32,
@@ -247,10 +248,11 @@ pub(crate) async fn is_newer_than_slot(
     Ok(check.recent)
 }
 
-/// Up to where the publication was seen to be unchanged, or why nothing more is confirmed.
+/// The LSN up to which the publication is verified to be unchanged, or why nothing more is
+/// confirmed.
 type Seen = Result<Lsn, SourceError>;
 
-/// Reads the catalogs during one session, on a task of its own that ends when this is dropped.
+/// Reads the catalogs during a session, on its own task, which ends when this is dropped.
 pub(super) struct PublicationGuard {
     wanted: watch::Sender<Lsn>,
     seen: watch::Receiver<Seen>,
@@ -265,8 +267,8 @@ impl Drop for PublicationGuard {
 }
 
 impl PublicationGuard {
-    /// Watches over what was found at the beginning of a session that starts at
-    /// `start`, which a check has covered.
+    /// Guards the publication that was found at the start of a session at `start`, which a read has
+    /// already covered.
     pub(super) fn start(
         catalogs: Catalogs,
         fingerprint: PublicationFingerprint,
@@ -286,7 +288,7 @@ impl PublicationGuard {
                 let wanted = *wants.borrow_and_update();
                 let began = Instant::now();
                 let answer = mine.check(verified).await;
-                let rest = began + LOOK_INTERVAL.max(began.elapsed() * LOOK_SHARE);
+                let rest = began + READ_INTERVAL.max(began.elapsed() * READ_DURATIONS);
                 match answer {
                     Ok(true) => {
                         verified = wanted;
@@ -309,12 +311,12 @@ impl PublicationGuard {
         Self { wanted, seen, checker, task }
     }
 
-    /// The publication at the session's start.
+    /// The fingerprint at the session's start.
     pub(super) fn fingerprint(&self) -> &PublicationFingerprint {
         &self.checker.fingerprint
     }
 
-    /// Everything before `lsn` is durable.
+    /// Reports that everything before `lsn` is durable and waits for a read.
     pub(super) fn want(&self, lsn: Lsn) {
         self.wanted.send_if_modified(|wanted| {
             let risen = lsn > *wanted;
@@ -323,7 +325,7 @@ impl PublicationGuard {
         });
     }
 
-    /// The next LSN that may be confirmed. Cancel-safe.
+    /// Waits for the next LSN that may be confirmed. Cancel-safe.
     pub(super) async fn verified(&mut self) -> Seen {
         if self.seen.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -331,7 +333,7 @@ impl PublicationGuard {
         self.seen.borrow_and_update().clone()
     }
 
-    /// Reads now, and until a read is conclusive.
+    /// Reads now, until a read is conclusive.
     pub(super) async fn verify(&self) -> Result<(), SourceError> {
         let verified = self.seen.borrow().clone()?;
         while !self.checker.check(verified).await? {
@@ -370,7 +372,7 @@ struct CatalogChecker {
 }
 
 impl CatalogChecker {
-    /// Whether the read is conclusive and nothing has changed; an error if something has.
+    /// Reads once. Returns whether the read is conclusive; fails if something changed.
     async fn check(&self, verified: Lsn) -> Result<bool, SourceError> {
         let check = answered(CONTROL, self.catalogs.check()).await?;
         if check.fingerprint != self.fingerprint {

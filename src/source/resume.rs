@@ -14,12 +14,12 @@ pub struct Waited {
     pub identity: ServerIdentity,
     /// The highest `confirmed_flush_lsn` of the slot.
     pub confirmed: Lsn,
-    /// If a client that is not walpost held the slot since: the highest position that walposts had
-    /// confirmed before.
+    /// If a client that is not walpost has held the slot since: the highest position that walposts
+    /// had confirmed before that.
     pub moved_from: Option<Lsn>,
 }
 
-/// Where a session starts.
+/// The position at which a session starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resume {
     /// At the slot's `confirmed_flush_lsn`.
@@ -29,31 +29,31 @@ pub enum Resume {
     },
     /// At this process's own position, on the same server only.
     At {
-        /// The server that the positions belong to.
+        /// The server to which the positions belong.
         identity: ServerIdentity,
-        /// The publication as it was, and still has to be.
+        /// The publication's fingerprint, which must not have changed.
         fingerprint: PublicationFingerprint,
         /// The server process of this process's last session.
         walsender: Option<i32>,
         /// The flush LSN.
         confirmed: Lsn,
-        /// Where to read from: at or after the flush LSN.
+        /// The LSN to read from: at or after the flush LSN.
         start: Lsn,
-        /// Whether another walpost held the slot since, and no other client after it: the slot is
-        /// expected to be ahead then.
+        /// Whether another walpost has held the slot since, and no other client after it: then the
+        /// slot is expected to be ahead.
         after_another: bool,
-        /// The highest position that other walposts confirmed since, as far as observed.
+        /// The highest position that other walposts have confirmed since, as far as observed.
         by_others: Lsn,
-        /// The highest `confirmed_flush_lsn` of the slot observed meanwhile.
+        /// The highest `confirmed_flush_lsn` observed since.
         seen: Lsn,
-        /// The transactions that were received completely.
+        /// The completely received transactions.
         received: ReceivedTransactions,
     },
 }
 
 impl Resume {
-    /// The highest position that walposts account for: a slot that is confirmed beyond it was
-    /// advanced by another client. `None` if any position is accounted for.
+    /// The highest position that walposts account for: another client advanced a slot that is
+    /// confirmed beyond it. `None` if any position is accounted for.
     pub fn accounted(&self) -> Option<Lsn> {
         match self {
             Self::At { after_another: false, confirmed, by_others, .. } => {

@@ -1,5 +1,4 @@
-//! How a session is opened: on what, from where, with which settings, and what
-//! is checked before the first message comes.
+//! How a session is set up: settings, identity, position, and the checks before the first message.
 
 use std::time::Duration;
 
@@ -29,43 +28,42 @@ use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 
-/// Session settings: the text forms of values do not depend on the server's
-/// configuration, no timeout meant for clients ends the stream, and a large
-/// transaction is decoded in memory before the server puts it aside.
+/// Session settings. The text format of values must not depend on the server's configuration, and
+/// no timeout meant for clients may end the stream.
 const SESSION_OPTIONS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC \
      -c bytea_output=hex -c extra_float_digits=1 -c statement_timeout=0 -c lock_timeout=0 \
      -c idle_session_timeout=0";
 
-/// How much of a transaction the server decodes in memory before it puts it
-/// aside on disk; walpost raises it unless the connection's own `options` set it.
+/// How much of a transaction the server decodes in memory before it spills to disk; walpost raises
+/// it unless the connection string's `options` set it.
 const WORK_MEM: &str = "logical_decoding_work_mem";
 
-/// The control connection may be idle for days and must stay.
+/// The control connection may be idle for days and must remain open.
 const CONTROL_SETTINGS: &str = "SET lock_timeout = 0; SET idle_session_timeout = 0";
 
-/// What a session is given up for must not go on in the server.
+/// When walpost gives up opening a session, its statements must not continue on the server.
 fn statement_limit() -> String {
     format!("SET statement_timeout = {}", OPENING_LIMIT.as_millis())
 }
 
-/// Once a session is open, whoever asks has a limit of its own.
+/// Removes the statement timeout: once a session is open, each query has its own limit.
 pub(super) async fn lift_statement_limit(client: &Client) -> Result<(), SourceError> {
     set(client, "SET statement_timeout = 0").await
 }
 
-/// Settings of the control connection.
+/// Applies settings to the control connection.
 async fn set(client: &Client, settings: &str) -> Result<(), SourceError> {
     let set = client.batch_execute(settings).await;
     set.map_err(|error| SourceError::query("preparing the control connection", &error))
 }
 
-/// What the catalogs say at the beginning of a session.
+/// What the catalogs contain at the start of a session.
 pub(super) struct Found {
     /// The slot's `confirmed_flush_lsn`.
     pub(super) confirmed: Lsn,
-    /// The tables' columns.
+    /// The tables with their columns.
     pub(super) tables: Vec<FoundTable>,
-    /// The publication as it was before the tables were looked at.
+    /// The publication's fingerprint from before the tables were read.
     pub(super) fingerprint: PublicationFingerprint,
 }
 
@@ -76,7 +74,7 @@ pub(super) async fn prepare(client: &Client, config: &SourceConfig) -> Result<()
     set(client, &format!("{CONTROL_SETTINGS}; {}; {looks}", statement_limit())).await
 }
 
-/// Sees that all in the catalogs is what a session needs, and what it was.
+/// Checks that the catalogs have everything that a session needs, and that nothing changed.
 pub(super) async fn check_catalogs(
     config: &SourceConfig,
     facts: &Facts,
@@ -91,7 +89,7 @@ pub(super) async fn check_catalogs(
         | Resume::AtSlot { waited: Some(Waited { fingerprint, .. }) } => Some(fingerprint),
         Resume::AtSlot { waited: None } => None,
     };
-    // Whoever holds the slot: what is found here may be what the one that halted has left.
+    // Checked before the slot's holder: the catalogs may show what made the other instance halt.
     if let Some(pid) = facts.halted_by {
         if let Some(before) = before {
             let confirmed = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush);
@@ -109,7 +107,7 @@ pub(super) async fn check_catalogs(
         None if check.recent => tracing::warn!(
             publication = %config.publication,
             "the publication may be newer than the slot's position (or another slot of \
-             this server is far behind): rows that were committed without it are not handed out"
+             this server is far behind): rows that were committed without it are not sent"
         ),
         None => {}
     }
@@ -117,8 +115,8 @@ pub(super) async fn check_catalogs(
     Ok(Found { confirmed, tables, fingerprint: check.fingerprint })
 }
 
-/// The slot's `confirmed_flush_lsn`, once slot and server are seen to be those
-/// that this process has been working with.
+/// Returns the slot's `confirmed_flush_lsn`, after checking that slot and server are the ones this
+/// process has used.
 fn check_slot(
     config: &SourceConfig,
     facts: &Facts,
@@ -127,7 +125,7 @@ fn check_slot(
     identity: &ServerIdentity,
 ) -> Result<Lsn, SourceError> {
     let confirmed = facts.require_slot(&config.slot)?;
-    // First, since whoever holds it may move it.
+    // Checked first, because a holder may advance the slot.
     if let Some(slot) = facts.slot.as_ref().filter(|slot| slot.active_pid.is_some()) {
         let kind = slot.held_by(own_process(resume, identity));
         let (fingerprint, identity) = (fingerprint.clone(), identity.clone());
@@ -145,8 +143,8 @@ fn check_slot(
     Ok(confirmed)
 }
 
-/// What an instance ends with that finds the slot at `confirmed`, where only up to `accounted` is
-/// known to be a walpost's doing.
+/// The error of an instance that finds the slot at `confirmed`, when only positions up to
+/// `accounted` are known to be confirmed by a walpost.
 pub(super) fn advanced_error(
     slot: &str,
     resume: &Resume,
@@ -161,15 +159,15 @@ pub(super) fn advanced_error(
     })
 }
 
-/// Whether nobody uses the slot, and it is ahead of what walposts are known to have confirmed.
+/// Whether no client uses the slot, and it is ahead of what walposts are known to have confirmed.
 pub(super) fn is_advanced_by_unknown(facts: &Facts, resume: &Resume) -> bool {
     let slot = facts.slot.as_ref().filter(|slot| slot.active_pid.is_none());
     let confirmed = slot.and_then(|slot| slot.confirmed_flush);
     resume.accounted().is_some_and(|accounted| confirmed > Some(accounted))
 }
 
-/// The server process of this process's last session, on the server that it was one of: after a
-/// restart its number may be another's.
+/// The server process of this process's last session, if the postmaster is still the same: after a
+/// restart the process ID may be reused.
 pub(super) fn own_process(resume: &Resume, found: &ServerIdentity) -> Option<i32> {
     match resume {
         Resume::At { walsender, identity, .. }
@@ -181,7 +179,7 @@ pub(super) fn own_process(resume: &Resume, found: &ServerIdentity) -> Option<i32
     }
 }
 
-/// The same for an ordinary connection, by SQL.
+/// The same for an SQL connection, as SET statements.
 pub(super) fn session_settings(conninfo: &ConnInfo, version: i32) -> String {
     let settings = options(conninfo, version);
     let settings = settings.split("-c ").filter_map(|setting| setting.trim().split_once('='));
@@ -189,7 +187,7 @@ pub(super) fn session_settings(conninfo: &ConnInfo, version: i32) -> String {
     settings.map(statement).collect::<Vec<_>>().join("; ")
 }
 
-/// What a session that decodes is to be set to.
+/// The settings of a session that decodes.
 fn options(conninfo: &ConnInfo, version: i32) -> String {
     let own_options = conninfo.options.as_deref().unwrap_or_default();
     let memory =
@@ -198,7 +196,7 @@ fn options(conninfo: &ConnInfo, version: i32) -> String {
     format!("{SESSION_OPTIONS}{memory}{timeout}")
 }
 
-/// Opens the replication session beside `control`. It does not stream yet.
+/// Opens the replication session next to `control`, without starting the stream.
 pub(super) async fn connect_replication(
     conninfo: &ConnInfo,
     control: &Control,
@@ -206,7 +204,7 @@ pub(super) async fn connect_replication(
 ) -> Result<Connection, WireError> {
     let mut options = options(conninfo, facts.version);
     if facts.wal_sender_timeout_ms == 0 {
-        // Without it the server sends no keepalive by which to notice a dead link.
+        // With 0, the server sends no keepalives, so a dead connection would not be detected.
         options.push_str(" -c wal_sender_timeout=60s");
     }
     let endpoint = &control.endpoint;
@@ -214,7 +212,7 @@ pub(super) async fn connect_replication(
     wire::connect(endpoint, &conninfo.keepalive, &login).await
 }
 
-/// Identifies the server; an error where it is not the one of before.
+/// Identifies the server; fails if it is not the previous one.
 pub(super) async fn identify(
     config: &SourceConfig,
     client: &mut Connection,
@@ -237,8 +235,8 @@ pub(super) async fn identify(
     Ok(identity)
 }
 
-/// Opens a replication session beside `control`, asks the server who it is, and leaves.
-/// It is as far as `run` goes before it uses its slot.
+/// Opens a replication session next to `control`, identifies the server, and closes the session:
+/// all that `run` does before it uses its slot.
 pub(crate) async fn identify_server(
     conninfo: &ConnInfo,
     control: &Control,
@@ -257,7 +255,8 @@ pub(crate) async fn identify_server(
     }
 }
 
-/// Creates a slot that lasts as long as the session; takes as long as the transactions that are open.
+/// Creates a slot that is dropped at the end of the session. Waits for the transactions that are
+/// open.
 pub(super) async fn create_temporary_slot(
     slot: &str,
     client: &mut Connection,
@@ -271,7 +270,7 @@ pub(super) async fn create_temporary_slot(
     log_if_slow(say, client.create_temporary_slot(slot)).await
 }
 
-/// Starts replication on a session that has been looked at.
+/// Starts replication on a session whose server is identified.
 pub(super) async fn start_replication(
     config: &SourceConfig,
     client: Connection,
@@ -291,7 +290,7 @@ pub(super) async fn start_replication(
     client.start(&settings).await
 }
 
-/// Refuses another server at the same address.
+/// Rejects another server at the same address.
 fn check_identity(
     found: &ServerIdentity,
     flushed: Lsn,
@@ -327,7 +326,7 @@ fn check_identity(
     Ok(())
 }
 
-/// `wal_sender_timeout` as it holds for the session.
+/// The session's `wal_sender_timeout`.
 pub(super) fn wal_sender_timeout(facts: &Facts) -> Duration {
     match u64::try_from(facts.wal_sender_timeout_ms) {
         Ok(0) | Err(_) => Duration::from_secs(60),
@@ -335,8 +334,8 @@ pub(super) fn wal_sender_timeout(facts: &Facts) -> Duration {
     }
 }
 
-/// How long not a byte may come. A server that says nothing is asked for an answer after a third
-/// of `wal_sender_timeout`; six times that leaves a merely busy server alone.
+/// How long the server may send nothing. A silent server is asked for a reply after a third of
+/// `wal_sender_timeout`; six times that does not time out a server that is only busy.
 pub(super) fn silence_limit(wal_sender_timeout: Duration) -> Duration {
     wal_sender_timeout.saturating_mul(2).max(Duration::from_secs(10))
 }
@@ -384,7 +383,8 @@ mod tests {
         })
     }
 
-    /// At times a position to resume from, or what was seen while waiting, in a WAL of few positions.
+    /// Sometimes a position to resume from, sometimes a standby's observations, in a WAL of few
+    /// positions.
     fn resume() -> impl Strategy<Value = Resume> {
         let at = (identity(), 0..20_u64, 0..20_u64, any::<bool>(), any::<bool>(), 0..20_u64);
         let moved_from = proptest::option::of((0..20_u64).prop_map(Lsn::new));
@@ -414,7 +414,7 @@ mod tests {
         ]
     }
 
-    /// I12: no session is opened on another server, nor beyond the end of its log.
+    /// I12: no session is opened on another server, or beyond the end of its WAL.
     #[test]
     fn reconnecting_requires_the_same_server_with_all_received_wal() {
         let cases = (resume(), identity(), (0..40_u64).prop_map(Lsn::new));
@@ -434,13 +434,13 @@ mod tests {
                 Ok(()) => assert!(same, "I12: {resume:?} on {found:?}, flushed to {flushed}"),
                 Err(error) => {
                     assert!(!same, "I12: refused: {error}");
-                    assert!(matches!(error, SourceError::Slot(_)), "for a person: {error:?}");
+                    assert!(matches!(error, SourceError::Slot(_)), "needs an operator: {error:?}");
                 }
             }
         });
     }
 
-    /// I12: nor on a slot that somebody holds, or has moved on unseen.
+    /// I12: nor on a slot that is in use, or that was advanced by an unknown client.
     #[test]
     fn a_slot_that_is_in_use_or_was_advanced_unseen_is_rejected() {
         let cases = (resume(), (0..40_u64).prop_map(Lsn::new), any::<bool>());
@@ -488,7 +488,10 @@ mod tests {
                     let is_own = own_process(&resume, &identity) == Some(7);
                     let is_another =
                         holder.is_some_and(|holder| holder.kind == HolderKind::Walpost);
-                    assert_eq!(is_another, !is_own, "I12: its own end passes for another");
+                    assert_eq!(
+                        is_another, !is_own,
+                        "I12: its own last session counts as another walpost"
+                    );
                 }
                 Err(SourceError::Slot(
                     SlotError::Advanced { found, .. }
@@ -503,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_not_taken_for_a_silent_one_before_it_gives_up_itself() {
+    fn the_silence_limit_exceeds_wal_sender_timeout() {
         for seconds in [1, 3, 10, 60, 300, 3600, 86_400] {
             let timeout = Duration::from_secs(seconds);
             assert!(silence_limit(timeout) > timeout, "too soon: {seconds} s");

@@ -1,15 +1,15 @@
-//! Why a replication slot, or the server that has it, cannot be continued from.
+//! Why walpost cannot resume from a replication slot or its server.
 //!
-//! Each of these needs an operator: the position that walpost would continue from is lost, unknown
-//! or another's, so that events may be missing in Kafka.
+//! Each of these errors needs an operator: the position from which to resume is lost, unknown, or
+//! belongs to another server, so events may be missing in Kafka.
 
 use super::server_identity::ServerIdentity;
 use crate::lsn::Lsn;
 
-/// What is wrong with the slot, or with the server that has it.
+/// What is wrong with the slot or its server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SlotError {
-    /// There is no such slot.
+    /// The slot does not exist.
     #[error(
         "replication slot \"{slot}\" does not exist; for a new outbox run `walpost init --apply` \
          against database \"{database}\"; if it did exist, what was not \
@@ -22,11 +22,11 @@ pub enum SlotError {
         database: String,
     },
 
-    /// The server says so of a slot that was there when the session was opened.
+    /// The slot was dropped after the session was opened.
     #[error("{0}")]
     Dropped(String),
 
-    /// It is not a slot that walpost can read.
+    /// walpost cannot read from a slot of this kind.
     #[error("replication slot \"{slot}\" {reason}")]
     Unsuitable {
         /// The slot.
@@ -35,9 +35,10 @@ pub enum SlotError {
         reason: String,
     },
 
-    /// The server has invalidated it, for instance since it retained too much WAL.
+    /// The server has invalidated it, for instance because it retained too much WAL.
     #[error(
-        "replication slot \"{slot}\" was invalidated by the server ({reason}) and never comes back: \
+        "replication slot \"{slot}\" was invalidated by the server ({reason}) and cannot be \
+         recovered: \
          what it had not \
          delivered has to be published from the outbox table by hand, then drop it and run \
          `walpost init --apply` for a new one"
@@ -45,7 +46,7 @@ pub enum SlotError {
     Invalidated {
         /// The slot.
         slot: String,
-        /// `invalidation_reason`, or what stands for it before PostgreSQL 17.
+        /// `invalidation_reason`, or a substitute before PostgreSQL 17.
         reason: String,
     },
 
@@ -53,7 +54,7 @@ pub enum SlotError {
     #[error("{0}")]
     WalRemoved(String),
 
-    /// The server refuses to stream from the slot in its present state (55000), for instance after
+    /// The server refuses to stream from the slot in its current state (55000), for instance after
     /// it has invalidated it.
     #[error("{0}")]
     Unreadable(String),
@@ -62,31 +63,31 @@ pub enum SlotError {
     #[error(
         "replication slot \"{slot}\" was confirmed up to {found} by another client, walpost \
          itself had confirmed {confirmed}: what was committed between these was not published by \
-         this walpost; find out who moved the slot, then start walpost again to go on from {found}"
+         this walpost; find out who advanced the slot, then start walpost again to resume from \
+         {found}"
     )]
     Advanced {
         /// The slot.
         slot: String,
         /// What this instance has confirmed.
         confirmed: Lsn,
-        /// What the slot is confirmed up to.
+        /// The slot's `confirmed_flush_lsn`.
         found: Lsn,
     },
 
-    /// The same, found by an instance that waited for the slot: another client held it after a
-    /// walpost did.
+    /// The same, found by a standby instance: another client held the slot after a walpost did.
     #[error(
         "replication slot \"{slot}\" is confirmed up to {found}, and was used by another client, \
          which is not walpost; the last walpost was seen to have confirmed {confirmed}: what was \
-         committed between these may not be published; find out who moved the slot, then start \
-         walpost again to go on from {found}"
+         committed between these may not be published; find out who advanced the slot, then start \
+         walpost again to resume from {found}"
     )]
     AdvancedWhileWaiting {
         /// The slot.
         slot: String,
-        /// The furthest that walposts were seen to have confirmed.
+        /// The highest position that walposts were seen to confirm.
         confirmed: Lsn,
-        /// What the slot is confirmed up to.
+        /// The slot's `confirmed_flush_lsn`.
         found: Lsn,
     },
 
@@ -102,7 +103,7 @@ pub enum SlotError {
         pid: i32,
     },
 
-    /// The address leads to another server, or to another timeline.
+    /// The server at this address is another one, or on another timeline.
     #[error(
         "another server answers at this address: system identifier {}, timeline {}, where walpost \
          has worked with {}, timeline {}; nothing was published from it. If a failover was meant, \
@@ -110,30 +111,30 @@ pub enum SlotError {
         found.system_identifier, found.timeline, known.system_identifier, known.timeline
     )]
     OtherServer {
-        /// The server that answers.
+        /// The server that responds.
         found: Box<ServerIdentity>,
-        /// The server that walpost has worked with.
+        /// The server that walpost has used.
         known: Box<ServerIdentity>,
         /// What was confirmed to the known server.
         confirmed: Lsn,
     },
 
-    /// The server's WAL ends before what was published from it.
+    /// The server's WAL ends before the position up to which events were published.
     #[error(
         "this server's WAL ends at {flushed} (database \"{database}\"), walpost has already \
          published up \
          to {published}: the server lost WAL or was restored; nothing was published from it"
     )]
     WalBehind {
-        /// Where the server's WAL ends.
+        /// The end of the server's WAL.
         flushed: Lsn,
         /// The database of the connection.
         database: String,
-        /// Up to where walpost has published.
+        /// The position up to which walpost has published.
         published: Lsn,
     },
 
-    /// The restarted server's WAL is not the one that was published from.
+    /// The restarted server's history is not the one that was published.
     #[error(
         "this server's WAL is not the one that walpost has published from: {difference}. The server \
          was set back to an earlier state, for instance from a backup or a disk snapshot. \
@@ -145,13 +146,13 @@ pub enum SlotError {
     OtherHistory {
         /// The first difference.
         difference: String,
-        /// Whether something of the new history was published.
+        /// Whether events of the new history were published.
         published: bool,
-        /// Where the comparison began.
+        /// The LSN at which the comparison began.
         from: Lsn,
     },
 
-    /// The slot became unusable during a catch-up, whose temporary copy of the slot was read on.
+    /// The slot became unusable during a catch-up, which continued to read its temporary copy.
     #[error(
         "{error}. What committed before {read} was read from a copy of the slot{}",
         lost_copy(.copy_lost.as_deref())
@@ -159,9 +160,9 @@ pub enum SlotError {
     CopyRead {
         /// What is wrong with the slot.
         error: Box<SlotError>,
-        /// Up to where the copy was read.
+        /// The LSN up to which the copy was read.
         read: Lsn,
-        /// Why the copy could not be read to its end.
+        /// Why the copy could not be read completely.
         copy_lost: Option<String>,
     },
 
@@ -173,7 +174,7 @@ pub enum SlotError {
     Undelivered {
         /// What is wrong with the slot.
         error: Box<SlotError>,
-        /// How many records.
+        /// The number of these records.
         records: u64,
         /// The flush LSN.
         from: Lsn,

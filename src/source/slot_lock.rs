@@ -1,12 +1,12 @@
 //! The advisory lock on a slot's name: which instance may use a slot that has no walsender.
 //!
 //! PostgreSQL lets only one session stream from a slot. A catch-up does not stream, so it holds
-//! this lock as long as it runs; a session that is about to stream holds it until its walsender
-//! has the slot. Between the two there is no moment at which both could begin.
+//! this lock while it runs. A session that is about to stream holds the lock until its walsender
+//! has the slot. So at no moment can two instances start.
 //!
-//! Every role that may connect can take such a lock. A holder that cannot be a walpost is not
-//! waited for: a stream begins without the lock, since PostgreSQL protects the slot, and checks
-//! the lock again once it has the slot. A catch-up does not begin meanwhile.
+//! Any role that may connect can take such a lock. A holder that cannot be a walpost is not waited
+//! for: a stream starts without the lock, because PostgreSQL protects the slot, and checks the lock
+//! again once it has the slot. A catch-up does not start meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,9 +32,9 @@ pub(super) const DEAD_CLIENT_SETTINGS: &str = "SET tcp_keepalives_idle = 10; SET
 const IDLE_SESSION_SETTING: &str = "SET idle_session_timeout = '60s'";
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// A holder may be a walpost if its role may replicate, whatever its `application_name`: such a role
-/// can use the slot anyway. walpost takes the lock exclusively, in a session. A holder that has
-/// ended between the reads of the two views counts as a walpost.
+/// A holder may be a walpost if its role may replicate, whatever its `application_name`: such a
+/// role can use the slot anyway. walpost takes the lock exclusively, in a session. A holder that
+/// has ended between the reads of the two views counts as a walpost.
 const HOLDERS: &str = "
     SELECT l.pid, coalesce(a.application_name = $2, false), a.usename::pg_catalog.text,
            coalesce(l.mode = 'ExclusiveLock' AND l.pid IS NOT NULL
@@ -59,14 +59,14 @@ pub(super) struct LockHolder {
     pid: Option<i32>,
     kind: HolderKind,
     role: Option<String>,
-    /// That role is not this session's own.
+    /// Whether that role differs from this session's.
     is_of_other_role: bool,
     /// Whether it may be a walpost, by its role and its lock.
     pub(super) may_be_walpost: bool,
 }
 
 impl LockHolder {
-    /// A walpost, given by its server process, that has delivered everything up to the slot's
+    /// The walpost with this server process, which has delivered everything up to the slot's
     /// position.
     pub(super) fn delivered_walpost(pid: i32) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl LockHolder {
     }
 }
 
-/// The holder of the lock, if there is one; first one that may be a walpost.
+/// The holder of the lock, if any; a holder that may be a walpost takes precedence.
 pub(super) async fn holder(client: &Client, slot: &str) -> Result<Option<LockHolder>, SourceError> {
     let query = HOLDERS.replace("{lock}", &LockClass::Slot.condition("$1"));
     let parameters: [(&(dyn ToSql + Sync), Type); 2] =
@@ -107,9 +107,9 @@ pub(super) enum Lock {
     Blocked,
 }
 
-/// Takes the lock until this session ends or [`unlock`]; an error if a session holds it that may be
-/// another walpost's. `own`: the server process of this walpost's last session. `seen`: what the
-/// error reports of that other walpost, without the walpost itself.
+/// Takes the lock until this session ends or calls [`unlock`]; fails if a session holds it that may
+/// be another walpost's. `own` is the server process of this walpost's last session; `seen` is what
+/// the catalogs showed of the slot's holder; the error combines it with the lock's holder.
 pub(super) async fn lock(
     client: &Client,
     config: &SourceConfig,
@@ -131,7 +131,7 @@ pub(super) async fn lock(
     }
 }
 
-/// After a stream has begun without the lock: an error if another walpost has taken it before.
+/// For a stream that has started without the lock: fails if another walpost took it before.
 pub(super) async fn require_no_other_holder(
     client: &Client,
     slot: &str,
@@ -157,7 +157,7 @@ pub(super) fn in_use(
         holder.as_ref().filter(|holder| is_walpost(holder.kind) && holder.is_of_other_role);
     let other_role = other_role.and_then(|holder| holder.role.clone()).or(seen.other_role.clone());
     let kind = match holder {
-        // A client that has the slot itself can advance it.
+        // A client that holds the slot itself can advance it.
         _ if seen.kind == HolderKind::Other => HolderKind::Other,
         // This process's own last session may take a while to end.
         Some(holder) if holder.pid != own => holder.kind,
@@ -167,7 +167,7 @@ pub(super) fn in_use(
     SourceError::InUse { slot: slot.to_owned(), pid, holder }
 }
 
-/// Logs once for each holder.
+/// Logs each holder once.
 fn warn(config: &SourceConfig, holder: &LockHolder) {
     let LockHolder { pid, role, .. } = holder;
     let remedy = match pid {
@@ -188,7 +188,7 @@ fn warn(config: &SourceConfig, holder: &LockHolder) {
     }
 }
 
-/// Keeps the session, and with it the lock, as long as the returned task runs.
+/// Keeps the session open, and with it the lock, while the returned task runs.
 pub(super) async fn keep_alive(client: Arc<SqlClient>) -> Result<JoinHandle<()>, SourceError> {
     client.batch_execute(IDLE_SESSION_SETTING).await.map_err(|error| failed(&error))?;
     Ok(tokio::spawn(async move {
@@ -198,7 +198,7 @@ pub(super) async fn keep_alive(client: Arc<SqlClient>) -> Result<JoinHandle<()>,
     }))
 }
 
-/// Releases the lock: the walsender has the slot now, or the session gave up.
+/// Releases the lock: the walsender has the slot now, or the session failed.
 pub(super) async fn unlock(client: &Client, slot: &str) -> Result<(), SourceError> {
     let unlocked = advisory_lock::unlock(client, LockClass::Slot, slot).await;
     unlocked.map_err(|error| failed(&error))

@@ -1,5 +1,5 @@
-//! Reads what the slot costs the server, every few seconds, on the session's own control
-//! connection: one small query on views in memory.
+//! Reads the slot's metrics every few seconds, on the session's own control connection: one small
+//! query on in-memory views.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,7 +18,7 @@ use crate::lsn::Lsn;
 /// The replication slot, as PostgreSQL reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotFigures {
-    /// When it said so.
+    /// When the server reported it.
     pub observed: SystemTime,
     /// Current WAL position.
     pub wal_end: Lsn,
@@ -26,9 +26,9 @@ pub struct SlotFigures {
     pub lag_bytes: u64,
     /// Current WAL position minus `restart_lsn`, in bytes.
     pub retained_bytes: u64,
-    /// `safe_wal_size`, in bytes; below 0 where the limit is passed.
+    /// `safe_wal_size`, in bytes; negative once the limit is exceeded.
     pub safe_bytes: Option<i64>,
-    /// `max_slot_wal_keep_size`, in bytes; `None` where there is no limit.
+    /// `max_slot_wal_keep_size`, in bytes; `None` means no limit.
     pub limit_bytes: Option<u64>,
     /// `wal_status`.
     pub wal_status: Option<String>,
@@ -36,13 +36,13 @@ pub struct SlotFigures {
     pub spilled_bytes: u64,
 }
 
-/// How often the figures are read.
+/// How often the metrics are read.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long the server may take for them.
+/// How long the server may take to respond.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// On a standby the log's end is what was replayed: what is behind it cannot be decoded yet.
+/// On a standby the end of WAL is the replay position: WAL after it cannot be decoded yet.
 const FIGURES: &str = "
     SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
                  ELSE pg_catalog.pg_current_wal_lsn() END)::pg_catalog.text,
@@ -55,7 +55,7 @@ const FIGURES: &str = "
       LEFT JOIN pg_catalog.pg_stat_replication_slots t USING (slot_name)
      WHERE s.slot_name::pg_catalog.text = $1";
 
-/// Reads as long as it is, and as the connection is.
+/// Reads the metrics until it is dropped or the connection ends.
 pub(super) struct Observer {
     latest: watch::Receiver<Option<SlotFigures>>,
     task: JoinHandle<()>,
@@ -71,7 +71,7 @@ impl Observer {
             loop {
                 ticks.tick().await;
                 let read = slot_figures(&client, &slot).await;
-                // The session sees by itself that its connection has ended.
+                // The session itself notices that its connection has ended.
                 if read.is_err() && client.is_closed() {
                     return;
                 }
@@ -93,7 +93,7 @@ impl Observer {
         Self { latest, task }
     }
 
-    /// What was read since the last call.
+    /// The metrics, if they were read since the last call.
     pub(super) fn changed(&mut self) -> Option<SlotFigures> {
         if !self.latest.has_changed().unwrap_or(false) {
             return None;
@@ -108,8 +108,7 @@ impl Drop for Observer {
     }
 }
 
-/// What the server says of the slot now, and whether anybody uses it; `None` where there is
-/// no such slot.
+/// The slot's current metrics, and whether a client uses it; `None` if there is no such slot.
 pub(crate) async fn slot_figures(
     client: &Client,
     slot: &str,

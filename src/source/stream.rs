@@ -21,7 +21,7 @@ use super::wire::{Event, Replication, WireError};
 use crate::lsn::Lsn;
 use crate::source::SlotFigures;
 
-/// How long to wait for an answer to the last status update before the slot is read.
+/// How long to wait for a reply to the last status update before reading the slot.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An open replication session.
@@ -34,8 +34,8 @@ pub struct StreamFeed {
 }
 
 impl StreamFeed {
-    /// Over `base`, by a client whose replication has been started. A stream that falls behind
-    /// gives way to a catch-up, as `catch_up` configures.
+    /// Streams over `base` with a client whose replication has been started. A stream that falls
+    /// behind yields to a catch-up, as `catch_up` configures.
     pub(super) fn start(
         base: FeedBase,
         config: &SourceConfig,
@@ -46,8 +46,8 @@ impl StreamFeed {
         Self { base, client, temporary_slot: config.temporary_slot, bursts: 0, lag }
     }
 
-    /// Requests an answer from the server, and reads on so that it processes what it was sent, until
-    /// the slot shows `lsn`.
+    /// Requests a reply from the server, and keeps reading so that the server processes what it was
+    /// sent, until the slot shows `lsn`.
     async fn await_confirmed(&mut self, lsn: Lsn) -> Result<(), SourceError> {
         if self.temporary_slot {
             return Ok(());
@@ -66,7 +66,7 @@ impl StreamFeed {
         }
     }
 
-    /// Reads up to a keepalive.
+    /// Reads up to the next keepalive.
     async fn answered(&mut self) -> Result<(), SourceError> {
         loop {
             match self.client.next().await {
@@ -109,9 +109,9 @@ impl StreamFeed {
         loop {
             let event = tokio::select! {
                 // The guard first: it is seldom ready, and a busy stream, which is always ready,
-                // must not delay a confirmation, or the error that the publication was changed. The
-                // control connection last: what was received before it ended is still taken, and
-                // the replication session's own error says more.
+                // must not delay a confirmation, or the error that the publication changed. The
+                // control connection last: messages received before it ended are still taken, and
+                // the replication session's own error is more specific.
                 biased;
                 verified = self.base.publication_guard.verified() => {
                     self.client.confirm(verified?);
@@ -158,15 +158,16 @@ impl StreamFeed {
         })
     }
 
-    /// Ends the session properly, without waiting for a server that does not answer.
+    /// Closes the session in an orderly way, but does not wait long for a server that does not
+    /// respond.
     pub(super) async fn close(mut self) {
         let _ = timeout(Duration::from_millis(500), self.client.shutdown()).await;
     }
 }
 
-/// The next event if `reading`; otherwise only the session's end, since the next session receives
-/// again what was not taken. An error about a change that the server cannot send is not the end
-/// here: what was received before it shows its position, and no other session can receive more.
+/// The next event if `reading`; otherwise only the session's end, because the next session receives
+/// again what was not taken. An error about a change that the server cannot send does not end it
+/// here: events received before it show its position, and no other session can receive more.
 async fn next(client: &mut Replication, reading: bool) -> Result<Option<Event>, WireError> {
     if reading {
         return client.next().await;

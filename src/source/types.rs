@@ -1,10 +1,11 @@
-//! The data types that are not PostgreSQL's own, of the outbox tables' columns and of the database.
+//! The data types of the outbox tables' columns and of the database that are not built in.
 //!
-//! The WAL names a type by its id alone, and a domain by its own: what it is over is in the
-//! catalogs. The columns' present types are always looked up. Where records depend on types, so
-//! are those of the whole database, since the WAL may be from a time when a column had another.
-//! Every role that may connect can create types, in its temporary schema: so the types of
-//! strangers come last, and no more than [`MOST`] are read, each followed [`DEEPEST`] domains deep.
+//! The WAL identifies a type by its OID, and a domain by the domain's own OID: its base type is in
+//! the catalogs. The columns' current types are always read. If records depend on types, the types
+//! of the whole database are read too, because the WAL may date from a time when a column had
+//! another type. Any role that may connect can create types in its temporary schema. So the types
+//! of other owners come last, at most [`MOST_TYPES`] are read, and domains are followed to a depth
+//! of [`DOMAIN_DEPTH`].
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
@@ -13,13 +14,13 @@ use super::SourceError;
 use crate::outbox::{DataType, TableName};
 use crate::pgoutput::Oid;
 
-/// Most types that are looked up.
-const MOST: i64 = 10_000;
+/// Maximum number of types read.
+const MOST_TYPES: i64 = 10_000;
 
-/// How many domains may be over one another.
-const DEEPEST: i32 = 32;
+/// Maximum depth of domains over domains.
+const DOMAIN_DEPTH: i32 = 32;
 
-/// The type of column `a` of `pg_attribute`, or what a domain is over in the end.
+/// The type of column `a` of `pg_attribute`, with domains resolved to their base type.
 pub(crate) const BASE_TYPE: &str = "(
     WITH RECURSIVE base AS (
         SELECT t.oid, t.typtype, t.typbasetype FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid
@@ -29,7 +30,7 @@ pub(crate) const BASE_TYPE: &str = "(
          WHERE base.typtype = 'd')
     SELECT oid FROM base WHERE typtype <> 'd')";
 
-/// Domains are followed to what they are over; the innermost modifier counts.
+/// Resolves domains to their base types; the innermost type modifier applies.
 const TYPES: &str = "
     WITH RECURSIVE outbox AS (
         SELECT c.oid, c.relowner, n.nspowner
@@ -69,15 +70,15 @@ const TYPES: &str = "
       LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
      WHERE t.typtype <> 'd'";
 
-/// The columns' own.
+/// Only the columns' own types.
 const OF_COLUMNS: &str = "AND t.oid IN (SELECT oid FROM used)";
 
-/// All, the columns' own and then those of the owners first.
+/// All types: the columns' own first, then those of the tables' owners.
 const OF_DATABASE: &str = "ORDER BY t.oid IN (SELECT oid FROM used) DESC,
                                     t.typowner IN (SELECT oid FROM owner) DESC, t.oid";
 
-/// The types of these tables' columns, by the ids that the WAL gives them; `of_database`: and all
-/// others of the database.
+/// The types of these tables' columns by OID; with `of_database`, also all other types of the
+/// database.
 pub(super) async fn of(
     client: &Client,
     tables: &[TableName],
@@ -86,7 +87,7 @@ pub(super) async fn of(
     let schemas: Vec<&str> = tables.iter().map(|table| table.schema.as_str()).collect();
     let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
     let query = TYPES.replace("{which}", if of_database { OF_DATABASE } else { OF_COLUMNS });
-    let parameters: [&(dyn ToSql + Sync); 4] = [&schemas, &names, &MOST, &DEEPEST];
+    let parameters: [&(dyn ToSql + Sync); 4] = [&schemas, &names, &MOST_TYPES, &DOMAIN_DEPTH];
     let failed = |error| SourceError::query("reading the data types", &error);
     let rows = client.query(&query, &parameters).await.map_err(failed)?;
     rows.iter().map(read).collect::<Result<_, _>>().map_err(failed)
@@ -101,14 +102,14 @@ fn read(row: &Row) -> Result<(Oid, DataType), tokio_postgres::Error> {
     Ok((used, own.unwrap_or_else(|| other(kind, name, element_kind.zip(element)))))
 }
 
-/// Extensions' types whose values are texts to Debezium.
+/// Types of extensions whose values Debezium writes as text.
 const TEXTS: [&str; 10] =
     ["citext", "ltree", "ean13", "isbn", "isbn13", "ismn", "ismn13", "issn", "issn13", "upc"];
 
-/// Extensions' types that Debezium writes in a form of its own.
+/// Types of extensions for which Debezium has its own format.
 const SPECIAL: [&str; 5] = ["geometry", "geography", "vector", "halfvec", "sparsevec"];
 
-/// A type by its `typtype` and name, and by those of its elements if it is an array
+/// The data type for a `typtype` and name, and those of the elements if it is an array
 /// (<https://www.postgresql.org/docs/current/catalog-pg-type.html>).
 fn other(kind: &str, name: &str, element: Option<(&str, &str)>) -> DataType {
     match (kind, name, element) {

@@ -233,7 +233,7 @@ async fn ready_once_kafka_is_reachable_even_without_writes() {
     let answering = Answering::run(&fixture, &[]).await;
     answering.walpost.await_line("cannot deliver to Kafka", SHORT_TIMEOUT).await;
     let text = answering.await_ready(503).await;
-    assert!(text.contains("Kafka does not take records"), "{text}");
+    assert!(text.contains("Kafka does not accept records"), "{text}");
     kafka.start_again().await;
     answering.await_ready(200).await;
     answering.walpost.await_line("delivering to Kafka again", SHORT_TIMEOUT).await;
@@ -452,7 +452,7 @@ async fn status_is_readable_and_its_exit_code_reflects_delivery() {
     assert_eq!(ended(&screen).await.0, Some(1), "nobody delivers");
     let text = screen.stdout().join("\n");
     for part in
-        ["no  no walpost answers", "nobody streams from it", "of log not confirmed", "reserved"]
+        ["no  no walpost answers", "no client streams from it", "of WAL not confirmed", "reserved"]
     {
         assert!(text.contains(part), "{part} in\n{text}");
     }
@@ -477,10 +477,10 @@ async fn status_of_another_walpost_is_not_reported() {
     let slot = ["--admin-listen", there, "--slot", "another"];
     let off = ["--admin-listen", "off"];
     for (arguments, parts) in [
-        (&publication[..], ["not known: ", theirs, "publication \"walpost\"", "somebody streams"]),
+        (&publication[..], ["not known: ", theirs, "publication \"walpost\"", "a client streams"]),
         (&slot, ["not known: ", theirs, "slot \"walpost\"", "no replication slot \"another\""]),
         // Nobody answers, and someone has the slot: what becomes of it PostgreSQL does not know.
-        (&off, ["not known: ", "no walpost answers", "`off`", "somebody streams"]),
+        (&off, ["not known: ", "no walpost answers", "`off`", "a client streams"]),
     ] {
         let (code, text) = status(arguments).await;
         assert_eq!(code, Some(1), "{text}");
@@ -554,7 +554,7 @@ async fn stalled_main_loop_is_reported() {
     fixture.postgres.execute(&insert(3, 1)).await;
     eventually(STUCK, "/livez reports it", async || {
         let (status, text) = answering.page("/livez").await;
-        status == 503 && text.contains("has not turned for 3")
+        status == 503 && text.contains("has not run for 3")
     })
     .await;
     eventually(LONG_TIMEOUT, "the loop runs again", async || {

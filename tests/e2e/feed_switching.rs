@@ -214,7 +214,7 @@ async fn unmoved_slot_does_not_become_inactive() {
         .await;
     kafka.pause();
     let since = "SELECT inactive_since FROM pg_replication_slots WHERE slot_name = 'walpost'";
-    let before = fixture.postgres.query_text(since).await.expect("nobody streams");
+    let before = fixture.postgres.query_text(since).await.expect("no client streams");
     eventually(SHORT_TIMEOUT, "it is used", async || {
         let now = fixture.postgres.query_text(since).await;
         if now.as_ref().is_some_and(|now| *now > before) {

@@ -320,7 +320,7 @@ async fn concurrent_replays_lose_no_dead_letter() {
     let mut ends = Vec::new();
     for one in &both {
         let (code, said) = ended(one).await;
-        assert_eq!(code == Some(1), said.contains("another replay is at work"), "{said}");
+        assert_eq!(code == Some(1), said.contains("another replay is running"), "{said}");
         ends.push(code);
     }
     ends.sort_unstable();

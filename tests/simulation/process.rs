@@ -238,9 +238,9 @@ fn exit_of(ended: Result<Summary, RelayError>) -> Exit {
     match ended {
         Ok(summary) => Exit::Clean(summary),
         Err(RelayError::Aborted) => Exit::Aborted,
-        Err(RelayError::Unconfirmed(_) | RelayError::Unreached { .. } | RelayError::Unbegun) => {
-            Exit::Unconfirmed
-        }
+        Err(
+            RelayError::Unconfirmed(_) | RelayError::Unreached { .. } | RelayError::NeverConnected,
+        ) => Exit::Unconfirmed,
         Err(RelayError::Unauthenticated(_)) => Exit::Unauthenticated,
         Err(RelayError::Sink(_)) => Exit::Sink,
         Err(RelayError::Source(error)) => Exit::Source(error),

@@ -110,7 +110,7 @@ impl Server {
         }
     }
 
-    /// Whoever has the slot now is no walpost.
+    /// Whoever has the slot now is not walpost.
     pub(crate) fn forget_the_last(&mut self) {
         self.lingers = None;
     }
@@ -209,7 +209,7 @@ impl World {
         self.note(TraceEvent::Slot { confirmed });
     }
 
-    /// Someone who is no walpost moves the slot on, where it is not there yet.
+    /// Someone who is not walpost moves the slot on, where it is not there yet.
     pub(crate) fn foreign_client_sets_the_slot(&mut self, to: Lsn) {
         if to <= self.server.confirmed {
             return;
@@ -250,7 +250,7 @@ impl World {
     }
 
     /// The session that has the slot, also where its client has gone already;
-    /// `None` where someone has it who is no walpost.
+    /// `None` where someone has it who is not walpost.
     fn holder(&self) -> Option<usize> {
         let moving = || self.server.moves.iter().find(|moving| moving.has_begun());
         let lingers = self.server.lingers.filter(|_| self.now_ms() < self.server.held_until);

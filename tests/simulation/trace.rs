@@ -76,7 +76,7 @@ pub(crate) enum TraceEvent {
     Advanced {
         session: usize,
     },
-    /// Someone who is no walpost moved the slot.
+    /// Someone who is not walpost moved the slot.
     Moved {
         to: Lsn,
     },

@@ -1,4 +1,4 @@
-//! What was found, as one screen.
+//! Renders the status as one screen.
 
 use std::fmt::Write as _;
 
@@ -9,13 +9,13 @@ use super::{Found, Slot};
 use crate::admin::{SlotStatus, Status};
 use crate::excerpt::line;
 
-/// How late is too late to be green, in seconds.
+/// The delivery lag above which it is not shown in green, in seconds.
 const LATE: f64 = 60.0;
 
-/// A share of the limit below which what is left of it is red, in percent.
+/// The percentage of the limit below which the remainder is shown in red.
 const RED_BELOW_PERCENT: u64 = 20;
 
-/// Renders, in colours or without.
+/// Renders with or without colours.
 pub(super) struct Screen {
     coloured: bool,
     text: String,
@@ -26,7 +26,7 @@ impl Screen {
         Self { coloured, text: String::new() }
     }
 
-    /// The screen, `now` in seconds since 1970.
+    /// The screen; `now` is in seconds since 1970.
     pub(super) fn of(mut self, found: &Found, now: f64) -> String {
         match (&found.daemon, &found.daemon_error) {
             (Some(status), _) => self.daemon(status, now),
@@ -98,9 +98,9 @@ impl Screen {
 
     fn slot(&mut self, slot: &Slot) {
         let used = if slot.active {
-            plain("somebody streams from it")
+            plain("a client streams from it")
         } else {
-            red("nobody streams from it")
+            red("no client streams from it")
         };
         self.line("slot", &[plain(&slot.name), plain(": "), used]);
         self.figures(&slot.figures);
@@ -108,7 +108,7 @@ impl Screen {
 
     fn figures(&mut self, figures: &SlotStatus) {
         let lag = bytes(figures.lag_bytes);
-        self.line("lag", &[plain(&lag), plain(" of log not confirmed")]);
+        self.line("lag", &[plain(&lag), plain(" of WAL not confirmed")]);
         let status = match figures.wal_status.as_deref() {
             Some(status @ ("unreserved" | "lost")) => red(status),
             Some(status) => plain(status),
@@ -132,8 +132,8 @@ impl Screen {
         self.spans(spans);
     }
 
-    /// Ends a line with these. What answers on the address may be no walpost, and what it says may
-    /// be a server's words: all of it stays on this line, and only the styles here reach a terminal.
+    /// Ends a line with these spans. The endpoint may not be a walpost, and its texts may contain a
+    /// server's messages: they stay on this line, and only the styles used here reach the terminal.
     fn spans(&mut self, spans: &[Span<'_>]) {
         for (style, text) in spans {
             let text = line(text);
@@ -147,7 +147,7 @@ impl Screen {
     }
 }
 
-/// A part of a line.
+/// A part of a line, with its style.
 type Span<'a> = (Style, &'a str);
 
 fn plain(text: &str) -> Span<'_> {
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_stays_on_its_line_and_has_no_orders_to_the_terminal() {
+    fn texts_stay_on_their_line_without_control_sequences() {
         let text = format!("a\nforged\r\u{1b}[2J\u{202e}{}", "x".repeat(1 << 20));
         let found = Found {
             delivering: Some(false),

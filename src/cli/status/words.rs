@@ -1,6 +1,6 @@
-//! Sizes and durations as people read them.
+//! Human-readable sizes and durations.
 
-/// As in `12.3 MiB`.
+/// For example `12.3 MiB`.
 pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -9,7 +9,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     #[allow(clippy::cast_precision_loss, reason = "one decimal is shown")]
     let mut size = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // What would be shown as 1024.0 is one of the next unit.
+    // A value that would be shown as 1024.0 uses the next unit.
     while size >= 1023.95 && unit < UNITS.len() - 1 {
         size /= 1024.0;
         unit += 1;
@@ -17,7 +17,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     format!("{size:.1} {}", UNITS[unit])
 }
 
-/// As in `2 h 5 min`: the two largest units.
+/// For example `2 h 5 min`: the two largest units.
 pub(super) fn duration(seconds: f64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     if seconds < 10.0 {
@@ -37,7 +37,7 @@ pub(super) fn duration(seconds: f64) -> String {
     parts.join(" ")
 }
 
-/// As in `1 234 567`.
+/// For example `1 234 567`.
 pub(super) fn count(count: u64) -> String {
     let digits = count.to_string();
     let mut grouped = String::new();
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_durations_and_counts_are_for_people() {
+    fn sizes_durations_and_counts_are_human_readable() {
         for (size, text) in [
             (0, "0 B"),
             (1023, "1023 B"),

@@ -1,4 +1,4 @@
-//! Column plans against relations and rows of several shapes.
+//! Column plans for relations and rows of various shapes.
 
 use crate::position::EventPosition;
 use proptest::prelude::*;
@@ -50,7 +50,7 @@ fn bytea_plan() -> Plan {
 }
 
 #[test]
-fn a_table_lacks_what_its_records_do_not_show() {
+fn a_table_may_lack_columns_that_its_records_do_not_contain() {
     let needs = Needs::NONE.requiring([Role::Id, Role::EventType, Role::Payload]);
     let plan = |names: &[&str], columns: ColumnNames| {
         let config = OutboxConfig { columns, needs, ..OutboxConfig::default() };
@@ -59,10 +59,10 @@ fn a_table_lacks_what_its_records_do_not_show() {
     let usual = ColumnNames::default;
     let whole = plan(&["id", "type", "payload", "aggregate_type"], usual()).expect("all it needs");
     let bare = plan(&["id", "type", "payload"], usual()).expect("all it needs");
-    assert_eq!(bare.continues(&whole), Ok(()), "nobody misses it");
+    assert_eq!(bare.continues(&whole), Ok(()), "records do not need it");
     let missing = plan(&["id", "payload"], usual()).expect_err("what the topic is made of");
     assert!(missing.to_string().contains("`event_type`"), "{missing}");
-    // What is named has to be there all the same.
+    // A configured column must exist even so.
     let named = ColumnNames { aggregate_type: Some("kind".to_owned()), ..usual() };
     assert!(plan(&["id", "type", "payload"], named).is_err());
 }
@@ -115,7 +115,7 @@ fn a_row_becomes_an_event_whatever_the_order_of_its_columns() {
 }
 
 #[test]
-fn our_own_names_go_before_debeziums() {
+fn walposts_names_take_precedence_over_debeziums() {
     let relation = texts(&[
         "id",
         "aggregatetype",
@@ -135,7 +135,7 @@ fn our_own_names_go_before_debeziums() {
 }
 
 #[test]
-fn a_missing_column_is_named_with_what_was_looked_for_and_what_there_is() {
+fn a_missing_column_error_lists_accepted_and_existing_names() {
     let error =
         plan(&texts(&["id", "aggregate_type", "kind", "payload"]), &[]).expect_err("no key");
     assert_eq!(
@@ -170,7 +170,7 @@ fn a_configured_column_must_be_there() {
 }
 
 #[test]
-fn one_column_may_serve_twice() {
+fn one_column_may_provide_two_fields() {
     let names = ColumnNames { event_type: Some("id".to_owned()), ..ColumnNames::default() };
     let relation = texts(&["id", "aggregate_type", "aggregate_id", "payload"]);
     let plan = plan_of(&relation, names, &["id"]).expect("the columns are there");
@@ -180,7 +180,7 @@ fn one_column_may_serve_twice() {
 }
 
 #[test]
-fn a_bytea_payload_is_decoded_and_other_bytea_is_not_touched() {
+fn a_bytea_payload_is_decoded_and_other_bytea_is_unchanged() {
     let plan = bytea_plan();
     let tuple = encode::texts(&[Some("\\x00fFA1"), Some("\\x01"), Some("a"), Some("1")]);
     let event = read(&plan, &tuple).expect("an event");
@@ -198,7 +198,7 @@ fn a_payload_of_another_type_is_passed_on_even_if_it_looks_like_bytea() {
 }
 
 #[test]
-fn bytea_that_is_not_hex_is_refused_with_the_setting_to_change() {
+fn bytea_that_is_not_hex_is_rejected_with_the_setting_to_change() {
     let plan = bytea_plan();
     let refused = |payload: &str| {
         let tuple = encode::texts(&[Some(payload), Some("1"), Some("a"), Some("1")]);
@@ -211,11 +211,11 @@ fn bytea_that_is_not_hex_is_refused_with_the_setting_to_change() {
 }
 
 #[test]
-fn values_that_an_insert_cannot_have_are_refused() {
+fn values_that_an_insert_cannot_have_are_rejected() {
     let plan = bytea_plan();
     for value in [Value::Binary(b"1"), Value::Unchanged] {
         let tuple = encode::tuple(&[Value::Null, value, Value::Null, Value::Null]);
-        let fault = read(&plan, &tuple).expect_err("a value that was not asked for");
+        let fault = read(&plan, &tuple).expect_err("a value that was not requested");
         assert!(
             matches!(&fault, RowFault::Undecodable { column, .. } if column == "id"),
             "{fault}"
@@ -224,7 +224,7 @@ fn values_that_an_insert_cannot_have_are_refused() {
 }
 
 #[test]
-fn a_row_of_another_width_is_refused() {
+fn a_row_with_another_column_count_is_rejected() {
     let tuple = encode::texts(&[None, None, None]);
     let fault = Err(RowFault::ColumnCount { expected: 4, found: 3 });
     assert_eq!(read(&bytea_plan(), &tuple), fault);
@@ -232,7 +232,7 @@ fn a_row_of_another_width_is_refused() {
 
 proptest! {
     #[test]
-    fn hex_comes_back_as_the_bytes_it_stands_for(bytes: Vec<u8>) {
+    fn hex_is_decoded_to_its_bytes(bytes: Vec<u8>) {
         use std::fmt::Write;
         let mut text = String::from("\\x");
         for byte in &bytes {

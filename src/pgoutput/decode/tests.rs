@@ -1,4 +1,4 @@
-//! The decoder against hand-made bytes, against an encoder, and against junk.
+//! The decoder with hand-written bytes, with an encoder, and with random bytes.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use super::super::message::{PgTimestamp, Value};
 use super::*;
 use crate::lsn::Lsn;
 
-/// One of each message, written by hand from the protocol's description.
+/// One message of each kind, written by hand from the protocol's specification.
 fn golden() -> Vec<(&'static [u8], Message)> {
     let commit_time = PgTimestamp::from_micros(0x0002_B5A1_0000_0001);
     vec![
@@ -72,7 +72,7 @@ fn each_message_is_decoded_from_its_bytes() {
 }
 
 #[test]
-fn a_message_cut_at_any_length_is_refused() {
+fn a_message_truncated_at_any_length_is_rejected() {
     for (bytes, message) in golden() {
         for length in 0..bytes.len() {
             let cut = decode(&Bytes::from_static(&bytes[..length]));
@@ -85,7 +85,7 @@ fn a_message_cut_at_any_length_is_refused() {
 }
 
 #[test]
-fn a_byte_after_the_end_is_refused() {
+fn a_byte_after_the_end_is_rejected() {
     for (bytes, _) in golden() {
         let longer: Bytes = bytes.iter().copied().chain([0]).collect();
         let trailing = DecodeError::Trailing { offset: bytes.len(), left: 1 };
@@ -94,7 +94,7 @@ fn a_byte_after_the_end_is_refused() {
 }
 
 #[test]
-fn a_changed_byte_anywhere_gives_a_message_or_an_error() {
+fn a_changed_byte_anywhere_yields_a_message_or_an_error() {
     for (bytes, _) in golden() {
         for at in 0..bytes.len() {
             for value in 0..=u8::MAX {
@@ -135,14 +135,14 @@ fn the_empty_schema_is_pg_catalog() {
 }
 
 #[test]
-fn a_column_name_that_is_not_utf_8_is_refused() {
+fn a_column_name_that_is_not_utf_8_is_rejected() {
     let bytes = b"R\0\0\0\x01s\0t\0d\0\x01\0\xFFd\0\0\0\0\x17\xFF\xFF\xFF\xFF";
     assert_eq!(decode(&Bytes::from_static(bytes)), Err(DecodeError::NotUtf8 { offset: 13 }));
 }
 
 #[test]
-fn a_count_reserves_no_more_than_the_message_holds() {
-    // 65,535 columns, four thousand million relations: and nothing behind them.
+fn a_count_reserves_no_more_than_the_message_contains() {
+    // 65,535 columns, four billion relations: and nothing after the counts.
     let relation = b"R\0\0\0\x01s\0t\0d\xFF\xFF\0a\0\0\0\0\x17\xFF\xFF\xFF\xFF";
     let truncate = b"T\xFF\xFF\xFF\xFF\0\0\0\0\x01";
     let insert = b"I\0\0\0\x01N\xFF\xFFn";
@@ -162,7 +162,7 @@ fn postgresqls_timestamps_are_counted_from_2000() {
     }
 }
 
-/// Decodes, and reads all that can be read of the result.
+/// Decodes, and reads all parts of the result.
 fn read_all(bytes: &Bytes) {
     if let Ok(Message::Insert(insert)) = decode(bytes) {
         assert_eq!(insert.tuple.iter().count(), insert.tuple.len());
@@ -231,12 +231,12 @@ fn a_message() -> impl Strategy<Value = Message> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_decoded_again(message in a_message()) {
+    fn an_encoded_message_is_decoded_to_the_same_message(message in a_message()) {
         prop_assert_eq!(decode(&encode::message(&message)), Ok(message));
     }
 
     #[test]
-    fn any_bytes_give_a_message_or_an_error(
+    fn any_bytes_yield_a_message_or_an_error(
         tag in proptest::sample::select(b"BCORYIUDTM\0S".to_vec()),
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn a_message_with_one_part_overwritten_gives_a_message_or_an_error(
+    fn a_partially_overwritten_message_yields_a_message_or_an_error(
         message in a_message(), at: prop::sample::Index, junk: [u8; 4],
     ) {
         let mut bytes = encode::message(&message).to_vec();

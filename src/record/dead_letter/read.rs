@@ -1,4 +1,4 @@
-//! Reading a dead letter: the event that it was, for the configuration of today.
+//! Reads a dead letter back to its event, for the current configuration.
 
 use crate::position::EventPosition;
 use std::borrow::Cow;
@@ -13,18 +13,18 @@ use crate::outbox::{ColumnNames, DataType, Event, Field, FieldTarget, FieldTypes
 use crate::pgoutput::PgTimestamp;
 use crate::record::poison::{Cause, Poison};
 
-/// A dead letter that was read back.
+/// A dead letter that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Letter<'a> {
-    /// Why it is one, by the cause's key.
+    /// The key of the cause.
     pub cause: &'a str,
-    /// Where the event stands in the log.
+    /// The event's position.
     pub position: EventPosition,
-    /// The table, or the logical message's prefix, that it came from.
+    /// The event's table, or the logical message's prefix.
     pub origin: &'a str,
-    /// Its value.
+    /// The record's value.
     pub value: Option<&'a [u8]>,
-    /// Whether the value is the content of a logical message that could not be read.
+    /// Whether the value is the content of an unreadable logical message.
     pub is_unread: bool,
     /// When its transaction committed.
     pub commit_time: PgTimestamp,
@@ -44,13 +44,13 @@ struct Types {
 /// Values by name; `None` is NULL.
 type Fields = HashMap<String, Option<Vec<u8>>>;
 
-/// A header of a dead letter that cannot be read.
+/// A header of a dead letter that is missing or invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("its header {0} is missing or cannot be read")]
 pub struct LetterFault(&'static str);
 
 impl<'a> Letter<'a> {
-    /// The letter of a record with these parts; `None`: it is no dead letter.
+    /// Parses the dead letter in a record with these parts; `None` if it is not a dead letter.
     pub fn read(
         key: Option<&'a [u8]>,
         value: Option<&'a [u8]>,
@@ -90,8 +90,8 @@ impl<'a> Letter<'a> {
         }))
     }
 
-    /// The event that it was, with the columns that the configuration of today places; one
-    /// that the letter does not have is poison. `names` are those of the roles' columns.
+    /// The event, with the additional columns of the current configuration; it is poison if the
+    /// dead letter lacks one. `names` are the columns of the roles.
     pub fn event(&self, placed: &[String], names: &ColumnNames) -> Result<Event<'_>, Poison> {
         let mut event = Event::empty(self.position, self.commit_time, placed.len());
         for role in ROLES {
@@ -139,7 +139,7 @@ impl Types {
     }
 }
 
-/// The role that the column plays.
+/// The role of the column.
 fn role_of(names: &ColumnNames, column: &str) -> Option<Role> {
     Role::ALL.into_iter().find(|role| names.looked_for(*role).any(|name| name == column))
 }
@@ -148,7 +148,7 @@ fn value<'a>(fields: &'a Fields, name: &str) -> Option<Field<'a>> {
     fields.get(name).map(|value| value.as_deref().map(Cow::Borrowed))
 }
 
-/// A field as it was written; an error: it is none.
+/// A field as written in the dead letter; fails if it is invalid.
 fn field(value: &Value) -> Result<Option<Vec<u8>>, LetterFault> {
     let bytes = match value {
         Value::Null => return Ok(None),
@@ -178,7 +178,7 @@ mod tests {
         })
     }
 
-    /// What the letter of `event` makes of it with other columns placed.
+    /// The event that is restored from the dead letter of `event`, with other additional columns.
     fn there_and_back(event: &Event<'_>, before: &[&str], now: &[&str]) -> Result<String, Poison> {
         let [before, now] =
             [before, now].map(|names| names.iter().copied().map(str::to_owned).collect::<Vec<_>>());
@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_event_comes_back_as_it_was(
+        fn an_event_is_restored_unchanged(
             fields in prop::array::uniform10(any::<Option<Vec<u8>>>()),
             placed in prop::array::uniform2(any::<Option<Vec<u8>>>()),
             typed: bool,
@@ -223,7 +223,7 @@ mod tests {
         }
 
         #[test]
-        fn any_fields_are_read_or_refused(text in "[\\[\\]{}\",:a-z0-9 ]{0,40}") {
+        fn any_fields_are_parsed_or_rejected(text in "[\\[\\]{}\",:a-z0-9 ]{0,40}") {
             let read = Letter::read(None, None, |name| match name {
                 FIELDS => Some(text.as_bytes()),
                 COMMIT_TIME => Some(b"1"),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_the_letter_has_not_are_poison_unless_they_are_a_roles() {
+    fn missing_columns_are_poison_unless_they_have_a_role() {
         let mut event = event();
         event.placed = vec![None, Some(b"Acme".as_slice().into())];
         let back = there_and_back(&event, &["region", "tenant"], &["tenant", "id", "region"]);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_letter_and_what_cannot_be_read_is_told_apart() {
+    fn other_records_and_unreadable_dead_letters_are_distinguished() {
         let mut record = Record {
             topic: "d",
             partition: None,

@@ -1,4 +1,4 @@
-//! PostgreSQL's text forms of arrays and of hstore.
+//! Parses PostgreSQL's text forms of arrays and hstore.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -10,11 +10,11 @@ use super::json::json_string;
 pub(super) enum Element {
     Null,
     Text(String),
-    /// An array in the array; its own elements are not kept.
+    /// A nested array; its elements are not kept.
     Array,
 }
 
-/// The elements of `{a,"b c",NULL}`, `[2:3]={a,b}` too
+/// The elements of `{a,"b c",NULL}`, also of `[2:3]={a,b}`
 /// (<https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO>).
 pub(super) fn read(text: &str) -> Option<Vec<Element>> {
     let text = match text.strip_prefix('[') {
@@ -35,7 +35,7 @@ fn braces(signs: &mut Peekable<Chars<'_>>) -> Option<Vec<Element>> {
     loop {
         elements.push(match signs.peek()? {
             '{' => {
-                pass_over(signs)?;
+                skip_array(signs)?;
                 Element::Array
             }
             '"' => Element::Text(quoted(signs)?),
@@ -49,8 +49,8 @@ fn braces(signs: &mut Peekable<Chars<'_>>) -> Option<Vec<Element>> {
     }
 }
 
-/// Passes over an array in the array, however deep.
-fn pass_over(signs: &mut Peekable<Chars<'_>>) -> Option<()> {
+/// Skips a nested array of any depth.
+fn skip_array(signs: &mut Peekable<Chars<'_>>) -> Option<()> {
     let mut depth = 0_usize;
     loop {
         match signs.peek()? {
@@ -77,7 +77,7 @@ fn bare(signs: &mut Peekable<Chars<'_>>) -> Option<Element> {
     Some(if text == "NULL" { Element::Null } else { Element::Text(text) })
 }
 
-/// What stands in quotes, in which a backslash takes the meaning from the next sign.
+/// A quoted text, in which a backslash escapes the next character.
 fn quoted(signs: &mut Peekable<Chars<'_>>) -> Option<String> {
     let mut text = String::new();
     (signs.next()? == '"').then_some(())?;
@@ -90,7 +90,7 @@ fn quoted(signs: &mut Peekable<Chars<'_>>) -> Option<String> {
     }
 }
 
-/// `"a"=>"1", "b"=>NULL` as a JSON object, in its order
+/// Converts `"a"=>"1", "b"=>NULL` to a JSON object, in its order
 /// (<https://www.postgresql.org/docs/current/hstore.html>).
 pub(super) fn hstore_as_json(text: &str) -> Option<String> {
     let mut signs = text.chars().peekable();
@@ -125,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn arrays_are_read_as_postgresql_prints_them() {
+    fn arrays_are_parsed_as_postgresql_prints_them() {
         let text = |text: &str| Element::Text(text.to_owned());
         for (array, elements) in [
             ("{}", vec![]),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hstore_is_a_json_object() {
+    fn an_hstore_becomes_a_json_object() {
         let json = |text| hstore_as_json(text).expect(text);
         assert_eq!(json(""), "{}");
         assert_eq!(json(r#""a"=>"1", "b \"c\""=>NULL"#), r#"{"a":"1","b \"c\"":null}"#);
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_gives_elements_or_none(text in "[{}\\[\\],=\"\\\\a:NUL> ]{0,24}") {
+        fn any_text_yields_elements_or_none(text in "[{}\\[\\],=\"\\\\a:NUL> ]{0,24}") {
             let _ = (read(&text), hstore_as_json(&text));
         }
     }

@@ -1,4 +1,4 @@
-//! A column's value as Debezium holds it: what the converters then spell.
+//! A column's value as Debezium represents it; the converters write it as text.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -12,23 +12,23 @@ use super::modes::{Binary, Decimals, Intervals, Modes, Times};
 use super::number::{self, Decimal};
 use super::time::{self, Interval, Moment};
 
-/// A value, before it is spelled.
+/// A value before conversion.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ConnectValue<'a> {
     Null,
     Text(Cow<'a, str>),
-    /// An integer, a date, a time as a number: its digits.
+    /// An integer, or a date or time as a number: its digits.
     Digits(Cow<'a, str>),
     Bool(bool),
-    /// As Java spells it, `NaN` and `Infinity` too.
+    /// In Java's format, including `NaN` and `Infinity`.
     Float(String),
-    /// A `BigDecimal` of a schema that has its scale.
+    /// A `BigDecimal` whose schema has the scale.
     Decimal(Decimal),
-    /// A `BigDecimal` that carries its scale.
+    /// A `BigDecimal` that contains its scale.
     AnyDecimal(Decimal),
     Bytes(Cow<'a, [u8]>),
     Array(Vec<ConnectValue<'a>>),
-    /// Members in their order.
+    /// Members in order.
     Struct(Vec<(Cow<'a, str>, ConnectValue<'a>)>),
     Point {
         x: f64,
@@ -37,7 +37,7 @@ pub(super) enum ConnectValue<'a> {
 }
 
 /// The value of a column of that shape, from PostgreSQL's text form.
-pub(super) fn datum(
+pub(super) fn connect_value(
     shape: Shape,
     text: &[u8],
     modes: Modes,
@@ -52,31 +52,31 @@ pub(super) fn datum(
 
 fn elements<'a>(kind: Kind, text: &str, modes: Modes) -> Result<ConnectValue<'a>, &'static str> {
     let elements = array::read(text).ok_or("is not an array as PostgreSQL prints it")?;
-    // One number that is none, and there is no array.
+    // If one element is not a number, Debezium writes no array.
     let is_none = |text: &str| matches!(text, "NaN" | "Infinity" | "-Infinity");
     let any_none =
         elements.iter().any(|it| matches!(it, array::Element::Text(text) if is_none(text)));
     if any_none && matches!(kind, Kind::Decimal | Kind::AnyDecimal) {
         return Ok(ConnectValue::Null);
     }
-    let datum = |element: array::Element| match element {
+    let value = |element: array::Element| match element {
         array::Element::Text(text) => in_array(kind, text, modes),
-        // Debezium writes an address in Java's memory, or NULL.
+        // Debezium writes an object's address in Java's memory, or NULL.
         array::Element::Null | array::Element::Array => Ok(ConnectValue::Null),
     };
-    elements.into_iter().map(datum).collect::<Result<_, _>>().map(ConnectValue::Array)
+    elements.into_iter().map(value).collect::<Result<_, _>>().map(ConnectValue::Array)
 }
 
-/// An element, which comes to Debezium by other ways than a column's value.
+/// An array element, which Debezium decodes differently from a column's value.
 fn in_array<'a>(kind: Kind, text: String, modes: Modes) -> Result<ConnectValue<'a>, &'static str> {
     const SECOND: i64 = 1_000_000;
     match kind {
-        // With milliseconds at most; 24:00 is midnight.
+        // At most milliseconds; 24:00 becomes midnight.
         Kind::Time(precision) => {
             let millis = time::time(&text)? / 1000 % 86_400_000;
             Ok(clock(millis * 1000, precision, modes.times))
         }
-        // With seconds at most.
+        // At most seconds.
         Kind::Timetz => Ok(text_of(time::timetz(&text, SECOND)?)),
         Kind::Date => match (text.as_str(), modes.times) {
             ("infinity", Times::IsoString) => Ok(text_of("+292278994-08-16Z".to_owned())),
@@ -99,8 +99,8 @@ fn one(kind: Kind, text: Cow<'_, str>, modes: Modes) -> Result<ConnectValue<'_>,
             "f" | "0" => false,
             _ => return Err("is not a boolean"),
         }),
-        Kind::Float4 => ConnectValue::Float(number::spelled(float::<f32>(&text)?)),
-        Kind::Float8 => ConnectValue::Float(number::spelled(float::<f64>(&text)?)),
+        Kind::Float4 => ConnectValue::Float(number::java_text(float::<f32>(&text)?)),
+        Kind::Float8 => ConnectValue::Float(number::java_text(float::<f64>(&text)?)),
         Kind::Money => decimal(&money(&text), modes, ConnectValue::Decimal)?,
         Kind::Decimal => decimal(&text, modes, ConnectValue::Decimal)?,
         Kind::AnyDecimal => decimal(&text, modes, |it| ConnectValue::AnyDecimal(it.stripped()))?,
@@ -142,8 +142,8 @@ fn float<F: std::str::FromStr>(text: &str) -> Result<F, &'static str> {
     text.parse().map_err(|_| "is not a number")
 }
 
-/// `$1,234.56` without what is no digit; the locale's signs are not looked at, its
-/// decimal point must be a point.
+/// `$1,234.56` without the other characters; the locale is ignored, its decimal separator must be a
+/// period.
 fn money(text: &str) -> String {
     let is_negative = text.contains('-') || text.contains('(');
     let digits: String =
@@ -159,7 +159,7 @@ fn decimal<'a>(
     let is_number = !matches!(text, "NaN" | "Infinity" | "-Infinity");
     let read = || Decimal::read(text).ok_or("is not a number");
     Ok(match modes.decimals {
-        Decimals::Double => ConnectValue::Float(number::spelled(float::<f64>(text)?)),
+        Decimals::Double => ConnectValue::Float(number::java_text(float::<f64>(text)?)),
         Decimals::String if is_number => text_of(read()?.plain()),
         Decimals::String => text_of(
             match text {
@@ -198,7 +198,7 @@ fn moment<'a>(
     })
 }
 
-/// A `bytea`, decoded.
+/// Converts decoded `bytea`.
 pub(super) fn bytea(bytes: Cow<'_, [u8]>, mode: Binary) -> ConnectValue<'_> {
     use base64::Engine as _;
     use base64::engine::general_purpose::URL_SAFE;
@@ -218,8 +218,8 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// A bit string as a number's bytes, the lowest first, without zero bytes at the end, as
-/// Java's `BitSet` has them.
+/// A bit string as a number's bytes, lowest first, without trailing zero bytes, like Java's
+/// `BitSet`.
 fn bits(text: &str) -> Result<Vec<u8>, &'static str> {
     let mut bytes = vec![0_u8; text.len().div_ceil(8)];
     for (index, bit) in text.bytes().rev().enumerate() {

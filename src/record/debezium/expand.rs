@@ -1,8 +1,8 @@
-//! A JSON payload as an object of its own (`table.expand.json.payload`).
+//! Expands a JSON payload to an object (`table.expand.json.payload`).
 //!
-//! Debezium first finds a schema and then writes the payload by it. What has no schema
-//! stays the text that it is; what has one and does not fit to it kills its task.
-//! Where the order of members depends on Java's memory, they come as they first appear.
+//! Debezium first derives a schema and then writes the payload by it. A payload without a schema
+//! remains text; one that has a schema but does not fit it makes Debezium's task fail. If the order
+//! of members depends on Java's memory, they keep the order of their first occurrence.
 
 use std::borrow::Cow;
 
@@ -17,37 +17,36 @@ mod node;
 
 use node::Node;
 
-/// Bytes of a payload that is to be expanded, and of all names and texts that come of it, at
-/// most. Objects in an array get the members of all of them, so that what comes of a payload may
-/// be as long as its square.
+/// Maximum bytes of a payload to expand, and of all names and texts in the result. Objects in an
+/// array get the members of all of them, so the result may grow with the square of the payload.
 pub(super) const BYTES_MAX: usize = 16 << 20;
 
-/// Members and elements of a payload, and of what comes of it, at most.
+/// Maximum number of members and elements of a payload, and of the result.
 pub(super) const VALUES_MAX: usize = 250_000;
 
-/// What becomes of a payload.
+/// The result of an expansion.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Expanded {
-    /// It stays the text that it is.
+    /// The payload remains text.
     Text,
     /// A [`ConnectValue::Struct`].
     Object(ConnectValue<'static>),
-    /// It has a schema that it does not fit to.
+    /// The payload does not fit its schema.
     Misfit,
-    /// It is beyond [`BYTES_MAX`] or [`VALUES_MAX`].
+    /// It exceeds [`BYTES_MAX`] or [`VALUES_MAX`].
     TooLarge,
 }
 
 /// Why a payload is not expanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// No schema can be found.
+    /// No schema can be derived.
     NoSchema,
     Misfit,
     TooLarge,
 }
 
-/// What may still be taken of [`VALUES_MAX`] and [`BYTES_MAX`].
+/// The rest of [`VALUES_MAX`] and [`BYTES_MAX`].
 #[derive(Debug)]
 struct Budget {
     values: usize,
@@ -59,7 +58,7 @@ impl Budget {
         Self { values: VALUES_MAX, bytes: BYTES_MAX }
     }
 
-    /// Takes a value, and so many bytes of name and text.
+    /// Counts a value, with this many bytes of name and text.
     fn take(&mut self, bytes: usize) -> Result<(), Fault> {
         let values = self.values.checked_sub(1).ok_or(Fault::TooLarge)?;
         let bytes = self.bytes.checked_sub(bytes).ok_or(Fault::TooLarge)?;
@@ -68,7 +67,7 @@ impl Budget {
     }
 }
 
-/// Expands `text`; `keep_nulls`: `table.json.payload.null.behavior` is `optional_bytes`.
+/// Expands `text`; `keep_nulls` means `table.json.payload.null.behavior=optional_bytes`.
 pub(super) fn expand(text: &str, keep_nulls: bool) -> Expanded {
     if !text.starts_with(['{', '[']) {
         return Expanded::Text;
@@ -85,20 +84,20 @@ pub(super) fn expand(text: &str, keep_nulls: bool) -> Expanded {
 }
 
 fn object(text: &str, keep_nulls: bool) -> Result<ConnectValue<'static>, Fault> {
-    // What follows the first whole value does not count.
+    // Anything after the first complete value is ignored.
     let first = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>().next();
     let Some(Ok(raw)) = first else { return Err(Fault::NoSchema) };
     let node = Node::read(raw, &mut Budget::new())?;
     let schema = schema(&node, keep_nulls)?.ok_or(Fault::NoSchema)?;
-    let datum = fit(&node, &schema, &mut Budget::new())?;
-    if matches!(node, Node::Object(_)) { Ok(datum) } else { Err(Fault::Misfit) }
+    let value = fit(&node, &schema, &mut Budget::new())?;
+    if matches!(node, Node::Object(_)) { Ok(value) } else { Err(Fault::Misfit) }
 }
 
 type Members = IndexMap<String, Schema>;
 
 #[derive(Debug, Clone, PartialEq)]
 enum Schema {
-    /// Of NULL, where it is kept.
+    /// NULL, if it is kept.
     Null,
     Bool,
     Int32,
@@ -108,11 +107,11 @@ enum Schema {
     Text,
     Array(Box<Schema>),
     Object(Members),
-    /// Of objects that nothing fits to.
+    /// Objects that no value fits.
     Nothing,
 }
 
-/// The value by that schema.
+/// The value according to that schema.
 fn fit(node: &Node, schema: &Schema, budget: &mut Budget) -> Result<ConnectValue<'static>, Fault> {
     let digits = |number: i64| ConnectValue::Digits(Cow::Owned(number.to_string()));
     Ok(match (node, schema) {
@@ -121,7 +120,7 @@ fn fit(node: &Node, schema: &Schema, budget: &mut Budget) -> Result<ConnectValue
         (Node::Bool(truth), Schema::Bool) => ConnectValue::Bool(*truth),
         (Node::Int32(number), Schema::Int32) => digits(i64::from(*number)),
         (Node::Int64(number), Schema::Int64) => digits(*number),
-        (Node::Double(number), Schema::Double) => ConnectValue::Float(number::spelled(*number)),
+        (Node::Double(number), Schema::Double) => ConnectValue::Float(number::java_text(*number)),
         (Node::Text(text), Schema::Text) => ConnectValue::Text(Cow::Owned(text.clone())),
         (Node::Array(elements), Schema::Array(of)) => {
             let mut element = |node: &Node| {
@@ -142,7 +141,7 @@ fn fit(node: &Node, schema: &Schema, budget: &mut Budget) -> Result<ConnectValue
     })
 }
 
-/// The schema of a value; `None` where it is left out: NULL, and an empty array.
+/// The schema of a value; `None` if it is omitted: NULL, and an empty array.
 fn schema(node: &Node, keep_nulls: bool) -> Result<Option<Schema>, Fault> {
     Ok(Some(match node {
         Node::Null if keep_nulls => Schema::Null,
@@ -172,7 +171,7 @@ fn of_members(members: &IndexMap<String, Node>, keep_nulls: bool) -> Result<Memb
     Ok(found)
 }
 
-/// The one schema of an array's elements.
+/// The common schema of an array's elements.
 fn of_elements(elements: &[Node], keep_nulls: bool) -> Result<Schema, Fault> {
     let mut values = elements.iter().filter(|node| **node != Node::Null).peekable();
     let Some(first) = values.peek().copied() else {
@@ -192,14 +191,15 @@ fn of_elements(elements: &[Node], keep_nulls: bool) -> Result<Schema, Fault> {
         let found = of_members(mine, keep_nulls)?;
         is_uniform &= index == 0 || found.len() == members.len();
         merge(&mut members, found);
-        // As many as this one's: what this costs the payload has paid for.
+        // With as many members as this object has, the comparison's cost is covered by the
+        // payload's budget.
         is_uniform = is_uniform && members.keys().all(|name| mine.contains_key(name));
     }
     let has_nulls = elements.contains(&Node::Null);
     Ok(if has_nulls && !is_uniform { Schema::Nothing } else { Schema::Object(members) })
 }
 
-/// Adds the members of one object to those of the objects before it.
+/// Adds the members of one object to those of the previous objects.
 fn merge(members: &mut Members, more: Members) {
     for (name, schema) in more {
         match members.entry(name) {
@@ -218,7 +218,7 @@ fn merge(members: &mut Members, more: Members) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::debezium::convert::{Spelling, spell};
+    use crate::record::debezium::convert::{Converter, convert};
     use proptest::prelude::*;
 
     fn expanded(text: &str) -> String {
@@ -226,20 +226,20 @@ mod tests {
             Expanded::Text => "text".to_owned(),
             Expanded::Misfit => "misfit".to_owned(),
             Expanded::TooLarge => "too large".to_owned(),
-            Expanded::Object(datum) => {
+            Expanded::Object(value) => {
                 let mut json = String::new();
-                spell(&datum, Spelling::Json, &mut json);
+                convert(&value, Converter::Json, &mut json);
                 json
             }
         }
     }
 
     #[test]
-    fn members_come_as_they_first_appear_where_java_has_no_order() {
+    fn members_keep_their_first_order_if_java_has_none() {
         let json = r#"{"a": [{"b": 1, "c": 2}, {"b": 1, "d": {"e": 3}}, {"d": {"f": 4}}]}"#;
         let expected = r#"{"a":[{"b":1,"c":2,"d":null},{"b":1,"c":null,"d":{"e":3,"f":null}},{"b":null,"c":null,"d":{"e":null,"f":4}}]}"#;
         assert_eq!(expanded(json), expected);
-        // Debezium itself gives this order on one JVM, and the other one on another.
+        // Debezium itself produces this order on one JVM, and the other one on another.
         let json = r#"{"i": [{"sku": 1}, {"qty": 2}, {"qty": 3, "sku": 4}]}"#;
         let expected = r#"{"i":[{"sku":1,"qty":null},{"sku":null,"qty":2},{"sku":4,"qty":3}]}"#;
         assert_eq!(expanded(json), expected);
@@ -252,26 +252,26 @@ mod tests {
         assert_eq!(expanded(&deep), "text");
     }
 
-    /// Objects in an array, each with a name of its own, so long.
-    fn with_names_of_their_own(objects: usize, name_bytes: usize) -> String {
+    /// Objects in an array, each with one member of a unique name of this length.
+    fn with_unique_names(objects: usize, name_bytes: usize) -> String {
         let object = |number: usize| format!("{{\"{number:0>name_bytes$}\":1}}");
         let objects: Vec<_> = (0..objects).map(object).collect();
         format!("{{\"a\":[{}]}}", objects.join(","))
     }
 
     #[test]
-    fn a_payload_that_is_or_becomes_too_large_is_neither_expanded_nor_left_as_it_is() {
+    fn a_payload_that_is_or_becomes_too_large_is_an_error() {
         let elements = |count: usize| format!("{{\"a\":[{}1]}}", "1,".repeat(count - 1));
-        // The array is a member.
+        // The array itself is a member.
         assert_ne!(expanded(&elements(VALUES_MAX - 1)), "too large");
         assert_eq!(expanded(&elements(VALUES_MAX)), "too large");
         let text = |bytes: usize| format!("{{\"a\":\"{}\"}}", "x".repeat(bytes));
         assert_ne!(expanded(&text(BYTES_MAX - 8)), "too large");
         assert_eq!(expanded(&text(BYTES_MAX)), "too large");
-        // Each object gets the others' members.
-        assert_ne!(expanded(&with_names_of_their_own(400, 10)), "too large");
-        assert_eq!(expanded(&with_names_of_their_own(600, 10)), "too large");
-        assert_eq!(expanded(&with_names_of_their_own(200, 1_000)), "too large");
+        // Each object gets the other objects' members.
+        assert_ne!(expanded(&with_unique_names(400, 10)), "too large");
+        assert_eq!(expanded(&with_unique_names(600, 10)), "too large");
+        assert_eq!(expanded(&with_unique_names(200, 1_000)), "too large");
     }
 
     proptest! {

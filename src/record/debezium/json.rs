@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// A JSON string as Jackson writes it into bytes: signs above U+FFFF as two escapes.
+/// A JSON string as Jackson writes it to bytes: characters above U+FFFF as two escapes.
 pub(super) fn json_string(text: &str, out: &mut String) {
     // Most texts have fewer escapes than one in eight bytes.
     out.reserve(text.len() + text.len() / 8 + 2);
@@ -33,8 +33,8 @@ pub(super) fn json_string(text: &str, out: &mut String) {
     out.push('"');
 }
 
-/// Whether a sign that begins with this byte is escaped; those above U+FFFF begin with `0xF0` or
-/// more.
+/// Whether a character that begins with this byte is escaped; those above U+FFFF begin with `0xF0`
+/// or more.
 const ESCAPED: [bool; 256] = {
     let mut escaped = [false; 256];
     let mut first = 0;
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sign_is_escaped_where_jackson_does_it() {
+    fn characters_are_escaped_as_in_jackson() {
         for (sign, json) in [
             ("\0", r"\u0000"),
             ("\t", r"\t"),
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_string_is_read_back(text: String) {
+        fn a_string_is_parsed_to_the_same_value(text: String) {
             let read: String = serde_json::from_str(&written(&text)).expect("JSON");
             prop_assert_eq!(read, text);
         }

@@ -1,50 +1,50 @@
-//! What kinds of values Debezium knows, by PostgreSQL's data types.
+//! Debezium's kinds of values, by PostgreSQL's data types.
 
 use crate::outbox::DataType;
 use crate::pgoutput::Oid;
 
-/// What a column's values are to Debezium.
+/// How Debezium treats a column's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
     Bool,
     Int,
-    /// The one that a partition's number must be.
+    /// The type that a partition number must have.
     Int4,
     Float4,
     Float8,
     Money,
-    /// A `numeric` with a precision, and so a scale of its own.
+    /// A `numeric` with a precision, and therefore a scale.
     Decimal,
     /// A `numeric` without one.
     AnyDecimal,
     Date,
-    /// With how many digits of fraction, as the three below.
+    /// With the number of fraction digits, as for the next three.
     Time(Option<u8>),
     Timestamp(Option<u8>),
     Timestamptz(Option<u8>),
     Timetz,
     Interval,
     Bytea,
-    /// Bits of a number: the lowest first.
+    /// Bits of a number, lowest first.
     Bits,
     Bit,
     Point,
     Hstore,
-    /// A type that Debezium knows the column of, but writes NULL for.
+    /// A type for which Debezium emits the column, but always NULL.
     AlwaysNull,
 }
 
-/// A column's kind, or that of an array's elements.
+/// The kind of a column, or of an array's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     One(Kind),
     Array(Kind),
-    /// Debezium leaves the column out.
+    /// Debezium omits the column.
     Absent,
 }
 
-/// The shape of that type's values; the reason where the profiles do not know it.
+/// The shape of values of that type; an error if the profiles do not support it.
 pub(super) fn shape(data_type: DataType) -> Result<Shape, &'static str> {
     const NOT_WRITTEN: &str = "has a data type that the Debezium profiles do not write: cast it to text where it is written";
     let (oid, modifier) = match data_type {
@@ -105,7 +105,7 @@ const TEXTS: [Oid; 19] = [
     3912, 3926,
 ];
 
-/// Arrays that Debezium is known to write, by the type of their elements.
+/// Arrays that Debezium is known to write, with their element types.
 const ARRAYS: [(Oid, Oid); 32] = [
     (651, 650),
     (775, 774),
@@ -141,7 +141,7 @@ const ARRAYS: [(Oid, Oid); 32] = [
     (3927, 3926),
 ];
 
-/// What Debezium leaves out: xid, cid, tid, lseg, path, box, polygon, line, circle, `xml[]`,
+/// Types that Debezium omits: xid, cid, tid, lseg, path, box, polygon, line, circle, `xml[]`,
 /// `money[]`, `name[]`, `point[]`, `interval[]`, `varbit[]`, regclass, regtype, `txid_snapshot`,
 /// `pg_lsn`, tsquery, jsonpath, the multiranges, `pg_snapshot`, xid8.
 const LEFT_OUT: [Oid; 29] = [

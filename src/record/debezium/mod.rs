@@ -1,8 +1,8 @@
-//! Records as Debezium's outbox event router makes them, byte for byte.
+//! Records as Debezium's outbox event router builds them, byte for byte.
 //!
-//! Topic, key, value and headers of Debezium 3.6 on Kafka Connect, by its own options:
-//! what it really writes is recorded in `tests/corpus/debezium`, with the rules in words.
-//! Where its task dies of a row, the row is poison here. Pure.
+//! Topic, key, value and headers of Debezium 3.6 on Kafka Connect, configured by its own options.
+//! `tests/corpus/debezium` has recordings of what it really writes, and describes the rules. A row
+//! that makes Debezium's task fail is poison here. Pure.
 
 mod array;
 mod connect_value;
@@ -25,7 +25,7 @@ use options::Options;
 pub use options::{NAMES as OPTIONS, OptionError};
 pub(super) use route::DebeziumRouter;
 
-/// Which converters Kafka Connect would use for key and value.
+/// The converters that Kafka Connect would use for key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Converters {
     /// `StringConverter` for both.
@@ -34,8 +34,8 @@ pub enum Converters {
     Json,
     /// `StringConverter` for the key, `ByteArrayConverter` for the value.
     Binary,
-    /// `StringConverter` for the key; for the value Debezium's `BinaryDataConverter`, which gives
-    /// what is no bytes to a `JsonConverter` without schemas.
+    /// `StringConverter` for the key; for the value Debezium's `BinaryDataConverter`, which passes
+    /// anything but bytes to a `JsonConverter` without schemas.
     BinaryJson,
 }
 
@@ -54,18 +54,18 @@ impl Converters {
     }
 }
 
-/// A connector with an outbox event router.
+/// The configuration of a connector with an outbox event router.
 #[derive(Debug, Clone)]
 pub struct Debezium {
     converters: Converters,
-    /// Whether records have the time at which they are produced.
+    /// Whether a record's timestamp is the time of production.
     untimed: bool,
     options: Options,
     rewrite: Rewrite,
 }
 
 impl Debezium {
-    /// One with these options; those that are not given are at their defaults.
+    /// A configuration with these options; all others have their defaults.
     pub fn new<'a>(
         converters: Converters,
         given: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -91,7 +91,7 @@ impl Debezium {
         Ok(Self { converters, untimed: false, options, rewrite })
     }
 
-    /// The outbox's columns that play a part.
+    /// The outbox's columns that have a role.
     pub fn columns(&self) -> ColumnNames {
         let options = &self.options;
         ColumnNames {
@@ -100,14 +100,14 @@ impl Debezium {
             aggregate_id: Some(options.key.clone()),
             payload: Some(options.payload.clone()),
             timestamp: options.timestamp.clone(),
-            // Debezium does not look at it without an envelope.
+            // Debezium uses it only with an envelope.
             schema_version: options.schema_version.clone().filter(|_| self.options.has_envelope()),
             ..ColumnNames::default()
         }
     }
 
-    /// The same whose records have the time at which they are produced, which is nearer to
-    /// Debezium's than the commit's. An error where an option names a column for it.
+    /// Makes the timestamp of records the time of production, which is closer to Debezium's than
+    /// the commit time. Fails if an option names a timestamp column.
     pub fn untimed(mut self) -> Result<Self, OptionError> {
         if self.options.timestamp.is_some() {
             return Err(OptionError {
@@ -121,12 +121,12 @@ impl Debezium {
         Ok(self)
     }
 
-    /// Whether records have the time at which they are produced.
+    /// Whether a record's timestamp is the time of production.
     pub fn is_untimed(&self) -> bool {
         self.untimed
     }
 
-    /// What records show of an event: all that the options name.
+    /// The roles that records contain: all that the options name.
     pub fn needs(&self) -> Needs {
         let options = &self.options;
         let timestamp = options.timestamp.as_ref().map(|_| Role::Timestamp);
@@ -136,7 +136,7 @@ impl Debezium {
             .requiring(timestamp.into_iter().chain(version.map(|_| Role::SchemaVersion)))
     }
 
-    /// The columns beside them, each once: an event's `placed` fields must be these, in
+    /// The additional columns, without duplicates: an event's `placed` fields must be these, in
     /// this order.
     pub fn placed(&self) -> Vec<String> {
         let mut placed: Vec<String> = Vec::new();
@@ -148,7 +148,7 @@ impl Debezium {
         placed
     }
 
-    /// Whether a payload that is no `bytea` is poison.
+    /// Whether a payload that is not `bytea` is poison.
     pub fn takes_bytes_only(&self) -> bool {
         self.converters == Converters::Binary
     }

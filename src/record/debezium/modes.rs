@@ -1,4 +1,4 @@
-//! How the connector shows numbers, times and bytes: its `….mode` options.
+//! How the connector represents numbers, times and bytes: its `….mode` options.
 
 /// `decimal.handling.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,7 +38,7 @@ pub(super) enum Intervals {
     String,
 }
 
-/// All of them.
+/// All modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Modes {
     pub(super) decimals: Decimals,

@@ -1,11 +1,11 @@
-//! Numbers as Java spells them.
+//! Formats numbers as Java does.
 
 use std::fmt::{Display, LowerExp};
 use std::str::FromStr;
 
 use num_bigint::BigInt;
 
-/// Digits of a `numeric` at most: PostgreSQL allows so many on both sides of the point.
+/// Maximum digits of a `numeric`: PostgreSQL allows this many before and after the decimal point.
 const DIGITS_MAX: usize = 131_072 + 16_383;
 
 /// A decimal number: `unscaled` divided by the `scale`-th power of ten, as Java's `BigDecimal`.
@@ -16,7 +16,7 @@ pub(super) struct Decimal {
 }
 
 impl Decimal {
-    /// Reads PostgreSQL's text form, `-1.50`; its scale is that of the text.
+    /// Parses PostgreSQL's text form, `-1.50`; the scale is that of the text.
     pub(super) fn read(text: &str) -> Option<Self> {
         let (sign, number) = match text.strip_prefix('-') {
             Some(number) => ("-", number),
@@ -36,7 +36,7 @@ impl Decimal {
         Some(Self { digits, scale: fraction.len() })
     }
 
-    /// Without the zeros at the end of its fraction.
+    /// Without trailing zeros in the fraction.
     pub(super) fn stripped(mut self) -> Self {
         if self.digits == "0" {
             self.scale = 0;
@@ -52,14 +52,14 @@ impl Decimal {
         self.scale
     }
 
-    /// The unscaled number in two's complement, big endian, as few bytes as it takes.
+    /// The unscaled number in two's complement, big endian, in the minimum number of bytes.
     pub(super) fn unscaled(&self) -> Vec<u8> {
         BigInt::from_str(&self.digits).unwrap_or_default().to_signed_bytes_be()
     }
 
-    /// As `BigDecimal.toString` writes it: with an exponent where the first digit lies
-    /// beyond the sixth decimal.
-    pub(super) fn spelled(&self) -> String {
+    /// The format of `BigDecimal.toString`: with an exponent if the first digit is after the sixth
+    /// decimal.
+    pub(super) fn java_text(&self) -> String {
         let (sign, digits) = match self.digits.strip_prefix('-') {
             Some(digits) => ("-", digits),
             None => ("", self.digits.as_str()),
@@ -69,7 +69,7 @@ impl Decimal {
         }
         let point = i64::try_from(digits.len()).unwrap_or(i64::MAX)
             - i64::try_from(self.scale).unwrap_or(i64::MAX);
-        // What `BigDecimal` calls the adjusted exponent.
+        // The adjusted exponent, in the terms of `BigDecimal`.
         let exponent = point - 1;
         if exponent < -6 {
             let (first, rest) = digits.split_at(1);
@@ -82,7 +82,7 @@ impl Decimal {
         }
     }
 
-    /// As digits with a point, however many.
+    /// All digits, without an exponent.
     pub(super) fn plain(&self) -> String {
         let (sign, digits) = match self.digits.strip_prefix('-') {
             Some(digits) => ("-", digits),
@@ -114,10 +114,10 @@ impl Float for f64 {
     }
 }
 
-/// As `Double.toString` and `Float.toString` write it since Java 19: the shortest digits
-/// that name it, but two at least; with an exponent below 0.001 and from 10,000,000 on
+/// The format of `Double.toString` and `Float.toString` since Java 19: the shortest digits that
+/// identify the number, but at least two; with an exponent below 0.001 and from 10,000,000 on
 /// (<https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/lang/Double.html#toString(double)>).
-pub(super) fn spelled<F: Float>(number: F) -> String {
+pub(super) fn java_text<F: Float>(number: F) -> String {
     if !number.is_finite() {
         return match number.to_string().as_str() {
             "inf" => "Infinity".to_owned(),
@@ -128,8 +128,9 @@ pub(super) fn spelled<F: Float>(number: F) -> String {
     let shortest = format!("{number:e}");
     let mantissa = shortest.split('e').next().unwrap_or_default();
     let digits = mantissa.bytes().filter(u8::is_ascii_digit).count();
-    // Of as many digits, and of two where one would do, Java takes the nearest; of two that
-    // are as near, which Rust's shortest form does not look at, the even one.
+    // Among candidates with the same number of digits (two, if one would suffice), Java takes the
+    // nearest; of two equally near ones, which Rust's shortest form does not consider, the even
+    // one.
     let nearest = format!("{number:.*e}", digits.max(2) - 1);
     let text = if nearest.parse::<F>().is_ok_and(|it| it == number) { nearest } else { shortest };
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -174,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn decimals_are_spelled_as_java_does() {
-        for (text, spelled) in [
+    fn decimals_have_javas_format() {
+        for (text, java_text) in [
             ("0", "0"),
             ("1.50", "1.50"),
             ("-0.01", "-0.01"),
@@ -185,7 +186,7 @@ mod tests {
             ("0.00", "0.00"),
             ("123456789.12", "123456789.12"),
         ] {
-            assert_eq!(decimal(text).spelled(), spelled, "{text}");
+            assert_eq!(decimal(text).java_text(), java_text, "{text}");
             assert_eq!(decimal(text).plain(), text);
         }
         assert_eq!(decimal("1.500").stripped(), decimal("1.5"));
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_spelled_as_java_does() {
+    fn floats_have_javas_format() {
         for (number, text) in [
             (0.0, "0.0"),
             (-0.0, "-0.0"),
@@ -217,41 +218,41 @@ mod tests {
             (f64::NEG_INFINITY, "-Infinity"),
             (f64::NAN, "NaN"),
         ] {
-            assert_eq!(spelled::<f64>(number), text);
+            assert_eq!(java_text::<f64>(number), text);
         }
-        assert_eq!(spelled(1e-45_f32), "1.4E-45");
-        assert_eq!(spelled(1.234_5e10_f32), "1.2345E10");
+        assert_eq!(java_text(1e-45_f32), "1.4E-45");
+        assert_eq!(java_text(1.234_5e10_f32), "1.2345E10");
     }
 
     #[test]
-    fn of_two_decimals_that_are_as_near_the_even_one_names_a_float() {
+    fn of_two_equally_near_decimals_the_even_one_is_used() {
         for (bits, text) in [
             (1_245_346_033, "3055164.2"),
             (3_369_168_228, "-428907.12"),
             (1_190_919_328, "32254.312"),
         ] {
-            assert_eq!(spelled(f32::from_bits(bits)), text);
+            assert_eq!(java_text(f32::from_bits(bits)), text);
         }
-        assert_eq!(spelled(f64::from_bits(4_834_006_367_182_470_569)), "1.5368916603247142E15");
-        assert_eq!(spelled(f64::from_bits(4_786_560_775_616_844_032)), "1.0060511446225312E12");
+        assert_eq!(java_text(f64::from_bits(4_834_006_367_182_470_569)), "1.5368916603247142E15");
+        assert_eq!(java_text(f64::from_bits(4_786_560_775_616_844_032)), "1.0060511446225312E12");
     }
 
     proptest! {
             #[test]
-            fn a_float_is_read_back_as_it_was(number: f64) {
-                let text = spelled(number).replace("Infinity", "inf");
+            fn a_formatted_float_is_parsed_to_the_same_value(number: f64) {
+                let text = java_text(number).replace("Infinity", "inf");
                 let read: f64 = text.parse().expect("a number");
                 prop_assert!(read.to_bits() == number.to_bits() || number.is_nan());
             }
 
             #[test]
-            fn a_decimal_is_the_number_that_it_was(text in "-?[0-9]{1,25}(\\.[0-9]{1,25})?") {
+            fn a_formatted_decimal_is_parsed_to_the_same_value(text in "-?[0-9]{1,25}(\\.[0-9]{1,25})?") {
                 let plain = decimal(&text).plain();
                 let number: f64 = text.parse().expect("a number");
     let plain: f64 = plain.parse().expect("a number");
                 prop_assert!((plain - number).abs() <= f64::MIN_POSITIVE);
-                let spelled: f64 = decimal(&text).spelled().parse().expect("a number");
-                prop_assert!((spelled - number).abs() <= number.abs() * 1e-12);
+                let java_text: f64 = decimal(&text).java_text().parse().expect("a number");
+                prop_assert!((java_text - number).abs() <= number.abs() * 1e-12);
             }
         }
 }

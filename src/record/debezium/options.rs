@@ -6,17 +6,17 @@ use crate::record::placement::{Placement, Target};
 
 use super::modes::{Binary, Decimals, Intervals, Modes, Times};
 
-/// An option with a value that cannot be honoured.
+/// An option whose value is not supported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct OptionError {
     /// The option.
     pub name: String,
-    /// What is the matter with its value.
+    /// Why the value is not supported.
     pub why: String,
 }
 
-/// The options, each at its default where it is not given.
+/// The options, with their defaults.
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(super) struct Options {
@@ -57,7 +57,7 @@ impl Default for Options {
     }
 }
 
-/// All the names that there are.
+/// The names of all options.
 pub const NAMES: [&str; 19] = [
     "table.field.event.id",
     "table.field.event.key",
@@ -85,7 +85,7 @@ impl Options {
         self.placements.iter().any(|it| it.target == Target::Envelope)
     }
 
-    /// Takes one option.
+    /// Sets one option.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
         let value = value.trim();
         self.try_set(name, value).map_err(|why| OptionError { name: name.to_owned(), why })
@@ -102,7 +102,7 @@ impl Options {
             "table.field.additional.missing" => {
                 self.missing_ignored = one_of(value, &[("error", false), ("ignore", true)])?;
             }
-            // An update or a delete is counted and ignored, whatever it is called.
+            // Updates and deletes are counted and ignored, whatever the value.
             "table.op.invalid.behavior" => operations(value)?,
             "table.expand.json.payload" => self.expand = truth(value)?,
             "table.json.payload.null.behavior" => {
@@ -156,7 +156,7 @@ impl Options {
             "hstore.handling.mode" => one_of(value, &[("json", ())]).map_err(|why| {
                 format!("{why}: a map's members have no order that could be kept")
             })?,
-            _ => return Err("is no option of the event router that walpost knows".to_owned()),
+            _ => return Err("is not a known option of the event router".to_owned()),
         }
         Ok(())
     }
@@ -190,8 +190,8 @@ fn one_of<T: Copy>(value: &str, known: &[(&str, T)]) -> Result<T, String> {
     })
 }
 
-/// `type:header:eventType, tenant:envelope`: blanks do not count, nor capitals in the
-/// place, nor a comma at the end.
+/// `type:header:eventType, tenant:envelope`: whitespace, the case of the target, and a trailing
+/// comma are ignored.
 fn placements(list: &str) -> Result<Vec<Placement>, String> {
     let list = list.strip_suffix(',').unwrap_or(list);
     if list.is_empty() {
@@ -224,9 +224,13 @@ fn placement(text: &str) -> Result<Placement, String> {
         "header" => Target::Header,
         "envelope" => Target::Envelope,
         "partition" => Target::Partition,
-        _ => return Err(format!("`{target}` is no place: there are header, envelope, partition")),
+        _ => {
+            return Err(format!(
+                "`{target}` is not a target; the targets are header, envelope, partition"
+            ));
+        }
     };
-    // Names go to Kafka's client as C strings.
+    // Kafka's client passes names as C strings.
     if column.is_empty() || text.contains('\0') {
         return Err(format!("`{text}` names no column"));
     }

@@ -1,4 +1,4 @@
-//! From event to record, as the event router does it.
+//! Builds records as the event router does.
 
 use std::borrow::Cow;
 
@@ -9,8 +9,8 @@ use crate::record::poison::{Cause, Poison};
 use crate::record::topic::check_topic;
 use crate::record::types::{Header, Headers, Record};
 
-use super::connect_value::{ConnectValue, datum};
-use super::convert::{Spelling, spell};
+use super::connect_value::{ConnectValue, connect_value};
+use super::convert::{Converter, convert};
 use super::expand::{Expanded, expand};
 use super::kind::{Kind, Shape, shape};
 use super::time::Moment;
@@ -19,33 +19,33 @@ use super::{Converters, Debezium};
 
 const LEFT_OUT: &str = "has a data type that Debezium leaves out";
 
-/// Makes records of events, one at a time.
+/// Builds records from events, one at a time.
 #[derive(Debug)]
 pub(in crate::record) struct DebeziumRouter {
-    maker: Builder,
+    builder: Builder,
     topics: Topics,
     topic: String,
     key: Vec<u8>,
     value: Vec<u8>,
 }
 
-/// Knows how each part is made.
+/// Builds each part of a record.
 #[derive(Debug)]
 struct Builder {
     config: Debezium,
     placed: Vec<String>,
-    /// Each placement with its column's place among the event's.
+    /// Each placement with its column's index among the event's.
     placements: Vec<(usize, Placement)>,
-    key: Spelling,
-    value: Spelling,
+    key: Converter,
+    value: Converter,
 }
 
-/// A field with its name and what kind of value it is.
+/// A field with its name and shape.
 struct Typed<'a, 'e> {
     name: &'a str,
     field: &'a Field<'e>,
     shape: Shape,
-    /// Whether these are a `bytea`'s own bytes, not its text.
+    /// Whether the field is the decoded bytes of a `bytea`, not its text.
     is_decoded: bool,
 }
 
@@ -57,21 +57,21 @@ impl DebeziumRouter {
         let placements =
             placements.filter_map(|it| Some((index(it)?, it.clone()))).collect::<Vec<_>>();
         let (key, value) = match config.converters {
-            Converters::String | Converters::Binary => (Spelling::Java, Spelling::Java),
-            Converters::Json => (Spelling::Json, Spelling::Json),
-            Converters::BinaryJson => (Spelling::Java, Spelling::Json),
+            Converters::String | Converters::Binary => (Converter::Java, Converter::Java),
+            Converters::Json => (Converter::Json, Converter::Json),
+            Converters::BinaryJson => (Converter::Java, Converter::Json),
         };
-        let maker = Builder { config, placed, placements, key, value };
+        let builder = Builder { config, placed, placements, key, value };
         let (topics, topic) = (Topics::default(), String::new());
-        Self { maker, topics, topic, key: Vec::new(), value: Vec::new() }
+        Self { builder, topics, topic, key: Vec::new(), value: Vec::new() }
     }
 
-    /// The columns that an event's `placed` fields must be.
+    /// The additional columns: an event's `placed` fields must be these.
     pub(in crate::record) fn placed(&self) -> &[String] {
-        &self.maker.placed
+        &self.builder.placed
     }
 
-    /// The record of `event`; an event that has none is poison.
+    /// The record of `event`, or the reason why it is poison.
     pub(in crate::record) fn route<'a>(
         &'a mut self,
         event: &'a Event<'_>,
@@ -80,22 +80,22 @@ impl DebeziumRouter {
     }
 
     fn record<'a>(&'a mut self, event: &'a Event<'_>) -> Result<Record<'a>, Cause> {
-        let Self { maker, topics, topic, key, value } = self;
+        let Self { builder, topics, topic, key, value } = self;
         let route_by = routed_by(event)?;
         topic.clear();
         if let Some(known) = topics.of(route_by) {
             topic.push_str(known);
         } else {
-            maker.write_topic(route_by, topic)?;
+            builder.write_topic(route_by, topic)?;
             topics.remember(route_by, topic);
         }
         Ok(Record {
             topic,
-            key: held(maker.key(event)?, key),
-            value: held(maker.value(event)?, value),
-            timestamp_ms: maker.timestamp_ms(event)?.filter(|_| !maker.config.untimed),
-            headers: maker.headers(event)?,
-            partition: maker.partition(event)?,
+            key: held(builder.key(event)?, key),
+            value: held(builder.value(event)?, value),
+            timestamp_ms: builder.timestamp_ms(event)?.filter(|_| !builder.config.untimed),
+            headers: builder.headers(event)?,
+            partition: builder.partition(event)?,
         })
     }
 }
@@ -103,13 +103,13 @@ impl DebeziumRouter {
 impl Builder {
     fn key<'a>(&self, event: &'a Event<'_>) -> Result<Option<Cow<'a, [u8]>>, Cause> {
         let key = role_of(event, Role::AggregateId)?;
-        Ok(match self.spelled(&key, self.key)? {
-            None if self.key == Spelling::Json => Some(Cow::Borrowed(b"null")),
+        Ok(match self.converted(&key, self.key)? {
+            None if self.key == Converter::Json => Some(Cow::Borrowed(b"null")),
             key => key,
         })
     }
 
-    /// Appends the topic of what is routed by that text to `topic`, which should be empty.
+    /// Appends the topic for `route_by` to `topic`, which should be empty.
     fn write_topic(&self, route_by: &str, topic: &mut String) -> Result<(), Cause> {
         topic.push_str(route_by);
         self.config.rewrite.apply(topic);
@@ -120,11 +120,11 @@ impl Builder {
     fn headers<'a>(&'a self, event: &'a Event<'_>) -> Result<Headers<'a>, Cause> {
         let mut headers = Headers::with_capacity(1 + self.placements.len());
         let id = role_of(event, Role::Id)?;
-        let value = self.spelled(&id, Spelling::Header)?;
+        let value = self.converted(&id, Converter::Header)?;
         headers.push(Header { name: Cow::Borrowed("id"), value });
         for (index, placement) in self.placed_in(Target::Header) {
             if let Some(placed) = self.placed_field(event, *index)? {
-                let value = self.spelled(&placed, Spelling::Header)?;
+                let value = self.converted(&placed, Converter::Header)?;
                 headers.push(Header { name: Cow::Borrowed(placement.name()), value });
             }
         }
@@ -145,26 +145,27 @@ impl Builder {
                 return Ok(payload.field.as_deref().map(Cow::Borrowed));
             }
             Converters::Binary => {
-                let why = "is no bytea, as debezium-binary needs it; debezium-binary-json takes it";
+                let why =
+                    "is not bytea, which debezium-binary requires; debezium-binary-json accepts it";
                 return Err(payload.undecodable(why));
             }
             _ => {}
         }
         if !has_envelope && !self.config.options.expand {
-            return Ok(match self.spelled(&payload, self.value)? {
-                None if self.value == Spelling::Json => Some(Cow::Borrowed(b"null")),
+            return Ok(match self.converted(&payload, self.value)? {
+                None if self.value == Converter::Json => Some(Cow::Borrowed(b"null")),
                 value => value,
             });
         }
-        let mut datum = self.expanded(&payload, has_envelope)?;
+        let mut connect_value = self.expanded(&payload, has_envelope)?;
         if has_envelope {
-            datum = self.envelope(event, datum)?;
+            connect_value = self.envelope(event, connect_value)?;
         }
-        if datum == ConnectValue::Null && self.value == Spelling::Java {
+        if connect_value == ConnectValue::Null && self.value == Converter::Java {
             return Ok(None);
         }
         let mut text = String::new();
-        spell(&datum, self.value, &mut text);
+        convert(&connect_value, self.value, &mut text);
         Ok(Some(Cow::Owned(text.into_bytes())))
     }
 
@@ -173,20 +174,20 @@ impl Builder {
         payload: &Typed<'a, '_>,
         has_envelope: bool,
     ) -> Result<ConnectValue<'a>, Cause> {
-        let datum = self.datum(payload)?;
-        let ConnectValue::Text(text) = &datum else { return Ok(datum) };
+        let connect_value = self.connect_value(payload)?;
+        let ConnectValue::Text(text) = &connect_value else { return Ok(connect_value) };
         if !self.config.options.expand {
-            return Ok(datum);
+            return Ok(connect_value);
         }
         match expand(text, self.config.options.keep_nulls) {
-            Expanded::Text => Ok(datum),
+            Expanded::Text => Ok(connect_value),
             Expanded::Object(object) => Ok(object),
             Expanded::TooLarge => Err(payload.undecodable(
                 "is too large to be expanded, or gets too large by it: 16 MiB and 250,000 members \
                  and elements are the limit",
             )),
-            // The StringConverter does not look at the schema.
-            Expanded::Misfit if self.value == Spelling::Java && !has_envelope => Ok(datum),
+            // The StringConverter ignores the schema.
+            Expanded::Misfit if self.value == Converter::Java && !has_envelope => Ok(connect_value),
             Expanded::Misfit => Err(payload.undecodable(
                 "cannot be expanded as Debezium does it: an array at the top, an integer past the \
                  range of int8, or members of one name and two types",
@@ -201,12 +202,12 @@ impl Builder {
     ) -> Result<ConnectValue<'a>, Cause> {
         let version = self.config.options.schema_version.is_some();
         if version && role_of(event, Role::SchemaVersion)?.shape != Shape::One(Kind::Int4) {
-            return Err(Cause::undecodable(Role::SchemaVersion.name(), "is no int4"));
+            return Err(Cause::undecodable(Role::SchemaVersion.name(), "is not int4"));
         }
         let mut members = vec![(Cow::Borrowed("payload"), payload)];
         for (index, placement) in self.placed_in(Target::Envelope) {
             if let Some(placed) = self.placed_field(event, *index)? {
-                members.push((Cow::Borrowed(placement.name()), self.datum(&placed)?));
+                members.push((Cow::Borrowed(placement.name()), self.connect_value(&placed)?));
             }
         }
         Ok(ConnectValue::Struct(members))
@@ -216,9 +217,9 @@ impl Builder {
         let Some((index, _)) = self.placed_in(Target::Partition).next() else { return Ok(None) };
         let Some(placed) = self.placed_field(event, *index)? else { return Ok(None) };
         if placed.shape != Shape::One(Kind::Int4) {
-            return Err(placed.undecodable("is no int4, as a partition's number must be"));
+            return Err(placed.undecodable("is not int4, as a partition number must be"));
         }
-        // NULL leaves it to the key.
+        // For NULL, the key selects the partition.
         placed.field.as_ref().map(|_| placement::partition(placed.field, placed.name)).transpose()
     }
 
@@ -228,9 +229,10 @@ impl Builder {
         }
         let timestamp = role_of(event, Role::Timestamp)?;
         let Shape::One(Kind::Timestamp(precision)) = timestamp.shape else {
-            return Err(timestamp.undecodable("is no timestamp without time zone"));
+            return Err(timestamp.undecodable("is not a timestamp without time zone"));
         };
-        // Without one the record has the time at which Debezium saw it: ours is the commit's.
+        // Without a timestamp column, Debezium's record has the time at which Debezium read the
+        // row; walpost's has the commit time.
         let Some(text) = timestamp.field.as_deref() else {
             return Ok(Some(event.commit_time.unix_millis()));
         };
@@ -250,7 +252,7 @@ impl Builder {
         self.placements.iter().filter(move |(_, placement)| placement.target == target)
     }
 
-    /// The placed field of that index; `None` where the table may lack it, and does.
+    /// The additional field with that index; `None` if the table lacks it and may.
     fn placed_field<'a, 'e>(
         &'a self,
         event: &'a Event<'e>,
@@ -269,7 +271,7 @@ impl Builder {
         }
     }
 
-    fn datum<'a>(&self, typed: &Typed<'a, '_>) -> Result<ConnectValue<'a>, Cause> {
+    fn connect_value<'a>(&self, typed: &Typed<'a, '_>) -> Result<ConnectValue<'a>, Cause> {
         let Some(text) = typed.field.as_deref() else { return Ok(ConnectValue::Null) };
         if typed.is_decoded {
             return Ok(super::connect_value::bytea(
@@ -277,30 +279,31 @@ impl Builder {
                 self.config.options.modes.binary,
             ));
         }
-        datum(typed.shape, text, self.config.options.modes).map_err(|why| typed.undecodable(why))
+        connect_value(typed.shape, text, self.config.options.modes)
+            .map_err(|why| typed.undecodable(why))
     }
 
-    /// The field's bytes in a record; `None` where it is NULL.
-    fn spelled<'a>(
+    /// The field's bytes in a record; `None` if it is NULL.
+    fn converted<'a>(
         &self,
         typed: &Typed<'a, '_>,
-        how: Spelling,
+        converter: Converter,
     ) -> Result<Option<Cow<'a, [u8]>>, Cause> {
         let Some(text) = typed.field.as_deref() else { return Ok(None) };
-        if typed.shape == Shape::One(Kind::Text) && how != Spelling::Json {
+        if typed.shape == Shape::One(Kind::Text) && converter != Converter::Json {
             return Ok(Some(Cow::Borrowed(text)));
         }
-        let datum = self.datum(typed)?;
-        if datum == ConnectValue::Null {
+        let connect_value = self.connect_value(typed)?;
+        if connect_value == ConnectValue::Null {
             return Ok(None);
         }
-        let mut spelled = String::new();
-        spell(&datum, how, &mut spelled);
-        Ok(Some(Cow::Owned(spelled.into_bytes())))
+        let mut bytes = String::new();
+        convert(&connect_value, converter, &mut bytes);
+        Ok(Some(Cow::Owned(bytes.into_bytes())))
     }
 }
 
-/// The bytes, kept in `buffer` where nobody else has them.
+/// Borrows the bytes, storing owned ones in `buffer`.
 fn held<'a>(bytes: Option<Cow<'a, [u8]>>, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     match bytes? {
         Cow::Borrowed(bytes) => Some(bytes),
@@ -311,17 +314,17 @@ fn held<'a>(bytes: Option<Cow<'a, [u8]>>, buffer: &'a mut Vec<u8>) -> Option<&'a
     }
 }
 
-/// The text that the topic is made of.
+/// The text from which the topic is built.
 fn routed_by<'a>(event: &'a Event<'_>) -> Result<&'a str, Cause> {
     let route_by = role_of(event, Role::AggregateType)?;
     if route_by.shape != Shape::One(Kind::Text) {
-        return Err(route_by.undecodable("is no text, and so no part of a topic"));
+        return Err(route_by.undecodable("is not text, so it cannot be part of a topic"));
     }
     let text = route_by.field.as_deref().ok_or_else(|| route_by.missing())?;
     std::str::from_utf8(text).map_err(|_| route_by.undecodable("is not UTF-8"))
 }
 
-/// The field that plays that part.
+/// The field for `role`.
 fn role_of<'a, 'e>(event: &'a Event<'e>, role: Role) -> Result<Typed<'a, 'e>, Cause> {
     let data_type = match &event.types {
         Some(types) => types.role(role),

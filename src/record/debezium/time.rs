@@ -1,7 +1,7 @@
 //! Dates and times as Debezium writes them: mostly as numbers since an epoch.
 //!
-//! Texts are read in ISO style and, for intervals, in the style `postgres`, the
-//! servers' defaults.
+//! Texts are parsed in ISO style and, for intervals, in the style `postgres`, the server's
+//! defaults.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ const NO_TIME: &str = "is not a time in ISO style";
 const NO_INTERVAL: &str =
     "is not an interval in the style `postgres`: IntervalStyle must be postgres";
 
-/// Days since 1970-01-01. Infinity is what Debezium's driver makes of it.
+/// Days since 1970-01-01. Infinity has the value of Debezium's driver.
 pub(super) fn date(text: &str) -> Result<i64, &'static str> {
     match text {
         "infinity" => return Ok(-2_147_472_692),
@@ -34,7 +34,7 @@ pub(super) fn time(text: &str) -> Result<i64, &'static str> {
     if i128::from(micros) > MICROS_PER_DAY { Err(NO_TIME) } else { Ok(micros) }
 }
 
-/// A moment: seconds since 1970, and microseconds of the second.
+/// A point in time: seconds since 1970, and microseconds within the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moment {
     seconds: i64,
@@ -42,7 +42,7 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    /// Reads a `timestamp`. Infinity is what Debezium's driver makes of it.
+    /// Parses a `timestamp`. Infinity has the value of Debezium's driver.
     pub(super) fn read(text: &str) -> Result<Self, &'static str> {
         let (seconds, micros) = match text {
             "infinity" => (9_223_372_036_825, 200_000),
@@ -56,13 +56,13 @@ impl Moment {
         self.seconds * 1000 + self.micros / 1000
     }
 
-    /// Microseconds; past the last one as Java counts on: the seconds stick, what is
-    /// added to them wraps.
+    /// Microseconds. On overflow the result is Java's: the seconds saturate, and adding the
+    /// microseconds wraps.
     pub(super) fn micros(self) -> i64 {
         self.seconds.saturating_mul(MICROS_PER_SECOND).wrapping_add(self.micros)
     }
 
-    /// Nanoseconds, where they can be counted.
+    /// Nanoseconds, if they fit.
     pub(super) fn nanos(self) -> Option<i64> {
         let nanos = (i128::from(self.seconds) * i128::from(MICROS_PER_SECOND)
             + i128::from(self.micros))
@@ -78,7 +78,7 @@ impl Moment {
     }
 }
 
-/// As `2026-11-21`; years beyond four digits have a sign, and 1 BC is the year 0
+/// As `2026-11-21`; years with more than four digits have a sign, and 1 BC is year 0
 /// (<https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/time/LocalDate.html#toString()>).
 pub(super) fn iso_day(day: i64) -> String {
     let (year, month, day) = timestamp::civil(day);
@@ -105,7 +105,7 @@ pub(super) fn iso_clock(micros: i64, digits: Option<usize>) -> String {
     text
 }
 
-/// A `timestamptz` in UTC, with `digits` of fraction; infinity stays the word.
+/// A `timestamptz` in UTC, with `digits` of fraction; infinity remains text.
 pub(super) fn timestamptz(text: &str, digits: usize) -> Result<String, &'static str> {
     match text {
         "infinity" | "-infinity" => Ok(text.to_owned()),
@@ -113,7 +113,7 @@ pub(super) fn timestamptz(text: &str, digits: usize) -> Result<String, &'static 
     }
 }
 
-/// A `timetz` in UTC, of which microseconds below `unit` are cut.
+/// A `timetz` in UTC; microseconds below `unit` are truncated.
 pub(super) fn timetz(text: &str, unit: i64) -> Result<String, &'static str> {
     let (clock, ahead) = timestamp::zoned(text).ok_or(NO_TIME)?;
     if ahead % 60 != 0 {
@@ -123,7 +123,7 @@ pub(super) fn timetz(text: &str, unit: i64) -> Result<String, &'static str> {
     Ok(format!("{}Z", iso_clock(micros / unit * unit, None)))
 }
 
-/// An interval by its parts, which are independent of each other.
+/// The independent parts of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Interval {
     years: i64,
@@ -133,7 +133,7 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// Reads `1 year 2 mons -3 days 04:05:06.789`. Infinity is nothing at all to Debezium.
+    /// Parses `1 year 2 mons -3 days 04:05:06.789`. Infinity is an interval of zero in Debezium.
     pub(super) fn read(text: &str) -> Result<Self, &'static str> {
         let mut interval = Self::default();
         if matches!(text, "infinity" | "-infinity") {
@@ -156,7 +156,7 @@ impl Interval {
         Ok(interval)
     }
 
-    /// Microseconds, as far as they can be counted.
+    /// Microseconds, saturating.
     pub(super) fn micros(self) -> i64 {
         let months = i128::from(self.years) * 12 + i128::from(self.months);
         let days = i128::from(self.days) * MICROS_PER_DAY;
@@ -165,7 +165,7 @@ impl Interval {
         i64::try_from(micros).unwrap_or(bound)
     }
 
-    /// As `P1Y2M3DT4H5M6.789S`, all of its parts.
+    /// As `P1Y2M3DT4H5M6.789S`, with all parts.
     pub(super) fn iso(self) -> String {
         let Self { years, months, days, micros } = self;
         let (sign, size) = (if micros < 0 { "-" } else { "" }, micros.unsigned_abs());
@@ -180,7 +180,7 @@ impl Interval {
     }
 }
 
-/// Microseconds of `[+-]H…:MM:SS[.fraction]`, however many hours.
+/// Microseconds of `[+-]H…:MM:SS[.fraction]`, with any number of hours.
 fn clock(text: &str) -> Option<i64> {
     let (is_negative, text) = match text.strip_prefix('-') {
         Some(text) => (true, text),
@@ -202,7 +202,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn intervals_are_read_as_postgresql_prints_them() {
+    fn intervals_are_parsed_as_postgresql_prints_them() {
         let iso = |text| Interval::read(text).expect(text).iso();
         assert_eq!(iso("1 year 2 mons 3 days 04:05:06.789012"), "P1Y2M3DT4H5M6.789012S");
         assert_eq!(iso("-1 mons +00:00:00.000001"), "P0Y-1M0DT0H0M0.000001S");
@@ -214,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_gives_a_value_or_an_error(text in "[-+0-9: .ZBCinftymosdayer]{0,30}") {
+        fn any_text_yields_a_value_or_an_error(text in "[-+0-9: .ZBCinftymosdayer]{0,30}") {
             let _ = (date(&text), time(&text), timetz(&text, 1), timestamptz(&text, 6));
             let _ = Moment::read(&text).map(|it| (it.millis(), it.micros(), it.nanos(), it.iso(None)));
             let _ = Interval::read(&text).map(|it| (it.micros(), it.iso()));

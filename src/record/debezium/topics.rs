@@ -1,27 +1,27 @@
-//! The topics that were made before.
+//! A cache of topics.
 //!
-//! Most events have a topic that another had, and the regular expression behind it takes longer
-//! than all the rest of a record. What is remembered has a bound.
+//! Most events have the same topic as an earlier one, and evaluating the regular expression takes
+//! longer than the rest of a record. The cache is bounded.
 
 use std::collections::HashMap;
 
-/// How many are remembered.
+/// Maximum number of cached topics.
 const TOPICS_MAX: usize = 1_000;
 
-/// How long a text may be whose topic is remembered; a topic itself is never longer.
+/// Maximum length of a text whose topic is cached; a topic itself is never longer.
 const TEXT_BYTES_MAX: usize = 249;
 
-/// Topics by the texts that they are made of.
+/// Topics by the texts from which they are built.
 #[derive(Debug, Default)]
 pub(super) struct Topics(HashMap<String, String>);
 
 impl Topics {
-    /// The topic that was made of that text, if it is remembered.
+    /// The topic for that text, if it is cached.
     pub(super) fn of(&self, text: &str) -> Option<&str> {
         self.0.get(text).map(String::as_str)
     }
 
-    /// Remembers a topic that Kafka accepts; where there are too many, the others are forgotten.
+    /// Caches a topic that Kafka accepts; a full cache is cleared first.
     pub(super) fn remember(&mut self, text: &str, topic: &str) {
         if text.len() > TEXT_BYTES_MAX {
             return;
@@ -40,7 +40,7 @@ mod tests {
     use crate::record::route::tests::event;
 
     #[test]
-    fn a_topic_is_that_of_its_own_text_the_second_time_too() {
+    fn a_cached_topic_is_that_of_its_own_text() {
         let debezium = Debezium::new(Converters::String, []).expect("no options");
         let mut router = DebeziumRouter::new(debezium);
         for (text, topic) in [
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_many_texts_nor_long_ones_are_remembered() {
+    fn the_cache_keeps_neither_many_nor_long_texts() {
         let mut topics = Topics::default();
         topics.remember(&"x".repeat(TEXT_BYTES_MAX + 1), "t");
         assert!(topics.0.is_empty());

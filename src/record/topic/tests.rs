@@ -1,4 +1,4 @@
-//! Templates: how they are read, what they make, and what they refuse.
+//! Templates: how they are parsed, rendered and rejected.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn render(text: &str, aggregate_type: &'static str) -> Result<String, Poison> {
 }
 
 #[test]
-fn fields_are_put_in_their_places() {
+fn fields_replace_their_placeholders() {
     for (text, topic) in [
         ("outbox.event.{aggregate_type}", "outbox.event.OrderLine"),
         ("{aggregate_type}", "OrderLine"),
@@ -34,7 +34,7 @@ fn fields_are_put_in_their_places() {
 }
 
 #[test]
-fn words_are_told_apart_however_they_are_written() {
+fn words_are_separated_in_any_style() {
     for (from, to) in [
         ("OrderLine", "order-line"),
         ("orderLine", "order-line"),
@@ -52,7 +52,7 @@ fn words_are_told_apart_however_they_are_written() {
 }
 
 #[test]
-fn other_names_are_columns_each_listed_once() {
+fn other_names_are_columns_without_duplicates() {
     let template = template("{tenant}.{region}.{tenant|lower}");
     assert_eq!(template.placed(), ["tenant", "region"]);
     let mut event = event();
@@ -66,7 +66,7 @@ fn other_names_are_columns_each_listed_once() {
 }
 
 #[test]
-fn a_field_that_makes_no_topic_is_poison_with_the_reason() {
+fn a_field_with_an_invalid_topic_is_poison_with_the_reason() {
     for (value, reason) in
         [("Order Line", "' '"), ("größe", "'ö'"), ("a/b", "'/'"), ("a\0", "'\\0'")]
     {
@@ -94,7 +94,7 @@ fn a_field_that_is_not_utf_8_is_poison() {
 }
 
 #[test]
-fn a_wrong_template_is_refused_with_the_place() {
+fn an_invalid_template_is_rejected_with_the_position() {
     for (text, sign, why) in [
         ("", 0, "empty"),
         (".", 0, "keeps for itself"),
@@ -103,8 +103,8 @@ fn a_wrong_template_is_refused_with_the_place() {
         ("a.b}", 3, "not opened"),
         ("a.{}", 3, "missing"),
         ("a.{ b}", 3, "blanks"),
-        ("a.{b|upper}", 5, "`upper` is no modifier: there are lower, kebab, snake"),
-        ("a.{b|lower|}", 11, "`` is no modifier"),
+        ("a.{b|upper}", 5, "`upper` is not a modifier; the modifiers are lower, kebab, snake"),
+        ("a.{b|lower|}", 11, "`` is not a modifier"),
         ("ä.b", 0, "'ä'"),
         ("a b{c}", 1, "' '"),
         ("{größe}/", 7, "'/'"),
@@ -122,7 +122,7 @@ fn a_wrong_template_is_refused_with_the_place() {
 }
 
 #[test]
-fn a_topics_name_is_checked_as_kafka_does() {
+fn a_topic_name_is_validated_by_kafkas_rules() {
     for topic in ["a", "a.b_c-D9", "...", &"a".repeat(249)] {
         assert_eq!(check_topic(topic), Ok(()), "{topic}");
     }
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_rendered_is_a_topic_or_poison(value: String, modifier in "(\\|lower|\\|kebab|\\|snake){0,3}") {
+    fn a_rendered_text_is_a_topic_or_poison(value: String, modifier in "(\\|lower|\\|kebab|\\|snake){0,3}") {
         let mut event = event();
         event.aggregate_type = Some(value.as_bytes().into());
         let mut topic = String::new();
@@ -167,7 +167,7 @@ fn a_template_without_a_field_is_one_topic_for_all() {
 }
 
 #[test]
-fn of_a_field_that_no_topic_comes_of_only_the_beginning_is_kept() {
+fn an_invalid_topic_is_shortened() {
     for (template, bytes) in [
         ("{aggregate_type}", 250),
         ("e.{aggregate_type|snake}", 5000),

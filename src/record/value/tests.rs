@@ -1,4 +1,4 @@
-//! What each format makes of an event.
+//! The value of an event in each format.
 
 use super::*;
 use crate::record::route::tests::event;
@@ -10,7 +10,7 @@ fn router(format: ValueFormat, place: &[&str]) -> Router {
     Router::new(RecordConfig { value: format, place, ..RecordConfig::to(topic) })
 }
 
-/// The value of an event with that payload, and the headers, as text.
+/// The value and the headers, as text, of an event with that payload.
 fn made(
     format: ValueFormat,
     change: impl FnOnce(&mut Event<'static>),
@@ -32,7 +32,7 @@ fn value(format: ValueFormat, payload: &'static str) -> Result<Option<String>, S
 }
 
 #[test]
-fn the_stored_json_goes_in_byte_for_byte() {
+fn stored_json_is_inserted_byte_for_byte() {
     let payload = "{\"a\":  1.50, \"a\":[ ]}";
     for format in [ValueFormat::Envelope, ValueFormat::CloudEvents] {
         let value = value(format, payload).expect("a record").expect("a value");
@@ -43,7 +43,7 @@ fn the_stored_json_goes_in_byte_for_byte() {
 }
 
 #[test]
-fn an_envelope_has_all_its_members_each_time() {
+fn an_envelope_always_has_all_its_members() {
     let (bare, _) = made(ValueFormat::Envelope, |_| ()).expect("a record");
     assert_eq!(
         bare.as_deref(),
@@ -74,7 +74,7 @@ fn an_envelope_has_all_its_members_each_time() {
 }
 
 #[test]
-fn merging_puts_two_members_before_the_payloads_own() {
+fn merging_adds_two_members_before_the_payloads() {
     let merged = |payload| value(ValueFormat::Merged, payload);
     let head = "{\"type\":\"OrderPlaced\",\"idempotencyKey\":\"42\"";
     assert_eq!(merged(" { \"a\": 1 }"), Ok(Some(format!("{head},\"a\": 1 }}"))));
@@ -86,7 +86,7 @@ fn merging_puts_two_members_before_the_payloads_own() {
 }
 
 #[test]
-fn a_cloud_event_is_as_its_binding_says() {
+fn a_cloud_event_follows_its_binding() {
     let (value, headers) = made(ValueFormat::CloudEvents, |_| ()).expect("a record");
     assert_eq!(
         value.as_deref(),
@@ -114,7 +114,7 @@ fn a_cloud_event_is_as_its_binding_says() {
 }
 
 #[test]
-fn what_is_no_json_is_data_of_a_cloud_event_and_no_envelope() {
+fn a_payload_that_is_not_json_fits_a_cloud_event_but_no_envelope() {
     let payload = "no json";
     let structured = value(ValueFormat::CloudEvents, payload).expect("a record").expect("a value");
     assert!(structured.ends_with("\"data_base64\":\"bm8ganNvbg==\"}"), "{structured}");

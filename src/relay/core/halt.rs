@@ -10,58 +10,58 @@ use crate::record::Poison;
 /// Why the relay halts until an operator acts.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Halt {
-    /// An event that cannot become a record, or whose record is refused for good.
+    /// An event that cannot become a record, or whose record is permanently rejected.
     #[error("{origin}, {poison}")]
     Poison {
-        /// Where the event was written.
+        /// The table or message that the event is from.
         origin: EventOrigin,
         /// Why it is undeliverable.
         poison: Poison,
     },
-    /// The outbox table's columns do not fit the configuration.
+    /// The outbox table's columns do not match the configuration.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The columns were changed since: the rows that follow lack one.
+    /// The columns were changed: the following rows lack one.
     #[error("an outbox table was changed: {error}")]
     Changed {
-        /// What does not fit.
+        /// The mismatch.
         error: PlanError,
-        /// LSN of the commit of the transaction whose rows follow.
+        /// The commit LSN of the transaction whose rows follow.
         commit_lsn: Lsn,
     },
 }
 
 impl Halt {
-    /// How an operator continues on `slot`: the event is made deliverable, or its whole transaction
-    /// is skipped. Valid only once everything before it is durable.
+    /// How an operator resumes on `slot`: by making the event deliverable, or by skipping its whole
+    /// transaction. Valid only once everything before it is durable.
     pub fn remedy(&self, slot: &str) -> String {
         let commit_lsn = match self {
             Self::Poison { poison, .. } => poison.position.commit_lsn,
             Self::Changed { commit_lsn, .. } => *commit_lsn,
             Self::Plan(_) => return "then start walpost again".to_owned(),
         };
-        // PostgreSQL sends a transaction again unless its commit record lies
-        // before the slot's position.
+        // PostgreSQL sends a transaction again unless its commit record lies before the slot's
+        // position.
         let after = Lsn::new(commit_lsn.as_u64().saturating_add(1));
         format!(
-            "then start walpost again. Nothing from its transaction on is confirmed, and the log \
-             cannot be edited: to give the whole transaction up, publish it by hand, then SELECT \
+            "then start walpost again. Nothing from its transaction on is confirmed, and the WAL \
+             cannot be edited: to skip the whole transaction, publish it by hand, then SELECT \
              pg_catalog.pg_replication_slot_advance('{slot}', '{after}')"
         )
     }
 }
 
-/// Where an event was written.
+/// The source of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventOrigin {
-    /// In this outbox table.
+    /// An outbox table.
     Table(TableName),
-    /// In a logical message with this prefix.
+    /// A logical message with this prefix.
     Message(String),
 }
 
 impl EventOrigin {
-    /// The table's name, or the prefix, as it is.
+    /// The table's name or the prefix, unescaped.
     pub fn name(&self) -> String {
         match self {
             Self::Table(table) => table.to_string(),
@@ -70,7 +70,7 @@ impl EventOrigin {
     }
 }
 
-/// Escaped for the log: whoever writes a message chooses its prefix, and a table's owner its name.
+/// Escaped for the log: any role may choose a message's prefix, and a table's owner its name.
 impl fmt::Display for EventOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_origin_forges_no_log_line() {
+    fn an_origin_cannot_forge_log_lines() {
         let prefix = "shop\n2026-01-01 INFO all is well\u{1b}[2K";
         let message = EventOrigin::Message(prefix.to_owned());
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The record that failed: a replay produces it alone.
+//! Isolation of a failed record: a replay produces it with nothing else in flight.
 
 use super::halt::EventOrigin;
 use crate::ledger::Seq;
@@ -7,21 +7,21 @@ use crate::outlet::Refusal;
 use crate::position::EventPosition;
 use crate::record::{Cause, Poison};
 
-/// The position of a record that failed, and the record once it is produced again.
+/// The position of a failed record, and the record once it is produced again.
 #[derive(Debug)]
 pub(crate) struct Isolation {
     pub(crate) position: EventPosition,
     pub(crate) record: Option<IsolatedRecord>,
-    /// How often it was refused in isolation.
+    /// How often it was rejected in isolation.
     pub(crate) refusals: u32,
 }
 
-/// The record, produced with nothing else in flight.
+/// The isolated record, produced with nothing else in flight.
 #[derive(Debug)]
 pub(crate) struct IsolatedRecord {
     pub(crate) seq: Seq,
     pub(crate) origin: EventOrigin,
-    /// The poison event that it becomes if it is refused, without the cause.
+    /// The poison event that it becomes if it is rejected, without the cause.
     poison: Poison,
     topic: String,
     /// Whether it is a dead letter itself.
@@ -47,7 +47,7 @@ impl IsolatedRecord {
         Self { seq, origin, poison, topic, is_dead_letter }
     }
 
-    /// The poison event that it is after this refusal.
+    /// The poison event that results from this rejection.
     pub(crate) fn refused(self, refusal: &Refusal) -> (EventOrigin, Poison) {
         let cause = refusal.cause(&self.topic);
         (self.origin, Poison { cause, ..self.poison })

@@ -1,11 +1,10 @@
 //! The core against a simulated server and broker.
 //!
-//! The server follows PostgreSQL's rule: a transaction is sent again exactly
-//! when its commit LSN is at or after the start. It hands out by a stream or in batches, which
-//! take turns at any time at which the driver lets them. The broker appends a
-//! partition's records in the order in which they were produced, reports when
-//! it likes, or never, fails some, and refuses what it is told to refuse. What it
-//! appended is then judged.
+//! The server follows PostgreSQL's rule: a transaction is sent again exactly if its commit LSN is
+//! at or after the start. Its feed is a stream or catch-up batches, and switches whenever the
+//! driver would. The broker appends a partition's records in the order in which they were produced,
+//! reports at any time or never, fails some records, and rejects configured ones. The checks
+//! examine what it appended.
 
 mod feeds;
 mod outside;
@@ -21,10 +20,10 @@ use super::*;
 use crate::pgoutput::encode::texts;
 use crate::property;
 
-/// Cases of each property where no other number is asked for.
+/// Cases per property, unless set otherwise.
 const CASES: u32 = 3000;
 
-/// Weight of one record, or of a dead letter: what the budget may be exceeded by.
+/// Weight of one record or dead letter: the budget may be exceeded by this much.
 const ROW_BYTES: u64 = RECORD_OVERHEAD_BYTES + 1000;
 
 #[derive(Debug, Clone)]
@@ -32,30 +31,30 @@ enum Step {
     Receive(u8),
     Work(u8),
     Report(u8),
-    /// Many reports at once, from the newest on.
+    /// Many reports at once, newest first.
     ReportMany(u8),
-    /// The broker has it and says that it failed.
+    /// The broker appended the record but reports a failure.
     LoseReport,
-    /// The broker does not have it, and says so.
+    /// The broker did not append the record, and reports that.
     LoseRecord(u8),
-    /// A report that never comes.
+    /// A report is never delivered.
     NeverReport,
-    /// A report that came before, or of a producer that is gone.
+    /// A duplicate report, or a report of a replaced producer.
     LateReport(u16),
-    /// The producer goes down: all that it had, appended or not, is purged.
-    GoDown,
-    /// The producer is found to be of no use.
+    /// The producer fails: all its records are purged, appended or not.
+    PurgeProducer,
+    /// The producer is found to be unusable.
     Break,
-    /// A new producer, where one is asked for: until then anything may happen.
+    /// Replaces the producer, if requested: until then anything may happen.
     Replace,
     SessionLost,
     Connect,
-    /// Another feed takes the place of this one: batches of so many messages, or a stream.
-    GoOver(Option<usize>),
+    /// Switches feeds: to batches of this many messages, or to a stream.
+    SwitchFeed(Option<usize>),
     Confirm,
-    /// The server restarts and has forgotten its last positions.
+    /// The server restarts and has lost its last slot positions.
     Regress(u8),
-    /// Another relay goes on from the slot and delivers so many transactions.
+    /// Another relay resumes from the slot and delivers this many transactions.
     TakeOver(u8),
     Crash,
     Drain,
@@ -72,12 +71,12 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<u8>().prop_map(Step::LoseRecord),
         1 => Just(Step::NeverReport),
         2 => any::<u16>().prop_map(Step::LateReport),
-        1 => Just(Step::GoDown),
+        1 => Just(Step::PurgeProducer),
         1 => Just(Step::Break),
         6 => Just(Step::Replace),
         1 => Just(Step::SessionLost),
         6 => Just(Step::Connect),
-        3 => prop::option::of(1_usize..60).prop_map(Step::GoOver),
+        3 => prop::option::of(1_usize..60).prop_map(Step::SwitchFeed),
         4 => Just(Step::Confirm),
         1 => any::<u8>().prop_map(Step::Regress),
         1 => any::<u8>().prop_map(Step::TakeOver),
@@ -93,18 +92,18 @@ struct World {
     policy: Policy,
     core: Core,
     broker: Broker,
-    /// What the session will send; `None` without one.
+    /// What the session will still send; `None` without a session.
     coming: Option<VecDeque<Input>>,
-    /// How many messages a batch has, where there are any.
+    /// Messages per batch during a catch-up.
     batches: Option<usize>,
-    /// The slot's `confirmed_flush_lsn`, and what it was before.
+    /// The slot's `confirmed_flush_lsn`, and its earlier values.
     slot: Lsn,
     slots: Vec<Lsn>,
-    /// The flush LSN, as it was last seen, and what bounds it.
+    /// The last observed flush LSN, and its upper bound.
     flush_lsn: Lsn,
     known: Lsn,
     draining: bool,
-    /// Something was lost since the core began.
+    /// Whether something was lost since the core was created.
     troubled: bool,
 }
 
@@ -144,7 +143,7 @@ impl World {
             return;
         }
         if self.flush_lsn > Lsn::ZERO && self.slot > self.core.flush_lsn() {
-            // As the driver gives way to another relay.
+            // As the driver does after another relay advanced the slot.
             self.broker.new_producer();
             self.core.producer_replaced();
         }
@@ -198,7 +197,7 @@ impl World {
             }
             Step::NeverReport => drop(self.broker.unreported.pop()),
             Step::LateReport(pick) => self.report_late(usize::from(*pick)),
-            Step::GoDown => {
+            Step::PurgeProducer => {
                 self.broker.queued.clear();
                 self.broker.letters.clear();
                 self.broker.unreported.clear();
@@ -214,7 +213,7 @@ impl World {
             Step::Replace => self.replace(),
             Step::SessionLost => self.lose_session(),
             Step::Connect => self.connect(),
-            Step::GoOver(batches) => self.go_over(*batches),
+            Step::SwitchFeed(batches) => self.switch_feed(*batches),
             Step::Confirm => self.confirm(),
             Step::Regress(pick) => {
                 self.lose_session();
@@ -234,7 +233,7 @@ impl World {
         self.check();
     }
 
-    /// What holds at every moment.
+    /// Checks what holds at every moment.
     fn check(&mut self) {
         let (records, bytes) = self.core.in_flight();
         let naive = (self.broker.in_flight.len(), self.broker.in_flight.values().sum::<u64>());
@@ -272,7 +271,7 @@ impl World {
         self.connect();
     }
 
-    /// The process ends by itself, with its last confirmation.
+    /// The process ends normally, with its final confirmation.
     fn leave(&mut self) {
         self.confirm();
         if !self.troubled
@@ -300,7 +299,7 @@ impl World {
         }
     }
 
-    /// Another relay begins at the slot, ends well, and leaves the slot to this one.
+    /// Another relay starts at the slot, ends normally, and releases the slot.
     fn take_over(&mut self, transactions: usize) {
         self.lose_session();
         let guilty = self.broker.guilty.map_or(usize::MAX, |(event, _)| event);
@@ -342,7 +341,7 @@ impl World {
         }
     }
 
-    /// The guilty event, where it is skipped.
+    /// Whether this is the guilty event, and it is skipped.
     fn is_skipped(&self, event: usize) -> bool {
         let guilty = self.broker.guilty.map(|(guilty, _)| guilty);
         self.policy == Policy::Skip && guilty == Some(event)
@@ -379,7 +378,7 @@ impl World {
         tell(&mut self.core);
     }
 
-    /// I3, I8: a report of a producer that is gone, or a second one, counts for nothing.
+    /// I3, I8: a report of a replaced producer, or a second one, has no effect.
     fn report_late(&mut self, pick: usize) {
         let old = self.broker.old.len();
         if old == 0 {
@@ -410,7 +409,7 @@ impl World {
         }
     }
 
-    /// Everything that is left to do, without further mishaps.
+    /// Runs until nothing is left to do, without further faults.
     fn finish(&mut self) {
         self.broker.full = false;
         let mut idle = 0;
@@ -430,10 +429,10 @@ impl World {
             if all && records == 0 && self.core.halted().is_none() {
                 return;
             }
-            // A report that never comes: the producer is thrown away at last.
+            // A report that is never delivered: the producer is eventually replaced.
             if idle > 1000 {
                 idle = 0;
-                // Or its drain timeout ends the process.
+                // Or the drain timeout ends the process.
                 let stops = self.draining || self.core.halted().is_some();
                 self.step(if stops { &Step::Crash } else { &Step::Break });
             }
@@ -441,9 +440,9 @@ impl World {
         panic!("I4: the relay does not come to an end: {:?}", self.core);
     }
 
-    /// I6: first occurrences stand in commit order, and a producer skips nothing.
+    /// I6: first occurrences are in commit order, and a producer skips nothing.
     fn judge_order(&self) {
-        // A diverted one leaves no gap.
+        // A diverted event leaves no gap.
         let aside = self.broker.guilty.map(|(event, _)| event);
         let aside = aside.filter(|_| self.policy != Policy::Halt);
         let here = |event: usize| if aside == Some(event) { event + 5 } else { event };
@@ -462,9 +461,9 @@ impl World {
 }
 
 #[test]
-fn whatever_happens_every_event_arrives_in_order() {
+fn every_event_arrives_in_order_under_random_faults() {
     let cases = (sizes(), 1_u64..40, prop::collection::vec(step(), 0..200));
-    let name = "whatever_happens_every_event_arrives_in_order";
+    let name = "every_event_arrives_in_order_under_random_faults";
     property::holds(name, CASES, &cases, |(sizes, budget_rows, steps)| {
         let mut world = World::new(&sizes, budget_rows, None);
         for step in &steps {
@@ -479,11 +478,12 @@ fn whatever_happens_every_event_arrives_in_order() {
 }
 
 #[test]
-fn a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confirmed() {
+fn a_poison_event_halts_with_everything_before_it_delivered_and_nothing_after_it_confirmed() {
     let reasons = prop_oneof![Just(Guilt::Refused), Just(Guilt::RefusedHere), Just(Guilt::Keyless)];
     let whose = (any::<prop::sample::Index>(), reasons);
     let cases = (sizes(), 1_u64..40, whose, prop::collection::vec(step(), 0..100));
-    let name = "a_guilty_event_halts_with_all_before_it_delivered_and_nothing_after_it_confirmed";
+    let name =
+        "a_poison_event_halts_with_everything_before_it_delivered_and_nothing_after_it_confirmed";
     property::holds(name, CASES, &cases, |(sizes, budget_rows, (at, reason), steps)| {
         let all: usize = sizes.iter().map(|size| usize::from(*size)).sum();
         if all == 0 {

@@ -1,4 +1,4 @@
-//! From message to record, or to what the policy of its cause makes of a poison event.
+//! From a message to a record; a poison event is handled by the policy of its cause.
 
 use super::halt::Halt;
 use super::isolation::{IsolatedRecord, Isolation};
@@ -13,7 +13,7 @@ use crate::record::{Poison, Record};
 use crate::relay::core::Diverted;
 
 impl Core {
-    /// A row or a logical message: becomes a record if it is an outbox event.
+    /// Takes a row or a logical message, which becomes a record if it is an outbox event.
     pub(super) fn event(
         &mut self,
         message: &Message,
@@ -48,7 +48,7 @@ impl Core {
                 let event = Outbox::unread(logical, position, commit_time);
                 self.divert(message, &event, error.into(), true, outlet)
             }
-            // No event is at fault for a row that cannot be read, but a setting of the server.
+            // An unreadable row is caused by a server setting, not by the event.
             (Some(Err(error)), _) => {
                 let origin = self.origin(message);
                 self.halt(Halt::Poison { origin, poison: error.into() });
@@ -102,8 +102,8 @@ impl Core {
         self.divert(message, event, poison, false, outlet)
     }
 
-    /// Handles an undeliverable event by the policy of its cause. `is_unread`: the event is no more
-    /// than a message's content.
+    /// Handles an undeliverable event by the policy of its cause. `is_unread`: the event is only
+    /// the raw content of a message.
     fn divert(
         &mut self,
         message: &Message,
@@ -126,7 +126,7 @@ impl Core {
             }
             Policy::DeadLetter => {}
         }
-        // A record before it may still be refused, and its dead letter belongs before this one.
+        // An earlier record may still be rejected, and its dead letter must precede this one.
         let oldest = self.ledger.oldest_in_flight();
         let is_behind_others = oldest.is_some_and(|oldest| Some(oldest) <= self.ordinary);
         if is_behind_others && self.policies.writes_letters_late() {
@@ -145,7 +145,7 @@ impl Core {
             is_untimed,
         };
         let isolated = is_to_be_isolated(self.isolation.as_ref(), event.position);
-        // Checked before the letter is built, which is several times as large as its row.
+        // Checked before the dead letter is built, which is several times as large as its row.
         let offered = match outlet.admits(topic_name, letter.bytes_at_least(event)) {
             Ok(()) => offer(&letter.of(event), seq, event, isolated, outlet),
             Err(refusal) => Offered::Refused(Poison::new(refusal.cause(topic_name), event)),
@@ -171,7 +171,7 @@ impl Core {
         }
     }
 
-    /// The outlet has taken the event's record, or its dead letter.
+    /// Records that the outlet took the event's record, or its dead letter.
     fn produced(
         &mut self,
         event: &Event<'_>,
@@ -208,14 +208,14 @@ impl Core {
     }
 }
 
-/// What the outlet made of a record.
+/// The outlet's response to a record.
 enum Offered {
-    /// Taken: its weight, and the topic if it is isolated.
+    /// Taken, with the record's weight, and its topic if it is isolated.
     Taken {
         weight: u64,
         isolated: Option<String>,
     },
-    /// No room for now.
+    /// The outlet is full for now.
     Full,
     Refused(Poison),
     Broken(String),

@@ -11,15 +11,15 @@ use crate::record::{Cause, Poison};
 /// An event that was dead-lettered or skipped, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diverted {
-    /// Where it was written.
+    /// The table or message that the event is from.
     pub origin: EventOrigin,
-    /// Which event, and why.
+    /// The event, and why it is undeliverable.
     pub poison: Poison,
-    /// The dead-letter topic; `None`: it was skipped.
+    /// The dead-letter topic; `None` if the event was skipped.
     pub topic: Option<String>,
 }
 
-/// The positions of records that the broker rejected for good, until the flush LSN has passed
+/// The positions of records that the broker permanently rejected, until the flush LSN has passed
 /// them: a replay reads them again, and diverts them at once.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine(BTreeMap<EventPosition, Cause>);
@@ -30,11 +30,11 @@ impl Quarantine {
     }
 
     pub(super) fn of(&self, position: EventPosition) -> Option<&Cause> {
-        // Almost always there are none.
+        // Almost always empty.
         if self.0.is_empty() { None } else { self.0.get(&position) }
     }
 
-    /// Everything that committed before `flush_lsn` is done with.
+    /// Removes everything that committed before `flush_lsn`.
     pub(super) fn forget_before(&mut self, flush_lsn: Lsn) {
         if !self.0.is_empty() {
             self.0 = self.0.split_off(&EventPosition { commit_lsn: flush_lsn, ordinal: 0 });

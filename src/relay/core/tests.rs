@@ -1,5 +1,4 @@
-//! The core's single decisions; what holds in any history is in
-//! `core_properties.rs`.
+//! Individual decisions of the core; `properties.rs` checks what holds in any history.
 
 use super::*;
 use crate::outbox::{ColumnNames, OutboxConfig, TableName};
@@ -37,7 +36,7 @@ pub(super) fn new_core(budget_bytes: u64) -> Core {
     Core::new(outbox, router, budget_bytes)
 }
 
-/// Event number `event`, as a row of that table: it belongs to key `event % 5`.
+/// Event number `event`, as a row of this table; its key is `event % 5`.
 pub(super) fn insert_into(relation: Oid, event: usize) -> Message {
     let (id, key) = (event.to_string(), (event % 5).to_string());
     let row = [Some(id.as_str()), Some("a"), Some(key.as_str()), Some("e"), Some("{}")];
@@ -48,7 +47,7 @@ fn insert(event: usize) -> Message {
     insert_into(TABLE, event)
 }
 
-/// A row that has no key.
+/// A row without a key.
 fn keyless() -> Message {
     let row = [Some("1"), Some("a"), None, Some("e"), Some("{}")];
     Message::Insert(Insert { relation: TABLE, tuple: texts(&row) })
@@ -76,7 +75,7 @@ fn begun(core: &mut Core, outlet: &mut Silent) {
 }
 
 #[test]
-fn draining_reads_a_transaction_to_its_end_and_begins_no_other() {
+fn draining_reads_the_open_transaction_to_its_end_and_begins_no_other() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
@@ -143,13 +142,13 @@ fn a_row_without_a_key_halts_the_relay() {
     for part in ["table public.outbox", "000000000000000A/00000000", "(id 1)", "`aggregate_id`"] {
         assert!(text.contains(part), "{part} in {text}");
     }
-    // The commit record is at 0/A: one more passes it over, and nothing else.
+    // The commit record is at 0/A: one byte further skips it, and nothing else.
     assert!(text.contains("pg_catalog.pg_replication_slot_advance('walpost', '0/B')"), "{text}");
     assert!(!core.wants_input() && core.is_drained());
 }
 
 #[test]
-fn a_message_without_a_key_halts_the_relay_and_is_named_by_its_prefix() {
+fn a_message_without_a_key_halts_the_relay_and_names_its_prefix() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
     let message = Message::Logical(LogicalMessage {
@@ -164,7 +163,7 @@ fn a_message_without_a_key_halts_the_relay_and_is_named_by_its_prefix() {
 }
 
 #[test]
-fn a_record_that_is_long_in_coming_bounds_the_account_of_what_follows_it() {
+fn an_unacknowledged_record_bounds_the_ledger_memory_behind_it() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
@@ -174,7 +173,7 @@ fn a_record_that_is_long_in_coming_bounds_the_account_of_what_follows_it() {
         assert_eq!(core.receive(&insert(1), &mut outlet), Ok(Taken::Yes));
         core.delivered(seq);
         followers += 1;
-        assert!(followers < 100_000, "the account grows without end");
+        assert!(followers < 100_000, "the ledger grows without bound");
     }
     assert_eq!(core.in_flight().0, 1);
     core.delivered(outlet.0[0]);
@@ -182,7 +181,7 @@ fn a_record_that_is_long_in_coming_bounds_the_account_of_what_follows_it() {
 }
 
 #[test]
-fn a_lost_record_comes_again_with_nothing_after_it() {
+fn a_lost_record_is_produced_again_with_nothing_after_it() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
     for event in 0..3 {
@@ -197,13 +196,13 @@ fn a_lost_record_comes_again_with_nothing_after_it() {
     assert!(!core.wants_input(), "one before it is in flight");
     core.delivered(outlet.0[3]);
     assert_eq!(core.receive(&insert(1), &mut outlet), Ok(Taken::Yes));
-    assert!(!core.wants_input(), "it stands alone");
+    assert!(!core.wants_input(), "it is isolated");
     core.delivered(outlet.0[4]);
     assert!(core.wants_input());
 }
 
 #[test]
-fn a_halt_behind_a_record_that_failed_gives_way_to_its_replay() {
+fn a_replay_cancels_a_halt_behind_a_failed_record() {
     for refused in [true, false] {
         let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
         begun(&mut core, &mut outlet);
@@ -215,7 +214,7 @@ fn a_halt_behind_a_record_that_failed_gives_way_to_its_replay() {
         } else {
             core.purged(outlet.0[0]);
         }
-        assert!(!core.is_drained(), "a person would be led past event 0");
+        assert!(!core.is_drained(), "an operator would be advised to skip event 0");
         assert!(core.wants_replay().is_some());
         core.producer_replaced();
         assert!(core.halted().is_none() && core.wants_input());
@@ -223,7 +222,7 @@ fn a_halt_behind_a_record_that_failed_gives_way_to_its_replay() {
 }
 
 #[test]
-fn a_refusal_that_took_the_producer_down_is_not_forgotten_with_it() {
+fn a_rejection_survives_the_producer_failure_that_it_caused() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
@@ -237,7 +236,7 @@ fn a_refusal_that_took_the_producer_down_is_not_forgotten_with_it() {
     assert!(core.halted().is_some() && core.is_drained());
 }
 
-/// How often a record is refused until its event is skipped.
+/// How often a record is rejected before its event is skipped.
 fn refusals_until_skipped(refusal: &Refusal) -> u32 {
     let policies = Policies { refused: Policy::Skip, ..Policies::default() };
     let (core, mut outlet) = (new_core(1 << 20), Silent::default());
@@ -256,22 +255,25 @@ fn refusals_until_skipped(refusal: &Refusal) -> u32 {
 }
 
 #[test]
-fn only_a_refusal_that_may_pass_is_asked_for_again() {
+fn only_a_temporary_rejection_is_retried() {
     let refusal = |may_pass| Refusal { ground: Ground::Other, may_pass, reason: String::new() };
-    // Among others, and alone.
+    // Once among others, and once in isolation.
     assert_eq!(refusals_until_skipped(&refusal(false)), 2);
     assert_eq!(refusals_until_skipped(&refusal(true)), 2 + Policies::RETRIES);
 }
 
 #[test]
-fn a_halt_behind_records_that_a_lost_session_withdrew_is_met_again() {
+fn a_halt_behind_withdrawn_records_recurs() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
     assert_eq!(core.receive(&keyless(), &mut outlet), Ok(Taken::Yes));
     core.session_lost();
-    assert!(core.halted().is_none() && core.wants_input(), "a person would be led past event 0");
-    // Event 0 of the lost session is never reported: what counts is its second production.
+    assert!(
+        core.halted().is_none() && core.wants_input(),
+        "an operator would be advised to skip event 0"
+    );
+    // Event 0 of the lost session is never reported: only its second production counts.
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
     assert_eq!(core.receive(&keyless(), &mut outlet), Ok(Taken::Yes));
@@ -283,7 +285,7 @@ fn a_halt_behind_records_that_a_lost_session_withdrew_is_met_again() {
 }
 
 #[test]
-fn a_column_that_goes_is_missed_again_in_the_next_session() {
+fn a_dropped_column_halts_again_in_the_next_session() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     let lesser = Message::Relation({
         let mut relation = relation();
@@ -304,7 +306,7 @@ fn a_column_that_goes_is_missed_again_in_the_next_session() {
 }
 
 #[test]
-fn another_relays_progress_is_taken_over() {
+fn progress_of_another_relay_is_adopted() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
@@ -330,7 +332,7 @@ fn commit_of(commit_lsn: u64) -> Message {
 }
 
 #[test]
-fn a_lost_session_repeats_no_event_of_the_transaction_that_it_left_open() {
+fn a_lost_session_repeats_no_event_of_its_open_transaction() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     core.connected(Lsn::new(1), &[relation().into()]);
     let mut give = |core: &mut Core, messages: &[Message]| {
@@ -341,7 +343,7 @@ fn a_lost_session_repeats_no_event_of_the_transaction_that_it_left_open() {
     };
     assert_eq!(give(&mut core, &[begin_at(10, 0), insert(0), insert(1)]), 2);
     core.delivered(Seq::new(0));
-    // Lost twice: the second time before it has come as far as the first.
+    // Lost twice: the second time before it reached the same event.
     for _ in 0..2 {
         core.session_lost();
         core.connected(Lsn::new(1), &[relation().into()]);
@@ -349,7 +351,7 @@ fn a_lost_session_repeats_no_event_of_the_transaction_that_it_left_open() {
         assert_eq!(give(&mut core, &[begin_at(10, 0), insert(0)]), 2);
     }
     assert_eq!(give(&mut core, &[insert(1), insert(2), commit_of(10)]), 3);
-    // What committed before it is confirmed; it is not.
+    // Everything that committed before the transaction is confirmed; the transaction is not.
     assert_eq!((core.in_flight().0, core.flush_lsn()), (2, Lsn::new(10)));
     core.delivered(Seq::new(1));
     core.delivered(Seq::new(2));
@@ -357,7 +359,7 @@ fn a_lost_session_repeats_no_event_of_the_transaction_that_it_left_open() {
 }
 
 #[test]
-fn a_transaction_that_is_not_the_interrupted_one_is_taken_whole() {
+fn a_transaction_other_than_the_interrupted_one_is_taken_completely() {
     for (other, keepalive) in [(begin_at(20, 0), None), (begin_at(10, 1), None)]
         .into_iter()
         .chain([(begin_at(20, 0), Some(Lsn::new(15)))])
@@ -381,18 +383,18 @@ fn a_transaction_that_is_not_the_interrupted_one_is_taken_whole() {
 }
 
 #[test]
-fn a_change_outside_a_transaction_is_a_broken_stream() {
+fn a_change_outside_a_transaction_is_a_protocol_violation() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     core.connected(Lsn::new(1), &[relation().into()]);
     assert!(core.receive(&insert(0), &mut outlet).is_err());
 }
 
 #[test]
-fn the_smallest_budget_lets_one_record_through_after_the_other() {
+fn the_smallest_budget_admits_one_record_at_a_time() {
     let (mut core, mut outlet) = (new_core(1), Silent::default());
     begun(&mut core, &mut outlet);
     for event in 0..3 {
-        assert!(core.wants_input(), "the account of an open transaction is no record");
+        assert!(core.wants_input(), "the entry of an open transaction is not a record");
         let seq = core.next_seq();
         assert_eq!(core.receive(&insert(event), &mut outlet), Ok(Taken::Yes));
         assert_eq!((core.oldest_in_flight(), core.undelivered()), (Some(seq), 1));
@@ -404,7 +406,7 @@ fn the_smallest_budget_lets_one_record_through_after_the_other() {
 }
 
 #[test]
-fn a_budget_that_is_just_reached_is_spent() {
+fn a_budget_that_is_exactly_reached_is_used_up() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
@@ -416,7 +418,7 @@ fn a_budget_that_is_just_reached_is_spent() {
 }
 
 #[test]
-fn a_halt_that_is_sure_or_has_all_delivered_asks_for_no_replay() {
+fn a_halt_with_everything_before_it_durable_requests_no_replay() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
     assert_eq!(core.receive(&insert(0), &mut outlet), Ok(Taken::Yes));
@@ -445,7 +447,7 @@ fn draining_ends_before_the_first_event_of_a_transaction() {
 }
 
 #[test]
-fn of_several_records_that_failed_the_first_stands_alone() {
+fn the_first_of_several_failed_records_is_isolated() {
     let (mut core, mut outlet) = (new_core(1 << 20), Silent::default());
     begun(&mut core, &mut outlet);
     for event in 0..3 {
@@ -461,16 +463,16 @@ fn of_several_records_that_failed_the_first_stands_alone() {
     assert!(!core.wants_input(), "the next is isolated");
     core.delivered(outlet.0[3]);
     assert_eq!(core.receive(&insert(1), &mut outlet), Ok(Taken::Yes));
-    assert!(!core.wants_input(), "it stands alone");
+    assert!(!core.wants_input(), "it is isolated");
     core.delivered(outlet.0[4]);
     assert!(core.wants_input() && !core.is_isolating());
 }
 
 #[test]
-fn a_dead_letter_waits_for_the_records_before_it_and_not_for_other_letters() {
+fn a_dead_letter_waits_for_earlier_records_but_not_for_other_dead_letters() {
     let early = Policies { missing_field: Policy::DeadLetter, ..Policies::default() };
     let late = Policies { too_large: Policy::DeadLetter, ..early.clone() };
-    // Where none can be refused yet there is nothing to wait for.
+    // With no record that can still be rejected, there is nothing to wait for.
     let (core, mut outlet) = (new_core(1 << 20), Silent::default());
     let mut core = core.with_policies(early);
     begun(&mut core, &mut outlet);
@@ -507,7 +509,7 @@ impl Outlet for Narrow {
 }
 
 #[test]
-fn a_dead_letter_that_is_too_large_halts_and_is_not_even_made() {
+fn a_dead_letter_that_is_too_large_halts_before_it_is_built() {
     let policies = Policies { missing_field: Policy::DeadLetter, ..Policies::default() };
     let mut core = new_core(1 << 20).with_policies(policies);
     begun(&mut core, &mut Silent::default());

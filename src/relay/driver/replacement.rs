@@ -12,22 +12,22 @@ use crate::relay::stats::HEARTBEAT;
 use crate::sink::Sink;
 use crate::source::Source;
 
-/// The cause of a replay where nothing else is known.
+/// The cause of a replay if no other is known.
 pub(super) const BROKEN: &str = "broken";
 
-/// Replays so far, and the next one.
+/// The replay state: the last replay and the next one.
 pub(super) struct ReplayState {
     /// Why the next replay is needed: a label of the reconnect metric.
     pub(super) cause: &'static str,
     delay: Backoff,
-    /// The progress when the last replay began.
+    /// The progress at the start of the last replay.
     progress: Option<Progress>,
-    /// Everything that committed before was received before the last replay.
+    /// The LSN up to which everything was received before the last replay.
     received: Lsn,
 }
 
-/// The flush LSN, and how many records were found to be rejected for good. Where neither has
-/// risen since the last replay, the next one waits longer.
+/// The flush LSN, and how many records were permanently rejected. If neither has increased since
+/// the last replay, the next one waits longer.
 type Progress = (Lsn, u64);
 
 impl Default for ReplayState {
@@ -38,12 +38,12 @@ impl Default for ReplayState {
 }
 
 impl ReplayState {
-    /// Whether everything up to where the last replay began was received again.
+    /// Whether everything was received again up to where the last replay began.
     pub(super) fn is_caught_up(&self, received: Lsn) -> bool {
         received >= self.received
     }
 
-    /// A replay begins; how long to wait before it.
+    /// Begins a replay; returns how long to wait before it.
     fn begin(&mut self, progress: Progress, received: Lsn) -> Duration {
         if self.progress.is_none_or(|last| progress > last) {
             self.delay = backoff(BACKOFF_LIMIT);
@@ -55,39 +55,39 @@ impl ReplayState {
 }
 
 impl<P: Source, S: Sink> Relay<P, S> {
-    /// Replaces the producer and prepares a replay from the flush LSN; false when stopping came
-    /// first.
+    /// Replaces the producer and prepares a replay from the flush LSN; returns false if the relay
+    /// stops first.
     pub(super) async fn replay(&mut self) -> Result<bool, RelayError> {
         let cause = std::mem::replace(&mut self.replay.cause, BROKEN);
         self.diagnostics.stats.metrics.reconnected("kafka", cause);
         let from = self.core.flush_lsn();
         let delay = self.replay.begin((from, self.core.quarantined()), self.core.resume_at());
-        let reason = self.core.wants_replay().unwrap_or("asked for");
+        let reason = self.core.wants_replay().unwrap_or("requested");
         self.diagnostics.event_log.replay(reason, from, delay, self.delivery.delivered);
         Ok(self.replace_producer().await? && self.settle_during(sleep(delay)).await?.is_some())
     }
 
-    /// Replaces the producer; false when stopping came first.
+    /// Replaces the producer; returns false if the relay stops first.
     pub(super) async fn replace_producer(&mut self) -> Result<bool, RelayError> {
         let replaced = {
             let mut replaced = std::pin::pin!(self.sink.replace_producer());
             loop {
                 // A finished replacement first: a stop order must not discard it. Closing the old
                 // producer can take long, and its reports no longer count, so a stop order or the
-                // deadline ends the wait. The heartbeat keeps the liveness check content.
+                // deadline ends the wait. The heartbeat keeps the liveness check passing.
                 tokio::select! {
                     biased;
                     replaced = &mut replaced => break Some(replaced?),
                     () = self.stop.changed() => break None,
                     () = wait_until(self.shutdown.deadline()) => return Ok(false),
-                    () = sleep(HEARTBEAT) => self.diagnostics.stats.metrics.turned(),
+                    () = sleep(HEARTBEAT) => self.diagnostics.stats.metrics.iterated(),
                 }
             }
         };
         if replaced.is_none() {
             return self.settle().map(|()| false);
         }
-        // The rejection may be among the last reports, behind the failure that it caused.
+        // The rejection may be among the last reports, after the failure that it caused.
         self.take_reports();
         self.core.producer_replaced();
         Ok(true)

@@ -15,24 +15,24 @@ use crate::source::{
     SourceError,
 };
 
-/// After a session that lasted this long, the next one is opened at once.
+/// After a session of at least this duration, the next one is opened without delay.
 const GOOD_SESSION: Duration = Duration::from_secs(10);
 
-/// Longest wait between two attempts while another instance holds the slot: bounds how long a
-/// takeover takes.
+/// Maximum delay between two attempts while another instance holds the slot: bounds the time of a
+/// takeover.
 const IN_USE_LIMIT: Duration = Duration::from_secs(1);
 
-/// What is kept between sessions.
+/// State kept between sessions.
 pub(super) struct SessionState {
     /// `None` before the first session.
     pub(super) last: Option<LastSession>,
     pub(super) received: ReceivedTransactions,
-    /// Where the relay ends by itself: known from the first session on.
+    /// The position at which the relay ends by itself; known from the first session on.
     pub(super) until: Option<Lsn>,
     delay: Backoff,
 }
 
-/// The last session's server and publication, which positions belong to.
+/// The last session's server and publication, to which positions belong.
 pub(super) struct LastSession {
     pub(super) identity: ServerIdentity,
     publication_fingerprint: PublicationFingerprint,
@@ -42,7 +42,7 @@ pub(super) struct LastSession {
 /// The outcome of connecting.
 pub(super) enum Opened<F> {
     Session(Box<F>),
-    /// Stopping came first.
+    /// The relay stops.
     Stopped,
     /// The relay ends with this error.
     Failed(OpenError),
@@ -72,8 +72,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
             let opened = match self.settle_during(source.open(&resume)).await {
                 Ok(Some(opened)) => opened,
                 stopped @ (Ok(None) | Err(RelayError::Aborted)) => {
-                    let unjudged = self.source.unjudged().map(Opened::Failed);
-                    return unjudged.map_or(stopped.map(|_| Opened::Stopped), Ok);
+                    let undecided_error = self.source.undecided_error().map(Opened::Failed);
+                    return undecided_error.map_or(stopped.map(|_| Opened::Stopped), Ok);
                 }
                 Err(error) => return Err(error),
             };
@@ -90,7 +90,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 Err(error) => error,
             };
             if let SourceError::InUse { holder: Some(holder), .. } = &error {
-                standby.saw(holder);
+                standby.observe(holder);
             }
             let Some(limit) = self.retry_limit(&error, &standby) else {
                 return Ok(Opened::Failed(OpenError { error, announcement }));
@@ -111,10 +111,10 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
-    /// Longest wait before the next attempt after this error; `None` where an operator has to act.
+    /// Maximum delay before the next attempt after this error; `None` if an operator must act.
     fn retry_limit(&self, error: &SourceError, standby: &Standby) -> Option<Duration> {
         match error {
-            // A standby instance has to see in time that the active one halts.
+            // A standby instance must see in time that the active one halts.
             SourceError::Lost(_) | SourceError::ServerError(_) if standby.waited().is_some() => {
                 Some(IN_USE_LIMIT)
             }
@@ -148,8 +148,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
-    /// Another instance has delivered everything up to `start` since: what this one has in flight
-    /// is obsolete. False when stopping came first.
+    /// Another instance has delivered everything up to `start` since then, so the records in flight
+    /// are obsolete. Returns false if the relay stops first.
     async fn discard_in_flight(&mut self, start: Lsn) -> Result<bool, RelayError> {
         let ours = self.core.flush_lsn();
         tracing::info!(%ours, %start, "another walpost advanced the slot; resuming from there");
@@ -174,7 +174,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         });
         let (slot, confirmed) = (self.source.slot(), self.core.flush_lsn());
         if self.diagnostics.event_log.is_repeating() {
-            // A replay that repeats every few seconds is logged once.
+            // Replays that repeat every few seconds are logged once.
             tracing::debug!(%confirmed, "streaming from PostgreSQL");
         } else if let Some(bytes) = session.backlog_bytes() {
             tracing::info!(slot, %confirmed, bytes, "starting a catch-up read");
@@ -189,8 +189,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
-    /// Waits before the next session where the last one, opened at `opened`, was lost soon; false
-    /// when stopping came first.
+    /// Waits before the next session if the last one, opened at `opened`, was lost soon; returns
+    /// false if the relay stops first.
     pub(super) async fn pause_after(&mut self, opened: Instant) -> Result<bool, RelayError> {
         if opened.elapsed() >= GOOD_SESSION {
             self.session.delay = backoff(BACKOFF_LIMIT);
@@ -201,7 +201,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 }
 
-/// Whether a session that failed with `error` can be reopened, or an operator has to act.
+/// Whether a session that failed with `error` can be reopened, or an operator must act.
 pub(super) fn failed_or_lost(error: SourceError) -> Ended {
     match error {
         SourceError::Lost(_)

@@ -1,5 +1,5 @@
-//! Shutting down: when it begins, how long draining may take, the last confirmation, and the
-//! outcome of the run.
+//! Shutdown: when it begins, how long draining may take, the final confirmation, and the result of
+//! the run.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::relay::stop::Order;
 use crate::sink::Sink;
 use crate::source::{Announcement, Feed, SlotError, Source, SourceError};
 
-/// How long a halt is announced at least, also where less of the drain timeout is left: an
+/// Minimum time for which a halt is announced, even if less of the drain timeout is left: an
 /// announcement takes four seconds if every standby instance is reachable.
 const ANNOUNCED_AT_LEAST: Duration = Duration::from_secs(5);
 
-/// Replaces a remedy that would skip records that were not delivered.
+/// Replaces a remedy that would skip undelivered records.
 const UNDELIVERED: &str = "records before it were not delivered in time: start walpost again first";
 
 /// The state of shutdown.
@@ -35,9 +35,9 @@ pub(super) struct Shutdown {
 
 #[derive(Clone, Copy)]
 enum Cause {
-    /// The flush LSN has reached where the relay was to run to.
+    /// The flush LSN has reached [`RelaySettings::until`].
     UntilReached,
-    /// The source failed for good.
+    /// The source failed permanently.
     Failed {
         /// No slot retains the in-flight records: they are drained without a time limit, unless a
         /// stop order comes.
@@ -45,20 +45,20 @@ enum Cause {
     },
 }
 
-/// How far draining is.
+/// The progress of draining.
 #[derive(Clone, Copy, Default)]
 enum Drain {
-    /// There is no time limit: draining has not begun, or what is in flight is the last copy.
+    /// There is no time limit: draining has not begun, or the records in flight are the last copy.
     #[default]
     Unlimited,
-    /// It ends then, whatever is still in flight.
+    /// Draining ends at this time, whatever is still in flight.
     Until(Instant),
-    /// PostgreSQL acknowledged the last confirmation.
+    /// PostgreSQL acknowledged the final confirmation.
     Confirmed,
 }
 
 impl Shutdown {
-    /// The end of draining, once that has begun.
+    /// When draining ends, once it has begun.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.drain {
             Drain::Until(deadline) => Some(deadline),
@@ -75,20 +75,20 @@ impl Shutdown {
     }
 }
 
-/// The part of the drain timeout that is kept for the last confirmation: a quarter, at most two
-/// seconds.
+/// The part of the drain timeout that is reserved for the final confirmation: a quarter, at most
+/// two seconds.
 fn kept_for_confirmation(drain_timeout: Duration) -> Duration {
     (drain_timeout / 4).min(Duration::from_secs(2))
 }
 
 impl<P: Source, S: Sink> Relay<P, S> {
-    /// Whether nothing is left to deliver, or to wait for.
+    /// Whether nothing is left to deliver or to wait for.
     pub(super) fn is_done(&self) -> bool {
         let deadline = self.shutdown.deadline();
         self.core.is_drained() || deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Begins to drain where the relay ends by itself or a stop order came.
+    /// Begins to drain if the relay ends by itself or a stop order came.
     pub(super) fn check_shutdown(&mut self) -> Result<(), RelayError> {
         let order = self.stop.order();
         match order {
@@ -116,8 +116,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         Ok(())
     }
 
-    /// Requests the shutdown once `until` can be confirmed. Called only while there is a session
-    /// to confirm it through. True where it was reached just now.
+    /// Requests the shutdown once `until` can be confirmed. Called only while there is a session to
+    /// confirm it through. Returns true if it was reached just now.
     pub(super) fn check_until(&mut self) -> bool {
         let reached = self.session.until.is_some_and(|until| self.core.flush_lsn() >= until);
         let is_new = reached && self.shutdown.cause.is_none();
@@ -127,7 +127,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         is_new
     }
 
-    /// Logs why the relay ends: before anything that takes time, or that a signal can cut short.
+    /// Logs why the relay ends, before anything that takes time or that a signal can cut short.
     pub(super) fn log_failure(&self, error: &SourceError) {
         let (records, _) = self.core.in_flight();
         if records > 0 || error.needs_operator() {
@@ -143,7 +143,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         self.diagnostics.stats.metrics.enter(Phase::Stopping);
     }
 
-    /// Waits for `announcement`, which shows standby instances that this one halts, while the
+    /// Waits for `announcement`, which tells standby instances that this one halts, while the
     /// in-flight records are delivered. After a stop order it waits for the rest of the drain
     /// timeout, but at least as long as a reachable standby instance needs; an abort ends it.
     pub(super) async fn announce(
@@ -166,8 +166,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 tracing::warn!("stopping before every standby instance has seen this halt");
                 return Ok(());
             }
-            // As in `settle_during`: a stop order and failures of the sink are not delayed by the
-            // announcement; the timers only call for the next turn.
+            // As in `settle_during`: the announcement delays neither a stop order nor failures of
+            // the sink; the timers only cause the next iteration.
             tokio::select! {
                 biased;
                 () = self.stop.changed() => {}
@@ -180,7 +180,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     }
 
     /// Delivers the in-flight records, which a lost slot would not send again, during and after
-    /// `announcement`, and ends with `error`. An abort cuts that short, and changes nothing else.
+    /// `announcement`, and ends with `error`. An abort ends that early, and has no other effect.
     pub(super) async fn fail(
         mut self,
         error: SourceError,
@@ -201,7 +201,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         let delivered = self.core.is_drained() && self.core.undelivered() == 0;
         let remedy = if delivered {
             let (slot, received) = (self.source.slot(), self.core.resume_at());
-            SourceError::way_out_of_unsendable(slot, open, received)
+            SourceError::how_to_skip_unsendable(slot, open, received)
         } else {
             UNDELIVERED.to_owned()
         };
@@ -220,12 +220,12 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
-    /// Sends the last confirmation; gives how the session ended.
+    /// Sends the final confirmation; returns how the session ended.
     pub(super) async fn finish(&mut self, session: &mut P::Feed) -> Result<Ended, RelayError> {
         let confirmed = self.core.flush_lsn();
         let left = self.shutdown.deadline().map(|it| it.saturating_duration_since(Instant::now()));
         let within = left.unwrap_or_default() + kept_for_confirmation(self.settings.drain_timeout);
-        // A confirmation that has arrived counts, also where an abort came at the same time.
+        // A confirmation that has arrived counts, even if an abort comes at the same time.
         let finished = tokio::select! {
             biased;
             finished = session.finish(confirmed, within) => finished,
@@ -244,7 +244,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         Ok(Ended::Done)
     }
 
-    /// The result of a run that ended other than by [`Relay::fail`].
+    /// The result of a run that did not end by [`Relay::fail`].
     pub(super) fn outcome(self) -> Result<Summary, RelayError> {
         if let Some(halt) = self.core.halted() {
             let remedy = if self.core.is_drained() {
@@ -254,9 +254,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
             };
             return Err(RelayError::Halt { halt: Box::new(halt.clone()), remedy });
         }
-        // A stop before that is no success: scripts continue after one.
+        // A stop before that is not a success: scripts continue after a success.
         if self.settings.until.is_some() && self.session.until.is_none() {
-            return Err(RelayError::Unbegun);
+            return Err(RelayError::NeverConnected);
         }
         let is_reached =
             self.shutdown.cause.is_some() && matches!(self.shutdown.drain, Drain::Confirmed);

@@ -1,4 +1,4 @@
-//! The loop over one session: it reads as far as the core wants input, and confirms.
+//! The loop over one session: it reads while the core wants input, and confirms.
 
 use std::mem;
 use std::time::Duration;
@@ -17,22 +17,23 @@ use crate::relay::stats::HEARTBEAT;
 use crate::sink::Sink;
 use crate::source::{Feed, Received, Source, SourceError, SwitchFeed};
 
-/// Messages taken in a row before delivery reports and stop orders are handled.
+/// Maximum messages taken before delivery reports and stop orders are handled.
 const BATCH: u32 = 256;
 
 /// How often delivery reports are taken while messages are read: as often as confirmations are
 /// sent.
 const REPORTS_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How soon a record that the sink had no room for is offered again where no report arrives: the
-/// sink has room a little after the report.
+/// How soon a record for which the sink had no room is offered again if no report arrives: the sink
+/// gets room shortly after the report.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 impl<P: Source, S: Sink> Relay<P, S> {
-    /// Streams until the session ends or the relay has to act beyond it.
+    /// Streams until the session ends or the relay must act outside it.
     pub(super) async fn stream(&mut self, mut session: P::Feed) -> Result<Ended, RelayError> {
         let ended = match self.stream_from(&mut session).await? {
-            // Without the transaction's position there is nothing to advise an operator to skip.
+            // Without the transaction's position, there is nothing that an operator could be
+            // advised to skip.
             Ended::Failed(SourceError::Unprintable(text))
                 if self.core.open_transaction().is_none() =>
             {
@@ -52,7 +53,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
                 self.log_failure(error);
                 if error.needs_operator() {
                     self.begin_to_fail(error);
-                    // Before the slot is released. From here on no signal changes the outcome.
+                    // Announced before the slot is released. From here on no signal changes the
+                    // result.
                     self.announce(session.announce_halt(error)).await?;
                 }
             }
@@ -65,7 +67,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
     async fn stream_from(&mut self, session: &mut P::Feed) -> Result<Ended, RelayError> {
         let mut held: Option<Message> = None;
         let mut batching = BatchingPause::new(Instant::now());
-        // Messages that the select below has taken since the last batch.
+        // Messages taken by the select below since the last batch.
         let mut awaited = 0;
         let mut reports = interval(REPORTS_INTERVAL);
         reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -116,8 +118,9 @@ impl<P: Source, S: Sink> Relay<P, S> {
             let waiting = self.core.in_flight().0 > 0;
             let retry = held.is_some().then(|| Instant::now() + RETRY_AFTER);
             let wake = retry.into_iter().chain(self.shutdown.deadline()).min();
-            // A stop order and failures of the sink come before input: a busy stream is ready in
-            // every turn. The timers come last; a turn that input causes does their work too.
+            // A stop order and failures of the sink come before input, because a busy stream is
+            // ready in every iteration. The timers come last; an iteration caused by input does
+            // their work too.
             tokio::select! {
                 biased;
                 () = self.stop.changed() => {}
@@ -149,8 +152,8 @@ impl<P: Source, S: Sink> Relay<P, S> {
         )));
     }
 
-    /// Whether another feed is to take this one's place. Not once the relay is stopping: the open
-    /// feed carries the last confirmation, and the rest of an open transaction.
+    /// Whether to switch to another feed. Not while the relay is stopping: the open feed carries
+    /// the final confirmation, and the rest of an open transaction.
     fn wanted_switch(&self, session: &mut P::Feed) -> Option<SwitchFeed> {
         if self.shutdown.deadline().is_some() { None } else { session.wanted_switch() }
     }
@@ -162,8 +165,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
         }
     }
 
-    /// Takes what has been received already, as far as the core wants input; gives how many
-    /// messages that were.
+    /// Takes messages that are already received, while the core wants input; returns how many.
     fn take_batch(
         &mut self,
         session: &mut P::Feed,

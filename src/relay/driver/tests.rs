@@ -1,4 +1,4 @@
-//! The driver with a source and a sink that do nothing but what a test needs.
+//! The driver with a minimal source and sink.
 
 use std::future::{Future, pending};
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::source::{
     SwitchFeed,
 };
 
-/// Messages that wait at each read: so many that the relay pauses after it.
+/// Messages available at each read: enough that the relay pauses after it.
 const MESSAGES: u32 = 100;
 
-/// Reads after which the feed falls silent.
+/// Reads after which the feed becomes silent.
 const READS: u32 = 50;
 
-/// What the feed saw of the relay's pauses.
+/// What the feed observes of the relay's pauses.
 #[derive(Default)]
 struct Observed {
     /// A pause may have begun, and the relay has not read since.
@@ -60,7 +60,7 @@ impl Source for BusySource {
     }
 }
 
-/// Keepalives in bursts of [`MESSAGES`], one burst a millisecond.
+/// Keepalives in bursts of [`MESSAGES`], one burst per millisecond.
 struct BusyFeed {
     observed: Arc<Observed>,
     identity: ServerIdentity,
@@ -113,7 +113,7 @@ impl Feed for BusyFeed {
         Some(Ok(Received::Keepalive(Lsn::new(1))))
     }
 
-    /// Asked right before a pause.
+    /// Called right before a pause.
     fn is_backed_up(&mut self) -> bool {
         self.observed.pausing.store(true, Ordering::SeqCst);
         self.observed.pauses.fetch_add(1, Ordering::SeqCst);
@@ -198,8 +198,8 @@ fn relay(observed: &Arc<Observed>) -> (Relay<BusySource, IdleSink>, StopHandle) 
     (Relay::new(core, IdleSink, BusySource(Arc::clone(observed)), settings, stop), handle)
 }
 
-/// Runs the relay through a burst, beside a task that runs whenever it is let. How many pauses
-/// there were, and in how many of them the other task ran.
+/// Runs the relay through a burst, next to a task that runs whenever it can. Returns the number of
+/// pauses, and the number of pauses in which the other task ran.
 async fn pauses_beside_a_task(
     relay: Relay<BusySource, IdleSink>,
     observed: Arc<Observed>,

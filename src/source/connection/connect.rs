@@ -1,13 +1,12 @@
-//! The way to a server: opens the control connection, and says how the
-//! replication session is to be opened to the same server in the same way.
-//! Runs no statement of its own but the one that `target_session_attrs` needs.
+//! Opens the control connection, and opens the replication session to the same server in the same
+//! way. Runs no statement except the one for `target_session_attrs`.
 //!
-//! `prefer` falls back to a plain connection, as in libpq, where the server
-//! has no TLS, the handshake fails, or `pg_hba.conf` has no line for TLS; `allow`
-//! is the other way about. The replication session does not choose again: it
-//! is opened with or without TLS as the control connection was.
+//! As in libpq, `prefer` falls back to a connection without TLS if the server does not support TLS,
+//! the handshake fails, or `pg_hba.conf` has no matching line for TLS; `allow` is the reverse. The
+//! replication session does not repeat that choice: it uses TLS if and only if the control
+//! connection does.
 //!
-//! Who reads from the server judges it by the same policy on either: see [`wire`].
+//! Both kinds of connection check the server's messages by the same policy: see [`wire`].
 
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -34,11 +33,11 @@ use crate::source::wire::{
 /// The server that was reached, and how.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
-    /// The host as the connection string names it.
+    /// The host, as named in the connection string.
     pub(crate) host: Host,
-    /// The address that its name had; none for a Unix socket.
+    /// The resolved address; `None` for a Unix socket.
     pub(crate) address: Option<IpAddr>,
-    /// TLS, where the connection is by TLS.
+    /// TLS, if the connection uses it.
     pub(crate) tls: Option<Tls>,
 }
 
@@ -48,7 +47,8 @@ impl Endpoint {
         self.address.is_none_or(|address| address.to_canonical().is_loopback())
     }
 
-    /// TLS as it is negotiated, and the name to ask for and, if any is checked, to check.
+    /// The TLS configuration, and the server name for SNI and, if names are verified, for
+    /// verification.
     pub(crate) fn tls(&self) -> Option<(Arc<rustls::ClientConfig>, &str)> {
         match (&self.tls, &self.host.address) {
             (Some(tls), HostAddress::Tcp { name, .. }) => Some((tls.config(), name.as_str())),
@@ -57,7 +57,8 @@ impl Endpoint {
     }
 }
 
-/// To run statements with. Dropping it ends the connection, whatever the server does.
+/// A client for SQL statements. Dropping it ends the connection, even if the server does not
+/// respond.
 #[derive(Debug)]
 pub(crate) struct SqlClient {
     client: Client,
@@ -66,16 +67,16 @@ pub(crate) struct SqlClient {
 }
 
 impl SqlClient {
-    /// For a statement whose rows are taken one by one, and may have any size: held from before it
-    /// begins until its last row.
+    /// Allows large responses, for a statement whose rows are read one by one and may have any
+    /// size. The guard must live from before the statement starts until its last row.
     pub(crate) fn large_rows(&self) -> Lifted {
         self.answer_limit.lift()
     }
 }
 
-/// How long a connection whose client is gone may take to say goodbye. One that waits for an answer
-/// waits for ever, and one that is flooded reads on.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How long a connection whose client was dropped may take to terminate. Without the limit it would
+/// wait forever for a pending response, or read on while the server floods it.
+const TERMINATION_LIMIT: Duration = Duration::from_secs(1);
 
 impl Deref for SqlClient {
     type Target = Client;
@@ -90,7 +91,7 @@ impl Drop for SqlClient {
         let connection = self.connection.clone();
         let Ok(runtime) = Handle::try_current() else { return connection.abort() };
         runtime.spawn(async move {
-            sleep(GOODBYE).await;
+            sleep(TERMINATION_LIMIT).await;
             connection.abort();
         });
     }
@@ -98,23 +99,23 @@ impl Drop for SqlClient {
 
 /// The control connection.
 pub(crate) struct Control {
-    /// To run statements with.
+    /// Runs SQL statements.
     pub(crate) client: Arc<SqlClient>,
-    /// Done when the connection has ended; the error has the server's SQLSTATE
-    /// where it gave one, such as 57P01 when it shuts down.
+    /// Finishes when the connection has ended. The error has the server's SQLSTATE, if it sent one,
+    /// such as 57P01 at shutdown.
     pub(crate) ended: JoinHandle<Result<(), tokio_postgres::Error>>,
-    /// Where the replication session is to go.
+    /// The server to which the replication session must connect.
     pub(crate) endpoint: Endpoint,
-    /// How it is protected.
+    /// How the connection is secured.
     pub(crate) security: Security,
 }
 
-/// Opens the control connection to the first host that gives a session, each
-/// address in `connect_timeout`.
+/// Opens the control connection to the first host that accepts a session, with `connect_timeout`
+/// for each address.
 ///
-/// A host that refuses for a reason which only a change ends is the last one
-/// tried. `application_name` is the session's name where the connection string
-/// has none. Dropping the future gives up; nothing stays behind.
+/// A host that rejects it for a reason that requires a change of configuration is the last one
+/// tried. `application_name` is used if the connection string has none. Dropping the future cancels
+/// the attempt and leaves nothing behind.
 pub(crate) async fn control(
     conninfo: &ConnInfo,
     application_name: &str,
@@ -132,7 +133,7 @@ pub(crate) async fn control(
     for wanted in passes {
         for host in conninfo.hosts() {
             match attempt.host(host, *wanted).await {
-                Err(error) if error.is_worth_another_try() => failures.push(error),
+                Err(error) if error.is_retryable() => failures.push(error),
                 done => return done,
             }
         }
@@ -143,7 +144,7 @@ pub(crate) async fn control(
     })
 }
 
-/// Opens another ordinary connection to the server that `control` reached, in the same way.
+/// Opens another SQL connection to the server that `control` reached, in the same way.
 pub(crate) async fn auxiliary(
     conninfo: &ConnInfo,
     endpoint: &Endpoint,
@@ -157,7 +158,7 @@ pub(crate) async fn auxiliary(
         .unwrap_or_else(|_| Err(ConnectError::TimedOut { host: endpoint.host.to_string(), after }))
 }
 
-/// What all attempts have in common.
+/// The parameters that all attempts share.
 struct Attempt<'a> {
     conninfo: &'a ConnInfo,
     application_name: &'a str,
@@ -172,7 +173,7 @@ impl Attempt<'_> {
             let attempt = timeout(after, self.address(host, address, wanted)).await;
             let timed_out = || Err(ConnectError::TimedOut { host: host.to_string(), after });
             match attempt.unwrap_or_else(|_| timed_out()) {
-                Err(error) if error.is_worth_another_try() => failure = Some(error),
+                Err(error) if error.is_retryable() => failure = Some(error),
                 done => return done,
             }
         }
@@ -182,7 +183,7 @@ impl Attempt<'_> {
         }))
     }
 
-    /// The addresses to try; `None` stands for a Unix socket.
+    /// The addresses to try; `None` is a Unix socket.
     async fn addresses(&self, host: &Host) -> Result<Vec<Option<IpAddr>>, ConnectError> {
         let name = match &host.address {
             HostAddress::Unix(_) => return Ok(vec![None]),
@@ -209,14 +210,14 @@ impl Attempt<'_> {
         let control = match (self.tls.filter(|_| address.is_some()), self.conninfo.sslmode) {
             (None, _) => plain.await,
             (Some(tls), SslMode::Allow) => match plain.await {
-                Err(error) if is_for_the_other_way(&error) => {
+                Err(error) if may_succeed_in_other_mode(&error) => {
                     self.open(host, address, Some(tls)).await.map_err(|_| error)
                 }
                 done => done,
             },
             (Some(tls), SslMode::Prefer) => match self.open(host, address, Some(tls)).await {
                 Err(ConnectError::Tls { .. }) => plain.await,
-                Err(error) if is_for_the_other_way(&error) => plain.await.map_err(|_| error),
+                Err(error) if may_succeed_in_other_mode(&error) => plain.await.map_err(|_| error),
                 done => done,
             },
             (Some(tls), _) => self.open(host, address, Some(tls)).await,
@@ -259,13 +260,13 @@ impl Attempt<'_> {
     }
 }
 
-/// Whether `pg_hba.conf` may have a line for the other way, with or without TLS.
-/// A wrong password is no such reason: it must not be sent in the open then.
-fn is_for_the_other_way(error: &ConnectError) -> bool {
+/// Whether `pg_hba.conf` may have a line for the other mode, with or without TLS. A wrong password
+/// is not such a case: retrying would send it unencrypted.
+fn may_succeed_in_other_mode(error: &ConnectError) -> bool {
     error.sqlstate().is_some_and(|code| code.as_str() == "28000")
 }
 
-/// Begins a session over a connection whose protection is settled.
+/// Starts a session on a connection that already has TLS or needs none.
 async fn begin<S>(
     config: &Config,
     guard: Guard<S>,
@@ -311,7 +312,7 @@ fn control_config(conninfo: &ConnInfo, host: &Host, application_name: &str) -> C
         .user(&conninfo.user)
         .dbname(&conninfo.dbname)
         .application_name(conninfo.application_name.as_deref().unwrap_or(application_name))
-        // To the library the stream that it is given is one by TLS.
+        // `tokio-postgres` treats the stream as already encrypted.
         .ssl_mode(Negotiated::Require)
         .ssl_negotiation(SslNegotiation::Direct)
         .channel_binding(match conninfo.channel_binding {
@@ -326,7 +327,7 @@ fn control_config(conninfo: &ConnInfo, host: &Host, application_name: &str) -> C
     config
 }
 
-/// How the replication session logs in.
+/// The replication session's login.
 ///
 /// `extra_options` are command-line options such as `-c datestyle=ISO`.
 pub(crate) fn replication_login<'a>(
@@ -345,14 +346,14 @@ pub(crate) fn replication_login<'a>(
     }
 }
 
-/// Names in a statement mean PostgreSQL's own objects, whatever a role that may create others has
-/// put into a schema, and whatever `search_path` role and database have. Where a function or an
-/// operator is looked up, the temporary schema is never searched
+/// Unqualified names in a statement refer to PostgreSQL's own objects, even if another role has
+/// created objects of the same name in some schema, and whatever `search_path` is set for the role
+/// or database. Functions and operators are never looked up in the temporary schema
 /// (<https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-SEARCH-PATH>).
 const SEARCH_PATH: &str = "-c search_path=pg_catalog,pg_temp";
 
 /// The command-line options of every session: those of the connection string, then `extra`, then
-/// [`SEARCH_PATH`], since the last one of a name wins.
+/// [`SEARCH_PATH`], because the last setting of a parameter wins.
 fn session_options(conninfo: &ConnInfo, extra: &str) -> String {
     let given = conninfo.options.as_deref().unwrap_or_default();
     let all = [given, extra, SEARCH_PATH].into_iter().filter(|options| !options.is_empty());

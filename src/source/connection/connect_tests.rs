@@ -1,5 +1,4 @@
-//! Configurations from connection strings, and refusals by a server that is
-//! a few bytes in memory.
+//! Client configurations from connection strings, and rejections by an in-memory server.
 
 use bytes::{BufMut, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
@@ -17,7 +16,7 @@ fn endpoint(conninfo: &ConnInfo) -> Endpoint {
 }
 
 #[test]
-fn the_replication_session_logs_in_as_the_control_connection_does() {
+fn the_replication_session_logs_in_like_the_control_connection() {
     let conninfo =
         info("postgres://u:p@db:7/shop?options=-c%20x%3Dy&application_name=mine&require_auth=md5");
     let login = replication_login(&conninfo, &endpoint(&conninfo), "walpost", "-c datestyle=ISO");
@@ -33,7 +32,7 @@ fn the_replication_session_logs_in_as_the_control_connection_does() {
 }
 
 #[test]
-fn the_control_connection_takes_all_that_the_string_says() {
+fn the_control_connection_uses_all_parameters_of_the_connection_string() {
     let conninfo = info("host=db user=u password=p options=-cx=y channel_binding=require");
     let config = control_config(&conninfo, &conninfo.hosts()[0], "walpost");
     assert_eq!(config.get_user(), Some("u"));
@@ -43,7 +42,7 @@ fn the_control_connection_takes_all_that_the_string_says() {
     assert_eq!(config.get_channel_binding(), Binding::Require);
 }
 
-/// What becomes of a connection whose server answers the first message so.
+/// The error of a connection whose server sends this response to the first message.
 async fn answered(answer: &[u8], with_tls: bool) -> ConnectError {
     let conninfo = info("host=db user=u");
     let config = control_config(&conninfo, &conninfo.hosts()[0], "walpost");
@@ -53,7 +52,7 @@ async fn answered(answer: &[u8], with_tls: bool) -> ConnectError {
         theirs.read_exact(&mut startup).await.expect("a first message");
         theirs.write_all(answer).await.expect("answered");
         theirs.shutdown().await.expect("shut");
-        // What is left of the message is read, so that writing it succeeds.
+        // Reads the rest of the message, so that writing it succeeds.
         let _ = theirs.read_to_end(&mut Vec::new()).await;
     };
     let tls = Tls::new(&conninfo).expect("set up");
@@ -79,7 +78,7 @@ fn error_response(sqlstate: &str, message: &str) -> BytesMut {
 }
 
 #[tokio::test]
-async fn a_servers_refusal_is_classed_by_its_sqlstate() {
+async fn a_servers_rejection_is_classified_by_its_sqlstate() {
     let refused = |sqlstate| async move { answered(&error_response(sqlstate, "no"), false).await };
     assert!(matches!(refused("57P03").await, ConnectError::Transient { .. }));
     let error = refused("28P01").await;
@@ -88,18 +87,18 @@ async fn a_servers_refusal_is_classed_by_its_sqlstate() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_told_from_one_that_hangs_up() {
+async fn a_server_without_tls_is_distinguished_from_one_that_disconnects() {
     let error = answered(b"N", true).await;
     assert!(matches!(error, ConnectError::Tls { .. }), "{error}");
     assert!(error.to_string().contains("turn ssl on"), "{error}");
     let error = answered(b"S", true).await;
-    assert!(error.is_worth_another_try(), "{error:?}");
+    assert!(error.is_retryable(), "{error:?}");
     let error = answered(b"", false).await;
-    assert!(error.is_worth_another_try(), "{error:?}");
+    assert!(error.is_retryable(), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_missing_password_and_an_unknown_method_are_for_the_operator() {
+async fn a_missing_password_and_an_unknown_method_need_an_operator() {
     let authentication = |kind: u8| [b'R', 0, 0, 0, 8, 0, 0, 0, kind];
     let error = answered(&authentication(3), false).await;
     assert!(error.to_string().contains("PGPASSWORD"), "{error}");
@@ -108,12 +107,12 @@ async fn a_missing_password_and_an_unknown_method_are_for_the_operator() {
 }
 
 #[tokio::test]
-async fn hosts_that_cannot_be_reached_are_all_named() {
+async fn all_unreachable_hosts_are_named() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().display();
     let conninfo = info(&format!("host={path},{path} port=1,2 sslmode=disable"));
-    let error = control(&conninfo, "walpost").await.err().expect("nobody there");
-    assert!(error.is_worth_another_try());
+    let error = control(&conninfo, "walpost").await.err().expect("nothing listens there");
+    assert!(error.is_retryable());
     let text = error.to_string();
     assert!(text.contains(&format!("{path}:1")) && text.contains(&format!("{path}:2")), "{text}");
 }

@@ -1,5 +1,5 @@
-//! Time limits for what is asked of a server, so that a server that accepts the login and then is
-//! silent blocks nothing for ever.
+//! Timeouts for requests to a server, so that a server that accepts the login and then stays silent
+//! cannot block walpost forever.
 
 use std::time::Duration;
 
@@ -9,30 +9,29 @@ use super::connect::Control;
 use crate::conninfo::ConnInfo;
 use crate::source::error::SourceError;
 
-/// How long all that is asked of the server after connecting may take beyond
-/// `connect_timeout`: a handful of small queries and the stream's beginning,
-/// which waits for no log to be read. More where the server is far: so many times as long as it
-/// takes to answer, though not for ever.
+/// How long all requests after connecting may take, in addition to `connect_timeout`: a few small
+/// queries, and the start of the stream, which reads no WAL. A server with a long round trip gets
+/// more: [`OPENING_ROUND_TRIPS`] round trips, at most [`OPENING_LIMIT_FAR`].
 pub(in crate::source) const OPENING_LIMIT: Duration = Duration::from_secs(30);
-const OPENING_ANSWERS: u32 = 60;
+const OPENING_ROUND_TRIPS: u32 = 60;
 const OPENING_LIMIT_FAR: Duration = Duration::from_secs(300);
 
-/// See [`OPENING_LIMIT`], of a server that took so long to answer.
+/// [`OPENING_LIMIT`], adjusted to a server with this round-trip time.
 pub(in crate::source) fn opening_limit(answer: Duration) -> Duration {
-    (answer * OPENING_ANSWERS).clamp(OPENING_LIMIT, OPENING_LIMIT_FAR)
+    (answer * OPENING_ROUND_TRIPS).clamp(OPENING_LIMIT, OPENING_LIMIT_FAR)
 }
 
-/// After how long is said what is waited for, where that may take as long as others like.
+/// After how long to log what is waited for, if the wait has no limit.
 const LOG_AFTER: Duration = Duration::from_secs(5);
 
-/// Limits what is asked of a server.
+/// A timeout for requests to a server.
 #[derive(Debug)]
 pub(crate) struct Limit {
     host: String,
     within: Duration,
 }
 
-/// The server has not answered in time.
+/// The server did not respond in time.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}; {}", self.what(), Self::ADVICE)]
 pub struct Silent {
@@ -41,14 +40,14 @@ pub struct Silent {
 }
 
 impl Limit {
-    /// Of the server that `control` reached: its first answer has to come within
+    /// For the server that `control` reached: its first response must arrive within
     /// `connect_timeout`.
     pub(crate) fn new(conninfo: &ConnInfo, control: &Control) -> Self {
         Self { host: control.endpoint.host.to_string(), within: conninfo.connect_timeout }
     }
 
-    /// Asks for the first time. What is asked after that may take longer, and as much more as the
-    /// server is far.
+    /// Runs the first request. Its duration then extends the limit of later requests, which is
+    /// longer.
     pub(crate) async fn first<T>(&mut self, asked: impl Future<Output = T>) -> Result<T, Silent> {
         let began = Instant::now();
         let answer = self.on(asked).await;
@@ -56,12 +55,12 @@ impl Limit {
         answer
     }
 
-    /// An error where the answer does not come in time.
+    /// Runs a request; fails if the response does not arrive in time.
     pub(crate) async fn on<T>(&self, asked: impl Future<Output = T>) -> Result<T, Silent> {
         self.at_most(self.within, asked).await
     }
 
-    /// The same, with another limit.
+    /// The same with another limit.
     pub(crate) async fn at_most<T>(
         &self,
         within: Duration,
@@ -73,9 +72,9 @@ impl Limit {
 }
 
 impl Silent {
-    /// What to do about it.
+    /// The remedy.
     pub(crate) const ADVICE: &str = "see in pg_stat_activity (wait_event, pg_blocking_pids) what the \
-         session waits for, then the server's log and what lies between";
+         session waits for, then the server's log and the network";
 
     /// What happened.
     pub(crate) fn what(&self) -> String {
@@ -83,10 +82,10 @@ impl Silent {
     }
 }
 
-/// How long a small query of a session may take before its connection counts as dead.
+/// How long a small query may take before its connection counts as dead.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// The answer to a small query on `connection`; an error if it takes longer than
+/// The response to a small query on `connection`; an error if it takes longer than
 /// [`ANSWER_LIMIT`].
 pub(in crate::source) async fn answered<T>(
     connection: &str,
@@ -97,7 +96,7 @@ pub(in crate::source) async fn answered<T>(
     })
 }
 
-/// Waits for as long as it takes, and says so where it takes long.
+/// Waits without a limit, and calls `say` if the wait takes long.
 pub(crate) async fn log_if_slow<T>(say: impl FnOnce(), awaited: impl Future<Output = T>) -> T {
     let mut awaited = std::pin::pin!(awaited);
     if let Ok(done) = timeout(LOG_AFTER, &mut awaited).await {

@@ -1,5 +1,5 @@
-//! Why a connection failed, typed by what the operator can do about it. Judges
-//! the server's errors by SQLSTATE; retries nothing.
+//! Why a connection failed, classified by what the operator can do about it. Classifies server
+//! errors by SQLSTATE. Nothing here retries.
 //!
 //! The codes: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 
@@ -12,63 +12,64 @@ use crate::conninfo::TargetSession;
 use crate::excerpt::at_most;
 use crate::source::wire::{Refused, ServerError, SqlState, WireError};
 
-/// Characters of a server's words that are shown; what walpost says of them stands behind.
+/// Maximum length of a server's message in characters: walpost's own text follows it and must stay
+/// visible.
 const MOST: usize = 2000;
 
-/// Why there is no connection, or no longer one. As text it is one line, whatever the server says.
+/// Why a connection failed or was lost. The text is a single line, whatever the server sends.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
-    /// No answer, or a connection that broke. Worth another try.
-    #[error("{host} cannot be reached, or hung up")]
+    /// No response, or a broken connection. Retryable.
+    #[error("{host} cannot be reached, or closed the connection")]
     Unreachable {
         host: String,
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// No session within the time for it. Worth another try.
-    #[error("{host} gave no session within {} s (connect_timeout)", after.as_secs())]
+    /// No session within `connect_timeout`. Retryable.
+    #[error("{host} opened no session within {} s (connect_timeout)", after.as_secs())]
     TimedOut { host: String, after: Duration },
-    /// The server refuses for now: it starts, stops, or is full. Worth another
-    /// try.
+    /// The server rejects connections for now: it is starting up, shutting down, or full.
+    /// Retryable.
     #[error("{host} refuses for now: {} (SQLSTATE {sqlstate})", said(message))]
     Transient { host: String, sqlstate: SqlState, message: String },
-    /// Not such a server as `target_session_attrs` asks for. Worth another try,
-    /// since a standby may be promoted.
-    #[error("{host} is not what target_session_attrs={wanted} asks for")]
+    /// The server does not match `target_session_attrs`. Retryable, because a standby may be
+    /// promoted.
+    #[error("{host} does not match target_session_attrs={wanted}")]
     WrongSession { host: String, wanted: TargetSession },
-    /// None of several hosts, each for a reason that is worth another try.
-    #[error("no host gives a session: {}", listed(.0))]
+    /// All hosts failed, each for a retryable reason.
+    #[error("no host accepts a session: {}", listed(.0))]
     NoHost(Vec<ConnectError>),
-    /// The server will refuse until something is changed.
+    /// The server rejects the connection until its configuration, or walpost's, is changed.
     #[error("{host} refuses: {}{}: {advice}", said(message), bracketed(*sqlstate))]
     Configuration {
         host: String,
         sqlstate: Option<SqlState>,
         message: String,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
-    /// The server asks for what the connection string, or walpost, does not allow.
+    /// The server requests something that the connection string or walpost does not allow.
     #[error("{host} refuses: {}: {}", said(&refused.to_string()), refused.advice())]
     Policy { host: String, refused: Refused },
-    /// TLS fails and will until something is changed.
+    /// TLS fails until the configuration is changed.
     #[error("{host}: TLS: {}: {}", said(message), fault.advice())]
     Tls { host: String, message: String, fault: TlsFault },
-    /// The files that `sslrootcert`, `sslcert` or `sslkey` name are no good.
+    /// The files named by `sslrootcert`, `sslcert` or `sslkey` are unusable.
     #[error("TLS cannot be set up")]
     TlsSetUp(#[from] TlsError),
-    /// Any other error of the server: the caller judges it by its SQLSTATE.
+    /// Any other server error: the caller classifies it by SQLSTATE.
     #[error("{host}: {}{}", said(message), bracketed(*sqlstate))]
     Server { host: String, sqlstate: Option<SqlState>, message: String },
-    /// Not what a PostgreSQL server says.
-    #[error("{host} does not speak as PostgreSQL does: {}", said(message))]
+    /// A violation of the protocol.
+    #[error("{host} does not follow the PostgreSQL protocol: {}", said(message))]
     Protocol { host: String, message: String },
 }
 
 impl ConnectError {
-    /// Whether another try may do better with nothing changed. `Server` is for
-    /// the caller to judge, and `false` here.
-    pub(crate) fn is_worth_another_try(&self) -> bool {
+    /// Whether a retry may succeed without a change of configuration. `false` for `Server`, which
+    /// the caller classifies.
+    pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { .. }
             | Self::TimedOut { .. }
@@ -84,15 +85,15 @@ impl ConnectError {
         }
     }
 
-    /// Whether the server is away, or on its way there, rather than that it refuses.
+    /// Whether the server is unavailable or shutting down, as opposed to rejecting the connection.
     pub(crate) fn is_outage(&self) -> bool {
         match self.sqlstate() {
-            None => self.is_worth_another_try(),
+            None => self.is_retryable(),
             Some(code) => ["08", "57"].contains(&&code.as_str()[..2]),
         }
     }
 
-    /// The server's SQLSTATE, where it gave one.
+    /// The server's SQLSTATE, if it sent one.
     pub(crate) fn sqlstate(&self) -> Option<SqlState> {
         match self {
             Self::Transient { sqlstate, .. } => Some(*sqlstate),
@@ -108,7 +109,7 @@ impl ConnectError {
         }
     }
 
-    /// An error of the control connection, once TLS is settled.
+    /// Classifies an error of the control connection, after TLS is negotiated.
     pub(crate) fn of_control(host: &str, error: tokio_postgres::Error) -> Self {
         let host = host.to_owned();
         if let Some(refusal) = error.as_db_error() {
@@ -126,7 +127,7 @@ impl ConnectError {
         if let Some(refused) = cause::<Refused>(&error) {
             return Self::of_policy(host, refused);
         }
-        // The library types these by their text alone.
+        // `tokio-postgres` exposes the kind only in the error's text.
         let kind = error.to_string();
         let detail = error.source().map(ToString::to_string).unwrap_or_default();
         if kind.starts_with("invalid configuration") && detail == "password missing" {
@@ -135,7 +136,7 @@ impl ConnectError {
             Self::of_policy(host, &Refused::Scram(detail))
         } else if kind.starts_with("unexpected message")
             || kind.starts_with("error parsing")
-            || kind.starts_with("error communicating") && is_nonsense(&error)
+            || kind.starts_with("error communicating") && is_invalid_message(&error)
         {
             Self::Protocol { host, message: format!("{kind} {detail}").trim_end().to_owned() }
         } else {
@@ -143,7 +144,7 @@ impl ConnectError {
         }
     }
 
-    /// An error of a connection before it has a session, or of the replication session.
+    /// Classifies an error of a connection before it has a session, or of the replication session.
     pub(crate) fn of_wire(host: &str, error: &WireError) -> Self {
         let host = host.to_owned();
         match error {
@@ -154,7 +155,7 @@ impl ConnectError {
             }
             WireError::Io(source) => match cause::<rustls::Error>(source.as_ref()) {
                 Some(tls) => Self::of_tls(host, tls.to_string()),
-                // By itself, so that its kind is seen.
+                // Kept as the I/O error itself, so that its kind remains visible.
                 None => Self::Unreachable {
                     host,
                     source: Box::new(io::Error::new(source.kind(), source.to_string())),
@@ -168,7 +169,7 @@ impl ConnectError {
         }
     }
 
-    /// What the server asks for and does not get.
+    /// Classifies a request of the server that the policy rejects.
     fn of_policy(host: String, refused: &Refused) -> Self {
         match refused {
             Refused::Flood | Refused::Frame(_) | Refused::OutOfOrder(_) => {
@@ -185,7 +186,7 @@ impl ConnectError {
         if let Some(advice) = advice(code.as_str(), &message) {
             return Self::Configuration { host, sqlstate, message, advice };
         }
-        // 53400 is a limit that someone must raise.
+        // 53400 (configuration_limit_exceeded) needs an operator.
         let transient =
             ["08", "53", "57"].contains(&&code.as_str()[..2]) || code.as_str() == "58030";
         if transient && code.as_str() != "53400" {
@@ -196,7 +197,7 @@ impl ConnectError {
     }
 
     fn of_tls(host: String, mut message: String) -> Self {
-        // By the second, so that each attempt's text would be another.
+        // The verification time is in seconds: with it, each attempt would have another text.
         if let Some(at) = message.find(": verification time ") {
             message.truncate(at);
         }
@@ -205,22 +206,22 @@ impl ConnectError {
     }
 }
 
-/// What TLS fails by.
+/// Why TLS failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TlsFault {
-    /// The server has none.
+    /// The server does not support TLS.
     Unsupported,
-    /// The server's certificate has no names that count.
+    /// The server's certificate has no usable names.
     Nameless,
     /// The server's certificate is for other names.
     WrongName,
-    /// Nobody who is trusted has signed it.
+    /// No trusted authority has signed the certificate.
     UnknownIssuer,
-    /// It is an authority's own.
+    /// The certificate is a certificate authority's own.
     Authority,
-    /// It is too old.
+    /// The certificate has expired.
     Expired,
-    /// Anything else.
+    /// Another reason.
     Other,
 }
 
@@ -234,7 +235,7 @@ impl TlsFault {
         } else if says("not valid for name") || says("NotValidForName") {
             Self::WrongName
         } else if says("UnknownIssuer") || says("unknown issuer") || says("BadSignature") {
-            // An authority that was made anew under its old name signs in another way.
+            // A certificate authority re-created under its old name has another signing key.
             Self::UnknownIssuer
         } else if says("CaUsedAsEndEntity") {
             Self::Authority
@@ -245,7 +246,7 @@ impl TlsFault {
         }
     }
 
-    /// What to do.
+    /// The remedy.
     pub(crate) fn advice(self) -> &'static str {
         match self {
             Self::Unsupported => "turn ssl on in postgresql.conf, or lower sslmode",
@@ -267,12 +268,12 @@ impl TlsFault {
     }
 }
 
-/// What to do about a refusal that only a change ends.
+/// The remedy for a rejection that persists until a change of configuration.
 fn advice(sqlstate: &str, message: &str) -> Option<&'static str> {
     Some(match sqlstate {
         "28P01" => "the password is wrong, or the user does not exist",
-        // PostgreSQL 14 to 18 give it to a missing line of pg_hba.conf, and to a role that does not
-        // exist or may not log in: only the text says which.
+        // PostgreSQL 14 to 18 use this code for a missing line in pg_hba.conf, and for a role that
+        // does not exist or may not log in: only the text distinguishes them.
         "28000" if message.contains("pg_hba.conf") => {
             "add a hostssl line with scram-sha-256 for this user, database and address to \
              pg_hba.conf, or change sslmode"
@@ -292,11 +293,11 @@ fn advice(sqlstate: &str, message: &str) -> Option<&'static str> {
     })
 }
 
-/// What an error comes of, where it is of that type.
+/// The first cause of type `E` in an error's chain of sources.
 fn cause<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a E> {
     let mut next = Some(error);
     while let Some(error) = next {
-        // An I/O error hides what it wraps from `source`.
+        // `source` of an I/O error skips the error that it wraps.
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let found = error
             .downcast_ref()
@@ -309,15 +310,15 @@ fn cause<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Opti
     None
 }
 
-/// Whether what came was no message at all: the library says so in an I/O error.
-fn is_nonsense(error: &tokio_postgres::Error) -> bool {
+/// Whether the received bytes were not a message: `tokio-postgres` reports that as an I/O error.
+fn is_invalid_message(error: &tokio_postgres::Error) -> bool {
     error
         .source()
         .and_then(|source| source.downcast_ref::<io::Error>())
         .is_some_and(|error| error.kind() == io::ErrorKind::InvalidInput)
 }
 
-/// A server's words, fit to be shown.
+/// A server's message, escaped and shortened for display.
 fn said(text: &str) -> String {
     at_most(MOST, text)
 }
@@ -326,7 +327,7 @@ fn bracketed(sqlstate: Option<SqlState>) -> String {
     sqlstate.map_or_else(String::new, |code| format!(" (SQLSTATE {code})"))
 }
 
-/// Each failure with its causes, which no chain of sources could hold.
+/// Each failure with its causes: several failures do not fit into one chain of sources.
 fn listed(failures: &[ConnectError]) -> String {
     let mut text = String::new();
     for failure in failures {
@@ -355,17 +356,17 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_apart_by_who_can_end_them() {
+    fn rejections_are_classified_by_who_can_resolve_them() {
         for code in ["57P03", "57P01", "53300", "08006"] {
             let error = of_code("not now", code);
             assert!(matches!(error, ConnectError::Transient { .. }), "{code}");
-            assert!(error.is_worth_another_try());
+            assert!(error.is_retryable());
             assert_eq!(error.sqlstate(), SqlState::new(code));
         }
         for code in ["28P01", "28000", "3D000", "08P01", "42501", "57P04"] {
             let error = of_code("no", code);
             assert!(matches!(error, ConnectError::Configuration { .. }), "{code}");
-            assert!(!error.is_worth_another_try());
+            assert!(!error.is_retryable());
         }
         for code in ["42704", "55006", "53400", "XX000"] {
             let error = of_code("no", code);
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn a_rejection_names_the_remedy() {
         let text = of_code("database \"x\" does not exist", "3D000").to_string();
         assert_eq!(
             text,
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_words_are_one_short_line_with_the_advice_behind() {
+    fn a_servers_message_is_one_short_line_followed_by_the_advice() {
         let message = format!("no\nok\u{1b}[2K{}", "x".repeat(100_000));
         for code in ["28P01", "57P03", "XX000"] {
             let text = of_code(&message, code).to_string();
@@ -405,19 +406,19 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_broke_in_the_handshake_is_worth_another_try() {
+    fn a_connection_lost_in_the_tls_handshake_is_retryable() {
         let kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
         for error in kinds.into_iter().map(io::Error::from) {
-            assert!(ConnectError::of_wire("db", &error.into()).is_worth_another_try());
+            assert!(ConnectError::of_wire("db", &error.into()).is_retryable());
         }
         let issuer = rustls::CertificateError::UnknownIssuer;
         let unknown = of_tls(rustls::Error::InvalidCertificate(issuer));
-        assert!(!unknown.is_worth_another_try());
+        assert!(!unknown.is_retryable());
         assert!(unknown.to_string().contains("sslrootcert"));
     }
 
     #[test]
-    fn an_expired_certificate_is_told_of_in_the_same_words_each_time() {
+    fn an_expired_certificate_has_the_same_error_text_each_time() {
         let at = |seconds| {
             let text = format!(
                 "invalid peer certificate: certificate expired: verification time {seconds} (UNIX), \
@@ -430,11 +431,11 @@ mod tests {
     }
 
     #[test]
-    fn what_the_policy_refuses_is_for_the_operator_and_nonsense_is_not() {
+    fn policy_violations_need_an_operator_and_invalid_messages_do_not() {
         for refused in [Refused::NoPassword, Refused::Unasked, Refused::Iterations("9".into())] {
             let error = ConnectError::of_wire("db", &refused.into());
             assert!(matches!(error, ConnectError::Policy { .. }), "{error}");
-            assert!(!error.is_worth_another_try());
+            assert!(!error.is_retryable());
         }
         let error = ConnectError::of_wire("db", &Refused::Flood.into());
         assert!(matches!(error, ConnectError::Protocol { .. }), "{error}");

@@ -1,10 +1,10 @@
 //! Which server a connection reached.
 //!
-//! A virtual address or a Kubernetes Service can lead two connections to two servers. What one
-//! of them says of a slot or a position then says nothing of the other's. So every connection
-//! is asked for the same two facts before anything is read, moved or confirmed over it: the
-//! cluster's system identifier (a standby has its primary's), and when its postmaster was started,
-//! in microseconds, which differs between a primary and its standby.
+//! A virtual IP address or a Kubernetes Service can route two connections to two servers. A slot's
+//! state or an LSN read from one of them is then not valid for the other. So two values are
+//! compared on every connection before anything is read, advanced or confirmed over it: the
+//! cluster's system identifier (a standby has its primary's), and the postmaster's start time in
+//! microseconds, which differs between a primary and its standby.
 //!
 //! Sources: PostgreSQL's manual, "Session Information Functions" (`pg_postmaster_start_time`),
 //! "Control Data Functions" (`pg_control_system`).
@@ -14,8 +14,8 @@ use tokio_postgres::Client;
 use crate::source::error::SourceError;
 use crate::source::server_identity::ServerIdentity;
 
-/// When the postmaster was started, in microseconds since 1970. A postmaster that lost a server
-/// process and recovered is still the same.
+/// The postmaster's start time, in microseconds since 1970. A crash recovery after the loss of a
+/// server process does not change it.
 pub(crate) const STARTED: &str = "SELECT (pg_catalog.date_part('epoch'::pg_catalog.text, \
      pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) \
      1000000::pg_catalog.float8)::pg_catalog.int8::pg_catalog.text";
@@ -23,17 +23,17 @@ pub(crate) const STARTED: &str = "SELECT (pg_catalog.date_part('epoch'::pg_catal
 const SYSTEM: &str =
     "SELECT system_identifier::pg_catalog.text FROM pg_catalog.pg_control_system()";
 
-/// The server of an ordinary connection.
+/// The server of an SQL connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Instance {
-    /// `None` where the role may not ask for it.
+    /// `None` if the role may not read it.
     system_identifier: Option<String>,
     /// In microseconds since 1970.
     pub(crate) postmaster_start: i64,
 }
 
 impl Instance {
-    /// Asks the server.
+    /// Reads both values from the server.
     pub(crate) async fn of(client: &Client) -> Result<Self, SourceError> {
         const WHAT: &str = "identifying the server";
         let failed = |error| SourceError::query(WHAT, &error);
@@ -44,7 +44,7 @@ impl Instance {
             client.query_typed_one(SYSTEM, &[])
         );
         let started: String = started.and_then(|row| row.try_get(0)).map_err(failed)?;
-        // Everybody may ask for it unless an administrator has revoked that.
+        // Any role may read it, unless an administrator has revoked that.
         let system_identifier = match system {
             Ok(row) => Some(row.try_get(0).map_err(failed)?),
             Err(error) if error.as_db_error().is_some() => None,
@@ -53,7 +53,7 @@ impl Instance {
         Ok(Self { system_identifier, postmaster_start: postmaster_start(&started)? })
     }
 
-    /// An error where another connection of the same session reached another server.
+    /// Fails if another connection of the same session reached another server.
     pub(crate) fn require_same(&self, other: &Self) -> Result<(), SourceError> {
         let systems = self.system_identifier.as_ref().zip(other.system_identifier.as_ref());
         let is_same = self.postmaster_start == other.postmaster_start
@@ -61,7 +61,7 @@ impl Instance {
         if is_same { Ok(()) } else { Err(different(self, &format!("{other}"))) }
     }
 
-    /// The same for the replication session.
+    /// The same check for the replication session.
     pub(crate) fn require_identity(&self, identity: &ServerIdentity) -> Result<(), SourceError> {
         let other = Self {
             system_identifier: Some(identity.system_identifier.clone()),
@@ -78,7 +78,7 @@ impl std::fmt::Display for Instance {
     }
 }
 
-/// [`STARTED`]'s answer.
+/// Parses the result of [`STARTED`].
 pub(crate) fn postmaster_start(text: &str) -> Result<i64, SourceError> {
     text.parse().map_err(|_| {
         let why = "the time at which the server started is not a number";
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_to_two_servers_are_told_apart() {
+    fn connections_to_two_servers_are_distinguished() {
         let primary = instance(Some("7"), 1);
         assert_eq!(primary.require_same(&primary), Ok(()));
         assert_eq!(primary.require_same(&instance(None, 1)), Ok(()), "it may not ask");

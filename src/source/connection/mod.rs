@@ -1,5 +1,5 @@
-//! Connections to PostgreSQL: how they are made and secured, which server they reached, how long
-//! they may be silent, and what their failures mean.
+//! Connections to PostgreSQL: how they are opened and secured, which server they reached, their
+//! timeouts, and how their failures are classified.
 
 pub(super) mod connect;
 pub(super) mod deadline;

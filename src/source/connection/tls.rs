@@ -1,10 +1,10 @@
-//! TLS for both connections: what a certificate is checked against and how
-//! far, from a `ConnInfo`. Opens no connection.
+//! The TLS configuration of all connections, from a `ConnInfo`: how far the server's certificate is
+//! verified, and against which roots. Opens no connection.
 //!
-//! Where this differs from libpq: roots named `system`, and those of
-//! `verify-full` without a file, are the operating system's bundle; a certificate is valid for the
-//! names in its subjectAltName alone, not for its common name; and a self-signed server certificate cannot vouch
-//! for itself, since it is not an authority's. TLS 1.2 is the least.
+//! Differences from libpq: `sslrootcert=system`, and `verify-full` without a root file, use the
+//! operating system's CA bundle; names are verified against subjectAltName only, never the common
+//! name; and a self-signed server certificate cannot be its own root, because it is not a CA
+//! certificate. The minimum version is TLS 1.2.
 
 use std::env;
 use std::fs;
@@ -23,7 +23,7 @@ use rustls::{
 
 use crate::conninfo::{ConnInfo, Roots, SslMode};
 
-/// Where the usual systems keep the bundle of the authorities they trust.
+/// Where common operating systems store their bundle of trusted CA certificates.
 const SYSTEM_BUNDLES: [&str; 6] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -33,34 +33,34 @@ const SYSTEM_BUNDLES: [&str; 6] = [
     "/usr/local/share/certs/ca-root-nss.crt",
 ];
 
-/// Makes ring the process's cryptography for TLS, for whatever asks for the process's own. To be
-/// called first thing in `main`; later calls change nothing.
+/// Makes ring the process's default TLS cryptography provider. Call it first in `main`; later calls
+/// change nothing.
 pub fn install_crypto_provider() {
-    // An error says that one is installed already, which is as good.
+    // Fails if a provider is already installed, which is fine.
     let _ = ring::default_provider().install_default();
 }
 
-/// Why TLS cannot be set up.
+/// Why TLS cannot be configured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    /// A PEM file that cannot be read, or has not what it should.
+    /// A PEM file that cannot be read or has unexpected content.
     #[error("{what} {}: {reason}", path.display())]
     File { what: &'static str, path: PathBuf, reason: String },
-    /// The system has no bundle of roots where one is looked for.
+    /// No CA bundle of the operating system was found.
     #[error(
         "no root certificates of the system were found: install its CA certificates, or name \
          a file by sslrootcert or SSL_CERT_FILE"
     )]
     NoSystemRoots,
-    /// A certificate and key that do not go together, or the like.
+    /// A certificate and key that do not match, or are unusable for another reason.
     #[error("the client certificate or its key cannot be used: {0}")]
     ClientCertificate(Error),
-    /// The roots cannot be used.
+    /// The roots are unusable.
     #[error("the root certificates cannot be used: {0}")]
     Roots(String),
 }
 
-/// TLS as a `ConnInfo` asks for it.
+/// TLS as configured by a `ConnInfo`.
 #[derive(Clone)]
 pub(crate) struct Tls(Arc<ClientConfig>);
 
@@ -105,13 +105,13 @@ impl Tls {
         Ok(Self(Arc::new(config)))
     }
 
-    /// What handshakes are made by.
+    /// The configuration for handshakes.
     pub(crate) fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.0)
     }
 }
 
-/// The file of the authorities that this system trusts.
+/// The operating system's CA bundle.
 pub(crate) fn system_bundle() -> Option<PathBuf> {
     env::var_os("SSL_CERT_FILE")
         .filter(|path| !path.is_empty())
@@ -147,8 +147,8 @@ fn read_certificates(
     Ok(certificates)
 }
 
-/// That nobody else reads the key, by libpq's rule: of a file of root's its group may, since
-/// that is how a service is given one
+/// Requires that other users cannot read the key, by libpq's rule: the group may read a file owned
+/// by root, because services often get their key this way
 /// (<https://www.postgresql.org/docs/current/libpq-ssl.html#LIBPQ-SSL-CLIENTCERT>).
 fn require_private(path: &Path) -> Result<(), TlsError> {
     let refused =
@@ -171,8 +171,7 @@ fn require_private(path: &Path) -> Result<(), TlsError> {
 fn read_roots(path: &std::path::Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     let certificates = read_certificates("root certificate file", path)?;
-    // A system's bundle may hold one that cannot be parsed: that one vouches
-    // for nothing.
+    // A system bundle may contain certificates that cannot be parsed: they are skipped.
     let (added, _) = roots.add_parsable_certificates(certificates);
     if added == 0 {
         return Err(TlsError::Roots(format!("{} has no usable one", path.display())));
@@ -180,8 +179,8 @@ fn read_roots(path: &std::path::Path) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// Takes any certificate, for the modes below `verify-ca`; the server must
-/// still prove that it has the certificate's key.
+/// Accepts any certificate, for the modes below `verify-ca`. The server must still prove that it
+/// has the certificate's key.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 
@@ -220,7 +219,7 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// `verify-ca`: the chain must be sound, the name may be another.
+/// `verify-ca`: verifies the chain, but not the name.
 #[derive(Debug)]
 struct AnyName(Arc<WebPkiServerVerifier>);
 
@@ -237,7 +236,7 @@ impl ServerCertVerifier for AnyName {
         let checked =
             self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match checked {
-            // The name is checked last, so that this error comes of a sound chain.
+            // The name is verified last, so this error implies a valid chain.
             Err(Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
                 Ok(ServerCertVerified::assertion())
             }
@@ -275,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    /// A moment at which the certificates in `testdata` are valid.
+    /// A time at which the certificates in `testdata` are valid.
     const NOW_SECONDS: u64 = 1_795_361_383;
 
     fn set_up(text: &str) -> Result<Tls, TlsError> {
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn without_verification_no_roots_are_needed() {
+    fn no_roots_are_needed_without_verification() {
         for mode in ["disable", "allow", "prefer", "require"] {
             assert!(set_up(&format!("sslmode={mode}")).is_ok(), "{mode}");
         }
@@ -307,7 +306,7 @@ mod tests {
         assert!(set_up(&text).is_err());
     }
 
-    /// What `verify-ca` makes of that certificate, of a server sought as `db`.
+    /// The result of `verify-ca` for this certificate, for a server named `db`.
     fn under_verify_ca(certificate: &[u8], roots: &str) -> Result<(), Error> {
         let path = format!("{}/src/source/connection/testdata/{roots}", env!("CARGO_MANIFEST_DIR"));
         let webpki = WebPkiServerVerifier::builder_with_provider(
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn verify_ca_takes_any_name_or_none_but_no_other_authority() {
+    fn verify_ca_accepts_any_name_but_no_other_authority() {
         const NAMED: &[u8] = include_bytes!("testdata/named.pem");
         const NAMELESS: &[u8] = include_bytes!("testdata/nameless.pem");
         under_verify_ca(NAMED, "ca.pem").expect("sound");
@@ -332,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_key_that_others_can_read_is_refused() {
+    fn a_private_key_that_others_can_read_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let key = directory.path().join("key.pem");
         std::fs::write(&key, "").expect("written");

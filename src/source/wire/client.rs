@@ -1,4 +1,4 @@
-//! A replication session as its user sees it: first a connection for commands, then a stream.
+//! A replication session, as its user sees it: first a connection for commands, then a stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,13 +29,13 @@ pub(crate) struct Connection {
     security: Security,
 }
 
-/// Opens a session at that end point, protected as it says. Cancel-safe.
+/// Opens a session to `endpoint`, with the security that it configures. Cancel-safe.
 pub(crate) async fn connect(
     endpoint: &Endpoint,
     keepalive: &Keepalive,
     login: &Login<'_>,
 ) -> Result<Connection, WireError> {
-    // Who reads the stream may pause.
+    // The reader of the stream may pause, so no `tcp_user_timeout`.
     let socket = Socket::connect(&endpoint.host, endpoint.address, keepalive, false).await?;
     let line = secure(socket, endpoint.tls()).await?;
     let ready = startup::start(line, login).await?;
@@ -44,52 +44,52 @@ pub(crate) async fn connect(
     Ok(Connection { ready, security })
 }
 
-/// What a stream is of.
+/// What to stream, and how.
 #[derive(Debug, Clone)]
 pub(crate) struct StreamSettings {
-    /// As stored in the catalog.
+    /// The slot's name, as stored in the catalog.
     pub(crate) slot: String,
-    /// As stored in the catalog.
+    /// The publication's name, as stored in the catalog.
     pub(crate) publication: String,
-    /// Where to read from.
+    /// The LSN to start streaming from.
     pub(crate) start: Lsn,
-    /// Whether logical messages are asked for.
+    /// Whether to request logical messages.
     pub(crate) messages: bool,
-    /// What may be confirmed from the beginning.
+    /// The LSN that may be confirmed from the start.
     pub(crate) ack: Lsn,
-    /// As it holds for the session.
+    /// The session's value.
     pub(crate) wal_sender_timeout: Duration,
-    /// How long nothing may come.
+    /// How long the server may send nothing.
     pub(crate) silence_limit: Duration,
 }
 
 impl StreamSettings {
-    /// The command that begins it. Both names are identifiers, the second one inside a string
-    /// whose quotes are doubled; replication commands know no other escape.
+    /// The command that starts the stream. Both names are quoted as identifiers, the second one
+    /// inside a string whose quotes are doubled; replication commands have no other escape.
     fn command(&self) -> String {
         format!(
             "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names '{}'{})",
             escape_identifier(&self.slot),
             self.start,
             escape_identifier(&self.publication).replace('\'', "''"),
-            // Any role may emit them: nobody's content is to be received.
+            // Any role may emit logical messages, so they are not requested unless needed.
             if self.messages { ", messages 'true'" } else { "" },
         )
     }
 }
 
 impl Connection {
-    /// How it is protected.
+    /// How the connection is secured.
     pub(crate) fn security(&self) -> Security {
         self.security
     }
 
-    /// Asks the server who it is.
+    /// Runs `IDENTIFY_SYSTEM`.
     pub(crate) async fn identify(&mut self) -> Result<System, WireError> {
         query::identify(&mut self.ready).await
     }
 
-    /// The first value of a query's only row.
+    /// Returns the first value of a query's only row.
     pub(crate) async fn query_text(&mut self, sql: &str) -> Result<String, WireError> {
         let rows = query::query(&mut self.ready, sql).await?;
         let value = rows.first().and_then(|row| row.first()?.as_deref());
@@ -98,7 +98,7 @@ impl Connection {
             .ok_or_else(|| WireError::Protocol("a query gave no text".to_owned()))
     }
 
-    /// Makes a slot that goes with the session.
+    /// Creates a temporary slot: PostgreSQL drops it at the end of the session.
     pub(crate) async fn create_temporary_slot(&mut self, slot: &str) -> Result<(), WireError> {
         let slot = escape_identifier(slot);
         let command =
@@ -106,7 +106,7 @@ impl Connection {
         query::query(&mut self.ready, &command).await.map(drop)
     }
 
-    /// Begins the stream. Once this is done the slot is held by this session.
+    /// Starts streaming. On success this session holds the slot.
     pub(crate) async fn start(
         mut self,
         settings: &StreamSettings,
@@ -139,13 +139,13 @@ impl Connection {
     }
 }
 
-/// A replication stream. Dropped, it confirms nothing more and is gone at once.
+/// A replication stream. Dropping it closes the connection at once and confirms nothing more.
 pub(crate) struct Replication {
     shared: Arc<Shared>,
     batches: UnboundedReceiver<Batch>,
     events: IntoIter<Event>,
-    /// What is to be said to be taken once the events are.
-    held: usize,
+    /// Bytes of the current batch, released from the queue once its events are taken.
+    batch_bytes: usize,
     task: JoinHandle<Result<(), WireError>>,
     end: Option<Result<(), WireError>>,
 }
@@ -162,10 +162,10 @@ impl Replication {
         batches: UnboundedReceiver<Batch>,
         task: JoinHandle<Result<(), WireError>>,
     ) -> Self {
-        Self { shared, batches, events: Vec::new().into_iter(), held: 0, task, end: None }
+        Self { shared, batches, events: Vec::new().into_iter(), batch_bytes: 0, task, end: None }
     }
 
-    /// The next event; none once the stream has ended in order. Cancel-safe.
+    /// The next event, or `None` after an orderly end of the stream. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Event>, WireError> {
         loop {
             if let Some(event) = self.event() {
@@ -178,7 +178,8 @@ impl Replication {
         }
     }
 
-    /// What has come already. The end is none here, unless there is a reason.
+    /// The next event if one has already arrived. Returns `Some(Ok(None))` after an orderly end of
+    /// the stream.
     pub(crate) fn try_next(&mut self) -> Option<Result<Option<Event>, WireError>> {
         loop {
             if let Some(event) = self.event() {
@@ -194,7 +195,8 @@ impl Replication {
         }
     }
 
-    /// How the stream ends, whatever has come and was not taken. Cancel-safe.
+    /// Waits for the end of the stream and returns its result, even if events are still queued.
+    /// Cancel-safe.
     pub(crate) async fn ended(&mut self) -> Result<(), WireError> {
         if let Some(end) = &self.end {
             return end.clone();
@@ -207,33 +209,33 @@ impl Replication {
 
     fn event(&mut self) -> Option<Event> {
         let event = self.events.next();
-        if self.events.as_slice().is_empty() && self.held > 0 {
-            self.shared.taken(std::mem::take(&mut self.held));
+        if self.events.as_slice().is_empty() && self.batch_bytes > 0 {
+            self.shared.taken(std::mem::take(&mut self.batch_bytes));
         }
         event
     }
 
     fn take(&mut self, batch: Batch) {
         self.events = batch.events.into_iter();
-        self.held = batch.bytes;
+        self.batch_bytes = batch.bytes;
     }
 
-    /// Confirms everything before `lsn`, which never falls.
+    /// Lets status updates confirm everything before `lsn`. The confirmed LSN never decreases.
     pub(crate) fn confirm(&self, lsn: Lsn) {
         self.shared.raise(lsn);
     }
 
-    /// Sends a status update that asks for an answer.
+    /// Sends a status update that requests a reply.
     pub(crate) fn ask(&self) {
         self.shared.ask();
     }
 
-    /// Rises each time that events come faster than they are taken.
+    /// Counts how often events arrived faster than they were taken.
     pub(crate) fn bursts(&self) -> u64 {
         self.shared.bursts()
     }
 
-    /// Ends the stream in order, with a last status update.
+    /// Ends the stream in an orderly way, with a final status update.
     pub(crate) async fn shutdown(&mut self) -> Result<(), WireError> {
         self.shared.end();
         self.ended().await

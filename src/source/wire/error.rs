@@ -1,4 +1,4 @@
-//! What a session can fail by.
+//! Why a session fails.
 
 use std::fmt;
 use std::io;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use super::framing::{Frame, FrameError};
 use super::policy::Refused;
 
-/// Five characters that say what a server's error is.
+/// A SQLSTATE: the five characters that classify a server error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SqlState([u8; 5]);
 
 impl SqlState {
-    /// The code, where the text is one.
+    /// The code, if `text` is a valid one.
     pub(crate) fn new(text: &str) -> Option<Self> {
         let code: [u8; 5] = text.as_bytes().try_into().ok()?;
         let sound = code.iter().all(|c| c.is_ascii_digit() || c.is_ascii_uppercase());
@@ -50,7 +50,7 @@ pub(crate) struct ServerError {
 }
 
 impl ServerError {
-    /// Reads the fields; what is no field ends them.
+    /// Reads the fields, up to the terminator.
     pub(crate) fn read(mut body: &[u8]) -> Self {
         let mut error = Self::default();
         while let Some((&kind, rest)) = body.split_first()
@@ -70,7 +70,7 @@ impl ServerError {
         error
     }
 
-    /// The message with its detail and hint, in one line.
+    /// The message with its detail and hint, on one line.
     pub(crate) fn text(&self) -> String {
         let mut text = self.message.clone();
         for more in [&self.detail, &self.hint].into_iter().flatten() {
@@ -91,10 +91,10 @@ impl fmt::Display for ServerError {
 /// Why a session failed, or could not be opened.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum WireError {
-    /// The server says so.
+    /// The server reported an error.
     #[error("{0}")]
     Server(ServerError),
-    /// The connection broke, or TLS over it.
+    /// The connection failed, or TLS on it.
     #[error(transparent)]
     Io(Arc<io::Error>),
     /// The server has no TLS.
@@ -110,14 +110,14 @@ pub(crate) enum WireError {
         shown(*.wal_sender_timeout)
     )]
     Ended { wal_sender_timeout: Duration },
-    /// Not authenticated to.
+    /// Authentication was refused.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// Not what a PostgreSQL server says.
+    /// A violation of the protocol.
     #[error("{0}")]
     Protocol(String),
-    /// Nothing came for too long.
-    #[error("nothing came from PostgreSQL for {0:?}, not even a keepalive")]
+    /// The server sent nothing for too long.
+    #[error("received nothing from PostgreSQL for {0:?}, not even a keepalive")]
     Silent(Duration),
 }
 
@@ -145,7 +145,7 @@ impl From<FrameError> for WireError {
 }
 
 impl WireError {
-    /// A message that does not belong there.
+    /// The error for a message that is not allowed at this point.
     pub(super) fn unexpected(frame: &Frame, during: &str) -> Self {
         if frame.tag == b'E' {
             return Self::Server(ServerError::read(&frame.body));

@@ -1,4 +1,4 @@
-//! Backend messages out of bytes that come in pieces of any size.
+//! Splits received bytes, in chunks of any size, into backend messages.
 //!
 //! <https://www.postgresql.org/docs/current/protocol-overview.html#PROTOCOL-MESSAGE-CONCEPTS>
 
@@ -7,41 +7,41 @@ use std::io;
 use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// Bytes of a message before its body: the tag and the length, which counts itself.
+/// Length of a message's header in bytes: the tag, and the length field, which counts itself.
 pub(super) const HEADER: usize = 5;
 
-/// Least room for one read, in bytes: many messages come with one system call.
+/// Minimum room for one read, in bytes: one system call reads many messages.
 const READ: usize = 64 << 10;
 
-/// A buffer that has grown beyond this is given back once its message is taken, in bytes.
+/// A buffer larger than this is freed once its message is taken, in bytes.
 const KEPT: usize = 4 * READ;
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A length that does not even count itself.
+    /// The length is smaller than the length field itself.
     #[error("a message has a length of {0} bytes, less than its own length field")]
     TooShort(u32),
-    /// A length beyond what is acceptable at this point.
+    /// The length exceeds what is accepted at this point.
     #[error("a message has a length of {length} bytes; at most {limit} are accepted here")]
     TooLong {
-        /// The length that was announced.
+        /// The length in the header.
         length: u32,
-        /// The most that is accepted.
+        /// The maximum that is accepted.
         limit: u32,
     },
 }
 
-/// A message of the server.
+/// A backend message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Its type.
+    /// The message type.
     pub tag: u8,
-    /// What follows the length.
+    /// The bytes after the length field.
     pub body: Bytes,
 }
 
-/// The length that a header announces, in bytes, its own four included.
+/// The length in a header, in bytes, including the length field's own four.
 pub(super) fn length(header: [u8; HEADER], limit: u32) -> Result<u32, FrameError> {
     let [_, length @ ..] = header;
     match u32::from_be_bytes(length) {
@@ -51,38 +51,37 @@ pub(super) fn length(header: [u8; HEADER], limit: u32) -> Result<u32, FrameError
     }
 }
 
-/// Received bytes and the messages in them.
+/// A buffer of received bytes that yields complete messages.
 ///
-/// Memory grows with the bytes that have been received: at most by half as much again as a
-/// message needs, whatever length it announces.
+/// Memory grows with the bytes received, not with the length that a message announces. It is at
+/// most one and a half times the size of the message.
 #[derive(Debug)]
 pub struct Frames {
     buffer: BytesMut,
     limit: u32,
-    /// The message that is being received, its header included, where that is known.
+    /// Size of the message being received, including its header, if known.
     awaited: Option<usize>,
     is_large: bool,
 }
 
 impl Frames {
-    /// Messages of at most `limit` bytes each, the length field included.
+    /// Accepts messages of at most `limit` bytes each, including the length field.
     pub fn new(limit: u32) -> Self {
         Self { buffer: BytesMut::new(), limit, awaited: None, is_large: false }
     }
 
-    /// Changes the limit for the messages after those that were taken.
+    /// Changes the limit for all messages not yet taken.
     pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit;
     }
 
-    /// The next message, where all of it has been received. It shares the memory that it was
-    /// received in.
+    /// The next message, if it is complete. It shares the receive buffer's memory.
     pub fn take(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(&header) = self.buffer.first_chunk::<HEADER>() else {
             self.awaited = None;
             return Ok(None);
         };
-        // The tag is not counted.
+        // The length does not count the tag.
         let whole = 1 + length(header, self.limit)? as usize;
         if self.buffer.len() < whole {
             self.awaited = Some(whole);
@@ -95,13 +94,14 @@ impl Frames {
         Ok(Some(Frame { tag, body: body.freeze() }))
     }
 
-    /// Reads what has come, at least one byte; 0 is the end. Cancel-safe.
+    /// Reads at least one byte into the buffer; 0 means end of file. Cancel-safe.
     pub async fn read(&mut self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
         self.make_room();
         from.read_buf(&mut self.buffer).await
     }
 
-    /// Makes room for one read: never more than has been received of the message before.
+    /// Reserves room for one read. The buffer grows at most by half of what is already received, or
+    /// by [`READ`].
     fn make_room(&mut self) {
         let have = self.buffer.len();
         if self.is_large && have < READ {
@@ -117,7 +117,7 @@ impl Frames {
     }
 }
 
-/// The same bytes in memory of their own.
+/// Copies the bytes into a new buffer.
 fn copied(bytes: &[u8]) -> BytesMut {
     let mut copy = BytesMut::with_capacity(READ.max(bytes.len()));
     copy.extend_from_slice(bytes);

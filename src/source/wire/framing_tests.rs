@@ -1,4 +1,4 @@
-//! Messages out of any chunks, and memory for what is there alone.
+//! Messages in any chunks, and memory only for received bytes.
 
 use allocation_counter::measure;
 use bytes::BufMut as _;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::property;
 
-/// Longest message here, in bytes.
+/// Maximum message length in these tests, in bytes.
 const LIMIT: u32 = 1 << 30;
 
 fn encoded(messages: &[(u8, Vec<u8>)]) -> Vec<u8> {
@@ -21,7 +21,7 @@ fn encoded(messages: &[(u8, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// Everything that is whole, as it comes in pieces of these lengths, over and over.
+/// All complete messages, received in chunks of these lengths, repeated cyclically.
 fn received(bytes: &[u8], pieces: &[usize], limit: u32) -> Result<Vec<Frame>, FrameError> {
     let mut frames = Frames::new(limit);
     let (mut rest, mut found) = (bytes, Vec::new());
@@ -44,16 +44,16 @@ fn received(bytes: &[u8], pieces: &[usize], limit: u32) -> Result<Vec<Frame>, Fr
 }
 
 #[test]
-fn any_chunking_gives_the_same_messages() {
+fn any_chunking_yields_the_same_messages() {
     let body = prop_oneof![vec(any::<u8>(), 0..40), vec(any::<u8>(), 0..100_000)];
     let cases = (vec((any::<u8>(), body), 0..8), vec(1..70_000_usize, 1..6), any::<usize>());
-    let name = "any_chunking_gives_the_same_messages";
+    let name = "any_chunking_yields_the_same_messages";
     property::holds(name, 300, &cases, |(messages, pieces, cut)| {
         let mut bytes = encoded(&messages);
         let found = received(&bytes, &pieces, LIMIT).expect("messages");
         let found: Vec<_> = found.iter().map(|frame| (frame.tag, frame.body.to_vec())).collect();
         assert_eq!(found, messages);
-        // What is cut short is waited for.
+        // A truncated message is not returned.
         bytes.truncate(cut % (bytes.len() + 1));
         let found = received(&bytes, &pieces, LIMIT).expect("messages").len();
         assert!(found <= messages.len());
@@ -61,9 +61,9 @@ fn any_chunking_gives_the_same_messages() {
 }
 
 #[test]
-fn any_bytes_give_messages_or_an_error_and_take_no_memory_that_is_not_there() {
+fn any_bytes_yield_messages_or_an_error_within_the_memory_bound() {
     let cases = (vec(any::<u8>(), 0..2000), vec(1..300_usize, 1..6), 0..100_000_u32);
-    let name = "any_bytes_give_messages_or_an_error_and_take_no_memory_that_is_not_there";
+    let name = "any_bytes_yield_messages_or_an_error_within_the_memory_bound";
     property::holds(name, 3000, &cases, |(bytes, pieces, limit)| {
         match received(&bytes, &pieces, limit) {
             Ok(found) => {
@@ -76,7 +76,7 @@ fn any_bytes_give_messages_or_an_error_and_take_no_memory_that_is_not_there() {
     });
 }
 
-/// I15: the memory at most, for that many bytes of one message.
+/// I15: the maximum memory used for that many bytes of one message.
 fn memory(bytes: &[u8]) -> u64 {
     let mut frames = Frames::new(LIMIT);
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
@@ -93,7 +93,7 @@ fn memory(bytes: &[u8]) -> u64 {
 }
 
 #[test]
-fn a_length_that_is_announced_takes_no_memory_before_its_bytes_come() {
+fn an_announced_length_allocates_no_memory_before_its_bytes_arrive() {
     let announced = |length: usize| {
         let mut bytes = vec![b'd'];
         bytes.put_u32(LIMIT);
@@ -102,14 +102,14 @@ fn a_length_that_is_announced_takes_no_memory_before_its_bytes_come() {
     };
     for length in [5, 6, 1000, 100_000, 3_000_000] {
         let used = memory(&announced(length));
-        // While it grows there are the old memory and the new.
+        // While the buffer grows, old and new memory exist together.
         let allowed = 3 * length + 2 * READ;
         assert!(used <= allowed as u64, "{used} bytes for {length}");
     }
 }
 
 #[test]
-fn the_memory_of_a_large_message_is_given_back() {
+fn memory_of_a_large_message_is_freed() {
     let mut frames = Frames::new(LIMIT);
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let bytes = encoded(&[(b'd', vec![0; 10 << 20])]);
@@ -123,7 +123,7 @@ fn the_memory_of_a_large_message_is_given_back() {
 }
 
 #[test]
-fn lengths_that_cannot_be_are_refused_by_the_header_alone() {
+fn impossible_lengths_are_rejected_after_the_header() {
     for (length, limit, error) in [
         (3, 100, FrameError::TooShort(3)),
         (0, 100, FrameError::TooShort(0)),

@@ -1,11 +1,11 @@
-//! The policy on a connection of `tokio-postgres`: a stream that hands over what the server sends
-//! once the policy has seen it.
+//! Enforces the policy on a connection of `tokio-postgres`: a stream that passes received bytes on
+//! only after checking them.
 //!
-//! Until the session is ready it hands over whole messages that were judged. Afterwards it follows
-//! the messages' types and lengths, so that what a server sends has a limit: what nobody asked for,
-//! and what answers a request. Of what follows it reads only which data types a statement has: for
-//! one that `tokio-postgres` does not know it would ask the server, and for the types in the answer
-//! again, without an end.
+//! Until the session is ready, it passes complete messages that the policy has accepted. Afterwards
+//! it tracks only message types and lengths, to bound what a server may send: unsolicited messages,
+//! and the response to each request. Of message bodies it then reads only the data types in a
+//! statement's description. `tokio-postgres` queries the server for an unknown type, and again for
+//! the types in that response, without a bound.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -26,35 +26,35 @@ use super::framing::{HEADER, length};
 use super::line::Line;
 use super::policy::{Checker, MESSAGE, MESSAGE_COST, Method, Policy, Refused, STARTUP_MESSAGE};
 
-/// Least room for a read before the session is ready, in bytes.
+/// Minimum room for a read before the session is ready, in bytes.
 const LEAST: usize = 1024;
 
-/// What a server may send once the session is ready.
+/// Limits on what a server may send once the session is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limits {
-    /// A message, in bytes.
+    /// Maximum length of a message, in bytes.
     message: u32,
-    /// All that answers one request, in bytes.
+    /// Maximum size of the whole response to one request, in bytes.
     answer: u64,
 }
 
 impl Limits {
-    /// Of small queries, whose rows are collected.
+    /// For small queries, whose rows are collected.
     const QUERIES: Self = Self { message: 16 << 20, answer: 64 << 20 };
 
-    /// Of a request whose rows are taken one by one: each may be as large as a value can be.
+    /// For requests whose rows are read one by one: a row may be as large as PostgreSQL allows.
     const ROWS: Self = Self { message: MESSAGE, answer: u64::MAX };
 }
 
-/// What the answers on a connection are limited to: as those of small queries, unless that is
-/// lifted.
+/// Selects the limits of a connection's responses: those of small queries, unless lifted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AnswerLimit {
     is_lifted: Arc<AtomicBool>,
 }
 
 impl AnswerLimit {
-    /// Admits rows of any size and number, in the answers that begin while `Lifted` is there.
+    /// Allows rows of any size and number, in responses that begin before the returned `Lifted` is
+    /// dropped.
     pub(crate) fn lift(&self) -> Lifted {
         self.is_lifted.store(true, Ordering::Relaxed);
         Lifted(self.clone())
@@ -65,7 +65,7 @@ impl AnswerLimit {
     }
 }
 
-/// Whoever has it takes rows one by one.
+/// Its holder reads rows one by one.
 #[must_use = "the limit holds again once this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Lifted(AnswerLimit);
@@ -76,23 +76,24 @@ impl Drop for Lifted {
     }
 }
 
-/// Longest description of a statement's columns or parameters, in bytes: of walpost's none has 20.
+/// Maximum length of a description of columns or parameters, in bytes; no statement of walpost has
+/// 20 of either.
 const DESCRIPTION: u32 = 64 << 10;
 
-/// Most bytes of parameters that a server reports once the session is ready: each may be another,
-/// and is kept for as long as the session lasts.
+/// Maximum bytes of parameters that a server reports once the session is ready. Each may have a new
+/// name, and is kept until the session ends.
 const PARAMETERS: u64 = 1 << 20;
 
-/// Most bytes of notices and notifications beside one answer.
+/// Maximum bytes of notices and notifications during one response.
 const NOTICES: u64 = 16 << 20;
 
-/// A connection that the policy watches over.
+/// A connection on which the policy is enforced.
 pub(crate) struct Guard<S> {
     line: Line<S>,
     checker: Checker,
-    /// Received and not handed over.
+    /// Received but not yet passed on.
     received: BytesMut,
-    /// How many bytes of that may be handed over.
+    /// Number of those bytes that may be passed on.
     judged: usize,
     lengths: Lengths,
     /// Set once the session is ready.
@@ -112,17 +113,17 @@ impl<S> Guard<S> {
         }
     }
 
-    /// Where the authentication method stands once the session is ready.
+    /// The authentication method; set once the session is ready.
     pub(crate) fn method(&self) -> Arc<OnceLock<Method>> {
         Arc::clone(&self.method)
     }
 
-    /// What limits the answers.
+    /// The limit on responses.
     pub(crate) fn answer_limit(&self) -> AnswerLimit {
         self.lengths.limit.clone()
     }
 
-    /// Judges the messages that are whole.
+    /// Checks all complete messages.
     fn judge(&mut self) -> Result<(), Refused> {
         while let Some(&header) = self.received[self.judged..].first_chunk::<HEADER>() {
             let end = self.judged + 1 + length(header, STARTUP_MESSAGE)? as usize;
@@ -140,24 +141,24 @@ impl<S> Guard<S> {
     }
 }
 
-/// The messages that pass by.
+/// Tracks the messages that pass.
 #[derive(Debug, Default)]
 struct Lengths {
     limit: AnswerLimit,
-    /// Those of the answer that has begun: they hold to its end.
+    /// The limits of the current response, fixed when it begins.
     limits: Option<Limits>,
     header: [u8; HEADER],
-    /// Bytes of the header that have passed.
+    /// Bytes of the current header that have passed.
     have: usize,
-    /// Bytes of the body that have not.
+    /// Bytes of the current body that are still to pass.
     left: usize,
-    /// A description that has passed in part, its header included.
+    /// The part of a description received so far, including its header.
     description: Option<BytesMut>,
     /// Bytes of reported parameters.
     parameters: u64,
     /// Bytes of notices since the last `ReadyForQuery`.
     notices: u64,
-    /// Bytes of all else since then.
+    /// Bytes of all other messages since then.
     answer: u64,
 }
 
@@ -187,7 +188,7 @@ impl Lengths {
         Ok(())
     }
 
-    /// Judges a message of which the header has passed.
+    /// Checks a message whose header has passed.
     fn begin(&mut self) -> Result<(), Refused> {
         let tag = self.header[0];
         let is_description = matches!(tag, b'T' | b't');
@@ -200,11 +201,11 @@ impl Lengths {
         Ok(())
     }
 
-    /// What limits a message of that type.
+    /// The limits for a message of this type.
     fn limits(&mut self, tag: u8) -> Limits {
         match (self.limits, tag) {
             (Some(limits), _) => limits,
-            // These may come where there is no answer.
+            // These messages may arrive outside a response.
             (None, b'S' | b'N' | b'A' | b'Z') => Limits::QUERIES,
             (None, _) => *self.limits.insert(self.limit.limits()),
         }
@@ -225,8 +226,8 @@ impl Lengths {
     }
 }
 
-/// Judges the data types in a description of columns or parameters: PostgreSQL's own, whose ids are
-/// always the same. Each query of walpost's casts what else there is.
+/// Checks the data types in a description of columns or parameters. Only built-in types pass, whose
+/// OIDs are fixed; walpost's queries cast everything else to one of them.
 fn data_types(message: &mut BytesMut) -> Result<(), Refused> {
     let unreadable = |_| Refused::OutOfOrder("a description of columns or parameters is malformed");
     let known = |oid: Oid| match Type::from_oid(oid) {
@@ -274,7 +275,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guard<S> {
                 let before = buffer.filled().len();
                 ready_or_pending!(Pin::new(&mut this.line).poll_read(context, buffer))?;
                 this.lengths.follow(&buffer.filled()[before..]).map_err(|error| {
-                    // Whoever waits for an answer learns only that the connection is closed.
+                    // The error that a pending request gets says only that the connection is
+                    // closed.
                     tracing::warn!(%error, "closing a connection to PostgreSQL: unexpected response");
                     refused(error)
                 })?;
@@ -317,8 +319,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> tls::TlsStream for Guard<S> {
     }
 }
 
-/// Tells `tokio-postgres` that the stream is as it has to be: TLS, where there is any, is below
-/// the policy and has been negotiated.
+/// Reports to `tokio-postgres` that TLS negotiation is done: TLS, if any, is negotiated below this
+/// stream.
 pub(crate) struct Handshaken;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsConnect<Guard<S>> for Handshaken {

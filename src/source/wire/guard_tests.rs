@@ -1,4 +1,4 @@
-//! What a reader behind the policy sees, however the bytes come.
+//! What a reader behind the guard receives, in any chunks.
 
 use bytes::BufMut as _;
 use proptest::collection::vec;
@@ -23,7 +23,7 @@ fn guard() -> (Guard<DuplexStream>, DuplexStream) {
     (Guard::new(Line::Plain(ours), policy), theirs)
 }
 
-/// All that comes through, from a server that sends these pieces and closes.
+/// All bytes that pass, from a server that sends these chunks and then closes.
 fn passed(pieces: &[&[u8]]) -> (Vec<u8>, io::Result<()>, Option<Method>) {
     passed_within(true, pieces)
 }
@@ -36,7 +36,7 @@ fn passed_within(large_rows: bool, pieces: &[&[u8]]) -> (Vec<u8>, io::Result<()>
         let method = guard.method();
         let serve = async {
             for piece in pieces {
-                // Who refuses it reads no more.
+                // A guard that rejects the session stops reading.
                 if server.write_all(piece).await.is_err() {
                     break;
                 }
@@ -64,12 +64,12 @@ fn welcome() -> Vec<u8> {
 }
 
 #[test]
-fn whatever_the_pieces_all_of_a_sound_session_passes() {
-    // Descriptions are read.
+fn a_valid_session_passes_in_any_chunks() {
+    // Descriptions are parsed, so random ones are excluded.
     let tags = any::<u8>().prop_filter("a description", |tag| !matches!(tag, b'T' | b't'));
     let bodies = vec((tags, vec(any::<u8>(), 0..300)), 0..6);
     let cases = (bodies, vec(1..200_usize, 1..5));
-    let name = "whatever_the_pieces_all_of_a_sound_session_passes";
+    let name = "a_valid_session_passes_in_any_chunks";
     property::holds(name, 300, &cases, |(messages, lengths)| {
         let mut bytes = welcome();
         for (tag, body) in messages {
@@ -92,16 +92,16 @@ fn whatever_the_pieces_all_of_a_sound_session_passes() {
 }
 
 #[test]
-fn any_bytes_pass_or_are_refused() {
+fn any_bytes_pass_or_are_rejected() {
     let cases = vec(vec(any::<u8>(), 0..100), 0..8);
-    property::holds("any_bytes_pass_or_are_refused", 1000, &cases, |pieces| {
+    property::holds("any_bytes_pass_or_are_rejected", 1000, &cases, |pieces| {
         let pieces: Vec<_> = pieces.iter().map(Vec::as_slice).collect();
         let (seen, _, _) = passed(&pieces);
         assert!(pieces.concat().starts_with(&seen));
     });
 }
 
-/// What the reader is refused by.
+/// The error that the reader gets.
 fn refusal(pieces: &[&[u8]]) -> Refused {
     let (_, end, _) = passed(pieces);
     let error = end.expect_err("refused");
@@ -109,7 +109,7 @@ fn refusal(pieces: &[&[u8]]) -> Refused {
 }
 
 #[test]
-fn nothing_of_what_is_refused_reaches_the_reader() {
+fn nothing_after_a_rejected_message_reaches_the_reader() {
     let mut endless = message(b'R', &10_u32.to_be_bytes());
     endless[1..5].copy_from_slice(&(1_u32 << 30).to_be_bytes());
     assert!(matches!(refusal(&[&endless]), Refused::Frame(_)));
@@ -119,7 +119,7 @@ fn nothing_of_what_is_refused_reaches_the_reader() {
 }
 
 #[test]
-fn a_message_of_a_session_is_no_longer_than_postgresqls_are() {
+fn messages_longer_than_postgresqls_limit_are_rejected() {
     let header = |length: u32| [&[b'D'][..], &length.to_be_bytes()].concat();
     for length in [(1 << 30) + 1, u32::MAX, 3] {
         let header = header(length);
@@ -132,7 +132,7 @@ fn a_message_of_a_session_is_no_longer_than_postgresqls_are() {
     end.expect("not too long");
 }
 
-/// What a reader for small queries is refused by.
+/// The limit that a reader of small queries reports.
 fn too_much(after: &[&[u8]]) -> Option<&'static str> {
     let welcome = welcome();
     let pieces: Vec<_> = [&welcome[..]].into_iter().chain(after.iter().copied()).collect();
@@ -146,7 +146,7 @@ fn too_much(after: &[&[u8]]) -> Option<&'static str> {
 }
 
 #[test]
-fn what_nobody_asked_for_has_a_limit() {
+fn unsolicited_messages_are_bounded() {
     let parameters = message(b'S', &[b'v'; 1000]).repeat(1200);
     let (some, ready) = (&parameters[..500 * 1005], message(b'Z', b"I"));
     assert_eq!(too_much(&[some]), None);
@@ -161,7 +161,7 @@ fn what_nobody_asked_for_has_a_limit() {
 }
 
 #[test]
-fn an_answer_has_a_limit_where_rows_are_collected() {
+fn responses_with_collected_rows_are_bounded() {
     let (rows, ready) = (message(b'D', &vec![b'v'; 1 << 20]).repeat(40), message(b'Z', b"I"));
     assert_eq!(too_much(&[&rows, &ready, &rows]), None, "each of its own");
     assert_eq!(too_much(&[&rows, &rows]), Some("rows"));
@@ -171,13 +171,13 @@ fn an_answer_has_a_limit_where_rows_are_collected() {
     end.expect("rows that are taken one by one");
 }
 
-/// Whether so much is within the limits of an answer.
+/// Whether these bytes are within the limits of a response.
 fn follows(lengths: &mut Lengths, bytes: &[u8]) -> bool {
     lengths.follow(bytes).is_ok()
 }
 
 #[test]
-fn the_limit_of_an_answer_is_that_at_its_beginning() {
+fn a_response_keeps_the_limit_it_began_with() {
     let (rows, ready) = (message(b'D', &vec![b'v'; 1 << 20]).repeat(70), message(b'Z', b"I"));
     let notice = message(b'N', b"x");
     let mut lengths = Lengths::default();
@@ -205,7 +205,7 @@ fn descriptions(types: &[u32]) -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn no_data_type_reaches_the_reader_that_it_would_ask_about() {
+fn unknown_data_types_are_rejected() {
     for own in descriptions(&[16, 19, 25, 1009, 2249, 3220]) {
         let (seen, end, _) = passed(&[&welcome(), &own, &own]);
         end.expect("PostgreSQL's own");
@@ -224,7 +224,7 @@ fn no_data_type_reaches_the_reader_that_it_would_ask_about() {
 }
 
 #[test]
-fn a_description_that_cannot_be_read_is_refused() {
+fn an_unreadable_description_is_rejected() {
     for sound in descriptions(&[25, 25]) {
         let short = message(sound[0], &sound[HEADER..sound.len() - 1]);
         let long = message(sound[0], &[&sound[HEADER..], b"x"].concat());

@@ -1,4 +1,4 @@
-//! The way to a server: a socket with its options, and TLS over it where it is asked for.
+//! The transport: a socket with its options, and optionally TLS.
 
 use std::io;
 use std::net::IpAddr;
@@ -33,11 +33,11 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects; `address` is none for a Unix socket.
+    /// Connects; `address` is `None` for a Unix socket.
     ///
-    /// With `user_timeout`, data that the server does not acknowledge for as long as the
-    /// connection string says ends the connection. That is not for a connection whose receiver
-    /// may pause: Linux counts a window that the peer has closed as well.
+    /// With `user_timeout`, the connection fails if the server does not acknowledge data for the
+    /// connection string's `tcp_user_timeout`. A connection whose receiver may pause must not set
+    /// it: Linux applies the timeout also while the peer's receive window is closed.
     pub(crate) async fn connect(
         host: &Host,
         address: Option<IpAddr>,
@@ -78,13 +78,12 @@ pub(crate) enum Line<S> {
     Plain(S),
     Tls {
         stream: Box<TlsStream<S>>,
-        /// The data of `tls-server-end-point`, where the certificate has any.
+        /// The data for `tls-server-end-point` channel binding, if the certificate allows any.
         end_point: Option<Vec<u8>>,
     },
 }
 
-/// Negotiates TLS as `config` says, for a server of that name; without a configuration there is
-/// none.
+/// Negotiates TLS as `config` says, for a server of that name; `None` means no TLS.
 pub(crate) async fn secure<S>(
     mut stream: S,
     tls: Option<(Arc<ClientConfig>, &str)>,
@@ -99,11 +98,11 @@ where
     frontend::ssl_request(&mut request);
     stream.write_all(&request).await?;
     stream.flush().await?;
-    // Not a byte more: what follows the answer must come by TLS.
+    // Reads exactly one byte: anything after it must be encrypted.
     match stream.read_u8().await? {
         b'S' => {}
         b'N' => return Err(WireError::NoTls),
-        // What it says is not authenticated, and is not shown.
+        // The error message is not authenticated, so it is not shown.
         b'E' => return Err(WireError::Closed),
         _ => return Err(WireError::Protocol("no answer to a request for TLS".to_owned())),
     }
@@ -116,7 +115,7 @@ where
 }
 
 impl<S> Line<S> {
-    /// What a SCRAM exchange can be bound to.
+    /// The channel binding that a SCRAM exchange can use.
     pub(super) fn binding(&self) -> Binding {
         match (self.is_encrypted(), self.end_point()) {
             (false, _) => Binding::Unencrypted,
@@ -125,12 +124,11 @@ impl<S> Line<S> {
         }
     }
 
-    /// Whether it is by TLS.
     pub(crate) fn is_encrypted(&self) -> bool {
         matches!(self, Self::Tls { .. })
     }
 
-    /// The data of `tls-server-end-point`.
+    /// The data for `tls-server-end-point`.
     pub(crate) fn end_point(&self) -> Option<&[u8]> {
         match self {
             Self::Plain(_) => None,
@@ -138,7 +136,7 @@ impl<S> Line<S> {
         }
     }
 
-    /// The version of TLS, as PostgreSQL names it.
+    /// The TLS version, as PostgreSQL names it.
     pub(crate) fn tls_version(&self) -> Option<&'static str> {
         let Self::Tls { stream, .. } = self else { return None };
         Some(match stream.get_ref().1.protocol_version() {
@@ -149,9 +147,9 @@ impl<S> Line<S> {
     }
 }
 
-/// A certificate's digest by the hash function of its signature, SHA-256 at least
-/// (<https://www.rfc-editor.org/rfc/rfc5929#section-4.1>). None where the signature's algorithm
-/// names no hash function.
+/// The certificate's digest by the hash function of its signature, at least SHA-256
+/// (<https://www.rfc-editor.org/rfc/rfc5929#section-4.1>). `None` if the signature algorithm has no
+/// hash function.
 fn end_point(certificate: &[u8]) -> Option<Vec<u8>> {
     let parsed = Certificate::from_der(certificate).ok()?;
     let by: fn(&[u8]) -> Vec<u8> = match parsed.signature_algorithm.oid {

@@ -1,21 +1,22 @@
-//! PostgreSQL's frontend/backend protocol, as far as a replication session needs it, and the
-//! limits that hold for every connection.
+//! PostgreSQL's frontend/backend protocol, as far as a replication session needs it, and the limits
+//! that apply to every connection.
 //!
-//! A client of our own, over the messages and the SCRAM of `postgres-protocol`, since the session
-//! needs what no published client offers together:
+//! This is our own client, on the messages and SCRAM of `postgres-protocol`, because no published
+//! client has all of the following:
 //!
-//! * Status updates are sent on time in every situation: while one message arrives in pieces,
-//!   while nobody takes what has arrived, and while the socket does not take what is written.
-//!   A client that sends none while it reads one message can never receive a row that takes
-//!   longer than `wal_sender_timeout`: the server ends the session each time.
-//! * Any received byte is a sign of life, so that a slow line is not taken for a dead one.
-//! * What a server can make walpost spend before it has authenticated is bounded: message lengths
-//!   and SCRAM iterations. Memory grows with the bytes that have been received, not with a length
-//!   that was announced.
-//! * `require_auth` and `channel_binding` hold for this session as for the others, and TLS is the
+//! * Status updates are sent on time in every situation: while one message arrives in chunks, while
+//!   no caller takes received events, and while the socket accepts no writes. A client that sends
+//!   none while it reads one message can never receive a row that takes longer than
+//!   `wal_sender_timeout`: the server ends the session each time.
+//! * Any received byte counts as a sign of life, so a slow connection is not mistaken for a dead
+//!   one.
+//! * What a server can make walpost spend before authentication is bounded: message lengths and
+//!   SCRAM iterations. Memory grows with the bytes received, not with the length that a message
+//!   announces.
+//! * `require_auth` and `channel_binding` apply to this session as to the others, and TLS uses the
 //!   same `rustls` configuration.
-//! * The last status update asks for an answer.
-//! * The socket has the TCP options of the connection string.
+//! * The final status update requests a reply.
+//! * The socket has the connection string's TCP options.
 //!
 //! Protocol: <https://www.postgresql.org/docs/current/protocol.html> and
 //! <https://www.postgresql.org/docs/current/protocol-replication.html>.

@@ -1,6 +1,6 @@
-//! What a server may ask for before it has let walpost in: one policy for every connection.
+//! What a server may request before the session is ready: one policy for every connection.
 //!
-//! It sees each message of the server before anybody acts on it, up to the first
+//! The policy checks each message of the server before it is processed, up to the first
 //! `ReadyForQuery`.
 //!
 //! <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
@@ -13,38 +13,39 @@ use secrecy::SecretString;
 use super::framing::FrameError;
 use crate::conninfo::{AuthMethod, ChannelBinding, RequireAuth};
 
-/// Longest message before the session is ready, in bytes; PostgreSQL's own limit for what it
-/// receives then is a quarter of this.
+/// Maximum length of a message before the session is ready, in bytes; PostgreSQL's own limit on
+/// what it receives then is a quarter of this.
 pub(super) const STARTUP_MESSAGE: u32 = 64 << 10;
 
-/// All messages before the session is ready, in bytes.
+/// Maximum size of all messages before the session is ready, in bytes.
 const STARTUP_BYTES: usize = 1 << 20;
 
-/// What a message counts beside its body: an empty notice that is kept takes memory as well.
+/// What a message counts in addition to its body: storing an empty notice also takes memory.
 pub(super) const MESSAGE_COST: usize = 128;
 
-/// Longest message of a session that hands out rows, in bytes: PostgreSQL allocates no more for one.
+/// Maximum length of a message with rows, in bytes: PostgreSQL allocates no more for one.
 pub(in crate::source) const MESSAGE: u32 = 1 << 30;
 
-/// Most SCRAM iterations: 26 ms where the processor knows SHA-256, and some tenths of a second where
-/// it does not. This is `postgres-protocol`'s own limit, judged here for the sake of the message.
+/// Maximum SCRAM iterations: 26 ms on a processor with SHA-256 instructions, some tenths of a
+/// second on others. `postgres-protocol` has the same limit; it is checked here for a better error
+/// message.
 pub(super) const SCRAM_ITERATIONS: u32 = 100_000;
 
-/// Most that answers a command, in bytes: it is a row or none.
+/// Maximum size of a command's response, in bytes: one row or none.
 pub(super) const ANSWER: u32 = 1 << 20;
 
-/// What walpost authenticated by.
+/// How walpost authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// The server asked for nothing: `trust`, `peer`, `ident` or `cert` in `pg_hba.conf`.
+    /// The server requested nothing: `trust`, `peer`, `ident` or `cert` in `pg_hba.conf`.
     None,
-    /// The password itself.
+    /// The password in clear text.
     Password,
-    /// MD5 of the password.
+    /// An MD5 hash of the password.
     Md5,
     /// SCRAM-SHA-256.
     Scram,
-    /// SCRAM-SHA-256 that is bound to the TLS channel.
+    /// SCRAM-SHA-256 with channel binding.
     ScramPlus,
 }
 
@@ -72,24 +73,24 @@ impl fmt::Display for Method {
     }
 }
 
-/// How a connection is protected.
+/// How a connection is secured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Security {
-    /// The version of TLS, such as `TLSv1.3`; none without TLS.
+    /// The TLS version, such as `TLSv1.3`; `None` without TLS.
     pub tls: Option<&'static str>,
-    /// What walpost authenticated by.
+    /// How walpost authenticated.
     pub method: Method,
     /// Whether the server is on this machine: a Unix socket or the loopback interface.
     pub is_local: bool,
 }
 
 impl Security {
-    /// Whether others on the network can read what passes.
+    /// Whether others on the network can read the traffic.
     pub fn is_readable(&self) -> bool {
         self.tls.is_none() && !self.is_local
     }
 
-    /// Whether others on the network can read the password, or what stands for it.
+    /// Whether others on the network can read the password, or a hash that is sufficient to log in.
     pub fn shows_password(&self) -> bool {
         self.is_readable() && matches!(self.method, Method::Password | Method::Md5)
     }
@@ -102,51 +103,52 @@ impl fmt::Display for Security {
     }
 }
 
-/// Why a server is not authenticated to.
+/// Why walpost does not authenticate to a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
-    /// `require_auth` does not name the method.
+    /// `require_auth` does not allow the method.
     #[error("it asks for the authentication method {asked}, which require_auth does not allow")]
     Method { asked: AuthMethod },
-    /// `require_auth` names methods, and the server asks for none.
+    /// `require_auth` requires a method, and the server requests none.
     #[error("it asks for no authentication, which require_auth does not allow")]
     Unasked,
-    /// A method that walpost does not know.
+    /// walpost does not support the method.
     #[error("it asks for the authentication method {0}, which walpost does not support")]
     Unsupported(&'static str),
-    /// `channel_binding=require`, and there can be none.
+    /// `channel_binding=require`, but channel binding is not possible.
     #[error("channel_binding=require cannot be met: {0}")]
     Unbound(&'static str),
-    /// More SCRAM iterations than are computed.
+    /// The server requests too many SCRAM iterations.
     #[error("it asks for {0} SCRAM iterations; at most {SCRAM_ITERATIONS} are computed")]
     Iterations(String),
-    /// A password is asked for and none is given.
+    /// The server requests a password, and none is configured.
     #[error("it asks for a password and none is given")]
     NoPassword,
-    /// A SCRAM exchange that is not sound: the server may not know the password.
+    /// An invalid SCRAM exchange: the server may not know the password.
     #[error("SCRAM: {0}")]
     Scram(String),
-    /// Too much of it.
+    /// Too many bytes before the session is ready.
     #[error("it sends more than {STARTUP_BYTES} bytes before the session is ready")]
     Flood,
-    /// Too much of it, once the session is ready.
+    /// Too many bytes once the session is ready.
     #[error("it sends more than {limit} bytes of {what}")]
     TooMuch { limit: u64, what: &'static str },
-    /// It would ask about the type, and the answer about others.
+    /// `tokio-postgres` would query the server for the type, and in turn for the types in the
+    /// response.
     #[error(
         "it describes a value of the data type with OID {0}; walpost queries only built-in types"
     )]
     DataType(u32),
-    /// No message.
+    /// Not a message.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// Not in this order.
+    /// A message out of order.
     #[error("{0}")]
     OutOfOrder(&'static str),
 }
 
 impl Refused {
-    /// What to do.
+    /// The remedy.
     pub(crate) fn advice(&self) -> &'static str {
         match self {
             Self::Method { .. } | Self::Unasked => {
@@ -177,14 +179,14 @@ impl Refused {
     }
 }
 
-/// What the connection string demands of the authentication.
+/// The connection string's requirements for authentication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Policy {
     pub(crate) require_auth: RequireAuth,
     pub(crate) channel_binding: ChannelBinding,
 }
 
-/// Who logs in, and how.
+/// The role that logs in, and its credentials.
 pub(crate) struct Login<'a> {
     pub(crate) user: &'a str,
     pub(crate) dbname: &'a str,
@@ -195,18 +197,18 @@ pub(crate) struct Login<'a> {
     pub(crate) policy: Policy,
 }
 
-/// What SCRAM can be bound to.
+/// The channel binding that SCRAM can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Binding {
-    /// To nothing: the connection is without TLS.
+    /// None: the connection is without TLS.
     Unencrypted,
-    /// To nothing: the server's certificate has no data for it.
+    /// None: the server's certificate has no data for it.
     Unknown,
-    /// To the server's certificate.
+    /// The server's certificate.
     EndPoint,
 }
 
-/// Sees the messages of a session that begins, one after the other.
+/// Checks the messages of a starting session, one after the other.
 #[derive(Debug)]
 pub(super) struct Checker {
     policy: Policy,
@@ -222,19 +224,19 @@ impl Checker {
         Self { policy, binding, bytes: 0, asked: None, is_proven: false, is_ready: false }
     }
 
-    /// Whether the session is ready: nothing more is to be checked.
+    /// Whether the session is ready, and so nothing more is checked.
     pub(super) fn is_ready(&self) -> bool {
         self.is_ready
     }
 
-    /// What walpost authenticates by.
+    /// How walpost authenticates.
     pub(super) fn method(&self) -> Method {
         self.asked.unwrap_or(Method::None)
     }
 
-    /// Judges a message that nobody has acted on.
+    /// Checks a message before it is processed.
     pub(super) fn check(&mut self, tag: u8, body: &[u8]) -> Result<(), Refused> {
-        // An empty one is memory, too, for who keeps it.
+        // An empty message also takes memory if it is stored.
         self.bytes = self.bytes.saturating_add(body.len() + MESSAGE_COST);
         if self.bytes > STARTUP_BYTES {
             return Err(Refused::Flood);
@@ -336,9 +338,9 @@ impl Checker {
     }
 }
 
-/// The count in SCRAM's server-first-message, such as `r=…,s=…,i=4096`
-/// (<https://www.rfc-editor.org/rfc/rfc5802#section-7>). One that cannot be read is left to who
-/// reads the rest.
+/// Checks the iteration count in SCRAM's server-first-message, such as `r=…,s=…,i=4096`
+/// (<https://www.rfc-editor.org/rfc/rfc5802#section-7>). An unreadable count passes: the parser of
+/// the message rejects it.
 fn iterations(message: &[u8]) -> Result<(), Refused> {
     let counts = message.split(|byte| *byte == b',').filter_map(|part| part.strip_prefix(b"i="));
     for digits in counts.filter_map(|digits| std::str::from_utf8(digits).ok()) {

@@ -1,4 +1,4 @@
-//! The beginnings of sessions, as a server may try to have them.
+//! Session starts that a server may attempt.
 
 use bytes::BufMut as _;
 
@@ -22,7 +22,7 @@ fn request(code: u32, data: &[u8]) -> Vec<u8> {
 const SCRAM: &[u8] = b"SCRAM-SHA-256\0\0";
 const BOTH: &[u8] = b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0";
 
-/// What becomes of a server that sends these requests.
+/// The result for a server that sends these authentication requests.
 fn judged(policy: Policy, binding: Binding, requests: &[(u32, &[u8])]) -> Result<Method, Refused> {
     let mut checker = Checker::new(policy, binding);
     for (code, data) in requests {
@@ -34,7 +34,7 @@ fn judged(policy: Policy, binding: Binding, requests: &[(u32, &[u8])]) -> Result
 }
 
 #[test]
-fn the_method_is_what_the_server_asked_for() {
+fn the_method_is_the_one_the_server_requested() {
     let any = policy("", ChannelBinding::Prefer);
     let scram: &[(u32, &[u8])] = &[(10, BOTH), (11, b"r=x,s=y,i=4096"), (12, b"v=z"), (0, b"")];
     assert_eq!(judged(any, Unencrypted, &[(0, b"")]), Ok(Method::None));
@@ -47,7 +47,7 @@ fn the_method_is_what_the_server_asked_for() {
 }
 
 #[test]
-fn only_what_is_required_is_answered() {
+fn only_required_methods_are_accepted() {
     let scram = policy("scram-sha-256", ChannelBinding::Prefer);
     for (code, asked) in [
         (3, AuthMethod::Password),
@@ -65,7 +65,7 @@ fn only_what_is_required_is_answered() {
 }
 
 #[test]
-fn a_binding_that_is_required_is_no_less_than_that() {
+fn required_channel_binding_is_enforced() {
     let bound = policy("", ChannelBinding::Require);
     let scram: &[(u32, &[u8])] = &[(10, SCRAM), (12, b""), (0, b"")];
     let both: &[(u32, &[u8])] = &[(10, BOTH), (12, b""), (0, b"")];
@@ -83,7 +83,7 @@ fn a_binding_that_is_required_is_no_less_than_that() {
 }
 
 #[test]
-fn a_server_that_skips_its_own_proof_is_not_believed() {
+fn a_server_that_skips_its_scram_proof_is_rejected() {
     let any = policy("", ChannelBinding::Prefer);
     for requests in
         [[(10, SCRAM), (0, b"")].as_slice(), &[(10, SCRAM), (3, b"")], &[(3, b""), (3, b"")]]
@@ -101,7 +101,7 @@ fn a_server_that_skips_its_own_proof_is_not_believed() {
 }
 
 #[test]
-fn more_iterations_than_are_computed_are_refused() {
+fn too_many_scram_iterations_are_rejected() {
     for (count, is_refused) in [
         ("4096", false),
         ("100000", false),
@@ -117,9 +117,10 @@ fn more_iterations_than_are_computed_are_refused() {
     assert_eq!(iterations(b"\xff,i=\xff,i=100001"), Err(Refused::Iterations("100001".into())));
 }
 
-/// 26 ms by an optimised build where the processor knows SHA-256; the rest is for busy machines.
+/// 26 ms in an optimised build on a processor with SHA-256 instructions; the margin is for busy
+/// machines.
 #[test]
-fn the_most_iterations_that_are_computed_take_no_long_time() {
+fn the_maximum_scram_iterations_are_fast() {
     use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 
     let mut scram = ScramSha256::new(b"secret", ChannelBinding::unsupported());

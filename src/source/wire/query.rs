@@ -1,4 +1,4 @@
-//! Commands of the replication protocol that give rows, by the simple query protocol.
+//! Replication commands that return rows, by the simple query protocol.
 //!
 //! <https://www.postgresql.org/docs/current/protocol-replication.html>
 
@@ -12,14 +12,14 @@ use super::policy::{ANSWER, MESSAGE_COST};
 use super::startup::Ready;
 use crate::lsn::Lsn;
 
-/// What has come of an answer.
+/// What is received of a response.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     bytes: usize,
 }
 
 impl Answer {
-    /// Takes note of a message; an error where it is too much.
+    /// Counts a message; fails if the response is too large.
     pub(super) fn received(&mut self, frame: &Frame) -> Result<(), WireError> {
         self.bytes = self.bytes.saturating_add(frame.body.len() + MESSAGE_COST);
         if self.bytes <= ANSWER as usize {
@@ -29,15 +29,15 @@ impl Answer {
     }
 }
 
-/// A column's value as text; none for NULL.
+/// A column's value as text; `None` for NULL.
 pub(super) type Value = Option<Bytes>;
 
-/// What a server says of itself.
+/// The server's `IDENTIFY_SYSTEM` row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct System {
     pub(crate) identifier: String,
     pub(crate) timeline: u32,
-    /// Where its WAL has been flushed to.
+    /// The end of its flushed WAL.
     pub(crate) flushed: Lsn,
 }
 
@@ -54,7 +54,7 @@ fn system(rows: &[Vec<Value>]) -> Option<System> {
     let [row] = rows else { return None };
     let [identifier, timeline, flushed, ..] = row.as_slice() else { return None };
     let text = |value: &Value| Some(std::str::from_utf8(value.as_deref()?).ok()?.to_owned());
-    // A number: it is logged.
+    // It must be a number, since it is logged.
     let _: u64 = text(identifier)?.parse().ok()?;
     Some(System {
         identifier: text(identifier)?,
@@ -63,7 +63,7 @@ fn system(rows: &[Vec<Value>]) -> Option<System> {
     })
 }
 
-/// Runs a command and gives its rows. An error of the server leaves the session usable.
+/// Runs a command and returns its rows. The session remains usable after a server error.
 pub(super) async fn query<S>(
     session: &mut Ready<S>,
     command: &str,
@@ -91,7 +91,7 @@ where
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Ready<S> {
-    /// The next message.
+    /// Receives the next message.
     pub(super) async fn receive(&mut self) -> Result<Frame, WireError> {
         loop {
             if let Some(frame) = self.frames.take()? {
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_that_is_cut_anywhere_is_an_error() {
+    fn a_truncated_row_is_an_error() {
         let whole = Bytes::from_static(b"\0\x02\0\0\0\x01x\xff\xff\xff\xff");
         assert_eq!(row(whole.clone()).expect("a row"), [Some(Bytes::from_static(b"x")), None]);
         for cut in 0..whole.len() {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_is_told_by_its_row() {
+    fn the_identify_system_row_is_parsed() {
         let value = |text: &'static str| Some(Bytes::from_static(text.as_bytes()));
         let row = vec![value("7000000000000000001"), value("3"), value("1/2A"), value("shop")];
         let found = system(&[row]).expect("a system");

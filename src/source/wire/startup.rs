@@ -1,4 +1,4 @@
-//! The beginning of a session: the startup message and authentication.
+//! The start of a session: the startup message and authentication.
 //!
 //! <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
 
@@ -25,7 +25,7 @@ pub(super) struct Ready<S> {
     pub(super) method: Method,
 }
 
-/// Opens a replication session to the login's database over a fresh connection.
+/// Starts a replication session to the login's database on a new connection.
 pub(super) async fn start<S>(line: Line<S>, login: &Login<'_>) -> Result<Ready<S>, WireError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -52,13 +52,13 @@ where
         }
     }
     let Startup { line, mut frames, checker } = startup;
-    // Until it streams, what it sends is small.
+    // Responses are small until the stream starts.
     frames.set_limit(ANSWER);
     let method = checker.method();
     Ok(Ready { line, frames, method })
 }
 
-/// A session that is not ready.
+/// A session before `ReadyForQuery`.
 struct Startup<S> {
     line: Line<S>,
     frames: Frames,
@@ -71,7 +71,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Startup<S> {
         Ok(self.line.flush().await?)
     }
 
-    /// The next message that the policy accepts.
+    /// Receives the next message that the policy accepts.
     async fn receive(&mut self) -> Result<Frame, WireError> {
         loop {
             if let Some(frame) = self.frames.take()? {
@@ -84,13 +84,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Startup<S> {
         }
     }
 
-    /// The next authentication request: its code, and what belongs to it.
+    /// Receives the next authentication request: its code and its message.
     async fn request(&mut self) -> Result<(u32, Frame), WireError> {
         loop {
             let frame = self.receive().await?;
             match frame.tag {
                 b'N' => {}
-                // The policy has seen that there is a code.
+                // The policy has checked that there is a code.
                 b'R' => {
                     let code = frame.body.first_chunk().copied().unwrap_or_default();
                     return Ok((u32::from_be_bytes(code), frame));
@@ -116,7 +116,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Startup<S> {
                 frontend::password_message(hash.as_bytes(), &mut message)?;
             }
             10 => return self.scram(login, password).await,
-            _ => return Err(Refused::OutOfOrder("an answer that nobody asked for").into()),
+            _ => return Err(Refused::OutOfOrder("an unsolicited authentication message").into()),
         }
         self.send(&message).await?;
         self.accepted().await
@@ -145,7 +145,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Startup<S> {
         frontend::sasl_initial_response(mechanism, scram.message(), &mut message)?;
         self.send(&message).await?;
         let first = self.sasl(11).await?;
-        // Up to a hundred thousand iterations, which the rest of the process does not wait for.
+        // Up to 100,000 iterations, so not on a thread of the async runtime.
         let computed = spawn_blocking(move || scram.update(&first.body[4..]).map(|()| scram));
         let unsound = |error: std::io::Error| Refused::Scram(error.to_string());
         let mut scram = match computed.await {
@@ -160,7 +160,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Startup<S> {
         self.accepted().await
     }
 
-    /// The next step of the exchange, which must be this one. It has four bytes at least.
+    /// Receives the next step of the exchange, which must have this code. The body has at least
+    /// four bytes.
     async fn sasl(&mut self, step: u32) -> Result<Frame, WireError> {
         match self.request().await? {
             (code, frame) if code == step => Ok(frame),

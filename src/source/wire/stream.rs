@@ -1,10 +1,9 @@
-//! A replication stream: a task of its own has the socket, takes messages apart and sends status
-//! updates.
+//! A replication stream: its own task owns the socket, parses messages and sends status updates.
 //!
-//! The task never waits for whoever takes the messages. What has arrived and was not taken is
-//! bounded by its bytes; beyond that the task stops reading, so that TCP holds the server back, and
-//! status updates go on. It reads and writes at the same time, in whatever pieces the socket takes:
-//! no message keeps a status update back.
+//! The task never waits for the caller to take events. Received events that are not yet taken are
+//! bounded by their bytes. Above the bound the task stops reading, so TCP slows the server down,
+//! and continues to send status updates. It reads and writes concurrently, in whatever chunks the
+//! socket takes, so no message delays a status update.
 //!
 //! <https://www.postgresql.org/docs/current/protocol-replication.html#PROTOCOL-REPLICATION-START-REPLICATION>
 
@@ -29,68 +28,68 @@ use super::line::Line;
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTimestamp;
 
-/// Most often that a status update is sent of its own accord.
+/// Minimum interval between status updates that the server did not request.
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Part of `wal_sender_timeout` within which a status update is sent in any case, and after which a
-/// server that says nothing is asked for an answer: below a third, so that two may go missing.
+/// Fraction of `wal_sender_timeout` within which a status update is always sent, and after which a
+/// silent server is asked for a reply. It is below a third, so that two may be lost.
 const GAP: f64 = 0.3;
 
-/// The same where `wal_sender_timeout` is long: the server may be given a shorter one meanwhile.
+/// Upper bound of that interval: the server's `wal_sender_timeout` may be lowered meanwhile.
 const GAP_LIMIT: Duration = Duration::from_secs(10);
 
-/// Bytes that may wait to be taken, beside one message and one read, before reading stops.
+/// Bytes that may be queued, in addition to one message and one read, before reading stops.
 const QUEUED: usize = 256 << 10;
 
-/// Memory that an event takes beside its data, in bytes.
+/// Memory of an event in addition to its data, in bytes.
 const EVENT: usize = size_of::<Event>();
 
-/// A batch of more events than this says that they come faster than they are taken.
+/// A batch of more events than this means that they arrive faster than they are taken.
 const BURST: usize = 8;
 
-/// How long the server's last words are waited for once nothing can be written any more.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long to wait for the server's final messages after a write fails.
+const FINAL_MESSAGE_WAIT: Duration = Duration::from_secs(1);
 
-/// What the server sends.
+/// An event from the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A message of the plugin.
+    /// A message of the output plugin.
     Data(Bytes),
-    /// The end of WAL that the server has sent everything up to.
+    /// `wal_end` of a keepalive: the server has sent everything before it.
     Keepalive(Lsn),
 }
 
-/// Events that came with one read.
+/// Events that were received with one read.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) events: Vec<Event>,
-    /// What they count in [`Shared::queued`].
+    /// Their size in [`Shared::queued`].
     pub(super) bytes: usize,
 }
 
-/// How long what may take.
+/// The session's timeouts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timing {
-    /// As it holds for the session.
+    /// The session's value.
     pub(super) wal_sender_timeout: Duration,
-    /// Silence that is the end.
+    /// How long the server may send nothing.
     pub(super) silence_limit: Duration,
 }
 
-/// What the task and the client have in common.
+/// State shared by the task and the client.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// What may be confirmed.
+    /// The LSN that may be confirmed.
     confirmable: AtomicU64,
-    /// Bytes that have arrived and were not taken.
+    /// Bytes received but not yet taken.
     queued: AtomicUsize,
-    /// How often events came faster than they are taken.
+    /// How often events arrived faster than they were taken.
     bursts: AtomicU64,
-    /// The next status update asks for an answer.
+    /// Whether the next status update requests a reply.
     asked: AtomicBool,
-    /// The stream is to be ended in order.
+    /// Whether to end the stream in an orderly way.
     ending: AtomicBool,
-    /// One of these has changed.
+    /// Notified when one of these changes.
     changed: Notify,
 }
 
@@ -106,7 +105,7 @@ impl Shared {
         }
     }
 
-    /// Raises what may be confirmed; it never falls.
+    /// Raises the LSN that may be confirmed; it never decreases.
     pub(super) fn raise(&self, confirmable: Lsn) {
         if self.confirmable.fetch_max(confirmable.as_u64(), Ordering::Relaxed)
             < confirmable.as_u64()
@@ -115,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// These bytes were taken.
+    /// Records that these bytes were taken.
     pub(super) fn taken(&self, bytes: usize) {
         let before = self.queued.fetch_sub(bytes, Ordering::Relaxed);
         if before >= QUEUED && before - bytes < QUEUED {
@@ -127,41 +126,41 @@ impl Shared {
         self.bursts.load(Ordering::Relaxed)
     }
 
-    /// Asks the server for an answer.
+    /// Requests a reply from the server.
     pub(super) fn ask(&self) {
         self.asked.store(true, Ordering::Relaxed);
         self.changed.notify_one();
     }
 
-    /// Ends the stream in order.
+    /// Requests an orderly end of the stream.
     pub(super) fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
         self.changed.notify_one();
     }
 }
 
-/// The task.
+/// The stream's task.
 pub(super) struct Pump<S> {
     line: Line<S>,
     frames: Frames,
     shared: Arc<Shared>,
     batches: UnboundedSender<Batch>,
     timing: Timing,
-    /// Written and not taken by the socket.
+    /// Bytes not yet written to the socket.
     out: BytesMut,
     is_flushed: bool,
-    /// What the last status update confirmed, and when it was made; none before the first.
+    /// What the last status update confirmed, and when it was created; `None` before the first.
     sent: Option<(Lsn, Instant)>,
-    /// When something of the server was last read, or when walpost last did not read.
+    /// When data was last received, or when the task last paused reading.
     last_received: Instant,
     asked: Instant,
-    /// The server wants a status update at once.
-    is_wanted: bool,
-    /// Why nothing can be written any more, and since when.
+    /// Whether the server requested an immediate status update.
+    is_reply_requested: bool,
+    /// Why writing failed, and when.
     broken: Option<(WireError, Instant)>,
 }
 
-/// What the task was woken for.
+/// Why the task woke up.
 enum Step {
     Read(io::Result<usize>),
     Written(io::Result<()>),
@@ -188,16 +187,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             sent: None,
             last_received: now,
             asked: now,
-            is_wanted: false,
+            is_reply_requested: false,
             broken: None,
         }
     }
 
-    /// Runs until the stream ends; `Ok` is an end in order, by either side.
+    /// Runs until the stream ends; `Ok` is an orderly end, by either side.
     pub(super) async fn run(mut self) -> Result<(), WireError> {
         let shared = Arc::clone(&self.shared);
         let mut timer = pin!(sleep_until(Instant::now()));
-        // What came together with the server's consent.
+        // Data received together with `CopyBothResponse`.
         if self.take()? {
             return Ok(());
         }
@@ -225,7 +224,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
                 Step::Read(Err(error)) => return Err(self.lost(error)),
                 Step::Written(Ok(())) => {}
                 Step::Written(Err(error)) => {
-                    // The server may have said why before.
+                    // The server may have sent the reason before.
                     self.out.clear();
                     self.is_flushed = true;
                     let error = self.lost(error);
@@ -236,7 +235,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         }
     }
 
-    /// Whichever comes first. Cancel-safe.
+    /// Waits for the first of these. Cancel-safe.
     async fn step(
         &mut self,
         is_reading: bool,
@@ -276,9 +275,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes a status update where one is due.
+    /// Writes a status update if one is due.
     fn write_status(&mut self, now: Instant, is_reading: bool) {
-        // One at a time: the next says what this one would.
+        // One at a time: the next one includes what this one would confirm.
         if !self.is_flushed || self.broken.is_some() {
             return;
         }
@@ -288,10 +287,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         });
         let asks =
             is_reading && now >= self.ask_at() || self.shared.asked.swap(false, Ordering::Relaxed);
-        if is_due || asks || self.is_wanted {
+        if is_due || asks || self.is_reply_requested {
             put_status(&mut self.out, confirmable, asks);
             self.is_flushed = false;
-            self.is_wanted = false;
+            self.is_reply_requested = false;
             self.sent = Some((confirmable, now));
             if asks {
                 self.asked = now;
@@ -299,20 +298,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         }
     }
 
-    /// How long no status update may be sent.
+    /// The maximum interval between status updates.
     fn gap(&self) -> Duration {
         self.timing.wal_sender_timeout.mul_f64(GAP).min(GAP_LIMIT)
     }
 
-    /// When the server is asked for an answer. An idle one would say nothing by itself.
+    /// When to request a reply from the server: an idle one may send nothing unasked.
     fn ask_at(&self) -> Instant {
         self.last_received.max(self.asked) + self.gap()
     }
 
-    /// When to look again, if nothing happens.
+    /// The next time to check, if nothing happens.
     fn wake_at(&self, is_reading: bool) -> Instant {
         let silent = is_reading.then(|| self.last_received + self.timing.silence_limit);
-        let unwritable = self.broken.as_ref().map(|(_, since)| *since + LAST_WORDS);
+        let unwritable = self.broken.as_ref().map(|(_, since)| *since + FINAL_MESSAGE_WAIT);
         let status = self.sent.filter(|_| self.is_flushed && self.broken.is_none()).map(|sent| {
             let (sent, at) = sent;
             let confirmable = self.shared.confirmable.load(Ordering::Relaxed);
@@ -324,10 +323,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         [silent, unwritable, status].into_iter().flatten().min().unwrap_or(far)
     }
 
-    /// Whether it is to end since nothing happens.
+    /// Fails if a timeout has expired.
     fn judge(&mut self, now: Instant, is_reading: bool) -> Result<(), WireError> {
         if let Some((_, since)) = &self.broken
-            && now >= *since + LAST_WORDS
+            && now >= *since + FINAL_MESSAGE_WAIT
             && let Some((error, _)) = self.broken.take()
         {
             return Err(error);
@@ -339,7 +338,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         Ok(())
     }
 
-    /// Hands over the messages that are whole; true where the server has ended the stream.
+    /// Passes complete messages on; returns true if the server has ended the stream.
     fn take(&mut self) -> Result<bool, WireError> {
         let mut batch = Batch { events: Vec::new(), bytes: 0 };
         let ended = loop {
@@ -358,7 +357,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             if count > BURST || queued + batch.bytes >= QUEUED {
                 self.shared.bursts.fetch_add(1, Ordering::Relaxed);
             }
-            // Whoever took them is about to abort this task.
+            // A closed channel is no error here: the client is about to abort this task.
             let _ = self.batches.send(batch);
         }
         ended
@@ -368,7 +367,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         match frame.tag {
             b'd' => {
                 let (event, wants_answer) = event(frame.body)?;
-                self.is_wanted |= wants_answer;
+                self.is_reply_requested |= wants_answer;
                 batch.bytes += EVENT + if let Event::Data(data) = &event { data.len() } else { 0 };
                 batch.events.push(event);
                 Ok(false)
@@ -382,8 +381,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         }
     }
 
-    /// The last status update, and the end of the session, which is done when the server has
-    /// closed the connection.
+    /// Sends the final status update and waits until the server closes the connection.
     async fn end(mut self) -> Result<(), WireError> {
         let confirmable = Lsn::new(self.shared.confirmable.load(Ordering::Relaxed));
         put_status(&mut self.out, confirmable, false);
@@ -392,7 +390,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         self.line.write_all(&self.out).await?;
         self.line.flush().await?;
         self.line.shutdown().await?;
-        // A socket that is closed with something unread takes back what it has sent.
+        // Closing a socket with unread data resets the connection, which discards data already
+        // sent.
         let mut rest = BytesMut::new();
         while self.line.read_buf(&mut rest).await? > 0 {
             rest.clear();
@@ -400,7 +399,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         Ok(())
     }
 
-    /// The server is gone without a word.
+    /// The error if the server closed the connection without a message.
     fn ended(&self) -> WireError {
         WireError::Ended { wal_sender_timeout: self.timing.wal_sender_timeout }
     }
@@ -417,14 +416,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     }
 }
 
-/// Sets a timer to an earlier time, or one that has run out to a new one.
+/// Moves a timer to an earlier time, or restarts an expired one.
 fn set(timer: Pin<&mut Sleep>, at: Instant) {
     if timer.is_elapsed() || at < timer.deadline() {
         timer.reset(at);
     }
 }
 
-/// A Standby Status Update: all up to `applied` has been written, flushed and confirmable.
+/// Writes a Standby Status Update: everything up to `confirmable` is written, flushed and applied.
 fn put_status(out: &mut BytesMut, confirmable: Lsn, asks: bool) {
     out.put_u8(b'd');
     out.put_u32(4 + 1 + 4 * 8 + 1);
@@ -438,17 +437,17 @@ fn put_status(out: &mut BytesMut, confirmable: Lsn, asks: bool) {
     out.put_u8(u8::from(asks));
 }
 
-/// What a `CopyData` message of the stream holds, and whether the server wants a status update.
+/// Parses a `CopyData` message of the stream; also returns whether the server requests a reply.
 fn event(mut body: Bytes) -> Result<(Event, bool), WireError> {
     let broken = || WireError::Protocol("a message of the replication stream is broken".to_owned());
     let (kind, rest) = body.split_first().ok_or_else(broken)?;
     match (kind, rest) {
-        // Where the WAL of the message begins, where WAL ends, and when it was sent.
+        // WAL start of the message, end of WAL, and the send time.
         (b'w', rest) if rest.len() >= 24 => {
             body.advance(25);
             Ok((Event::Data(body), false))
         }
-        // Where WAL ends, when it was sent, and whether an answer is wanted.
+        // End of WAL, the send time, and whether a reply is requested.
         (b'k', [rest @ .., wanted]) if rest.len() == 16 => {
             let wal_end = rest.first_chunk().copied().unwrap_or_default();
             Ok((Event::Keepalive(Lsn::new(u64::from_be_bytes(wal_end))), *wanted != 0))

@@ -1,4 +1,4 @@
-//! The task against a server that is a few bytes in memory, on a clock that stands still.
+//! The task against an in-memory server, on a paused clock.
 
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc;
@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const TIMING: Timing =
     Timing { wal_sender_timeout: TIMEOUT, silence_limit: Duration::from_secs(20) };
 
-/// A stream over a connection that holds so many bytes each way.
+/// A stream over a connection that buffers this many bytes each way.
 fn stream(holds: usize) -> (Replication, DuplexStream) {
     let (ours, theirs) = duplex(holds);
     let shared = Arc::new(Shared::new(Lsn::new(7)));
@@ -38,7 +38,7 @@ fn keepalive(wal_end: u64, wanted: u8) -> Vec<u8> {
     message(&[&[b'k'][..], &wal_end.to_be_bytes(), &[0; 8], &[wanted]].concat())
 }
 
-/// A status update: what it confirms, and whether it asks for an answer.
+/// A status update: what it confirms, and whether it requests a reply.
 async fn status(server: &mut DuplexStream) -> (u64, bool) {
     let mut bytes = [0; 39];
     server.read_exact(&mut bytes).await.expect("a status update");
@@ -49,7 +49,7 @@ async fn status(server: &mut DuplexStream) -> (u64, bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_confirmed_is_sent_soon_and_never_falls() {
+async fn the_confirmed_lsn_is_sent_soon_and_never_decreases() {
     let (client, mut server) = stream(1 << 16);
     assert_eq!(status(&mut server).await, (7, false));
     let since = Instant::now();
@@ -63,9 +63,9 @@ async fn what_is_confirmed_is_sent_soon_and_never_falls() {
     assert!(since.elapsed() <= STATUS_INTERVAL * 2, "an answer is sent at once");
 }
 
-/// A6: one message comes over many times `wal_sender_timeout`, and is not lost by it.
+/// A6: a message that takes many times `wal_sender_timeout` to arrive does not end the session.
 #[tokio::test(start_paused = true)]
-async fn status_updates_go_on_while_one_message_comes_in_pieces() {
+async fn status_updates_continue_while_one_message_arrives_in_chunks() {
     let (mut client, server) = stream(1 << 16);
     let (mut reading, mut writing) = tokio::io::split(server);
     let large = data(&vec![1; 1 << 20]);
@@ -96,7 +96,7 @@ async fn status_updates_go_on_while_one_message_comes_in_pieces() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn status_updates_go_on_while_nobody_takes_anything_and_memory_stays() {
+async fn status_updates_continue_while_events_are_not_taken_and_memory_is_bounded() {
     let (mut client, server) = stream(1 << 16);
     let (mut reading, mut writing) = tokio::io::split(server);
     let sent = Arc::new(AtomicUsize::new(0));
@@ -124,7 +124,7 @@ async fn status_updates_go_on_while_nobody_takes_anything_and_memory_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_says_nothing_is_asked_and_then_given_up() {
+async fn a_silent_server_is_asked_for_a_reply_and_then_times_out() {
     let (mut client, mut server) = stream(1 << 16);
     assert_eq!(status(&mut server).await, (7, false));
     let since = Instant::now();
@@ -139,7 +139,7 @@ async fn a_server_that_says_nothing_is_asked_and_then_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trickle_of_bytes_is_a_sign_of_life() {
+async fn a_trickle_of_bytes_keeps_the_session_alive() {
     let (mut client, mut server) = stream(1 << 16);
     let message = data(&[1; 20]);
     for byte in message.chunks(1) {
@@ -150,7 +150,7 @@ async fn a_trickle_of_bytes_is_a_sign_of_life() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_servers_reason_outlives_what_it_had_sent_before() {
+async fn the_servers_error_follows_the_events_before_it() {
     let (mut client, mut server) = stream(1 << 16);
     let error = b"E\0\0\0\x15C57P01\0Mnot now\0\0".to_vec();
     let bytes = [data(b"x"), keepalive(3, 0), error].concat();
@@ -165,7 +165,7 @@ async fn the_servers_reason_outlives_what_it_had_sent_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_without_a_reason_names_the_timeout() {
+async fn an_end_without_an_error_names_wal_sender_timeout() {
     let (mut client, server) = stream(1 << 16);
     drop(server);
     let error = client.next().await.expect_err("the end").to_string();
@@ -176,7 +176,7 @@ async fn an_end_without_a_reason_names_the_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_to_end_sends_what_is_confirmed_and_says_goodbye() {
+async fn an_orderly_end_sends_the_confirmed_lsn_and_terminates() {
     let (mut client, mut server) = stream(1 << 16);
     assert_eq!(status(&mut server).await, (7, false));
     client.confirm(Lsn::new(99));
@@ -192,7 +192,7 @@ async fn an_order_to_end_sends_what_is_confirmed_and_says_goodbye() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_dropped_confirms_nothing_more() {
+async fn a_dropped_stream_confirms_nothing_more() {
     let (client, mut server) = stream(1 << 16);
     assert_eq!(status(&mut server).await, (7, false));
     client.confirm(Lsn::new(99));
@@ -203,8 +203,8 @@ async fn a_stream_that_is_dropped_confirms_nothing_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_written_in_small_pieces_does_not_keep_reading_up() {
-    // The server reads nothing at all, and the connection holds half a status update.
+async fn writing_in_small_chunks_does_not_block_reading() {
+    // The server reads nothing, and the connection buffers half a status update.
     let (mut client, mut server) = stream(20);
     tokio::task::yield_now().await;
     for count in 0..50 {
@@ -213,13 +213,13 @@ async fn what_is_written_in_small_pieces_does_not_keep_reading_up() {
         server.write_all(&data(b"x")).await.expect("written");
         assert!(matches!(client.next().await, Ok(Some(Event::Data(_)))));
     }
-    // Then it does: one that was begun, and one for all that came since.
+    // Then it reads: the update in progress, and one for everything confirmed since.
     assert_eq!(status(&mut server).await.0, 7);
     assert_eq!(status(&mut server).await.0, 149);
 }
 
 #[test]
-fn a_message_of_the_stream_that_is_cut_or_unknown_is_an_error() {
+fn a_truncated_or_unknown_stream_message_is_an_error() {
     for whole in [&data(b"")[5..], &keepalive(1, 1)[5..]] {
         assert!(event(Bytes::copy_from_slice(whole)).is_ok());
         for cut in 0..whole.len() {

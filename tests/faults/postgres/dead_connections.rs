@@ -110,7 +110,7 @@ const LOST: &str = "lost the connection to PostgreSQL; reconnecting";
 /// What walpost logs when a stream stops carrying data in this direction.
 fn notice(direction: Direction) -> &'static str {
     match direction {
-        Direction::ToClient => "nothing came from PostgreSQL for 10s, not even a keepalive",
+        Direction::ToClient => "received nothing from PostgreSQL for 10s, not even a keepalive",
         // The server has given up by then, and its end passes.
         Direction::ToServer => LOST,
     }

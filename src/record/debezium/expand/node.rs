@@ -1,38 +1,39 @@
-//! JSON with its numbers as they stand, read in one pass.
+//! Parses JSON in one pass, keeping the distinction between number types.
 //!
-//! The text was seen to be JSON before: what is not is no schema here, never a panic.
+//! The text was validated as JSON before. Anything invalid results in no schema, never in a panic.
 
 use indexmap::IndexMap;
 use serde_json::value::RawValue;
 
 use super::{Budget, Fault};
 
-/// How deep a payload may be nested to be expanded: that of Java has 1000, ours a stack.
+/// Maximum nesting of a payload to expand: Java's parser allows 1000, walpost's is limited by the
+/// stack.
 const DEPTH_MAX: usize = 128;
 
-/// A value of JSON.
+/// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Node {
     Null,
     Bool(bool),
     Int32(i32),
     Int64(i64),
-    /// Past the range of `int8`.
+    /// Beyond the range of `int8`.
     Huge,
     Double(f64),
     Text(String),
     Array(Vec<Node>),
-    /// Of equal names the last value, in the place of the first.
+    /// For duplicate names, the last value at the position of the first.
     Object(IndexMap<String, Node>),
 }
 
 impl Node {
-    /// Reads a value whose members and elements, and their bytes, `budget` allows.
+    /// Parses a value whose number of members and elements, and whose bytes, are within `budget`.
     pub(super) fn read(raw: &RawValue, budget: &mut Budget) -> Result<Self, Fault> {
         Reader { rest: raw.get(), budget }.value(0)
     }
 
-    /// Bytes of its text, if it is one.
+    /// Bytes of its text; 0 if it is not a string.
     pub(super) fn text_bytes(&self) -> usize {
         if let Self::Text(text) = self { text.len() } else { 0 }
     }
@@ -119,7 +120,7 @@ impl<'t> Reader<'t, '_> {
         if !text.contains('\\') {
             return Ok(text.to_owned());
         }
-        // Half a pair of surrogates is no text.
+        // An unpaired surrogate is not valid text.
         serde_json::from_str(quoted).map_err(|_| Fault::NoSchema)
     }
 
@@ -154,7 +155,7 @@ mod tests {
         Node::read(raw, &mut Budget::new())
     }
 
-    /// The same by the library, numbers as doubles.
+    /// The same value in `serde_json`'s representation, with numbers as doubles.
     fn as_value(node: &Node) -> serde_json::Value {
         match node {
             Node::Null | Node::Huge => serde_json::Value::Null,
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_apart_as_they_are_written() {
+    fn number_types_are_distinguished_by_their_notation() {
         for (json, node) in [
             ("-0", Node::Int32(0)),
             ("2147483648", Node::Int64(2_147_483_648)),
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_pair_of_surrogates_is_no_text() {
+    fn an_unpaired_surrogate_is_not_text() {
         for json in [r#"{"a":"\ud800"}"#, r#"{"\ud800":1}"#] {
             assert_eq!(read(json), Err(Fault::NoSchema), "{json}");
         }
@@ -192,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_json_it_is_the_library_reads_the_same(
+        fn any_json_is_parsed_as_by_serde_json(
             text in r#"[{}\[\],:"ab\\\\1 -]{0,24}"#, member: String, number: i64
         ) {
             let member = serde_json::Value::from(member);

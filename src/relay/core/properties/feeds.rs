@@ -1,4 +1,4 @@
-//! What the two feeds hand out of a history, and going over from one to the other.
+//! What the two feeds send for a history, and switches between them.
 
 use std::collections::VecDeque;
 
@@ -14,8 +14,8 @@ pub(super) enum Input {
 }
 
 impl World {
-    /// What the next session will hand out. Batches begin at the flush LSN only: what is in flight beyond
-    /// it would come again.
+    /// What the next session will send. Catch-up batches start only at the flush LSN: records in
+    /// flight beyond it would be sent again.
     pub(super) fn feed(&self) -> VecDeque<Input> {
         let start = self.core.resume_at().max(self.slot);
         match self.batches {
@@ -24,8 +24,8 @@ impl World {
         }
     }
 
-    /// What a stream that starts at `start` brings, in order: the rule is PostgreSQL's, the
-    /// keepalives say the most that they may.
+    /// What a stream from `start` sends, in order: by PostgreSQL's rule, with the highest `wal_end`
+    /// allowed in each keepalive.
     fn stream(&self, start: Lsn) -> VecDeque<Input> {
         let mut sent = relations_again();
         for past in self.history.iter().filter(|past| Lsn::new(past.commit) >= start) {
@@ -48,9 +48,9 @@ impl World {
         sent
     }
 
-    /// What batches from `start` on bring: each is cut behind the transaction with which it has
-    /// so many messages, tells of the relations again, and has its end confirmed to all that
-    /// was read, which in an empty one is the range.
+    /// What a catch-up from `start` sends. A batch ends after the transaction with which it reaches
+    /// this many messages, starts with the relations, and is followed by a keepalive at the end of
+    /// what was read; in an empty batch that is the end of its range.
     fn batches(&self, start: Lsn, messages: usize) -> VecDeque<Input> {
         let mut sent = VecDeque::new();
         let mut batch = relations_again();
@@ -85,10 +85,10 @@ impl World {
         messages
     }
 
-    /// The feed gives way to another, of batches of so many messages or a stream: as the driver
-    /// has it, between transactions and into batches with nothing in flight, or within one
-    /// where nothing was taken for long.
-    pub(super) fn go_over(&mut self, batches: Option<usize>) {
+    /// Switches to batches of this many messages or to a stream, under the driver's conditions:
+    /// between transactions, and to a catch-up only with nothing in flight; a stream may also
+    /// replace a feed within a transaction if nothing was taken for long.
+    pub(super) fn switch_feed(&mut self, batches: Option<usize>) {
         let is_within = self.core.ledger.is_open();
         let is_free = self.core.in_flight().0 == 0 && !is_within;
         let stays = self.core.wants_replay().is_some() || self.draining;
@@ -108,7 +108,7 @@ impl World {
             Input::Keepalive(_) => false,
         };
         let repeated = self.coming.iter().flatten().take(100).find(|input| again(input));
-        assert!(repeated.is_none(), "I5: going over repeats {repeated:?}");
+        assert!(repeated.is_none(), "I5: a feed switch repeats {repeated:?}");
     }
 }
 

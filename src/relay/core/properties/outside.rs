@@ -1,4 +1,4 @@
-//! What the properties of the core are proved against: a history, and a broker.
+//! The environment of the core's properties: a history and a broker.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -9,7 +9,7 @@ use super::super::*;
 use crate::pgoutput::{LogicalMessage, Oid, Relation};
 use crate::record::Record;
 
-/// The second outbox table, and one that is none.
+/// The second outbox table, and a table that is not an outbox.
 pub(super) const OTHER_TABLE: Oid = TABLE + 1;
 pub(super) const FOREIGN: Oid = 99;
 
@@ -22,16 +22,16 @@ pub(super) struct Past {
     pub(super) commit: u64,
     pub(super) end: u64,
     pub(super) events: std::ops::Range<usize>,
-    /// A message outside of a transaction stands before it.
+    /// Whether a non-transactional message precedes it.
     pub(super) loose: bool,
 }
 
-/// What is the matter with the guilty event, where there is one.
+/// Why the guilty event is undeliverable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Guilt {
-    /// The broker refuses it.
+    /// The broker rejects it.
     Refused,
-    /// The producer refuses it.
+    /// The producer rejects it.
     RefusedHere,
     /// It has no key.
     Keyless,
@@ -42,7 +42,7 @@ pub(super) fn history(sizes: &[u16]) -> Vec<Past> {
     let transactions = sizes.iter().map(|size| {
         let events = next..next + usize::from(*size);
         next = events.end;
-        // Some commit records begin where what is before them ends.
+        // Some commit records begin where the previous one ends.
         let commit = wal + 10 * u64::from(size % 3);
         wal = commit + 5;
         Past { commit, end: wal, loose: events.start % 7 == 3, events }
@@ -50,7 +50,7 @@ pub(super) fn history(sizes: &[u16]) -> Vec<Past> {
     transactions.collect()
 }
 
-/// Sizes of transactions: many are empty or small, few have thousands of events.
+/// Sizes of transactions: many are empty or small, a few have thousands of events.
 pub(super) fn sizes() -> impl Strategy<Value = Vec<u16>> {
     let size = prop_oneof![
         20 => Just(0),
@@ -66,29 +66,29 @@ pub(super) fn relations() -> [Relation; 2] {
     [relation_of(TABLE, "outbox"), relation_of(OTHER_TABLE, "orders")]
 }
 
-/// One partition for each key; what is queued and what is in the log.
+/// One partition per key; what is queued and what is appended.
 #[derive(Debug, Default)]
 pub(super) struct Broker {
     pub(super) queued: HashMap<usize, VecDeque<(Seq, usize)>>,
-    /// What is queued for the dead-letter topic.
+    /// Records queued for the dead-letter topic.
     pub(super) letters: VecDeque<(Seq, usize)>,
-    /// By partition: which producer appended what, counted from 0.
+    /// By partition: the producer, counted from 0, and the event of each appended record.
     pub(super) log: HashMap<usize, Vec<(usize, usize)>>,
     pub(super) producers: usize,
     pub(super) appended: BTreeSet<usize>,
-    /// Appended, not reported on yet.
+    /// Appended but not yet reported.
     pub(super) unreported: Vec<Seq>,
-    /// Produced by this producer and not reported on, by weight.
+    /// Produced by the current producer and not yet reported, by weight.
     pub(super) in_flight: BTreeMap<Seq, u64>,
-    /// Productions of producers that are gone.
+    /// Productions of replaced producers.
     pub(super) old: Vec<Seq>,
     pub(super) guilty: Option<(usize, Guilt)>,
-    /// Partitions that take nothing more from this producer.
+    /// Partitions that accept nothing more from this producer.
     pub(super) stopped: BTreeSet<usize>,
     pub(super) full: bool,
-    /// The last event that was produced since the core began.
+    /// The last event produced since the core was created.
     pub(super) furthest: Option<usize>,
-    /// What this producer was given.
+    /// The events that this producer was given.
     pub(super) given: BTreeSet<usize>,
 }
 
@@ -111,7 +111,7 @@ impl Outlet for Broker {
         if self.guilty == Some((event, Guilt::RefusedHere)) {
             return Err(ProduceError::Refused(too_large()));
         }
-        // A halt that is met again takes its transaction again as a whole.
+        // A halt that recurs takes its whole transaction again.
         let is_first = self.given.insert(event);
         assert!(is_first || self.guilty.is_some(), "a producer is given event {event} twice");
         self.queued.entry(event % 5).or_default().push_back((seq, event));
@@ -123,7 +123,7 @@ impl Outlet for Broker {
 }
 
 impl Broker {
-    /// The oldest record of the `pick`-th busy partition.
+    /// The oldest record of the `pick`-th non-empty partition.
     pub(super) fn next(&mut self, pick: usize) -> Option<(Seq, usize)> {
         let busy = |(key, queue): &(&usize, &VecDeque<_>)| {
             !queue.is_empty() && !self.stopped.contains(*key)
@@ -147,7 +147,7 @@ impl Broker {
         self.unreported.clear();
         self.stopped.clear();
         self.old.extend(std::mem::take(&mut self.in_flight).into_keys());
-        // Some are enough.
+        // A bounded number is enough.
         let surplus = self.old.len().saturating_sub(50);
         self.old.drain(..surplus);
     }
@@ -169,7 +169,7 @@ pub(super) fn logical(transactional: bool, prefix: &str, content: String) -> Mes
     Message::Logical(LogicalMessage { transactional, lsn, prefix: prefix.into(), content })
 }
 
-/// What is no event, before that one.
+/// A message without an event, to precede this event.
 pub(super) fn noise(event: usize) -> Option<Message> {
     match event % 9 {
         1 => Some(Message::Update(TABLE)),

@@ -75,7 +75,7 @@ pub struct ReloadHandle(Arc<Signals>);
 
 impl ReloadHandle {
     /// Soon, and with a line in the log in any case.
-    pub fn renew(&self) {
+    pub fn reload(&self) {
         self.0.asked.store(true, Ordering::SeqCst);
         self.0.stirred.notify_one();
     }
@@ -83,15 +83,15 @@ impl ReloadHandle {
 
 impl KafkaSink {
     /// The same that reads its configuration again from `source`: for each new producer,
-    /// while Kafka cannot be used, and when [`ReloadHandle::renew`] asks for it.
+    /// while Kafka cannot be used, and when [`ReloadHandle::reload`] asks for it.
     #[must_use]
-    pub fn renewed_by(mut self, source: KafkaSource) -> Self {
+    pub fn reloading_from(mut self, source: KafkaSource) -> Self {
         self.reload.set_source(source);
         self
     }
 
     /// A handle that requests a reload.
-    pub fn renew_handle(&self) -> ReloadHandle {
+    pub fn reload_handle(&self) -> ReloadHandle {
         ReloadHandle(Arc::clone(&self.signals))
     }
 
