@@ -39,13 +39,13 @@ const CHUNK_BYTES: usize = 48 << 10;
 /// detects that the client is gone.
 const SETTINGS: &str = "SET work_mem = '32MB'; SET client_connection_check_interval = '2s'";
 
-/// The size of the tables of a publication, with their partitions.
+/// The size of the tables of a publication, with their partitions and indexes.
 const TABLE_BYTES: &str = "
-    SELECT coalesce(pg_catalog.sum(coalesce(parts.bytes, pg_catalog.pg_table_size(c.oid))), 0)::pg_catalog.int8
+    SELECT coalesce(pg_catalog.sum(coalesce(parts.bytes, pg_catalog.pg_total_relation_size(c.oid))), 0)::pg_catalog.int8
       FROM pg_catalog.pg_publication_tables t
       JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
       JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-      CROSS JOIN LATERAL (SELECT pg_catalog.sum(pg_catalog.pg_table_size(p.relid)) AS bytes
+      CROSS JOIN LATERAL (SELECT pg_catalog.sum(pg_catalog.pg_total_relation_size(p.relid)) AS bytes
                             FROM pg_catalog.pg_partition_tree(c.oid) p) parts
      WHERE t.pubname::pg_catalog.text = $1";
 
