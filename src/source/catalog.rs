@@ -56,6 +56,10 @@ pub struct Slot {
     pub other_role: Option<String>,
     /// The position that its consumer has confirmed.
     pub confirmed_flush: Option<Lsn>,
+    /// From where on the server decodes for it.
+    pub restart: Option<Lsn>,
+    /// Whether a transaction that is still open keeps that there.
+    pub restart_is_held: bool,
     /// `reserved`, `extended`, `unreserved` or `lost`.
     pub wal_status: Option<String>,
     /// Why the slot was invalidated (PostgreSQL 17 and later).
@@ -108,7 +112,11 @@ const FACTS: &str = "
                     OR a.application_name = $2 AND EXISTS (
                        SELECT FROM pg_catalog.pg_locks l
                         WHERE l.pid = a.pid AND l.granted AND {lock}))),
-           coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false)
+           coalesce((pg_catalog.to_jsonb(s) ->> 'two_phase'::pg_catalog.text)::pg_catalog.bool, false),
+           s.restart_lsn::pg_catalog.text,
+           -- A transaction that is open is as old as what the slot has to decode first.
+           coalesce(pg_catalog.age(pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.xid)
+                    >= pg_catalog.age(s.catalog_xmin), false)
       FROM (SELECT) AS one
       LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1";
 
@@ -146,6 +154,8 @@ impl Facts {
                 other_role: row.try_get(15)?,
                 failover: row.try_get(16)?,
                 two_phase: row.try_get(18)?,
+                restart: lsn(row.try_get(19)?),
+                restart_is_held: row.try_get(20)?,
             }),
         };
         Ok(Self {

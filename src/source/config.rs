@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::SourceError;
+use super::catchup::cost::{Backlog, Traffic};
 use super::open_state::OpenState;
 use crate::conninfo::ConnInfo;
 use crate::outbox::TableName;
@@ -47,6 +48,8 @@ pub struct CatchUp {
     threshold: Option<u64>,
     /// Shared by all clones.
     cooldown: Arc<Mutex<Cooldown>>,
+    /// What either feed received lately; shared by all clones.
+    traffic: Arc<Mutex<Option<Traffic>>>,
 }
 
 /// Whether catch-up is suspended.
@@ -70,13 +73,53 @@ const STREAM_TAIL: u64 = 64 << 10;
 impl CatchUp {
     /// Catches up if the backlog exceeds `threshold` bytes of WAL.
     pub fn above(threshold: u64) -> Self {
-        Self { threshold: Some(threshold), cooldown: Arc::default() }
+        Self { threshold: Some(threshold), ..Self::default() }
     }
 
     /// Whether a backlog of `behind` bytes of WAL should be read by SQL now.
     pub fn is_for(&self, behind: u64) -> bool {
         self.threshold.is_some_and(|threshold| behind > threshold)
             && self.cooldown().until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// Whether batches cost the server less than a stream there, by what has come lately.
+    pub(super) fn pays(&self, backlog: Backlog) -> bool {
+        self.traffic().is_none_or(|traffic| backlog.pays(traffic))
+    }
+
+    /// Whether batches are worth a trial there; what has come lately may be old.
+    pub(super) fn is_worth_a_trial(&self, backlog: Backlog) -> bool {
+        let is_known = self.traffic().is_some_and(|traffic| backlog.pays(traffic));
+        if !is_known && backlog.is_worth_a_trial() {
+            *self.lately() = None;
+        }
+        is_known || backlog.is_worth_a_trial()
+    }
+
+    /// It costs more than a stream there.
+    pub(super) fn leave(&self, backlog: Backlog) {
+        tracing::info!(
+            decoded_again_bytes = backlog.decoded_again,
+            lag_bytes = backlog.unread,
+            "streaming the backlog: in batches PostgreSQL would decode too much WAL again for too \
+             few messages"
+        );
+        self.postpone();
+    }
+
+    /// What has come lately.
+    pub fn traffic(&self) -> Option<Traffic> {
+        *self.lately()
+    }
+
+    /// This has come since.
+    pub fn came(&self, next: Traffic) {
+        let mut lately = self.lately();
+        *lately = Some(lately.map_or(next, |before| before.then(next)));
+    }
+
+    fn lately(&self) -> MutexGuard<'_, Option<Traffic>> {
+        self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many bytes of WAL a catch-up leaves to the stream.
@@ -196,6 +239,24 @@ mod tests {
         catch_up.succeeded();
         catch_up.start_cooldown();
         assert!(is_about(left(), 1));
+    }
+
+    #[test]
+    fn what_came_before_an_outage_does_not_prevent_a_trial_after_it() {
+        let backlog = |decoded_again| Backlog { decoded_again, unread: 1 << 30, is_held: false };
+        let catch_up = CatchUp::above(0);
+        assert!(catch_up.is_worth_a_trial(backlog(1000)) && catch_up.pays(backlog(1 << 40)));
+        let none = Traffic { wal: 1 << 30, messages: 0, bytes: 0 };
+        catch_up.came(none);
+        assert!(!catch_up.pays(backlog(1000)));
+        assert!(!catch_up.is_worth_a_trial(backlog(1 << 30)));
+        assert_eq!(catch_up.clone().traffic(), Some(none));
+        assert!(catch_up.is_worth_a_trial(backlog(1000)));
+        assert_eq!(catch_up.traffic(), None, "of what comes now nothing is known");
+        let many = Traffic { wal: 1 << 20, messages: 8000, bytes: 800_000 };
+        catch_up.came(many);
+        assert!(catch_up.is_worth_a_trial(backlog(1 << 28)), "it is known to pay");
+        assert_eq!(catch_up.traffic(), Some(many));
     }
 
     #[test]

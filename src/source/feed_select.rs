@@ -8,6 +8,7 @@ use tokio_postgres::Client;
 
 use super::catalog::Facts;
 use super::catchup::backend_liveness::{AuxConnection, Backend};
+use super::catchup::cost::Backlog;
 use super::catchup::feed as catchup_feed;
 use super::catchup::feed::CatchupFeed;
 use super::catchup::policy::StartPosition;
@@ -84,7 +85,7 @@ impl Opening<'_> {
         }
         let begins_with_batches = is_for_batches
             && self.check.is_none()
-            && start_position.is_for_batches(facts.flushed, &config.catch_up);
+            && start_position.is_for_batches(self.unread(), &config.catch_up);
         if begins_with_batches {
             progress.in_batches.store(true, Relaxed);
             match self.auxiliary_connections().await? {
@@ -99,6 +100,14 @@ impl Opening<'_> {
         }
         let catch_up = if is_for_batches { config.catch_up.clone() } else { CatchUp::default() };
         self.stream(client, catch_up, progress).await
+    }
+
+    /// What lies behind the flush LSN.
+    fn unread(&self) -> Backlog {
+        let (slot, ack) = (self.facts.slot.as_ref(), self.start_position.ack);
+        let restart = slot.and_then(|slot| slot.restart).unwrap_or_default();
+        let is_held = slot.is_some_and(|slot| slot.restart_is_held);
+        Backlog::between(restart, ack, self.facts.flushed, is_held)
     }
 
     /// The server process of this walpost's last session.

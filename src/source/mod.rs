@@ -46,6 +46,7 @@ mod wire;
 
 pub use catalog::{Facts, Slot, published_tables};
 pub(crate) use catalog::{SLOT_NAME_MAX, disable_two_phase};
+pub use catchup::cost::{Backlog, BatchEnd, Traffic};
 pub use catchup::feed::CatchupFeed;
 pub use catchup::policy::{
     CatchupProgress, LagDetector, Move, SlotAdvanceSchedule, StartPosition, WalPosition,

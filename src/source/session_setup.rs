@@ -364,6 +364,8 @@ mod tests {
             synced: false,
             failover: false,
             two_phase: false,
+            restart: None,
+            restart_is_held: false,
         };
         Facts {
             version: 150_000,

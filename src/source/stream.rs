@@ -81,12 +81,12 @@ impl StreamFeed {
         &mut self,
         event: Result<Option<Event>, WireError>,
     ) -> Result<Received, SourceError> {
-        let received = match event {
+        let (received, bytes) = match event {
             Ok(Some(Event::Data(data))) => {
                 self.base.received_bytes += data.len() as u64;
-                Received::Message(message(&data)?)
+                (Received::Message(message(&data)?), data.len())
             }
-            Ok(Some(Event::Keepalive(wal_end))) => Received::Keepalive(wal_end),
+            Ok(Some(Event::Keepalive(wal_end))) => (Received::Keepalive(wal_end), 0),
             Ok(None) => {
                 return Err(SourceError::Lost("PostgreSQL ended the replication stream".into()));
             }
@@ -94,7 +94,7 @@ impl StreamFeed {
                 return Err(SourceError::stream(&error, &self.base.host, &self.base.slot));
             }
         };
-        self.lag.received(&received);
+        self.lag.received(&received, bytes);
         Ok(received)
     }
 }
@@ -138,7 +138,7 @@ impl StreamFeed {
 
     pub(super) fn slot_figures(&mut self) -> Option<SlotFigures> {
         let figures = self.base.observer.changed()?;
-        self.lag.looked(figures.wal_end);
+        self.lag.looked(figures.wal_end, figures.retained_bytes);
         Some(figures)
     }
 

@@ -278,43 +278,6 @@ async fn large_transaction_is_published_despite_repeated_kills() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "long: make long"]
-async fn slow_catch_up_reads_fall_back_to_streaming() {
-    let fixture = Fixture::new().await;
-    large(&fixture, 20, 10_000).await;
-    let client = fixture.postgres.client().await;
-    // The server process is held before it sends the first row.
-    let holds = tokio::spawn(async move {
-        let begun = "SELECT pid::text, query_start::text FROM pg_stat_activity
-                      WHERE query LIKE 'COPY %' AND state = 'active'";
-        let mut last = None;
-        loop {
-            let rows = client.query(begun, &[]).await.expect("asked");
-            let now = rows.first().map(|row| (row.get::<_, String>(0), row.get::<_, String>(1)));
-            if now.is_some() && now != last {
-                let pid = now.as_ref().map(|(pid, _)| pid.clone()).expect("some");
-                if takes("-STOP", &pid) {
-                    tokio::time::sleep(Duration::from_secs(8)).await;
-                    takes("-CONT", &pid);
-                }
-                last = now;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    });
-    let walpost = catching_up(&fixture).start();
-    let said = walpost.await_line("cannot read the backlog in SQL batches", LONG_TIMEOUT).await;
-    assert!(said.contains("each batch takes long"), "{said}");
-    // Held for three times eight seconds, with a progress line every ten.
-    assert!(times(&walpost, "catch-up progress") > 1, "reported while the server decodes, too");
-    walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
-    holds.abort();
-    fixture.assert_exact(LONG_TIMEOUT).await;
-    assert_in_log_order(&fixture.records().await);
-    stop(walpost).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_holds_the_slot_while_kafka_is_unavailable_in_the_first_transaction() {
     let kafka = Kafka::start().await;
     let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &kafka.bootstrap()).await;

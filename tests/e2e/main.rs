@@ -10,6 +10,7 @@ mod conversion_errors;
 mod dead_letters;
 mod debezium;
 mod endpoints;
+mod feed_costs;
 mod feed_switching;
 mod library;
 mod membership;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use walpost::Lsn;
 use walpost::pgoutput::Message;
-use walpost::source::{CatchUp, Move, Received, SourceError, WalPosition};
+use walpost::source::{Backlog, CatchUp, Move, Received, SourceError, Traffic, WalPosition};
 
 use crate::server::{UNDER_WAY, in_use, missing, moved};
 use crate::trace::{InjectedFault, TraceEvent};
@@ -25,6 +25,8 @@ pub(crate) enum ServerMessage {
     ReadUpTo(WalPosition),
     /// Little is left.
     Over,
+    /// A stream reads the rest for less.
+    StreamPays(Backlog),
     /// The server will not continue so.
     Refused,
     Failed(SourceError),
@@ -37,6 +39,8 @@ pub(crate) struct Reader {
     from: Lsn,
     /// Where the copy stands, once it is made.
     copy: Option<Lsn>,
+    /// From where on the server decodes for each batch.
+    restart: Lsn,
     /// What was seen before the next batch.
     stand: Option<WalPosition>,
     /// Decoded, and not sent yet.
@@ -63,6 +67,7 @@ impl Reader {
             catch_up,
             from,
             copy: None,
+            restart: from,
             stand: None,
             rows: VecDeque::new(),
             has_read: false,
@@ -114,7 +119,12 @@ impl World {
             return;
         };
         let Some(stand) = reader.stand.take() else {
-            let stand = WalPosition { flushed: self.log.end, read: copy };
+            if rng.bool() {
+                // The server has written a record of running transactions.
+                reader.restart = copy;
+            }
+            let (flushed, restart, is_held) = (self.log.end, reader.restart, rng.bool());
+            let stand = WalPosition { flushed, restart, is_held, read: copy };
             reader.stand = Some(stand);
             if !reader.has_read && stand.begins_beyond(reader.from) {
                 reader.is_over = true;
@@ -124,12 +134,16 @@ impl World {
                 if stand.is_near_the_end(reader.catch_up.little()) {
                     reader.is_over = true;
                     state.coming.push_back(ServerMessage::Over);
+                } else if stand.backlog().is_dear_in_batches(reader.catch_up.traffic()) {
+                    reader.is_over = true;
+                    state.coming.push_back(ServerMessage::StreamPays(stand.backlog()));
                 }
             }
             return;
         };
+        let end = stand.backlog().batch(copy, reader.catch_up.traffic());
         let most = rng.usize(1..=self.schedule.limit);
-        let (mut messages, read) = self.log.batch(rng, copy, stand.upto(), most);
+        let (mut messages, read) = self.log.batch(rng, copy, end.upto, most);
         if !messages.is_empty() && std::mem::take(&mut self.server.refuses) {
             // In the midst of it.
             messages.truncate(rng.usize(0..=messages.len()));
@@ -138,6 +152,8 @@ impl World {
             reader.is_over = true;
             return;
         }
+        let (wal, count) = (read.bytes_since(copy), messages.len() as u64);
+        reader.catch_up.came(Traffic { wal, messages: count, bytes: 100 * count });
         reader.rows = messages.into();
         (reader.copy, reader.has_read) = (Some(read), true);
     }

@@ -112,7 +112,8 @@ pub(crate) struct SimFeed {
     /// Within a transaction, as far as it was taken.
     within: bool,
     left: Left,
-    is_refused: bool,
+    /// Why its batches end.
+    over: Why,
     /// Since when nothing is taken, and how many messages were since the last commit.
     idle: Option<Instant>,
     open: usize,
@@ -153,7 +154,7 @@ impl SimFeed {
             },
             within: false,
             left: Left::Midway,
-            is_refused: false,
+            over: Why::Over,
             idle: None,
             open: 0,
             has_failed: false,
@@ -170,12 +171,16 @@ impl SimFeed {
             let ended = || Err(SourceError::Lost("the session ended".into()));
             return state.ended.then(ended);
         };
-        self.is_refused |= matches!(came, ServerMessage::Refused);
+        match came {
+            ServerMessage::Refused => self.over = Why::Refused,
+            ServerMessage::StreamPays(_) => self.over = Why::Dear,
+            _ => {}
+        }
         self.idle = None;
         let received = match (came, &mut self.side) {
             (ServerMessage::Failed(error), _) => return Some(Err(error)),
             (ServerMessage::Streamed(received), Side::Stream(lag)) => {
-                lag.received(&received);
+                lag.received(&received, 100);
                 received
             }
             (ServerMessage::Row(message), Side::Batches(handed, _)) => {
@@ -186,6 +191,7 @@ impl SimFeed {
                 handed.read_up_to(stand.read)
             }
             (ServerMessage::Over, Side::Batches(handed, _)) => handed.ended(),
+            (ServerMessage::StreamPays(rest), Side::Batches(handed, _)) => handed.left(rest),
             (ServerMessage::Refused, Side::Batches(handed, _)) => handed.refused("at its pleasure"),
             (came, _) => unreachable!("{came:?} in the other feed"),
         };
@@ -362,7 +368,7 @@ impl Feed for SimFeed {
             let every = Duration::from_millis(world.schedule.observes_ms);
             if self.observed.elapsed() >= every {
                 self.observed = Instant::now();
-                lag.looked(world.log.end);
+                lag.looked(world.log.end, world.log.end.bytes_since(world.server.confirmed));
             }
         }
         None
@@ -385,11 +391,7 @@ impl Feed for SimFeed {
                     )
                 };
                 let turn = handed.turn(has_rows, moves.is_under_way(), Instant::now());
-                let why = match (handed.is_over(), self.is_refused) {
-                    (false, _) => Why::Idle,
-                    (true, false) => Why::Over,
-                    (true, true) => Why::Refused,
-                };
+                let why = if handed.is_over() { self.over } else { Why::Idle };
                 (turn, why)
             }
         };

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use walpost::Lsn;
 use walpost::source::{
-    CatchUp, Holder, HolderKind, PublicationFingerprint, Received, Resume, ServerIdentity,
+    Backlog, CatchUp, Holder, HolderKind, PublicationFingerprint, Received, Resume, ServerIdentity,
     SlotError, SourceError, StartPosition,
 };
 
@@ -311,7 +311,8 @@ impl World {
             Resume::AtSlot { .. } => false,
         };
         let outset = StartPosition::of(resume, at_slot);
-        let in_batches = outset.is_for_batches(self.log.end, catch_up);
+        let backlog = Backlog::between(at_slot, outset.ack, self.log.end, false);
+        let in_batches = outset.is_for_batches(backlog, catch_up);
         Ok(Look { outset, at_slot, passed, in_batches })
     }
 

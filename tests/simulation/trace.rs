@@ -163,6 +163,8 @@ pub(crate) enum Why {
     Behind,
     /// Little was left of the backlog.
     Over,
+    /// A stream reads the rest of it for less.
+    Dear,
     /// The server would not read on.
     Refused,
     /// Nothing was taken for long.

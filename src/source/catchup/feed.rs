@@ -327,6 +327,7 @@ impl CatchupFeed {
                 None => Some(self.handed.ended()),
             },
             Some(Ok(Part::NearEnd)) => Some(self.handed.ended()),
+            Some(Ok(Part::StreamPays(rest))) => Some(self.handed.left(rest)),
             Some(Ok(Part::Rows(rows))) => {
                 self.rows = rows;
                 self.log_progress();

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::cost::{Backlog, Traffic};
 use crate::lsn::Lsn;
 use crate::pgoutput::Message;
 use crate::source::config::CatchUp;
 use crate::source::feed::{Received, SwitchFeed};
 use crate::source::resume::Resume;
-
-/// Most WAL that a batch reads, in bytes: WAL of other tables has no rows that would end it.
-const RANGE: u64 = 256 << 20;
 
 /// How long nothing may be taken before a stream has to hold the slot.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
@@ -53,10 +51,17 @@ impl StartPosition {
         }
     }
 
-    /// Whether to catch up, with the end of WAL at `flushed`. A catch-up starts at the flush LSN, so
-    /// it would read records beyond it that are in flight a second time.
-    pub fn is_for_batches(self, flushed: Lsn, catch_up: &CatchUp) -> bool {
-        self.start == self.ack && catch_up.is_for(self.behind(flushed))
+    /// Whether to catch up, with `backlog` behind the flush LSN. A catch-up starts at the flush LSN,
+    /// so it would read records beyond it that are in flight a second time.
+    pub fn is_for_batches(self, backlog: Backlog, catch_up: &CatchUp) -> bool {
+        if self.start != self.ack || !catch_up.is_for(backlog.unread) {
+            return false;
+        }
+        let is_worth_it = catch_up.is_worth_a_trial(backlog);
+        if !is_worth_it {
+            catch_up.leave(backlog);
+        }
+        is_worth_it
     }
 
     /// Bytes of WAL that are not confirmed.
@@ -80,6 +85,9 @@ pub struct LagDetector {
     in_transaction: bool,
     /// The end of the last transaction that came, or a keepalive's position.
     received: Lsn,
+    /// What has come since that of before was noted, and from where on.
+    traffic: Traffic,
+    since: Lsn,
     /// Whether the stream was not read for a while since the last measurement.
     was_held_back: bool,
     is_behind: bool,
@@ -93,13 +101,19 @@ impl LagDetector {
             start,
             in_transaction: false,
             received: start,
+            traffic: Traffic::default(),
+            since: start,
             was_held_back: false,
             is_behind: false,
         }
     }
 
-    /// The stream received this.
-    pub fn received(&mut self, received: &Received) {
+    /// The stream received this, a message of so many bytes.
+    pub fn received(&mut self, received: &Received, bytes: usize) {
+        if let Received::Message(_) = received {
+            self.traffic.messages += 1;
+            self.traffic.bytes += bytes as u64;
+        }
         match received {
             Received::Message(Message::Begin(_)) => self.in_transaction = true,
             Received::Message(Message::Commit(commit)) => {
@@ -115,16 +129,25 @@ impl LagDetector {
         self.was_held_back |= !reading;
     }
 
-    /// The end of WAL was measured.
-    pub fn looked(&mut self, wal_end: Lsn) {
-        let unread = wal_end.as_u64().saturating_sub(self.received.as_u64());
+    /// The end of WAL was measured, and how much WAL the server keeps for the slot.
+    pub fn looked(&mut self, wal_end: Lsn, retained: u64) {
+        let unread = wal_end.bytes_since(self.received);
+        let decoded_again = retained.saturating_sub(unread);
+        let backlog = Backlog { decoded_again, unread, is_held: false };
+        self.traffic.wal = self.received.bytes_since(self.since);
+        let is_first = self.traffic.messages > 0 && self.catch_up.traffic().is_none();
+        if is_first || self.traffic.is_sample() {
+            self.catch_up.came(std::mem::take(&mut self.traffic));
+            self.since = self.received;
+        }
         let was_held_back = std::mem::take(&mut self.was_held_back);
         // Within a transaction, or before the first one, a switch would make the server send or read
         // the same WAL again.
         self.is_behind = self.received > self.start
             && !was_held_back
             && !self.in_transaction
-            && self.catch_up.is_for(unread);
+            && self.catch_up.is_for(unread)
+            && self.catch_up.pays(backlog);
     }
 
     /// Whether a catch-up has to take over.
@@ -133,19 +156,23 @@ impl LagDetector {
     }
 }
 
-/// The end of WAL, and the position of the slot's copy.
+/// The end of WAL, and the positions of the slot's copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalPosition {
     /// The server's flush position.
     pub flushed: Lsn,
+    /// Where the server begins to decode for the next batch.
+    pub restart: Lsn,
+    /// Whether an open transaction keeps it there.
+    pub is_held: bool,
     /// Everything that committed before it was handed out.
     pub read: Lsn,
 }
 
 impl WalPosition {
-    /// Where the next batch ends at most.
-    pub fn upto(self) -> Lsn {
-        Lsn::new(self.flushed.as_u64().min(self.read.as_u64().saturating_add(RANGE)))
+    /// What lies before the next batch.
+    pub fn backlog(self) -> Backlog {
+        Backlog::between(self.restart, self.read, self.flushed, self.is_held)
     }
 
     /// Whether the slot had been advanced beyond `from` when the copy was made: what committed in
@@ -201,6 +228,13 @@ impl CatchupProgress {
     /// No more batches follow: little is left.
     pub fn ended(&mut self) -> Received {
         self.catch_up.succeeded();
+        self.is_over = true;
+        self.stands()
+    }
+
+    /// No more batches follow: a stream reads the rest for less.
+    pub fn left(&mut self, rest: Backlog) -> Received {
+        self.catch_up.leave(rest);
         self.is_over = true;
         self.stands()
     }
@@ -364,7 +398,8 @@ mod tests {
         assert!(catch_up.is_for(1001));
         assert_eq!(handed.turn(true, false, now + LONG), Some(SwitchFeed::Now));
         let outset = StartPosition { ack: Lsn::new(1), start: Lsn::new(1) };
-        assert!(!outset.is_for_batches(Lsn::new(1 << 30), &catch_up), "a stream holds the slot");
+        let backlog = Backlog::between(Lsn::new(1), Lsn::new(1), Lsn::new(1 << 30), false);
+        assert!(!outset.is_for_batches(backlog, &catch_up), "a stream holds the slot");
         handed.asked(true, now + LONG);
         assert_eq!(handed.turn(true, false, now + LONG), None, "it is taken again");
     }
@@ -404,13 +439,64 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_reads_to_where_the_log_was_flushed_and_not_too_far() {
-        let stand =
-            |flushed, read| WalPosition { flushed: Lsn::new(flushed), read: Lsn::new(read) };
-        assert_eq!(stand(1000, 10).upto(), Lsn::new(1000));
-        assert_eq!(stand(1 << 40, 10).upto(), Lsn::new(10 + RANGE));
+    fn a_catch_up_is_near_the_end_once_little_is_left() {
+        let stand = |flushed, read| {
+            let restart = Lsn::new(1);
+            WalPosition {
+                flushed: Lsn::new(flushed),
+                restart,
+                is_held: false,
+                read: Lsn::new(read),
+            }
+        };
         assert!(stand(20, 10).is_near_the_end(10) && !stand(21, 10).is_near_the_end(10));
         assert!(stand(20, 11).begins_beyond(Lsn::new(10)), "somebody has moved the slot");
         assert!(!stand(20, 10).begins_beyond(Lsn::new(10)));
+    }
+
+    /// A stream from 0 that has read to `read`: so many messages, between transactions.
+    fn streamed(catch_up: &CatchUp, messages: u64, read: u64) -> LagDetector {
+        let mut lag = LagDetector::new(catch_up.clone(), Lsn::ZERO);
+        for _ in 0..messages {
+            lag.received(&Received::Message(Message::Type), 100);
+        }
+        lag.received(&Received::Keepalive(Lsn::new(read)), 0);
+        lag
+    }
+
+    #[test]
+    fn a_stream_that_is_behind_gives_way_where_batches_cost_the_server_less() {
+        const MIB: u64 = 1 << 20;
+        // Messages of the last 32 MiB, what is kept for the slot beyond what is unread, and unread.
+        for (messages, kept, unread, turns) in [
+            (200_000, 0, 32, true),
+            (200_000, 32, 32, true),
+            (200_000, 2000, 32, false),
+            (2000, 1, 500, true),
+            (2000, 100, 500, false),
+            (0, 1, 500, false),
+            (200_000, 0, 15, false),
+        ] {
+            let catch_up = CatchUp::above(16 * MIB);
+            let mut lag = streamed(&catch_up, messages, 32 * MIB);
+            lag.looked(Lsn::new((32 + unread) * MIB), (kept + unread) * MIB);
+            assert_eq!(lag.turn().is_some(), turns, "{messages} {kept} {unread}");
+        }
+    }
+
+    #[test]
+    fn a_catch_up_that_costs_more_than_a_stream_is_left_alone_for_a_while() {
+        let catch_up = CatchUp::above(1000);
+        let outset = StartPosition { ack: Lsn::new(1 << 20), start: Lsn::new(1 << 20) };
+        let ahead =
+            |restart| Backlog::between(Lsn::new(restart), outset.ack, Lsn::new(2 << 20), false);
+        assert!(!outset.is_for_batches(ahead(0), &catch_up), "much is decoded again");
+        assert!(!outset.is_for_batches(ahead(1 << 20), &catch_up), "it has just been left");
+        let catch_up = CatchUp::above(1000);
+        assert!(outset.is_for_batches(ahead(1 << 20), &catch_up));
+        let mut handed = CatchupProgress::new(catch_up.clone(), outset.ack);
+        assert_eq!(handed.left(ahead(0)), Received::Keepalive(outset.ack));
+        assert_eq!(handed.turn(false, false, Instant::now()), Some(SwitchFeed::Now));
+        assert!(!outset.is_for_batches(ahead(1 << 20), &catch_up));
     }
 }

@@ -13,7 +13,6 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use postgres_protocol::escape::{escape_identifier, escape_literal};
@@ -24,9 +23,10 @@ use tokio_postgres::types::ToSql;
 
 use super::backend_liveness::Backend;
 use super::copy::{CopyRows, RowBuffer, Rows};
+use super::cost::{Backlog, BatchEnd, Traffic};
 use super::policy::WalPosition;
 use crate::lsn::Lsn;
-use crate::source::config::SourceConfig;
+use crate::source::config::{CatchUp, SourceConfig};
 use crate::source::error::SourceError;
 
 /// Bytes of rows that may be buffered here while the server decodes the next batch.
@@ -35,31 +35,19 @@ const BUFFER_BYTES: u32 = 32 << 20;
 /// Most bytes of rows that are handed on together, beside one row.
 const CHUNK_BYTES: usize = 48 << 10;
 
-/// Target size of a batch, in bytes of rows. For each batch the server reads the WAL again from the
-/// slot's `restart_lsn`, so many small ones cost more than the temporary file of a large one
-/// (measured: 500,000 rows in batches of 16 MiB at 1.4 to 1.75 times `pg_recvlogical`, of 64 MiB at
-/// 2.3 to 3.0 times).
-const BATCH_BYTES: u64 = 64 << 20;
-
-/// Messages of the first batch, and the bounds for each.
-const FIRST: u64 = 50_000;
-const MOST: u64 = 1_000_000;
-const LEAST: u64 = 100;
-
 /// The server's memory for a batch before it becomes a temporary file; and how soon the server
 /// detects that the client is gone.
 const SETTINGS: &str = "SET work_mem = '32MB'; SET client_connection_check_interval = '2s'";
 
-/// A batch whose decoding takes longer than this may be too slow.
-const LONG: Duration = Duration::from_secs(1);
-
-/// Bytes of WAL per second below which a stream is faster, and for how many slow batches in a row:
-/// with an old open transaction the server reads from its start for each batch.
-const SLOW: f64 = 16e6;
-const SLOW_BATCHES: u32 = 3;
-
-/// A single batch this slow is enough.
-const VERY_LONG: Duration = Duration::from_secs(60);
+/// The size of the tables of a publication, with their partitions and indexes.
+const TABLE_BYTES: &str = "
+    SELECT coalesce(pg_catalog.sum(coalesce(parts.bytes, pg_catalog.pg_total_relation_size(c.oid))), 0)::pg_catalog.int8
+      FROM pg_catalog.pg_publication_tables t
+      JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+      JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+      CROSS JOIN LATERAL (SELECT pg_catalog.sum(pg_catalog.pg_total_relation_size(p.relid)) AS bytes
+                            FROM pg_catalog.pg_partition_tree(c.oid) p) parts
+     WHERE t.pubname::pg_catalog.text = $1";
 
 /// What was read.
 pub(crate) enum Part {
@@ -69,6 +57,8 @@ pub(crate) enum Part {
     ReadUpTo(WalPosition),
     /// Little is left; more follows only after [`BatchReader::read_to`].
     NearEnd,
+    /// A stream reads the rest for less; likewise.
+    StreamPays(Backlog),
 }
 
 /// Why there are no more parts.
@@ -106,12 +96,11 @@ impl BatchReader {
             slot: config.slot.clone(),
             publication: config.publication.clone(),
             messages: config.messages,
+            catch_up: config.catch_up.clone(),
             from,
             sender,
             room: Arc::clone(&room),
             target: targets,
-            limit: FIRST,
-            slow: 0,
         };
         let task = tokio::spawn(async move {
             let sender = reader.sender.clone();
@@ -158,14 +147,11 @@ struct Reader {
     slot: String,
     publication: String,
     messages: bool,
+    catch_up: CatchUp,
     from: Lsn,
     sender: UnboundedSender<Result<Part, Stopped>>,
     room: Arc<Semaphore>,
     target: watch::Receiver<Option<Lsn>>,
-    /// Messages of the next batch.
-    limit: u64,
-    /// Batches in a row that came too slowly.
-    slow: u32,
 }
 
 impl Reader {
@@ -179,20 +165,23 @@ impl Reader {
             let moved = SourceError::slot_advanced(&self.slot, self.from, position.read);
             return Err(Stopped::Failed(moved));
         }
+        let mut end = self.first(position).await?;
         loop {
-            let decoding = self.batch(&copy, position.upto()).await?;
+            let batch = self.batch(&copy, end).await?;
             let before = std::mem::replace(&mut position, self.position(&copy).await?).read;
-            self.judge(decoding, before, position.read)?;
+            self.catch_up.came(Traffic { wal: position.read.bytes_since(before), ..batch });
             if self.sender.send(Ok(Part::ReadUpTo(position))).is_err() {
                 return Ok(());
             }
             if self.is_read(&mut position, &copy, little).await? {
                 return Ok(());
             }
+            end = position.backlog().batch(position.read, self.catch_up.traffic());
         }
     }
 
-    /// Whether everything is read. When little is left, waits until that is requested too.
+    /// Whether everything is read. When little is left, or a stream reads the rest for less, waits
+    /// until that is requested too.
     async fn is_read(
         &mut self,
         position: &mut WalPosition,
@@ -203,15 +192,35 @@ impl Reader {
         if let Some(target) = target {
             return Ok(position.read >= target);
         }
-        if !position.is_near_the_end(little) {
+        let backlog = position.backlog();
+        let last = if position.is_near_the_end(little) {
+            Part::NearEnd
+        } else if backlog.is_dear_in_batches(self.catch_up.traffic()) {
+            Part::StreamPays(backlog)
+        } else {
             return Ok(false);
-        }
-        if self.sender.send(Ok(Part::NearEnd)).is_err() || self.target.changed().await.is_err() {
+        };
+        if self.sender.send(Ok(last)).is_err() || self.target.changed().await.is_err() {
             return Ok(true);
         }
         *position = self.position(copy).await?;
         let target = *self.target.borrow_and_update();
         Ok(target.is_some_and(|target| position.read >= target))
+    }
+
+    /// Where the first batch ends.
+    async fn first(&self, position: WalPosition) -> Result<BatchEnd, Stopped> {
+        let (backlog, traffic) = (position.backlog(), self.catch_up.traffic());
+        if traffic.is_some() || self.messages {
+            return Ok(backlog.batch(position.read, traffic));
+        }
+        let failed =
+            |error: tokio_postgres::Error| stopped("asking how large the outbox is", &error);
+        let parameters: [&(dyn ToSql + Sync); 1] = [&self.publication];
+        let row = self.peer.client.query_one(TABLE_BYTES, &parameters);
+        let row = self.answer("asking how large the outbox is", row).await?;
+        let bytes: i64 = row.try_get(0).map_err(failed)?;
+        Ok(backlog.trial(position.read, u64::try_from(bytes).unwrap_or_default()))
     }
 
     /// Copies the slot for the duration of this session; returns the copy's name.
@@ -230,8 +239,10 @@ impl Reader {
         let failed =
             |error: tokio_postgres::Error| stopped("asking how far the backlog is read", &error);
         let query = "SELECT pg_catalog.pg_current_wal_flush_lsn()::pg_catalog.text, \
-                     confirmed_flush_lsn::pg_catalog.text FROM pg_catalog.pg_replication_slots \
-                     WHERE slot_name::pg_catalog.text = $1";
+                     confirmed_flush_lsn::pg_catalog.text, restart_lsn::pg_catalog.text, \
+                     coalesce(pg_catalog.age(pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.xid) \
+                     >= pg_catalog.age(catalog_xmin), false) \
+                     FROM pg_catalog.pg_replication_slots WHERE slot_name::pg_catalog.text = $1";
         let parameters: [&(dyn ToSql + Sync); 1] = [&copy];
         let row = self.peer.client.query_one(query, &parameters);
         let row = self.answer("asking how far the backlog is read", row).await?;
@@ -239,38 +250,21 @@ impl Reader {
             let text: String = row.try_get(column).map_err(failed)?;
             text.parse().map_err(|_| Stopped::Failed(SourceError::Lost(format!("no LSN: {text}"))))
         };
-        Ok(WalPosition { flushed: lsn(0)?, read: lsn(1)? })
+        let is_held = row.try_get(3).map_err(failed)?;
+        Ok(WalPosition { flushed: lsn(0)?, read: lsn(1)?, restart: lsn(2)?, is_held })
     }
 
-    /// Refuses to continue if a batch that read the WAL from `from` to `to` was too slow.
-    fn judge(&mut self, decoding: Duration, from: Lsn, to: Lsn) -> Result<(), Stopped> {
-        if decoding < LONG {
-            self.slow = 0;
-            return Ok(());
-        }
-        #[allow(clippy::cast_precision_loss, reason = "a batch is no exabyte")]
-        let bytes = to.as_u64().saturating_sub(from.as_u64()) as f64;
-        self.slow = if bytes / decoding.as_secs_f64() < SLOW { self.slow + 1 } else { 0 };
-        if self.slow < SLOW_BATCHES && (self.slow == 0 || decoding < VERY_LONG) {
-            return Ok(());
-        }
-        let reason = "each batch takes long: the server reads the log again from the beginning of \
-                      the oldest transaction that is open (pg_stat_activity.xact_start)";
-        Err(Stopped::Refused(reason.to_owned()))
-    }
-
-    /// Reads one batch; returns how long the server took to decode it.
-    async fn batch(&mut self, copy: &str, upto: Lsn) -> Result<Duration, Stopped> {
-        let began = Instant::now();
-        let mut decoding = None;
+    /// Reads one batch; returns what came.
+    async fn batch(&self, copy: &str, end: BatchEnd) -> Result<Traffic, Stopped> {
         let failed =
             |error: tokio_postgres::Error| stopped("reading a batch of the backlog", &error);
         let query = format!(
-            "COPY (SELECT data FROM pg_catalog.pg_logical_slot_get_binary_changes({}, '{upto}', {}, \
+            "COPY (SELECT data FROM pg_catalog.pg_logical_slot_get_binary_changes({}, '{}', {}, \
              'proto_version', '1', 'publication_names', {}, 'messages', '{}')) \
              TO STDOUT (FORMAT binary)",
             escape_literal(copy),
-            self.limit,
+            end.upto,
+            end.messages,
             escape_literal(&escape_identifier(&self.publication)),
             self.messages,
         );
@@ -279,9 +273,8 @@ impl Reader {
         let stream = self.peer.client.copy_out(query.as_str());
         let mut stream = pin!(self.answer("reading a batch of the backlog", stream).await?.fuse());
         let (mut copied, mut rows) = (CopyRows::default(), RowBuffer::default());
-        let (mut bytes, mut messages) = (0, 0);
+        let mut batch = Traffic::default();
         while let Some(piece) = self.peer.awaited(stream.next()).await.map_err(Stopped::Failed)? {
-            decoding.get_or_insert_with(|| began.elapsed());
             let mut next = Some(piece);
             // What is received already is handed on together.
             while let Some(piece) = next {
@@ -292,17 +285,15 @@ impl Reader {
                 let more = rows.size() < CHUNK_BYTES;
                 next = if more { stream.next().now_or_never().flatten() } else { None };
             }
-            (bytes, messages) = (bytes + rows.size() as u64, messages + rows.rows());
+            batch.bytes += rows.size() as u64;
+            batch.messages += rows.rows();
             self.send_rows(rows.take()).await?;
         }
         if !copied.is_ended() {
             let short = "a batch of the backlog ended before its end".to_owned();
             return Err(Stopped::Failed(SourceError::Lost(short)));
         }
-        if messages > 0 {
-            self.limit = (BATCH_BYTES * messages / bytes.max(1)).clamp(LEAST, MOST);
-        }
-        Ok(decoding.unwrap_or_else(|| began.elapsed()))
+        Ok(batch)
     }
 
     async fn answer<T>(
