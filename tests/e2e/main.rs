@@ -11,6 +11,8 @@ mod dead_letters;
 mod debezium;
 mod endpoints;
 mod feed_switching;
+#[cfg(feature = "crash-points")]
+mod first_batch;
 mod library;
 mod membership;
 mod messages;
@@ -22,6 +24,8 @@ mod poison_isolation;
 mod records;
 mod replay;
 mod sessions;
+#[cfg(feature = "crash-points")]
+mod several_producers;
 mod sharded_slots;
 mod slot;
 mod startup_errors;
