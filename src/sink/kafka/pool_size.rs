@@ -11,6 +11,9 @@
 //! longer than a round trip all the same, what the producers carry is taken as what they can carry
 //! at most.
 //!
+//! More producers make more and smaller requests, which brokers may have no time for. So where
+//! acknowledgements are not sooner with them, there are as many as before again.
+//!
 //! Where the brokers are near, one request in flight is enough: while it is, records gather, which
 //! makes fewer and larger requests.
 //!
@@ -82,6 +85,25 @@ pub(crate) struct Load {
     pub(crate) ack_time: Duration,
 }
 
+impl Load {
+    /// What an acknowledgement took on average since `last`, if there was one.
+    fn since(&self, last: &Self) -> Option<Duration> {
+        let delivered = self.delivered.saturating_sub(last.delivered);
+        let count = u32::try_from(delivered).ok().filter(|count| *count > 0)?;
+        Some(self.ack_time.saturating_sub(last.ack_time) / count)
+    }
+}
+
+/// More producers, which have to prove themselves.
+#[derive(Debug)]
+struct Trial {
+    /// The size before, and how long an acknowledgement took with it.
+    before: PoolSize,
+    took: Duration,
+    /// How often was looked since. The first time is that of the change itself.
+    looks: u32,
+}
+
 /// The present size, and what decides on another.
 #[derive(Debug)]
 pub(crate) struct PoolSizing {
@@ -93,6 +115,7 @@ pub(crate) struct PoolSizing {
     is_measured: bool,
     /// What was looked at last, and when.
     last: (Load, Instant),
+    trial: Option<Trial>,
     /// How often in a row records waited for long.
     waits: u32,
     /// Records a second that a producer can carry, and when that was seen.
@@ -113,6 +136,7 @@ impl PoolSizing {
             size,
             is_measured: false,
             last: (Load::default(), now),
+            trial: None,
             waits: 0,
             capacity: None,
             smaller_since: None,
@@ -140,6 +164,13 @@ impl PoolSizing {
 
     /// The size that is wanted instead of the present one.
     pub(crate) fn wanted(&mut self, load: Load, now: Instant) -> Option<PoolSize> {
+        let took = load.since(&self.last.0);
+        if self.trial.is_some() {
+            self.last = (load, now);
+            let before = self.unless_sooner(took)?;
+            self.failed(now);
+            return Some(before);
+        }
         let wanted = self.fitting(&load, now);
         self.last = (load, now);
         let wanted = wanted.filter(|wanted| *wanted != self.size)?;
@@ -152,7 +183,28 @@ impl PoolSizing {
         {
             return None;
         }
-        (now >= self.not_before).then_some(wanted)
+        if now < self.not_before {
+            return None;
+        }
+        if wanted.producers > self.size.producers {
+            self.trial = took.map(|took| Trial { before: self.size, took, looks: 0 });
+        }
+        Some(wanted)
+    }
+
+    /// The size before the last change, where acknowledgements are not sooner since.
+    fn unless_sooner(&mut self, took: Option<Duration>) -> Option<PoolSize> {
+        let trial = self.trial.as_mut()?;
+        trial.looks += 1;
+        if trial.looks < 2 {
+            return None;
+        }
+        let Trial { before, took: took_before, .. } = self.trial.take()?;
+        if took.is_some_and(|took| took * 10 > took_before * 9) {
+            return Some(before);
+        }
+        self.retry_after = RETRY_AFTER;
+        None
     }
 
     /// The producers are of that size from now on, and have measured nothing yet.
@@ -165,6 +217,8 @@ impl PoolSizing {
 
     /// That size could not be had.
     pub(crate) fn failed(&mut self, now: Instant) {
+        self.trial = None;
+        self.capacity = None;
         self.not_before = now + self.retry_after;
         self.retry_after = (self.retry_after * 2).min(RETRY_AFTER_MAX);
     }
@@ -174,6 +228,7 @@ impl PoolSizing {
         if self.size.producers > 1 {
             self.failed(now);
         }
+        self.trial = None;
         self.size.producers = 1;
         self.smaller_since = None;
         self.last = (Load::default(), now);
@@ -206,9 +261,7 @@ impl PoolSizing {
         let connections = connections as u32;
         let useful = connections.min(load.partitions);
         let by_round_trip = useful.div_ceil(load.brokers.max(1));
-        let took = load.ack_time.saturating_sub(last.ack_time);
-        let took = took / u32::try_from(delivered).unwrap_or(u32::MAX).max(1);
-        let wait = took.saturating_sub(round_trip);
+        let wait = load.since(&last).unwrap_or_default().saturating_sub(round_trip);
         let by_waiting = self.by_waiting(wait >= WAIT.max(round_trip), rate, now);
         let by_waiting = by_waiting.min(load.partitions);
         let producers = by_round_trip.max(by_waiting).clamp(1, self.max);
@@ -297,7 +350,7 @@ mod tests {
         let mut at = |after: Duration, rate: u64| {
             // Each look begins at nothing.
             let look = begun + after;
-            sizing.last = (Load::default(), look);
+            (sizing.last, sizing.trial) = ((Load::default(), look), None);
             sizing.wanted(load(5400, rate, 50), look + INTERVAL)
         };
         assert_eq!(at(INTERVAL, 100), None);
@@ -312,7 +365,7 @@ mod tests {
         let mut sizing = PoolSizing::new(MAX, None, begun);
         let mut at = |seconds: u64, rate: u64, ack_millis: u64| {
             let look = begun + Duration::from_secs(seconds);
-            sizing.last = (Load::default(), look);
+            (sizing.last, sizing.trial) = ((Load::default(), look), None);
             let now = look + INTERVAL;
             let ack_time = Duration::from_millis(ack_millis * rate * 5);
             let size = sizing.wanted(Load { ack_time, ..load(2600, rate, 50) }, now);
@@ -326,6 +379,25 @@ mod tests {
         assert_eq!((at(40, 100, 3), at(640, 100, 3)), (None, Some(1)));
         assert_eq!(at(645, 1000, 3), Some(4), "it is known what they carry");
         assert_eq!((at(4000, 1000, 3), at(4600, 1000, 3)), (None, Some(1)), "for an hour");
+    }
+
+    #[test]
+    fn more_producers_that_make_nothing_sooner_are_given_up_for_a_while() {
+        let begun = Instant::now();
+        let mut sizing = PoolSizing::new(MAX, None, begun);
+        let mut at = |seconds: u64, ack_millis: u64| {
+            let look = begun + Duration::from_secs(seconds);
+            sizing.last = (Load::default(), look);
+            let now = look + INTERVAL;
+            let ack_time = Duration::from_millis(ack_millis * 5000);
+            let size = sizing.wanted(Load { ack_time, ..load(5400, 1000, 50) }, now);
+            size.inspect(|size| sizing.applied(*size, now)).map(|size| size.producers)
+        };
+        assert_eq!(at(0, 20), Some(2));
+        assert_eq!((at(5, 50), at(10, 19)), (None, Some(1)), "hardly sooner");
+        assert_eq!((at(15, 20), at(60, 20)), (None, None));
+        assert_eq!((at(75, 20), at(80, 50), at(85, 8)), (Some(2), None, None), "much sooner");
+        assert_eq!(at(90, 8), None, "they stay");
     }
 
     #[test]
