@@ -270,6 +270,7 @@ pub fn kafka(config: &Config) -> KafkaConfig {
         bootstrap_servers: config.kafka.bootstrap_servers.clone(),
         properties,
         in_flight_bytes: config.delivery.in_flight_bytes,
+        max_producers: config.kafka.max_producers,
         waits_for: match config.poison.missing_topic {
             None => WaitsFor::AnyTopic,
             Some(_) => WaitsFor::Topic(config.poison.dead_letter_topic.clone()),

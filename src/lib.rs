@@ -70,7 +70,7 @@
 //! | `conninfo` | connection strings, as libpq reads them |
 //! | `source` | the replication session, catch-up reads, and the checks before them |
 //! | [`metrics`] | the metrics' names and values |
-//! | `sink` | the sink trait, and the idempotent Kafka producer behind it |
+//! | `sink` | the sink trait, and the idempotent Kafka producers behind it |
 //! | [`relay`] | `core`, the state machine; the driver, which connects source, core and sink |
 //! | `dead_letter_replay` | publishes dead letters again |
 //! | [`config`] | flags, environment and file to valid values |

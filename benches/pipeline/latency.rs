@@ -31,10 +31,6 @@ use crate::trial::Trial;
 
 const WRITERS: u32 = 4;
 
-/// Not counted: the first seconds, in which connections and the producer's first records in each
-/// partition are made.
-const WARM_UP_SECONDS: u32 = 20;
-
 /// What a payload has beside its text.
 const AROUND_TEXT: u32 = 20;
 
@@ -103,7 +99,8 @@ pub(crate) async fn bench(fixture: &Fixture, plan: &Plan, cells: &[Cell], report
     println!("\nlatency, {rate} rows a second for {} s:", plan.seconds);
     for round in 1..=plan.rounds {
         for cell in cells {
-            for contender in std::iter::once(None).chain(plan.contenders().into_iter().map(Some)) {
+            let producer = (!plan.no_producer).then_some(None);
+            for contender in producer.into_iter().chain(plan.contenders().into_iter().map(Some)) {
                 let word = contender.map_or("producer", Contender::word);
                 let name = format!("latency_{word}_{rate}_{round}");
                 run(fixture, plan, contender, (&name, cell), report).await;
@@ -120,7 +117,7 @@ async fn run(
     (name, (rate, conditions)): (&str, &Cell),
     report: &mut Report,
 ) {
-    let (rate, rows) = (*rate, rate * (plan.seconds + WARM_UP_SECONDS));
+    let (rate, rows) = (*rate, rate * (plan.seconds + plan.warm_up));
     let other = OtherTable::prepare(fixture, conditions).await;
     let read = times(rows);
     let seen = Arc::clone(&read);
@@ -145,7 +142,7 @@ async fn run(
     }
     let commits = Commits { intended: times(rows), sent: times(rows), acknowledged: times(rows) };
     let begun = Instant::now();
-    let warm = begun + Duration::from_secs(WARM_UP_SECONDS.into());
+    let warm = begun + Duration::from_secs(plan.warm_up.into());
     let insert = insert(conditions);
     let writers = (0..WRITERS).map(|writer| {
         write(fixture, (rate, rows), (writer, &insert), begun, &commits, direct.as_ref())
@@ -175,7 +172,7 @@ async fn run(
         report.add(&part, who, "processor", "% of a core", share);
     }
     report.add(&part, who, "written", "rows/s", f64::from(rows) / wrote.as_secs_f64());
-    add_latencies(report, (&part, who), rate * WARM_UP_SECONDS, &commits, &read);
+    add_latencies(report, (&part, who), rate * plan.warm_up, &commits, &read);
     if let Some(round_trips) = trial.take_round_trips() {
         round_trips.add_to(report, &part, who);
     }

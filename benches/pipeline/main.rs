@@ -85,6 +85,13 @@ struct Plan {
     /// Seconds of each run at a steady rate
     #[arg(long, default_value_t = 15)]
     seconds: u32,
+    /// Seconds before that which are not counted: connections and the producer's first records in
+    /// each partition are made then
+    #[arg(long, default_value_t = 20)]
+    warm_up: u32,
+    /// Leave out the bare producer that latency is compared with
+    #[arg(long)]
+    no_producer: bool,
     /// Slots that share a backlog, where that is measured; several are measured one after the other
     #[arg(long, value_delimiter = ',', default_values_t = [2, 4])]
     slots: Vec<u32>,

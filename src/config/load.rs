@@ -44,6 +44,7 @@ impl Config {
             record,
             kafka: Kafka {
                 bootstrap_servers: given.parsed(Setting::KafkaBootstrapServers, values::servers)?,
+                max_producers: given.parsed(Setting::KafkaMaxProducers, values::max_producers)?,
                 properties,
             },
             delivery: Delivery {

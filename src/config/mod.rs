@@ -143,6 +143,8 @@ pub struct Record {
 pub struct Kafka {
     /// `host:port`, separated by commas.
     pub bootstrap_servers: String,
+    /// Maximum number of producers that send at the same time.
+    pub max_producers: u32,
     /// librdkafka properties, none of which breaks the guarantee.
     pub properties: KafkaProperties,
 }

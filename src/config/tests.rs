@@ -51,6 +51,7 @@ fn an_empty_configuration_has_the_documented_defaults() {
     assert_eq!(config.record.topic, "outbox.event.{aggregate_type}");
     assert_eq!((config.record.headers, config.record.timestamp), (None, TimestampSource::Commit));
     assert_eq!(config.kafka.bootstrap_servers, "localhost:9092");
+    assert_eq!(config.kafka.max_producers, 8);
     assert_eq!(config.delivery.in_flight_bytes, 32 << 20);
     assert_eq!(config.delivery.drain_timeout, Duration::from_secs(20));
     assert_eq!((config.log.level.as_str(), config.log.format), ("info", None));
@@ -234,6 +235,8 @@ fn an_invalid_value_is_named_with_its_place() {
         ("poison.refused = 'drop'", "not one of `halt`, `dead_letter`, `skip`"),
         ("poison.dead_letter_topic = 'a b'", "`a b` has ' '"),
         ("poison.retries = -1", "not a number of retries"),
+        ("kafka.max_producers = 0", "not a number of producers, 1 to 32"),
+        ("kafka.max_producers = 33", "not a number of producers, 1 to 32"),
         ("record.timestamp = 'now'", "not one of `commit`, `column`, `none`"),
         ("record.timestamp = 'column'", "set `outbox.columns.timestamp`"),
         ("kafka.bootstrap_servers = ''", "not `host:port`"),
@@ -306,6 +309,7 @@ fn every_key_of_the_file_is_read() {
         core_dumps = "allow"
         [kafka]
         bootstrap_servers = "a:1,b:2"
+        max_producers = 12
         [kafka.properties]
         linger.ms = 0x10
         "client.id" = "c"
@@ -335,6 +339,7 @@ fn every_key_of_the_file_is_read() {
     assert_eq!(config.source.catch_up_threshold, 1 << 30);
     assert_eq!(config.outbox.tables[1].to_string(), r#""Sales"."OutBox""#);
     assert_eq!(config.outbox.columns.timestamp.as_deref(), Some("7"));
+    assert_eq!(config.kafka.max_producers, 12);
     let record = &config.record;
     assert_eq!(record.headers.as_ref().unwrap().len(), 2);
     assert_eq!(record.topic_rewrite, Some(("(.*)".to_owned(), "x.$1".to_owned())));

@@ -73,6 +73,12 @@ pub(super) fn retries(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("`{text}` is not a number of retries"))
 }
 
+/// How many producers may send at the same time.
+pub(super) fn max_producers(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (1..=32).contains(number));
+    number.ok_or_else(|| format!("`{text}` is not a number of producers, 1 to 32"))
+}
+
 /// Whether the kernel may write a core dump.
 pub(super) fn core_dumps(text: &str) -> Result<CoreDumps, String> {
     one_of(text, &[("refuse", CoreDumps::Refuse), ("allow", CoreDumps::Allow)])

@@ -110,7 +110,8 @@ fn peers(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
     page.gauges(&names::BUILD_INFO, [([env!("CARGO_PKG_VERSION"), librdkafka.as_str()], 1)])?;
     let streaming = figures.phase().0.reads();
     page.gauge(&names::SOURCE_CONNECTED, &u64::from(streaming))?;
-    page.gauge(&names::SINK_CONNECTED, &u64::from(figures.is_sink_connected() == Some(true)))
+    page.gauge(&names::SINK_CONNECTED, &u64::from(figures.is_sink_connected() == Some(true)))?;
+    page.gauge(&names::SINK_PRODUCERS, &figures.sink_producers.get())
 }
 
 fn slot(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {

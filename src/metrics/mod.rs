@@ -38,6 +38,8 @@ pub struct Metrics {
     progressed_ms: AtomicU64,
     /// Whether a broker is connected: 0 for unknown, 1 for no, 2 for yes.
     sink_connected: AtomicU8,
+    /// Producers that send.
+    pub sink_producers: Figure,
     /// Transactions received.
     pub transactions: Figure,
     /// Events received.
@@ -134,6 +136,7 @@ impl Default for Metrics {
             iterated_ms: AtomicU64::new(0),
             progressed_ms: AtomicU64::new(0),
             sink_connected: AtomicU8::new(0),
+            sink_producers: Figure::default(),
             transactions: Figure::default(),
             events_received: Figure::default(),
             received_bytes: Figure::default(),

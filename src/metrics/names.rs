@@ -58,6 +58,8 @@ metrics! {
         "1 if walpost holds the slot (streaming or catching up), else 0. A standby instance has 0.";
     SINK_CONNECTED = Gauge "walpost_sink_connected" []
         "1 if a Kafka broker is connected, else 0 (also if not known yet). Updated every 5 s, and at each failure and delivery.";
+    SINK_PRODUCERS = Gauge "walpost_sink_producers" []
+        "Producers that send at the same time. walpost adds some while the brokers are far away and the rate is high (kafka.max_producers).";
     SLOT_LAG_BYTES = Gauge "walpost_slot_lag_bytes" []
         "Unconfirmed WAL: current WAL position minus confirmed_flush_lsn, read from PostgreSQL every 5 s. It includes WAL of other tables, so on a busy server it is seldom 0.";
     SLOT_RETAINED_WAL_BYTES = Gauge "walpost_slot_retained_wal_bytes" []

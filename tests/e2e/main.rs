@@ -12,6 +12,8 @@ mod debezium;
 mod endpoints;
 mod feed_costs;
 mod feed_switching;
+#[cfg(feature = "crash-points")]
+mod first_batch;
 mod library;
 mod membership;
 mod messages;
@@ -23,6 +25,8 @@ mod poison_isolation;
 mod records;
 mod replay;
 mod sessions;
+#[cfg(feature = "crash-points")]
+mod several_producers;
 mod sharded_slots;
 mod slot;
 mod startup_errors;

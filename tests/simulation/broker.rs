@@ -1,7 +1,8 @@
 //! The simulated Kafka: partitions that append, and a relay's producer.
 //!
 //! A producer appends a partition's records in the order in which they were produced, and none
-//! behind one that failed. It acknowledges late, in batches, and in any order across partitions. A
+//! behind one that failed. It acknowledges late, in batches, and in any order across partitions. It
+//! may be several that share the partitions: then some can fail or be stuck while others go on. A
 //! batch is rejected as a whole because of one record that is too large. What a producer holds when
 //! it is replaced is lost, even if the broker has it; reports that it delivered before still count.
 
@@ -57,16 +58,20 @@ enum Inquiry {
 }
 
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 pub(crate) struct Producer {
     /// Its owner has not released it.
     pub(crate) open: bool,
     queues: Vec<VecDeque<(Seq, usize)>>,
     queued: usize,
+    /// Of how many it consists: each has the partitions that have its number, modulo so many.
+    members: usize,
     /// Partitions in which one failed: nothing behind it is appended.
     stopped: [bool; LANES],
-    failed: bool,
+    /// Members that failed.
+    failed: Vec<usize>,
     pub(crate) stuck_until: u64,
+    /// The one that is stuck; `None`: all are.
+    stuck: Option<usize>,
     /// The oldest record in flight, and since when it is.
     oldest: (Option<Seq>, u64),
     /// Whether someone asks what keeps acknowledgements back, and what was told.
@@ -105,7 +110,7 @@ impl World {
             self.acknowledge(at);
             self.answer(at);
             let now = self.now_ms();
-            if now >= self.broker.away_until && now >= self.broker.producers[at].stuck_until {
+            if now >= self.broker.away_until {
                 self.append(at);
             }
         }
@@ -116,7 +121,8 @@ impl World {
     /// Says what is due.
     fn acknowledge(&mut self, at: usize) {
         let now = self.now_ms();
-        if now < self.broker.producers[at].stuck_until {
+        let producer = &self.broker.producers[at];
+        if now < producer.stuck_until && producer.stuck.is_none() {
             return;
         }
         let producer = &mut self.broker.producers[at];
@@ -170,7 +176,10 @@ impl World {
         let first = self.rng.usize(0..LANES);
         for partition in (0..LANES).map(|n| (n + first) % LANES) {
             let producer = &self.broker.producers[at];
-            if producer.stopped[partition] || producer.queues[partition].is_empty() {
+            if producer.stopped[partition]
+                || producer.queues[partition].is_empty()
+                || producer.is_stuck(partition, self.now_ms())
+            {
                 continue;
             }
             if self.one_in(3) {
@@ -213,19 +222,35 @@ impl World {
             self.broker.producers[at].refused |= refused;
             self.broker.producers[at].stopped[partition] = true;
             if self.one_in(2) {
-                self.fail_producer(at);
+                self.fail_member(at, partition % self.broker.producers[at].members);
             }
         }
     }
 
-    /// The producer can do no more: what it holds is purged, which it says of some.
+    /// One of its members can do no more.
     pub(crate) fn fail_producer(&mut self, at: usize) {
+        let member = self.rng.usize(0..self.broker.producers[at].members);
+        self.fail_member(at, member);
+    }
+
+    /// One of its members, or all, do nothing until then.
+    pub(crate) fn hold_producer(&mut self, at: usize, until: u64) {
+        let member = self.rng.usize(0..=self.broker.producers[at].members);
         let producer = &mut self.broker.producers[at];
-        producer.failed = true;
-        producer.stopped = [true; LANES];
-        producer.queued = 0;
-        let queues = std::mem::replace(&mut producer.queues, empty_queues());
-        let mut purged: Vec<Seq> = queues.into_iter().flatten().map(|(seq, _)| seq).collect();
+        producer.stuck_until = until;
+        producer.stuck = Some(member).filter(|member| *member < producer.members);
+    }
+
+    /// The member can do no more: what it holds is purged, which it says of some.
+    fn fail_member(&mut self, at: usize, member: usize) {
+        let producer = &mut self.broker.producers[at];
+        producer.failed.push(member);
+        let mut purged: Vec<Seq> = Vec::new();
+        for partition in (0..LANES).filter(|partition| partition % producer.members == member) {
+            producer.stopped[partition] = true;
+            purged.extend(producer.queues[partition].drain(..).map(|(seq, _)| seq));
+        }
+        producer.queued -= purged.len();
         self.rng.shuffle(&mut purged);
         purged.truncate(self.rng.usize(0..=purged.len()));
         for seq in purged {
@@ -239,13 +264,16 @@ impl World {
     }
 
     fn new_producer(&mut self, process: usize) -> usize {
+        let members = if self.schedule.several { self.rng.usize(1..=3) } else { 1 };
         self.broker.producers.push(Producer {
             open: true,
             queues: empty_queues(),
             queued: 0,
+            members,
             stopped: [false; LANES],
-            failed: false,
+            failed: Vec::new(),
             stuck_until: 0,
+            stuck: None,
             oldest: (None, 0),
             inquiry: Inquiry::None,
             told: None,
@@ -293,6 +321,14 @@ impl World {
 }
 
 impl Producer {
+    fn has_failed(&self, partition: usize) -> bool {
+        self.failed.contains(&(partition % self.members))
+    }
+
+    fn is_stuck(&self, partition: usize, now: u64) -> bool {
+        now < self.stuck_until && self.stuck.is_none_or(|member| partition % self.members == member)
+    }
+
     fn report(&mut self, report: Report) {
         let failed = report.outcome != Outcome::Delivered;
         self.waiting.push(report);
@@ -366,20 +402,20 @@ impl Outlet for SimSink {
         let mut world = self.world.lock();
         let event = world.event_of(record);
         let (now, room) = (world.now_ms(), world.schedule.room);
+        let event_of = world.log.events.get(event);
+        let is_letter = record.topic == DEAD_LETTERS;
+        let partition = event_of.map_or(0, crate::wal::Event::partition);
+        let partition = if is_letter { LETTERS } else { partition };
         let producer = &world.broker.producers[at];
-        if producer.failed {
+        if producer.has_failed(partition) {
             return Err(ProduceError::Broken("the producer has failed".into()));
         }
         if producer.in_flight.len() >= room || now < world.broker.full_until {
             return Err(ProduceError::Full);
         }
-        let is_letter = record.topic == DEAD_LETTERS;
-        let event_of = world.log.events.get(event);
         if !is_letter && event_of.is_some_and(|event| event.is(Poison::TooLargeHere)) {
             return Err(ProduceError::Refused(too_large()));
         }
-        let partition = event_of.map_or(0, crate::wal::Event::partition);
-        let partition = if is_letter { LETTERS } else { partition };
         let bytes = record.bytes() as u64 + RECORD_OVERHEAD_BYTES;
         let producer = &mut world.broker.producers[at];
         producer.queues[partition].push_back((seq, event));

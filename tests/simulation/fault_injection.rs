@@ -115,7 +115,7 @@ impl World {
             InjectedFault::ProducerFails => self.for_a_producer(Self::fail_producer),
             InjectedFault::ProducerStuck => self.for_a_producer(|world, at| {
                 let for_ever = world.one_in(4);
-                world.broker.producers[at].stuck_until = if for_ever { FOREVER } else { until };
+                world.hold_producer(at, if for_ever { FOREVER } else { until });
             }),
             InjectedFault::QueueFull => self.broker.full_until = until,
             InjectedFault::ReplacementSlow => self.broker.replacement_ms = Some(span),

@@ -34,6 +34,8 @@ pub(crate) struct Schedule {
     pub(crate) burst: usize,
     /// Records that the producer has room for.
     pub(crate) room: usize,
+    /// Whether several producers share the partitions.
+    pub(crate) several: bool,
     /// Records in a batch, at most.
     pub(crate) batch: usize,
     /// How long a session rests between two looks at what it confirms, at least.
@@ -85,6 +87,7 @@ impl Schedule {
             budget_bytes: rng.u64(least.into()..60) * 700,
             burst: rng.usize(least.into()..80),
             room: rng.usize(least.into()..100),
+            several: rng.bool(),
             batch: rng.usize(1..20),
             looks_ms: if rng.bool() { 0 } else { rng.u64(0..600) },
             shuffles_reports: rng.bool(),

@@ -26,6 +26,8 @@ const DIAGNOSIS_INTERVAL: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct AckMonitor {
     ages: Ages,
+    /// What all acknowledgements of these producers took together.
+    ack_time: Duration,
     /// The time, as of the last look at reports.
     now: Instant,
     diagnosed_at: Option<Instant>,
@@ -44,6 +46,7 @@ impl AckMonitor {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             ages: Ages::default(),
+            ack_time: Duration::ZERO,
             now,
             diagnosed_at: None,
             diagnosis: None,
@@ -65,7 +68,9 @@ impl AckMonitor {
             let produced = self.ages.reported(report.seq);
             if report.outcome == Outcome::Delivered {
                 if let Some(produced) = produced {
-                    metrics.broker_ack(report.at.saturating_duration_since(produced));
+                    let took = report.at.saturating_duration_since(produced);
+                    self.ack_time = self.ack_time.saturating_add(took);
+                    metrics.broker_ack(took);
                 }
                 self.acknowledged = true;
                 self.out_of_reach = false;
@@ -76,7 +81,13 @@ impl AckMonitor {
     /// Everything in flight went with its producer.
     pub(crate) fn replaced(&mut self) {
         self.ages.clear();
+        self.ack_time = Duration::ZERO;
         self.acknowledged = false;
+    }
+
+    /// What all acknowledgements took together, since there are these producers.
+    pub(crate) fn ack_time(&self) -> Duration {
+        self.ack_time
     }
 
     /// Whether nothing is in flight.

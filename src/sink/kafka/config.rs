@@ -17,21 +17,13 @@ const BATCH_BYTES: u32 = 1_000_000;
 
 /// What walpost sets where the user does not: a property, the other name that librdkafka has for
 /// it, and the value.
-const DEFAULTS: [(&str, &str, &str); 8] = [
+const DEFAULTS: [(&str, &str, &str); 7] = [
     // A topic may be named by a row, and one that brokers make when it is named has as many
     // partitions and replicas as they please.
     ("allow.auto.create.topics", "", "false"),
     ("client.id", "", "walpost"),
     // The relay hands over dense input together; a single record must not wait.
     ("linger.ms", "queue.buffering.max.ms", "0"),
-    // A broker serves one request of a connection at a time (it does not read the next before it
-    // has answered), so that more in flight save no more than the way there and back. And they
-    // leave nobody time to make a batch: a request holds records of one partition, those that are
-    // there when it may be sent. Measured with 1 and with 5 in flight, brokers on the same two
-    // cores: a backlog at 3.0 to 3.7 and 2.9 to 3.0 times the rate of `pg_recvlogical`, with 2.2
-    // and 3.3 µs of walpost's a row; 5,000 rows a second with a p99 of 7.2 to 9.5 and 10.6 to
-    // 13.3 ms, at 10 and 16 % of a core; 1,000 rows a second the same.
-    ("max.in.flight.requests.per.connection", "max.in.flight", "1"),
     ("reconnect.backoff.max.ms", "", "2000"),
     // How long a topic may seem to be missing before its records fail, which
     // is when walpost can say so. The default is half a minute of silence.
@@ -50,6 +42,8 @@ pub struct KafkaConfig {
     pub properties: BTreeMap<String, String>,
     /// The relay's in-flight budget, in bytes: bounds librdkafka's queue too.
     pub in_flight_bytes: u64,
+    /// How many producers may send at the same time.
+    pub max_producers: u32,
     /// The topics that are waited for while they do not exist.
     pub waits_for: WaitsFor,
 }
@@ -120,6 +114,13 @@ pub fn message_max_bytes(config: &KafkaConfig) -> u64 {
     given.and_then(|max| max.trim().parse().ok()).unwrap_or(MESSAGE_MAX_BYTES)
 }
 
+/// The user's own number of requests in flight to a broker.
+pub(crate) fn requests_in_flight(properties: &BTreeMap<String, String>) -> Option<u32> {
+    let names = ["max.in.flight.requests.per.connection", "max.in.flight"];
+    let mut given = names.into_iter().filter_map(|name| properties.get(name));
+    given.find_map(|value| value.trim().parse().ok())
+}
+
 /// How long batches may be by the user's own properties.
 pub(crate) fn batch_bytes(properties: &BTreeMap<String, String>) -> u32 {
     let given = |name: &str| properties.get(name).and_then(|value| value.trim().parse().ok());
@@ -137,6 +138,7 @@ mod tests {
             bootstrap_servers: "h:1".into(),
             properties: pairs.collect(),
             in_flight_bytes: 1 << 20,
+            max_producers: 1,
             waits_for: WaitsFor::AnyTopic,
         })
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::statistics::ConnectionState;
+use super::statistics::{ConnectionState, Measured};
 use crate::metrics::Published;
 use crate::sink::{Condition, Outcome, Report};
 
@@ -37,6 +37,10 @@ pub(super) struct Reports {
     has_id: AtomicBool,
     /// How often it called back.
     events: AtomicU64,
+    /// How many records were delivered.
+    delivered: AtomicU64,
+    /// What its last statistics say.
+    measured: Mutex<Measured>,
     signals: Arc<Signals>,
 }
 
@@ -84,6 +88,8 @@ impl Reports {
             connected: AtomicU8::new(UNKNOWN),
             has_id: AtomicBool::new(false),
             events: AtomicU64::new(0),
+            delivered: AtomicU64::new(0),
+            measured: Mutex::default(),
             signals: Arc::clone(signals),
         }
     }
@@ -108,6 +114,7 @@ impl Reports {
         let failed = report.outcome != Outcome::Delivered;
         if !failed {
             self.set_connected(true);
+            self.delivered.fetch_add(1, Ordering::Relaxed);
         }
         let mut waiting = self.lock();
         if !failed {
@@ -125,13 +132,29 @@ impl Reports {
         }
     }
 
+    /// How many records were delivered.
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
+    }
+
+    /// The producer's statistics.
+    pub(super) fn update_statistics(&self, (state, measured): (ConnectionState, Measured)) {
+        *self.measured.lock().unwrap_or_else(PoisonError::into_inner) = measured;
+        self.update_connection(state);
+    }
+
+    /// What its last statistics say.
+    pub(super) fn with_measured(&self, look: impl FnOnce(&Measured)) {
+        look(&self.measured.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// How the producer stands to the brokers, by its statistics.
     ///
     /// librdkafka built by `CMake`, as releases have it, never raises `ALL_BROKERS_DOWN`: its
     /// `rd_atomic32_set` gives the new value there and not the one before
     /// (<https://github.com/confluentinc/librdkafka/issues/5282>). So a connection that failed, and
     /// none that stands at the next statistics, mean the same.
-    pub(super) fn update_connection(&self, state: ConnectionState) {
+    fn update_connection(&self, state: ConnectionState) {
         self.set_connected(state.is_connected);
         self.has_id.store(state.has_id, Ordering::Relaxed);
         let mut waiting = self.lock();

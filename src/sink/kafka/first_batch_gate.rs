@@ -68,15 +68,18 @@ pub(crate) enum Admission {
     Wait,
 }
 
-/// One producer's first records.
+/// The first records of one producer, or of several that share the partitions.
 #[derive(Debug)]
 pub(crate) struct FirstBatchGate {
     counts: Arc<Counts>,
     /// The changes of counts that are heeded.
     changes: u64,
     topics: HashMap<String, Topic>,
-    /// Topic and key of the first records in flight.
-    in_flight: HashMap<Seq, (String, PartitionKey)>,
+    /// Whether all records go to one producer: of several, each has to be known to the broker in its
+    /// partitions, and a record whose partition was not known went to another perhaps.
+    is_single: bool,
+    /// Of the first records in flight.
+    in_flight: HashMap<Seq, First>,
 }
 
 /// What decides to which partition of its topic a record goes.
@@ -97,8 +100,14 @@ impl PartitionKey {
         }
     }
 
+    /// That of a key.
+    #[cfg(test)]
+    pub(crate) fn hash_of(key: &[u8]) -> Self {
+        Self::Hash(hash(key))
+    }
+
     /// The partition, as far as that is known.
-    fn partition(self, count: Option<u32>) -> Option<u32> {
+    pub(crate) fn partition(self, count: Option<u32>) -> Option<u32> {
         match (self, count) {
             (Self::Partition(partition), _) => Some(partition),
             (Self::Hash(hash), Some(count)) => Some(hash % count),
@@ -107,13 +116,23 @@ impl PartitionKey {
     }
 }
 
+/// A first record in flight.
+#[derive(Debug)]
+struct First {
+    topic: String,
+    /// Its partition, where that is known.
+    key: PartitionKey,
+    /// The changes of counts that were heeded when it was queued.
+    changes: u64,
+}
+
 #[derive(Debug, Default)]
 struct Topic {
     /// How many partitions there are, once a record was put into one.
     count: Option<u32>,
     /// Partitions in which a record was acknowledged.
     proven: HashSet<u32>,
-    /// Ways of the first records in flight.
+    /// Of the first records in flight, their partitions, where those are known.
     leading: Vec<PartitionKey>,
 }
 
@@ -121,23 +140,52 @@ impl FirstBatchGate {
     /// Those of a producer whose partitioner writes `counts`.
     pub(crate) fn new(counts: Arc<Counts>) -> Self {
         let changes = counts.changes();
-        Self { counts, changes, topics: HashMap::new(), in_flight: HashMap::new() }
+        let (topics, in_flight) = (HashMap::new(), HashMap::new());
+        Self { counts, changes, topics, is_single: true, in_flight }
+    }
+
+    /// Those of several producers, the first of which has such a partitioner.
+    pub(crate) fn of_several(counts: Arc<Counts>) -> Self {
+        Self { is_single: false, ..Self::new(counts) }
     }
 
     /// Whether partitions were added or taken away since the last call: then each
     /// partition has to be started anew, and the record that was put into one just
-    /// now is the first of its own.
+    /// now is the first of its own. First records in flight still keep others back, but show
+    /// nothing. A topic of which nothing is known yet stays so until its first record is
+    /// acknowledged.
     pub(crate) fn reset_if_repartitioned(&mut self) -> bool {
         let changes = self.counts.changes();
         if changes == self.changes {
             return false;
         }
         self.changes = changes;
-        self.in_flight.clear();
         for (name, topic) in &mut self.topics {
-            *topic = Topic { count: self.counts.of(name), ..Topic::default() };
+            if topic.count.is_some() {
+                topic.count = self.counts.of(name);
+                topic.proven.clear();
+            }
         }
         true
+    }
+
+    /// How many partitions the topic has, where its records are kept in order by that number.
+    pub(crate) fn count(&self, topic: &str) -> Option<NonZeroU32> {
+        self.topics.get(topic)?.count.and_then(NonZeroU32::new)
+    }
+
+    /// The brokers say that the topic has so many partitions, and nothing was put into it yet.
+    pub(crate) fn learn(&mut self, topic: &str, count: u32) {
+        if !self.topics.contains_key(topic) {
+            self.counts.note(topic, count);
+            let topic = self.topics.entry(topic.to_owned()).or_default();
+            topic.count = Some(count);
+        }
+    }
+
+    /// How many partitions there are, of all topics.
+    pub(crate) fn partitions(&self) -> u32 {
+        self.topics.values().map(|topic| topic.count.unwrap_or(1)).sum()
     }
 
     /// What may be done with a record with this key.
@@ -165,8 +213,11 @@ impl FirstBatchGate {
 
     /// The record whose admission was [`Admission::Lead`] is queued as production `seq`.
     pub(crate) fn queued(&mut self, seq: Seq, topic: &str, key: PartitionKey) {
-        self.topics.entry(topic.to_owned()).or_default().leading.push(key);
-        self.in_flight.insert(seq, (topic.to_owned(), key));
+        let known = self.topics.entry(topic.to_owned()).or_default();
+        let key = key.partition(known.count).map_or(key, PartitionKey::Partition);
+        known.leading.push(key);
+        let first = First { topic: topic.to_owned(), key, changes: self.changes };
+        self.in_flight.insert(seq, first);
     }
 
     /// Begins anew in every partition. A broker forgets a producer that was idle
@@ -179,17 +230,22 @@ impl FirstBatchGate {
 
     /// Production `seq` is acknowledged.
     pub(crate) fn delivered(&mut self, seq: Seq) {
-        let Some((name, key)) = self.in_flight.remove(&seq) else {
+        let Some(First { topic: name, key, changes }) = self.in_flight.remove(&seq) else {
             return;
         };
         let Some(topic) = self.topics.get_mut(&name) else {
             return;
         };
-        topic.leading.retain(|leading| *leading != key);
+        if let Some(at) = topic.leading.iter().position(|leading| *leading == key) {
+            topic.leading.swap_remove(at);
+        }
         if topic.count.is_none() {
             topic.count = self.counts.of(&name);
         }
-        topic.proven.extend(key.partition(topic.count));
+        let is_of_its_producer = self.is_single || matches!(key, PartitionKey::Partition(_));
+        if changes == self.changes && is_of_its_producer {
+            topic.proven.extend(key.partition(topic.count));
+        }
     }
 }
 
@@ -216,6 +272,14 @@ impl Counts {
         self.lock().counts.get(topic).copied()
     }
 
+    /// The topic has so many partitions: of interest where a record was put into one of them.
+    pub(crate) fn note_known(&self, topic: &str, now: u32) {
+        if self.of(topic).is_some() {
+            self.note(topic, now);
+        }
+    }
+
+    /// The topic has so many partitions.
     fn note(&self, topic: &str, now: u32) {
         let mut known = self.lock();
         let Some(count) = known.counts.get_mut(topic) else {
@@ -270,7 +334,7 @@ pub fn partition_of(key: &[u8], partitions: NonZeroU32) -> u32 {
 
 /// Murmur2 with Kafka's seed and without its sign, as in
 /// [`BuiltInPartitioner`](https://kafka.apache.org/documentation/#producerconfigs_partitioner.class).
-fn hash(key: &[u8]) -> u32 {
+pub(crate) fn hash(key: &[u8]) -> u32 {
     const M: u32 = 0x5bd1_e995;
     // Modulo 2^32, as in Java, for a key of any length.
     #[allow(clippy::cast_possible_truncation, reason = "the hash is defined so")]

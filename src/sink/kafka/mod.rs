@@ -1,6 +1,6 @@
-//! The Kafka sink: an idempotent producer of librdkafka, and what walpost knows of the brokers.
+//! The Kafka sink: idempotent producers of librdkafka, and what walpost knows of the brokers.
 //!
-//! [`producer`] takes records and replaces itself; the other files decide what it does with what
+//! [`producer`] takes records and replaces its producers; the other files decide what it does with what
 //! comes back (pure), or ask the brokers.
 
 mod ack_age;
@@ -14,7 +14,10 @@ mod features;
 mod first_batch_gate;
 mod metadata;
 mod oauth_token;
+mod partition_spread;
+mod placement;
 mod poll_interval;
+mod pool_size;
 mod producer;
 mod reload;
 #[cfg(feature = "traces")]

@@ -228,6 +228,7 @@ mod tests {
             bootstrap_servers: "h:1".into(),
             properties: pairs.collect(),
             in_flight_bytes: 1 << 20,
+            max_producers: 1,
             waits_for: WaitsFor::AnyTopic,
         }
     }

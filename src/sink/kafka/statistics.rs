@@ -1,29 +1,96 @@
-//! What librdkafka's statistics say of the connections to brokers, and of the right to
-//! write.
+//! What librdkafka's statistics say of the connections to brokers, of the right to write, of the
+//! time that brokers take to answer, and of the partitions of topics.
 //!
 //! Format: librdkafka's STATISTICS.md.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// The part of the statistics that is read.
+/// The part of the statistics that is read. Not `int_latency`: without a `message.timeout.ms` it is
+/// no time.
 #[derive(Deserialize)]
 struct Statistics<'a> {
     #[serde(borrow)]
     brokers: HashMap<&'a str, Broker<'a>>,
     #[serde(borrow)]
     eos: Option<Idempotence<'a>>,
+    #[serde(borrow, default)]
+    topics: HashMap<&'a str, Topic>,
 }
 
 #[derive(Deserialize)]
 struct Broker<'a> {
+    #[serde(default = "unknown")]
+    nodeid: i64,
     state: &'a str,
+    /// Requests sent, since the producer exists.
+    #[serde(default)]
+    tx: u64,
+    /// In microseconds, from a request to its response, since the last statistics.
+    #[serde(default)]
+    rtt: Window,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Window {
+    min: u64,
+    cnt: u64,
 }
 
 #[derive(Deserialize)]
 struct Idempotence<'a> {
     idemp_state: &'a str,
+}
+
+#[derive(Deserialize)]
+struct Topic {
+    #[serde(default)]
+    partitions: Partitions,
+}
+
+/// How many partitions a topic has, of those that librdkafka lists.
+#[derive(Default)]
+struct Partitions(u32);
+
+#[derive(Deserialize)]
+struct Partition {
+    #[serde(default)]
+    unknown: bool,
+}
+
+fn unknown() -> i64 {
+    -1
+}
+
+impl<'de> Deserialize<'de> for Partitions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Counter;
+        impl<'de> Visitor<'de> for Counter {
+            type Value = Partitions;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("partitions by number")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Partitions, A::Error> {
+                let mut count = 0;
+                while let Some(number) = map.next_key::<&str>()? {
+                    // Records without a partition are in one with the number -1.
+                    if number.starts_with('-') {
+                        map.next_value::<IgnoredAny>()?;
+                    } else {
+                        count += u32::from(!map.next_value::<Partition>()?.unknown);
+                    }
+                }
+                Ok(Partitions(count))
+            }
+        }
+        deserializer.deserialize_map(Counter)
+    }
 }
 
 /// How a producer stands to the brokers. Where that cannot be read it does not.
@@ -35,19 +102,44 @@ pub(crate) struct ConnectionState {
     pub(crate) has_id: bool,
 }
 
-pub(crate) fn connection_state(statistics: &[u8]) -> ConnectionState {
-    let Ok(Statistics { brokers, eos }) = serde_json::from_slice(statistics) else {
-        return ConnectionState::default();
+/// What one producer measured.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Measured {
+    /// Brokers that it knows.
+    pub(crate) brokers: u32,
+    /// Requests that it has sent, since it exists.
+    pub(crate) requests: u64,
+    /// The shortest time from a request to its response, in microseconds, and in how many: of each
+    /// broker, since the last statistics.
+    pub(crate) round_trips: Vec<(u64, u64)>,
+    /// How many partitions each topic has that it has written to.
+    pub(crate) partitions: HashMap<String, u32>,
+}
+
+/// What statistics say.
+pub(crate) fn read(statistics: &[u8]) -> (ConnectionState, Measured) {
+    let Ok(Statistics { brokers, eos, topics }) = serde_json::from_slice(statistics) else {
+        return Default::default();
     };
-    ConnectionState {
+    let state = ConnectionState {
         is_connected: brokers.values().any(|broker| matches!(broker.state, "UP" | "REAUTH")),
         has_id: eos.is_some_and(|eos| eos.idemp_state == "Assigned"),
-    }
+    };
+    let known = brokers.values().filter(|broker| broker.nodeid >= 0);
+    let asked = brokers.values().filter(|broker| broker.rtt.cnt > 0);
+    let partitions = topics.into_iter().map(|(name, topic)| (name.to_owned(), topic.partitions.0));
+    let measured = Measured {
+        brokers: u32::try_from(known.count()).unwrap_or(u32::MAX),
+        requests: brokers.values().map(|broker| broker.tx).sum(),
+        round_trips: asked.map(|broker| (broker.rtt.min, broker.rtt.cnt)).collect(),
+        partitions: partitions.filter(|(_, count)| *count > 0).collect(),
+    };
+    (state, measured)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ConnectionState, connection_state};
+    use super::*;
 
     #[test]
     fn a_broker_that_is_up_is_a_connection_and_an_id_is_the_right_to_write() {
@@ -57,12 +149,34 @@ mod tests {
                 "state":"{first}","stateage":7}},"localhost:9092/bootstrap":{{"state":"{second}"}}}},
                 "topics":{{}},"eos":{{"idemp_state":"{id}","idemp_stateage":3,"txn_state":""}}}}"#
             );
-            let ConnectionState { is_connected, has_id } = connection_state(statistics.as_bytes());
+            let (ConnectionState { is_connected, has_id }, _) = read(statistics.as_bytes());
             (is_connected, has_id)
         };
         assert_eq!(found("DOWN", "UP", "Assigned"), (true, true));
         assert_eq!(found("REAUTH", "INIT", "WaitPID"), (true, false));
         assert_eq!(found("TRY_CONNECT", "DOWN", "Assigned"), (false, true));
-        assert_eq!(connection_state(b"{"), ConnectionState::default());
+        assert_eq!(read(b"{").0, ConnectionState::default());
+    }
+
+    #[test]
+    fn round_trips_requests_and_partitions_are_found() {
+        let statistics = r#"{"brokers":{
+            "a:9092/1":{"nodeid":1,"state":"UP","tx":70,"rtt":{"min":512,"max":900,"cnt":60},
+             "int_latency":{"min":-9223368702336467143,"avg":-1,"cnt":90}},
+            "b:9092/2":{"nodeid":2,"state":"UP","tx":0,"rtt":{"min":0,"max":0,"cnt":0}},
+            "a:9092/bootstrap":{"nodeid":-1,"state":"UP","tx":3,"rtt":{"min":480,"max":9,"cnt":2}}},
+          "topics":{"t":{"topic":"t","partitions":{"0":{"partition":0,"unknown":false},
+            "1":{"partition":1,"unknown":false},"7":{"partition":7,"unknown":true},
+            "-1":{"partition":-1,"unknown":false}}},
+            "u":{"topic":"u","partitions":{"-1":{"partition":-1}}}}}"#;
+        let (_, mut measured) = read(statistics.as_bytes());
+        measured.round_trips.sort_unstable();
+        let expected = Measured {
+            brokers: 2,
+            requests: 73,
+            round_trips: vec![(480, 2), (512, 60)],
+            partitions: HashMap::from([("t".to_owned(), 2)]),
+        };
+        assert_eq!(measured, expected);
     }
 }

@@ -108,6 +108,11 @@ impl TopicLookup {
         Verdict::Wait
     }
 
+    /// How many partitions the topic has, as far as that was asked.
+    pub(crate) fn partitions(&self, topic: &str) -> Option<u32> {
+        self.known.get(topic).copied()
+    }
+
     /// Topics may have been made anew.
     pub(crate) fn forget(&mut self) {
         *self = Self::default();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::MutexGuard;
 use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, insert};
 use walpost_bed::writer::Writer;
-use walpost_bed::{Cluster, eventually};
+use walpost_bed::{Admin, Cluster, eventually};
 
 use super::{KAFKA_RECOVERED, KAFKA_UNAVAILABLE, confirms_nothing, fixture_with, times};
 use crate::case::{Case, CaseReport};
@@ -15,6 +15,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(14, "rolling_restart_of_three_brokers_is_survived", rolling_restart),
         Case::new(15, "elected_leader_is_followed_in_order", elected),
         Case::new(15, "frozen_leader_is_replaced_in_order", frozen_leader),
+        Case::new(17, "frozen_broker_holds_up_its_own_partitions_alone", one_frozen),
         Case::new(19, "too_few_in_sync_replicas_are_reported_and_retried", too_few),
         Case::new(19, "repeated_loss_of_replicas_leaves_no_producer_stuck", repeated_loss).long(),
         Case::new(19, "stuck_producer_is_replaced", stuck_producer).long(),
@@ -81,6 +82,45 @@ async fn frozen_leader(report: CaseReport) {
         cluster.administration().in_sync(&topic, 1, 3).await;
     }
     report.ok(&fixture.judge_after(writer).await);
+    report.still_running(&walpost);
+}
+
+/// Several producers, and a topic without replicas: the partitions of one broker stand still, and
+/// all others go on.
+async fn one_frozen(report: CaseReport) {
+    let cluster = Cluster::shared().await;
+    let fixture = fixture_with(&cluster.bootstrap()).await;
+    let topic = fixture.topic("order");
+    let topics = Admin::of(cluster.bootstrap(), 1);
+    topics.create(&topic, 12, &[]).await;
+    let several = fixture.command("run").env("FAILPOINTS", "several_producers=return");
+    let walpost = several.env("WALPOST_KAFKA_MAX_PRODUCERS", "4").start();
+    let placed = topics.partitions(&topic).await.expect("the brokers answer");
+    let frozen = placed[0].leader;
+    let (all, others): (Vec<i32>, Vec<i32>) = ((0..12).collect(), {
+        let led = (0..).zip(&placed).filter(|(_, partition)| partition.leader != frozen);
+        led.map(|(number, _)| number).collect()
+    });
+    // Writes some rows, and sees whether more than so many records are in each of the partitions.
+    let flows = async |partitions: &[i32], beyond: &[i64]| {
+        fixture.postgres.execute(&insert(400, 200)).await;
+        let ends = topics.ends(&topic, partitions).await?;
+        let all_do = ends.iter().zip(beyond).all(|(end, beyond)| end > beyond);
+        if all_do { Ok(()) } else { Err(format!("{ends:?}")) }
+    };
+    let used = async || flows(&all, &[0; 12]).await;
+    eventually(LONG_TIMEOUT, "each partition is in use", used).await;
+    for _ in 0..2 {
+        let before = topics.ends(&topic, &others).await.expect("the brokers answer");
+        let beyond: Vec<_> = before.iter().map(|end| end + 200).collect();
+        cluster.node(frozen).pause();
+        let go_on = async || flows(&others, &beyond).await;
+        eventually(SHORT_TIMEOUT, "the other partitions go on", go_on).await;
+        cluster.node(frozen).resume();
+        topics.in_sync(&topic, 12, 1).await;
+    }
+    fixture.confirmed(LONG_TIMEOUT).await;
+    report.ok(&fixture.judge().await);
     report.still_running(&walpost);
 }
 

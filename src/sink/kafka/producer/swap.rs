@@ -1,59 +1,93 @@
-//! How a running sink takes up properties and certificates that were changed.
+//! How a running sink takes up properties and certificates that were changed, makes batches of the
+//! configured length again, and comes to another number of producers.
 //!
-//! A producer keeps what it was made with. So another is made with what was read again,
-//! beside the first, which goes on until the brokers let the other write: what they
-//! reject is logged, and the first stays. Then nothing more is given to the first; once
-//! all that it had is acknowledged the other takes its place, and nothing is sent twice.
-//! Where the first does not get rid of what it has (its password is refused, say), the
-//! relay is notified, and replays.
+//! Producers keep what they were made with. So others are made with what was read again,
+//! beside the first, which go on until the brokers let the others write: what they
+//! reject is logged, and the first stay. Then nothing more is given to the first; once
+//! all that they had is acknowledged the others take their place, and nothing is sent twice.
+//! Where the first do not get rid of what they have (their password is refused, say), the
+//! relay is notified, and replays. For another number of producers it is not: the first stay.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
-use rdkafka::producer::Producer as _;
 
-use super::{Fatal, KafkaSink, Producer, drop_on_a_thread, make_producer};
-use crate::sink::kafka::config::{batch_bytes, client_config};
-use crate::sink::kafka::delivery_reports::{Reports, Signals};
-use crate::sink::kafka::first_batch_gate::FirstBatchGate;
+use super::pool::ProducerPool;
+use super::pool_reports::PoolReports;
+use super::{Fatal, KafkaSink};
+use crate::sink::kafka::config::{batch_bytes, client_config, requests_in_flight};
+use crate::sink::kafka::delivery_reports::Signals;
+use crate::sink::kafka::pool_size::PoolSize;
 use crate::sink::kafka::reload::{Changed, KafkaSource, ReadResult};
 use crate::sink::{Condition, Sink as _, SinkError};
 
 /// How long the old producer is given for what it has, since the last acknowledgement.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The same where all that is to change is the number of producers.
+const RESIZE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How long a new producer is given until it may write, where the old one can be used. It
 /// is known by statistics, which come each five seconds.
 const MAY_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The producer that is to follow, and what it was made with.
+/// What producers are made anew for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Other properties, or other files that they name.
+    Properties,
+    /// Batches of the configured length.
+    BatchSize,
+    /// Another number of them, or of their requests in flight.
+    Size,
+}
+
+/// The producers that are to follow, and what they were made with.
 pub(super) struct Successor {
     changed: Changed,
     config: ClientConfig,
     batch_bytes: u32,
-    /// Whether it is made for batches of the configured length alone.
-    restores: bool,
-    pub(super) producer: Producer,
-    gate: FirstBatchGate,
-    pub(super) reports: Arc<Reports>,
-    /// Since when it is, or since when the old one is given nothing more.
+    purpose: Purpose,
+    size: PoolSize,
+    pub(super) pool: ProducerPool,
+    pub(super) reports: PoolReports,
+    /// Since when they are, or since when the old ones are given nothing more.
     since: Instant,
-    /// Whether the brokers let it write.
+    /// Whether the brokers let them write.
     may_write: bool,
     /// Whether the relay was notified that it has to replay.
     reported: bool,
 }
 
 impl Successor {
-    /// Why it can never be used.
+    /// Why they can never be used.
     fn fatal(&self) -> Option<String> {
-        self.producer.client().fatal_error().map(|(_, reason)| reason)
+        self.pool.fatal_error().map(|(_, reason)| reason)
+    }
+
+    /// Whether the brokers let them write. Those of the same properties may what the old ones may,
+    /// once they are connected.
+    fn is_allowed(&self) -> bool {
+        match self.purpose {
+            Purpose::Properties | Purpose::BatchSize => self.reports.have_ids(),
+            Purpose::Size => self.pool.is_answered(),
+        }
+    }
+
+    /// How long the old ones are given for what they have.
+    fn drain_timeout(&self) -> Duration {
+        if self.purpose == Purpose::Size { RESIZE_TIMEOUT } else { DRAIN_TIMEOUT }
+    }
+
+    /// Whether nothing is lost without them.
+    fn is_optional(&self) -> bool {
+        self.purpose != Purpose::Properties
     }
 
     /// Why it is not to take the other's place, which can be used.
-    fn refusal(&self, now: Instant) -> Option<String> {
+    fn refusal(&mut self, now: Instant) -> Option<String> {
         let conditions = self.reports.take_conditions();
         let reason = conditions.into_iter().find_map(|condition| match condition {
             Condition::Unreachable(reason)
@@ -116,32 +150,48 @@ impl KafkaSink {
             self.reload_properties(asked, now);
         }
         self.restore_batches(now);
+        self.resize(now);
         self.check_successor(now);
-        if self.ack_monitor.is_idle()
-            && let Some(successor) = self.take_proven(now)
-        {
-            let restores = successor.restores;
-            self.put_in_place(successor, now);
-            if !restores {
-                tracing::info!("the reloaded Kafka properties are in effect");
-            }
-        }
+        self.swap_if_drained(now);
+        let unhealthy = self.reload.is_unhealthy();
         let Some(successor) = self.successor.as_mut().filter(|successor| successor.may_write)
         else {
             return;
         };
-        let late = now.saturating_duration_since(successor.since) >= DRAIN_TIMEOUT;
-        if successor.restores {
-            if late || self.reload.is_unhealthy() {
-                self.give_up_restoring(now);
+        let waited = now.saturating_duration_since(successor.since);
+        let is_stuck = unhealthy || waited >= successor.drain_timeout();
+        if successor.is_optional() {
+            if is_stuck {
+                self.give_up_optional(now);
             }
-            return;
-        }
-        if (late || self.reload.is_unhealthy()) && !std::mem::replace(&mut successor.reported, true)
-        {
+        } else if is_stuck && !std::mem::replace(&mut successor.reported, true) {
             let reason = "the Kafka properties or the files that they name were changed, and the \
                           records in flight are not acknowledged with the old ones";
             conditions.push(Condition::Broken(reason.to_owned()));
+        }
+    }
+
+    /// Puts producers in place that the brokers let write, once nothing is in flight, and says so.
+    /// After a rejected batch there is a replay, with other producers.
+    pub(super) fn swap_if_drained(&mut self, now: Instant) {
+        if !self.ack_monitor.is_idle() || self.reports.is_refused() {
+            return;
+        }
+        let Some(successor) = self.take_proven(now) else { return };
+        let (purpose, size) = (successor.purpose, successor.size);
+        self.put_in_place(successor, now);
+        // A record that had no room is offered again at once.
+        self.signals.stirred.notify_one();
+        match purpose {
+            Purpose::Properties => {
+                tracing::info!("the reloaded Kafka properties are in effect");
+            }
+            Purpose::Size => tracing::info!(
+                producers = size.producers,
+                in_flight = size.in_flight,
+                "changed the number of producers and of their requests in flight"
+            ),
+            Purpose::BatchSize => {}
         }
     }
 
@@ -153,11 +203,11 @@ impl KafkaSink {
             return;
         };
         let (fatal, refusal) = (successor.fatal(), successor.refusal(now));
-        if fatal.is_none() && successor.reports.has_id() {
+        if fatal.is_none() && successor.is_allowed() {
             (successor.may_write, successor.since) = (true, now);
-        } else if successor.restores && (unhealthy || fatal.is_some() || refusal.is_some()) {
-            self.give_up_restoring(now);
-        } else if successor.restores {
+        } else if successor.is_optional() && (unhealthy || fatal.is_some() || refusal.is_some()) {
+            self.give_up_optional(now);
+        } else if successor.is_optional() {
             // It is asked again.
         } else if fatal.is_none() && unhealthy {
             successor.since = now;
@@ -165,7 +215,7 @@ impl KafkaSink {
             && let Some(refused) = self.successor.take()
         {
             self.reload.reject(&refused.changed, &reason);
-            drop(drop_on_a_thread(Some(refused.producer)));
+            drop(refused.pool.end());
         }
     }
 
@@ -175,47 +225,86 @@ impl KafkaSink {
         if self.successor.is_some() || self.reload.is_unhealthy() || !self.batches.is_due(now) {
             return;
         }
-        match self.make_successor(self.reload.in_force(), true, now) {
+        match self.make_successor(self.reload.in_force(), Purpose::BatchSize, now) {
             Ok(successor) => self.successor = Some(successor),
             Err(_) => self.batches.postpone(now),
         }
     }
 
-    /// The batches stay as short as they are for now.
-    fn give_up_restoring(&mut self, now: Instant) {
-        drop(drop_on_a_thread(self.successor.take().map(|successor| successor.producer)));
-        self.batches.postpone(now);
+    /// Makes as many producers as the measured load asks for, where those are not as many as there
+    /// are: they take the others' place as those with other properties would.
+    fn resize(&mut self, now: Instant) {
+        if !self.sizing.is_due(now) || self.successor.is_some() || self.reload.is_unhealthy() {
+            return;
+        }
+        let Some(pool) = &self.pool else { return };
+        if pool.placement.is_of_several() {
+            for (topic, count) in self.reports.partitions() {
+                self.counts.note_known(&topic, count);
+            }
+        }
+        let load = self.reports.load(pool.placement.partitions(), self.ack_monitor.ack_time());
+        let Some(size) = self.sizing.wanted(load, now) else { return };
+        match self.make_successor_of(
+            self.reload.in_force(),
+            Purpose::Size,
+            (size, load.brokers),
+            now,
+        ) {
+            Ok(successor) => self.successor = Some(successor),
+            Err(_) => self.sizing.failed(now),
+        }
     }
 
-    /// For a producer that is to be made in any case: with what holds now.
+    /// Batches stay as short as they are for now, and the producers as many.
+    fn give_up_optional(&mut self, now: Instant) {
+        let Some(successor) = self.successor.take() else { return };
+        match successor.purpose {
+            Purpose::Size => self.sizing.failed(now),
+            Purpose::BatchSize | Purpose::Properties => self.batches.postpone(now),
+        }
+        drop(successor.pool.end());
+    }
+
+    /// For producers that are to be made in any case: with what holds now.
     pub(super) fn make_replacement(&mut self) -> Result<(), SinkError> {
         let now = Instant::now();
+        self.sizing.replay(now);
         self.reload_properties(false, now);
+        if self.successor.as_ref().is_some_and(|successor| successor.purpose == Purpose::Size) {
+            self.end_successor();
+        }
         if let Some(successor) = self.take_proven(now) {
             self.put_in_place(successor, now);
             return Ok(());
         }
-        if self.successor.as_ref().is_some_and(|successor| successor.restores) {
+        if self.successor.as_ref().is_some_and(Successor::is_optional) {
             // This one does it.
-            drop(drop_on_a_thread(self.successor.take().map(|successor| successor.producer)));
+            self.end_successor();
         }
         if self.batches.is_due(now) {
             self.config.set("batch.size", self.batches.configured().to_string());
             self.are_restored(now);
         }
         let may_be_fixed = self.reload.reread_files();
-        let reports = Arc::new(Reports::new(&self.signals));
-        match make_producer(&self.config, &reports, &self.counts, &self.metrics) {
-            Ok((producer, gate)) => (self.producer, self.gate) = (Some(producer), gate),
+        match ProducerPool::new(&self.config, self.sizing.size(), 1, &self.parts()) {
+            Ok((pool, reports)) => {
+                self.pool = Some(pool);
+                self.use_reports(reports);
+            }
             // A file that is being written, say: it is tried again.
             Err(error) if may_be_fixed => {
                 self.reload.set_unhealthy();
-                reports.condition(Condition::Broken(error.to_string()));
+                self.use_reports(PoolReports::of_none(&self.signals, error.to_string()));
             }
             Err(error) => return Err(error),
         }
-        self.use_reports(reports);
         Ok(())
+    }
+
+    /// Those that were to follow do not.
+    fn end_successor(&mut self) {
+        drop(self.successor.take().map(|successor| successor.pool.end()));
     }
 
     /// Something was acknowledged: the old producer gets rid of what it has.
@@ -229,16 +318,16 @@ impl KafkaSink {
     /// smaller is made again.
     fn take_proven(&mut self, now: Instant) -> Option<Successor> {
         let proven = self.successor.take_if(|successor| successor.may_write)?;
-        let is_due = proven.restores && self.batches.is_due(now);
+        let is_due = proven.purpose == Purpose::BatchSize && self.batches.is_due(now);
         if is_due || proven.batch_bytes <= self.batches.at_most(proven.batch_bytes) {
             return Some(proven);
         }
-        drop(drop_on_a_thread(Some(proven.producer)));
-        if proven.restores {
+        drop(proven.pool.end());
+        if proven.purpose != Purpose::Properties {
             // A batch was refused since.
             return None;
         }
-        let again = self.make_successor(proven.changed.clone(), false, now);
+        let again = self.make_successor(proven.changed.clone(), Purpose::Properties, now);
         again.inspect_err(|error| self.reload.reject(&proven.changed, &error.to_string())).ok()
     }
 
@@ -246,17 +335,15 @@ impl KafkaSink {
         let changed = match self.reload.read(asked, now) {
             ReadResult::Nothing => return,
             ReadResult::InForce => {
-                drop(drop_on_a_thread(self.successor.take().map(|successor| successor.producer)));
+                self.end_successor();
                 return;
             }
             ReadResult::Changed(changed) => changed,
         };
-        match self.make_successor(changed.clone(), false, now) {
+        match self.make_successor(changed.clone(), Purpose::Properties, now) {
             Ok(successor) => {
                 self.reload.trying(&changed);
-                drop(drop_on_a_thread(
-                    self.successor.replace(successor).map(|older| older.producer),
-                ));
+                drop(self.successor.replace(successor).map(|older| older.pool.end()));
                 tracing::info!("reloaded the Kafka properties and their files: changed");
             }
             Err(error) => self.reload.reject(&changed, &error.to_string()),
@@ -266,26 +353,38 @@ impl KafkaSink {
     fn make_successor(
         &self,
         changed: Changed,
-        restores: bool,
+        purpose: Purpose,
+        now: Instant,
+    ) -> Result<Successor, SinkError> {
+        let mut size = self.sizing.size();
+        size.in_flight = requests_in_flight(&changed.config.properties).unwrap_or(size.in_flight);
+        let brokers = self.reports.brokers();
+        self.make_successor_of(changed, purpose, (size, brokers), now)
+    }
+
+    /// One of that size, to so many brokers.
+    fn make_successor_of(
+        &self,
+        changed: Changed,
+        purpose: Purpose,
+        (size, brokers): (PoolSize, u32),
         now: Instant,
     ) -> Result<Successor, SinkError> {
         let mut batch_bytes = batch_bytes(&changed.config.properties);
         let mut config = client_config(&changed.config);
-        if self.batches.are_smaller() && !restores {
+        if self.batches.are_smaller() && purpose != Purpose::BatchSize {
             batch_bytes = self.batches.at_most(batch_bytes);
             config.set("batch.size", batch_bytes.to_string());
         }
-        let reports = Arc::new(Reports::new(&self.signals));
-        let (producer, gate) = make_producer(&config, &reports, &self.counts, &self.metrics)?;
-        let (may_write, reported) = (false, false);
-        let since = now;
+        let (pool, reports) = ProducerPool::new(&config, size, brokers, &self.parts())?;
+        let (may_write, reported, since) = (false, false, now);
         Ok(Successor {
             changed,
             config,
             batch_bytes,
-            restores,
-            producer,
-            gate,
+            purpose,
+            size,
+            pool,
             reports,
             since,
             may_write,
@@ -293,19 +392,22 @@ impl KafkaSink {
         })
     }
 
-    /// Puts a producer in the place of the old one, which has nothing in flight that counts.
+    /// Puts producers in the place of the old ones, which have nothing in flight that counts.
     fn put_in_place(&mut self, successor: Successor, now: Instant) {
-        drop(drop_on_a_thread(self.producer.replace(successor.producer)));
+        drop(self.pool.replace(successor.pool).map(ProducerPool::end));
         self.config = successor.config;
         self.batches.configure(batch_bytes(&successor.changed.config.properties));
-        if successor.restores {
+        if successor.purpose == Purpose::BatchSize {
             self.are_restored(now);
         }
-        self.gate = successor.gate;
+        self.sizing.configure(requests_in_flight(&successor.changed.config.properties));
+        self.sizing.applied(successor.size, now);
         self.reload.applied(&successor.changed);
         self.use_reports(successor.reports);
         self.ack_monitor.replaced();
-        self.topics.forget();
+        if successor.purpose != Purpose::Size {
+            self.topics.forget();
+        }
     }
 
     /// Batches are of the configured length from now on.
@@ -317,10 +419,11 @@ impl KafkaSink {
         );
     }
 
-    /// The producer says there what it says; what the one before said of records counts.
-    fn use_reports(&mut self, reports: Arc<Reports>) {
+    /// The producers say there what they say; what those before said of records counts.
+    fn use_reports(&mut self, reports: PoolReports) {
         self.reports.followed_by(&reports);
         self.reports = reports;
+        self.metrics.sink_producers.set(self.reports.producers());
         self.fatal = Fatal::new(Instant::now());
     }
 }

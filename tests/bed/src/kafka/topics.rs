@@ -118,6 +118,20 @@ impl Admin {
         .await
     }
 
+    /// How many records were appended to each of these partitions, by their leaders.
+    pub async fn ends(&self, name: &str, partitions: &[i32]) -> Result<Vec<i64>, String> {
+        let (config, name, partitions) = (self.config(), name.to_owned(), partitions.to_vec());
+        in_background(move || {
+            let client: BaseConsumer = config.create().map_err(|error| error.to_string())?;
+            let end = |partition: &i32| {
+                client.fetch_watermarks(&name, *partition, Duration::from_secs(5))
+            };
+            let ends = partitions.iter().map(end).map(|found| found.map(|(_, end)| end));
+            ends.collect::<Result<_, _>>().map_err(|error| error.to_string())
+        })
+        .await
+    }
+
     fn client(&self) -> AdminClient<DefaultClientContext> {
         self.config().create().expect("a plain configuration makes a client")
     }

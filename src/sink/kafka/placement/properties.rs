@@ -1,0 +1,239 @@
+//! Order per partition over several producers, which send what they have in no order among each
+//! other, with metadata of their own, to brokers that refuse records.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use rdkafka::producer::Partitioner as _;
+
+use super::*;
+use crate::property;
+use crate::sink::kafka::first_batch_gate::KeyPartitioner;
+
+const TOPICS: [&str; 2] = ["orders", "customers"];
+
+/// Requests in flight: as many as a broker may see of a partition before it has refused one.
+const IN_FLIGHT: usize = 5;
+
+/// What happens next.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// The next record: its topic, and its key or the number of its partition.
+    Produce { topic: usize, key: u8, by_number: bool },
+    /// A producer sends a record of a partition, of those that it has. Its broker may refuse it.
+    Send { choice: usize, refused: bool },
+    /// An acknowledgement arrives.
+    Acknowledge { choice: usize },
+    /// A topic gets another partition.
+    Grow { topic: usize },
+    /// A producer takes up new metadata.
+    Refresh { producer: usize },
+    /// Statistics arrive.
+    Statistics,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (0..TOPICS.len(), 0..12_u8, prop::bool::weighted(0.2))
+            .prop_map(|(topic, key, by_number)| Step::Produce { topic, key, by_number }),
+        6 => (any::<usize>(), prop::bool::weighted(0.03))
+            .prop_map(|(choice, refused)| Step::Send { choice, refused }),
+        6 => any::<usize>().prop_map(|choice| Step::Acknowledge { choice }),
+        1 => (0..TOPICS.len()).prop_map(|topic| Step::Grow { topic }),
+        1 => (0..8_usize).prop_map(|producer| Step::Refresh { producer }),
+        1 => Just(Step::Statistics),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+/// A partition of a topic.
+type Slot = (usize, u32);
+
+#[derive(Default)]
+struct Producer {
+    /// What it was given, by partition, and not sent.
+    queues: BTreeMap<Slot, Vec<u64>>,
+    /// What it sent and was not answered.
+    unanswered: BTreeMap<Slot, Vec<u64>>,
+    /// How many partitions it knows of each topic; `None`: it has not asked for the topic yet.
+    metadata: [Option<u32>; TOPICS.len()],
+    /// Partitions in which a broker has taken a batch of it, and where one was refused.
+    known: Vec<Slot>,
+    refused: Vec<Slot>,
+}
+
+struct World {
+    counts: Arc<Counts>,
+    partitioner: KeyPartitioner,
+    placement: Placement,
+    producers: Vec<Producer>,
+    partitions: [u32; TOPICS.len()],
+    /// What each partition has, and what was refused in it.
+    logs: BTreeMap<Slot, Vec<u64>>,
+    first_refused: BTreeMap<Slot, u64>,
+    produced: u64,
+}
+
+impl World {
+    fn new(producers: u32, brokers: u32, looked_up: bool) -> Self {
+        let counts = Arc::new(Counts::default());
+        let partitions = [3, 2];
+        let mut placement = Placement::new(Arc::clone(&counts), producers, brokers);
+        if looked_up {
+            placement.learn(TOPICS[0], partitions[0]);
+        }
+        Self {
+            partitioner: KeyPartitioner::new(Arc::clone(&counts)),
+            counts,
+            placement,
+            producers: (0..producers).map(|_| Producer::default()).collect(),
+            partitions,
+            logs: BTreeMap::new(),
+            first_refused: BTreeMap::new(),
+            produced: 0,
+        }
+    }
+
+    /// Offers a record until there is room for it, as the relay does.
+    fn produce(&mut self, topic: usize, text: u8, by_number: bool) {
+        let partition = by_number.then(|| i32::from(text) % 2);
+        let bytes = [text];
+        let key = match partition {
+            Some(number) => PartitionKey::Partition(number.unsigned_abs()),
+            None => PartitionKey::hash_of(&bytes),
+        };
+        let mut admission = self.placement.admission(TOPICS[topic], Some(key));
+        while admission == Admission::Wait {
+            if !self.is_flowing() {
+                return;
+            }
+            admission = self.placement.admission(TOPICS[topic], Some(key));
+        }
+        let place = self.placement.place(TOPICS[topic], Some(key), partition);
+        let producer = &mut self.producers[place.producer];
+        let known = *producer.metadata[topic].get_or_insert(self.partitions[topic]);
+        let partition = place.partition.unwrap_or_else(|| {
+            let count = i32::try_from(known).expect("few");
+            self.partitioner.partition(TOPICS[topic], Some(&bytes), count, |_| true)
+        });
+        let partition = u32::try_from(partition).expect("a partition");
+        assert!(partition < known, "it does not know of that partition");
+        let seq = self.produced;
+        producer.queues.entry((topic, partition)).or_default().push(seq);
+        self.placement.queued(Seq::new(seq), TOPICS[topic], Some(key), admission);
+        self.produced += 1;
+    }
+
+    /// Lets everything on its way arrive; false where nothing was.
+    fn is_flowing(&mut self) -> bool {
+        let mut any = false;
+        while self.send(0, false) {
+            any = true;
+        }
+        while self.acknowledge(0) {
+            any = true;
+        }
+        any
+    }
+
+    fn send(&mut self, choice: usize, refused: bool) -> bool {
+        let waiting: Vec<(usize, Slot)> = (self.producers.iter().enumerate())
+            .flat_map(|(number, producer)| {
+                let has_room = |slot: &Slot| {
+                    producer.unanswered.get(slot).is_none_or(|sent| sent.len() < IN_FLIGHT)
+                };
+                let stopped = &producer.refused;
+                let slots = producer.queues.iter().filter(|(_, queue)| !queue.is_empty());
+                slots
+                    .map(|(slot, _)| *slot)
+                    .filter(move |slot| has_room(slot) && !stopped.contains(slot))
+                    .map(move |slot| (number, slot))
+            })
+            .collect();
+        let Some((number, slot)) = waiting.get(choice % waiting.len().max(1)).copied() else {
+            return false;
+        };
+        let producer = &mut self.producers[number];
+        let seq = producer.queues.get_mut(&slot).expect("it has some").remove(0);
+        let is_first = !producer.known.contains(&slot);
+        producer.unanswered.entry(slot).or_default().push(seq);
+        // A broker that knows the producer takes nothing behind what it has refused.
+        let is_gap = self.first_refused.contains_key(&slot);
+        if is_gap && !is_first {
+            return true;
+        }
+        if refused && !is_gap {
+            self.first_refused.insert(slot, seq);
+            return true;
+        }
+        producer.known.push(slot);
+        self.logs.entry(slot).or_default().push(seq);
+        true
+    }
+
+    fn acknowledge(&mut self, choice: usize) -> bool {
+        let waiting: Vec<(usize, Slot)> = (self.producers.iter().enumerate())
+            .flat_map(|(number, producer)| {
+                let slots = producer.unanswered.iter().filter(|(_, sent)| !sent.is_empty());
+                slots.map(move |(slot, _)| (number, *slot))
+            })
+            .collect();
+        let Some((number, slot)) = waiting.get(choice % waiting.len().max(1)).copied() else {
+            return false;
+        };
+        let producer = &mut self.producers[number];
+        let seq = producer.unanswered.get_mut(&slot).expect("it has some").remove(0);
+        if self.logs.get(&slot).is_some_and(|log| log.contains(&seq)) {
+            self.placement.delivered(Seq::new(seq));
+        } else {
+            producer.refused.push(slot);
+        }
+        true
+    }
+
+    fn statistics(&mut self) {
+        for (topic, name) in TOPICS.iter().enumerate() {
+            let known = self.producers.iter().filter_map(|producer| producer.metadata[topic]);
+            if let Some(least) = known.min() {
+                self.counts.note_known(name, least);
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Produce { topic, key, by_number } => self.produce(topic, key, by_number),
+            Step::Send { choice, refused } => drop(self.send(choice, refused)),
+            Step::Acknowledge { choice } => drop(self.acknowledge(choice)),
+            Step::Grow { topic } => self.partitions[topic] += 1,
+            Step::Refresh { producer } => {
+                let number = producer % self.producers.len();
+                let metadata = self.producers[number].metadata.iter_mut();
+                for (known, count) in metadata.zip(self.partitions) {
+                    *known = known.map(|_| count);
+                }
+            }
+            Step::Statistics => self.statistics(),
+        }
+    }
+}
+
+#[test]
+fn order_per_partition_is_kept_over_several_producers_and_nothing_overtakes_a_refused_record() {
+    let cases = (1..8_u32, 1..4_u32, any::<bool>(), steps());
+    let name = "order_per_partition_is_kept_over_several_producers";
+    property::holds(name, 3_000, &cases, |(producers, brokers, looked_up, steps)| {
+        let mut world = World::new(producers, brokers, looked_up);
+        for step in steps {
+            world.step(step);
+        }
+        world.is_flowing();
+        for (slot, log) in &world.logs {
+            assert!(log.is_sorted(), "{slot:?}: {log:?}");
+            if let Some(refused) = world.first_refused.get(slot) {
+                assert!(log.iter().all(|seq| seq < refused), "{slot:?}: {refused} and {log:?}");
+            }
+        }
+    });
+}

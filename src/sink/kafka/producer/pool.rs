@@ -1,0 +1,94 @@
+//! The producers that send at the same time: each partition's records with one of them, as
+//! [`Placement`] has it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::config::ClientConfig;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::Producer as _;
+use tokio::sync::oneshot;
+
+use super::client::{self, Producer, drop_on_threads, make_producer};
+use super::pool_reports::PoolReports;
+use crate::metrics::Metrics;
+use crate::record::Record;
+use crate::sink::SinkError;
+use crate::sink::kafka::delivery_reports::{Reports, Signals};
+use crate::sink::kafka::features;
+use crate::sink::kafka::first_batch_gate::{Counts, PartitionKey};
+use crate::sink::kafka::placement::Placement;
+use crate::sink::kafka::pool_size::PoolSize;
+
+/// The producers, which are made and end together.
+pub(super) struct ProducerPool {
+    producers: Vec<Producer>,
+    pub(super) placement: Placement,
+}
+
+/// What a pool is made with, beside the configuration.
+#[derive(Clone)]
+pub(super) struct PoolParts {
+    pub(super) signals: Arc<Signals>,
+    pub(super) counts: Arc<Counts>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl ProducerPool {
+    /// Makes producers that connect in the background, to so many brokers.
+    pub(super) fn new(
+        config: &ClientConfig,
+        size: PoolSize,
+        brokers: u32,
+        parts: &PoolParts,
+    ) -> Result<(Self, PoolReports), SinkError> {
+        features::require(config)?;
+        let mut config = config.clone();
+        config.set("max.in.flight.requests.per.connection", size.in_flight.to_string());
+        let (mut producers, mut reports) = (Vec::new(), Vec::new());
+        for _ in 0..size.producers.max(1) {
+            let own = Arc::new(Reports::new(&parts.signals));
+            producers.push(make_producer(&config, &own, &parts.counts, &parts.metrics)?);
+            reports.push(own);
+        }
+        let counts = Arc::clone(&parts.counts);
+        let placement = Placement::new(counts, size.producers, brokers);
+        let pool = Self { producers, placement };
+        Ok((pool, PoolReports::new(reports)))
+    }
+
+    /// Has librdkafka call back what has come; whether anything had.
+    pub(super) fn poll(&self, reports: &PoolReports) -> bool {
+        let pairs = self.producers.iter().zip(reports.iter());
+        pairs.fold(false, |any, (producer, reports)| client::poll(producer, reports) || any)
+    }
+
+    /// Queues a record as that production.
+    pub(super) fn send(
+        &mut self,
+        record: &Record<'_>,
+        key: Option<PartitionKey>,
+        opaque: usize,
+    ) -> Result<(), (KafkaError, Option<(RDKafkaErrorCode, String)>)> {
+        let place = self.placement.place(record.topic, key, record.partition);
+        let producer = &self.producers[place.producer % self.producers.len()];
+        let sent = client::send(producer, record, place.partition, opaque);
+        sent.map_err(|error| (error, producer.client().fatal_error()))
+    }
+
+    /// Why one of them is of no use any more.
+    pub(super) fn fatal_error(&self) -> Option<(RDKafkaErrorCode, String)> {
+        self.producers.iter().find_map(|producer| producer.client().fatal_error())
+    }
+
+    /// Whether brokers have answered each of them.
+    pub(super) fn is_answered(&self) -> bool {
+        let answered = |one: &Producer| one.client().fetch_cluster_id(Duration::ZERO).is_some();
+        self.producers.iter().all(answered)
+    }
+
+    /// Purges and ends them; the receiver completes, with an error, when all are gone.
+    pub(super) fn end(self) -> oneshot::Receiver<()> {
+        drop_on_threads(self.producers)
+    }
+}
