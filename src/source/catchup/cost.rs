@@ -25,6 +25,9 @@ const AGAIN_SHARE: u64 = 4;
 /// come out of it.
 const TRIAL_SHARE: u64 = 8;
 
+/// What decoding again may cost in any case: some hundredths of a second.
+const TRIAL_LEAST: u64 = 16 << 20;
+
 /// Target size of a batch in bytes of rows: what comes while the last batch is handed on is no
 /// more than that.
 const BATCH_BYTES: u64 = 64 << 20;
@@ -139,7 +142,7 @@ impl Backlog {
 
     /// Whether little is lost if too few messages come.
     pub fn is_worth_a_trial(self) -> bool {
-        self.decoded_again <= self.unread / TRIAL_SHARE
+        self.decoded_again <= TRIAL_LEAST.max(self.unread / TRIAL_SHARE)
     }
 
     /// Where a first batch ends, while it is not known what comes: behind as much WAL as one
@@ -237,8 +240,8 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_tried_where_little_is_lost() {
-        assert!(backlog(8, 64).is_worth_a_trial());
-        assert!(!backlog(9, 64).is_worth_a_trial());
+        assert!(backlog(16, 0).is_worth_a_trial() && !backlog(17, 64).is_worth_a_trial());
+        assert!(backlog(100, 800).is_worth_a_trial() && !backlog(101, 800).is_worth_a_trial());
         let end = backlog(8, 1000).batch(Lsn::new(5), None);
         assert_eq!(end, BatchEnd { messages: FIRST, upto: Lsn::new(5 + FIRST_RANGE) });
         let range =

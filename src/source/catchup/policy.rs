@@ -379,6 +379,7 @@ mod tests {
     use super::*;
     use crate::pgoutput::{Commit, PgTimestamp};
 
+    const MIB: u64 = 1 << 20;
     const LONG: Duration = Duration::from_secs(11);
 
     /// A feed of which nothing is taken after so many messages of an open transaction.
@@ -466,7 +467,6 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_behind_gives_way_where_batches_cost_the_server_less() {
-        const MIB: u64 = 1 << 20;
         // Messages of the last 32 MiB, what is kept for the slot beyond what is unread, and unread.
         for (messages, kept, unread, turns) in [
             (200_000, 0, 32, true),
@@ -487,16 +487,16 @@ mod tests {
     #[test]
     fn a_catch_up_that_costs_more_than_a_stream_is_left_alone_for_a_while() {
         let catch_up = CatchUp::above(1000);
-        let outset = StartPosition { ack: Lsn::new(1 << 20), start: Lsn::new(1 << 20) };
+        let outset = StartPosition { ack: Lsn::new(20 * MIB), start: Lsn::new(20 * MIB) };
         let ahead =
-            |restart| Backlog::between(Lsn::new(restart), outset.ack, Lsn::new(2 << 20), false);
+            |restart| Backlog::between(Lsn::new(restart), outset.ack, Lsn::new(40 * MIB), false);
         assert!(!outset.is_for_batches(ahead(0), &catch_up), "much is decoded again");
-        assert!(!outset.is_for_batches(ahead(1 << 20), &catch_up), "it has just been left");
+        assert!(!outset.is_for_batches(ahead(20 * MIB), &catch_up), "it has just been left");
         let catch_up = CatchUp::above(1000);
-        assert!(outset.is_for_batches(ahead(1 << 20), &catch_up));
+        assert!(outset.is_for_batches(ahead(20 * MIB), &catch_up));
         let mut handed = CatchupProgress::new(catch_up.clone(), outset.ack);
         assert_eq!(handed.left(ahead(0)), Received::Keepalive(outset.ack));
         assert_eq!(handed.turn(false, false, Instant::now()), Some(SwitchFeed::Now));
-        assert!(!outset.is_for_batches(ahead(1 << 20), &catch_up));
+        assert!(!outset.is_for_batches(ahead(20 * MIB), &catch_up));
     }
 }
