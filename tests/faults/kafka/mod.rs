@@ -54,7 +54,7 @@ async fn confirms_nothing(fixture: &Fixture, writer: &Writer) {
 async fn outage_logged(walpost: &Walpost, outages: usize) {
     eventually(SHORT_TIMEOUT, "a line for each change", async || {
         let seen = (times(walpost, KAFKA_UNAVAILABLE), times(walpost, KAFKA_RECOVERED));
-        if seen == (outages, outages) { Ok(()) } else { Err(seen) }
+        if seen == (outages, outages) { Ok(()) } else { Err((seen, walpost.stderr())) }
     })
     .await;
 }
