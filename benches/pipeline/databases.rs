@@ -67,9 +67,8 @@ async fn of_count(fixture: &Fixture, plan: &Plan, count: u32, report: &mut Repor
                WHERE backend_type IN ('client backend', 'walsender') AND pid <> pg_backend_pid()";
     let connections: u64 = fixture.text(sql).await.parse().expect("a number");
     let seconds = Duration::from_secs(u64::from(plan.seconds));
-    let mut each =
-        |name: &str, unit, sum: f64| report.add(PART, &who, name, unit, sum / f64::from(count));
-    each("connections to PostgreSQL for each", "", rate(connections));
+    let connections = rate(connections) / f64::from(count);
+    report.add(PART, &who, "connections to PostgreSQL for each", "", connections);
     let begun = CpuTimes::now(fixture, &databases);
     sleep(seconds).await;
     begun.add_to(report, (&who, "idle"), fixture, &databases);

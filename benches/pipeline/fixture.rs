@@ -31,14 +31,12 @@ impl Fixture {
         let fixture = Self { servers, arguments: plan.walpost.clone() };
         // A server that was given may have a slot walpost, and alerts on all that begin so.
         let bootstrap = fixture.servers.bootstrap.clone();
-        let init = fixture.walpost("init", &bootstrap).args(["--apply", "--slot", "bench"]).start();
+        let init = walpost("init", &fixture.servers.source, &bootstrap)
+            .args(["--apply", "--slot", "bench"])
+            .start();
         let status = init.wait(TIMEOUT).await.expect("init ends");
         assert!(status.success(), "init failed: {:?}", init.stderr());
         fixture
-    }
-
-    fn walpost(&self, name: &str, bootstrap: &str) -> WalpostBuilder {
-        walpost(name, &self.servers.source, bootstrap)
     }
 
     /// `walpost run` into that topic of the brokers at that address.

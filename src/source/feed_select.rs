@@ -78,7 +78,7 @@ impl Opening<'_> {
             && facts.slot.as_ref().is_some_and(|slot| !slot.failover);
         if is_for_batches
             && !settled
-            && config.catch_up.is_for(start_position.behind(facts.flushed))
+            && config.catch_up.is_for(facts.flushed.bytes_since(start_position.ack))
         {
             // A stream that falls behind must not give way to another stream.
             config.catch_up.postpone();

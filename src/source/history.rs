@@ -137,7 +137,7 @@ impl SkippedRelations {
 
     /// The messages to pass on before this one.
     pub(super) fn before(&mut self, message: &Message) -> Vec<Message> {
-        if self.0.is_empty() {
+        if self.is_empty() {
             return Vec::new();
         }
         match message {

@@ -128,7 +128,7 @@ pub(crate) async fn slot_figures(
         Ok(text.and_then(|text| text.parse().ok()))
     };
     let end = lsn(0)?.unwrap_or_default();
-    let behind = |lsn: Option<Lsn>| lsn.map_or(0, |lsn| end.as_u64().saturating_sub(lsn.as_u64()));
+    let behind = |lsn: Option<Lsn>| lsn.map_or(0, |lsn| end.bytes_since(lsn));
     let limit: Option<i64> = row.try_get(5).map_err(failed)?;
     let spilled: i64 = row.try_get(6).map_err(failed)?;
     let wal_status: Option<String> = row.try_get(4).map_err(failed)?;

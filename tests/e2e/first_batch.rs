@@ -3,18 +3,15 @@
 
 use std::time::Duration;
 
-use walpost_bed::fixture::{Fixture, ended, insert};
-use walpost_bed::{Consumed, DelayProxy, Kafka, Major, Postgres};
+use walpost_bed::Consumed;
+use walpost_bed::fixture::{ended, insert};
+
+use crate::several_producers::distant_brokers;
 
 /// What is in the topic once walpost has halted at the first of 50 events, which the broker
 /// rejects, with five requests in flight of a record each.
 async fn published_behind_a_rejected_first_record(points: &str) -> Vec<Consumed> {
-    let proxy = DelayProxy::start();
-    let kafka = Kafka::builder().behind(proxy.port()).start().await;
-    proxy.point_at(kafka.proxied_port().expect("it has a proxy"));
-    proxy.set_round_trip(Duration::from_millis(20));
-    let bootstrap = format!("127.0.0.1:{}", proxy.port());
-    let mut fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &bootstrap).await;
+    let (_proxy, kafka, mut fixture) = distant_brokers(Duration::from_millis(20)).await;
     let limit = [("max.message.bytes", "20000")];
     kafka.create_topic_with(&fixture.topic("order"), 1, &limit).await;
     let large = "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) \

@@ -25,6 +25,17 @@ async fn run(fixture: &Fixture, arguments: &[&str]) -> Walpost {
     walpost
 }
 
+/// A broker of its own at that round trip, with the proxy that makes it so.
+pub(crate) async fn distant_brokers(round_trip: Duration) -> (DelayProxy, Kafka, Fixture) {
+    let proxy = DelayProxy::start();
+    let kafka = Kafka::builder().behind(proxy.port()).start().await;
+    proxy.point_at(kafka.proxied_port().expect("it has a proxy"));
+    proxy.set_round_trip(round_trip);
+    let bootstrap = format!("127.0.0.1:{}", proxy.port());
+    let fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &bootstrap).await;
+    (proxy, kafka, fixture)
+}
+
 fn assert_in_partitions_of_their_keys(records: &[Consumed], count: u32) {
     let count = NonZeroU32::new(count).expect("some");
     for record in records {
@@ -152,12 +163,7 @@ async fn rejected_record_replaces_all_producers_and_nothing_is_lost() {
 /// A network with a round trip of 5 ms, and a thousand rows a second for 12 partitions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn distant_brokers_and_a_high_rate_get_several_producers() {
-    let proxy = DelayProxy::start();
-    let kafka = Kafka::builder().behind(proxy.port()).start().await;
-    proxy.point_at(kafka.proxied_port().expect("it has a proxy"));
-    proxy.set_round_trip(Duration::from_millis(5));
-    let bootstrap = format!("127.0.0.1:{}", proxy.port());
-    let mut fixture = Fixture::with_brokers(Postgres::builder(Major::V15), &bootstrap).await;
+    let (_proxy, kafka, mut fixture) = distant_brokers(Duration::from_millis(5)).await;
     kafka.create_topic(&fixture.topic("order"), 12).await;
     let walpost = fixture.run().await;
     let writers = [0; 4].map(|_| Writer::start(&fixture.postgres, 200));

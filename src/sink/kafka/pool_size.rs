@@ -267,9 +267,7 @@ impl PoolSizing {
         let producers = by_round_trip.max(by_waiting).clamp(1, self.max);
         Some(PoolSize { producers, in_flight })
     }
-}
 
-impl PoolSizing {
     /// How many producers that rate needs by what they could carry when records waited; 0: they
     /// did not.
     fn by_waiting(&mut self, waits: bool, rate: f64, now: Instant) -> u32 {

@@ -209,8 +209,8 @@ impl Progress {
         if now < self.due() {
             return None;
         }
-        let less = reached.as_u64().saturating_sub(self.at.as_u64());
-        let lag_bytes = self.flushed.as_u64().saturating_sub(reached.as_u64());
+        let less = reached.bytes_since(self.at);
+        let lag_bytes = self.flushed.bytes_since(reached);
         let bytes_per_second = less / now.saturating_duration_since(self.reported).as_secs().max(1);
         (self.reported, self.at) = (now, reached);
         let eta_seconds = lag_bytes.checked_div(bytes_per_second);
@@ -442,7 +442,7 @@ impl CatchupFeed {
     }
 
     pub(in crate::source) fn bytes(&self) -> u64 {
-        self.base.flushed.as_u64().saturating_sub(self.base.start.as_u64())
+        self.base.flushed.bytes_since(self.base.start)
     }
 
     pub(in crate::source) fn turn(&mut self) -> Option<SwitchFeed> {

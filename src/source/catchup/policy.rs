@@ -64,11 +64,6 @@ impl StartPosition {
         is_worth_it
     }
 
-    /// Bytes of WAL that are not confirmed.
-    pub fn behind(self, flushed: Lsn) -> u64 {
-        flushed.as_u64().saturating_sub(self.ack.as_u64())
-    }
-
     /// The advance that brings the slot from `stands` to the flush LSN, where a copy of it has to
     /// start: a restarted server may have forgotten its last positions.
     pub fn first_move(self, stands: Lsn) -> Option<Move> {
@@ -183,7 +178,7 @@ impl WalPosition {
 
     /// Whether at most `little` bytes of WAL are left, which a stream reads.
     pub fn is_near_the_end(self, little: u64) -> bool {
-        self.flushed.as_u64().saturating_sub(self.read.as_u64()) <= little
+        self.flushed.bytes_since(self.read) <= little
     }
 }
 
