@@ -113,7 +113,7 @@ fn schedules_cover_every_feed_switch() {
         "a stream with the ledger kept",
         "Behind",
         "Over",
-        "Dear",
+        "StreamCostsLess",
         "Refused",
         "Refused within a transaction",
         "Idle within a transaction",

@@ -312,7 +312,8 @@ impl World {
         };
         let outset = StartPosition::of(resume, at_slot);
         let backlog = Backlog::between(at_slot, outset.ack, self.log.end, false);
-        let in_batches = outset.is_for_batches(backlog, catch_up);
+        let in_batches =
+            catch_up.applies_to(backlog.unread) && outset.choose_catch_up(backlog, catch_up);
         Ok(Look { outset, at_slot, passed, in_batches })
     }
 

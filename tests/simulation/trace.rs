@@ -164,7 +164,7 @@ pub(crate) enum Why {
     /// Little was left of the backlog.
     Over,
     /// A stream reads the rest of it for less.
-    Dear,
+    StreamCostsLess,
     /// The server would not read on.
     Refused,
     /// Nothing was taken for long.

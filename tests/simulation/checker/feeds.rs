@@ -104,9 +104,10 @@ impl Checker<'_> {
             return Err(format!("I5: batches are read from {from}, and the flush LSN is {start}"));
         }
         match left {
-            Some((_, Left::Turned { why: Why::Behind | Why::Over | Why::Dear, within: true })) => {
-                Err("I5: a feed gives way to another within a transaction".into())
-            }
+            Some((
+                _,
+                Left::Turned { why: Why::Behind | Why::Over | Why::StreamCostsLess, within: true },
+            )) => Err("I5: a feed gives way to another within a transaction".into()),
             Some((_, Left::Turned { why: Why::Behind, .. })) if from != start && !anew => {
                 Err("I5: a stream gives way to batches with records in flight".into())
             }
