@@ -4,10 +4,10 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, assert_in_log_o
 
 use crate::catch_up::{IN_BATCHES, STREAMING, catching_up, one_by_one};
 
-/// What is said where a stream costs the server less.
+/// The log message if a stream costs the server less.
 const STREAM_COSTS_LESS: &str = "PostgreSQL would decode too much WAL again";
 
-/// Commits a transaction of about so many MB of WAL that the outbox has no part in.
+/// Commits a transaction of another table with about this many MB of WAL.
 async fn lump(fixture: &Fixture, megabytes: u32) {
     let lump = format!(
         "CREATE TABLE IF NOT EXISTS public.other (i int, text text);

@@ -1,5 +1,5 @@
-//! Switches between catch-up reads and streaming: where they must not happen, where they must, and
-//! what can go wrong in between.
+//! Switches between catch-up reads and streaming: when they must happen, when they must not, and
+//! faults during a switch.
 
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ async fn temp_file_limit_falls_back_to_streaming() {
     stop(walpost).await;
 }
 
-/// Commits so many transactions of so many rows of 1.5 kB each.
+/// Commits transactions with rows of 1.5 kB each.
 async fn large(fixture: &Fixture, count: u32, rows: u32) {
     let payload =
         "to_jsonb((SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 45) n))";
