@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{About, health};
 use crate::metrics::{Metrics, unix_seconds};
-use crate::source::SlotFigures;
+use crate::source::SlotMetrics;
 
 /// The status of a walpost. Times are seconds since 1970; sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -95,8 +95,8 @@ pub struct LastError {
     pub text: String,
 }
 
-impl From<&SlotFigures> for SlotStatus {
-    fn from(figures: &SlotFigures) -> Self {
+impl From<&SlotMetrics> for SlotStatus {
+    fn from(figures: &SlotMetrics) -> Self {
         Self {
             observed_at: unix_seconds(figures.observed),
             lag_bytes: figures.lag_bytes,
@@ -141,7 +141,7 @@ impl Status {
             in_flight_events: metrics.in_flight_events.get(),
             in_flight_bytes: metrics.in_flight_bytes.get(),
             in_flight_limit_bytes: metrics.in_flight_limit_bytes.get(),
-            slot_figures: metrics.slot_figures().as_ref().map(SlotStatus::from),
+            slot_figures: metrics.slot_metrics().as_ref().map(SlotStatus::from),
             last_error: metrics
                 .last_error()
                 .map(|error| LastError { at: unix_seconds(error.at), text: error.text }),

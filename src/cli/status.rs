@@ -130,7 +130,7 @@ async fn ask_postgres(config: &Config) -> Result<Slot, String> {
     let control = source::control(&conninfo, "walpost status").await;
     let control = control.map_err(|error| SourceError::from(error).to_string())?;
     let name = &config.source.slot;
-    let found = source::slot_figures(&control.client, name).await;
+    let found = source::read_slot_metrics(&control.client, name).await;
     match found.map_err(|error| error.to_string())? {
         Some((figures, active)) => {
             Ok(Slot { name: name.clone(), active, figures: SlotStatus::from(&figures) })

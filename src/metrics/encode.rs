@@ -115,7 +115,7 @@ fn peers(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
 }
 
 fn slot(figures: &Metrics, page: &mut Page<'_>) -> fmt::Result {
-    let Some(slot) = figures.slot_figures() else {
+    let Some(slot) = figures.slot_metrics() else {
         return page.gauge(&names::SLOT_OBSERVED_TIMESTAMP, &0.0);
     };
     page.gauge(&names::SLOT_OBSERVED_TIMESTAMP, &seconds(unix_micros(slot.observed)))?;

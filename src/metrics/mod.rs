@@ -18,7 +18,7 @@ pub(crate) use self::encode::Page;
 use self::histogram::Histogram;
 pub use self::state::{LastError, Phase};
 use crate::lsn::Lsn;
-use crate::source::SlotFigures;
+use crate::source::SlotMetrics;
 
 /// Maximum number of topics with their own count.
 const TOPICS: usize = 1000;
@@ -74,7 +74,7 @@ pub struct Metrics {
     publish_errors: Mutex<BTreeMap<(String, String), u64>>,
     poison: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     reconnects: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
-    slot: Mutex<Option<SlotFigures>>,
+    slot: Mutex<Option<SlotMetrics>>,
 }
 
 /// A number.
@@ -255,12 +255,12 @@ impl Metrics {
     }
 
     /// Sets the slot's metrics.
-    pub fn slot(&self, figures: SlotFigures) {
+    pub fn slot(&self, figures: SlotMetrics) {
         *lock(&self.slot) = Some(figures);
     }
 
     /// The slot's last known metrics.
-    pub fn slot_figures(&self) -> Option<SlotFigures> {
+    pub fn slot_metrics(&self) -> Option<SlotMetrics> {
         lock(&self.slot).clone()
     }
 

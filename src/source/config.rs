@@ -41,14 +41,14 @@ pub struct SourceConfig {
     pub messages: bool,
 }
 
-/// When a backlog is read by SQL.
+/// When to read a backlog by SQL instead of streaming it.
 #[derive(Debug, Clone, Default)]
 pub struct CatchUp {
     /// The minimum backlog in bytes of WAL; `None` disables catch-up.
     threshold: Option<u64>,
     /// Shared by all clones.
     cooldown: Arc<Mutex<Cooldown>>,
-    /// What either feed received lately; shared by all clones.
+    /// The recent traffic of either feed; shared by all clones.
     traffic: Arc<Mutex<Option<Traffic>>>,
 }
 
@@ -77,53 +77,59 @@ impl CatchUp {
     }
 
     /// Whether a backlog of `behind` bytes of WAL should be read by SQL now.
-    pub fn is_for(&self, behind: u64) -> bool {
+    pub fn applies_to(&self, behind: u64) -> bool {
         self.threshold.is_some_and(|threshold| behind > threshold)
             && self.cooldown().until.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// Whether batches cost the server less than a stream there, by what has come lately.
-    pub(super) fn pays(&self, backlog: Backlog) -> bool {
-        self.traffic().is_none_or(|traffic| backlog.pays(traffic))
+    /// Whether batches cost the server less than a stream, or the traffic is unknown.
+    pub(super) fn costs_less_in_batches(&self, backlog: Backlog) -> bool {
+        self.traffic().is_none_or(|traffic| backlog.costs_less_in_batches(traffic))
     }
 
-    /// Whether batches are worth a trial there; what has come lately may be old.
-    pub(super) fn is_worth_a_trial(&self, backlog: Backlog) -> bool {
-        let is_known = self.traffic().is_some_and(|traffic| backlog.pays(traffic));
-        if !is_known && backlog.is_worth_a_trial() {
-            *self.lately() = None;
+    /// Chooses between batches and a stream for the backlog of a new session; returns whether it is
+    /// batches. The known traffic may be old, so a cheap first batch is tried against it: the traffic
+    /// is then forgotten. Catch-up is suspended if a stream is chosen.
+    pub(super) fn choose_batches(&self, backlog: Backlog) -> bool {
+        if self.traffic().is_some_and(|traffic| backlog.costs_less_in_batches(traffic)) {
+            return true;
         }
-        is_known || backlog.is_worth_a_trial()
+        if backlog.is_cheap_to_try() {
+            *self.lock_traffic() = None;
+            return true;
+        }
+        self.stream_instead(backlog);
+        false
     }
 
-    /// It costs more than a stream there.
-    pub(super) fn leave(&self, backlog: Backlog) {
+    /// Suspends catch-up, since it costs more than a stream for this backlog.
+    pub(super) fn stream_instead(&self, backlog: Backlog) {
         tracing::info!(
             decoded_again_bytes = backlog.decoded_again,
             lag_bytes = backlog.unread,
-            "streaming the backlog: in batches PostgreSQL would decode too much WAL again for too \
-             few messages"
+            "streaming the backlog: with SQL batches, PostgreSQL would decode too much WAL again \
+             for too few messages"
         );
         self.postpone();
     }
 
-    /// What has come lately.
+    /// The recent traffic of either feed.
     pub fn traffic(&self) -> Option<Traffic> {
-        *self.lately()
+        *self.lock_traffic()
     }
 
-    /// This has come since.
-    pub fn came(&self, next: Traffic) {
-        let mut lately = self.lately();
-        *lately = Some(lately.map_or(next, |before| before.then(next)));
+    /// Records the traffic since the last call.
+    pub fn record_traffic(&self, next: Traffic) {
+        let mut recent = self.lock_traffic();
+        *recent = Some(recent.map_or(next, |before| before.followed_by(next)));
     }
 
-    fn lately(&self) -> MutexGuard<'_, Option<Traffic>> {
+    fn lock_traffic(&self) -> MutexGuard<'_, Option<Traffic>> {
         self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many bytes of WAL a catch-up leaves to the stream.
-    pub fn little(&self) -> u64 {
+    pub fn stream_tail_bytes(&self) -> u64 {
         STREAM_TAIL.max(self.threshold.unwrap_or_default() / 8)
     }
 
@@ -212,14 +218,17 @@ mod tests {
 
     #[test]
     fn backlogs_above_the_threshold_are_caught_up_until_the_server_refuses() {
-        assert!(!CatchUp::default().is_for(u64::MAX), "never");
+        assert!(!CatchUp::default().applies_to(u64::MAX), "never");
         let (catch_up, other) = (CatchUp::above(1 << 20), CatchUp::above(1 << 20));
         let clone = catch_up.clone();
-        assert!(catch_up.is_for((1 << 20) + 1) && !catch_up.is_for(1 << 20));
+        assert!(catch_up.applies_to((1 << 20) + 1) && !catch_up.applies_to(1 << 20));
         catch_up.start_cooldown();
-        assert!(!clone.is_for(u64::MAX), "of all clones");
-        assert!(other.is_for(u64::MAX));
-        assert_eq!((catch_up.little(), CatchUp::above(1024).little()), (1 << 17, STREAM_TAIL));
+        assert!(!clone.applies_to(u64::MAX), "of all clones");
+        assert!(other.applies_to(u64::MAX));
+        assert_eq!(
+            (catch_up.stream_tail_bytes(), CatchUp::above(1024).stream_tail_bytes()),
+            (1 << 17, STREAM_TAIL)
+        );
     }
 
     #[test]
@@ -242,20 +251,21 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_an_outage_does_not_prevent_a_trial_after_it() {
+    fn old_traffic_does_not_prevent_a_cheap_first_batch() {
         let backlog = |decoded_again| Backlog { decoded_again, unread: 1 << 30, is_held: false };
         let catch_up = CatchUp::above(0);
-        assert!(catch_up.is_worth_a_trial(backlog(1000)) && catch_up.pays(backlog(1 << 40)));
+        assert!(catch_up.choose_batches(backlog(1000)));
+        assert!(catch_up.costs_less_in_batches(backlog(1 << 40)), "nothing is known");
         let none = Traffic { wal: 1 << 30, messages: 0, bytes: 0 };
-        catch_up.came(none);
-        assert!(!catch_up.pays(backlog(1000)));
-        assert!(!catch_up.is_worth_a_trial(backlog(1 << 30)));
+        catch_up.record_traffic(none);
+        assert!(!catch_up.costs_less_in_batches(backlog(1000)));
+        assert!(!catch_up.choose_batches(backlog(1 << 30)));
         assert_eq!(catch_up.clone().traffic(), Some(none));
-        assert!(catch_up.is_worth_a_trial(backlog(1000)));
-        assert_eq!(catch_up.traffic(), None, "of what comes now nothing is known");
+        assert!(catch_up.choose_batches(backlog(1000)));
+        assert_eq!(catch_up.traffic(), None, "the old traffic is forgotten");
         let many = Traffic { wal: 1 << 20, messages: 8000, bytes: 800_000 };
-        catch_up.came(many);
-        assert!(catch_up.is_worth_a_trial(backlog(1 << 28)), "it is known to pay");
+        catch_up.record_traffic(many);
+        assert!(catch_up.choose_batches(backlog(1 << 28)), "batches are known to cost less");
         assert_eq!(catch_up.traffic(), Some(many));
     }
 

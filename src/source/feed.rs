@@ -9,7 +9,7 @@ use super::{PublicationFingerprint, Resume, Security, ServerIdentity, SourceErro
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
 use crate::pgoutput::Message;
-use crate::source::SlotFigures;
+use crate::source::SlotMetrics;
 
 /// Opens feeds.
 pub trait Source: Clone {
@@ -107,7 +107,7 @@ pub trait Feed {
     fn received_bytes(&self) -> u64;
 
     /// The slot's state, if it was read since the last call.
-    fn slot_figures(&mut self) -> Option<SlotFigures>;
+    fn slot_metrics(&mut self) -> Option<SlotMetrics>;
 
     /// The size of the backlog for which a catch-up was opened; `None` for a stream.
     fn backlog_bytes(&self) -> Option<u64>;

@@ -43,10 +43,10 @@ pub(super) fn message(bytes: &Bytes) -> Result<Message, SourceError> {
 pub(super) enum Connection {
     /// The connection that every feed has.
     Control,
-    /// The connection on which a catch-up reads.
+    /// The connection that a catch-up reads on.
     Reading,
-    /// The connection on which a catch-up advances the slot.
-    Moving,
+    /// The connection that a catch-up advances the slot on.
+    Advancing,
 }
 
 /// The error of a feed whose SQL connection has ended.
@@ -56,8 +56,8 @@ pub(super) fn connection_ended(
 ) -> SourceError {
     let what = match connection {
         Connection::Control => "the control connection ended",
-        Connection::Reading => "the connection that the backlog is read on ended",
-        Connection::Moving => "the connection that the slot is moved on ended",
+        Connection::Reading => "the connection that reads the backlog ended",
+        Connection::Advancing => "the connection that advances the slot ended",
     };
     match ended {
         Ok(Err(error)) => SourceError::query(what, &error),

@@ -39,12 +39,12 @@ use super::wire::{Connection, Security, WireError};
 use crate::conninfo::ConnInfo;
 use crate::lsn::Lsn;
 
-/// How far the opening of a feed has come.
+/// The step that the opening of a feed has reached.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// It tries a catch-up.
+    /// Whether it tries a catch-up.
     pub(super) in_batches: AtomicBool,
-    /// It creates a slot, which waits for every transaction that is open at that time.
+    /// Whether it creates a slot, which waits for every transaction that is open at that time.
     pub(super) creates_slot: AtomicBool,
 }
 
@@ -73,36 +73,37 @@ impl Opening<'_> {
         progress: &Progress,
     ) -> Result<PostgresFeed, SourceError> {
         let Self { config, facts, start_position, .. } = &self;
-        let is_for_batches = !config.temporary_slot
+        let can_catch_up = !config.temporary_slot
             && !facts.in_recovery
             && facts.slot.as_ref().is_some_and(|slot| !slot.failover);
-        if is_for_batches
-            && !settled
-            && config.catch_up.is_for(facts.flushed.bytes_since(start_position.ack))
-        {
-            // A stream that falls behind must not give way to another stream.
+        let backlog = self.unread();
+        let is_large = can_catch_up && config.catch_up.applies_to(backlog.unread);
+        if is_large && !settled {
+            // This session streams. Its stream must not be replaced by another one for its lag.
             config.catch_up.postpone();
         }
-        let begins_with_batches = is_for_batches
+        let catches_up = is_large
+            && settled
             && self.check.is_none()
-            && start_position.is_for_batches(self.unread(), &config.catch_up);
-        if begins_with_batches {
+            && start_position.choose_catch_up(backlog, &config.catch_up);
+        if catches_up {
             progress.in_batches.store(true, Relaxed);
             match self.auxiliary_connections().await? {
-                // On the connection that advances the slot: only the lock's holder advances it.
-                Ok((reading, moving)) => match self.lock(&moving.peer.client).await? {
-                    Lock::Held => return self.backlog(reading, moving).await,
+                // The connection that advances the slot holds the lock: only the lock's holder
+                // advances it.
+                Ok((reading, advancing)) => match self.lock(&advancing.peer.client).await? {
+                    Lock::Held => return self.catch_up(reading, advancing).await,
                     Lock::Blocked => config.catch_up.start_cooldown(),
                 },
                 Err(refused) => config.catch_up.refused(&refused.to_string()),
             }
             progress.in_batches.store(false, Relaxed);
         }
-        let catch_up = if is_for_batches { config.catch_up.clone() } else { CatchUp::default() };
+        let catch_up = if can_catch_up { config.catch_up.clone() } else { CatchUp::default() };
         self.stream(client, catch_up, progress).await
     }
 
-    /// What lies behind the flush LSN.
+    /// The backlog after the flush LSN.
     fn unread(&self) -> Backlog {
         let (slot, ack) = (self.facts.slot.as_ref(), self.start_position.ack);
         let restart = slot.and_then(|slot| slot.restart).unwrap_or_default();
@@ -125,20 +126,20 @@ impl Opening<'_> {
         lock(client, self.config, self.own(), self.observed()).await
     }
 
-    /// Releases the lock: the walsender has the slot now.
+    /// Releases the lock: the walsender holds the slot now.
     async fn unlock(&self, client: &Client, locked: Lock) -> Result<(), SourceError> {
         let slot = &self.config.slot;
         let alone = async {
             match locked {
                 Lock::Held => unlock(client, slot).await,
-                // A walpost that took the lock before the stream began does not know of the stream.
+                // A walpost that took the lock before this stream started does not know of it.
                 Lock::Blocked => {
                     require_no_other_holder(client, slot, self.own(), self.observed()).await
                 }
             }
         };
         let end_check = halt_notice::end_check(client, slot);
-        // Pipelined on one connection, always in this order.
+        // Pipelined on one connection, so they run in this order.
         let (alone, ended) = tokio::join!(biased; alone, end_check);
         alone.and(ended)
     }
@@ -162,7 +163,7 @@ impl Opening<'_> {
         let client = match started.map_err(failed) {
             Ok(client) => client,
             Err(error) => {
-                // The session may be kept until the next halt check, and must not lock others out.
+                // The session may stay open until the next halt check, and must not lock others out.
                 if let (SourceError::InUse { .. }, Some(Lock::Held)) = (&error, locked) {
                     unlock(&beside, &config.slot).await?;
                 }
@@ -185,38 +186,37 @@ impl Opening<'_> {
         Ok(PostgresFeed::comparing(feed, check, before))
     }
 
-    async fn backlog(
+    async fn catch_up(
         self,
         reading: AuxConnection,
-        moving: AuxConnection,
+        advancing: AuxConnection,
     ) -> Result<PostgresFeed, SourceError> {
-        let (config, client) = (self.config, Arc::clone(&moving.peer.client));
+        let (config, client) = (self.config, Arc::clone(&advancing.peer.client));
         let now = Facts::read(&client, &config.slot).await?;
         self.check_started(&now)?;
         if let Some(pid) = now.slot.as_ref().and_then(|slot| slot.active_pid) {
             let (slot, pid) = (config.slot.clone(), Some(pid));
             return Err(SourceError::InUse { slot, pid, holder: None });
         }
-        let stands = now.require_slot(&config.slot)?;
-        if let Some(one) = self.start_position.first_move(stands) {
-            catchup_feed::advance(&client, &config.slot, one).await?;
+        let position = now.require_slot(&config.slot)?;
+        if let Some(first) = self.start_position.first_advance(position) {
+            catchup_feed::advance(&client, &config.slot, first).await?;
         }
         halt_notice::end_check(&self.control.client, &config.slot).await?;
         let keeps_idle_slots = self.facts.version < 180_000;
-        let base = self.base(None, Some(moving.peer.pid));
+        let base = self.base(None, Some(advancing.peer.pid));
         let kept = keep_alive(client).await?;
-        let feed = CatchupFeed::start(base, config, reading, moving, kept, keeps_idle_slots);
+        let feed = CatchupFeed::start(base, config, reading, advancing, kept, keeps_idle_slots);
         Ok(PostgresFeed::over(ActiveFeed::Catchup(feed)))
     }
 
-    /// The two further connections of a catch-up; or why the server, which is available, refuses
-    /// them.
+    /// The two further connections of a catch-up, or why the available server rejects them.
     async fn auxiliary_connections(
         &self,
     ) -> Result<Result<(AuxConnection, AuxConnection), ConnectError>, SourceError> {
-        // The server may end the connection that advances the slot if its client does not read. The
-        // other one reads only as fast as Kafka takes the records, however slowly that is.
-        let given = match tokio::try_join!(
+        // The server may end the connection that advances the slot if its client does not read. It
+        // must not end the other one, which reads no faster than Kafka accepts the records.
+        let opened = match tokio::try_join!(
             self.auxiliary_connection(""),
             self.auxiliary_connection(DEAD_CLIENT_SETTINGS)
         ) {
@@ -224,18 +224,18 @@ impl Opening<'_> {
             // exist.
             Err(error @ ConnectError::TimedOut { .. }) => Err(error),
             Err(error) if error.is_outage() => return Err(error.into()),
-            given => given,
+            opened => opened,
         };
-        if let Ok((reading, moving)) = &given {
-            let (one, other) = (&reading.peer.client, &moving.peer.client);
+        if let Ok((reading, advancing)) = &opened {
+            let (one, other) = (&reading.peer.client, &advancing.peer.client);
             let (one, other) = tokio::try_join!(Instance::of(one), Instance::of(other))?;
             self.instance.require_same(&one)?;
             self.instance.require_same(&other)?;
         }
-        Ok(given)
+        Ok(opened)
     }
 
-    /// One more connection to the same address, with further settings.
+    /// Opens another connection to the same address, with these further settings.
     async fn auxiliary_connection(&self, further: &str) -> Result<AuxConnection, ConnectError> {
         let Self { conninfo, control, facts, .. } = self;
         let endpoint = &control.endpoint;
@@ -243,13 +243,13 @@ impl Opening<'_> {
         let other = connect::auxiliary(conninfo, endpoint, APPLICATION_NAME).await?;
         let settings = session_settings(conninfo, facts.version);
         let limit = silence_limit(wal_sender_timeout(facts));
-        let (client, asked) = (Arc::clone(&other.client), Arc::clone(&control.client));
+        let (client, observer) = (Arc::clone(&other.client), Arc::clone(&control.client));
         let settings = format!("{settings}; {further}");
-        // Pipelined on one connection: the settings hold for whatever follows.
+        // Pipelined on one connection: the settings apply to all that follows.
         let (set, peer) = tokio::join!(
             biased;
             other.client.batch_execute(&settings),
-            Backend::new(client, asked, limit)
+            Backend::new(client, observer, limit)
         );
         set.map_err(failed)?;
         let peer = peer.map_err(failed)?;
@@ -289,13 +289,13 @@ impl Opening<'_> {
         }
     }
 
-    /// The slot is held now: its position must be the one that was checked.
+    /// Checks that the position of the slot, which is held now, is the one that was checked before.
     fn check_started(&self, facts: &Facts) -> Result<(), SourceError> {
         let (config, confirmed) = (self.config, self.found.confirmed.max(self.start_position.ack));
         if config.temporary_slot {
             return Ok(());
         }
-        // The previous instance may have begun to halt while this one connected.
+        // The previous instance may have started to halt while this one connected.
         if let Some(pid) = facts.halted_by {
             return Err(halt_notice::found(&config.slot, pid));
         }
@@ -308,7 +308,8 @@ impl Opening<'_> {
             // position succeeds.
             Resume::AtSlot { .. } | Resume::At { after_another: true, .. } => {
                 SourceError::Lost(format!(
-                    "replication slot \"{}\" moved from {confirmed} to {now} while walpost connected",
+                    "replication slot \"{}\" was advanced from {confirmed} to {now} while walpost \
+                     connected",
                     config.slot
                 ))
             }
@@ -319,7 +320,7 @@ impl Opening<'_> {
     }
 }
 
-/// What was observed of a holder that is not known yet.
+/// The observed state of a holder that is not identified yet.
 pub(super) fn observed(
     fingerprint: &PublicationFingerprint,
     identity: &ServerIdentity,

@@ -49,7 +49,7 @@ pub(crate) use catalog::{SLOT_NAME_MAX, disable_two_phase};
 pub use catchup::cost::{Backlog, BatchEnd, Traffic};
 pub use catchup::feed::CatchupFeed;
 pub use catchup::policy::{
-    CatchupProgress, LagDetector, Move, SlotAdvanceSchedule, StartPosition, WalPosition,
+    CatchupProgress, LagDetector, SlotAdvance, SlotAdvanceSchedule, StartPosition, WalPosition,
 };
 pub(crate) use config::APPLICATION_NAME;
 pub use config::{CatchUp, ConnInfoSource, SourceConfig};
@@ -71,8 +71,8 @@ pub use resume::{Resume, Waited};
 pub use server_identity::ServerIdentity;
 pub(crate) use session_setup::identify_server;
 pub use slot_error::SlotError;
-pub use slot_metrics::SlotFigures;
-pub(crate) use slot_metrics::slot_figures;
+pub use slot_metrics::SlotMetrics;
+pub(crate) use slot_metrics::read_slot_metrics;
 pub use stream::StreamFeed;
 pub(crate) use types::BASE_TYPE;
 pub use wire::{Frame, FrameError, Frames, Method, Security};

@@ -18,7 +18,7 @@ use super::stream::StreamFeed;
 use super::wire::Security;
 use crate::lsn::Lsn;
 use crate::outbox::FoundTable;
-use crate::source::SlotFigures;
+use crate::source::SlotMetrics;
 
 /// An open feed.
 pub struct PostgresFeed {
@@ -190,10 +190,10 @@ impl Feed for PostgresFeed {
         self.base().received_bytes
     }
 
-    fn slot_figures(&mut self) -> Option<SlotFigures> {
+    fn slot_metrics(&mut self) -> Option<SlotMetrics> {
         match &mut self.feed {
-            ActiveFeed::Stream(session) => session.slot_figures(),
-            ActiveFeed::Catchup(backlog) => backlog.slot_figures(),
+            ActiveFeed::Stream(session) => session.slot_metrics(),
+            ActiveFeed::Catchup(backlog) => backlog.slot_metrics(),
         }
     }
 
@@ -210,8 +210,8 @@ impl Feed for PostgresFeed {
             return None;
         }
         match &mut self.feed {
-            ActiveFeed::Stream(session) => session.turn(),
-            ActiveFeed::Catchup(backlog) => backlog.turn(),
+            ActiveFeed::Stream(session) => session.wanted_switch(),
+            ActiveFeed::Catchup(backlog) => backlog.wanted_switch(),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::lsn::Lsn;
 
 /// The replication slot, as PostgreSQL reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotFigures {
+pub struct SlotMetrics {
     /// When the server reported it.
     pub observed: SystemTime,
     /// Current WAL position.
@@ -57,7 +57,7 @@ const FIGURES: &str = "
 
 /// Reads the metrics until it is dropped or the connection ends.
 pub(super) struct Observer {
-    latest: watch::Receiver<Option<SlotFigures>>,
+    latest: watch::Receiver<Option<SlotMetrics>>,
     task: JoinHandle<()>,
 }
 
@@ -70,7 +70,7 @@ impl Observer {
             let mut is_failing = false;
             loop {
                 ticks.tick().await;
-                let read = slot_figures(&client, &slot).await;
+                let read = read_slot_metrics(&client, &slot).await;
                 // The session itself notices that its connection has ended.
                 if read.is_err() && client.is_closed() {
                     return;
@@ -94,7 +94,7 @@ impl Observer {
     }
 
     /// The metrics, if they were read since the last call.
-    pub(super) fn changed(&mut self) -> Option<SlotFigures> {
+    pub(super) fn changed(&mut self) -> Option<SlotMetrics> {
         if !self.latest.has_changed().unwrap_or(false) {
             return None;
         }
@@ -109,10 +109,10 @@ impl Drop for Observer {
 }
 
 /// The slot's current metrics, and whether a client uses it; `None` if there is no such slot.
-pub(crate) async fn slot_figures(
+pub(crate) async fn read_slot_metrics(
     client: &Client,
     slot: &str,
-) -> Result<Option<(SlotFigures, bool)>, SourceError> {
+) -> Result<Option<(SlotMetrics, bool)>, SourceError> {
     const WHAT: &str = "reading the slot's figures";
     let failed = |error| SourceError::query(WHAT, &error);
     let parameters: [&(dyn ToSql + Sync); 1] = [&slot];
@@ -132,7 +132,7 @@ pub(crate) async fn slot_figures(
     let limit: Option<i64> = row.try_get(5).map_err(failed)?;
     let spilled: i64 = row.try_get(6).map_err(failed)?;
     let wal_status: Option<String> = row.try_get(4).map_err(failed)?;
-    let figures = SlotFigures {
+    let figures = SlotMetrics {
         observed: SystemTime::now(),
         wal_end: end,
         lag_bytes: behind(lsn(1)?),

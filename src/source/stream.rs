@@ -19,7 +19,7 @@ use super::feed::{Received, SwitchFeed};
 use super::feed_base::{Connection, FeedBase, connection_ended, message};
 use super::wire::{Event, Replication, WireError};
 use crate::lsn::Lsn;
-use crate::source::SlotFigures;
+use crate::source::SlotMetrics;
 
 /// How long to wait for a reply to the last status update before reading the slot.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -105,7 +105,7 @@ impl StreamFeed {
     }
 
     pub(super) async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
-        self.lag.asked(reading);
+        self.lag.polled(reading);
         loop {
             let event = tokio::select! {
                 // The guard first: it is seldom ready, and a busy stream, which is always ready,
@@ -136,14 +136,14 @@ impl StreamFeed {
         std::mem::replace(&mut self.bursts, bursts) != bursts
     }
 
-    pub(super) fn slot_figures(&mut self) -> Option<SlotFigures> {
+    pub(super) fn slot_metrics(&mut self) -> Option<SlotMetrics> {
         let figures = self.base.observer.changed()?;
-        self.lag.looked(figures.wal_end, figures.retained_bytes);
+        self.lag.measured(figures.wal_end, figures.retained_bytes);
         Some(figures)
     }
 
-    pub(super) fn turn(&mut self) -> Option<SwitchFeed> {
-        self.lag.turn()
+    pub(super) fn wanted_switch(&mut self) -> Option<SwitchFeed> {
+        self.lag.wanted_switch()
     }
 
     pub(super) async fn finish(&mut self, lsn: Lsn, within: Duration) -> Result<(), SourceError> {

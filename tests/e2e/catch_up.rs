@@ -1,4 +1,4 @@
-//! Backlogs that are read by catch-up reads, and where they are streamed instead.
+//! Backlogs that are read by catch-up reads, and backlogs that are streamed instead.
 
 use walpost_bed::{Kafka, Major, Postgres, Stop, WalpostBuilder, eventually};
 
@@ -15,12 +15,12 @@ pub(crate) fn catching_up(fixture: &Fixture) -> WalpostBuilder {
     fixture.command("run").env("WALPOST_SOURCE_CATCH_UP_THRESHOLD", "1KiB")
 }
 
-/// Commits so many rows, each in a transaction of its own.
+/// Commits this many rows, each in a transaction of its own.
 pub(crate) async fn one_by_one(fixture: &Fixture, count: u32) {
     transactions(fixture, count, 1).await;
 }
 
-/// Commits so many transactions of so many rows.
+/// Commits this many transactions with this many rows each.
 pub(crate) async fn transactions(fixture: &Fixture, count: u32, rows: u32) {
     let sql = format!(
         "DO $$ BEGIN FOR t IN 1..{count} LOOP
@@ -142,7 +142,7 @@ async fn catch_up_resumes_after_a_server_restart() {
     assert!(fixture.postgres.stop(Stop::Immediate, SHORT_TIMEOUT).await);
     fixture.postgres.start_again().await;
     fixture.assert_ok(LONG_TIMEOUT).await;
-    // A fast shutdown waits for nobody.
+    // A fast shutdown does not wait for clients.
     one_by_one(&fixture, 10_000).await;
     assert!(fixture.postgres.stop(Stop::Fast, SHORT_TIMEOUT).await);
     fixture.postgres.start_again().await;

@@ -4,10 +4,10 @@ use walpost_bed::fixture::{Fixture, LONG_TIMEOUT, SHORT_TIMEOUT, assert_in_log_o
 
 use crate::catch_up::{IN_BATCHES, STREAMING, catching_up, one_by_one};
 
-/// What is said where a stream costs the server less.
-const STREAM_PAYS: &str = "in batches PostgreSQL would decode too much WAL again";
+/// The log message if a stream costs the server less.
+const STREAM_COSTS_LESS: &str = "PostgreSQL would decode too much WAL again";
 
-/// Commits a transaction of about so many MB of WAL that the outbox has no part in.
+/// Commits a transaction of another table with about this many MB of WAL.
 async fn lump(fixture: &Fixture, megabytes: u32) {
     let lump = format!(
         "CREATE TABLE IF NOT EXISTS public.other (i int, text text);
@@ -24,7 +24,7 @@ async fn backlog_behind_the_wal_of_other_tables_is_streamed_after_the_first_batc
     one_by_one(&fixture, 5000).await;
     let walpost = catching_up(&fixture).start();
     walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
-    walpost.await_line(STREAM_PAYS, SHORT_TIMEOUT).await;
+    walpost.await_line(STREAM_COSTS_LESS, SHORT_TIMEOUT).await;
     walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
     one_by_one(&fixture, 100).await;
     fixture.assert_exact(LONG_TIMEOUT).await;
@@ -47,7 +47,7 @@ async fn backlog_behind_an_old_open_transaction_is_streamed_at_once() {
     stop(walpost).await;
     one_by_one(&fixture, 5000).await;
     let walpost = catching_up(&fixture).start();
-    walpost.await_line(STREAM_PAYS, SHORT_TIMEOUT).await;
+    walpost.await_line(STREAM_COSTS_LESS, SHORT_TIMEOUT).await;
     walpost.await_line(STREAMING, SHORT_TIMEOUT).await;
     fixture.assert_exact(LONG_TIMEOUT).await;
     assert!(!walpost.said(IN_BATCHES), "{:?}", walpost.stderr());

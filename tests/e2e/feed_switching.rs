@@ -1,5 +1,5 @@
-//! Switches between catch-up reads and streaming: where they must not happen, where they must, and
-//! what can go wrong in between.
+//! Switches between catch-up reads and streaming: when they must happen, when they must not, and
+//! faults during a switch.
 
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ async fn temp_file_limit_falls_back_to_streaming() {
     stop(walpost).await;
 }
 
-/// Commits so many transactions of so many rows of 1.5 kB each.
+/// Commits transactions with rows of 1.5 kB each.
 async fn large(fixture: &Fixture, count: u32, rows: u32) {
     let payload =
         "to_jsonb((SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 45) n))";
@@ -196,7 +196,7 @@ async fn silent_auxiliary_connection_is_abandoned() {
         .await;
         proxy.blackhole_direction(connection, way);
         let said = walpost.await_line("lost the connection to PostgreSQL", SHORT_TIMEOUT * 2).await;
-        assert!(said.contains("it is not at work"), "{connection} {way:?}: {said}");
+        assert!(said.contains("is idle and has sent nothing"), "{connection} {way:?}: {said}");
         // The server sees late that the session which had the lock has no client.
         fixture.assert_ok(LONG_TIMEOUT).await;
         stop(walpost).await;

@@ -1,15 +1,15 @@
 //! The simulated server's side of catch-up reads: a temporary copy of the slot that is read ahead,
 //! and the slot's advances.
 //!
-//! A copy starts at the slot's position at its creation, whoever advanced it to there, and ends
-//! with its session. The end of WAL is read first, and a batch reads up to it. An advance holds the
-//! slot while it runs, even if its client has disconnected.
+//! A copy starts at the position of the slot when it is created, and is dropped with its session.
+//! The end of WAL is read first, and a batch reads up to it. An advance holds the slot while it runs,
+//! even if its client has disconnected.
 
 use std::collections::VecDeque;
 
 use walpost::Lsn;
 use walpost::pgoutput::Message;
-use walpost::source::{Backlog, CatchUp, Move, Received, SourceError, Traffic, WalPosition};
+use walpost::source::{Backlog, CatchUp, Received, SlotAdvance, SourceError, Traffic, WalPosition};
 
 use crate::server::{UNDER_WAY, in_use, missing, moved};
 use crate::trace::{InjectedFault, TraceEvent};
@@ -21,13 +21,13 @@ pub(crate) enum ServerMessage {
     Streamed(Received),
     /// A message of a batch.
     Row(Message),
-    /// A batch has ended.
+    /// The end of a batch.
     ReadUpTo(WalPosition),
-    /// Little is left.
+    /// The backlog is nearly read.
     Over,
-    /// A stream reads the rest for less.
-    StreamPays(Backlog),
-    /// The server will not continue so.
+    /// A stream reads the rest at a lower cost.
+    StreamCostsLess(Backlog),
+    /// The server rejects the catch-up.
     Refused,
     Failed(SourceError),
 }
@@ -37,38 +37,38 @@ pub(crate) enum ServerMessage {
 pub(crate) struct Reader {
     catch_up: CatchUp,
     from: Lsn,
-    /// Where the copy stands, once it is made.
+    /// The copy's position, once it is created.
     copy: Option<Lsn>,
-    /// From where on the server decodes for each batch.
+    /// The copy's `restart_lsn`.
     restart: Lsn,
-    /// What was seen before the next batch.
-    stand: Option<WalPosition>,
-    /// Decoded, and not sent yet.
+    /// The positions that were read before the next batch.
+    position: Option<WalPosition>,
+    /// Messages that are decoded and not sent yet.
     rows: VecDeque<Message>,
     has_read: bool,
     is_over: bool,
 }
 
-/// A move of the slot, asked for by a session.
+/// An advance of the slot that a session requested.
 #[derive(Debug)]
 pub(crate) struct Moving {
     session: usize,
-    one: Move,
-    /// When the server comes to it, and how long it takes then.
+    advance: SlotAdvance,
+    /// When the server starts it, and how long it takes then.
     begins_ms: u64,
     takes_ms: u64,
     ends_ms: Option<u64>,
 }
 
 impl Reader {
-    /// Of a copy that is expected to begin at `from`.
+    /// A reader of a copy that should start at `from`.
     pub(crate) fn new(catch_up: CatchUp, from: Lsn) -> Self {
         Self {
             catch_up,
             from,
             copy: None,
             restart: from,
-            stand: None,
+            position: None,
             rows: VecDeque::new(),
             has_read: false,
             is_over: false,
@@ -77,7 +77,7 @@ impl Reader {
 }
 
 impl Moving {
-    /// Whether it has the slot.
+    /// Whether it holds the slot.
     pub(crate) fn has_begun(&self) -> bool {
         self.ends_ms.is_some()
     }
@@ -88,7 +88,7 @@ impl Moving {
 }
 
 impl World {
-    /// Reads on for who has the lock; how long to rest then.
+    /// Continues reading for the session with the lock; returns the pause in milliseconds.
     pub(crate) fn serve_batches(&mut self, at: usize) -> u64 {
         self.look(at);
         for _ in 0..self.rng.usize(0..=self.schedule.burst) {
@@ -118,34 +118,34 @@ impl World {
             reader.copy = Some(self.server.confirmed);
             return;
         };
-        let Some(stand) = reader.stand.take() else {
+        let Some(position) = reader.position.take() else {
             if rng.bool() {
-                // The server has written a record of running transactions.
+                // The server has written an `XLOG_RUNNING_XACTS` record.
                 reader.restart = copy;
             }
             let (flushed, restart, is_held) = (self.log.end, reader.restart, rng.bool());
-            let stand = WalPosition { flushed, restart, is_held, read: copy };
-            reader.stand = Some(stand);
-            if !reader.has_read && stand.begins_beyond(reader.from) {
+            let position = WalPosition { flushed, restart, is_held, read: copy };
+            reader.position = Some(position);
+            if !reader.has_read && position.starts_after(reader.from) {
                 reader.is_over = true;
-                state.coming.push_back(ServerMessage::Failed(moved(reader.from, stand.read)));
+                state.coming.push_back(ServerMessage::Failed(moved(reader.from, position.read)));
             } else if reader.has_read {
-                state.coming.push_back(ServerMessage::ReadUpTo(stand));
-                if stand.is_near_the_end(reader.catch_up.little()) {
+                state.coming.push_back(ServerMessage::ReadUpTo(position));
+                if position.is_near_end(reader.catch_up.stream_tail_bytes()) {
                     reader.is_over = true;
                     state.coming.push_back(ServerMessage::Over);
-                } else if stand.backlog().is_dear_in_batches(reader.catch_up.traffic()) {
+                } else if position.backlog().costs_less_as_stream(reader.catch_up.traffic()) {
                     reader.is_over = true;
-                    state.coming.push_back(ServerMessage::StreamPays(stand.backlog()));
+                    state.coming.push_back(ServerMessage::StreamCostsLess(position.backlog()));
                 }
             }
             return;
         };
-        let end = stand.backlog().batch(copy, reader.catch_up.traffic());
+        let end = position.backlog().next_batch(copy, reader.catch_up.traffic());
         let most = rng.usize(1..=self.schedule.limit);
         let (mut messages, read) = self.log.batch(rng, copy, end.upto, most);
         if !messages.is_empty() && std::mem::take(&mut self.server.refuses) {
-            // In the midst of it.
+            // Within the batch.
             messages.truncate(rng.usize(0..=messages.len()));
             state.coming.extend(messages.into_iter().map(ServerMessage::Row));
             state.coming.push_back(ServerMessage::Refused);
@@ -153,22 +153,22 @@ impl World {
             return;
         }
         let (wal, count) = (read.bytes_since(copy), messages.len() as u64);
-        reader.catch_up.came(Traffic { wal, messages: count, bytes: 100 * count });
+        reader.catch_up.record_traffic(Traffic { wal, messages: count, bytes: 100 * count });
         reader.rows = messages.into();
         (reader.copy, reader.has_read) = (Some(read), true);
     }
 
-    /// A session asks for a move of the slot.
-    pub(crate) fn ask_for_move(&mut self, session: usize, one: Move) {
-        self.note(TraceEvent::Confirmed { session, lsn: one.to });
+    /// Requests an advance of the slot for a session.
+    pub(crate) fn request_advance(&mut self, session: usize, advance: SlotAdvance) {
+        self.note(TraceEvent::Confirmed { session, lsn: advance.to });
         self.may_be_advanced_by_a_foreign_client();
         let late = if self.one_in(3) { 600 } else { 30 };
         let begins_ms = self.now_ms() + self.rng.u64(0..late);
         let takes_ms = self.server.move_ms.take().unwrap_or_else(|| self.rng.u64(0..100));
-        self.server.moves.push(Moving { session, one, begins_ms, takes_ms, ends_ms: None });
+        self.server.moves.push(Moving { session, advance, begins_ms, takes_ms, ends_ms: None });
     }
 
-    /// Where the schedule has it, an operator moves the slot when it matters.
+    /// If the schedule has this fault, an operator may advance the slot at a critical moment.
     pub(crate) fn may_be_advanced_by_a_foreign_client(&mut self) {
         let may_be = !self.calm && self.schedule.faults.contains(&InjectedFault::SlotMoved);
         if may_be && self.one_in(6) {
@@ -176,12 +176,12 @@ impl World {
         }
     }
 
-    /// Lets moves begin and end.
+    /// Starts and ends advances that are due.
     pub(crate) fn move_slot(&mut self) {
         let now = self.now_ms();
         for mut moving in std::mem::take(&mut self.server.moves) {
             match moving.ends_ms {
-                None if now >= moving.begins_ms => match self.may_move(moving.one) {
+                None if now >= moving.begins_ms => match self.may_advance(moving.advance) {
                     Ok(()) => {
                         moving.ends_ms = Some(now + moving.takes_ms);
                         self.server.moves.push(moving);
@@ -189,7 +189,7 @@ impl World {
                     Err(error) => self.has_moved(moving.session, Err(error)),
                 },
                 Some(ends_ms) if now >= ends_ms => {
-                    let moved = self.advance_slot(moving.one.to);
+                    let moved = self.advance_slot(moving.advance.to);
                     if moved.is_ok() {
                         self.note(TraceEvent::Advanced { session: moving.session });
                     }
@@ -200,28 +200,29 @@ impl World {
         }
     }
 
-    /// Whether the slot is free, and not beyond where whoever moves it takes it to be.
-    pub(crate) fn may_move(&self, one: Move) -> Result<(), SourceError> {
+    /// Fails if the slot is in use, or past the position that the client expects.
+    pub(crate) fn may_advance(&self, advance: SlotAdvance) -> Result<(), SourceError> {
         if !self.server.slot_is_there {
             return Err(SourceError::Slot(missing()));
         }
-        if self.server.confirmed > one.at {
-            return Err(moved(one.at, self.server.confirmed));
+        if self.server.confirmed > advance.from {
+            return Err(moved(advance.from, self.server.confirmed));
         }
         if self.slot_is_in_use() { Err(in_use()) } else { Ok(()) }
     }
 
-    /// As PostgreSQL does it: not backwards, and not beyond the log.
+    /// Advances the slot as PostgreSQL does: not backwards, and not past the end of WAL.
     pub(crate) fn advance_slot(&mut self, to: Lsn) -> Result<Lsn, SourceError> {
         if to < self.server.confirmed {
             return Err(SourceError::Lost("55000: cannot advance backwards".into()));
         }
-        let stands = to.min(self.log.end);
-        self.set_slot(stands);
-        if stands < to {
-            return Err(SourceError::Lost(format!("was to move to {to}, and stands at {stands}")));
+        let position = to.min(self.log.end);
+        self.set_slot(position);
+        if position < to {
+            let short = format!("was to be advanced to {to}, but the position is {position}");
+            return Err(SourceError::Lost(short));
         }
-        Ok(stands)
+        Ok(position)
     }
 
     fn has_moved(&mut self, session: usize, moved: Result<Lsn, SourceError>) {

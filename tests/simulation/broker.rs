@@ -1,10 +1,10 @@
-//! The simulated Kafka: partitions that append, and a relay's producer.
+//! The simulated Kafka: partitions, and a relay's producer.
 //!
-//! A producer appends a partition's records in the order in which they were produced, and none
-//! behind one that failed. It acknowledges late, in batches, and in any order across partitions. It
-//! may be several that share the partitions: then some can fail or be stuck while others go on. A
-//! batch is rejected as a whole because of one record that is too large. What a producer holds when
-//! it is replaced is lost, even if the broker has it; reports that it delivered before still count.
+//! A producer appends a partition's records in the order in which they were produced, and none after
+//! one that failed. It acknowledges late, in batches, and in any order across partitions. It may
+//! consist of several members that share the partitions: some can fail or be stuck while others
+//! continue. One record that is too large causes a rejection of its batch. When a producer is
+//! replaced, its records in flight are lost, even if the broker has them; earlier reports count.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,27 +22,27 @@ use crate::trace::TraceEvent;
 use crate::wal::{PARTITIONS, Poison};
 use crate::world::{Shared, World};
 
-/// The partition of the dead letters, behind those of the events.
+/// The partition of the dead letters, after those of the events.
 const LETTERS: usize = PARTITIONS;
 
 const LANES: usize = PARTITIONS + 1;
 
 #[derive(Debug, Default)]
 pub(crate) struct Broker {
-    /// Until when, in milliseconds, it cannot be reached, or is slow.
+    /// Until when, in milliseconds, the brokers are unreachable, or slow.
     pub(crate) away_until: u64,
     pub(crate) slow_until: u64,
-    /// The next batch is lost; with true after it was appended.
+    /// The next batch is lost; with true, after it was appended.
     pub(crate) loses: Option<bool>,
-    /// Until when producers have no room.
+    /// Until when the producers' queues are full.
     pub(crate) full_until: u64,
-    /// The next replacement takes so long, or fails.
+    /// The next replacement takes this long, or fails.
     pub(crate) replacement_ms: Option<u64>,
     pub(crate) replacement_fails: bool,
     pub(crate) producers: Vec<Producer>,
 }
 
-/// Who asks what keeps acknowledgements back; in milliseconds.
+/// The state of the diagnosis of missing acknowledgements, in milliseconds.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Inquiry {
     #[default]
@@ -52,32 +52,32 @@ enum Inquiry {
         answers: u64,
     },
     Answered {
-        /// When they are asked again.
+        /// When the brokers are asked again.
         again: u64,
     },
 }
 
 #[derive(Debug)]
 pub(crate) struct Producer {
-    /// Its owner has not released it.
+    /// Whether its owner has not released it.
     pub(crate) open: bool,
     queues: Vec<VecDeque<(Seq, usize)>>,
     queued: usize,
-    /// Of how many it consists: each has the partitions that have its number, modulo so many.
+    /// The number of members: member n has the partitions whose number modulo this is n.
     members: usize,
-    /// Partitions in which one failed: nothing behind it is appended.
+    /// Partitions in which a record failed: nothing after it is appended.
     stopped: [bool; LANES],
     /// Members that failed.
     failed: Vec<usize>,
     pub(crate) stuck_until: u64,
-    /// The one that is stuck; `None`: all are.
+    /// The member that is stuck; `None` if all are.
     stuck: Option<usize>,
-    /// The oldest record in flight, and since when it is.
+    /// The oldest record in flight, and since when it is the oldest.
     oldest: (Option<Seq>, u64),
-    /// Whether someone asks what keeps acknowledgements back, and what was told.
+    /// The state of the diagnosis of missing acknowledgements, and its result.
     inquiry: Inquiry,
     told: Option<Fault>,
-    /// Appended or refused, and to be said then.
+    /// Records that were appended or rejected, and when that is reported.
     acks: Vec<(u64, Vec<Report>)>,
     waiting: Vec<Report>,
     pub(crate) conditions: Vec<Condition>,
@@ -88,7 +88,7 @@ pub(crate) struct Producer {
     pub(crate) stirred: Arc<Notify>,
 }
 
-/// The brokers' side, forever.
+/// Runs the brokers until the schedule ends.
 pub(crate) async fn serve(world: Shared) {
     loop {
         let nap = world.lock().work();
@@ -97,7 +97,7 @@ pub(crate) async fn serve(world: Shared) {
 }
 
 impl World {
-    /// Every producer gets something done; how long to rest then.
+    /// Lets every producer make progress; returns the pause in milliseconds.
     fn work(&mut self) -> u64 {
         let mut idle = true;
         for at in 0..self.broker.producers.len() {
@@ -118,7 +118,7 @@ impl World {
         if slow { self.rng.u64(50..400) } else { self.rng.u64(1..if idle { 30 } else { 12 }) }
     }
 
-    /// Says what is due.
+    /// Sends the delivery reports that are due.
     fn acknowledge(&mut self, at: usize) {
         let now = self.now_ms();
         let producer = &self.broker.producers[at];
@@ -134,8 +134,8 @@ impl World {
         }
     }
 
-    /// Asks what keeps acknowledgements back, once the oldest record in flight
-    /// has been the same for long, and tells when it is not any more.
+    /// Starts a diagnosis once the oldest record in flight has been the same for long, and reports
+    /// the end of the stall.
     fn wonder(&mut self, at: usize) {
         let (now, answers) = (self.now_ms(), self.rng.u64(0..8000));
         let producer = &mut self.broker.producers[at];
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// Says what it is that keeps acknowledgements back, where it was asked.
+    /// Reports the result of the diagnosis.
     fn answer(&mut self, at: usize) {
         let (now, away_until) = (self.now_ms(), self.broker.away_until);
         let producer = &mut self.broker.producers[at];
@@ -171,7 +171,7 @@ impl World {
         }
     }
 
-    /// Takes a batch of each of some partitions.
+    /// Processes a batch of each of some partitions.
     fn append(&mut self, at: usize) {
         let first = self.rng.usize(0..LANES);
         for partition in (0..LANES).map(|n| (n + first) % LANES) {
@@ -201,7 +201,7 @@ impl World {
         let refused = batch.iter().any(|(_, event)| guilty(event));
         let lost = if refused { None } else { self.broker.loses.take() };
         let outcome = match lost {
-            Some(_) => Outcome::Lost("the connection broke".into()),
+            Some(_) => Outcome::Lost("the connection was lost".into()),
             None if refused => Outcome::Refused(too_large()),
             None => Outcome::Delivered,
         };
@@ -227,13 +227,13 @@ impl World {
         }
     }
 
-    /// One of its members can do no more.
+    /// One of its members fails.
     pub(crate) fn fail_producer(&mut self, at: usize) {
         let member = self.rng.usize(0..self.broker.producers[at].members);
         self.fail_member(at, member);
     }
 
-    /// One of its members, or all, do nothing until then.
+    /// One of its members, or all, are stuck until then.
     pub(crate) fn hold_producer(&mut self, at: usize, until: u64) {
         let member = self.rng.usize(0..=self.broker.producers[at].members);
         let producer = &mut self.broker.producers[at];
@@ -241,7 +241,7 @@ impl World {
         producer.stuck = Some(member).filter(|member| *member < producer.members);
     }
 
-    /// The member can do no more: what it holds is purged, which it says of some.
+    /// The member fails: its records are purged, and it reports some of them.
     fn fail_member(&mut self, at: usize, member: usize) {
         let producer = &mut self.broker.producers[at];
         producer.failed.push(member);
@@ -291,7 +291,7 @@ impl World {
         producer
     }
 
-    /// The event that the record is of; notes where it is not as its row says.
+    /// The event of the record; records a violation if the record differs from its row.
     fn event_of(&mut self, record: &Record<'_>) -> usize {
         let header = |name: &str| {
             let header = record.headers.iter().find(|header| header.name == name);
@@ -313,7 +313,7 @@ impl World {
             record.value.map_or(0, |value| String::from_utf8_lossy(value).matches('x').count());
         let shown = (record.topic.to_owned(), key, bytes, header("walpost.position"));
         if expected.as_ref() != Some(&shown) {
-            let text = format!("I7: the record {shown:?} is that of no event: {expected:?}");
+            let text = format!("I7: the record {shown:?} belongs to no event: {expected:?}");
             self.note(TraceEvent::Strange(text));
         }
         found.unwrap_or_default()
@@ -359,15 +359,15 @@ fn empty_queues() -> Vec<VecDeque<(Seq, usize)>> {
     vec![VecDeque::new(); LANES]
 }
 
-/// A relay's producer, and what comes after it.
+/// A relay's producer, and its replacements.
 pub(crate) struct SimSink {
     world: Shared,
     process: usize,
-    /// `None` while it is replaced, or after that failed.
+    /// `None` during a replacement, or after one failed.
     producer: Option<usize>,
-    /// The one that is being replaced.
+    /// The producer that is being replaced.
     ending: Option<usize>,
-    /// What the last one left.
+    /// The remaining reports of the previous producer.
     left: Vec<Report>,
 }
 
@@ -377,7 +377,7 @@ impl SimSink {
         Self { world: world.clone(), process, producer, ending: None, left: Vec::new() }
     }
 
-    /// Notes the reports that the relay is about to hear.
+    /// Records the reports that the relay is about to read.
     fn observe(world: &mut World, at: usize, mut reports: Vec<Report>) -> Vec<Report> {
         if world.schedule.shuffles_reports {
             world.rng.shuffle(&mut reports);
@@ -447,7 +447,7 @@ impl Sink for SimSink {
     }
 
     fn is_connected(&self) -> Option<bool> {
-        // By it people are told; nothing is decided.
+        // Only logged; no decision depends on it.
         Some(true)
     }
 
@@ -479,7 +479,7 @@ impl Sink for SimSink {
         if let Some(old) = old {
             world.broker.producers[old].open = false;
             let mut left = std::mem::take(&mut world.broker.producers[old].waiting);
-            // Of what it still held it may say that it was purged, or nothing.
+            // It may report its records in flight as purged, or not at all.
             let said: Vec<Seq> = left.iter().map(|report| report.seq).collect();
             let held: Vec<Seq> = world.broker.producers[old].in_flight.keys().copied().collect();
             for seq in held.into_iter().filter(|seq| !said.contains(seq)) {

@@ -16,16 +16,16 @@ use crate::schedule::Schedule;
 use crate::trace::{Exit, InjectedFault, Trace, TraceEvent};
 use crate::wal::{Event, Item, Log, PARTITIONS, Poison};
 
-/// What the largest row of a log weighs, its overhead included, and more.
+/// An upper bound for the largest row of a WAL, with its overhead.
 const ROW_BYTES: u64 = 1500;
 
-/// A third of `wal_sender_timeout`, as it is by default.
+/// A third of the default `wal_sender_timeout`.
 const UNATTENDED_MS: u64 = 20_000;
 
-/// What walpost may take beyond its own limits.
+/// How far walpost may exceed its own limits.
 const SLACK_MS: u64 = 50;
 
-/// A violation, and what it broke.
+/// A violation, and the guarantee that it violates.
 type Verdict = Result<(), String>;
 
 struct Checker<'a> {
@@ -33,12 +33,12 @@ struct Checker<'a> {
     schedule: &'a Schedule,
     given_up: HashSet<usize>,
     appended: HashSet<usize>,
-    /// All transactions before that index were judged to be covered.
+    /// All transactions before that index were checked to be delivered.
     covered: usize,
-    /// Events of each partition in commit order, and the place of each.
+    /// Events of each partition in commit order, and the index of each.
     order: Vec<Vec<usize>>,
     place: HashMap<usize, usize>,
-    /// The furthest place of each partition that has been appended.
+    /// The highest index of each partition that has been appended.
     front: [Option<usize>; PARTITIONS],
     producers: Vec<Producer>,
     processes: BTreeMap<usize, Process>,
@@ -53,41 +53,41 @@ struct Checker<'a> {
 struct Producer {
     process: usize,
     last: [Option<usize>; PARTITIONS],
-    /// The last place that was produced in each partition, and in which session
-    /// of the process, counted from one.
+    /// The last index that was produced in each partition, and in which session of the process,
+    /// counted from one.
     produced: [Option<(usize, usize)>; PARTITIONS],
 }
 
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent")]
 struct Process {
     until: bool,
-    /// Its last session that continued where it was itself.
+    /// The last session in which it resumed from its own position.
     unpassed: usize,
-    /// The log's end at its first session.
+    /// The end of WAL at its first session.
     reaches: Option<Lsn>,
     told_ms: Option<u64>,
     told_twice_ms: Option<u64>,
     confirmed: Lsn,
-    /// The furthest that the log is known to it.
+    /// The highest WAL position that it has received.
     known: Lsn,
-    /// The end of the last transaction that it took whole for its producer.
+    /// The end of the last transaction that it passed to its producer completely.
     whole: Lsn,
     opened: usize,
     session: Option<usize>,
     let_go_ms: Option<u64>,
-    /// Since it was asked to stop its session broke, or there was none.
+    /// Whether its session was lost after it was asked to stop, or there was none.
     cut_off: bool,
-    /// Something of it came from this session.
+    /// Whether it received anything in this session.
     took: bool,
-    /// A record or a producer of it failed.
+    /// Whether one of its records or producers failed.
     failed: bool,
-    /// The last transaction of which this session's rows were produced.
+    /// The last transaction whose rows were produced in this session.
     produced: Lsn,
     feeds: Feeds,
 }
 
-/// Judges a whole schedule.
+/// Checks a whole schedule.
 pub(crate) fn judge(log: &Log, schedule: &Schedule, trace: &Trace) -> Verdict {
     let mut checker = Checker::new(log, schedule);
     for (at, (now_ms, event)) in trace.iter().enumerate() {
@@ -95,7 +95,7 @@ pub(crate) fn judge(log: &Log, schedule: &Schedule, trace: &Trace) -> Verdict {
         judged.map_err(|violation| format!("{violation} (at {now_ms} ms, entry {at})"))?;
     }
     if !checker.arrived {
-        return Err("I4: all faults are over, and the slot does not reach the log's end".into());
+        return Err("I4: all faults are over, but the slot does not reach the end of WAL".into());
     }
     let missing = |event: &usize| {
         let is_given_up = checker.given_up.contains(&log.events[*event].item);
@@ -174,7 +174,9 @@ impl<'a> Checker<'a> {
                 owner.session = None;
                 owner.let_go_ms = Some(now_ms);
                 if *unattended_ms > UNATTENDED_MS {
-                    return Err(format!("I14: nobody attended for {unattended_ms} ms"));
+                    return Err(format!(
+                        "I14: the relay did not poll the session for {unattended_ms} ms"
+                    ));
                 }
             }
             TraceEvent::Slot { confirmed } => {
@@ -199,7 +201,7 @@ impl<'a> Checker<'a> {
             }
             TraceEvent::DeadLettered { event } => {
                 if self.log.events[*event].poison == Poison::None {
-                    return Err(format!("event {event} is a dead letter for no reason"));
+                    return Err(format!("event {event} is a dead letter without a reason"));
                 }
                 self.appended.insert(*event);
             }
@@ -226,7 +228,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// I5: a session continues where the process was.
+    /// I5: a session resumes where the process was.
     fn opened(&mut self, now_ms: u64, event: &TraceEvent) -> Verdict {
         let TraceEvent::Opened {
             process: number,
@@ -245,7 +247,7 @@ impl<'a> Checker<'a> {
         let all = self.sessions.len();
         let since = self.process(number).unpassed;
         if *passed && self.sessions[since..].iter().all(|owner| *owner == number) {
-            return Err(format!("I12: nobody but a person has moved the slot to {start}"));
+            return Err(format!("I12: only a foreign client has advanced the slot to {start}"));
         }
         self.sessions.push(number);
         let process = self.process(number);
@@ -295,14 +297,14 @@ impl<'a> Checker<'a> {
         }
         if lsn > known {
             return Err(format!(
-                "I2: the flush LSN is {lsn}, and the log is known to {known} only"
+                "I2: the flush LSN is {lsn}, but WAL was received up to {known} only"
             ));
         }
         self.own_cover(self.sessions[session], lsn)?;
         self.cover(lsn)
     }
 
-    /// I1: everything that committed before `lsn` is in the broker's log.
+    /// I1: the broker has everything that committed before `lsn`.
     fn cover(&mut self, lsn: Lsn) -> Verdict {
         while let Some(item) = self.log.items.get(self.covered) {
             let before = match item {
@@ -315,27 +317,29 @@ impl<'a> Checker<'a> {
             if !self.given_up.contains(&self.covered)
                 && let Some(event) = item.events().find(|event| !self.is_there(*event))
             {
-                return Err(format!("I1: {lsn} was confirmed, and event {event} is nowhere"));
+                return Err(format!(
+                    "I1: {lsn} was confirmed, but event {event} was not delivered"
+                ));
             }
             self.covered += 1;
         }
         Ok(())
     }
 
-    /// Whether that event is not to be in its own topic.
+    /// Whether that event must not be in its own topic.
     fn is_diverted(&self, event: &Event) -> bool {
         self.schedule.policy != Policy::Halt && event.poison != Poison::None
     }
 
-    /// Whether the broker has the event, or it is to be skipped.
+    /// Whether the broker has the event, or a policy skips it.
     fn is_there(&self, event: usize) -> bool {
         let is_skipped = self.schedule.policy == Policy::Skip;
         self.appended.contains(&event)
             || is_skipped && self.log.events[event].poison != Poison::None
     }
 
-    /// I6: a producer is given a partition's records in commit order, and begins
-    /// again in a new session only.
+    /// I6: a producer receives a partition's records in commit order, and only a new session starts
+    /// again.
     fn produce(&mut self, producer: usize, event: usize) -> Verdict {
         let (partition, place) = (self.log.events[event].partition(), self.place[&event]);
         let process = self.producers[producer].process;
@@ -353,8 +357,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// I6: a producer follows the commit order of a partition without a gap, and
-    /// first occurrences are in order.
+    /// I6: a producer appends a partition's records in commit order without a gap, and first
+    /// occurrences are in order.
     fn append(&mut self, producer: usize, event: usize) -> Verdict {
         let partition = self.log.events[event].partition();
         let place = self.place[&event];
@@ -364,7 +368,7 @@ impl<'a> Checker<'a> {
             Some(last) if place > last => Some(last),
             _ => front.filter(|front| place > *front).or(place.checked_sub(1)),
         };
-        // Before the first of all stands nothing.
+        // Nothing precedes the first event.
         let first = match (last, front) {
             (None, None) => 0,
             _ => from.map_or(place, |from| from + 1),
@@ -384,14 +388,14 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// A process ends as its schedule allows, in time, and tells the truth.
+    /// A process ends as its schedule allows, in time, and reports the right state.
     fn exited(&mut self, now_ms: u64, number: usize, exit: &Exit) -> Verdict {
         let process = self.processes.remove(&number).unwrap_or_default();
         let wrong = |why: &str| Err(format!("process {number} ended by {exit:?}: {why}"));
         if let Some(told) = process.told_twice_ms
             && now_ms > told + SLACK_MS
         {
-            return wrong("late, though told twice");
+            return wrong("late after a second stop signal");
         }
         if let Some(told) = process.told_ms
             && now_ms > told + self.schedule.drain_timeout_ms + SLACK_MS
@@ -401,20 +405,20 @@ impl<'a> Checker<'a> {
         if let Exit::Clean(_) | Exit::Unconfirmed = exit
             && process.feeds.was_left_late()
         {
-            return wrong("told to stop, it let go of its feed without a last confirmation");
+            return wrong("after a stop signal, it closed its feed without a last confirmation");
         }
         match exit {
             Exit::Clean(summary) => match self.clean(now_ms, &process, summary) {
                 Some(why) => wrong(&why),
                 None => Ok(()),
             },
-            Exit::Aborted if process.told_twice_ms.is_none() => wrong("told but once"),
-            Exit::Unconfirmed if !process.until => wrong("it was to run for ever"),
+            Exit::Aborted if process.told_twice_ms.is_none() => wrong("only one stop signal"),
+            Exit::Unconfirmed if !process.until => wrong("it had no `--until`"),
             Exit::Unconfirmed if self.has_no_excuse(&process) => {
-                wrong("it let go of its feed without a last confirmation")
+                wrong("it closed its feed without a last confirmation")
             }
             Exit::Halted { .. } if self.schedule.policy != Policy::Halt => {
-                wrong("there is a policy for it")
+                wrong("a policy handles the event")
             }
             Exit::Halted { commit, ordinal, sure, .. } => {
                 match self.halted(*commit, *ordinal, *sure) {
@@ -423,7 +427,7 @@ impl<'a> Checker<'a> {
                 }
             }
             Exit::Source(error) if !self.may_fail_with(error) => {
-                wrong("nothing of that kind went wrong")
+                wrong("no such fault was injected")
             }
             Exit::Sink if !self.was(InjectedFault::ReplacementFails) => {
                 wrong("no replacement failed")
@@ -440,16 +444,16 @@ impl<'a> Checker<'a> {
 
     fn clean(&self, now_ms: u64, process: &Process, summary: &Summary) -> Option<String> {
         if process.told_ms.is_none() && !process.until {
-            return Some("nobody told it to".into());
+            return Some("no stop signal".into());
         }
         if process.until && Some(self.slot) < process.reaches {
-            return Some("it has not reached where it was to go".into());
+            return Some("it has not reached its target".into());
         }
         if process.confirmed > summary.confirmed {
             return Some(format!("{} was confirmed", process.confirmed));
         }
-        // Told to stop, done before the time was up, with session and producer well to the end:
-        // the next start repeats nothing of what it read in that session.
+        // If it stopped within the time limit, and session and producer worked to the end, the next
+        // start repeats nothing of what it read in that session.
         let had_a_session = process.took && !process.cut_off && process.let_go_ms == Some(now_ms);
         let in_time = |told: u64| now_ms < told + self.schedule.drain_timeout_ms * 3 / 4;
         let undisturbed = had_a_session
@@ -458,9 +462,9 @@ impl<'a> Checker<'a> {
             && summary.undrained == 0;
         if undisturbed {
             if process.produced >= summary.confirmed && process.produced > Lsn::ZERO {
-                return Some(format!("what commits at {} comes again", process.produced));
+                return Some(format!("the transaction at {} is repeated", process.produced));
             }
-            // The last move of the slot may be refused, or take too long.
+            // The last advance of the slot may be rejected, or take too long.
             let may_fail = process.feeds.in_batches()
                 && (self.was(InjectedFault::SlotHeld) || self.was(InjectedFault::MoveSlow));
             let in_time = self.schedule.drain_timeout_ms > 4000;
@@ -471,7 +475,7 @@ impl<'a> Checker<'a> {
         None
     }
 
-    /// Whether a process that was to end by itself had all that it takes to confirm the end.
+    /// Whether a process with `--until` had everything it needs to confirm the end.
     fn has_no_excuse(&self, process: &Process) -> bool {
         let is_alone = self.schedule.walposts == 1 && process.opened > 0;
         let is_undisturbed = self.faults.is_empty() && self.schedule.poison.is_none();
@@ -479,7 +483,7 @@ impl<'a> Checker<'a> {
         is_alone && is_undisturbed && has_time && process.told_ms.is_none()
     }
 
-    /// The halt is at a rejected event, with all before it delivered where it says so.
+    /// The halt is at a rejected event, and everything before it is delivered if the error says so.
     fn halted(&self, commit: Lsn, ordinal: u32, sure: bool) -> Option<String> {
         let place = |event: &crate::wal::Event| (event.commit, event.ordinal);
         let at = self.log.events.iter().position(|event| place(event) == (commit, ordinal));
@@ -491,7 +495,7 @@ impl<'a> Checker<'a> {
             !given_up && !self.appended.contains(event)
         };
         let missing = (0..at).find(missing).filter(|_| sure);
-        missing.map(|event| format!("event {event} before it is nowhere"))
+        missing.map(|event| format!("event {event} before it was not delivered"))
     }
 
     fn may_fail_with(&self, error: &SourceError) -> bool {

@@ -1,4 +1,4 @@
-//! The writer of the outbox, and the faults injected meanwhile.
+//! Writes the outbox, and injects faults in the meantime.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ impl World {
                 self.server.closed_until = until;
             }
             InjectedFault::SlotHeld => {
-                // Between two moves anybody may take it.
+                // Between two advances any client may use the slot.
                 if self.server.is_held() || self.one_in(2) {
                     self.end_session();
                 }
@@ -140,14 +140,14 @@ impl World {
         self.broker.loses = None;
         self.broker.replacement_ms = None;
         self.broker.replacement_fails = false;
-        // One that is stuck forever is for the relay to be rid of.
+        // The relay has to replace a producer that is stuck forever.
         let stuck = self.broker.producers.iter_mut().filter(|one| one.stuck_until < FOREVER);
         stuck.for_each(|producer| producer.stuck_until = 0);
         self.calm = true;
         self.note(TraceEvent::Calm);
     }
 
-    /// While nobody uses it, an operator advances the slot.
+    /// An operator advances the slot while no client uses it.
     fn foreign_client_advances_the_slot(&mut self) {
         if self.server.is_held() || !self.server.slot_is_there {
             return;
@@ -157,7 +157,7 @@ impl World {
         self.advance(Lsn::new(to));
     }
 
-    /// An operator moves the slot on and gives up what it passes over.
+    /// An operator advances the slot and gives up the events that it skips.
     pub(crate) fn advance(&mut self, to: Lsn) {
         if to <= self.server.confirmed {
             return;

@@ -1,7 +1,7 @@
 //! A client's end of a session: streaming, or reading batches.
 //!
-//! The decisions are walpost's own code: when one feed is replaced by the other, what the end of a
-//! batch means, when the slot is advanced.
+//! walpost's own code decides when to switch the feed, what the end of a batch means, and when to
+//! advance the slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use walpost::Lsn;
 use walpost::outbox::FoundTable;
 use walpost::pgoutput::Message;
-use walpost::source::SlotFigures;
+use walpost::source::SlotMetrics;
 use walpost::source::{
     CatchUp, CatchupProgress, Feed, LagDetector, Method, OpenError, PublicationFingerprint,
     Received, Resume, Security, ServerIdentity, SlotAdvanceSchedule, Source, SourceError,
@@ -24,13 +24,13 @@ use crate::trace::{Left, TraceEvent, Why};
 use crate::wal::{OUTBOXES, relation};
 use crate::world::{Shared, World};
 
-/// For how long nobody may hold the slot while nothing is taken.
-const UNHELD: Duration = Duration::from_secs(11);
+/// A catch-up that the relay does not read must be replaced by a stream within this time …
+const MAX_UNREAD: Duration = Duration::from_secs(11);
 
-/// And for how long that is nothing out of the ordinary.
-const HELD: Duration = Duration::from_secs(9);
+/// … and not before this time.
+const MIN_UNREAD: Duration = Duration::from_secs(9);
 
-/// Where a relay's sessions come from.
+/// Opens a relay's sessions.
 #[derive(Clone)]
 pub(crate) struct SimSource {
     pub(crate) world: Shared,
@@ -64,15 +64,15 @@ impl SimSource {
     }
 
     async fn begin_batches(&self, session: usize, look: Look) -> Result<(), SourceError> {
-        let stands = self.world.lock().server.confirmed;
+        let position = self.world.lock().server.confirmed;
         let slowly = self.world.lock().one_in(4);
         self.pause(if slowly { 400 } else { 20 }).await;
-        if let Some(one) = look.outset.first_move(stands) {
+        if let Some(advance) = look.outset.first_advance(position) {
             let mut world = self.world.lock();
-            world.may_move(one)?;
-            world.advance_slot(one.to)?;
+            world.may_advance(advance)?;
+            world.advance_slot(advance.to)?;
         }
-        // Before the copy is made.
+        // Before the slot is copied.
         self.world.lock().may_be_advanced_by_a_foreign_client();
         self.pause(20).await;
         let reader = Reader::new(self.catch_up.clone(), look.outset.ack);
@@ -109,15 +109,15 @@ pub(crate) struct SimFeed {
     flushed: Lsn,
     tables: Vec<FoundTable>,
     side: Side,
-    /// Within a transaction, as far as it was taken.
+    /// Whether the last message that was read is within a transaction.
     within: bool,
     left: Left,
-    /// Why its batches end.
+    /// Why the catch-up ends.
     over: Why,
-    /// Since when nothing is taken, and how many messages were since the last commit.
+    /// Since when the relay has read nothing, and the messages read since the last commit.
     idle: Option<Instant>,
     open: usize,
-    /// It has said that it has ended.
+    /// Whether it has returned an error.
     has_failed: bool,
     observed: Instant,
 }
@@ -162,7 +162,7 @@ impl SimFeed {
         }
     }
 
-    /// What has come, or the session's end.
+    /// What was received, or the end of the session.
     fn take(&mut self, reading: bool) -> Option<Result<Received, SourceError>> {
         let mut world = self.world.lock();
         let state = &mut world.server.sessions[self.session];
@@ -173,7 +173,7 @@ impl SimFeed {
         };
         match came {
             ServerMessage::Refused => self.over = Why::Refused,
-            ServerMessage::StreamPays(_) => self.over = Why::Dear,
+            ServerMessage::StreamCostsLess(_) => self.over = Why::StreamCostsLess,
             _ => {}
         }
         self.idle = None;
@@ -183,16 +183,20 @@ impl SimFeed {
                 lag.received(&received, 100);
                 received
             }
-            (ServerMessage::Row(message), Side::Batches(handed, _)) => {
-                handed.message(&message);
+            (ServerMessage::Row(message), Side::Batches(progress, _)) => {
+                progress.message(&message);
                 Received::Message(message)
             }
-            (ServerMessage::ReadUpTo(stand), Side::Batches(handed, _)) => {
-                handed.read_up_to(stand.read)
+            (ServerMessage::ReadUpTo(position), Side::Batches(progress, _)) => {
+                progress.read_up_to(position.read)
             }
-            (ServerMessage::Over, Side::Batches(handed, _)) => handed.ended(),
-            (ServerMessage::StreamPays(rest), Side::Batches(handed, _)) => handed.left(rest),
-            (ServerMessage::Refused, Side::Batches(handed, _)) => handed.refused("at its pleasure"),
+            (ServerMessage::Over, Side::Batches(progress, _)) => progress.ended(),
+            (ServerMessage::StreamCostsLess(rest), Side::Batches(progress, _)) => {
+                progress.stream_costs_less(rest)
+            }
+            (ServerMessage::Refused, Side::Batches(progress, _)) => {
+                progress.refused("injected fault")
+            }
             (came, _) => unreachable!("{came:?} in the other feed"),
         };
         let told = match &received {
@@ -211,27 +215,27 @@ impl SimFeed {
         Some(Ok(received))
     }
 
-    /// What became of the slot's move, where that is news.
+    /// The result of an advance of the slot that has ended since the last call.
     fn moved(&mut self) -> Option<Result<Lsn, SourceError>> {
         let Side::Batches(_, moves) = &mut self.side else { return None };
         let mut world = self.world.lock();
         let state = &mut world.server.sessions[self.session];
         moves.want(state.told);
-        let stands = state.moved.take()?;
-        moves.ended(stands.as_ref().ok().copied(), Instant::now());
-        Some(stands)
+        let position = state.moved.take()?;
+        moves.ended(position.as_ref().ok().copied(), Instant::now());
+        Some(position)
     }
 
     fn failed(&mut self, has_failed: bool) {
-        if let Side::Batches(handed, _) = &self.side
+        if let Side::Batches(progress, _) = &self.side
             && has_failed
         {
-            handed.lost();
+            progress.connection_lost();
         }
         self.has_failed |= has_failed;
     }
 
-    /// When the slot is to be moved next.
+    /// When the next advance of the slot is due.
     fn due(&self) -> Option<Instant> {
         match &self.side {
             Side::Stream(_) => None,
@@ -239,10 +243,10 @@ impl SimFeed {
         }
     }
 
-    fn begin_move(&mut self) {
+    fn begin_advance(&mut self) {
         if let Side::Batches(_, moves) = &mut self.side {
-            let one = moves.begin(Instant::now());
-            self.world.lock().ask_for_move(self.session, one);
+            let advance = moves.begin(Instant::now());
+            self.world.lock().request_advance(self.session, advance);
         }
     }
 
@@ -255,15 +259,15 @@ impl SimFeed {
         let _attended = Attended::new(&self.world, self.session);
         self.idle = if reading { None } else { self.idle.or(Some(Instant::now())) };
         match &mut self.side {
-            Side::Stream(lag) => lag.asked(reading),
-            Side::Batches(handed, _) => handed.asked(reading, Instant::now()),
+            Side::Stream(lag) => lag.polled(reading),
+            Side::Batches(progress, _) => progress.polled(reading, Instant::now()),
         }
         loop {
             if self.moved().transpose()?.is_some()
-                && let Side::Batches(handed, _) = &mut self.side
-                && handed.is_over()
+                && let Side::Batches(progress, _) = &mut self.side
+                && progress.is_over()
             {
-                return Ok(handed.stands());
+                return Ok(progress.keepalive());
             }
             if let Some(came) = self.take(reading) {
                 return came;
@@ -273,13 +277,13 @@ impl SimFeed {
                 biased;
                 () = self.wake.notified() => {}
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    self.begin_move();
+                    self.begin_advance();
                 }
             }
         }
     }
 
-    /// Sees the slot moved to `lsn`.
+    /// Waits until the slot is advanced to `lsn`.
     async fn finish_batches(&mut self, lsn: Lsn) -> Result<(), SourceError> {
         self.world.lock().confirm(self.session);
         loop {
@@ -291,13 +295,13 @@ impl SimFeed {
             }
             moves.hurry(Instant::now());
             if moves.due().is_some() {
-                self.begin_move();
+                self.begin_advance();
             }
             self.wake.notified().await;
         }
     }
 
-    /// Sees that the server has taken note of `lsn`.
+    /// Waits until the server has confirmed `lsn`.
     async fn finish_stream(&mut self, lsn: Lsn) -> Result<(), SourceError> {
         self.world.lock().confirm(self.session);
         while self.world.lock().server.confirmed < lsn {
@@ -345,7 +349,7 @@ impl Feed for SimFeed {
         came
     }
 
-    /// Always: so that the relay never puts the thread to sleep.
+    /// Always true, so that the relay never pauses for batching, which blocks the thread.
     fn is_backed_up(&mut self) -> bool {
         true
     }
@@ -362,13 +366,13 @@ impl Feed for SimFeed {
         0
     }
 
-    fn slot_figures(&mut self) -> Option<SlotFigures> {
+    fn slot_metrics(&mut self) -> Option<SlotMetrics> {
         if let Side::Stream(lag) = &mut self.side {
             let world = self.world.lock();
             let every = Duration::from_millis(world.schedule.observes_ms);
             if self.observed.elapsed() >= every {
                 self.observed = Instant::now();
-                lag.looked(world.log.end, world.log.end.bytes_since(world.server.confirmed));
+                lag.measured(world.log.end, world.log.end.bytes_since(world.server.confirmed));
             }
         }
         None
@@ -380,9 +384,9 @@ impl Feed for SimFeed {
     }
 
     fn wanted_switch(&mut self) -> Option<SwitchFeed> {
-        let (turn, why) = match &mut self.side {
-            Side::Stream(lag) => (lag.turn(), Why::Behind),
-            Side::Batches(handed, moves) => {
+        let (switch, why) = match &mut self.side {
+            Side::Stream(lag) => (lag.wanted_switch(), Why::Behind),
+            Side::Batches(progress, moves) => {
                 let has_rows = {
                     let world = self.world.lock();
                     matches!(
@@ -390,23 +394,23 @@ impl Feed for SimFeed {
                         Some(ServerMessage::Row(_))
                     )
                 };
-                let turn = handed.turn(has_rows, moves.is_under_way(), Instant::now());
-                let why = if handed.is_over() { self.over } else { Why::Idle };
-                (turn, why)
+                let switch = progress.wanted_switch(has_rows, moves.is_advancing(), Instant::now());
+                let why = if progress.is_over() { self.over } else { Why::Idle };
+                (switch, why)
             }
         };
         let idle = self.idle.map_or(Duration::ZERO, |since| since.elapsed());
-        if turn.is_none() && why == Why::Idle && idle > UNHELD && self.open < 900 {
-            let text = "nothing is taken for long, and nobody holds the slot".to_owned();
+        if switch.is_none() && why == Why::Idle && idle > MAX_UNREAD && self.open < 900 {
+            let text = "the relay does not read the catch-up, and no stream takes over".to_owned();
             self.world.lock().note(TraceEvent::Strange(text));
         }
-        if turn.is_some() && why == Why::Idle && idle < HELD {
-            let text = format!("it gives way for being idle, and something came {idle:?} ago");
+        if switch.is_some() && why == Why::Idle && idle < MIN_UNREAD {
+            let text = format!("the catch-up ends as unread, but the relay read it {idle:?} ago");
             self.world.lock().note(TraceEvent::Strange(text));
         }
         let left = Left::Turned { why, within: self.within };
-        self.left = turn.map_or(Left::Midway, |_| left);
-        turn
+        self.left = switch.map_or(Left::Midway, |_| left);
+        switch
     }
 
     fn confirm(&mut self, lsn: Lsn) {
@@ -415,10 +419,10 @@ impl Feed for SimFeed {
         world.look(self.session);
     }
 
-    /// Each of the processes looks by itself here.
+    /// Not needed: each simulated process checks the slot itself.
     async fn announce_halt(&mut self, _: &SourceError) {}
 
-    /// Nobody makes away with a slot here.
+    /// Always true: the simulation never drops the slot during a catch-up.
     async fn may_switch(&mut self) -> Result<bool, SourceError> {
         Ok(true)
     }
@@ -432,7 +436,7 @@ impl Feed for SimFeed {
                 Side::Batches(..) => self.finish_batches(lsn).await,
             }
         };
-        let unseen = || Err(SourceError::Lost("not seen to arrive".into()));
+        let unseen = || Err(SourceError::Lost("the confirmation was not acknowledged".into()));
         timeout(within, noted).await.unwrap_or_else(|_| unseen())
     }
 
@@ -450,7 +454,7 @@ impl Drop for SimFeed {
     }
 }
 
-/// While someone waits for the session to say something.
+/// Exists while the relay waits for the session.
 struct Attended {
     world: Shared,
     session: usize,

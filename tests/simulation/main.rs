@@ -1,5 +1,5 @@
-//! The whole relay against a simulated PostgreSQL and a simulated Kafka, in virtual time, all from
-//! one seed.
+//! Runs the whole relay against a simulated PostgreSQL and a simulated Kafka, in virtual time, all
+//! from one seed.
 //!
 //! `WALPOST_SCHEDULES=100000` runs that many schedules, `WALPOST_SEED=…` repeats one of them, and
 //! `WALPOST_TRACE=1` prints its trace.
@@ -94,7 +94,7 @@ fn schedules_cover_every_feed_switch() {
                     see("batches".into());
                 }
                 TraceEvent::Opened { start, from, in_batches: false, .. } if start < from => {
-                    see("a stream with the ledger kept".into());
+                    see("a stream that keeps the ledger".into());
                 }
                 TraceEvent::Released { left: Left::Turned { why, within }, .. } => {
                     see(format!("{why:?}"));
@@ -103,22 +103,22 @@ fn schedules_cover_every_feed_switch() {
                     }
                 }
                 TraceEvent::Advanced { .. } => see("a move".into()),
-                TraceEvent::Moved { .. } => see("somebody's move".into()),
+                TraceEvent::Moved { .. } => see("a foreign client's move".into()),
                 _ => {}
             }
         }
     }
     for what in [
         "batches",
-        "a stream with the ledger kept",
+        "a stream that keeps the ledger",
         "Behind",
         "Over",
-        "Dear",
+        "StreamCostsLess",
         "Refused",
         "Refused within a transaction",
         "Idle within a transaction",
         "a move",
-        "somebody's move",
+        "a foreign client's move",
     ] {
         assert!(seen.contains_key(what), "{what}: {seen:?}");
     }
@@ -148,7 +148,7 @@ fn simulate(seed: u64) -> Shared {
         .enable_time()
         .start_paused(true)
         .build()
-        .expect("a runtime that needs nothing");
+        .expect("a runtime without drivers");
     runtime.block_on(async {
         let world = Shared::new(seed);
         tokio::spawn(server::serve(world.clone()));
@@ -177,7 +177,7 @@ fn simulate(seed: u64) -> Shared {
     })
 }
 
-/// Waits until the slot has reached the end of WAL, as long as that may take.
+/// Waits until the slot has reached the end of WAL.
 async fn arrive(world: &Shared) {
     while !world.lock().calm {
         sleep(Duration::from_millis(100)).await;
@@ -199,5 +199,5 @@ async fn arrive(world: &Shared) {
 
 fn number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {text}")))
 }

@@ -22,17 +22,17 @@ use crate::trace::{Exit, TraceEvent};
 use crate::wal::{OUTBOXES, Poison, relation};
 use crate::world::{Shared, World};
 
-/// Where events go that cannot be delivered.
+/// The topic for undeliverable events.
 pub(crate) const DEAD_LETTERS: &str = "t.dead";
 
-/// How long an operator lets it wait for Kafka where its slot is gone.
+/// How long an operator lets it wait for Kafka if its slot is lost.
 const GIVEN_UP: Duration = Duration::from_secs(100);
 
-/// How a process will end, unless it ends by itself before.
+/// How a process ends, unless it exits before.
 #[derive(Debug, Default)]
 struct Life {
     killed_after_ms: Option<u64>,
-    /// So many times it is woken, and dies where it would wait then.
+    /// It is polled this many times, and killed at the await point after that.
     killed_after_wakes: Option<u64>,
     told_after_ms: Option<u64>,
     told_again_after_ms: Option<u64>,
@@ -72,7 +72,7 @@ impl World {
         (process, life)
     }
 
-    /// What an operator does before the next start.
+    /// Does what an operator does before the next start.
     fn put_right(&mut self, exit: &Exit) {
         match exit {
             Exit::Halted { commit, ordinal, sure, .. } => self.deal_with(*commit, *ordinal, *sure),
@@ -86,17 +86,17 @@ impl World {
         }
     }
 
-    /// Raises the limit that refuses the event, or gives its transaction up.
+    /// Raises the limit that rejects the event, or gives up its transaction.
     fn deal_with(&mut self, commit: Lsn, ordinal: u32, sure: bool) {
         let is_it =
             |event: &&mut crate::wal::Event| event.commit == commit && event.ordinal == ordinal;
         let Some(event) = self.log.events.iter_mut().find(is_it) else {
-            let text = format!("halted at {commit}/{ordinal}, where no event is");
+            let text = format!("halted at {commit}/{ordinal}, which has no event");
             return self.note(TraceEvent::Strange(text));
         };
         match event.poison {
             Poison::Keyless if sure && !self.server.is_held() => {
-                // All before it is delivered, so that nothing else is given up.
+                // Everything before it is delivered, so nothing else is given up.
                 let item = event.item;
                 self.note(TraceEvent::GivenUp { item });
                 self.foreign_client_sets_the_slot(Lsn::new(commit.as_u64() + 1));
@@ -135,7 +135,7 @@ async fn run(
     ended.map_or(Exit::Killed, exit_of)
 }
 
-/// Polls the relay, so many times at most while things go wrong.
+/// Polls the relay, at most this many times while faults are injected.
 async fn wakes<F: Future>(
     world: &Shared,
     relay: &mut Pin<Box<F>>,
@@ -163,7 +163,7 @@ async fn death(world: &Shared, life: &Life) {
     pending::<()>().await;
 }
 
-/// Tells it to stop as its life wants it, and when all is over. Never completes.
+/// Sends stop signals as scheduled, and at the end of the schedule. Never completes.
 async fn orders(
     world: &Shared,
     process: usize,
@@ -199,8 +199,8 @@ async fn all_over(over: &mut watch::Receiver<bool>) {
     }
 }
 
-/// Completes once an operator gives up what is in flight of a process that cannot use its slot any
-/// more: it may be in a producer that is stuck for long.
+/// Completes once an operator gives up the records in flight of a process whose slot is unusable:
+/// they may be in a producer that is stuck for long.
 async fn given_up(world: &Shared, process: usize) {
     let halts = || {
         let world = world.lock();

@@ -1,5 +1,5 @@
-//! What a seed determines: how much is written, which faults can occur, how processes end. Each
-//! kind of fault is left out of half of the schedules, so that one does not hide another.
+//! What a seed determines: how much is written, which faults can occur, how processes end. Half of
+//! the schedules leave out each kind of fault, so that one does not hide another.
 
 use fastrand::Rng;
 use walpost::record::Policy;
@@ -8,47 +8,47 @@ use crate::trace::InjectedFault;
 use crate::wal::Poison;
 
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent")]
 pub(crate) struct Schedule {
-    /// For how long it is written and things go wrong.
+    /// How long transactions are written and faults are injected.
     pub(crate) faults_ms: u64,
-    /// What may go wrong, and about how long apart.
+    /// The possible faults, and about how long they are apart.
     pub(crate) faults: Vec<InjectedFault>,
     pub(crate) apart_ms: u64,
-    /// Transactions in all, and events in the largest.
+    /// The number of transactions, and the events in the largest.
     pub(crate) transactions: usize,
     pub(crate) events_most: usize,
-    /// The guilt of one in so many transactions.
+    /// One in this many transactions has an undeliverable event.
     pub(crate) poison: Option<(Poison, u64)>,
-    /// What is done about it.
+    /// The policy for undeliverable events.
     pub(crate) policy: Policy,
-    /// Walposts on the slot at once.
+    /// The number of instances on the slot.
     pub(crate) walposts: usize,
-    /// Whether they are killed, asked to stop, and made to end by themselves.
+    /// Whether they are killed, asked to stop, and run with `--until`.
     pub(crate) kills: bool,
     pub(crate) stops: bool,
     pub(crate) untils: bool,
     pub(crate) drain_timeout_ms: u64,
     pub(crate) budget_bytes: u64,
-    /// Messages that come at once, at most.
+    /// Maximum messages received at once.
     pub(crate) burst: usize,
-    /// Records that the producer has room for.
+    /// Records that fit the producer's queue.
     pub(crate) room: usize,
     /// Whether several producers share the partitions.
     pub(crate) several: bool,
-    /// Records in a batch, at most.
+    /// Maximum records in a batch.
     pub(crate) batch: usize,
-    /// How long a session rests between two looks at what it confirms, at least.
+    /// Minimum time between two confirmations of a session.
     pub(crate) looks_ms: u64,
-    /// Whether reports come in any order.
+    /// Whether delivery reports arrive in any order.
     pub(crate) shuffles_reports: bool,
-    /// How many times as large the log is as its least.
+    /// The size of the WAL as a multiple of the smallest.
     pub(crate) scale: u64,
-    /// Above so many bytes of log it is read in batches, if ever.
+    /// The catch-up threshold in bytes of WAL, if catch-up is enabled.
     pub(crate) threshold: Option<u64>,
-    /// Messages of a batch, about.
+    /// Approximate messages of a batch.
     pub(crate) limit: usize,
-    /// How often the server is looked at by who streams.
+    /// How often a streaming session reads the slot's metrics.
     pub(crate) observes_ms: u64,
 }
 
@@ -65,11 +65,11 @@ impl Schedule {
         let policies = [Policy::Halt, Policy::Halt, Policy::DeadLetter, Policy::Skip];
         let policy = policies[rng.usize(0..4)];
         let large = rng.u8(0..40) == 0;
-        // By the least of them no backlog is large, by the greatest a batch is too small for one.
+        // With the smallest factor no backlog is large; with the greatest a batch is too small for one.
         let scale = [1, 2000, 20_000, 10 << 20][rng.usize(0..4)];
         let threshold = [0, 20, 200, 1000][rng.usize(0..4)] * scale;
         let longest = if rng.u8(0..4) == 0 { 40_000 } else { 15_000 };
-        // One record at a time would take minutes for a large transaction.
+        // A large transaction would take minutes with one record at a time.
         let least: u8 = if large { 20 } else { 1 };
         Self {
             faults_ms: rng.u64(0..longest),

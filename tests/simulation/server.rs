@@ -1,11 +1,11 @@
-//! The simulated PostgreSQL: one slot, and the clients that stream from it or read batches of a
+//! The simulated PostgreSQL: one slot, and the clients that stream from it or read batches from a
 //! copy.
 //!
-//! The rules are PostgreSQL's own. A transaction is sent exactly if its commit LSN is at or after
-//! the start, and a start before the slot's position is raised to it. Confirmations arrive late, or
-//! never; a server that crashes falls back to a saved position. A second client gets an error that
-//! the slot is in use, even while the first one is dead and not yet detected. While batches are
-//! read nobody holds the slot, but its name is locked.
+//! The rules are PostgreSQL's own. A transaction is sent if and only if its commit LSN is at or after
+//! the start position, and a start position before the slot's is raised to it. Confirmations arrive
+//! late, or never. A server that crashes returns to a saved position. A second client gets an error
+//! that the slot is in use, even if the first one is dead and that is not detected yet. During a
+//! catch-up no session holds the slot, but its name is locked.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,32 +28,32 @@ use crate::world::{Shared, World};
 pub(crate) const SLOT: &str = "walpost";
 const DATABASE: &str = "shop";
 
-/// Messages that lie between walsender and client, at most.
+/// Maximum messages in transit between walsender and client.
 pub(crate) const UNDER_WAY: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) confirmed: Lsn,
-    /// What a crash falls back to.
+    /// The saved position, which a crash restores.
     saved: Lsn,
-    /// Until when, in milliseconds, it cannot be reached, or lets nobody in.
+    /// Until when, in milliseconds, it is unreachable, or rejects logins.
     pub(crate) away_until: u64,
     pub(crate) closed_until: u64,
-    /// Until when someone who is not there holds the slot.
+    /// Until when a client that is gone holds the slot.
     pub(crate) held_until: u64,
     pub(crate) slot_is_there: bool,
     pub(crate) timeline: u32,
-    /// The next batch is refused; the next move of the slot takes so long.
+    /// Whether the next batch is rejected, and how long the next advance of the slot takes.
     pub(crate) refuses: bool,
     pub(crate) move_ms: Option<u64>,
-    /// Who streams from the slot.
+    /// The session that streams from the slot.
     holder: Option<usize>,
-    /// Whose session it was that the server still takes to be there.
+    /// The dead session that the server still takes to be alive.
     lingers: Option<usize>,
-    /// Who has locked its name; who had, and until when the server takes it to be there.
+    /// The session that holds the lock of its name; a dead one, and until when it counts as alive.
     lock: Option<usize>,
     lock_lingers: Option<(usize, u64)>,
-    /// Moves of the slot that were asked for.
+    /// Requested advances of the slot.
     pub(crate) moves: Vec<Moving>,
     pub(crate) sessions: Vec<SessionState>,
 }
@@ -62,24 +62,24 @@ pub(crate) struct Server {
 pub(crate) struct SessionState {
     from: Lsn,
     cursor: Cursor,
-    /// Sent and not taken.
+    /// Sent, and not read by the client.
     pub(crate) coming: VecDeque<ServerMessage>,
     pub(crate) ended: bool,
-    /// What the client may confirm, and what of it is confirmed: once the session has
-    /// looked, which it does in its own time. In batches it may be confirmed then.
+    /// What the client may confirm, and what the session has confirmed of it at its last check. In a
+    /// catch-up, the slot may be advanced to it.
     pub(crate) offered: Lsn,
     pub(crate) told: Lsn,
     looked: Instant,
     pub(crate) wake: Arc<Notify>,
     pub(crate) unattended_since: Option<Instant>,
     pub(crate) unattended: Duration,
-    /// Reads batches, once it has begun.
+    /// The reader of batches, once it has started.
     pub(crate) reader: Option<Reader>,
-    /// What became of the slot's last move, until that is heard.
+    /// The result of the last advance of the slot, until it is read.
     pub(crate) moved: Option<Result<Lsn, SourceError>>,
 }
 
-/// What was seen of the slot before it is used.
+/// What was observed of the slot before it is used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Look {
     pub(crate) outset: StartPosition,
@@ -110,7 +110,7 @@ impl Server {
         }
     }
 
-    /// Whoever has the slot now is not walpost.
+    /// A client that is not walpost holds the slot.
     pub(crate) fn forget_the_last(&mut self) {
         self.lingers = None;
     }
@@ -120,13 +120,13 @@ impl Server {
         self.holder.is_some() || self.moves.iter().any(Moving::has_begun)
     }
 
-    /// A checkpoint: this position is not forgotten any more.
+    /// A checkpoint: it saves this position.
     pub(crate) fn save(&mut self) {
         self.saved = self.confirmed;
     }
 }
 
-/// The walsender and the checkpointer, forever.
+/// Runs the walsender and the checkpointer until the schedule ends.
 pub(crate) async fn serve(world: Shared) {
     loop {
         let nap = world.lock().serve();
@@ -135,7 +135,7 @@ pub(crate) async fn serve(world: Shared) {
 }
 
 impl World {
-    /// Sends some, takes note of what was confirmed; how long to rest then.
+    /// Sends messages and processes confirmations; returns the pause in milliseconds.
     fn serve(&mut self) -> u64 {
         if self.one_in(30) {
             self.server.save();
@@ -175,7 +175,7 @@ impl World {
         if idle { self.rng.u64(20..200) } else { self.rng.u64(1..25) }
     }
 
-    /// The session confirms what it may, where it is time to.
+    /// The session confirms what it may, if it is due.
     pub(crate) fn look(&mut self, at: usize) {
         let rest = Duration::from_millis(self.schedule.looks_ms);
         let session = &mut self.server.sessions[at];
@@ -195,7 +195,7 @@ impl World {
         self.server.sessions[session].wake.notify_one();
     }
 
-    /// What the session's client confirmed arrives.
+    /// The confirmation of the session's client arrives.
     fn take_note(&mut self, at: usize) {
         let told = self.server.sessions[at].told;
         if told > self.server.confirmed {
@@ -209,7 +209,7 @@ impl World {
         self.note(TraceEvent::Slot { confirmed });
     }
 
-    /// Someone who is not walpost moves the slot on, where it is not there yet.
+    /// A client that is not walpost advances the slot, if it is not past that position.
     pub(crate) fn foreign_client_sets_the_slot(&mut self, to: Lsn) {
         if to <= self.server.confirmed {
             return;
@@ -218,7 +218,7 @@ impl World {
         self.set_slot(to);
     }
 
-    /// The session that is open, if one is, breaks; what was under way may still come.
+    /// The open session, if any, is lost; messages in transit may still arrive.
     pub(crate) fn end_session(&mut self) {
         let Some(at) = self.server.holder.or(self.server.lock.take()) else { return };
         self.free_slot();
@@ -230,7 +230,7 @@ impl World {
         self.note(TraceEvent::Broke { session: at });
     }
 
-    /// Nobody streams any more; what was confirmed last may still have arrived.
+    /// The stream ends; its last confirmation may still have arrived.
     fn free_slot(&mut self) {
         let Some(at) = self.server.holder.take() else { return };
         if self.one_in(2) {
@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    /// The server goes down for a while and forgets what it had not saved.
+    /// The server crashes, and loses what it had not saved.
     pub(crate) fn restart_server(&mut self, away_ms: u64) {
         self.end_session();
         self.server.away_until = self.now_ms() + away_ms;
@@ -249,8 +249,8 @@ impl World {
         self.note(TraceEvent::Fell { confirmed });
     }
 
-    /// The session that has the slot, also where its client has gone already;
-    /// `None` where someone has it who is not walpost.
+    /// The session that holds the slot, even if its client is gone; `None` if a client that is not
+    /// walpost holds it.
     fn holder(&self) -> Option<usize> {
         let moving = || self.server.moves.iter().find(|moving| moving.has_begun());
         let lingers = self.server.lingers.filter(|_| self.now_ms() < self.server.held_until);
@@ -271,7 +271,7 @@ impl World {
         self.server.is_held() || self.now_ms() < self.server.held_until
     }
 
-    /// What is found before the slot is used, or why there will be no session.
+    /// What is observed before the slot is used, or why no session is opened.
     pub(crate) fn look_at_slot(
         &self,
         resume: &Resume,
@@ -312,11 +312,12 @@ impl World {
         };
         let outset = StartPosition::of(resume, at_slot);
         let backlog = Backlog::between(at_slot, outset.ack, self.log.end, false);
-        let in_batches = outset.is_for_batches(backlog, catch_up);
+        let in_batches =
+            catch_up.applies_to(backlog.unread) && outset.choose_catch_up(backlog, catch_up);
         Ok(Look { outset, at_slot, passed, in_batches })
     }
 
-    /// A session that has the slot, or the lock of its name, or why there is none.
+    /// Opens a session that holds the slot or the lock of its name, or says why not.
     pub(crate) fn open(
         &mut self,
         process: usize,
@@ -329,7 +330,7 @@ impl World {
         }
         let now = self.now_ms();
         let gone = self.server.lock_lingers.filter(|(_, until)| now < *until);
-        // Who has the lock has it until its last move is over.
+        // A session holds the lock until its last advance is over.
         let moving = self.server.moves.first().map(Moving::session);
         if let Some(at) = self.server.lock.or(gone.map(|(at, _)| at)).or(moving) {
             return Err(self.in_use_by(Some(at), resume));
@@ -342,7 +343,7 @@ impl World {
         if stands > seen {
             return Err(match resume {
                 Resume::At { after_another: false, .. } => moved(seen, stands),
-                _ => SourceError::Lost("the slot moved meanwhile".into()),
+                _ => SourceError::Lost("the slot was advanced meanwhile".into()),
             });
         }
         let session = self.server.sessions.len();
@@ -380,7 +381,7 @@ impl World {
         Ok(session)
     }
 
-    /// The client of the session has gone: the server may take its time to notice.
+    /// The client of the session is gone: the server may detect that late.
     pub(crate) fn release(&mut self, session: usize) {
         let lingers = if self.one_in(4) { self.rng.u64(0..2000) } else { 0 };
         let until = self.now_ms() + lingers;
@@ -394,7 +395,7 @@ impl World {
         }
     }
 
-    /// As walpost says it, who has looked at who uses the slot.
+    /// The error of walpost, which has checked who uses the slot.
     fn in_use_by(&self, session: Option<usize>, resume: &Resume) -> SourceError {
         let pid = session.and_then(|at| i32::try_from(at).ok());
         let is_own =
@@ -426,12 +427,12 @@ pub(crate) fn missing() -> SlotError {
     SlotError::Missing { slot: SLOT.to_owned(), database: DATABASE.to_owned() }
 }
 
-/// The slot was moved from where walpost had it.
+/// The slot was advanced by another client.
 pub(crate) fn moved(confirmed: Lsn, found: Lsn) -> SourceError {
     SourceError::Slot(SlotError::Advanced { slot: SLOT.to_owned(), confirmed, found })
 }
 
-/// As the server itself says it.
+/// The error of the server.
 pub(crate) fn in_use() -> SourceError {
     SourceError::InUse { slot: SLOT.to_owned(), pid: None, holder: None }
 }

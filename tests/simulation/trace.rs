@@ -1,4 +1,4 @@
-//! The events of a schedule, in order: written by the simulated world, judged by the checker, and
+//! The events of a schedule, in order: written by the simulated world, checked by the checker, and
 //! readable by people.
 
 use walpost::Lsn;
@@ -17,7 +17,7 @@ pub(crate) enum TraceEvent {
     Committed {
         item: usize,
     },
-    /// An operator gave up what of that transaction is not delivered.
+    /// An operator gave up the undelivered events of that transaction.
     GivenUp {
         item: usize,
     },
@@ -34,9 +34,9 @@ pub(crate) enum TraceEvent {
         process: usize,
         exit: Exit,
     },
-    /// A session stands: the relay takes A to be `start`, the server sends from `from`;
-    /// whether that is where another relay has passed it; where the log ends; whether the
-    /// relay continues from where it was; whether it reads batches.
+    /// A session is open: its flush LSN is `start`, and the server sends from `from`. The other
+    /// fields: whether another relay has advanced the slot past the relay's position, the end of
+    /// WAL, whether the relay resumes from its own position, and whether it is a catch-up.
     Opened {
         process: usize,
         session: usize,
@@ -51,7 +51,7 @@ pub(crate) enum TraceEvent {
         process: usize,
         error: SourceError,
     },
-    /// The relay took something from a session that says how far the log is known.
+    /// The relay received a WAL position from a session.
     Took {
         session: usize,
         up_to: Lsn,
@@ -61,22 +61,22 @@ pub(crate) enum TraceEvent {
         session: usize,
         lsn: Lsn,
     },
-    /// The session broke: the server's doing.
+    /// The server ended the session.
     Broke {
         session: usize,
     },
-    /// The relay released the session; for so long at most nobody attended to it; how it
-    /// had come to that.
+    /// The relay released the session: the longest time for which it did not poll it, and the
+    /// reason.
     Released {
         session: usize,
         unattended_ms: u64,
         left: Left,
     },
-    /// The session moved the slot on, to there.
+    /// The session requested an advance of the slot.
     Advanced {
         session: usize,
     },
-    /// Someone who is not walpost moved the slot.
+    /// A client that is not walpost advanced the slot.
     Moved {
         to: Lsn,
     },
@@ -84,7 +84,7 @@ pub(crate) enum TraceEvent {
     Slot {
         confirmed: Lsn,
     },
-    /// The server forgot the slot's last positions.
+    /// The server lost the slot's last positions.
     Fell {
         confirmed: Lsn,
     },
@@ -92,7 +92,7 @@ pub(crate) enum TraceEvent {
         process: usize,
         producer: usize,
     },
-    /// The producer can do no more.
+    /// The producer failed.
     Failed {
         producer: usize,
     },
@@ -106,7 +106,7 @@ pub(crate) enum TraceEvent {
         producer: usize,
         event: usize,
     },
-    /// The dead-letter topic has it.
+    /// The dead-letter topic has the event.
     DeadLettered {
         event: usize,
     },
@@ -117,11 +117,11 @@ pub(crate) enum TraceEvent {
         outcome: Outcome,
     },
     InjectedFault(InjectedFault),
-    /// No more faults from here on; all that were are over.
+    /// All faults are over, and no more follow.
     Calm,
     /// The slot reached the end of WAL.
     Arrived,
-    /// What must never happen.
+    /// Something that must never happen.
     Strange(String),
 }
 
@@ -132,7 +132,7 @@ pub(crate) enum Exit {
     Killed,
     Clean(Summary),
     Aborted,
-    /// Halted at the event that is there, with all before it delivered or not.
+    /// Halted at the event at this position, with everything before it delivered or not.
     Halted {
         commit: Lsn,
         ordinal: u32,
@@ -145,33 +145,33 @@ pub(crate) enum Exit {
     Unconfirmed,
 }
 
-/// How a session stood when the relay released it.
+/// The state of a session when the relay released it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// It had more to hand out, or was broken.
+    /// It had more messages, or had failed.
     Midway,
-    /// It confirmed for the last time.
+    /// It sent its last confirmation.
     Finished,
-    /// Another feed was to take its place; whether it was `within` a transaction.
+    /// The feed was switched; whether it was `within` a transaction.
     Turned { why: Why, within: bool },
 }
 
-/// Why another feed was to take its place.
+/// Why a feed was switched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
     /// A stream had fallen behind.
     Behind,
-    /// Little was left of the backlog.
+    /// The backlog was nearly read.
     Over,
-    /// A stream reads the rest of it for less.
-    Dear,
-    /// The server would not read on.
+    /// A stream reads the rest at a lower cost.
+    StreamCostsLess,
+    /// The server rejected the catch-up.
     Refused,
-    /// Nothing was taken for long.
+    /// The relay did not read it for long.
     Idle,
 }
 
-/// What goes wrong outside of walpost.
+/// A fault outside of walpost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InjectedFault {
     SessionEnds,
@@ -220,7 +220,7 @@ impl InjectedFault {
         Self::MoveSlow,
     ];
 
-    /// Whether an operator is needed after it.
+    /// Whether it needs an operator.
     pub(crate) fn is_grave(self) -> bool {
         matches!(
             self,

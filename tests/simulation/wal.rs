@@ -8,7 +8,7 @@ use walpost::pgoutput::{
 };
 use walpost::source::Received;
 
-/// The outbox tables; what follows them is somebody else's.
+/// The number of outbox tables; the relations after them are other tables.
 pub(crate) const OUTBOXES: usize = 2;
 
 /// Relations of the publication, by name; ids are these plus [`FIRST_OID`].
@@ -20,30 +20,30 @@ const FIRST_OID: Oid = 16_384;
 const TOPICS: usize = 2;
 const KEYS: usize = 4;
 
-/// Partitions of all topics together.
+/// The number of partitions of all topics.
 pub(crate) const PARTITIONS: usize = TOPICS * KEYS / 2;
 
-/// Of the ids of what must never be published.
+/// The start of the ids of rows that must never be published.
 pub(crate) const NEVER: usize = 1_000_000_000;
 
-/// What is committed, in order.
+/// The committed transactions, in order.
 #[derive(Debug)]
 pub(crate) struct Log {
     pub(crate) items: Vec<Item>,
     pub(crate) events: Vec<Event>,
     pub(crate) end: Lsn,
-    /// How many bytes everything takes, compared to a log where all is small.
+    /// The size of all records, as a multiple of the smallest.
     scale: u64,
 }
 
-/// A stretch of the log.
+/// A part of the WAL.
 #[derive(Debug)]
 pub(crate) enum Item {
     /// A committed transaction.
     Transaction { commit: Lsn, end: Lsn, changes: Vec<Change> },
     /// A message with our prefix outside of a transaction: never an event.
     Loose { lsn: Lsn, end: Lsn },
-    /// What the slot has nothing to say of: other databases, aborted transactions.
+    /// WAL that the slot does not decode: other databases, aborted transactions.
     Other { end: Lsn },
 }
 
@@ -59,9 +59,9 @@ pub(crate) enum Change {
     Message {
         event: usize,
     },
-    /// A row of a table that is no outbox.
+    /// A row of another table.
     Foreign,
-    /// A logical message of somebody else's.
+    /// A logical message of another application.
     Theirs,
     Update(usize),
     Delete(usize),
@@ -73,7 +73,7 @@ pub(crate) enum Change {
 /// An event of an outbox.
 #[derive(Debug)]
 pub(crate) struct Event {
-    /// Index of its transaction in the log.
+    /// Index of its transaction in the WAL.
     pub(crate) item: usize,
     pub(crate) commit: Lsn,
     pub(crate) ordinal: u32,
@@ -81,7 +81,7 @@ pub(crate) struct Event {
     pub(crate) key: usize,
     pub(crate) bytes: usize,
     pub(crate) poison: Poison,
-    /// An operator has raised the limit that refused it.
+    /// Whether an operator has raised the limit that rejected it.
     pub(crate) forgiven: bool,
 }
 
@@ -89,15 +89,15 @@ pub(crate) struct Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Poison {
     None,
-    /// It has no key, and never will.
+    /// It has no key.
     Keyless,
-    /// The broker refuses it until an operator raises a limit.
+    /// The broker rejects it until an operator raises a limit.
     TooLarge,
-    /// The producer refuses it until an operator raises a limit.
+    /// The producer rejects it until an operator raises a limit.
     TooLargeHere,
 }
 
-/// How far a session has sent the log.
+/// How far a session has sent the WAL.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     item: usize,
@@ -173,9 +173,9 @@ impl Log {
         }
     }
 
-    /// What a call by SQL sends that begins at `from`, and how far it comes: to `upto`, to the
-    /// end of the record with which it gets there, or to that of the transaction with which it
-    /// has `most` messages or more. Relations come again in each call.
+    /// What an SQL call from `from` returns, and its end position: `upto`, or the end of the record
+    /// that reaches it, or the end of the transaction with which it has `most` messages or more.
+    /// Each call repeats the relation messages.
     pub(crate) fn batch(
         &self,
         rng: &mut Rng,
@@ -213,7 +213,7 @@ impl Log {
         (messages, read)
     }
 
-    /// Up to where everything that committed has been sent.
+    /// The position up to which everything that committed was sent.
     pub(crate) fn sent(&self, cursor: &Cursor) -> Lsn {
         let items = &self.items[..cursor.item.min(self.items.len())];
         items.last().map_or(Lsn::new(1000), Item::end)
@@ -270,7 +270,7 @@ impl Item {
         }
     }
 
-    /// Where the record begins by which it is handed out; that of what is not may end anywhere.
+    /// The start of the record with which it is sent; any position for parts that are not sent.
     fn begins(&self) -> Lsn {
         match self {
             Self::Transaction { commit, .. } => *commit,
@@ -309,7 +309,7 @@ impl Change {
 }
 
 impl Event {
-    /// Whether it cannot be delivered for that reason, as of now.
+    /// Whether it currently cannot be delivered for that reason.
     pub(crate) fn is(&self, poison: Poison) -> bool {
         self.poison == poison && !self.forgiven
     }
@@ -319,7 +319,7 @@ impl Event {
     }
 }
 
-/// What is no event, in between.
+/// A change that is not an event.
 fn noise(rng: &mut Rng, changes: &mut Vec<Change>) {
     while rng.u8(0..6) == 0 {
         changes.push(match rng.u8(0..8) {
@@ -349,7 +349,7 @@ fn oid(at: usize) -> Oid {
     FIRST_OID + Oid::try_from(at).expect("few")
 }
 
-/// A message of ours outside of a transaction.
+/// A message with our prefix outside of a transaction.
 fn loose(lsn: Lsn) -> Message {
     logical(false, lsn, "outbox", format!(r#"{{"id": {NEVER}, "aggregate_type": "t0"}}"#))
 }
@@ -359,7 +359,7 @@ fn logical(transactional: bool, lsn: Lsn, prefix: &str, content: String) -> Mess
     Message::Logical(LogicalMessage { transactional, lsn, prefix: prefix.into(), content })
 }
 
-/// An Insert, by way of the bytes that PostgreSQL would send.
+/// An Insert, decoded from the bytes that PostgreSQL would send.
 fn insert(at: usize, number: usize, event: Option<&Event>) -> Message {
     let keyless = event.is_some_and(|event| event.poison == Poison::Keyless);
     let topic = event.map_or(0, |event| event.topic);

@@ -23,12 +23,12 @@ pub(crate) struct World {
     began: Instant,
 }
 
-/// The world as its inhabitants share it. One thread: the lock is never waited for.
+/// The shared world. There is one thread, so the lock never blocks.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Mutex<World>>);
 
 impl Shared {
-    /// The world of `seed` at its beginning; inside the runtime of its own time.
+    /// Creates the world of `seed`, inside the runtime with virtual time.
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let schedule = Schedule::new(&mut rng);
@@ -59,7 +59,7 @@ impl World {
         self.trace.push((now, event));
     }
 
-    /// Once in so many times.
+    /// True once in this many calls, on average.
     pub(crate) fn one_in(&mut self, times: u64) -> bool {
         self.rng.u64(0..times) == 0
     }

@@ -160,7 +160,7 @@ impl<P: Source, S: Sink> Relay<P, S> {
 
     fn measure(&mut self, session: &mut P::Feed) {
         self.diagnostics.stats.session_bytes(session.received_bytes());
-        if let Some(figures) = session.slot_figures() {
+        if let Some(figures) = session.slot_metrics() {
             self.diagnostics.stats.metrics.slot(figures);
         }
     }

@@ -16,7 +16,7 @@ use crate::record::{Record, RecordConfig, Router};
 use crate::relay::{StopHandle, stop_channel};
 use crate::sink::SinkError;
 use crate::source::{
-    Feed, Method, PublicationFingerprint, Received, Resume, Security, ServerIdentity, SlotFigures,
+    Feed, Method, PublicationFingerprint, Received, Resume, Security, ServerIdentity, SlotMetrics,
     SwitchFeed,
 };
 
@@ -133,7 +133,7 @@ impl Feed for BusyFeed {
         0
     }
 
-    fn slot_figures(&mut self) -> Option<SlotFigures> {
+    fn slot_metrics(&mut self) -> Option<SlotMetrics> {
         None
     }
 

@@ -1,5 +1,5 @@
-//! Since when records in flight wait, to the millisecond, for next to nothing:
-//! they are counted by the millisecond in which they were produced.
+//! Measures how long records have been in flight, to the millisecond and at almost no cost: records
+//! are counted by the millisecond in which they were produced.
 //!
 //! Pure: the time is an argument.
 
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use crate::ledger::Seq;
 
-/// What is counted together.
+/// The unit of time in which records are counted together.
 const STEP: Duration = Duration::from_millis(1);
 
-/// Counts that are kept at most. Where as many are not done with, what follows is counted
-/// together, as if it were produced when the last of it was.
+/// Maximum number of counts. If as many are in flight, the records that follow are counted together,
+/// as if all of them had been produced with the last one.
 const SPANS: usize = 4096;
 
 /// One producer's records in flight.
@@ -27,7 +27,7 @@ struct Span {
 }
 
 impl Ages {
-    /// Production `seq` is under way; numbers rise.
+    /// Records that production `seq` is in flight; numbers rise.
     pub(crate) fn produced(&mut self, seq: Seq, now: Instant) {
         if self.0.len() == SPANS {
             self.0.retain(|span| span.waiting > 0);
@@ -44,10 +44,10 @@ impl Ages {
         }
     }
 
-    /// Production `seq` is done with, however it ended: when it was produced, where that
+    /// Records the end of production `seq`, delivered or not. Returns when it was produced, if that
     /// is known.
     pub(crate) fn reported(&mut self, seq: Seq) -> Option<Instant> {
-        // Most reports are of the oldest.
+        // Most reports are for the oldest.
         let is_first = self.0.get(1).is_none_or(|second| seq < second.first);
         let behind = if is_first { 1 } else { self.0.partition_point(|span| span.first <= seq) };
         let span = self.0.get_mut(behind.checked_sub(1)?)?;
@@ -59,12 +59,12 @@ impl Ages {
         begun
     }
 
-    /// Nothing is in flight any more.
+    /// Forgets all records in flight.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Since when the oldest record in flight waits, if one does.
+    /// When the oldest record in flight was produced, if there is one.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         self.0.front().map(|span| span.begun)
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_age_of_a_record_and_the_oldest_are_found_whatever_the_order_of_reports() {
+    fn ages_are_found_for_reports_in_any_order() {
         let begun = Instant::now();
         let at = |tenths: u64| begun + Duration::from_millis(tenths * 100);
         let mut ages = Ages::default();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_wait_costs_no_memory_and_what_follows_it_is_young() {
+    fn long_wait_uses_no_memory_and_later_records_are_young() {
         let begun = Instant::now();
         let mut ages = Ages::default();
         let many = 3 * SPANS as u64;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_for_long_does_not_blur_the_ages_of_others() {
+    fn record_that_waits_long_does_not_change_the_ages_of_others() {
         let begun = Instant::now();
         let at = |seq| begun + Duration::from_secs(seq);
         let mut ages = Ages::default();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_report_of_an_earlier_producer_counts_for_nothing() {
+    fn late_report_of_a_replaced_producer_is_ignored() {
         let mut ages = Ages::default();
         let begun = Instant::now();
         ages.produced(Seq::new(7), begun);

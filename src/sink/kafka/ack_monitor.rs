@@ -1,8 +1,7 @@
-//! Sees that nothing is acknowledged for long, has the brokers asked why, and
-//! tells what they say: once, once more after they could not be reached, and once
-//! more when it is over.
+//! Detects that nothing is acknowledged for long, asks the brokers for the reason, and reports it:
+//! once, again after the brokers were unreachable, and when acknowledgements resume.
 //!
-//! It only tells. What to do about a producer that is stuck is for the relay.
+//! It only reports. The relay decides what to do about a stuck producer.
 
 use std::time::{Duration, Instant};
 
@@ -16,29 +15,28 @@ use crate::ledger::Seq;
 use crate::metrics::Metrics;
 use crate::sink::{Condition, Fault, Outcome, Report};
 
-/// How long the oldest record in flight may wait before somebody asks.
+/// How long the oldest record in flight may wait before the brokers are asked.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long after a question the next is asked.
+/// The time between two diagnoses.
 const DIAGNOSIS_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Looks after the records in flight.
+/// Monitors the records in flight.
 #[derive(Debug)]
 pub(crate) struct AckMonitor {
     ages: Ages,
-    /// What all acknowledgements of these producers took together.
+    /// The total time that all acknowledgements of these producers took.
     ack_time: Duration,
-    /// The time, as of the last look at reports.
+    /// The time when reports were last read.
     now: Instant,
     diagnosed_at: Option<Instant>,
     diagnosis: Option<oneshot::Receiver<Diagnosis>>,
     reported: Option<String>,
-    /// Whether no broker could be reached since that was reported: it is reported again,
-    /// for somebody who waits for them to come back.
+    /// Whether the brokers were unreachable since the stall was reported: it is then reported again.
     report_again: bool,
-    /// Whether anything was acknowledged since that was reported.
+    /// Whether anything was acknowledged since the stall was reported.
     acknowledged: bool,
-    /// Whether the client has said already that no broker can be reached.
+    /// Whether the client has already reported that no broker can be reached.
     out_of_reach: bool,
 }
 
@@ -61,7 +59,7 @@ impl AckMonitor {
         self.ages.produced(seq, now);
     }
 
-    /// These came, up to now.
+    /// Records the reports received up to now.
     pub(crate) fn reported(&mut self, reports: &[Report], now: Instant, metrics: &Metrics) {
         self.now = now;
         for report in reports {
@@ -78,14 +76,14 @@ impl AckMonitor {
         }
     }
 
-    /// Everything in flight went with its producer.
+    /// Forgets the records in flight: their producer was replaced.
     pub(crate) fn replaced(&mut self) {
         self.ages.clear();
         self.ack_time = Duration::ZERO;
         self.acknowledged = false;
     }
 
-    /// What all acknowledgements took together, since there are these producers.
+    /// The total time that all acknowledgements of these producers took.
     pub(crate) fn ack_time(&self) -> Duration {
         self.ack_time
     }
@@ -95,8 +93,7 @@ impl AckMonitor {
         self.ages.oldest().is_none()
     }
 
-    /// Adds what is to be reported to `conditions`, and starts a diagnosis where the cause is
-    /// unknown.
+    /// Adds the conditions to report to `conditions`, and starts a diagnosis if the cause is unknown.
     pub(crate) fn check(
         &mut self,
         config: &ClientConfig,
@@ -110,7 +107,7 @@ impl AckMonitor {
         }
         let condition = self.verdict(|| {
             let (sender, answer) = oneshot::channel();
-            // Nobody waits for it any more where the sink has gone.
+            // The receiver is gone if the sink was dropped.
             diagnostics::diagnose_stall(config, counts.topics(), |it| drop(sender.send(it)));
             answer
         });
@@ -151,7 +148,7 @@ impl AckMonitor {
             && self.diagnosed_at.is_none_or(|then| waits(then) >= DIAGNOSIS_INTERVAL)
         {
             self.diagnosed_at = Some(now);
-            // Why it stalls is known then, at first.
+            // The cause of the stall is known at first.
             if !(first && self.out_of_reach) {
                 self.diagnosis = Some(diagnose());
             }
@@ -164,7 +161,7 @@ impl AckMonitor {
 mod tests {
     use super::*;
 
-    /// The condition `seconds` after the start, where the diagnosis is `cause`.
+    /// The condition `seconds` after the start, if the diagnosis is `cause`.
     fn verdict_at(
         monitor: &mut AckMonitor,
         begun: Instant,
@@ -185,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_is_told_once_for_each_reason_and_once_when_it_is_over() {
+    fn stall_is_reported_once_per_reason_and_when_it_is_over() {
         let begun = Instant::now();
         let mut monitor = AckMonitor::new(begun);
         monitor.produced(Seq::new(1), begun);
@@ -204,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_producer_is_no_end_of_a_stall() {
+    fn replaced_producer_does_not_end_a_stall() {
         let begun = Instant::now();
         let mut monitor = AckMonitor::new(begun);
         monitor.produced(Seq::new(1), begun);
@@ -215,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_is_told_again_after_an_outage() {
+    fn stall_is_reported_again_after_an_outage() {
         let begun = Instant::now();
         let mut monitor = AckMonitor::new(begun);
         monitor.produced(Seq::new(1), begun);
@@ -229,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn brokers_that_are_known_to_be_out_of_reach_are_not_asked_at_once() {
+    fn unreachable_brokers_are_not_asked_at_once() {
         let begun = Instant::now();
         let mut monitor = AckMonitor::new(begun);
         monitor.produced(Seq::new(1), begun);

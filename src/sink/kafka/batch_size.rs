@@ -1,32 +1,32 @@
-//! How long the producer's batches may be: as configured, and shorter for a while after a broker
-//! has refused one.
+//! The maximum size of the producer's batches: as configured, and smaller for a while after a broker
+//! has rejected one.
 //!
-//! A broker refuses a whole batch for one record. Shorter batches find that record sooner, and
-//! cost a request a record in the end: so they are for as long as they are of use. Where batches of
-//! the configured length are refused again soon after (they are longer than what a topic takes),
-//! the next try comes later each time.
+//! A broker rejects a whole batch for one record. Smaller batches isolate that record sooner, but
+//! cost up to one request per record, so the configured size is restored after a while. If batches
+//! of that size are rejected again soon (they exceed a topic's limit), the next attempt to restore
+//! it waits longer each time.
 
 use std::time::{Duration, Instant};
 
-/// By how much a refusal makes batches smaller: few steps from the default to
-/// single records, and the first of them fits most topics with a limit of their own.
+/// The factor by which a rejection makes batches smaller: few steps from the default to single
+/// records, and the first step fits most topics with a limit of their own.
 const SHRINKS_BY: u32 = 16;
 
-/// How long after the last refusal batches are as configured again: longer than the longest pause
+/// How long after the last rejection the configured size is restored: longer than the longest pause
 /// between two replays.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 
-/// By how much that gets longer where it was of no use, and how long it gets.
+/// The factor by which that time grows after a failed attempt, and its maximum.
 const WAIT_GROWS_BY: u32 = 6;
 const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// The length of batches, in bytes.
+/// The maximum size of batches, in bytes.
 #[derive(Debug)]
 pub(crate) struct BatchSize {
     configured: u32,
     bytes: u32,
     wait: Duration,
-    /// When they may be as configured again.
+    /// When the configured size may be restored.
     restore_at: Option<Instant>,
     restored_at: Option<Instant>,
 }
@@ -42,7 +42,7 @@ impl BatchSize {
         }
     }
 
-    /// How long batches may be where they are configured so.
+    /// The maximum size for this configured one.
     pub(crate) fn at_most(&self, configured: u32) -> u32 {
         if self.are_smaller() { self.bytes.min(configured) } else { configured }
     }
@@ -51,12 +51,12 @@ impl BatchSize {
         self.configured
     }
 
-    /// Whether that is because of a refusal.
+    /// Whether a rejection has made batches smaller.
     pub(crate) fn are_smaller(&self) -> bool {
         self.restore_at.is_some()
     }
 
-    /// A batch was refused: how long they may be from now on, if that is another length.
+    /// Records a rejected batch. Returns the new maximum size, if it changes.
     pub(crate) fn refused(&mut self, now: Instant) -> Option<u32> {
         if !self.are_smaller() {
             let was_of_use =
@@ -71,22 +71,22 @@ impl BatchSize {
         (std::mem::replace(&mut self.bytes, smaller) != smaller).then_some(smaller)
     }
 
-    /// Whether it is time to make them as configured again.
+    /// Whether it is time to restore the configured size.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.restore_at.is_some_and(|at| now >= at)
     }
 
-    /// They could not be made so now.
+    /// Records that the configured size could not be restored now.
     pub(crate) fn postpone(&mut self, now: Instant) {
         self.restore_at = self.restore_at.map(|_| now + self.wait);
     }
 
-    /// They are as configured again.
+    /// Records that the configured size is restored.
     pub(crate) fn restored(&mut self, now: Instant) {
         (self.bytes, self.restore_at, self.restored_at) = (self.configured, None, Some(now));
     }
 
-    /// They are configured otherwise from now on.
+    /// Changes the configured size.
     pub(crate) fn configure(&mut self, configured: u32) {
         self.bytes = self.at_most(configured);
         self.configured = configured;
@@ -98,13 +98,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_shrink_to_single_records_and_are_restored_after_a_while() {
+    fn batches_shrink_to_single_records_and_are_restored_later() {
         let (mut batches, began) = (BatchSize::new(1_000_000), Instant::now());
         let lengths: Vec<_> = std::iter::from_fn(|| batches.refused(began)).collect();
         assert_eq!(lengths, [62_500, 3_906, 244, 15, 1]);
         let later = began + FIRST_WAIT / 2;
         assert_eq!(batches.refused(later), None);
-        assert!(!batches.is_due(began + FIRST_WAIT), "a refusal since");
+        assert!(!batches.is_due(began + FIRST_WAIT), "rejected since");
         assert!(batches.is_due(later + FIRST_WAIT));
         batches.restored(later + FIRST_WAIT);
         assert!(!batches.are_smaller() && batches.at_most(1_000_000) == 1_000_000);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_again_soon_is_restored_later_each_time_and_at_last_seldom() {
+    fn repeatedly_rejected_size_is_restored_less_and_less_often() {
         let (mut batches, mut now) = (BatchSize::new(1_000), Instant::now());
         let mut waits = Vec::new();
         for _ in 0..8 {
@@ -124,14 +124,14 @@ mod tests {
             batches.restored(now);
         }
         assert_eq!(waits, [10, 60, 360, 2160, 12960, 77760, 86400, 86400]);
-        // What comes long after has another cause.
+        // A rejection long after has another cause.
         now += WAIT_MAX * WAIT_GROWS_BY;
         batches.refused(now);
         assert_eq!(batches.wait, FIRST_WAIT);
     }
 
     #[test]
-    fn another_configuration_counts_once_batches_are_restored() {
+    fn changed_configuration_applies_once_batches_are_restored() {
         let (mut batches, now) = (BatchSize::new(1_000), Instant::now());
         batches.configure(2_000);
         assert_eq!(batches.at_most(2_000), 2_000);

@@ -1,5 +1,5 @@
-//! librdkafka's configuration: walpost's defaults, the user's properties over them, and
-//! what the promise rests on over both.
+//! librdkafka's configuration: walpost's defaults, overridden by the user's properties, overridden
+//! by the properties that the delivery guarantee depends on.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,13 @@ use super::features;
 use crate::outlet::RECORD_OVERHEAD_BYTES;
 use crate::sink::SinkError;
 
-/// librdkafka's own limit for a message, where none is configured.
+/// librdkafka's default limit for a message.
 pub(crate) const MESSAGE_MAX_BYTES: u64 = 1_000_000;
 
 /// librdkafka's default of `batch.size`, in bytes.
 const BATCH_BYTES: u32 = 1_000_000;
 
-/// What walpost sets where the user does not: a property, the other name that librdkafka has for
-/// it, and the value.
+/// Properties that walpost sets unless the user does: the name, librdkafka's alias, and the value.
 const DEFAULTS: [(&str, &str, &str); 7] = [
     // A topic may be named by a row, and one that brokers make when it is named has as many
     // partitions and replicas as they please.
@@ -33,28 +32,28 @@ const DEFAULTS: [(&str, &str, &str); 7] = [
     ("statistics.interval.ms", "", "5000"),
 ];
 
-/// What the Kafka sink needs to know. No `Debug`: properties may be secrets.
+/// The configuration of the Kafka sink. No `Debug`: properties may be secrets.
 #[derive(Clone)]
 pub struct KafkaConfig {
     /// Comma-separated `host:port` list.
     pub bootstrap_servers: String,
-    /// librdkafka properties of the user's own, checked to keep the promise.
+    /// The user's librdkafka properties, checked to keep the delivery guarantee.
     pub properties: BTreeMap<String, String>,
     /// The relay's in-flight budget, in bytes: bounds librdkafka's queue too.
     pub in_flight_bytes: u64,
-    /// How many producers may send at the same time.
+    /// The maximum number of producers.
     pub max_producers: u32,
-    /// The topics that are waited for while they do not exist.
+    /// The topics to wait for while they do not exist.
     pub waits_for: WaitsFor,
 }
 
-/// The topics that are waited for while they do not exist. A record for another one is refused.
+/// The topics to wait for while they do not exist. A record for another missing topic is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum WaitsFor {
     /// Any.
     #[default]
     AnyTopic,
-    /// This one alone: that of the dead letters, which have nowhere else to go.
+    /// Only this one: the dead-letter topic.
     Topic(String),
 }
 
@@ -68,12 +67,12 @@ impl WaitsFor {
     }
 }
 
-/// Whether the client library takes the configuration; connects to nothing.
+/// Checks that the client library accepts the configuration, without connecting.
 pub fn accepts(config: &KafkaConfig) -> Result<(), SinkError> {
     features::require(&client_config(config))
 }
 
-/// librdkafka's configuration for the producer, and for all that asks the same brokers.
+/// librdkafka's configuration for the producer, and for other clients of the same brokers.
 pub(crate) fn client_config(config: &KafkaConfig) -> ClientConfig {
     let records = config.in_flight_bytes / RECORD_OVERHEAD_BYTES + 1;
     // Twice the budget and one row: the budget is what stops the relay, the
@@ -102,26 +101,26 @@ pub(crate) fn client_config(config: &KafkaConfig) -> ClientConfig {
     client
 }
 
-/// Whether the producer has brokers make the topics that they do not have.
+/// Whether the producer lets brokers create missing topics.
 pub fn asks_for_topics(config: &KafkaConfig) -> bool {
     let given = config.properties.get("allow.auto.create.topics");
     given.is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "true" | "t" | "1"))
 }
 
-/// The longest record that the producer takes, in bytes.
+/// The maximum size of a record that the producer accepts, in bytes.
 pub fn message_max_bytes(config: &KafkaConfig) -> u64 {
     let given = config.properties.get("message.max.bytes");
     given.and_then(|max| max.trim().parse().ok()).unwrap_or(MESSAGE_MAX_BYTES)
 }
 
-/// The user's own number of requests in flight to a broker.
+/// The user's maximum number of requests in flight per broker.
 pub(crate) fn requests_in_flight(properties: &BTreeMap<String, String>) -> Option<u32> {
     let names = ["max.in.flight.requests.per.connection", "max.in.flight"];
     let mut given = names.into_iter().filter_map(|name| properties.get(name));
     given.find_map(|value| value.trim().parse().ok())
 }
 
-/// How long batches may be by the user's own properties.
+/// The maximum batch size by the user's properties.
 pub(crate) fn batch_bytes(properties: &BTreeMap<String, String>) -> u32 {
     let given = |name: &str| properties.get(name).and_then(|value| value.trim().parse().ok());
     let given = [given("batch.size"), given("message.max.bytes")];
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_sets_stands_by_either_of_its_names_and_alone() {
+    fn user_properties_override_defaults_under_either_name() {
         for (name, alias, value) in DEFAULTS {
             assert_eq!(made_with(&[]).get(name), Some(value));
             assert_eq!(made_with(&[(name, "3")]).get(name), Some("3"), "{name}");

@@ -1,4 +1,4 @@
-//! What a producer's callbacks leave for the relay.
+//! Collects the results of a producer's callbacks for the relay.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use super::statistics::{ConnectionState, Measured};
 use crate::metrics::Published;
 use crate::sink::{Condition, Outcome, Report};
 
-/// How long after the last connection broke its reason is awaited.
+/// How long to wait for the reason after the last connection is lost.
 const REASON_LIMIT: Duration = Duration::from_secs(2);
 
 /// Values of [`Reports::connected`].
@@ -19,25 +19,25 @@ const UNKNOWN: u8 = 0;
 const DISCONNECTED: u8 = 1;
 const CONNECTED: u8 = 2;
 
-/// By which the relay is woken, and what it is asked for; of all producers of a sink.
+/// Wakes the relay and carries requests to it; shared by all producers of a sink.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     pub(super) stirred: Notify,
-    /// Whether somebody asks for the configuration to be read again.
+    /// Whether a reload of the configuration was requested.
     pub(super) asked: AtomicBool,
 }
 
-/// What one producer says.
+/// The reports of one producer.
 #[derive(Debug)]
 pub(super) struct Reports {
     waiting: Mutex<Waiting>,
-    /// Whether a broker is connected, as far as that was said.
+    /// Whether a broker is connected, as far as known.
     connected: AtomicU8,
-    /// Whether the brokers have given it the producer id that it writes with.
+    /// Whether the brokers have assigned it a producer ID.
     has_id: AtomicBool,
-    /// How often it called back.
+    /// The number of callbacks.
     events: AtomicU64,
-    /// How many records were delivered.
+    /// The number of delivered records.
     delivered: AtomicU64,
     /// What its last statistics say.
     measured: Mutex<Measured>,
@@ -47,28 +47,28 @@ pub(super) struct Reports {
 #[derive(Debug, Default)]
 struct Waiting {
     reports: Vec<Report>,
-    /// What was delivered by topic since it was last taken, the last topic last.
+    /// Deliveries by topic since they were last taken; the most recent topic is last.
     published: Vec<(String, Published)>,
     conditions: Vec<Condition>,
-    /// What last became of a connection to a broker.
+    /// The last state of a connection to a broker.
     connection: Option<String>,
-    /// No broker is connected, since then, and why is not known yet.
+    /// Since when no broker is connected, while the reason is unknown.
     unreachable: Option<(String, Instant)>,
-    /// Why the last connection failed, since when no broker was seen to be connected.
+    /// Why the last connection failed, if no broker was connected since.
     failed: Option<String>,
-    /// Whether it was reported that no broker is connected, and none has been since.
+    /// Whether it was reported that no broker is connected, and none was connected since.
     is_reported: bool,
-    /// Whether the broker refused a batch of this producer's for a record in it.
+    /// Whether the broker rejected a batch of this producer because of a record in it.
     refused: bool,
 }
 
 impl Waiting {
-    /// A broker is connected.
+    /// Records that a broker is connected.
     fn connected(&mut self) {
         (self.failed, self.is_reported) = (None, false);
     }
 
-    /// A record was delivered. Records of a topic come one after the other.
+    /// Records a delivered record. Most records of a topic follow one another.
     fn count(&mut self, topic: &str, published: Published) {
         let known = self.published.iter().rposition(|(name, _)| name == topic);
         let at = known.unwrap_or_else(|| {
@@ -98,18 +98,18 @@ impl Reports {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It called back.
+    /// Records a callback.
     pub(super) fn event(&self) {
         self.events.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often it has called back.
+    /// The number of callbacks.
     pub(super) fn events(&self) -> u64 {
         self.events.load(Ordering::Relaxed)
     }
 
-    /// Something became of a record; where it was delivered, to which topic and with how
-    /// many bytes.
+    /// Records a delivery report. If the record was delivered, it has the topic and the number of
+    /// bytes.
     pub(super) fn report(&self, report: Report, published: Option<(&str, u64)>) {
         let failed = report.outcome != Outcome::Delivered;
         if !failed {
@@ -137,7 +137,7 @@ impl Reports {
         self.delivered.load(Ordering::Relaxed)
     }
 
-    /// The producer's statistics.
+    /// Records the producer's statistics.
     pub(super) fn update_statistics(&self, (state, measured): (ConnectionState, Measured)) {
         *self.measured.lock().unwrap_or_else(PoisonError::into_inner) = measured;
         self.update_connection(state);
@@ -148,12 +148,12 @@ impl Reports {
         look(&self.measured.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// How the producer stands to the brokers, by its statistics.
+    /// Records whether the producer is connected, by its statistics.
     ///
-    /// librdkafka built by `CMake`, as releases have it, never raises `ALL_BROKERS_DOWN`: its
-    /// `rd_atomic32_set` gives the new value there and not the one before
-    /// (<https://github.com/confluentinc/librdkafka/issues/5282>). So a connection that failed, and
-    /// none that stands at the next statistics, mean the same.
+    /// librdkafka built by `CMake`, as in releases, never raises `ALL_BROKERS_DOWN`: its
+    /// `rd_atomic32_set` returns the new value instead of the previous one
+    /// (<https://github.com/confluentinc/librdkafka/issues/5282>). So a failed connection, and no
+    /// open one in the next statistics, are treated as that event.
     fn update_connection(&self, state: ConnectionState) {
         self.set_connected(state.is_connected);
         self.has_id.store(state.has_id, Ordering::Relaxed);
@@ -171,21 +171,21 @@ impl Reports {
         }
     }
 
-    /// Whether the brokers have given it the producer id that it writes with.
+    /// Whether the brokers have assigned it a producer ID.
     pub(super) fn has_id(&self) -> bool {
         self.has_id.load(Ordering::Relaxed)
     }
 
-    /// What the producer knows of its connections.
+    /// Records whether the producer has a connection.
     pub(super) fn set_connected(&self, connected: bool) {
         let value = if connected { CONNECTED } else { DISCONNECTED };
-        // Told at each delivery: a store would take the line from other cores each time.
+        // Called at each delivery: an unconditional store would invalidate other cores' cache line.
         if self.connected.load(Ordering::Relaxed) != value {
             self.connected.store(value, Ordering::Relaxed);
         }
     }
 
-    /// Whether a broker is connected; `None` where nothing is known of it yet.
+    /// Whether a broker is connected; `None` while unknown.
     pub(super) fn is_connected(&self) -> Option<bool> {
         match self.connected.load(Ordering::Relaxed) {
             UNKNOWN => None,
@@ -193,8 +193,8 @@ impl Reports {
         }
     }
 
-    /// No broker is connected. `count` only counts them: what became of the last
-    /// connection says why, and may still be to come.
+    /// Records that no broker is connected. `count` only counts them; the failure of the last
+    /// connection has the reason, and may follow.
     pub(super) fn unreachable(&self, count: String) {
         self.set_connected(false);
         let mut waiting = self.lock();
@@ -208,7 +208,7 @@ impl Reports {
         }
     }
 
-    /// A connection broke or could not be made.
+    /// Records that a connection was lost or could not be opened.
     pub(super) fn connection(&self, reason: String) {
         let mut waiting = self.lock();
         waiting.failed = Some(reason.clone());
@@ -220,7 +220,7 @@ impl Reports {
         }
     }
 
-    /// This is to be known by the relay.
+    /// Reports a condition to the relay.
     pub(super) fn condition(&self, condition: Condition) {
         let mut waiting = self.lock();
         if !waiting.conditions.contains(&condition) && waiting.conditions.len() < 16 {
@@ -240,30 +240,30 @@ impl Reports {
         mem::take(&mut waiting.conditions)
     }
 
-    /// Appends what became of records, and gives what was delivered by topic.
+    /// Appends the delivery reports, and returns the deliveries by topic.
     pub(super) fn take(&self, into: &mut Vec<Report>) -> Vec<(String, Published)> {
         let mut waiting = self.lock();
         into.append(&mut waiting.reports);
         mem::take(&mut waiting.published)
     }
 
-    /// Whether reports wait.
+    /// Whether there are unread reports.
     pub(super) fn is_waiting(&self) -> bool {
         !self.lock().reports.is_empty()
     }
 
-    /// The broker refused a batch for a record in it.
+    /// Records that the broker rejected a batch because of a record in it.
     pub(super) fn refused(&self) {
         self.lock().refused = true;
     }
 
-    /// Whether the broker refused a batch for a record in it.
+    /// Whether the broker rejected a batch because of a record in it.
     pub(super) fn is_refused(&self) -> bool {
         self.lock().refused
     }
 
-    /// Those of the producer that comes after this one, which has gone: what it said of
-    /// records counts, and is said first; what it said of itself does not.
+    /// The reports of the producer that replaces this one. The delivery reports of this one are kept
+    /// and come first; its conditions are dropped.
     pub(super) fn followed_by(&self, next: &Self) {
         let mut ours = self.lock();
         let (mut reports, published) =
@@ -287,7 +287,7 @@ mod tests {
     const THERE: ConnectionState = ConnectionState { is_connected: true, has_id: true };
 
     #[test]
-    fn brokers_out_of_reach_are_told_once_an_outage_without_librdkafkas_word() {
+    fn unreachable_brokers_are_reported_once_per_outage_without_librdkafkas_event() {
         let reports = Reports::new(&Arc::default());
         let unreachable = |reason: &str| vec![Condition::Unreachable(reason.to_owned())];
         reports.update_connection(AWAY);
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(reports.is_connected(), Some(false));
         reports.connection("refused again".to_owned());
         reports.update_connection(AWAY);
-        assert_eq!(reports.take_conditions(), [], "it is known");
+        assert_eq!(reports.take_conditions(), [], "it was reported");
         reports.update_connection(THERE);
         reports.connection("one of three".to_owned());
         reports.update_connection(THERE);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_librdkafka_says_itself_is_not_told_twice() {
+    fn librdkafkas_own_event_is_not_reported_twice() {
         let reports = Reports::new(&Arc::default());
         reports.connection("refused".to_owned());
         reports.unreachable("1/1 brokers are down".to_owned());

@@ -1,5 +1,5 @@
-//! Why no record is acknowledged, and whether a topic exists: librdkafka retries without a report
-//! where too few replicas are in sync, a partition has no leader or a broker is slow.
+//! Finds out why no record is acknowledged, and whether a topic exists. librdkafka retries without a
+//! report if too few replicas are in sync, a partition has no leader, or a broker is slow.
 //!
 //! Each diagnosis runs on a thread with a client of its own, and never touches the producer. The
 //! text is for the log; the fault decides how long the producer is kept (`StalledProducer`).
@@ -15,7 +15,7 @@ use super::metadata::{MetadataClient, REQUEST_TIMEOUT, TopicError, TopicState};
 use super::topic_lookup::Found;
 use crate::sink::Fault;
 
-/// How long until all brokers know of a new topic: milliseconds, where they are healthy.
+/// How long until all brokers know a new topic: milliseconds if they are healthy.
 const TOPIC_PROPAGATION: Duration = Duration::from_millis(250);
 
 /// Why no record is acknowledged.
@@ -72,13 +72,13 @@ fn found(client: &MetadataClient, topic: &str) -> Option<Found> {
         }
         Err(error) if error.is_missing() => Some(Found::Missing),
         // Only a topic that brokers call missing may make a record undeliverable: whatever else
-        // they answer is for the producer to report.
+        // they answer is reported by the producer.
         Err(TopicError::Broker(_) | TopicError::NoAnswer(_)) => None,
     }
 }
 
 fn on_a_thread(diagnose: impl FnOnce() + Send + 'static) {
-    // Without a thread there is no diagnosis: the producer goes on either way.
+    // Without a thread there is no diagnosis; the producer continues.
     let _ = thread::Builder::new().name("diagnostics".to_owned()).spawn(diagnose);
 }
 
@@ -105,21 +105,21 @@ fn diagnosis(config: &ClientConfig, topics: &[String]) -> Diagnosis {
 fn no_answer(error: &KafkaError) -> String {
     let why = match error.rdkafka_error_code() {
         Some(code) if error::is_connection_error(code) => {
-            format!("nothing came within {} s", REQUEST_TIMEOUT.as_secs())
+            format!("no response within {} s", REQUEST_TIMEOUT.as_secs())
         }
         Some(code) => code.to_string(),
         None => error.to_string(),
     };
-    format!("the brokers do not answer: {why}; see whether they run and can be reached from here")
+    format!("the brokers do not answer: {why}; check that they run and can be reached from here")
 }
 
-/// The topic's `min.insync.replicas`, where walpost's user may see it.
+/// The topic's `min.insync.replicas`, if walpost's user may describe it.
 fn min_in_sync(client: &MetadataClient, topic: &str) -> Option<usize> {
     client.topic_settings(topic)?.get("min.insync.replicas")?.parse().ok()
 }
 
 /// Why a topic's partitions do not acknowledge, with the remedy; `min_in_sync` is called only
-/// where replicas are out of sync.
+/// if replicas are out of sync.
 fn unavailability(
     topic: &str,
     state: &TopicState,
@@ -167,7 +167,7 @@ mod tests {
     use crate::sink::kafka::metadata::PartitionState;
 
     #[test]
-    fn a_topic_with_enough_replicas_in_sync_is_available() {
+    fn topic_with_enough_replicas_in_sync_is_available() {
         let partition = PartitionState { id: 0, has_leader: true, in_sync: 2, replicas: 3 };
         let state = TopicState { partitions: vec![partition] };
         assert_eq!(unavailability("orders", &state, || Some(2)), None);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_partitions_without_a_leader_are_listed() {
+    fn first_partitions_without_a_leader_are_listed() {
         let partition = |id| PartitionState { id, has_leader: false, in_sync: 0, replicas: 1 };
         let state = TopicState { partitions: (0..12).map(partition).collect() };
         let text = unavailability("orders", &state, || None).expect("no leader");

@@ -9,9 +9,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use crate::outlet::{Ground, Refusal};
 use crate::sink::Outcome;
 
-/// What a failed delivery to `topic` means. A record that goes down with its
-/// producer (purged, or behind a fatal error) is not at fault: the one that took
-/// the producer down has an error of its own.
+/// Classifies a failed delivery to `topic`. A record that fails with its producer (purged, or after a
+/// fatal error) is not at fault: the record that made the producer fail has an error of its own.
 pub(crate) fn outcome(error: &KafkaError, topic: &str) -> Outcome {
     match error.rdkafka_error_code() {
         None => Outcome::Lost(error.to_string()),
@@ -38,48 +37,48 @@ pub(crate) fn is_refusal(code: Code) -> bool {
 /// What a failed production means for its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailureKind {
-    /// Not the record's fault, or one that time or a person may end without touching it: it is
-    /// waited for, however long.
+    /// Not caused by the record, or resolved without changing it: walpost retries without a limit.
     Transient,
-    /// The record's fault, and perhaps not for good: it is tried some times more.
+    /// Caused by the record, and perhaps temporary: walpost retries a few times.
     MayPass,
-    /// The record's fault, and for good unless somebody changes a setting: the same bytes meet
-    /// the same answer, and to ask again only holds up all that follows.
+    /// Caused by the record, and permanent unless a setting changes: a retry fails again, and only
+    /// delays the records that follow.
     Permanent,
 }
 
-/// Every code that a production can fail with, and what it rests on. All others belong to
-/// requests that a producer does not make (groups, transactions, administration), and pass: of
-/// what is not known to be the record's fault walpost gives up nothing.
+/// Every code that a production can fail with, and its cause. All other codes belong to requests
+/// that a producer does not send (groups, transactions, administration). They count as transient:
+/// walpost never gives up a record unless the record is known to be the cause.
 ///
 /// - The size (`MessageSizeTooLarge`, `InvalidMessageSize`, `MessageBatchTooLarge`): the bytes
 ///   and the topic's limit. Neither changes with time. Permanent.
 /// - `InvalidTimestamp`: the record's timestamp, the topic's `message.timestamp.*.max.ms` and the
-///   broker's clock. What is too old gets older. What is too far ahead (an hour by default) comes
-///   into range in time, but not within the minute for which records are tried. Permanent.
+///   broker's clock. A timestamp that is too old gets older. One that is too far ahead (an hour by
+///   default) becomes valid later, but not within the minute for which records are retried.
+///   Permanent.
 /// - `InvalidRecord`: the broker's validation of the record: no key in a compacted topic, offsets
-///   or a format that do not fit. It looks at the bytes and the topic's settings alone. Permanent.
+///   or a format that do not fit. It depends on the bytes and the topic's settings only. Permanent.
 /// - `InvalidTopic`: the name, or that it is one of Kafka's internal topics. Permanent.
-/// - `InvalidArgument`: librdkafka's own look at the arguments. Permanent.
-/// - `PolicyViolation`: Kafka's brokers answer a production with it in no case, others that speak
-///   its protocol do, by quotas too, which pass. May pass.
-/// - `InvalidMessage` (a checksum that does not fit): bytes that were damaged on their way or in
-///   memory. The next attempt sends them anew. Transient.
-/// - `UnknownTopicOrPartition`, `UnknownTopic`, `UnknownPartition`, `UnknownTopicId`: topics are
-///   made, and partitions added. Transient.
+/// - `InvalidArgument`: librdkafka's own validation of the arguments. Permanent.
+/// - `PolicyViolation`: Kafka's brokers never return it for a production. Other servers with Kafka's
+///   protocol do, also for quotas, which are temporary. May be temporary.
+/// - `InvalidMessage` (a wrong checksum): the bytes were damaged in transit or in memory. The next
+///   attempt sends them again. Transient.
+/// - `UnknownTopicOrPartition`, `UnknownTopic`, `UnknownPartition`, `UnknownTopicId`: the topic can
+///   be created, and partitions added. Transient.
 /// - `TopicAuthorizationFailed`, `ClusterAuthorizationFailed`, `Authentication`,
-///   `SaslAuthenticationFailed`, `SecurityDisabled`: rights and passwords are given back. Transient.
+///   `SaslAuthenticationFailed`, `SecurityDisabled`: ACLs and passwords can be restored. Transient.
 /// - `NotEnoughReplicas`, `NotEnoughReplicasAfterAppend`, `LeaderNotAvailable`,
 ///   `NotLeaderForPartition`, `ReplicaNotAvailable`, `BrokerNotAvailable`, `KafkaStorageError`,
 ///   `LogDirNotFound`, `FencedLeaderEpoch`, `UnknownLeaderEpoch`, `ThrottlingQuotaExceeded`,
 ///   `RequestTimedOut`, `NetworkException`, `BrokerTransportFailure`, `MessageTimedOut`,
-///   `OperationTimedOut`, `TimedOutQueue`, `Resolve`, `SSL`: the cluster or the way to it. Transient.
+///   `OperationTimedOut`, `TimedOutQueue`, `Resolve`, `SSL`: the cluster or the network. Transient.
 /// - `OutOfOrderSequenceNumber`, `DuplicateSequenceNumber`, `UnknownProducerId`,
 ///   `InvalidProducerEpoch`, `InvalidProducerIdMapping`, `ProducerFenced`: the producer's state; a
-///   new producer has another. Transient.
+///   new producer has a new one. Transient.
 /// - `UnsupportedForMessageFormat`, `UnsupportedCompressionType`, `UnsupportedVersion`,
-///   `InvalidRequiredAcks`, `InvalidRequest`, `Unknown`: brokers or settings, for all records
-///   alike. To put records aside for it would put all of them aside. Transient.
+///   `InvalidRequiredAcks`, `InvalidRequest`, `Unknown`: brokers or settings. They affect all
+///   records, so diverting a record would divert all of them. Transient.
 fn kind(code: Code) -> FailureKind {
     match code {
         _ if is_size_error(code) => FailureKind::Permanent,
@@ -88,17 +87,17 @@ fn kind(code: Code) -> FailureKind {
         | Code::InvalidTopic
         | Code::InvalidArgument => FailureKind::Permanent,
         Code::PolicyViolation => FailureKind::MayPass,
-        // See above: what is not known to be the record's fault is retried without a limit.
+        // See above: an error is retried without a limit unless the record is known to cause it.
         _ => FailureKind::Transient,
     }
 }
 
-/// Whether it may be for one record of several in a batch; a topic is the same for all of them.
+/// Whether one record of a batch may cause the error for all; the topic is the same for all.
 pub(crate) fn is_record_error(code: Code) -> bool {
     is_size_error(code) || matches!(code, Code::InvalidTimestamp | Code::InvalidRecord)
 }
 
-/// Whether a connection to a broker broke or could not be made.
+/// Whether a connection to a broker was lost or could not be opened.
 pub(crate) fn is_connection_error(code: Code) -> bool {
     matches!(
         code,

@@ -1,5 +1,5 @@
-//! What the Kafka client library of this build can do, against what is asked
-//! of it, and its refusals in words that name the property and keep its value.
+//! Checks the configuration against the features of this build's Kafka client library. Its error
+//! texts name the property and do not show its value.
 
 use rdkafka::config::{ClientConfig, NativeClientConfig};
 use rdkafka::error::KafkaError;
@@ -8,7 +8,7 @@ use strsim::damerau_levenshtein;
 use super::oauth_token;
 use crate::sink::SinkError;
 
-/// Properties that people set, for the one that a slip of the pen meant.
+/// Commonly set properties, to suggest one for a misspelled name.
 const PROPERTIES: [&str; 32] = [
     "batch.num.messages",
     "batch.size",
@@ -44,7 +44,7 @@ const PROPERTIES: [&str; 32] = [
     "ssl.key.password",
 ];
 
-/// Whether this build can authenticate as it is configured to.
+/// Checks that this build can authenticate as configured.
 pub(crate) fn require(config: &ClientConfig) -> Result<(), SinkError> {
     let native = config.create_native_config()?;
     let value = |name: &str| {
@@ -74,15 +74,15 @@ pub(crate) fn require(config: &ClientConfig) -> Result<(), SinkError> {
     Ok(())
 }
 
-/// librdkafka's `builtin.features`, a comma between two. Built by `CMake` it names GSSAPI
-/// though it has none; no build of walpost has.
+/// librdkafka's `builtin.features`, separated by commas. A build by `CMake` lists GSSAPI without
+/// having it; no build of walpost has it.
 pub(crate) fn built_in(native: &NativeClientConfig) -> String {
     let said = native.get("builtin.features").unwrap_or_default();
     let features = said.trim_end_matches('\0').split(',');
     features.filter(|feature| *feature != "sasl_gssapi").collect::<Vec<_>>().join(",")
 }
 
-/// A refusal by the library, without the value: it may be a secret.
+/// The library's error without the value, which may be a secret.
 pub(crate) fn refusal(error: KafkaError) -> SinkError {
     let KafkaError::ClientConfig(_, said, name, value) = error else {
         return SinkError::Client(error);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_knows_every_property_that_is_proposed() {
+    fn library_knows_every_suggested_property() {
         for name in PROPERTIES {
             let refusal = config(&[(name, "")]).create_native_config().err();
             let unknown = refusal.is_some_and(|error| error.to_string().contains("No such"));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_property_is_named_with_its_nearest_and_its_value_is_not() {
+    fn unknown_property_is_reported_with_the_nearest_name_and_without_its_value() {
         let text = refused(&[("sasl.pasword", "s3cret")]);
         assert!(text.contains("`sasl.pasword`") && text.contains("`sasl.password`"), "{text}");
         let text = text + &refused(&[("linger.ms", "s3cret")]);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_come_from_a_file_or_from_nowhere() {
+    fn tokens_are_read_from_a_file_only() {
         let oauth = [("security.protocol", "SASL_SSL"), ("sasl.mechanism", "OAUTHBEARER")];
         let with = |config| [&oauth[..], &[("sasl.oauthbearer.config", config)]].concat();
         for text in [refused(&oauth), refused(&with("principal=walpost"))] {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mechanism_that_this_build_lacks_is_said_to_be_missing() {
+    fn mechanism_that_this_build_lacks_is_reported_as_missing() {
         let sasl = ("security.protocol", "SASL_PLAINTEXT");
         // The library's default, and not in any build of walpost.
         let text = refused(&[sasl]);

@@ -1,20 +1,17 @@
-//! Keeps back what follows a producer's first record in a partition until that
-//! record is acknowledged.
+//! Delays the records that follow a producer's first record in a partition until that record is
+//! acknowledged.
 //!
-//! A broker checks a producer's sequence numbers against the last batch that it
-//! took from this producer. Where it has taken none in a partition it takes any
-//! number: a first batch that is refused is then overtaken by those in flight
-//! behind it, whatever the producer promises of gaps (measured on Kafka 4.1).
-//! So the first record of a new producer in a partition goes alone; once it is
-//! acknowledged the broker keeps the order by itself. It costs each partition
-//! one round trip in the life of a producer.
+//! A broker checks a producer's sequence numbers against the last batch that it accepted from this
+//! producer. If it has accepted none in a partition, it accepts any number: the batches in flight
+//! after a rejected first batch then overtake it, in spite of `enable.gapless.guarantee` (measured
+//! on Kafka 4.1). So the first record of a new producer in a partition is sent alone. Once it is
+//! acknowledged, the broker enforces the order. This costs each partition one round trip per
+//! producer.
 //!
-//! Here is also the choice of the partition, since who keeps records of one
-//! partition back has to know it: by the hash of the key, as Java's default
-//! partitioner chooses, unless the record names it. Records without either have no order
-//! to keep.
+//! This module also chooses the partition, since the gate must know it: by the hash of the key, as
+//! Java's default partitioner does, unless the record names one. Records with neither have no order.
 //!
-//! Pure, but for the lock on the counts of partitions.
+//! Pure, except for the lock on the numbers of partitions.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -26,8 +23,7 @@ use rdkafka::producer::{PARTITION_UA, Partitioner};
 use crate::ledger::Seq;
 use crate::record::Record;
 
-/// How many partitions each topic has, as the client last saw it. Outlives
-/// producers.
+/// The number of partitions of each topic, as the client last saw it. Outlives producers.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     known: Mutex<Known>,
@@ -38,11 +34,11 @@ pub(crate) struct Counts {
 #[derive(Debug, Default)]
 struct Known {
     counts: HashMap<String, u32>,
-    /// Changes that were not reported yet.
+    /// Changes that are not reported yet.
     unreported: Vec<Change>,
 }
 
-/// A topic that has another number of partitions than it had.
+/// A topic whose number of partitions has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) topic: String,
@@ -50,19 +46,19 @@ pub(crate) struct Change {
     pub(crate) now: u32,
 }
 
-/// Chooses partitions, and notes how many there are to choose from.
+/// Chooses partitions, and records how many there are.
 #[derive(Debug)]
 pub(crate) struct KeyPartitioner {
     counts: Arc<Counts>,
     keyless: AtomicU32,
 }
 
-/// What may be done with a record.
+/// How to handle a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// Queue it.
     Free,
-    /// Queue it, and say so by [`FirstBatchGate::queued`]: it is the first of its partition.
+    /// Queue it, and call [`FirstBatchGate::queued`]: it is the first of its partition.
     Lead,
     /// Offer it again after an acknowledgement.
     Wait,
@@ -72,17 +68,17 @@ pub(crate) enum Admission {
 #[derive(Debug)]
 pub(crate) struct FirstBatchGate {
     counts: Arc<Counts>,
-    /// The changes of counts that are heeded.
+    /// The changes of counts that were processed.
     changes: u64,
     topics: HashMap<String, Topic>,
-    /// Whether all records go to one producer: of several, each has to be known to the broker in its
-    /// partitions, and a record whose partition was not known went to another perhaps.
+    /// Whether there is only one producer. With several, each needs a first record in its own
+    /// partitions, and a record with an unknown partition may have used another producer.
     is_single: bool,
-    /// Of the first records in flight.
+    /// The first records in flight.
     in_flight: HashMap<Seq, First>,
 }
 
-/// What decides to which partition of its topic a record goes.
+/// What determines the partition of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PartitionKey {
     /// The hash of its key.
@@ -92,7 +88,7 @@ pub(crate) enum PartitionKey {
 }
 
 impl PartitionKey {
-    /// The key of this record; `None`: it goes anywhere, and has no order to keep.
+    /// The partition key of this record; `None` if it may use any partition and has no order.
     pub(crate) fn of(record: &Record<'_>) -> Option<Self> {
         match record.partition.map(u32::try_from) {
             Some(Ok(partition)) => Some(Self::Partition(partition)),
@@ -100,13 +96,13 @@ impl PartitionKey {
         }
     }
 
-    /// That of a key.
+    /// The partition key of a record's key.
     #[cfg(test)]
     pub(crate) fn hash_of(key: &[u8]) -> Self {
         Self::Hash(hash(key))
     }
 
-    /// The partition, as far as that is known.
+    /// The partition, if it is known.
     pub(crate) fn partition(self, count: Option<u32>) -> Option<u32> {
         match (self, count) {
             (Self::Partition(partition), _) => Some(partition),
@@ -120,40 +116,39 @@ impl PartitionKey {
 #[derive(Debug)]
 struct First {
     topic: String,
-    /// Its partition, where that is known.
+    /// Its partition, if it is known.
     key: PartitionKey,
-    /// The changes of counts that were heeded when it was queued.
+    /// The changes of counts that were processed when it was queued.
     changes: u64,
 }
 
 #[derive(Debug, Default)]
 struct Topic {
-    /// How many partitions there are, once a record was put into one.
+    /// The number of partitions, once a record was assigned to one.
     count: Option<u32>,
     /// Partitions in which a record was acknowledged.
     proven: HashSet<u32>,
-    /// Of the first records in flight, their partitions, where those are known.
+    /// The known partitions of the first records in flight.
     leading: Vec<PartitionKey>,
 }
 
 impl FirstBatchGate {
-    /// Those of a producer whose partitioner writes `counts`.
+    /// For a producer whose partitioner writes `counts`.
     pub(crate) fn new(counts: Arc<Counts>) -> Self {
         let changes = counts.changes();
         let (topics, in_flight) = (HashMap::new(), HashMap::new());
         Self { counts, changes, topics, is_single: true, in_flight }
     }
 
-    /// Those of several producers, the first of which has such a partitioner.
+    /// For several producers; the partitioner of the first one writes `counts`.
     pub(crate) fn of_several(counts: Arc<Counts>) -> Self {
         Self { is_single: false, ..Self::new(counts) }
     }
 
-    /// Whether partitions were added or taken away since the last call: then each
-    /// partition has to be started anew, and the record that was put into one just
-    /// now is the first of its own. First records in flight still keep others back, but show
-    /// nothing. A topic of which nothing is known yet stays so until its first record is
-    /// acknowledged.
+    /// Processes changed numbers of partitions. Returns whether there were any since the last call:
+    /// each partition then needs a first record again, and the record that was just assigned is the
+    /// first of its partition. First records in flight still delay others, but their
+    /// acknowledgements do not count. A topic stays unknown until its first record is acknowledged.
     pub(crate) fn reset_if_repartitioned(&mut self) -> bool {
         let changes = self.counts.changes();
         if changes == self.changes {
@@ -169,12 +164,12 @@ impl FirstBatchGate {
         true
     }
 
-    /// How many partitions the topic has, where its records are kept in order by that number.
+    /// The topic's number of partitions, if records are assigned by it.
     pub(crate) fn count(&self, topic: &str) -> Option<NonZeroU32> {
         self.topics.get(topic)?.count.and_then(NonZeroU32::new)
     }
 
-    /// The brokers say that the topic has so many partitions, and nothing was put into it yet.
+    /// Records the number of partitions that the brokers report, before the first record.
     pub(crate) fn learn(&mut self, topic: &str, count: u32) {
         if !self.topics.contains_key(topic) {
             self.counts.note(topic, count);
@@ -183,12 +178,12 @@ impl FirstBatchGate {
         }
     }
 
-    /// How many partitions there are, of all topics.
+    /// The number of partitions of all topics.
     pub(crate) fn partitions(&self) -> u32 {
         self.topics.values().map(|topic| topic.count.unwrap_or(1)).sum()
     }
 
-    /// What may be done with a record with this key.
+    /// How to handle a record with this key.
     pub(crate) fn admission(&self, topic: &str, key: Option<PartitionKey>) -> Admission {
         let Some(key) = key else {
             return Admission::Free;
@@ -211,7 +206,7 @@ impl FirstBatchGate {
         if topic.leading.iter().any(is_mine) { Admission::Wait } else { Admission::Lead }
     }
 
-    /// The record whose admission was [`Admission::Lead`] is queued as production `seq`.
+    /// Records that the record with [`Admission::Lead`] is queued as production `seq`.
     pub(crate) fn queued(&mut self, seq: Seq, topic: &str, key: PartitionKey) {
         let known = self.topics.entry(topic.to_owned()).or_default();
         let key = key.partition(known.count).map_or(key, PartitionKey::Partition);
@@ -220,15 +215,15 @@ impl FirstBatchGate {
         self.in_flight.insert(seq, first);
     }
 
-    /// Begins anew in every partition. A broker forgets a producer that was idle
-    /// in a partition for long (`producer.id.expiration.ms`, a day by default).
+    /// Requires a first record in every partition again. A broker forgets a producer that was idle in
+    /// a partition for long (`producer.id.expiration.ms`, a day by default).
     pub(crate) fn forget(&mut self) {
         for topic in self.topics.values_mut() {
             topic.proven.clear();
         }
     }
 
-    /// Production `seq` is acknowledged.
+    /// Records that production `seq` is acknowledged.
     pub(crate) fn delivered(&mut self, seq: Seq) {
         let Some(First { topic: name, key, changes }) = self.in_flight.remove(&seq) else {
             return;
@@ -250,12 +245,12 @@ impl FirstBatchGate {
 }
 
 impl Counts {
-    /// The topics in which a record was put into a partition.
+    /// The topics in which a record was assigned to a partition.
     pub(crate) fn topics(&self) -> Vec<String> {
         self.lock().counts.keys().cloned().collect()
     }
 
-    /// What changed since the last call.
+    /// The changes since the last call.
     pub(crate) fn take_changes(&self) -> Vec<Change> {
         std::mem::take(&mut self.lock().unreported)
     }
@@ -272,14 +267,14 @@ impl Counts {
         self.lock().counts.get(topic).copied()
     }
 
-    /// The topic has so many partitions: of interest where a record was put into one of them.
+    /// Records a topic's number of partitions, if a record was assigned to one of them.
     pub(crate) fn note_known(&self, topic: &str, now: u32) {
         if self.of(topic).is_some() {
             self.note(topic, now);
         }
     }
 
-    /// The topic has so many partitions.
+    /// Records a topic's number of partitions.
     fn note(&self, topic: &str, now: u32) {
         let mut known = self.lock();
         let Some(count) = known.counts.get_mut(topic) else {
@@ -295,7 +290,7 @@ impl Counts {
 }
 
 impl KeyPartitioner {
-    /// One that writes what it sees into `counts`.
+    /// A partitioner that writes the numbers of partitions to `counts`.
     pub(crate) fn new(counts: Arc<Counts>) -> Self {
         Self { counts, keyless: AtomicU32::new(0) }
     }
@@ -326,8 +321,7 @@ fn index(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// The partition of a record with this key, in a topic of so many: the one that
-/// Java's default partitioner chooses.
+/// The partition of a record with this key among `partitions`, as Java's default partitioner chooses it.
 pub fn partition_of(key: &[u8], partitions: NonZeroU32) -> u32 {
     hash(key) % partitions
 }
@@ -389,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_record_of_a_partition_goes_alone_until_it_is_acknowledged() {
+    fn first_record_of_a_partition_is_sent_alone_until_acknowledged() {
         let (mut gate, _) = gate(1);
         assert_eq!(gate.admission("t", keyed(b"a")), Admission::Lead);
         gate.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
@@ -403,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_long_time_the_first_record_goes_alone_again() {
+    fn first_record_is_sent_alone_again_after_a_long_time() {
         let (mut gate, _) = gate(1);
         gate.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
         gate.delivered(Seq::new(7));
@@ -413,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_grows_is_told_once_and_begun_anew_in_each_partition() {
+    fn added_partitions_are_reported_once_and_need_first_records_again() {
         let (mut gate, partitioner) = gate(1);
         gate.queued(Seq::new(7), "t", PartitionKey::Hash(hash(b"a")));
         gate.delivered(Seq::new(7));
@@ -454,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_names_its_partition_is_one_of_that_partition() {
+    fn record_that_names_its_partition_uses_that_partition() {
         let (mut gate, partitioner) = gate(3);
         let of_key = partitioner.partition("t", Some(b"0"), 3, |_| true);
         let of_key = u32::try_from(of_key).expect("a partition");
@@ -477,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_partition_is_led_in_a_topic_of_which_nothing_is_known() {
+    fn named_partition_needs_a_first_record_in_an_unknown_topic() {
         let mut gate = FirstBatchGate::new(Arc::new(Counts::default()));
         gate.queued(Seq::new(1), "t", PartitionKey::Partition(1));
         assert_eq!(gate.admission("t", Some(PartitionKey::Partition(1))), Admission::Wait);

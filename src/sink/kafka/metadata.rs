@@ -124,8 +124,8 @@ impl MetadataClient {
         Ok(Self::new(without_topic_creation(config))?)
     }
 
-    /// Creates a client beside a running producer, with the producer's own properties: a request
-    /// for a missing topic creates it where the producer's `allow.auto.create.topics` says so.
+    /// Creates a client in addition to a running producer, with the producer's properties: a request
+    /// for a missing topic creates it if `allow.auto.create.topics` is set.
     pub(super) fn beside_producer(config: &ClientConfig) -> KafkaResult<Self> {
         Self::new(without_idempotence(config.clone()))
     }
@@ -143,7 +143,7 @@ impl MetadataClient {
         answer.map(drop).map_err(|error| self.connection_failure(&error))
     }
 
-    /// Asks for the cluster's brokers, and returns early where waiting does not help. Blocks for
+    /// Requests the cluster's brokers, and returns early if waiting does not help. Blocks for
     /// at most `timeout`, and for some seconds more to find out why no broker answers.
     pub fn brokers(&self, timeout: Duration) -> Result<Brokers, ConnectionFailure> {
         let started = Instant::now();
@@ -165,7 +165,7 @@ impl MetadataClient {
         }
     }
 
-    /// Asks for a topic's state. Blocks.
+    /// Requests a topic's state. Blocks.
     pub fn topic(&self, name: &str) -> Result<TopicState, TopicError> {
         let metadata = self.client.client().fetch_metadata(Some(name), REQUEST_TIMEOUT);
         let metadata = metadata.map_err(TopicError::NoAnswer)?;
@@ -179,7 +179,7 @@ impl MetadataClient {
         }
     }
 
-    /// The topic's settings; `None` where walpost's user may not describe them, or logs in with a
+    /// The topic's settings; `None` if walpost's user may not describe them, or authenticates with a
     /// token. Blocks.
     pub fn topic_settings(&self, name: &str) -> Option<BTreeMap<String, String>> {
         self.settings(&ResourceSpecifier::Topic(name))

@@ -1,7 +1,7 @@
-//! The Kafka sink: idempotent producers of librdkafka, and what walpost knows of the brokers.
+//! The Kafka sink: idempotent librdkafka producers, and diagnosis of the brokers.
 //!
-//! [`producer`] takes records and replaces its producers; the other files decide what it does with what
-//! comes back (pure), or ask the brokers.
+//! [`producer`] accepts records and replaces its producers. The other files decide how it handles
+//! the results (pure), or query the brokers.
 
 mod ack_age;
 mod ack_monitor;

@@ -1,4 +1,4 @@
-//! In place of the spans, where this build has none.
+//! Replaces the spans in builds without the feature `traces`.
 
 use crate::ledger::Seq;
 use crate::record::Record;

@@ -1,11 +1,10 @@
-//! Tokens for SASL/OAUTHBEARER out of a file that somebody else keeps fresh: a projected
-//! service account token of Kubernetes, or what an agent writes.
+//! Reads SASL/OAUTHBEARER tokens from a file that another program refreshes: a projected service
+//! account token of Kubernetes, or the output of an agent.
 //!
-//! librdkafka asks for a token at the beginning and once four fifths of the last one's
-//! life are over, and hands over `sasl.oauthbearer.config`, whose form it leaves to the
-//! application: here `file=PATH`. The file holds a JSON Web Token
-//! (<https://www.rfc-editor.org/rfc/rfc7519>), whose signature is the broker's affair.
-//! No error shows any of it.
+//! librdkafka requests a token at the start and after four fifths of the last one's lifetime. It
+//! passes `sasl.oauthbearer.config`, whose format the application defines: here `file=PATH`. The
+//! file has a JSON Web Token (<https://www.rfc-editor.org/rfc/rfc7519>). The broker verifies the
+//! signature. No error shows any part of the token.
 
 use std::error::Error;
 use std::fs;
@@ -17,13 +16,13 @@ use rdkafka::client::OAuthToken;
 use rdkafka::config::ClientConfig;
 use serde::Deserialize;
 
-/// The property whose form is described above.
+/// The property whose format is described above.
 pub(crate) const PROPERTY: &str = "sasl.oauthbearer.config";
 
-/// Who a token without a subject is for: shows in librdkafka's own lines alone.
+/// The principal of a token without a subject: only librdkafka's own log lines show it.
 const NOBODY: &str = "walpost";
 
-/// What is read of a token.
+/// The claims of a token that walpost reads.
 #[derive(Deserialize)]
 struct Claims {
     /// Seconds since 1970; a fraction is allowed.
@@ -31,7 +30,7 @@ struct Claims {
     sub: Option<String>,
 }
 
-/// The file that the property names, if that is what it does.
+/// The file that the property names, if it names one.
 pub(crate) fn file(config: &str) -> Option<&str> {
     config.trim().strip_prefix("file=").filter(|path| !path.is_empty())
 }
@@ -59,7 +58,7 @@ fn of_text(text: &str, now: SystemTime) -> Result<OAuthToken, String> {
     if claims.exp <= now {
         return Err("its token has expired: see to what renews it".to_owned());
     }
-    // Milliseconds of any date that a token may have fit; what does not is cut off.
+    // The milliseconds of any plausible date fit; larger values are capped.
     #[allow(clippy::cast_possible_truncation)]
     let lifetime_ms = (claims.exp * 1000.0) as i64;
     let principal_name = claims.sub.filter(|name| !name.contains('\0'));
@@ -85,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_lives_until_it_expires_and_is_of_its_subject() {
+    fn token_has_its_expiry_and_subject() {
         let text = jwt(r#"{"sub":"system:serviceaccount:a:b","exp":1001,"aud":["kafka"]}"#);
         let token = read(&format!("{text}\n")).expect("sound");
         assert_eq!((token.token.as_str(), token.lifetime_ms), (text.as_str(), 1_001_000));
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_or_has_expired_is_said_without_showing_it() {
+    fn invalid_or_expired_token_is_reported_without_showing_it() {
         for (text, part) in [
             (String::new(), "no JSON Web Token"),
             ("s3cret".to_owned(), "no JSON Web Token"),
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_is_understood() {
+    fn only_file_is_accepted() {
         assert_eq!(file("file=/a=b"), Some("/a=b"));
         for other in ["", "file=", "principal=walpost", "/a"] {
             assert_eq!(file(other), None, "{other}");

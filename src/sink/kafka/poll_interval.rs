@@ -1,20 +1,20 @@
-//! How long to wait before librdkafka is asked again what has come.
+//! How long to wait before librdkafka is polled again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The shortest wait where somebody waits for acknowledgements, and where nobody does: those of
-/// a busy producer come together in it.
+/// The minimum interval if the relay waits for acknowledgements, and otherwise. Several
+/// acknowledgements of a busy producer arrive within it.
 const SHORTEST_EAGER: Duration = Duration::from_millis(1);
 const SHORTEST: Duration = Duration::from_millis(4);
 
-/// The longest: an error, and a token that is asked for, are noticed after it.
+/// The maximum interval: errors and token requests are detected within it.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// What share of the time since something last happened is waited.
+/// The interval as a share of the time since the last activity.
 const SHARE: u32 = 4;
 
-/// When something last happened: a record was given to the producer, or it called back.
+/// The last activity: a record was queued, or the producer called back.
 #[derive(Debug)]
 pub(super) struct PollInterval {
     created: Instant,
@@ -34,7 +34,8 @@ impl PollInterval {
         self.last_activity.store(u64::try_from(micros).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The longer nothing has happened, the longer; `eager`: somebody waits for acknowledgements.
+    /// The interval, which grows with the time since the last activity. With `eager`, the relay waits
+    /// for acknowledgements.
     pub(super) fn until_next_poll(&self, now: Instant, eager: bool) -> Duration {
         let shortest = if eager { SHORTEST_EAGER } else { SHORTEST };
         let last_activity =
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_just_happened_is_looked_at_soon_and_a_long_silence_seldom() {
+    fn interval_is_short_after_activity_and_long_when_idle() {
         let interval = PollInterval::default();
         let now = interval.created + Duration::from_secs(100);
         assert_eq!(interval.until_next_poll(now, true), LONGEST);

@@ -17,16 +17,16 @@ use crate::sink::KafkaConfig;
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long until rejected properties are tried again while the current ones do not work: an ACL
-/// may have been granted meanwhile.
+/// may have been granted in the meantime.
 const REJECTED_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Says how to come to Kafka, anew each time, so that what was changed in a file is
-/// taken up without a restart.
+/// Resolves Kafka's properties. It reads all sources again each time, so that a changed file takes
+/// effect without a restart.
 #[derive(Clone)]
 pub struct KafkaSource(Arc<dyn Fn() -> Result<KafkaConfig, String> + Send + Sync>);
 
 impl KafkaSource {
-    /// From a function that reads everything again; its error is for people.
+    /// Resolves by this function, which reads everything again. Its error is shown to the operator.
     pub fn new(read: impl Fn() -> Result<KafkaConfig, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
     }
@@ -42,35 +42,35 @@ impl fmt::Debug for KafkaSource {
     }
 }
 
-/// What was read last, and when to read again.
+/// The properties that were read last, and when to read them again.
 pub(crate) struct Reload {
     source: Option<KafkaSource>,
     hashes: RandomState,
-    /// What the producer was made with, and what stands for it.
+    /// The properties of the current producer, and their fingerprint.
     config: KafkaConfig,
     fingerprint: u64,
-    /// Of what another is tried with.
+    /// The fingerprint of the properties that a new producer is tried with.
     trying: Option<u64>,
-    /// Of rejected properties, or of an error: each is logged once.
+    /// The fingerprint of rejected properties, or of an error: each is logged once.
     rejected: Option<u64>,
-    /// When that was.
+    /// When they were rejected.
     rejected_at: Option<Instant>,
-    /// Kafka could not be used, and nothing was delivered since.
+    /// Whether Kafka was unavailable, and nothing was delivered since.
     unhealthy: bool,
     read_at: Option<Instant>,
 }
 
-/// What was found when it was read again.
+/// The result of reading the properties again.
 pub(crate) enum ReadResult {
-    /// What is in force.
+    /// The current properties.
     InForce,
-    /// Nothing to do anything about: it is being tried, or cannot be used.
+    /// Properties that are being tried, or were rejected: nothing to do.
     Nothing,
-    /// Something else.
+    /// New properties.
     Changed(Changed),
 }
 
-/// What was read, where it is another than before.
+/// New properties.
 #[derive(Clone)]
 pub(crate) struct Changed {
     pub(crate) config: KafkaConfig,
@@ -78,7 +78,7 @@ pub(crate) struct Changed {
 }
 
 impl Reload {
-    /// For a producer that was made with `config`, now.
+    /// For a producer that was created with `config` now.
     pub(crate) fn new(config: &KafkaConfig) -> Self {
         let hashes = RandomState::new();
         let fingerprint = fingerprint(config, &hashes);
@@ -99,14 +99,14 @@ impl Reload {
         self.source = Some(source);
     }
 
-    /// Kafka cannot be used. What could not be used either may be what can be now.
+    /// Records that Kafka is unavailable. Properties that were rejected before may work now.
     pub(crate) fn set_unhealthy(&mut self) {
         if !std::mem::replace(&mut self.unhealthy, true) {
             self.rejected = None;
         }
     }
 
-    /// Kafka can be used.
+    /// Records that Kafka is available.
     pub(crate) fn set_healthy(&mut self) {
         self.unhealthy = false;
     }
@@ -115,13 +115,13 @@ impl Reload {
         self.unhealthy
     }
 
-    /// Whether it is time to look by itself.
+    /// Whether it is time to read the properties without a request.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let long_ago = |then| now.saturating_duration_since(then) >= RETRY_INTERVAL;
         self.unhealthy && self.read_at.is_none_or(long_ago)
     }
 
-    /// Reads again. `asked`: somebody waits for an answer in the log.
+    /// Reads the properties again. With `asked`, an operator requested it, and the result is logged.
     pub(crate) fn read(&mut self, asked: bool, now: Instant) -> ReadResult {
         let Some(source) = &self.source else { return ReadResult::Nothing };
         self.read_at = Some(now);
@@ -160,31 +160,31 @@ impl Reload {
         ReadResult::InForce
     }
 
-    /// What the producer was made with.
+    /// The current producer's properties.
     pub(crate) fn in_force(&self) -> Changed {
         Changed { config: self.config.clone(), fingerprint: self.fingerprint }
     }
 
-    /// Another producer is tried with it.
+    /// Records that a new producer is tried with these properties.
     pub(crate) fn trying(&mut self, changed: &Changed) {
         self.trying = Some(changed.fingerprint);
     }
 
-    /// It is in force.
+    /// Makes the tried properties the current ones.
     pub(crate) fn applied(&mut self, changed: &Changed) {
         (self.fingerprint, self.trying, self.rejected) = (changed.fingerprint, None, None);
         self.config = changed.config.clone();
     }
 
-    /// Another producer is made with what is in force, and reads its files as they are now.
-    /// Whether somebody may fix them meanwhile.
+    /// Records that another producer is created with the current properties, and reads their files
+    /// as they are now. Returns whether the files may still change.
     pub(crate) fn reread_files(&mut self) -> bool {
         self.fingerprint = fingerprint(&self.config, &self.hashes);
         self.source.is_some()
     }
 
-    /// No producer can be made with it, or none that the brokers take, for that reason: it is
-    /// not tried again before somebody asks or Kafka cannot be used.
+    /// Rejects the tried properties for this reason: no producer can be created with them, or the
+    /// brokers do not accept it. They are tried again on request, or if Kafka is unavailable.
     pub(crate) fn reject(&mut self, changed: &Changed, reason: &str) {
         self.trying = None;
         self.note_rejected(changed.fingerprint, reason);
@@ -201,7 +201,7 @@ impl Reload {
     }
 }
 
-/// Stands for the properties and for what is in the files that they name.
+/// Fingerprint of the properties and of the content of the files that they name.
 fn fingerprint(config: &KafkaConfig, state: &RandomState) -> u64 {
     let mut hasher = state.build_hasher();
     for (name, value) in &config.properties {
@@ -210,7 +210,7 @@ fn fingerprint(config: &KafkaConfig, state: &RandomState) -> u64 {
             oauth_token::PROPERTY => oauth_token::file(value),
             name => name.ends_with(".location").then_some(value.as_str()),
         };
-        // A directory of roots is read by the library as it goes.
+        // librdkafka reads a directory of root certificates on demand.
         file.map(|file| fs::read(file).ok()).hash(&mut hasher);
     }
     hasher.finish()
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// A reload whose source gives what is in the cell.
+    /// A reload whose source returns the cell's content.
     fn reload(first: &KafkaConfig) -> (Reload, Arc<Mutex<Result<KafkaConfig, String>>>) {
         let cell = Arc::new(Mutex::new(Ok(first.clone())));
         let shared = Arc::clone(&cell);
@@ -242,7 +242,7 @@ mod tests {
         (reload, cell)
     }
 
-    /// What is new.
+    /// The new properties.
     fn changed(found: ReadResult) -> Option<Changed> {
         match found {
             ReadResult::Changed(changed) => Some(changed),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_and_was_not_refused_is_handed_out() {
+    fn only_new_properties_that_were_not_rejected_are_returned() {
         let (one, two) = (config(&[("a", "1")]), config(&[("a", "2")]));
         let (mut reload, cell) = reload(&one);
         let now = Instant::now();
@@ -260,10 +260,11 @@ mod tests {
         let found = changed(reload.read(false, now)).expect("new");
         reload.reject(&found, "why");
         assert!(changed(reload.read(false, now)).is_none(), "refused");
-        let found = changed(reload.read(true, now)).expect("tried again where somebody asks");
+        let found = changed(reload.read(true, now)).expect("tried again on request");
         reload.reject(&found, "why");
         reload.set_unhealthy();
-        let found = changed(reload.read(false, now)).expect("tried again where nothing else works");
+        let found =
+            changed(reload.read(false, now)).expect("tried again while Kafka is unavailable");
         reload.trying(&found);
         assert!(changed(reload.read(true, now)).is_none(), "it is being tried");
         *cell.lock().expect("whole") = Ok(one.clone());
@@ -275,11 +276,11 @@ mod tests {
         *cell.lock().expect("whole") = Err("unreadable".into());
         assert!(changed(reload.read(true, now)).is_none());
         *cell.lock().expect("whole") = Ok(one);
-        assert!(changed(reload.read(false, now)).is_some(), "an error is not for ever");
+        assert!(changed(reload.read(false, now)).is_some(), "an error is not permanent");
     }
 
     #[test]
-    fn a_file_with_other_content_is_new_under_the_same_name() {
+    fn file_with_changed_content_is_new() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("key.pem");
         fs::write(&path, "one").expect("written");
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_looked_at_again_only_while_kafka_cannot_be_used() {
+    fn files_are_read_again_only_while_kafka_is_unavailable() {
         let (mut reload, _cell) = reload(&config(&[]));
         let now = Instant::now();
         assert!(!reload.is_due(now));

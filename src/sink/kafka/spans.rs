@@ -1,7 +1,7 @@
-//! A span for each batch of records: from the first that is handed to Kafka's client to the
-//! last acknowledgement, with a link to the trace of each record that has one.
+//! A span for each batch of records, from the first record passed to the Kafka client to the last
+//! acknowledgement, with a link to the trace of each record that has one.
 //!
-//! A batch is what is produced between two looks at reports. Attributes: OpenTelemetry's
+//! A batch is what is produced between two reads of delivery reports. Attributes: OpenTelemetry's
 //! semantic conventions for messaging spans.
 
 use std::collections::VecDeque;
@@ -22,14 +22,14 @@ use crate::traces;
 /// Links of a span; OpenTelemetry's own limit.
 const LINKS: usize = 128;
 
-/// Batches that are followed at a time: what is produced behind as many is one batch.
+/// Maximum batches tracked at a time: what is produced after that many is one batch.
 const BATCHES: usize = 4096;
 
 /// The batches in flight.
 #[derive(Default)]
 pub(super) struct Spans {
     batches: VecDeque<Batch>,
-    /// Whether the last one takes further records.
+    /// Whether the last batch accepts further records.
     open: bool,
     propagator: TraceContextPropagator,
 }
@@ -43,7 +43,7 @@ struct Batch {
     failure: Option<String>,
 }
 
-/// A record's headers, as what a trace's context is read from.
+/// A record's headers, from which the trace context is extracted.
 struct Headers<'a, 'r>(&'a Record<'r>);
 
 impl Extractor for Headers<'_, '_> {
@@ -84,7 +84,7 @@ impl Spans {
         }
     }
 
-    /// These came; what is produced next is another batch.
+    /// Records delivery reports; what is produced next is another batch.
     pub(super) fn reported(&mut self, reports: &[Report]) {
         self.open = false;
         for report in reports {
@@ -97,10 +97,10 @@ impl Spans {
                 Outcome::Delivered => {}
                 Outcome::Lost(reason) => batch.failure = Some(reason.clone()),
                 Outcome::Refused(refusal) => batch.failure = Some(refusal.reason.clone()),
-                Outcome::Purged => batch.failure = Some("went down with its producer".to_owned()),
+                Outcome::Purged => batch.failure = Some("purged with its producer".to_owned()),
             }
         }
-        // One that waits for long holds no other back.
+        // A batch that waits long does not delay the others.
         self.batches.retain(|batch| {
             let done = batch.waiting <= 0;
             if done {
@@ -110,7 +110,7 @@ impl Spans {
         });
     }
 
-    /// Everything in flight went with its producer.
+    /// Ends all spans: the producer was replaced.
     pub(super) fn replaced(&mut self) {
         self.open = false;
         for mut batch in self.batches.drain(..) {

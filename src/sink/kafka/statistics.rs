@@ -1,5 +1,5 @@
-//! What librdkafka's statistics say of the connections to brokers, of the right to write, of the
-//! time that brokers take to answer, and of the partitions of topics.
+//! Reads librdkafka's statistics: connections to brokers, the producer ID, the brokers' response
+//! times, and the number of partitions of each topic.
 //!
 //! Format: librdkafka's STATISTICS.md.
 
@@ -9,8 +9,8 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// The part of the statistics that is read. Not `int_latency`: without a `message.timeout.ms` it is
-/// no time.
+/// The part of the statistics that is read. `int_latency` is not: without a `message.timeout.ms` it
+/// is not a time.
 #[derive(Deserialize)]
 struct Statistics<'a> {
     #[serde(borrow)]
@@ -26,10 +26,10 @@ struct Broker<'a> {
     #[serde(default = "unknown")]
     nodeid: i64,
     state: &'a str,
-    /// Requests sent, since the producer exists.
+    /// Requests sent since the producer was created.
     #[serde(default)]
     tx: u64,
-    /// In microseconds, from a request to its response, since the last statistics.
+    /// Microseconds from a request to its response, since the last statistics.
     #[serde(default)]
     rtt: Window,
 }
@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for Partitions {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Partitions, A::Error> {
                 let mut count = 0;
                 while let Some(number) = map.next_key::<&str>()? {
-                    // Records without a partition are in one with the number -1.
+                    // Records without a partition are listed under partition -1.
                     if number.starts_with('-') {
                         map.next_value::<IgnoredAny>()?;
                     } else {
@@ -93,30 +93,30 @@ impl<'de> Deserialize<'de> for Partitions {
     }
 }
 
-/// How a producer stands to the brokers. Where that cannot be read it does not.
+/// The producer's state at the brokers; all false if the statistics cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ConnectionState {
-    /// A connection to a broker stands: also one whose password is asked again.
+    /// Whether a connection to a broker is open, also while it authenticates again.
     pub(crate) is_connected: bool,
-    /// The brokers have given it the producer id that it writes with.
+    /// Whether the brokers have assigned it a producer ID.
     pub(crate) has_id: bool,
 }
 
-/// What one producer measured.
+/// The measurements of one producer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Measured {
-    /// Brokers that it knows.
+    /// Known brokers.
     pub(crate) brokers: u32,
-    /// Requests that it has sent, since it exists.
+    /// Requests sent since the producer was created.
     pub(crate) requests: u64,
-    /// The shortest time from a request to its response, in microseconds, and in how many: of each
-    /// broker, since the last statistics.
+    /// For each broker: the shortest time from a request to its response in microseconds, and the
+    /// number of requests, since the last statistics.
     pub(crate) round_trips: Vec<(u64, u64)>,
-    /// How many partitions each topic has that it has written to.
+    /// The number of partitions of each topic that it has written to.
     pub(crate) partitions: HashMap<String, u32>,
 }
 
-/// What statistics say.
+/// The parsed statistics.
 pub(crate) fn read(statistics: &[u8]) -> (ConnectionState, Measured) {
     let Ok(Statistics { brokers, eos, topics }) = serde_json::from_slice(statistics) else {
         return Default::default();
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broker_that_is_up_is_a_connection_and_an_id_is_the_right_to_write() {
+    fn broker_that_is_up_is_connected_and_producer_id_means_ready() {
         let found = |first: &str, second: &str, id: &str| {
             let statistics = format!(
                 r#"{{"name":"walpost#producer-1","brokers":{{"localhost:9092/1":{{"nodeid":1,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_requests_and_partitions_are_found() {
+    fn round_trips_requests_and_partitions_are_read() {
         let statistics = r#"{"brokers":{
             "a:9092/1":{"nodeid":1,"state":"UP","tx":70,"rtt":{"min":512,"max":900,"cnt":60},
              "int_latency":{"min":-9223368702336467143,"avg":-1,"cnt":90}},

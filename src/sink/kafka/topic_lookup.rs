@@ -1,9 +1,8 @@
-//! Whether a topic has the partition that a record names, and whether it exists, where a
-//! missing one is not waited for.
+//! Finds out whether a topic has the partition that a record names, and whether it exists if walpost
+//! does not wait for missing topics.
 //!
-//! librdkafka only says that it knows of none, perhaps minutes after one was
-//! added. So the brokers are asked, on a thread: at the first record of a topic, and before one
-//! is refused.
+//! librdkafka only reports that it knows no such partition, perhaps minutes after one was added. So
+//! a thread queries the brokers: at the first record of a topic, and before a record is rejected.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,15 +11,15 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::outlet::{Ground, Refusal};
 
-/// For how long a topic that was found to be missing is taken to be so: the rows that name one
-/// are not held up by a question each.
+/// How long a topic counts as missing after a lookup: rows that name it do not wait for a lookup
+/// each.
 const MISSING_TTL: Duration = Duration::from_secs(1);
 
-/// The topics that were asked for.
+/// The topics that were looked up.
 #[derive(Debug, Default)]
 pub(crate) struct TopicLookup {
     known: HashMap<String, u32>,
-    /// The topics that were found to be missing, and when.
+    /// The missing topics, and when they were looked up.
     missing: HashMap<String, Instant>,
     lookup: Option<Lookup>,
 }
@@ -31,32 +30,31 @@ struct Lookup {
     answer: oneshot::Receiver<Found>,
 }
 
-/// What the brokers say of a topic.
+/// The result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// How many partitions it has.
+    /// The number of partitions.
     Partitions(u32),
-    /// There is no such topic.
+    /// The topic does not exist.
     Missing,
 }
 
-/// What may be done with a record.
+/// How to handle a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Queue it: the partition is there, or nobody knows.
+    /// Queue it: the partition exists, or that is unknown.
     Go,
     /// Offer it again: the topic is being looked up.
     Wait,
-    /// The topic has only so many partitions.
+    /// Reject it: the topic has only this many partitions.
     Beyond(u32),
-    /// There is no such topic.
+    /// The topic does not exist.
     Missing,
 }
 
 impl TopicLookup {
-    /// What may be done with a record for `topic`, which names a partition or leaves it open;
-    /// `look_up` starts a request. Without an answer no broker can be reached, which the producer
-    /// reports itself.
+    /// How to handle a record for `topic`, with or without a partition; `look_up` starts a lookup. If
+    /// it has no result, no broker can be reached, which the producer itself reports.
     pub(crate) fn verdict(
         &mut self,
         topic: &str,
@@ -89,7 +87,7 @@ impl TopicLookup {
                 }
             }
             match answer {
-                // Of another topic: it is kept, and this one is looked up below.
+                // The result for another topic: it is kept, and this topic is looked up below.
                 Some(_) | None if !is_mine => {}
                 Some(Found::Partitions(count)) if !is_there(count) => {
                     return Verdict::Beyond(count);
@@ -108,18 +106,18 @@ impl TopicLookup {
         Verdict::Wait
     }
 
-    /// How many partitions the topic has, as far as that was asked.
+    /// The topic's number of partitions, if it was looked up.
     pub(crate) fn partitions(&self, topic: &str) -> Option<u32> {
         self.known.get(topic).copied()
     }
 
-    /// Topics may have been made anew.
+    /// Forgets all topics: they may have been created again.
     pub(crate) fn forget(&mut self) {
         *self = Self::default();
     }
 }
 
-/// Why a record that names a partition beyond `count` is refused.
+/// Why a record for a partition that does not exist is rejected.
 pub(crate) fn refusal(topic: &str, partition: i32, count: u32) -> Refusal {
     let needed = i64::from(partition) + 1;
     let last = i64::from(count) - 1;
@@ -135,7 +133,7 @@ pub(crate) fn refusal(topic: &str, partition: i32, count: u32) -> Refusal {
 mod tests {
     use super::*;
 
-    /// What is said of that partition, where the brokers say that at once.
+    /// The verdict on that partition, if the brokers respond at once.
     fn verdict(partitions: &mut TopicLookup, partition: i32, count: Option<u32>) -> Verdict {
         partitions.verdict("t", Some(partition), Instant::now(), || {
             let (sender, answer) = oneshot::channel();
@@ -147,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn the_brokers_are_asked_once_a_topic_and_again_before_a_refusal() {
+    fn topic_is_looked_up_once_and_again_before_a_rejection() {
         let mut partitions = TopicLookup::default();
         assert_eq!(verdict(&mut partitions, 2, Some(3)), Verdict::Wait);
         for _ in 0..2 {
             assert_eq!(verdict(&mut partitions, 2, None), Verdict::Go);
         }
-        // One that was added since.
+        // A partition that was added since.
         assert_eq!(verdict(&mut partitions, 3, Some(4)), Verdict::Wait);
         assert_eq!(verdict(&mut partitions, 3, None), Verdict::Go);
         assert_eq!(verdict(&mut partitions, 4, Some(4)), Verdict::Wait);
@@ -163,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_left_to_the_producer() {
+    fn record_is_queued_if_the_lookup_has_no_result() {
         let mut partitions = TopicLookup::default();
         assert_eq!(verdict(&mut partitions, 2, None), Verdict::Wait);
         assert_eq!(verdict(&mut partitions, 2, None), Verdict::Go);
     }
 
     #[test]
-    fn a_missing_topic_is_looked_up_once_per_second() {
+    fn missing_topic_is_looked_up_once_per_second() {
         let (mut partitions, begin) = (TopicLookup::default(), Instant::now());
         let mut verdict = |after: Duration, found: Found| {
             partitions.verdict("t", None, begin + after, || {
@@ -191,20 +189,24 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_about_another_topic_is_kept_for_it() {
+    fn result_for_another_topic_is_kept() {
         let mut partitions = TopicLookup::default();
         let (sender, answer) = oneshot::channel();
         let now = Instant::now();
         assert_eq!(partitions.verdict("other", Some(0), now, || answer), Verdict::Wait);
         assert_eq!(verdict(&mut partitions, 0, None), Verdict::Wait);
         sender.send(Found::Partitions(1)).expect("it is awaited");
-        assert_eq!(verdict(&mut partitions, 0, Some(1)), Verdict::Wait, "asks for its own");
+        assert_eq!(
+            verdict(&mut partitions, 0, Some(1)),
+            Verdict::Wait,
+            "starts a lookup of its own"
+        );
         assert_eq!(verdict(&mut partitions, 0, None), Verdict::Go);
         assert_eq!(partitions.verdict("other", None, now, || panic!("it is known")), Verdict::Go);
     }
 
     #[test]
-    fn a_refusal_says_how_many_there_are_and_what_to_do() {
+    fn rejection_has_the_number_of_partitions_and_the_fix() {
         let reason = refusal("orders", 7, 3).reason;
         for part in ["partition 7", "has 3, 0 to 2", "--alter --topic orders --partitions 8"] {
             assert!(reason.contains(part), "{reason}");

@@ -1,4 +1,4 @@
-//! Rows of one column out of the binary form of COPY.
+//! Parses rows of one column from the binary format of COPY.
 //!
 //! Format: PostgreSQL's manual, COPY, "Binary Format".
 
@@ -6,17 +6,17 @@ use bytes::{Buf as _, Bytes, BytesMut};
 
 use crate::source::wire::MESSAGE;
 
-/// How the first bytes read.
+/// The first bytes of the output.
 const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0";
 
-/// In place of the number of fields: no row follows.
+/// In place of the number of fields: the end of the rows.
 const TRAILER: i16 = -1;
 
-/// How large the memory is that rows are put into.
+/// Initial capacity of a row buffer.
 const BLOCK: usize = 64 << 10;
 
-/// Rows that come, put closely together: each by itself would keep the memory that it was
-/// received in, and a handle of its own besides.
+/// Copies received rows into one buffer. A row of its own would keep the memory that it was received
+/// in, and need a handle.
 #[derive(Debug, Default)]
 pub(crate) struct RowBuffer {
     bytes: Vec<u8>,
@@ -24,7 +24,7 @@ pub(crate) struct RowBuffer {
 }
 
 impl RowBuffer {
-    /// Appends a row, as COPY writes one: its length in four bytes, and itself.
+    /// Appends a row as COPY writes it: its length in four bytes, followed by its bytes.
     fn push(&mut self, row: &[u8]) {
         if self.bytes.capacity() == 0 {
             self.bytes.reserve_exact(BLOCK.max(row.len()));
@@ -33,17 +33,17 @@ impl RowBuffer {
         self.rows += 1;
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub(crate) fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// How many bytes they take.
+    /// The size in bytes.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// What there is, to be handed on, in memory that is hardly larger.
+    /// Takes the rows, in memory that is at most a third larger.
     pub(crate) fn take(&mut self) -> Rows {
         self.rows = 0;
         let is_full = self.bytes.len() >= self.bytes.capacity() / 4 * 3;
@@ -56,12 +56,12 @@ impl RowBuffer {
     }
 }
 
-/// Rows in their order.
+/// Rows in the order received.
 #[derive(Debug, Default)]
 pub(crate) struct Rows(Bytes);
 
 impl Rows {
-    /// How many bytes they take.
+    /// The size in bytes.
     pub(crate) fn size(&self) -> usize {
         self.0.len()
     }
@@ -81,41 +81,41 @@ impl Iterator for Rows {
     }
 }
 
-/// The bytes are none of COPY's.
+/// The bytes are not COPY's binary format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the rows are not in the binary form of COPY, or one is larger than PostgreSQL makes any")]
+#[error("the rows are not in the binary format of COPY, or one exceeds PostgreSQL's maximum size")]
 pub(crate) struct CopyError;
 
-/// Takes what comes in pieces of any size. The server sends a row a piece, but nothing says
-/// that it must.
+/// Parses pieces of any size. The server sends one row per piece, but the protocol does not require
+/// that.
 #[derive(Debug, Default)]
 pub(crate) struct CopyRows {
-    /// The beginning of what is not whole.
+    /// An incomplete header or row.
     rest: BytesMut,
-    is_begun: bool,
+    has_header: bool,
     is_ended: bool,
 }
 
 impl CopyRows {
-    /// Appends the rows that are whole with `piece` to `rows`.
+    /// Appends the rows that `piece` completes to `rows`.
     pub(crate) fn take(&mut self, piece: Bytes, rows: &mut RowBuffer) -> Result<(), CopyError> {
         let mut bytes = if self.rest.is_empty() {
             piece
         } else {
             self.rest.extend_from_slice(&piece);
-            // A copy for each piece would be one too many.
-            if !self.is_more_than_a_part()? {
+            // Do not copy an incomplete row again for each piece.
+            if !self.has_complete_part()? {
                 return Ok(());
             }
             std::mem::take(&mut self.rest).freeze()
         };
-        if !self.is_begun {
+        if !self.has_header {
             let Some(header) = header(&bytes)? else {
                 self.rest.extend_from_slice(&bytes);
                 return Ok(());
             };
             bytes.advance(header);
-            self.is_begun = true;
+            self.has_header = true;
         }
         while !self.is_ended {
             match row(&bytes)? {
@@ -137,36 +137,36 @@ impl CopyRows {
         Ok(())
     }
 
-    /// Whether what has come so far is more than a part of the header or of a row.
-    fn is_more_than_a_part(&self) -> Result<bool, CopyError> {
-        if !self.is_begun {
+    /// Whether the received bytes start with a complete header or row.
+    fn has_complete_part(&self) -> Result<bool, CopyError> {
+        if !self.has_header {
             return Ok(header(&self.rest)?.is_some());
         }
         Ok(self.is_ended || !matches!(row(&self.rest)?, Next::More))
     }
 
-    /// Whether all has come.
+    /// Whether the end was received.
     pub(crate) fn is_ended(&self) -> bool {
         self.is_ended
     }
 }
 
-/// What stands next.
+/// What the next bytes are.
 enum Next {
-    /// A row up to here: the number of its fields, the length of the only one, and the field.
+    /// A row that ends here: the number of its fields, the length of the only field, and the field.
     Row(usize),
-    /// What is not whole.
+    /// An incomplete row.
     More,
     End,
 }
 
-/// How long the header is, once it is whole.
+/// The length of the header, once it is complete.
 fn header(bytes: &[u8]) -> Result<Option<usize>, CopyError> {
     let known = bytes.len().min(SIGNATURE.len());
     if bytes[..known] != SIGNATURE[..known] {
         return Err(CopyError);
     }
-    // The signature, flags, and an extension after its length.
+    // The signature, the flags, the length of the extension, and the extension.
     let at = SIGNATURE.len() + 4;
     let Some(length) = bytes.get(at..at + 4) else { return Ok(None) };
     let whole = at + 4 + size(length)?;
@@ -181,7 +181,7 @@ fn row(bytes: &[u8]) -> Result<Next, CopyError> {
         _ => return Err(CopyError),
     }
     let Some(length) = bytes.get(2..6) else { return Ok(Next::More) };
-    // A NULL has the length -1: no message is one.
+    // NULL has the length -1, which is an error: no message is NULL.
     let to = 6 + size(length)?;
     Ok(if bytes.len() < to { Next::More } else { Next::Row(to) })
 }
@@ -219,10 +219,10 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_out_as_they_were_written_in_whatever_pieces_they_come() {
+    fn rows_are_parsed_from_pieces_of_any_size() {
         let rows = prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..9);
         let cases = (rows, prop::collection::vec(1..20_usize, 1..9));
-        let name = "rows_come_out_as_they_were_written_in_whatever_pieces_they_come";
+        let name = "rows_are_parsed_from_pieces_of_any_size";
         property::holds(name, 1000, &cases, |(rows, pieces)| {
             let bytes = written(&rows);
             let (mut copy, mut buffer) = (CopyRows::default(), RowBuffer::default());
@@ -247,9 +247,9 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_rows_or_an_error() {
+    fn arbitrary_bytes_are_rows_or_an_error() {
         let cases = (prop::collection::vec(any::<u8>(), 0..40), any::<bool>());
-        property::holds("any_bytes_are_rows_or_an_error", 2000, &cases, |(bytes, header)| {
+        property::holds("arbitrary_bytes_are_rows_or_an_error", 2000, &cases, |(bytes, header)| {
             let mut all = if header { written(&[])[..22].to_vec() } else { Vec::new() };
             all.extend(bytes);
             let _ = CopyRows::default().take(Bytes::from(all), &mut RowBuffer::default());
@@ -260,8 +260,9 @@ mod tests {
             assert_eq!(taken, Err(CopyError), "{wrong:?}");
         }
     }
+
     #[test]
-    fn what_is_longer_than_any_value_is_refused_once_its_length_is_known() {
+    fn too_large_row_is_rejected_once_its_length_is_known() {
         let header = written(&[])[..22].to_vec();
         let row = |length: i32| [&[0, 1][..], &length.to_be_bytes()].concat();
         let taken = |bytes: Vec<u8>| {
@@ -275,9 +276,9 @@ mod tests {
         }
     }
 
-    /// With a copy of all that has come for each piece this takes minutes.
+    /// If each piece copied all bytes received before it, this would take minutes.
     #[test]
-    fn a_row_of_many_pieces_is_copied_once() {
+    fn row_of_many_pieces_is_copied_once() {
         let value: Vec<u8> = (0..32 << 20).map(|byte: u32| byte.to_be_bytes()[2]).collect();
         let rows = [value, vec![7; 100]];
         let bytes = Bytes::from(written(&rows));

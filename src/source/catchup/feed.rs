@@ -3,11 +3,11 @@
 //!
 //! No session streams from the slot meanwhile, so its advisory lock is held, and only this feed
 //! advances it. Before each advance the slot's position is compared, which shows whether another
-//! client advanced it. The batches come from a copy of the slot, and are handed out in any case.
+//! client advanced it. The batches come from a copy of the slot, and are delivered in any case.
 //!
-//! The feed ends when little of the backlog is left, when the server refuses to be read this way,
-//! and when nothing is taken for a while. Then a stream has to hold the slot: the server may
-//! invalidate an idle slot, and alerts fire on an inactive one.
+//! The feed ends when the backlog is nearly read, when the server rejects batches, and when the
+//! relay has read nothing for ten seconds. A stream holds the slot after that: the
+//! server may invalidate an idle slot, and alerts fire on an inactive one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use tokio_postgres::Client;
 
 use super::backend_liveness::{AuxConnection, Backend};
 use super::copy::Rows;
-use super::policy::{CatchupProgress, Move, SlotAdvanceSchedule};
+use super::policy::{CatchupProgress, SlotAdvance, SlotAdvanceSchedule};
 use super::reader::{BatchReader, Part, Stopped};
 use crate::excerpt::line;
 use crate::lsn::Lsn;
-use crate::source::SlotFigures;
+use crate::source::SlotMetrics;
 use crate::source::SourceError;
 use crate::source::catalog::Facts;
 use crate::source::connection::connect::Control;
@@ -34,10 +34,10 @@ use crate::source::slot_error::SlotError;
 /// How often progress is logged.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Messages of an incomplete transaction above which the log names their number.
-const LARGE: u64 = 1000;
+/// Messages of an incomplete transaction above which the log shows their number.
+const LARGE_TRANSACTION: u64 = 1000;
 
-/// Advances the slot, unless it is beyond `$3`.
+/// Advances the slot, unless it has passed `$3`.
 const ADVANCE: &str = "
     SELECT (pg_catalog.pg_replication_slot_advance(
                slot_name, $2::pg_catalog.text::pg_catalog.pg_lsn)).end_lsn::pg_catalog.text
@@ -51,14 +51,14 @@ pub struct CatchupFeed {
     /// The connection that the batches are read on.
     reading: Control,
     /// The connection that the slot is advanced on.
-    moving: Control,
-    /// Keeps the session of the lock alive.
-    kept: JoinHandle<()>,
+    advancing: Control,
+    /// Keeps the session that holds the advisory lock alive.
+    keep_alive: JoinHandle<()>,
     batches: BatchReader,
     rows: Rows,
-    handed: CatchupProgress,
-    mover: Mover,
-    progress: Progress,
+    progress: CatchupProgress,
+    advancer: SlotAdvancer,
+    progress_log: ProgressLog,
     /// Set once the slot is unusable.
     abandoned: Option<Abandoned>,
 }
@@ -71,15 +71,15 @@ struct Abandoned {
 }
 
 /// Advances the slot on a connection of its own, since that may take long.
-struct Mover {
+struct SlotAdvancer {
     peer: Backend,
     slot: String,
-    moves: SlotAdvanceSchedule,
-    moving: Option<Query<Lsn>>,
+    schedule: SlotAdvanceSchedule,
+    advancing: Option<Query<Lsn>>,
 }
 
-/// A query on a task of its own, so that the future that waits for the answer may be dropped.
-/// Dropping the query ends it.
+/// A query that runs in its own task, so that the future that waits for the answer can be dropped.
+/// Dropping the query cancels it.
 struct Query<T>(JoinHandle<Result<T, SourceError>>);
 
 impl<T: Send + 'static> Query<T> {
@@ -90,7 +90,7 @@ impl<T: Send + 'static> Query<T> {
     /// The answer. Cancel-safe. Must not be called again after it has returned.
     async fn answer(&mut self) -> Result<T, SourceError> {
         let answer = (&mut self.0).await;
-        answer.unwrap_or_else(|_| Err(SourceError::Lost("a query was given up".to_owned())))
+        answer.unwrap_or_else(|_| Err(SourceError::Lost("a query was cancelled".to_owned())))
     }
 }
 
@@ -104,69 +104,72 @@ impl<T> Drop for Query<T> {
 pub(in crate::source) async fn advance(
     client: &Client,
     slot: &str,
-    one: Move,
+    advance: SlotAdvance,
 ) -> Result<Lsn, SourceError> {
-    let Move { at, to } = one;
-    let moved = client.query_opt(ADVANCE, &[&slot, &to.to_string(), &at.to_string()]).await;
-    let row =
-        moved.map_err(|error| match error.code().map(tokio_postgres::error::SqlState::code) {
+    let SlotAdvance { from: at, to } = advance;
+    let advanced = client.query_opt(ADVANCE, &[&slot, &to.to_string(), &at.to_string()]).await;
+    let row = advanced.map_err(|error| {
+        match error.code().map(tokio_postgres::error::SqlState::code) {
             Some("55006") => SourceError::InUse { slot: slot.to_owned(), pid: None, holder: None },
-            _ => SourceError::query("moving the slot", &error),
-        })?;
+            _ => SourceError::query("advancing the slot", &error),
+        }
+    })?;
     let Some(row) = row else {
         let found = Facts::read(client, slot).await?.require_slot(slot)?;
         return Err(SourceError::slot_advanced(slot, at, found));
     };
     let text: String =
-        row.try_get(0).map_err(|error| SourceError::query("moving the slot", &error))?;
+        row.try_get(0).map_err(|error| SourceError::query("advancing the slot", &error))?;
     match text.parse() {
-        Ok(stands) if stands >= to => Ok(stands),
-        _ => Err(SourceError::Lost(format!("the slot was to move to {to}, and stands at {text}"))),
+        Ok(position) if position >= to => Ok(position),
+        _ => Err(SourceError::Lost(format!(
+            "the slot was to be advanced to {to}, but its position is {text}"
+        ))),
     }
 }
 
-impl Mover {
-    /// Completes when the slot was advanced, or that failed. Cancel-safe.
-    async fn moved(&mut self) -> Result<(), SourceError> {
+impl SlotAdvancer {
+    /// Completes when the slot was advanced, or the advance failed. Cancel-safe.
+    async fn advanced(&mut self) -> Result<(), SourceError> {
         loop {
-            if let Some(moving) = &mut self.moving {
-                let stands = moving.answer().await;
-                self.moving = None;
-                self.moves.ended(stands.as_ref().ok().copied(), Instant::now());
-                stands?;
+            if let Some(advancing) = &mut self.advancing {
+                let position = advancing.answer().await;
+                self.advancing = None;
+                self.schedule.ended(position.as_ref().ok().copied(), Instant::now());
+                position?;
                 crate::crash_points::point!("moved");
                 return Ok(());
             }
-            let Some(due) = self.moves.due() else {
+            let Some(due) = self.schedule.due() else {
                 return std::future::pending().await;
             };
             sleep_until(due).await;
             let peer = self.peer.clone();
-            let (slot, one) = (self.slot.clone(), self.moves.begin(Instant::now()));
-            self.moving = Some(Query::start(async move {
+            let (slot, next) = (self.slot.clone(), self.schedule.begin(Instant::now()));
+            self.advancing = Some(Query::start(async move {
                 crate::crash_points::point!("moving");
-                peer.awaited(advance(&peer.client, &slot, one)).await?
+                peer.awaited(advance(&peer.client, &slot, next)).await?
             }));
         }
     }
 
     /// Advances the slot to `to` without delay, and checks its position.
     async fn finish(&mut self, to: Lsn) -> Result<(), SourceError> {
-        self.moves.want(to);
-        while !self.moves.has_reached(to) {
-            self.moves.hurry(Instant::now());
-            self.moved().await?;
+        self.schedule.want(to);
+        while !self.schedule.has_reached(to) {
+            self.schedule.hurry(Instant::now());
+            self.advanced().await?;
         }
-        self.look().await
+        self.check_position().await
     }
 
     /// Checks that the slot's position is the one that this feed advanced it to.
-    async fn look(&self) -> Result<(), SourceError> {
+    async fn check_position(&self) -> Result<(), SourceError> {
         let facts = Facts::read(&self.peer.client, &self.slot);
-        let facts = answered("the connection that the slot is moved on", facts).await?;
+        let facts = answered("the connection that advances the slot", facts).await?;
         let found = facts.require_slot(&self.slot)?;
-        if found > self.moves.stands() {
-            return Err(SourceError::slot_advanced(&self.slot, self.moves.stands(), found));
+        if found > self.schedule.position() {
+            return Err(SourceError::slot_advanced(&self.slot, self.schedule.position(), found));
         }
         Ok(())
     }
@@ -174,15 +177,15 @@ impl Mover {
 
 impl Drop for CatchupFeed {
     fn drop(&mut self) {
-        // Do not wait for a batch that is being read.
-        self.kept.abort();
+        // Do not wait for the end of the current batch.
+        self.keep_alive.abort();
         self.reading.ended.abort();
-        self.moving.ended.abort();
+        self.advancing.ended.abort();
     }
 }
 
 /// The progress that is logged.
-struct Progress {
+struct ProgressLog {
     reported: Instant,
     at: Lsn,
     /// The end of WAL when it was last read.
@@ -198,20 +201,20 @@ struct ProgressReport {
     eta_seconds: Option<u64>,
 }
 
-impl Progress {
+impl ProgressLog {
     fn due(&self) -> Instant {
         self.reported + PROGRESS_INTERVAL
     }
 
-    /// The message to log once everything that committed before `reached` was handed out; `None`
-    /// before one is due.
-    fn at(&mut self, reached: Lsn, now: Instant) -> Option<ProgressReport> {
+    /// The message to log once everything that committed before `reached` was returned; `None` before
+    /// one is due.
+    fn report(&mut self, reached: Lsn, now: Instant) -> Option<ProgressReport> {
         if now < self.due() {
             return None;
         }
-        let less = reached.bytes_since(self.at);
+        let read = reached.bytes_since(self.at);
         let lag_bytes = self.flushed.bytes_since(reached);
-        let bytes_per_second = less / now.saturating_duration_since(self.reported).as_secs().max(1);
+        let bytes_per_second = read / now.saturating_duration_since(self.reported).as_secs().max(1);
         (self.reported, self.at) = (now, reached);
         let eta_seconds = lag_bytes.checked_div(bytes_per_second);
         Some(ProgressReport { lag_bytes, bytes_per_second, eta_seconds })
@@ -219,43 +222,42 @@ impl Progress {
 }
 
 impl CatchupFeed {
-    /// Over `base`, with the slot at its start and its advisory lock held; `reading` and `moving` are
-    /// further connections, and `kept` keeps the lock. If the server does not keep idle slots, the
-    /// slot is used regularly.
+    /// Over `base`, with the slot at its start. `reading` and `advancing` are two further
+    /// connections; `advancing` holds the slot's advisory lock, and `keep_alive` keeps its session
+    /// alive. If the server may invalidate idle slots, the slot is used regularly.
     pub(in crate::source) fn start(
         base: FeedBase,
         config: &crate::source::SourceConfig,
         reading: AuxConnection,
-        moving: AuxConnection,
-        kept: JoinHandle<()>,
+        advancing: AuxConnection,
+        keep_alive: JoinHandle<()>,
         keeps_idle_slots: bool,
     ) -> Self {
-        let little = config.catch_up.little();
-        let batches = BatchReader::start(reading.peer.clone(), config, base.start, little);
+        let batches = BatchReader::start(reading.peer.clone(), config, base.start);
         let (now, at, flushed) = (Instant::now(), base.start, base.flushed);
-        let mover = Mover {
-            peer: moving.peer,
+        let advancer = SlotAdvancer {
+            peer: advancing.peer,
             slot: config.slot.clone(),
-            moves: SlotAdvanceSchedule::new(at, keeps_idle_slots, now),
-            moving: None,
+            schedule: SlotAdvanceSchedule::new(at, keeps_idle_slots, now),
+            advancing: None,
         };
         Self {
             base,
             reading: reading.control,
-            moving: moving.control,
-            kept,
+            advancing: advancing.control,
+            keep_alive,
             batches,
             rows: Rows::default(),
-            handed: CatchupProgress::new(config.catch_up.clone(), at),
-            mover,
-            progress: Progress { reported: now, at, flushed },
+            progress: CatchupProgress::new(config.catch_up.clone(), at),
+            advancer,
+            progress_log: ProgressLog { reported: now, at, flushed },
             abandoned: None,
         }
     }
 
-    /// The slot was dropped, or another client advanced it. The copy that the batches are read from
-    /// is then the last slot that has the undelivered changes, and ends with its session. So it is
-    /// read up to the present end of WAL.
+    /// Handles a slot that was dropped or advanced by another client. The copy that the batches are
+    /// read from is then the last slot with the undelivered changes, and PostgreSQL drops it at the
+    /// end of its session. So the feed reads it up to the current end of WAL.
     fn abandon(&mut self, error: SlotError) {
         let (client, slot) = (Arc::clone(&self.base.control.client), self.base.slot.clone());
         let end = Query::start(async move {
@@ -287,20 +289,20 @@ impl CatchupFeed {
     /// to its end.
     fn abandoned(&mut self, because: Option<&SourceError>) -> Option<SourceError> {
         let Abandoned { error, .. } = self.abandoned.take()?;
-        let (read, _) = self.handed.reached();
+        let (read, _) = self.progress.reached();
         let copy_lost = because.map(ToString::to_string);
         Some(SourceError::Slot(SlotError::CopyRead { error: Box::new(error), read, copy_lost }))
     }
 
-    /// Logs progress when that is due, also within a batch, which may be one large transaction.
+    /// Logs progress when a message is due, also within a batch, which may be one large transaction.
     fn log_progress(&mut self) {
-        let (reached, messages) = self.handed.reached();
-        if let Some(reported) = self.progress.at(reached, Instant::now()) {
+        let (reached, messages) = self.progress.reached();
+        if let Some(reported) = self.progress_log.report(reached, Instant::now()) {
             tracing::info!(
                 lag_bytes = reported.lag_bytes,
                 bytes_per_second = reported.bytes_per_second,
                 eta_seconds = reported.eta_seconds,
-                within_transaction = (messages > LARGE).then_some(messages),
+                within_transaction = (messages > LARGE_TRANSACTION).then_some(messages),
                 "catch-up progress"
             );
         }
@@ -311,12 +313,13 @@ impl CatchupFeed {
         self.base.received_bytes += row.len() as u64;
         let message = message(&row);
         if let Ok(message) = &message {
-            self.handed.message(message);
+            self.progress.message(message);
         }
         Some(message.map(Received::Message))
     }
 
-    /// What follows from a part; `None` if it only has rows.
+    /// Processes a part of a batch. Returns what the relay receives for it, which is nothing if it
+    /// only has rows.
     fn part(
         &mut self,
         part: Option<Result<Part, Stopped>>,
@@ -324,26 +327,26 @@ impl CatchupFeed {
         Ok(match part {
             None => match self.abandoned(None) {
                 Some(error) => return Err(error),
-                None => Some(self.handed.ended()),
+                None => Some(self.progress.ended()),
             },
-            Some(Ok(Part::NearEnd)) => Some(self.handed.ended()),
-            Some(Ok(Part::StreamPays(rest))) => Some(self.handed.left(rest)),
+            Some(Ok(Part::NearEnd)) => Some(self.progress.ended()),
+            Some(Ok(Part::StreamCostsLess(rest))) => Some(self.progress.stream_costs_less(rest)),
             Some(Ok(Part::Rows(rows))) => {
                 self.rows = rows;
                 self.log_progress();
                 None
             }
-            Some(Ok(Part::ReadUpTo(stand))) => {
+            Some(Ok(Part::ReadUpTo(position))) => {
                 crate::crash_points::point!("batch");
-                self.progress.flushed = stand.flushed;
-                Some(self.handed.read_up_to(stand.read))
+                self.progress_log.flushed = position.flushed;
+                Some(self.progress.read_up_to(position.read))
             }
             Some(Err(Stopped::Failed(error))) => {
                 if let Some(abandoned) = self.abandoned(Some(&error)) {
                     return Err(abandoned);
                 }
                 if matches!(error, SourceError::Lost(_)) {
-                    self.handed.lost();
+                    self.progress.connection_lost();
                 }
                 return Err(error);
             }
@@ -351,7 +354,7 @@ impl CatchupFeed {
                 if let Some(abandoned) = self.abandoned(Some(&SourceError::Lost(reason.clone()))) {
                     return Err(abandoned);
                 }
-                Some(self.handed.refused(&reason))
+                Some(self.progress.refused(&reason))
             }
         })
     }
@@ -361,30 +364,30 @@ impl CatchupFeed {
     }
 
     pub(in crate::source) async fn next(&mut self, reading: bool) -> Result<Received, SourceError> {
-        self.handed.asked(reading, Instant::now());
+        self.progress.polled(reading, Instant::now());
         loop {
             if reading && let Some(received) = self.row() {
                 return received;
             }
-            // On an unusable slot everything is read.
-            let is_read = self.handed.is_over() && self.abandoned.is_none();
+            // The copy of an unusable slot is read to its end.
+            let is_read = self.progress.is_over() && self.abandoned.is_none();
             let part = tokio::select! {
-                // First what is seldom ready and decides whether more may be confirmed or read: the
-                // guard, the slot's advance, the end of WAL for an unusable slot, and the end of the
-                // control connection. Batches are ready most of the time and would starve them; the
-                // progress timer is before them for the same reason. The ends of the two further
-                // connections are after the batches: the error that the reader got on them says
-                // more, and so does the advance's own.
+                // The order matters. The guard, the slot's advance, the end of WAL for an unusable
+                // slot, and the end of the control connection come first: they are rarely ready, and
+                // decide whether the feed may confirm or read more. Batches are ready most of the
+                // time and would starve them, and the progress timer. The ends of the other two
+                // connections come after the batches: the errors of the reader and of the advance
+                // are more precise.
                 biased;
                 verified = self.base.publication_guard.verified() => {
-                    self.mover.moves.want(verified?);
+                    self.advancer.schedule.want(verified?);
                     continue;
                 }
-                moved = self.mover.moved(), if self.abandoned.is_none() => {
-                    match moved {
+                advanced = self.advancer.advanced(), if self.abandoned.is_none() => {
+                    match advanced {
                         Err(SourceError::Slot(error)) => self.abandon(error),
                         Err(error) => return Err(error),
-                        Ok(()) if self.handed.is_over() => return Ok(self.handed.stands()),
+                        Ok(()) if self.progress.is_over() => return Ok(self.progress.keepalive()),
                         Ok(()) => {}
                     }
                     continue;
@@ -396,16 +399,16 @@ impl CatchupFeed {
                 ended = &mut self.base.control.ended => {
                     return Err(self.lost(Connection::Control, ended));
                 }
-                // The server decodes, and sends nothing before all of a batch is.
-                () = sleep_until(self.progress.due()), if reading && !is_read => {
+                // The server sends nothing before it has decoded the whole batch.
+                () = sleep_until(self.progress_log.due()), if reading && !is_read => {
                     self.log_progress();
                     continue;
                 }
                 part = self.batches.next(), if reading && !is_read => part,
-                ended = &mut self.moving.ended => return Err(self.lost(Connection::Moving, ended)),
+                ended = &mut self.advancing.ended => return Err(self.lost(Connection::Advancing, ended)),
                 ended = &mut self.reading.ended, if !is_read => {
                     let error = self.lost(Connection::Reading, ended);
-                    self.handed.lost();
+                    self.progress.connection_lost();
                     return Err(error);
                 }
             };
@@ -437,7 +440,7 @@ impl CatchupFeed {
         }
     }
 
-    pub(in crate::source) fn slot_figures(&mut self) -> Option<SlotFigures> {
+    pub(in crate::source) fn slot_metrics(&mut self) -> Option<SlotMetrics> {
         self.base.observer.changed()
     }
 
@@ -445,18 +448,18 @@ impl CatchupFeed {
         self.base.flushed.bytes_since(self.base.start)
     }
 
-    pub(in crate::source) fn turn(&mut self) -> Option<SwitchFeed> {
+    pub(in crate::source) fn wanted_switch(&mut self) -> Option<SwitchFeed> {
         if self.abandoned.is_some() {
             return None;
         }
-        let is_moving = self.mover.moves.is_under_way();
-        self.handed.turn(!self.rows.is_empty(), is_moving, Instant::now())
+        let is_advancing = self.advancer.schedule.is_advancing();
+        self.progress.wanted_switch(!self.rows.is_empty(), is_advancing, Instant::now())
     }
 
-    /// Whether a stream may take over: not if the slot was dropped or advanced, since the copy that
-    /// the batches are read from is then the last slot that has the undelivered changes.
+    /// Whether a stream may take over. It may not if the slot was dropped or advanced: the copy that
+    /// the batches are read from is then the last slot with the undelivered changes.
     pub(in crate::source) async fn may_switch(&mut self) -> Result<bool, SourceError> {
-        match self.mover.look().await {
+        match self.advancer.check_position().await {
             Ok(()) => Ok(true),
             Err(SourceError::Slot(error)) => {
                 self.abandon(error);
@@ -475,13 +478,13 @@ impl CatchupFeed {
         if let Some(error) = self.abandoned(Some(&stopped)) {
             return Err(error);
         }
-        let noted = timeout(within, async {
+        let finished = timeout(within, async {
             self.base.publication_guard.verify().await?;
-            self.mover.finish(lsn).await
+            self.advancer.finish(lsn).await
         });
-        noted.await.unwrap_or_else(|_| {
-            let unseen = format!("it is not known whether the last confirmation ({lsn}) arrived");
-            Err(SourceError::Lost(unseen))
+        finished.await.unwrap_or_else(|_| {
+            let unknown = format!("it is not known whether the last confirmation ({lsn}) arrived");
+            Err(SourceError::Lost(unknown))
         })
     }
 }
@@ -499,17 +502,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_far_it_is_is_told_each_ten_seconds_and_no_time_to_go_where_nothing_moved() {
+    fn progress_is_reported_every_ten_seconds_without_an_eta_while_nothing_is_read() {
         let begun = Instant::now();
         let mut progress =
-            Progress { reported: begun, at: Lsn::new(1000), flushed: Lsn::new(9000) };
+            ProgressLog { reported: begun, at: Lsn::new(1000), flushed: Lsn::new(9000) };
         let after = |seconds| begun + Duration::from_secs(seconds);
-        assert_eq!(progress.at(Lsn::new(2000), after(9)), None);
+        assert_eq!(progress.report(Lsn::new(2000), after(9)), None);
         let reported =
             ProgressReport { lag_bytes: 6000, bytes_per_second: 200, eta_seconds: Some(30) };
-        assert_eq!(progress.at(Lsn::new(3000), after(10)), Some(reported));
-        assert_eq!(progress.at(Lsn::new(3000), after(19)), None);
+        assert_eq!(progress.report(Lsn::new(3000), after(10)), Some(reported));
+        assert_eq!(progress.report(Lsn::new(3000), after(19)), None);
         let reported = ProgressReport { lag_bytes: 6000, bytes_per_second: 0, eta_seconds: None };
-        assert_eq!(progress.at(Lsn::new(3000), after(20)), Some(reported));
+        assert_eq!(progress.report(Lsn::new(3000), after(20)), Some(reported));
     }
 }

@@ -1,9 +1,9 @@
-//! Catch-up reads: a large backlog is read by SQL in batches, from a temporary copy of the slot.
+//! Catch-up reads: SQL queries read a large backlog in batches from a temporary copy of the slot.
 //!
-//! [`policy`] decides when to catch up and when to advance the slot, and [`cost`] which feed costs
-//! less and how large a batch is (both pure). [`reader`] reads batches ahead, out of the COPY that
-//! [`copy`] parses. [`feed`] passes them to the relay and advances the slot behind the
-//! acknowledgements.
+//! [`policy`] decides when to catch up and when to advance the slot. [`cost`] compares the costs of
+//! the two feeds and sizes the batches. Both are pure. [`reader`] reads batches ahead with COPY,
+//! whose output [`copy`] parses. [`feed`] passes them to the relay and advances the slot as records
+//! are acknowledged.
 
 pub(super) mod backend_liveness;
 mod copy;

@@ -13,20 +13,20 @@ use crate::source::config::CatchUp;
 use crate::source::feed::{Received, SwitchFeed};
 use crate::source::resume::Resume;
 
-/// How long nothing may be taken before a stream has to hold the slot.
+/// A stream takes over if the relay reads nothing from a catch-up for this long.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Messages of an open transaction above which it is read to its end before a switch: a stream
-/// starts the transaction over, and its records would be published twice.
-const REPEATED: u64 = 1000;
+/// With more messages of an open transaction, the feed is switched after its commit: a stream reads
+/// the transaction from its start again, so its records would be published twice.
+const MAX_REPEATED_MESSAGES: u64 = 1000;
 
-/// Least time between two advances of the slot, absolute and as a multiple of the last one's
-/// duration: for each the server reads the WAL again from the slot's `restart_lsn`.
-const MOVE_INTERVAL: Duration = Duration::from_secs(1);
-const MOVE_SHARE: u32 = 10;
+/// Minimum time between two advances of the slot, absolute and as a multiple of the last one's
+/// duration: the server reads the WAL from the slot's `restart_lsn` for each.
+const ADVANCE_INTERVAL: Duration = Duration::from_secs(1);
+const ADVANCE_INTERVAL_FACTOR: u32 = 10;
 
-/// How often an idle slot is used: well within `idle_replication_slot_timeout`, which is set in
-/// minutes.
+/// How often an idle slot is used: far more often than `idle_replication_slot_timeout`, which is set
+/// in minutes.
 const TOUCH_INTERVAL: Duration = Duration::from_secs(20);
 
 /// The position at which a feed starts.
@@ -34,16 +34,16 @@ const TOUCH_INTERVAL: Duration = Duration::from_secs(20);
 pub struct StartPosition {
     /// The flush LSN.
     pub ack: Lsn,
-    /// Where reading starts: at or after the flush LSN.
+    /// The position to read from: at or after the flush LSN.
     pub start: Lsn,
 }
 
 impl StartPosition {
-    /// On a slot that is confirmed up to `at_slot`.
+    /// The start position on a slot that is confirmed up to `at_slot`.
     pub fn of(resume: &Resume, at_slot: Lsn) -> Self {
         match resume {
-            // If another walpost advanced the slot, what this one had read beyond is discarded and
-            // read again.
+            // If another walpost advanced the slot, this one discards what it had read and reads it
+            // again.
             Resume::At { confirmed, start, .. } if at_slot <= *confirmed => {
                 Self { ack: *confirmed, start: *start }
             }
@@ -51,40 +51,35 @@ impl StartPosition {
         }
     }
 
-    /// Whether to catch up, with `backlog` behind the flush LSN. A catch-up starts at the flush LSN,
-    /// so it would read records beyond it that are in flight a second time.
-    pub fn is_for_batches(self, backlog: Backlog, catch_up: &CatchUp) -> bool {
-        if self.start != self.ack || !catch_up.is_for(backlog.unread) {
-            return false;
-        }
-        let is_worth_it = catch_up.is_worth_a_trial(backlog);
-        if !is_worth_it {
-            catch_up.leave(backlog);
-        }
-        is_worth_it
+    /// Chooses the feed for a `backlog` that `catch_up` applies to; returns whether it is a
+    /// catch-up. If a catch-up would cost too much, it is suspended.
+    pub fn choose_catch_up(self, backlog: Backlog, catch_up: &CatchUp) -> bool {
+        // A catch-up starts at the flush LSN: it would read records after it that are in flight a
+        // second time.
+        self.start == self.ack && catch_up.choose_batches(backlog)
     }
 
-    /// The advance that brings the slot from `stands` to the flush LSN, where a copy of it has to
-    /// start: a restarted server may have forgotten its last positions.
-    pub fn first_move(self, stands: Lsn) -> Option<Move> {
-        (stands < self.ack).then_some(Move { at: stands, to: self.ack })
+    /// The advance that brings the slot from `position` to the flush LSN, where its copy must start:
+    /// a restarted server may have lost the last confirmed positions.
+    pub fn first_advance(self, position: Lsn) -> Option<SlotAdvance> {
+        (position < self.ack).then_some(SlotAdvance { from: position, to: self.ack })
     }
 }
 
-/// Detects a stream that has fallen behind since it is slow, not since it was not read.
+/// Detects a stream that falls behind because it is slow, not because the relay does not read it.
 #[derive(Debug)]
 pub struct LagDetector {
     catch_up: CatchUp,
-    /// Where the stream started.
+    /// The stream's start position.
     start: Lsn,
     in_transaction: bool,
-    /// The end of the last transaction that came, or a keepalive's position.
+    /// The end of the last transaction received, or the position of a later keepalive.
     received: Lsn,
-    /// What has come since that of before was noted, and from where on.
+    /// The traffic received since the last sample, and the sample's start position.
     traffic: Traffic,
-    since: Lsn,
-    /// Whether the stream was not read for a while since the last measurement.
-    was_held_back: bool,
+    sample_start: Lsn,
+    /// Whether the relay did not read the stream at some time since the last measurement.
+    was_paused: bool,
     is_behind: bool,
 }
 
@@ -97,13 +92,13 @@ impl LagDetector {
             in_transaction: false,
             received: start,
             traffic: Traffic::default(),
-            since: start,
-            was_held_back: false,
+            sample_start: start,
+            was_paused: false,
             is_behind: false,
         }
     }
 
-    /// The stream received this, a message of so many bytes.
+    /// Records a received message of `bytes` bytes, or a keepalive.
     pub fn received(&mut self, received: &Received, bytes: usize) {
         if let Received::Message(_) = received {
             self.traffic.messages += 1;
@@ -119,34 +114,34 @@ impl LagDetector {
         }
     }
 
-    /// It is asked for what comes next; with `reading` false for its end only.
-    pub fn asked(&mut self, reading: bool) {
-        self.was_held_back |= !reading;
+    /// Records that the relay polls the stream; with `reading` false it only waits for its end.
+    pub fn polled(&mut self, reading: bool) {
+        self.was_paused |= !reading;
     }
 
-    /// The end of WAL was measured, and how much WAL the server keeps for the slot.
-    pub fn looked(&mut self, wal_end: Lsn, retained: u64) {
+    /// Records the measured end of WAL, and the bytes of WAL that the server retains for the slot.
+    pub fn measured(&mut self, wal_end: Lsn, retained: u64) {
         let unread = wal_end.bytes_since(self.received);
         let decoded_again = retained.saturating_sub(unread);
         let backlog = Backlog { decoded_again, unread, is_held: false };
-        self.traffic.wal = self.received.bytes_since(self.since);
+        self.traffic.wal = self.received.bytes_since(self.sample_start);
         let is_first = self.traffic.messages > 0 && self.catch_up.traffic().is_none();
         if is_first || self.traffic.is_sample() {
-            self.catch_up.came(std::mem::take(&mut self.traffic));
-            self.since = self.received;
+            self.catch_up.record_traffic(std::mem::take(&mut self.traffic));
+            self.sample_start = self.received;
         }
-        let was_held_back = std::mem::take(&mut self.was_held_back);
-        // Within a transaction, or before the first one, a switch would make the server send or read
-        // the same WAL again.
+        let was_paused = std::mem::take(&mut self.was_paused);
+        // After a switch within a transaction, or before the first one, the server would decode or
+        // send the same WAL again.
         self.is_behind = self.received > self.start
-            && !was_held_back
+            && !was_paused
             && !self.in_transaction
-            && self.catch_up.is_for(unread)
-            && self.catch_up.pays(backlog);
+            && self.catch_up.applies_to(unread)
+            && self.catch_up.costs_less_in_batches(backlog);
     }
 
-    /// Whether a catch-up has to take over.
-    pub fn turn(&self) -> Option<SwitchFeed> {
+    /// Whether a catch-up should take over.
+    pub fn wanted_switch(&self) -> Option<SwitchFeed> {
         self.is_behind.then_some(SwitchFeed::Drained)
     }
 }
@@ -156,56 +151,56 @@ impl LagDetector {
 pub struct WalPosition {
     /// The server's flush position.
     pub flushed: Lsn,
-    /// Where the server begins to decode for the next batch.
+    /// The copy's `restart_lsn`: the server decodes from there for the next batch.
     pub restart: Lsn,
-    /// Whether an open transaction keeps it there.
+    /// Whether an open transaction keeps the `restart_lsn` from advancing.
     pub is_held: bool,
-    /// Everything that committed before it was handed out.
+    /// Everything that committed before it was read.
     pub read: Lsn,
 }
 
 impl WalPosition {
-    /// What lies before the next batch.
+    /// The backlog before the next batch.
     pub fn backlog(self) -> Backlog {
         Backlog::between(self.restart, self.read, self.flushed, self.is_held)
     }
 
-    /// Whether the slot had been advanced beyond `from` when the copy was made: what committed in
-    /// between is in no batch.
-    pub fn begins_beyond(self, from: Lsn) -> bool {
+    /// Whether the slot had been advanced past `from` when it was copied: the batches do not have
+    /// what committed in between.
+    pub fn starts_after(self, from: Lsn) -> bool {
         self.read > from
     }
 
-    /// Whether at most `little` bytes of WAL are left, which a stream reads.
-    pub fn is_near_the_end(self, little: u64) -> bool {
-        self.flushed.bytes_since(self.read) <= little
+    /// Whether at most `stream_tail_bytes` bytes of WAL are left, which a stream reads.
+    pub fn is_near_end(self, stream_tail_bytes: u64) -> bool {
+        self.flushed.bytes_since(self.read) <= stream_tail_bytes
     }
 }
 
-/// What a catch-up has handed out, and whether it is over.
+/// How far the relay has read a catch-up, and whether the catch-up is over.
 #[derive(Debug)]
 pub struct CatchupProgress {
-    /// Messages of the transaction that is open.
+    /// Messages read of an open transaction.
     open: u64,
-    /// Since when nothing is taken.
+    /// Since when the relay has read nothing.
     idle: Option<Instant>,
     is_over: bool,
-    /// From where, and up to where, was read.
+    /// The start position, and the end of the last complete batch.
     start: Lsn,
     read: Lsn,
-    /// Where the last transaction that was handed out ends.
+    /// The end of the last transaction that was read.
     committed: Lsn,
     catch_up: CatchUp,
 }
 
 impl CatchupProgress {
-    /// Nothing yet, from `start` on.
+    /// For a catch-up that starts at `start`.
     pub fn new(catch_up: CatchUp, start: Lsn) -> Self {
         let (read, committed) = (start, start);
         Self { open: 0, idle: None, is_over: false, start, read, committed, catch_up }
     }
 
-    /// A message of a batch is handed out.
+    /// Records that the relay reads a message of a batch.
     pub fn message(&mut self, message: &Message) {
         self.idle = None;
         match message {
@@ -214,58 +209,58 @@ impl CatchupProgress {
         }
     }
 
-    /// Everything that committed before `upto` was handed out; only the reader knows that.
+    /// Records the end of a batch: everything that committed before `upto` was read.
     pub fn read_up_to(&mut self, upto: Lsn) -> Received {
         self.read = self.read.max(upto);
-        self.stands()
+        self.keepalive()
     }
 
-    /// No more batches follow: little is left.
+    /// Ends the catch-up, since the backlog is nearly read.
     pub fn ended(&mut self) -> Received {
         self.catch_up.succeeded();
         self.is_over = true;
-        self.stands()
+        self.keepalive()
     }
 
-    /// No more batches follow: a stream reads the rest for less.
-    pub fn left(&mut self, rest: Backlog) -> Received {
-        self.catch_up.leave(rest);
+    /// Ends the catch-up, since a stream reads the `rest` at a lower cost.
+    pub fn stream_costs_less(&mut self, rest: Backlog) -> Received {
+        self.catch_up.stream_instead(rest);
         self.is_over = true;
-        self.stands()
+        self.keepalive()
     }
 
-    /// The server refuses to be read in batches, for that reason.
+    /// Ends the catch-up, since the server rejected it for this reason.
     pub fn refused(&mut self, reason: &str) -> Received {
         self.catch_up.refused(reason);
         self.is_over = true;
-        self.stands()
+        self.keepalive()
     }
 
-    /// The connection is lost. If not even one batch was complete, the next may not be either, since
-    /// something may end each connection that takes long.
-    pub fn lost(&self) {
+    /// Records a lost connection. If it was lost before the end of the first batch, catch-up is
+    /// suspended: something may end every long-lived connection.
+    pub fn connection_lost(&self) {
         if self.read == self.start {
-            self.catch_up.refused("the connection was lost before the first batch had come whole");
+            self.catch_up.refused("the connection was lost before the end of the first batch");
         }
     }
 
-    /// Up to where transactions were handed out, and how many messages of one that is open.
+    /// The position up to which transactions were read, and the messages read of an open one.
     pub fn reached(&self) -> (Lsn, u64) {
         (self.read.max(self.committed), self.open)
     }
 
-    /// Up to where was read.
-    pub fn stands(&self) -> Received {
+    /// A keepalive with the end of the last complete batch.
+    pub fn keepalive(&self) -> Received {
         Received::Keepalive(self.read)
     }
 
-    /// Whether no more batches come.
+    /// Whether no more batches follow.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// It is asked for what comes next; with `reading` false for its end only.
-    pub fn asked(&mut self, reading: bool, now: Instant) {
+    /// Records that the relay polls the feed; with `reading` false it only waits for its end.
+    pub fn polled(&mut self, reading: bool, now: Instant) {
         if reading {
             self.idle = None;
         } else {
@@ -273,18 +268,23 @@ impl CatchupProgress {
         }
     }
 
-    /// Whether a stream has to take over. Not while rows wait to be handed out, nor while the slot is
-    /// being advanced: the next session would find it in use.
-    pub fn turn(&mut self, has_rows: bool, is_moving: bool, now: Instant) -> Option<SwitchFeed> {
+    /// Whether a stream should take over. It waits for buffered rows, and for an advance of the slot
+    /// in progress: the next session would find the slot in use.
+    pub fn wanted_switch(
+        &mut self,
+        has_rows: bool,
+        is_advancing: bool,
+        now: Instant,
+    ) -> Option<SwitchFeed> {
         if self.is_over {
-            return (!has_rows && !is_moving).then_some(SwitchFeed::Now);
+            return (!has_rows && !is_advancing).then_some(SwitchFeed::Now);
         }
         let idle = self.idle.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        if idle < IDLE_LIMIT || self.open >= REPEATED {
+        if idle < IDLE_LIMIT || self.open >= MAX_REPEATED_MESSAGES {
             return None;
         }
-        // The open transaction may be the only undelivered one: without this the next session could
-        // begin with a catch-up of the same transaction.
+        // The open transaction may be the only undelivered one: the next session would otherwise
+        // start with a catch-up of the same transaction.
         self.catch_up.postpone();
         Some(SwitchFeed::Now)
     }
@@ -292,78 +292,78 @@ impl CatchupProgress {
 
 /// An advance of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Move {
-    /// The slot's position, or a lower one: a higher one means that another client advanced it.
-    pub at: Lsn,
+pub struct SlotAdvance {
+    /// The slot's position or an earlier one. If the slot is past it, another client advanced it.
+    pub from: Lsn,
     /// The new position.
     pub to: Lsn,
 }
 
-/// When the slot is advanced behind the acknowledgements.
+/// Schedules the advances of the slot to acknowledged positions.
 #[derive(Debug)]
 pub struct SlotAdvanceSchedule {
     /// The slot's position.
     at: Lsn,
     wanted: Lsn,
-    /// When the next advance may begin.
+    /// When the next advance may start.
     next: Instant,
-    /// When the slot has to be used again, if the server invalidates idle slots.
+    /// When the slot must be used again, if the server invalidates idle slots.
     touch: Option<Instant>,
     /// Since when an advance is in progress.
     since: Option<Instant>,
 }
 
 impl SlotAdvanceSchedule {
-    /// Of a slot that stands at `at`; a server that does not keep idle slots is shown that
-    /// this one is in use.
+    /// For a slot whose position is `at`. If the server may invalidate idle slots, the slot is used
+    /// regularly.
     pub fn new(at: Lsn, keeps_idle_slots: bool, now: Instant) -> Self {
         let touch = (!keeps_idle_slots).then(|| now + TOUCH_INTERVAL);
-        Self { at, wanted: at, next: now + MOVE_INTERVAL, touch, since: None }
+        Self { at, wanted: at, next: now + ADVANCE_INTERVAL, touch, since: None }
     }
 
-    /// Everything before `lsn` is durable, and was handed out.
+    /// Requests an advance to `lsn`: everything before it was read and is durable.
     pub fn want(&mut self, lsn: Lsn) {
         self.wanted = self.wanted.max(lsn);
     }
 
-    /// When the next move is to begin, if any is.
+    /// When the next advance is due, if any is.
     pub fn due(&self) -> Option<Instant> {
         let due = if self.wanted > self.at { Some(self.next) } else { self.touch };
         due.filter(|_| self.since.is_none()).map(|due| due.max(self.next))
     }
 
-    /// The next move begins.
-    pub fn begin(&mut self, now: Instant) -> Move {
+    /// Starts the next advance.
+    pub fn begin(&mut self, now: Instant) -> SlotAdvance {
         self.since = Some(now);
-        Move { at: self.at, to: self.wanted }
+        SlotAdvance { from: self.at, to: self.wanted }
     }
 
-    /// The move has ended; where the slot stands then, unless it failed.
-    pub fn ended(&mut self, stands: Option<Lsn>, now: Instant) {
+    /// Records the end of the advance, with the slot's new position unless it failed.
+    pub fn ended(&mut self, position: Option<Lsn>, now: Instant) {
         if let Some(since) = self.since.take() {
             let took = now.saturating_duration_since(since);
-            self.next = now + MOVE_INTERVAL.max(took * MOVE_SHARE);
+            self.next = now + ADVANCE_INTERVAL.max(took * ADVANCE_INTERVAL_FACTOR);
             self.touch = self.touch.map(|_| now + TOUCH_INTERVAL);
         }
-        self.at = stands.unwrap_or(self.at);
+        self.at = position.unwrap_or(self.at);
     }
 
-    /// Whether one is under way.
-    pub fn is_under_way(&self) -> bool {
+    /// Whether an advance is in progress.
+    pub fn is_advancing(&self) -> bool {
         self.since.is_some()
     }
 
     /// The slot's position.
-    pub fn stands(&self) -> Lsn {
+    pub fn position(&self) -> Lsn {
         self.at
     }
 
-    /// The next one need not wait.
+    /// Lets the next advance start without delay.
     pub fn hurry(&mut self, now: Instant) {
         self.next = now;
     }
 
-    /// Whether the slot is known to stand at `lsn` or beyond.
+    /// Whether the slot's known position is `lsn` or later.
     pub fn has_reached(&self, lsn: Lsn) -> bool {
         self.at >= lsn
     }
@@ -377,66 +377,68 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const LONG: Duration = Duration::from_secs(11);
 
-    /// A feed of which nothing is taken after so many messages of an open transaction.
-    fn held_back_within(messages: u64, catch_up: &CatchUp) -> (CatchupProgress, Instant) {
-        let (mut handed, now) =
+    /// A feed that the relay stops reading after `messages` messages of an open transaction.
+    fn paused_within(messages: u64, catch_up: &CatchUp) -> (CatchupProgress, Instant) {
+        let (mut progress, now) =
             (CatchupProgress::new(catch_up.clone(), Lsn::new(1)), Instant::now());
-        (0..messages).for_each(|_| handed.message(&Message::Type));
-        handed.asked(false, now);
-        (handed, now)
+        (0..messages).for_each(|_| progress.message(&Message::Type));
+        progress.polled(false, now);
+        (progress, now)
     }
 
     #[test]
-    fn batches_that_nobody_takes_give_way_and_are_not_begun_again_at_once() {
+    fn unread_catch_up_switches_to_a_stream_and_is_suspended() {
         let catch_up = CatchUp::above(1000);
-        let (mut handed, now) = held_back_within(1, &catch_up);
-        assert_eq!(handed.turn(true, false, now + Duration::from_secs(9)), None);
-        assert!(catch_up.is_for(1001));
-        assert_eq!(handed.turn(true, false, now + LONG), Some(SwitchFeed::Now));
-        let outset = StartPosition { ack: Lsn::new(1), start: Lsn::new(1) };
-        let backlog = Backlog::between(Lsn::new(1), Lsn::new(1), Lsn::new(1 << 30), false);
-        assert!(!outset.is_for_batches(backlog, &catch_up), "a stream holds the slot");
-        handed.asked(true, now + LONG);
-        assert_eq!(handed.turn(true, false, now + LONG), None, "it is taken again");
+        let (mut progress, now) = paused_within(1, &catch_up);
+        assert_eq!(progress.wanted_switch(true, false, now + Duration::from_secs(9)), None);
+        assert!(catch_up.applies_to(1001));
+        assert_eq!(progress.wanted_switch(true, false, now + LONG), Some(SwitchFeed::Now));
+        assert!(!catch_up.applies_to(1 << 30), "a stream holds the slot");
+        progress.polled(true, now + LONG);
+        assert_eq!(progress.wanted_switch(true, false, now + LONG), None, "the relay reads again");
     }
 
     #[test]
-    fn a_transaction_of_which_much_was_handed_out_is_read_to_its_end_first() {
-        let (mut handed, now) = held_back_within(REPEATED, &CatchUp::above(0));
-        assert_eq!(handed.turn(true, false, now + LONG), None);
+    fn large_open_transaction_is_read_to_its_commit_before_a_switch() {
+        let (mut progress, now) = paused_within(MAX_REPEATED_MESSAGES, &CatchUp::above(0));
+        assert_eq!(progress.wanted_switch(true, false, now + LONG), None);
         let (commit_lsn, end_lsn, commit_time) = (Lsn::new(5), Lsn::new(6), PgTimestamp::default());
-        handed.message(&Message::Commit(Commit { commit_lsn, end_lsn, commit_time }));
-        assert_eq!(handed.turn(true, false, now + LONG), None, "something was taken");
-        handed.asked(false, now);
-        assert_eq!(handed.turn(true, false, now + LONG), Some(SwitchFeed::Now));
+        progress.message(&Message::Commit(Commit { commit_lsn, end_lsn, commit_time }));
+        assert_eq!(
+            progress.wanted_switch(true, false, now + LONG),
+            None,
+            "the relay has read a message"
+        );
+        progress.polled(false, now);
+        assert_eq!(progress.wanted_switch(true, false, now + LONG), Some(SwitchFeed::Now));
     }
 
     #[test]
-    fn a_feed_that_is_over_waits_for_its_last_rows_and_for_the_last_move_of_the_slot() {
-        let mut handed = CatchupProgress::new(CatchUp::above(0), Lsn::new(1));
-        assert_eq!(handed.read_up_to(Lsn::new(9)), Received::Keepalive(Lsn::new(9)));
-        assert_eq!(handed.ended(), Received::Keepalive(Lsn::new(9)));
+    fn switch_waits_for_buffered_rows_and_for_an_advance_in_progress() {
+        let mut progress = CatchupProgress::new(CatchUp::above(0), Lsn::new(1));
+        assert_eq!(progress.read_up_to(Lsn::new(9)), Received::Keepalive(Lsn::new(9)));
+        assert_eq!(progress.ended(), Received::Keepalive(Lsn::new(9)));
         let now = Instant::now();
-        let turns = [(true, false), (false, true), (false, false)]
-            .map(|(has_rows, is_moving)| handed.turn(has_rows, is_moving, now));
-        assert_eq!(turns, [None, None, Some(SwitchFeed::Now)]);
+        let switches = [(true, false), (false, true), (false, false)]
+            .map(|(has_rows, is_advancing)| progress.wanted_switch(has_rows, is_advancing, now));
+        assert_eq!(switches, [None, None, Some(SwitchFeed::Now)]);
     }
 
     #[test]
-    fn what_was_reached_is_the_last_commit_within_a_batch_and_its_end_after_it() {
-        let mut handed = CatchupProgress::new(CatchUp::above(0), Lsn::new(1));
-        handed.message(&Message::Type);
-        assert_eq!(handed.reached(), (Lsn::new(1), 1));
+    fn reached_position_is_the_last_commit_or_the_end_of_the_batch() {
+        let mut progress = CatchupProgress::new(CatchUp::above(0), Lsn::new(1));
+        progress.message(&Message::Type);
+        assert_eq!(progress.reached(), (Lsn::new(1), 1));
         let (commit_lsn, end_lsn, commit_time) = (Lsn::new(5), Lsn::new(6), PgTimestamp::default());
-        handed.message(&Message::Commit(Commit { commit_lsn, end_lsn, commit_time }));
-        assert_eq!(handed.reached(), (Lsn::new(6), 0));
-        handed.read_up_to(Lsn::new(9));
-        assert_eq!(handed.reached(), (Lsn::new(9), 0));
+        progress.message(&Message::Commit(Commit { commit_lsn, end_lsn, commit_time }));
+        assert_eq!(progress.reached(), (Lsn::new(6), 0));
+        progress.read_up_to(Lsn::new(9));
+        assert_eq!(progress.reached(), (Lsn::new(9), 0));
     }
 
     #[test]
-    fn a_catch_up_is_near_the_end_once_little_is_left() {
-        let stand = |flushed, read| {
+    fn catch_up_is_near_its_end_once_only_the_stream_tail_is_left() {
+        let position = |flushed, read| {
             let restart = Lsn::new(1);
             WalPosition {
                 flushed: Lsn::new(flushed),
@@ -445,12 +447,12 @@ mod tests {
                 read: Lsn::new(read),
             }
         };
-        assert!(stand(20, 10).is_near_the_end(10) && !stand(21, 10).is_near_the_end(10));
-        assert!(stand(20, 11).begins_beyond(Lsn::new(10)), "somebody has moved the slot");
-        assert!(!stand(20, 10).begins_beyond(Lsn::new(10)));
+        assert!(position(20, 10).is_near_end(10) && !position(21, 10).is_near_end(10));
+        assert!(position(20, 11).starts_after(Lsn::new(10)), "another client advanced the slot");
+        assert!(!position(20, 10).starts_after(Lsn::new(10)));
     }
 
-    /// A stream from 0 that has read to `read`: so many messages, between transactions.
+    /// A stream from 0 that has received `messages` messages up to `read`, between transactions.
     fn streamed(catch_up: &CatchUp, messages: u64, read: u64) -> LagDetector {
         let mut lag = LagDetector::new(catch_up.clone(), Lsn::ZERO);
         for _ in 0..messages {
@@ -461,9 +463,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_behind_gives_way_where_batches_cost_the_server_less() {
-        // Messages of the last 32 MiB, what is kept for the slot beyond what is unread, and unread.
-        for (messages, kept, unread, turns) in [
+    fn lagging_stream_switches_to_catch_up_if_batches_cost_less() {
+        // Messages in the last 32 MiB, MiB retained before the unread WAL, and MiB unread.
+        for (messages, retained, unread, switches) in [
             (200_000, 0, 32, true),
             (200_000, 32, 32, true),
             (200_000, 2000, 32, false),
@@ -474,24 +476,28 @@ mod tests {
         ] {
             let catch_up = CatchUp::above(16 * MIB);
             let mut lag = streamed(&catch_up, messages, 32 * MIB);
-            lag.looked(Lsn::new((32 + unread) * MIB), (kept + unread) * MIB);
-            assert_eq!(lag.turn().is_some(), turns, "{messages} {kept} {unread}");
+            lag.measured(Lsn::new((32 + unread) * MIB), (retained + unread) * MIB);
+            assert_eq!(lag.wanted_switch().is_some(), switches, "{messages} {retained} {unread}");
         }
     }
 
     #[test]
-    fn a_catch_up_that_costs_more_than_a_stream_is_left_alone_for_a_while() {
+    fn catch_up_that_costs_more_than_a_stream_is_suspended() {
         let catch_up = CatchUp::above(1000);
-        let outset = StartPosition { ack: Lsn::new(20 * MIB), start: Lsn::new(20 * MIB) };
-        let ahead =
-            |restart| Backlog::between(Lsn::new(restart), outset.ack, Lsn::new(40 * MIB), false);
-        assert!(!outset.is_for_batches(ahead(0), &catch_up), "much is decoded again");
-        assert!(!outset.is_for_batches(ahead(20 * MIB), &catch_up), "it has just been left");
+        let position = StartPosition { ack: Lsn::new(20 * MIB), start: Lsn::new(20 * MIB) };
+        let backlog =
+            |restart| Backlog::between(Lsn::new(restart), position.ack, Lsn::new(40 * MIB), false);
+        assert!(!position.choose_catch_up(backlog(0), &catch_up), "much WAL is decoded again");
+        assert!(!catch_up.applies_to(u64::MAX), "it is suspended");
         let catch_up = CatchUp::above(1000);
-        assert!(outset.is_for_batches(ahead(20 * MIB), &catch_up));
-        let mut handed = CatchupProgress::new(catch_up.clone(), outset.ack);
-        assert_eq!(handed.left(ahead(0)), Received::Keepalive(outset.ack));
-        assert_eq!(handed.turn(false, false, Instant::now()), Some(SwitchFeed::Now));
-        assert!(!outset.is_for_batches(ahead(20 * MIB), &catch_up));
+        assert!(position.choose_catch_up(backlog(20 * MIB), &catch_up));
+        assert!(catch_up.applies_to(u64::MAX));
+        let ahead = StartPosition { start: Lsn::new(21 * MIB), ..position };
+        assert!(!ahead.choose_catch_up(backlog(20 * MIB), &catch_up), "records are in flight");
+        assert!(catch_up.applies_to(u64::MAX));
+        let mut progress = CatchupProgress::new(catch_up.clone(), position.ack);
+        assert_eq!(progress.stream_costs_less(backlog(0)), Received::Keepalive(position.ack));
+        assert_eq!(progress.wanted_switch(false, false, Instant::now()), Some(SwitchFeed::Now));
+        assert!(!catch_up.applies_to(u64::MAX));
     }
 }

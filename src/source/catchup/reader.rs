@@ -1,15 +1,15 @@
-//! Reads a backlog in batches by SQL, ahead of its consumer, on a connection of its own.
+//! Reads a backlog in batches by SQL, ahead of the relay, on a connection of its own.
 //!
-//! A stream costs the server at least one system call a message; COPY sends the same bytes several
-//! times faster. They are read from a temporary copy of the slot, which advances as it is read and
-//! ends with its session; the slot itself stays at the confirmed position.
+//! A stream costs the server at least one system call per message; COPY sends the same bytes several
+//! times faster. The batches come from a temporary copy of the slot. The copy advances as it is read,
+//! and PostgreSQL drops it at the end of the session. The slot itself stays at the confirmed
+//! position.
 //!
 //! Facts (PostgreSQL's manual, "Replication Management Functions", and measured on 14 to 18): the
 //! bytes are those of the stream, in the same order; Relation messages repeat in each batch. A batch
-//! ends at a commit, once it has the requested number of rows or reached the requested position.
-//! Nothing is sent before the whole batch is decoded, and what does not fit `work_mem` goes to a
-//! temporary file. After a batch, everything that committed before the copy's position was handed
-//! out.
+//! ends at a commit, once it has the requested number of rows or reached the requested position. The
+//! server sends nothing before it has decoded the whole batch; what exceeds `work_mem` goes to a
+//! temporary file. After a batch, everything that committed before the copy's position was sent.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -29,13 +29,13 @@ use crate::lsn::Lsn;
 use crate::source::config::{CatchUp, SourceConfig};
 use crate::source::error::SourceError;
 
-/// Bytes of rows that may be buffered here while the server decodes the next batch.
+/// Maximum bytes of rows to buffer while the server decodes the next batch.
 const BUFFER_BYTES: u32 = 32 << 20;
 
-/// Most bytes of rows that are handed on together, beside one row.
+/// Maximum bytes of rows to pass on together, unless one row is larger.
 const CHUNK_BYTES: usize = 48 << 10;
 
-/// The server's memory for a batch before it becomes a temporary file; and how soon the server
+/// The server's memory for a batch, before it writes a temporary file, and how soon the server
 /// detects that the client is gone.
 const SETTINGS: &str = "SET work_mem = '32MB'; SET client_connection_check_interval = '2s'";
 
@@ -51,29 +51,30 @@ const TABLE_BYTES: &str = "
 
 /// What was read.
 pub(crate) enum Part {
-    /// Messages of the plugin.
+    /// Messages of the output plugin.
     Rows(Rows),
-    /// A batch has ended.
+    /// The end of a batch.
     ReadUpTo(WalPosition),
-    /// Little is left; more follows only after [`BatchReader::read_to`].
+    /// The backlog is nearly read; more follows only after [`BatchReader::read_to`].
     NearEnd,
-    /// A stream reads the rest for less; likewise.
-    StreamPays(Backlog),
+    /// A stream reads the rest at a lower cost; more follows only after [`BatchReader::read_to`].
+    StreamCostsLess(Backlog),
 }
 
 /// Why there are no more parts.
 pub(crate) enum Stopped {
-    /// The server refuses to be read this way; its message.
+    /// The server rejected the query, with this message.
     Refused(String),
     /// The session failed: reconnect.
     Failed(SourceError),
 }
 
-/// Reads batches until it is dropped or little is left.
+/// Reads batches until it is dropped or the backlog is nearly read.
 pub(crate) struct BatchReader {
     parts: UnboundedReceiver<Result<Part, Stopped>>,
+    /// The free bytes of the buffer.
     room: Arc<Semaphore>,
-    /// Up to where everything is read, once that is set.
+    /// The position to read up to, once [`BatchReader::read_to`] has set it.
     target: watch::Sender<Option<Lsn>>,
     task: JoinHandle<()>,
 }
@@ -85,9 +86,9 @@ impl Drop for BatchReader {
 }
 
 impl BatchReader {
-    /// Begins where the slot stands, and pauses once no more than `little` bytes of log are left.
-    /// The slot is expected to be confirmed up to `from`.
-    pub(crate) fn start(peer: Backend, config: &SourceConfig, from: Lsn, little: u64) -> Self {
+    /// Reads from the slot's position, which must be `from` or earlier, until only the WAL that the
+    /// stream reads is left.
+    pub(crate) fn start(peer: Backend, config: &SourceConfig, from: Lsn) -> Self {
         let (sender, parts) = unbounded_channel();
         let room = Arc::new(Semaphore::new(BUFFER_BYTES as usize));
         let (target, targets) = watch::channel(None);
@@ -104,14 +105,14 @@ impl BatchReader {
         };
         let task = tokio::spawn(async move {
             let sender = reader.sender.clone();
-            if let Err(stopped) = reader.read(little).await {
+            if let Err(stopped) = reader.read().await {
                 let _ = sender.send(Err(stopped));
             }
         });
         Self { parts, room, target, task }
     }
 
-    /// Reads on until all that committed before `lsn` was handed out, and ends then.
+    /// Continues until everything that committed before `lsn` is read, and ends then.
     pub(crate) fn read_to(&self, lsn: Lsn) {
         self.target.send_replace(Some(lsn));
     }
@@ -123,7 +124,7 @@ impl BatchReader {
         part
     }
 
-    /// A part that waits.
+    /// The next part, if it is buffered.
     pub(crate) fn try_next(&mut self) -> Option<Result<Part, Stopped>> {
         let part = self.parts.try_recv().ok();
         self.taken(part.as_ref());
@@ -137,7 +138,7 @@ impl BatchReader {
     }
 }
 
-/// The permits that rows take: rows larger than the buffer have to pass too.
+/// The permits that rows need: rows larger than the buffer need all.
 fn permits(rows: &Rows) -> u32 {
     u32::try_from(rows.size()).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES)
 }
@@ -155,48 +156,48 @@ struct Reader {
 }
 
 impl Reader {
-    async fn read(mut self, little: u64) -> Result<(), Stopped> {
+    async fn read(mut self) -> Result<(), Stopped> {
         let set = self.peer.client.batch_execute(SETTINGS);
         self.answer("reading the backlog", set).await?;
         let copy = self.copy().await?;
         crate::crash_points::point!("copied");
         let mut position = self.position(&copy).await?;
-        if position.begins_beyond(self.from) {
-            let moved = SourceError::slot_advanced(&self.slot, self.from, position.read);
-            return Err(Stopped::Failed(moved));
+        if position.starts_after(self.from) {
+            let advanced = SourceError::slot_advanced(&self.slot, self.from, position.read);
+            return Err(Stopped::Failed(advanced));
         }
-        let mut end = self.first(position).await?;
+        let mut end = self.first_batch(position).await?;
         loop {
             let batch = self.batch(&copy, end).await?;
             let before = std::mem::replace(&mut position, self.position(&copy).await?).read;
-            self.catch_up.came(Traffic { wal: position.read.bytes_since(before), ..batch });
+            self.catch_up
+                .record_traffic(Traffic { wal: position.read.bytes_since(before), ..batch });
             if self.sender.send(Ok(Part::ReadUpTo(position))).is_err() {
                 return Ok(());
             }
-            if self.is_read(&mut position, &copy, little).await? {
+            if self.is_finished(&mut position, &copy).await? {
                 return Ok(());
             }
-            end = position.backlog().batch(position.read, self.catch_up.traffic());
+            end = position.backlog().next_batch(position.read, self.catch_up.traffic());
         }
     }
 
-    /// Whether everything is read. When little is left, or a stream reads the rest for less, waits
-    /// until that is requested too.
-    async fn is_read(
+    /// Whether to read no more batches. If a stream should read the rest, waits until it is dropped
+    /// or a target is set.
+    async fn is_finished(
         &mut self,
         position: &mut WalPosition,
         copy: &str,
-        little: u64,
     ) -> Result<bool, Stopped> {
         let target = *self.target.borrow_and_update();
         if let Some(target) = target {
             return Ok(position.read >= target);
         }
         let backlog = position.backlog();
-        let last = if position.is_near_the_end(little) {
+        let last = if position.is_near_end(self.catch_up.stream_tail_bytes()) {
             Part::NearEnd
-        } else if backlog.is_dear_in_batches(self.catch_up.traffic()) {
-            Part::StreamPays(backlog)
+        } else if backlog.costs_less_as_stream(self.catch_up.traffic()) {
+            Part::StreamCostsLess(backlog)
         } else {
             return Ok(false);
         };
@@ -208,19 +209,19 @@ impl Reader {
         Ok(target.is_some_and(|target| position.read >= target))
     }
 
-    /// Where the first batch ends.
-    async fn first(&self, position: WalPosition) -> Result<BatchEnd, Stopped> {
+    /// The end of the first batch.
+    async fn first_batch(&self, position: WalPosition) -> Result<BatchEnd, Stopped> {
         let (backlog, traffic) = (position.backlog(), self.catch_up.traffic());
         if traffic.is_some() || self.messages {
-            return Ok(backlog.batch(position.read, traffic));
+            return Ok(backlog.next_batch(position.read, traffic));
         }
         let failed =
-            |error: tokio_postgres::Error| stopped("asking how large the outbox is", &error);
+            |error: tokio_postgres::Error| stopped("querying the size of the outbox", &error);
         let parameters: [&(dyn ToSql + Sync); 1] = [&self.publication];
         let row = self.peer.client.query_one(TABLE_BYTES, &parameters);
-        let row = self.answer("asking how large the outbox is", row).await?;
+        let row = self.answer("querying the size of the outbox", row).await?;
         let bytes: i64 = row.try_get(0).map_err(failed)?;
-        Ok(backlog.trial(position.read, u64::try_from(bytes).unwrap_or_default()))
+        Ok(backlog.first_batch(position.read, u64::try_from(bytes).unwrap_or_default()))
     }
 
     /// Copies the slot for the duration of this session; returns the copy's name.
@@ -236,8 +237,7 @@ impl Reader {
     }
 
     async fn position(&self, copy: &str) -> Result<WalPosition, Stopped> {
-        let failed =
-            |error: tokio_postgres::Error| stopped("asking how far the backlog is read", &error);
+        let failed = |error: tokio_postgres::Error| stopped("querying the copy's position", &error);
         let query = "SELECT pg_catalog.pg_current_wal_flush_lsn()::pg_catalog.text, \
                      confirmed_flush_lsn::pg_catalog.text, restart_lsn::pg_catalog.text, \
                      coalesce(pg_catalog.age(pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.xid) \
@@ -245,16 +245,17 @@ impl Reader {
                      FROM pg_catalog.pg_replication_slots WHERE slot_name::pg_catalog.text = $1";
         let parameters: [&(dyn ToSql + Sync); 1] = [&copy];
         let row = self.peer.client.query_one(query, &parameters);
-        let row = self.answer("asking how far the backlog is read", row).await?;
+        let row = self.answer("querying the copy's position", row).await?;
         let lsn = |column: usize| -> Result<Lsn, Stopped> {
             let text: String = row.try_get(column).map_err(failed)?;
-            text.parse().map_err(|_| Stopped::Failed(SourceError::Lost(format!("no LSN: {text}"))))
+            text.parse()
+                .map_err(|_| Stopped::Failed(SourceError::Lost(format!("not an LSN: {text}"))))
         };
         let is_held = row.try_get(3).map_err(failed)?;
         Ok(WalPosition { flushed: lsn(0)?, read: lsn(1)?, restart: lsn(2)?, is_held })
     }
 
-    /// Reads one batch; returns what came.
+    /// Reads one batch; returns its traffic.
     async fn batch(&self, copy: &str, end: BatchEnd) -> Result<Traffic, Stopped> {
         let failed =
             |error: tokio_postgres::Error| stopped("reading a batch of the backlog", &error);
@@ -269,14 +270,14 @@ impl Reader {
             self.messages,
         );
         let _large = self.peer.client.large_rows();
-        // Fused, since it is polled again after an end that came together with the last rows.
+        // Fused: it is polled again if its end was received together with the last rows.
         let stream = self.peer.client.copy_out(query.as_str());
         let mut stream = pin!(self.answer("reading a batch of the backlog", stream).await?.fuse());
         let (mut copied, mut rows) = (CopyRows::default(), RowBuffer::default());
         let mut batch = Traffic::default();
         while let Some(piece) = self.peer.awaited(stream.next()).await.map_err(Stopped::Failed)? {
             let mut next = Some(piece);
-            // What is received already is handed on together.
+            // Rows that were received already are passed on together.
             while let Some(piece) = next {
                 let piece = piece.map_err(failed)?;
                 copied.take(piece, &mut rows).map_err(|error| {
@@ -290,8 +291,8 @@ impl Reader {
             self.send_rows(rows.take()).await?;
         }
         if !copied.is_ended() {
-            let short = "a batch of the backlog ended before its end".to_owned();
-            return Err(Stopped::Failed(SourceError::Lost(short)));
+            let incomplete = "a batch of the backlog is incomplete".to_owned();
+            return Err(Stopped::Failed(SourceError::Lost(incomplete)));
         }
         Ok(batch)
     }
@@ -305,24 +306,24 @@ impl Reader {
         answer.map_err(|error| stopped(doing, &error))
     }
 
-    /// Waits for room.
+    /// Sends rows to the feed, once the buffer has room.
     async fn send_rows(&self, rows: Rows) -> Result<(), Stopped> {
         if rows.is_empty() {
             return Ok(());
         }
-        let gone = || Stopped::Failed(SourceError::Lost("nobody reads any more".to_owned()));
+        let gone = || Stopped::Failed(SourceError::Lost("the feed was closed".to_owned()));
         self.room.acquire_many(permits(&rows)).await.map_err(|_| gone())?.forget();
         self.sender.send(Ok(Part::Rows(rows))).map_err(|_| gone())
     }
 }
 
-/// What an error means: an error that the server reports recurs, unless it ends the session.
+/// Classifies an error: an error that the server reports recurs, unless it ends the session.
 fn stopped(doing: &str, error: &tokio_postgres::Error) -> Stopped {
     let ends_the_session = |code: &str| code.starts_with("57P0") || code.starts_with("08");
-    let lost = SourceError::query(doing, error);
-    let passes = match error.as_db_error() {
-        Some(refusal) => ends_the_session(refusal.code().code()),
+    let failed = SourceError::query(doing, error);
+    let is_temporary = match error.as_db_error() {
+        Some(reported) => ends_the_session(reported.code().code()),
         None => error.is_closed(),
     };
-    if passes { Stopped::Failed(lost) } else { Stopped::Refused(lost.to_string()) }
+    if is_temporary { Stopped::Failed(failed) } else { Stopped::Refused(failed.to_string()) }
 }

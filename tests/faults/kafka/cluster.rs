@@ -22,8 +22,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// The cluster, and a fixture whose topic has so many partitions and takes a record
-/// only with so many replicas in sync.
+/// The cluster, and a fixture whose topic has this many partitions and this `min.insync.replicas`.
 async fn scene_of(
     min_in_sync: &str,
     partitions: i32,
@@ -101,7 +100,7 @@ async fn one_frozen(report: CaseReport) {
         let led = (0..).zip(&placed).filter(|(_, partition)| partition.leader != frozen);
         led.map(|(number, _)| number).collect()
     });
-    // Writes some rows, and sees whether more than so many records are in each of the partitions.
+    // Writes some rows, and checks whether each partition has more than this many records.
     let flows = async |partitions: &[i32], beyond: &[i64]| {
         fixture.postgres.execute(&insert(400, 200)).await;
         let ends = topics.ends(&topic, partitions).await?;
@@ -165,7 +164,7 @@ async fn repeated_loss(report: CaseReport) {
     report.still_running(&walpost);
 }
 
-/// One acknowledgement never comes, though all is well with the broker.
+/// One acknowledgement never arrives, although the broker is healthy.
 async fn stuck_producer(report: CaseReport) {
     let fixture = Fixture::new().await;
     let walpost = fixture.command("run").env("FAILPOINTS", "unacknowledged=20*off->1*return->off");

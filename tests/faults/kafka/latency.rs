@@ -9,7 +9,7 @@ use walpost_bed::{Kafka, Proxy, eventually};
 use super::fixture_with;
 use crate::case::{Case, CaseReport};
 
-/// What memory may grow by for a budget of 1 MiB, in bytes; what waits is twice that.
+/// Maximum growth of memory in bytes with a budget of 1 MiB; twice that is waiting.
 const GROWTH: u64 = 12 * 1024 * 1024;
 
 pub fn cases() -> Vec<Case> {

@@ -33,7 +33,7 @@ async fn fixture_with(bootstrap: &str) -> Fixture {
     Fixture::with_brokers(Postgres::builder(Major::V15), bootstrap).await
 }
 
-/// A broker that makes no topics by itself, as most are.
+/// A broker that does not create topics automatically, like most.
 async fn strict_broker() -> Kafka {
     Kafka::builder().property("auto.create.topics.enable", "false").start().await
 }
@@ -50,7 +50,7 @@ async fn confirms_nothing(fixture: &Fixture, writer: &Writer) {
     assert_eq!(fixture.confirmed_flush().await, position, "nothing is confirmed");
 }
 
-/// One line reports that Kafka is unavailable and one that it is back, each so many times.
+/// One line reports that Kafka is unavailable and one that it is back, each this many times.
 async fn outage_logged(walpost: &Walpost, outages: usize) {
     eventually(SHORT_TIMEOUT, "a line for each change", async || {
         let seen = (times(walpost, KAFKA_UNAVAILABLE), times(walpost, KAFKA_RECOVERED));

@@ -103,7 +103,7 @@ async fn for_the_client(report: CaseReport) {
     }
 }
 
-/// A topic that takes 20 kB, rows of one key, one among them of 50 kB.
+/// A topic that accepts 20 kB, and rows of one key, one of them with 50 kB.
 #[derive(Clone, Copy)]
 struct TooLarge {
     rows: usize,
@@ -161,7 +161,7 @@ async fn two_rejected(report: CaseReport) {
     assert!(!error.contains("aggregate_id"), "{error}");
 }
 
-/// The topic takes what is at most an hour away from its clock.
+/// The topic accepts timestamps that are at most an hour from the broker's clock.
 async fn bad_timestamp(report: CaseReport, setting: &'static str, bad: &'static str) {
     let fixture = Fixture::new().await;
     let topic = fixture.topic("order");
@@ -183,7 +183,7 @@ async fn bad_timestamp(report: CaseReport, setting: &'static str, bad: &'static 
     for word in ["timestamp", setting, &topic] {
         assert!(error.contains(word), "{word:?} in\n{error}");
     }
-    // The printed fix: the topic takes it, and the next start continues.
+    // The printed fix: the topic accepts it, and the next start continues.
     Kafka::shared().await.administration().set(&topic, setting, "864000000").await;
     let walpost = fixture.run().await;
     fixture.confirmed(LONG_TIMEOUT).await;

@@ -76,7 +76,7 @@ async fn grown(report: CaseReport) {
     let (rows, records) = (fixture.committed().await, fixture.records().await);
     assert!(records.iter().any(|record| record.partition >= 2), "the new ones are used");
     let verdict = judge(&rows, rolled_back.iter().map(String::as_str), &records);
-    // The order of a key across that moment is what is not kept.
+    // Only the order of a key's records before and after that is not kept.
     assert!(verdict.missing.is_empty() && verdict.rolled_back.is_empty(), "{verdict}");
     assert!(verdict.unexpected.is_empty() && verdict.wrong_key.is_empty(), "{verdict}");
     // Within each partition it is: there the verdict is whole.

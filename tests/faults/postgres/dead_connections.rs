@@ -11,11 +11,11 @@ use super::repeated_transactions;
 use super::slot::many_transactions;
 use crate::case::{Case, CaseReport};
 
-/// `wal_sender_timeout` here. walpost takes ten seconds of silence for the end,
-/// or twice this where it is more.
+/// `wal_sender_timeout` here. walpost treats ten seconds of silence as the end, or twice this if that
+/// is more.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// walpost's connections where it streams, in their order.
+/// walpost's connections while it streams, in the order of opening.
 const CONTROL: usize = 0;
 const REPLICATION: usize = 1;
 
@@ -190,12 +190,12 @@ async fn under_back_pressure(report: CaseReport, direction: Direction) {
     kafka.resume();
     replaced(&report, &walpost, mark, notice(direction)).await;
     fixture.confirmed(LONG_TIMEOUT).await;
-    // The large transaction had been begun, and is published again.
+    // The large transaction was being read, and is published again.
     report.ok(&fixture.judge().await);
     report.still_running(&walpost);
 }
 
-/// Inserts what no buffers on the way can hold, in one transaction.
+/// Inserts more than all buffers on the way can hold, in one transaction.
 fn larger_than_buffers() -> String {
     insert(12_000, 50).replace("jsonb_build_object('i', i)", "to_jsonb(repeat('x', 5000))")
 }
@@ -241,7 +241,7 @@ async fn frozen_kafka(report: CaseReport) {
     report.still_running(&walpost);
 }
 
-/// A row of so many bytes takes several times `wal_sender_timeout` at this rate.
+/// A row of this size takes several times `wal_sender_timeout` at this rate.
 const LARGE_BYTES: u32 = 8_000_000;
 const NARROW_BYTES_PER_SECOND: u32 = 1_000_000;
 
@@ -257,7 +257,7 @@ async fn low_bandwidth(report: CaseReport) {
     let session = fixture.walsender().await.expect("a session");
     proxy.slow(Duration::ZERO, Some(NARROW_BYTES_PER_SECOND));
     let since = Instant::now();
-    // Last of its transaction, so that the rows before it would come again each time.
+    // The last row of its transaction, so that the rows before it would be repeated each time.
     let large = format!("CASE i WHEN 100 THEN to_jsonb(repeat('x', {LARGE_BYTES}))");
     let small = "jsonb_build_object('i', i)";
     let rows = insert(100, 3).replace(small, &format!("{large} ELSE {small} END"));
@@ -283,7 +283,7 @@ async fn high_latency(report: CaseReport) {
     report.did("exit 0");
 }
 
-/// There is a backlog, and each answer takes more than a second.
+/// There is a backlog, and each response takes more than a second.
 async fn high_latency_backlog(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(100, 3)).await;
@@ -296,7 +296,7 @@ async fn high_latency_backlog(report: CaseReport) {
     report.still_running(&walpost);
 }
 
-/// Nothing comes back over one of the connections for the batches.
+/// One of the catch-up's connections receives nothing.
 async fn no_catch_up_connection(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     fixture.postgres.execute(&insert(100, 3)).await;

@@ -76,7 +76,7 @@ impl Behind {
         self.proxy.restore();
     }
 
-    /// The log grows past where it was.
+    /// The WAL grows past its previous end.
     async fn burn(&self) {
         let switch = "CREATE TABLE burn AS SELECT; SELECT pg_switch_wal(); DROP TABLE burn";
         for _ in 0..3 {
@@ -179,7 +179,7 @@ async fn grew_again(report: CaseReport) {
     behind.accepted(&report, rows).await;
 }
 
-/// The session in which the histories are compared ends before anything has come.
+/// The session that compares the histories ends before it receives anything.
 async fn cut_short(report: CaseReport) {
     let behind = Behind::new().await;
     let walpost = behind.fixture.run().await;

@@ -135,7 +135,7 @@ async fn signalled_while_judging(report: CaseReport, signals: u32) {
     report.exact(&before);
 }
 
-/// walpost on a fixture whose slot somebody moved while it was cut off.
+/// walpost on a fixture whose slot another client advanced while it was disconnected.
 async fn moved_while_away() -> (Fixture, Walpost, Proxy, Verdict) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
@@ -283,7 +283,7 @@ async fn announced_despite_a_lock(report: CaseReport) {
     report.exact(&fixture.judge().await);
     drop(stranger);
 }
-/// A halt is seen where both instances log in with the same role, whatever role they take on then.
+/// An instance sees a halt if both log in with the same role, whatever role they set afterwards.
 async fn with_roles(report: CaseReport, active: &str, standby: &str) {
     let mut fixture = Fixture::new().await;
     let roles = "CREATE ROLE one LOGIN REPLICATION; CREATE ROLE other LOGIN REPLICATION;

@@ -63,7 +63,7 @@ async fn under_load(report: CaseReport, failure: ServerFailure) {
     }
     writer.commits(30).await;
     report.ok(&fixture.judge_after(writer).await);
-    // One that was being read when the server went is read again from its begin.
+    // A transaction that was being read when the server stopped is read again from its start.
     let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= RESTARTS, "rows of {repeated} transactions came again");
     report.still_running(&walpost);
@@ -102,7 +102,7 @@ async fn stop_without_kafka(report: CaseReport) {
     session_resumes(&walpost, mark).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     report.ok(&fixture.judge().await);
-    // Of what was in flight only the transaction that was being read.
+    // Only the transaction that was being read is repeated.
     let repeated = repeated_transactions(&fixture.records().await);
     assert!(repeated <= 1, "rows of {repeated} transactions came again");
     report.still_running(&walpost);

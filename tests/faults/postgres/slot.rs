@@ -11,7 +11,7 @@ use crate::case::{Case, CaseReport};
 
 const DROP: &str = "SELECT pg_drop_replication_slot('walpost')";
 
-/// Moves it to where the WAL ends.
+/// Advances it to the end of WAL.
 pub(super) const ADVANCE: &str = "pg_replication_slot_advance('walpost', pg_current_wal_lsn())";
 
 pub fn cases() -> Vec<Case> {
@@ -150,7 +150,7 @@ async fn lost_in_use(report: CaseReport) {
     kafka.resume();
     let text = report.ends(&walpost, 3).await;
     assert!(text.contains("was invalidated by the server"), "{text}");
-    // What it had read it delivers still: nobody else can.
+    // It still delivers what it had read: no other instance can.
     judged(&report, &fixture, &fixture.committed().await).await;
 }
 
@@ -213,7 +213,7 @@ async fn advanced(report: CaseReport) {
     elsewhere(report, advance).await;
 }
 
-/// Does this to the slot while nobody moves it.
+/// Runs this on the slot while walpost does not advance it.
 pub(super) fn at_rest(what: &str) -> String {
     format!(
         "DO $$ BEGIN LOOP BEGIN PERFORM {what}; EXIT;
@@ -229,8 +229,8 @@ async fn advanced_in_a_backlog(report: CaseReport) {
     in_a_backlog(report, ADVANCE, "by another client").await;
 }
 
-/// Someone lays hands on the slot while one instance reads a backlog and another one waits: the
-/// first one publishes what its copy of the slot has, and neither continues.
+/// Another client advances or drops the slot while one instance reads a backlog and another one
+/// waits: the first one publishes what its copy of the slot has, and neither continues.
 async fn in_a_backlog(report: CaseReport, what: &str, words: &str) {
     let fixture = Fixture::new().await;
     fixture.postgres.execute(&many_transactions(600)).await;
@@ -247,7 +247,7 @@ async fn in_a_backlog(report: CaseReport, what: &str, words: &str) {
     report.exact(&fixture.judge().await);
 }
 
-/// Each answer takes longer than the relay waits before it looks at delivery reports.
+/// Each response takes longer than the relay waits before it reads delivery reports.
 async fn dropped_far_away(report: CaseReport) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;
@@ -313,7 +313,7 @@ async fn recreated(report: CaseReport) {
     elsewhere(report, &make).await;
 }
 
-/// Somebody else puts the slot elsewhere while walpost is cut off; gives where.
+/// Another client advances the slot while walpost is disconnected; returns the position.
 async fn elsewhere(report: CaseReport, sql: &str) {
     let mut fixture = Fixture::new().await;
     let proxy = Proxy::to(fixture.postgres.port()).await;

@@ -129,7 +129,7 @@ async fn two_phase(report: CaseReport) {
     assert!(text.contains("two_phase"), "{text}");
     let (_, sql) = text.split_once("the same position: ").expect("what to do");
     let (sql, _) = sql.split_once('"').expect("the end of the message");
-    // Each by itself, as psql sends them.
+    // One statement at a time, as psql sends them.
     for statement in sql.split_inclusive(';') {
         fixture.postgres.execute(statement).await;
     }
@@ -168,7 +168,7 @@ async fn long_open(report: CaseReport) {
         fixture.postgres.execute(&row("beside")).await;
         if turn % 5 == 0 {
             client.batch_execute(&row("long")).await.expect("more of it");
-            // So that nobody holds what it has done in memory alone.
+            // So that no change stays in memory only.
             fixture.postgres.execute("CHECKPOINT").await;
         }
     }

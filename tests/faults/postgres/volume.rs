@@ -84,7 +84,7 @@ impl VolumeFixture {
     async fn new(rows: u32) -> Self {
         let kafka = Kafka::start().await;
         let fixture = Fixture::bare(Postgres::start(Major::V15).await, &kafka.bootstrap());
-        // Rows come faster without a key, and walpost needs none.
+        // Inserts are faster without a primary key, and walpost needs none.
         let fixture = fixture
             .over(
                 "CREATE TABLE public.outbox (id int, aggregate_type text, aggregate_id text,

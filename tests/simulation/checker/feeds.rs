@@ -11,22 +11,22 @@ use super::{Checker, Process, Verdict};
 use crate::trace::{Left, Why};
 use crate::wal::{Item, Poison};
 
-/// For how long a stream holds the slot after nothing was taken of a batch, at least.
+/// Minimum time for which a stream holds the slot after an unread catch-up.
 const HELD_MS: u64 = 10_000;
 
-/// What a process has had of its feeds.
+/// The state of a process's feeds.
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent")]
 pub(super) struct Feeds {
     in_batches: bool,
-    /// How the last one was left, and when.
+    /// How and when the last one was closed.
     left: Option<(u64, Left)>,
-    /// It was left for another although the process was asked to stop.
+    /// Whether it was switched although the process was asked to stop.
     left_late: bool,
     broke: bool,
-    /// Somebody else has moved the slot since it began.
+    /// Whether another client has advanced the slot since it started.
     is_moved: bool,
-    /// The last session, counted from one, that was cut off: what it had begun may come twice.
+    /// The last session, counted from one, that was lost: what it had started may be repeated.
     cut_off: usize,
     /// Events that this process has produced itself; all transactions before that index are
     /// seen to be, or were another's.
@@ -56,7 +56,7 @@ impl Feeds {
         self.in_batches
     }
 
-    /// Whether what was produced in that session, counted from one, may come again.
+    /// Whether what was produced in that session, counted from one, may be repeated.
     pub(super) fn may_repeat(&self, then: usize) -> bool {
         then <= self.cut_off
     }
@@ -65,26 +65,26 @@ impl Feeds {
         self.is_moved = true;
     }
 
-    /// The session moved the slot.
+    /// Records that the session advanced the slot.
     pub(super) fn advanced(&self) -> Verdict {
         if self.in_batches && self.is_moved {
-            return Err("I12: it goes on where somebody else has moved the slot".into());
+            return Err("I12: it continues after another client has advanced the slot".into());
         }
         Ok(())
     }
 }
 
-/// What begins.
+/// A feed that starts.
 pub(super) struct Opened {
     pub(super) start: Lsn,
     pub(super) from: Lsn,
-    /// It begins where the slot is, whatever the process had before.
+    /// Whether it starts at the slot's position, without the state of the process.
     pub(super) anew: bool,
     pub(super) in_batches: bool,
 }
 
 impl Checker<'_> {
-    /// A feed begins where another left off, and is the one that it should be.
+    /// A feed starts where the previous one ended, and is of the right kind.
     pub(super) fn feed_opened(&mut self, now_ms: u64, process: usize, opened: &Opened) -> Verdict {
         let Opened { start, from, anew, in_batches } = *opened;
         let begins = |item: &Item| item.commit().is_none_or(|commit| commit < start);
@@ -101,26 +101,27 @@ impl Checker<'_> {
             feeds.covered = first;
         }
         if in_batches && from != start {
-            return Err(format!("I5: batches are read from {from}, and the flush LSN is {start}"));
+            return Err(format!("I5: batches are read from {from}, but the flush LSN is {start}"));
         }
         match left {
-            Some((_, Left::Turned { why: Why::Behind | Why::Over | Why::Dear, within: true })) => {
-                Err("I5: a feed gives way to another within a transaction".into())
-            }
+            Some((
+                _,
+                Left::Turned { why: Why::Behind | Why::Over | Why::StreamCostsLess, within: true },
+            )) => Err("I5: a feed is switched within a transaction".into()),
             Some((_, Left::Turned { why: Why::Behind, .. })) if from != start && !anew => {
-                Err("I5: a stream gives way to batches with records in flight".into())
+                Err("I5: a stream is switched to a catch-up with records in flight".into())
             }
             Some((then, Left::Turned { why: Why::Idle, .. }))
                 if in_batches && now_ms < then + HELD_MS =>
             {
-                Err("nothing is taken, and nobody holds the slot".into())
+                Err("the relay reads nothing, and no session holds the slot".into())
             }
             _ => Ok(()),
         }
     }
 
-    /// What a process confirms it has delivered itself, since it began, or continued behind
-    /// another: a slot that someone has moved on passes nothing over unseen.
+    /// A process confirms only what it has delivered itself since it started or took over from
+    /// another: it detects events that another client has skipped by advancing the slot.
     pub(super) fn own_cover(&mut self, process: usize, lsn: Lsn) -> Verdict {
         let (log, policy) = (self.log, self.schedule.policy);
         let Process { feeds, .. } = self.process(process);
@@ -132,7 +133,9 @@ impl Checker<'_> {
                 |event: &usize| policy == Policy::Skip && log.events[*event].poison != Poison::None;
             let mut events = item.events();
             if let Some(event) = events.find(|it| !feeds.own.contains(it) && !is_skipped(it)) {
-                return Err(format!("I12: {lsn} is confirmed, and event {event} never came"));
+                return Err(format!(
+                    "I12: {lsn} is confirmed, but event {event} was never received"
+                ));
             }
             feeds.covered += 1;
         }
