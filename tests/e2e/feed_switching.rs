@@ -106,7 +106,7 @@ async fn terminated_catch_up_reads_fall_back_to_streaming() {
     let walpost = catching_up(&fixture).args(["--in-flight-bytes", "64KiB"]).start();
     walpost.await_line(IN_BATCHES, SHORT_TIMEOUT).await;
     let said = walpost.await_line("cannot read the backlog in SQL batches", SHORT_TIMEOUT).await;
-    assert!(said.contains("lost before the first batch had come whole"), "{said}");
+    assert!(said.contains("lost before the end of the first batch"), "{said}");
     walpost.await_line("lost the connection to PostgreSQL", SHORT_TIMEOUT).await;
     fixture.confirmed(LONG_TIMEOUT).await;
     ends.abort();
