@@ -37,8 +37,9 @@ pub(super) struct Reports {
     has_id: AtomicBool,
     /// How often it called back.
     events: AtomicU64,
-    /// How many records were delivered.
+    /// How many records were delivered, and in how many batches.
     delivered: AtomicU64,
+    batches: AtomicU64,
     /// What its last statistics say.
     measured: Mutex<Measured>,
     signals: Arc<Signals>,
@@ -89,6 +90,7 @@ impl Reports {
             has_id: AtomicBool::new(false),
             events: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
             measured: Mutex::default(),
             signals: Arc::clone(signals),
         }
@@ -135,6 +137,16 @@ impl Reports {
     /// How many records were delivered.
     pub(super) fn delivered(&self) -> u64 {
         self.delivered.load(Ordering::Relaxed)
+    }
+
+    /// All of a batch was reported.
+    pub(super) fn note_batch(&self) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many batches were delivered.
+    pub(super) fn batches(&self) -> u64 {
+        self.batches.load(Ordering::Relaxed)
     }
 
     /// The producer's statistics.
